@@ -8,7 +8,7 @@
 #include "tests/support/between_reads.h"
 #include "worker/kernels/kernels.h"
 #include "worker/transport/host/host.h"
-#include "worker/transport/life.h"
+#include "worker/transport/lifecycle.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -7,7 +7,7 @@
 #include "tests/conformance/transport_fleet.h"
 #include "tests/conformance/transport_job.h"
 #include "worker/transport/headers.h"
-#include "worker/transport/life.h"
+#include "worker/transport/lifecycle.h"
 
 #include "base/clock.h"
 #include "tests/support/bounds.h"

@@ -6,7 +6,7 @@
 // test_transport_device_failures.c checks failures.
 
 #include "tests/conformance/transport_rig.h"
-#include "worker/transport/life.h"
+#include "worker/transport/lifecycle.h"
 #include "worker/transport/reserve.h"
 
 #include "worker/device/device.h"
@@ -250,8 +250,8 @@ static void script_put_aside(struct member *member)
         // Each of the two has extents, and so tables, of its own.
         MEMBER_CHECK(member, transport_reserve_tables(member->transport, member->device, 1,
                                                       rig_bytes(member), 2 * PIECES) == 0);
-        MEMBER_CHECK(member, transport_reserve_aside(member->transport, 2, 2 * rig_bytes(member),
-                                                     rig_bytes(member), PIECES) == 0);
+        MEMBER_CHECK(member, transport_reserve_offload(member->transport, 2, 2 * rig_bytes(member),
+                                                       rig_bytes(member), PIECES) == 0);
     }
     member_barrier(member);
     const uint64_t before = allocations();

@@ -6,7 +6,7 @@
 #include "tests/conformance/transport_rig.h"
 #include "worker/device/memory.h"
 #include "worker/transport/inspect.h"
-#include "worker/transport/life.h"
+#include "worker/transport/lifecycle.h"
 
 #include "base/clock.h"
 #include "worker/device/device.h"

@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "tests/conformance/transport_stage.h"
 #include "tests/support/full.h"
-#include "worker/transport/life.h"
+#include "worker/transport/lifecycle.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

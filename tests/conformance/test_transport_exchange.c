@@ -9,7 +9,7 @@
 #include "tests/conformance/transport_couple.h"
 #include "tests/conformance/transport_fleet.h"
 #include "worker/transport/host/host.h"
-#include "worker/transport/rest.h"
+#include "worker/transport/idle.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

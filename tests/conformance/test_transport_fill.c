@@ -5,7 +5,7 @@
 
 #include "tests/conformance/transport_fleet.h"
 #include "tests/conformance/transport_job.h"
-#include "worker/transport/host/duel.h"
+#include "worker/transport/host/trial.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
-#define RUNS (2 * DUEL_TASKS + 4)
+#define RUNS (2 * TRIAL_TASKS + 4)
 
 struct scene {
     struct job *job;
@@ -38,7 +38,7 @@ static void script(struct member *member)
         MEMBER_CHECK(member, filled[0] == 0);
         break;
     case FILL_MEASURED:
-        MEMBER_CHECK(member, filled[0] >= DUEL_TASKS && filled[1] >= DUEL_TASKS);
+        MEMBER_CHECK(member, filled[0] >= TRIAL_TASKS && filled[1] >= TRIAL_TASKS);
         break;
     }
 }
@@ -64,7 +64,7 @@ static void run(uint32_t world, const struct job_spec *spec, const enum slot_fil
 
 static void same_bits(void **state)
 {
-    // Sizes are those of one duel each: several pieces, one, and one of a few blocks; and of parts
+    // Sizes are those of one trial each: several pieces, one, and one of a few blocks; and of parts
     // that end inside a line of the cache.
     static const struct job_spec specs[] = {
         {.dtype = DTYPE_FLOAT32, .op = REDUCE_SUM, .elements = 140001},

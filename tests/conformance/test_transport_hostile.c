@@ -5,7 +5,7 @@
 
 #include "tests/conformance/transport_job.h"
 #include "tests/conformance/transport_stage.h"
-#include "worker/transport/life.h"
+#include "worker/transport/lifecycle.h"
 
 #include "base/clock.h"
 

@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "tests/conformance/transport_stage.h"
-#include "worker/transport/life.h"
+#include "worker/transport/lifecycle.h"
 #include "worker/transport/measure.h"
 
 #include <setjmp.h>

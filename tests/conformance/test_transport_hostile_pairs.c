@@ -3,7 +3,7 @@
 // A member that breaks the protocol of doubling and halving.
 
 #include "tests/conformance/transport_stage.h"
-#include "worker/transport/life.h"
+#include "worker/transport/lifecycle.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -12,7 +12,8 @@
 #include "tests/conformance/transport_job.h"
 #include "worker/kernels/kernels.h"
 #include "worker/transport/host/host.h"
-#include "worker/transport/life.h"
+#include "worker/transport/host/setup.h"
+#include "worker/transport/lifecycle.h"
 #include "worker/transport/state.h"
 
 #include <setjmp.h>
@@ -577,14 +578,14 @@ static void news_of_the_board_is_awaited(void **state)
         transport_progress(follower, 0);
         assert_true(clock_now_ms() - since_ms < fleet_bound_ms(COUPLE_BOUND_MS));
     }
-    assert_false(shared_settled(&leader->flows));
-    assert_true(shared_pending(&leader->flows));
+    assert_false(host_settled(&leader->flows));
+    assert_true(host_pending(&leader->flows));
     transport_progress(leader, 0);
-    assert_true(shared_stands(&leader->flows));
-    assert_false(shared_settled(&follower->flows));
-    assert_true(shared_pending(&follower->flows));
+    assert_true(host_stands(&leader->flows));
+    assert_false(host_settled(&follower->flows));
+    assert_true(host_pending(&follower->flows));
     transport_progress(follower, 0);
-    assert_true(shared_stands(&follower->flows));
+    assert_true(host_stands(&follower->flows));
     couple_close(couple);
     free(couple);
 }

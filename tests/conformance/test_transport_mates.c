@@ -13,8 +13,8 @@
 #include "worker/link/unix.h"
 #include "worker/memory/region.h"
 #include "worker/transport/headers.h"
-#include "worker/transport/life.h"
-#include "worker/transport/rest.h"
+#include "worker/transport/idle.h"
+#include "worker/transport/lifecycle.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

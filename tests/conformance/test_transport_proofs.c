@@ -10,7 +10,7 @@
 #include "worker/link/tcp.h"
 #include "worker/link/tls.h"
 #include "worker/link/unix.h"
-#include "worker/transport/life.h"
+#include "worker/transport/lifecycle.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -8,7 +8,7 @@
 #include "tests/conformance/transport_job.h"
 #include "tests/conformance/transport_stage.h"
 #include "worker/transport/descriptors.h"
-#include "worker/transport/life.h"
+#include "worker/transport/lifecycle.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

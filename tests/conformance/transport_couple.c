@@ -4,7 +4,7 @@
 
 #include "tests/conformance/transport_couple.h"
 
-#include "worker/transport/life.h"
+#include "worker/transport/lifecycle.h"
 
 #include "base/clock.h"
 #include "tests/conformance/transport_fleet.h"

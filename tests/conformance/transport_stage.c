@@ -6,7 +6,7 @@
 
 #include "worker/link/tls.h"
 #include "worker/link/unix.h"
-#include "worker/transport/life.h"
+#include "worker/transport/lifecycle.h"
 
 #include "base/clock.h"
 #include "tests/conformance/transport_fleet.h"

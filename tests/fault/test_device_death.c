@@ -15,7 +15,7 @@
 #include "worker/device/cuda.h"
 #include "worker/device/device.h"
 #include "worker/kernels/kernels.h"
-#include "worker/transport/life.h"
+#include "worker/transport/lifecycle.h"
 #include "worker/transport/transport.h"
 
 #include <setjmp.h>

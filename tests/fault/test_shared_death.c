@@ -10,7 +10,7 @@
 #include "tests/support/bounds.h"
 #include "worker/kernels/kernels.h"
 #include "worker/memory/region.h"
-#include "worker/transport/life.h"
+#include "worker/transport/lifecycle.h"
 #include "worker/transport/transport.h"
 
 #include <setjmp.h>

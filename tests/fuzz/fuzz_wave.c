@@ -8,7 +8,7 @@
 #include "worker/order/check.h"
 #include "worker/order/order.h"
 #include "worker/order/payloads.h"
-#include "worker/transport/flow/wave_schedule.h"
+#include "worker/transport/flow/wave.h"
 
 #include <string.h>
 

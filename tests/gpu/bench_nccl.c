@@ -2,7 +2,7 @@
 //
 // The library's cost beside NCCL: an allreduce of 25 MiB in a communicator of one rank, called
 // directly, beside the same in the row of operations that the library enqueues for a bucket (its
-// worker/transport/device/by_nccl.c). One rank is all that one GPU allows; what travels is nothing,
+// worker/transport/device/nccl.c). One rank is all that one GPU allows; what travels is nothing,
 // so what is left is cost. Prints a table, and with --json FILE writes it as JSON.
 
 #include "tests/gpu/gpu.h"

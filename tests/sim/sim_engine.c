@@ -12,7 +12,7 @@
 #include "worker/order/waits.h"
 
 #include "protos/topology.h"
-#include "worker/transport/flow/wave_schedule.h"
+#include "worker/transport/flow/wave.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
 // that runs a program. Its streams are the simulator's. Its data plane:
 //
 // - step headers and waves are messages on the links; waves follow the real schedule
-//   (worker/transport/flow/wave_schedule.h) and the real merges;
+//   (worker/transport/flow/wave.h) and the real merges;
 // - a slot is a collective of the simulator's: it becomes final on each rank in that rank's own
 //   time, after all ranks have launched it; where the data plane of a rank pairs by position, it
 //   takes part in one after the other, in the order of its launches;

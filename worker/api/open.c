@@ -16,7 +16,7 @@
 #include "worker/session/fork.h"
 #include "worker/session/note.h"
 #include "worker/session/session.h"
-#include "worker/transport/life.h"
+#include "worker/transport/lifecycle.h"
 
 #include "base/clock.h"
 #include "base/file_mode.h"

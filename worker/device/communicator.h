@@ -2,7 +2,7 @@
 //
 // An NCCL communicator: the devices of one generation, one for each rank that has one. It is formed
 // without blocking, watched for errors while it works, and ended within a time, whatever NCCL does
-// about it. What is sent is worker/transport/device/by_nccl.c's. NCCL's functions are nccl.h's.
+// about it. What is sent is worker/transport/device/nccl.c's. NCCL's functions are nccl.h's.
 //
 // Threads: the driver, between device_enter and device_leave. Ending runs on a thread of its own
 // (lockstep-nccl), which the driver waits for until its time is over, and leaves behind then.

@@ -30,9 +30,9 @@
 #include "worker/session/module/sets.h"
 #include "worker/session/work.h"
 #include "worker/support/error.h"
-#include "worker/transport/life.h"
+#include "worker/transport/idle.h"
+#include "worker/transport/lifecycle.h"
 #include "worker/transport/reserve.h"
-#include "worker/transport/rest.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -380,7 +380,7 @@ int engine_start(struct lockstep_session *session)
     return status;
 }
 
-// What the duels of worker/transport/host/fill.c came to. Nobody drives.
+// What the trials of worker/transport/host/fill.c came to. Nobody drives.
 static void engine_log_slots(struct lockstep_session *session)
 {
     struct transport_statistics now;

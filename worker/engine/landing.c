@@ -281,8 +281,8 @@ static int engine_reserve_late(struct lockstep_session *session, const struct de
     session->room_late_rows = demand_rows(demand);
     return result < 0
                ? -1
-               : transport_reserve_aside(session->transport, demand->slots, demand->late_bytes,
-                                         demand->late_largest, demand->members);
+               : transport_reserve_offload(session->transport, demand->slots, demand->late_bytes,
+                                           demand->late_largest, demand->members);
 }
 
 int engine_reserve_layouts(struct lockstep_session *session)

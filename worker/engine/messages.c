@@ -21,7 +21,7 @@
 #include "worker/session/module/manifest.h"
 #include "worker/support/error.h"
 #include "worker/transport/device/device_flow.h"
-#include "worker/transport/life.h"
+#include "worker/transport/lifecycle.h"
 #include "worker/watch/watch.h"
 
 #include <inttypes.h>

@@ -13,7 +13,7 @@
 #include "worker/engine/messages.h"
 #include "worker/engine/parts.h"
 #include "worker/engine/waits.h"
-#include "worker/transport/life.h"
+#include "worker/transport/lifecycle.h"
 #include "worker/transport/wait.h"
 
 #include <stdio.h>

@@ -13,7 +13,7 @@
 #include "base/utf8.h"
 #include "worker/order/parts.h"
 #include "worker/order/payloads.h"
-#include "worker/transport/flow/wave_schedule.h"
+#include "worker/transport/flow/wave.h"
 
 #include <string.h>
 

@@ -41,7 +41,7 @@
 
 #include "worker/session/drive.h"
 
-#include "worker/transport/rest.h"
+#include "worker/transport/idle.h"
 #include "worker/transport/wait.h"
 
 #include "base/clock.h"

@@ -38,8 +38,8 @@
 #include "worker/transport/flow/flows.h"
 #include "worker/transport/flow/waves.h"
 #include "worker/transport/frames.h"
-#include "worker/transport/host/host.h"
-#include "worker/transport/life.h"
+#include "worker/transport/host/setup.h"
+#include "worker/transport/lifecycle.h"
 #include "worker/transport/measure.h"
 #include "worker/transport/state.h"
 #include "worker/transport/transport.h"
@@ -122,7 +122,7 @@ void form_check_complete(struct transport *transport)
         if (peer->state != PEER_PROVEN || (link && link->ops->ready && !link->ops->ready(link)))
             return;
     }
-    if (shared_settled(&transport->flows) && measure_settled(transport, clock_now_ms()))
+    if (host_settled(&transport->flows) && measure_settled(transport, clock_now_ms()))
         transport->flows.formed = true;
 }
 
@@ -156,7 +156,7 @@ static void form_stands(struct peer_link *peer)
 {
     peer->state = PEER_PROVEN;
     peer->text[0] = '\0';
-    shared_proven(peer);
+    host_proven(peer);
     form_check_complete(transport_of(peer));
 }
 
@@ -548,8 +548,8 @@ uint64_t form_deadline(const struct transport *transport)
         return deadline;
     if (transport->flows.form_deadline_ms < deadline)
         deadline = transport->flows.form_deadline_ms;
-    if (shared_deadline(&transport->flows) < deadline)
-        deadline = shared_deadline(&transport->flows);
+    if (host_deadline(&transport->flows) < deadline)
+        deadline = host_deadline(&transport->flows);
     if (measure_deadline(transport) < deadline)
         deadline = measure_deadline(transport);
     for (uint32_t i = 0; i < transport->flows.peer_count; i++) {

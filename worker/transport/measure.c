@@ -24,7 +24,7 @@
 #include "base/clock.h"
 #include "worker/transport/flow/flows.h"
 #include "worker/transport/form.h"
-#include "worker/transport/host/host.h"
+#include "worker/transport/host/setup.h"
 #include "worker/transport/state.h"
 #include "worker/transport/transport.h"
 
@@ -339,7 +339,7 @@ void transport_links(const struct transport *transport, struct transport_links *
 {
     const struct locality *locality = &transport->flows.world.locality;
     links->shares =
-        (locality->mate_count == 1 && !transport->flows.shared) || shared_stands(&transport->flows);
+        (locality->mate_count == 1 && !transport->flows.shared) || host_stands(&transport->flows);
     links->latency_ns = transport->measure.latency_ns;
     links->bytes_per_s = transport->measure.bytes_per_s;
 }

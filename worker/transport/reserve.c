@@ -5,7 +5,7 @@
 #include "worker/transport/reserve.h"
 
 #include "worker/transport/device/devices.h"
-#include "worker/transport/device/late.h"
+#include "worker/transport/device/offload.h"
 #include "worker/transport/state.h"
 
 void transport_reserve(struct transport *transport, uint32_t collectives)
@@ -31,8 +31,8 @@ int transport_reserve_rows(struct transport *transport, struct device *device, u
     return devices_reserve_rows(&transport->flows, device, rows, bytes, units);
 }
 
-int transport_reserve_aside(struct transport *transport, uint32_t collectives, uint64_t bytes,
-                            uint64_t largest, uint32_t units)
+int transport_reserve_offload(struct transport *transport, uint32_t collectives, uint64_t bytes,
+                              uint64_t largest, uint32_t units)
 {
-    return device_aside_reserve(&transport->flows, collectives, bytes, largest, units);
+    return offload_reserve(&transport->flows, collectives, bytes, largest, units);
 }

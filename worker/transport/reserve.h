@@ -29,7 +29,7 @@ int transport_reserve_rows(struct transport *transport, struct device *device, u
 // Room for results that wait for what `behind` is told: for so many collectives of so many bytes in
 // all, in memory of the host that is not touched before it is needed, and for the way of the
 // largest one there and back, of so many bytes and units. Returns the same.
-int transport_reserve_aside(struct transport *transport, uint32_t collectives, uint64_t bytes,
-                            uint64_t largest, uint32_t units);
+int transport_reserve_offload(struct transport *transport, uint32_t collectives, uint64_t bytes,
+                              uint64_t largest, uint32_t units);
 
 #endif

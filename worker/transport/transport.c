@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The transport over streams (TCP, memory, loopback): what it does each time that it is driven, and
-// its events. Its life is in life.c, what collectives and waves do in worker/transport/flow/flow.c
-// and worker/transport/flow/waves.c, how links come to stand in form.c, how it waits in
-// wait.c. Engine thread, but for what transport.h says is for any thread.
+// its events. Its life is in lifecycle.c, what collectives and waves do in
+// worker/transport/flow/flow.c and worker/transport/flow/waves.c, how links come to stand in
+// form.c, how it waits in wait.c. Engine thread, but for what transport.h says is for any thread.
 //
 // Order of events in one call: formed, headers, waves, collectives, disagreements; what others tell
 // of losses and the losses seen here come last, when everything that had been received is worked
@@ -28,7 +28,7 @@
 #include "worker/transport/host/exchange.h"
 #include "worker/transport/host/host.h"
 #include "worker/transport/host/two_level.h"
-#include "worker/transport/life.h"
+#include "worker/transport/lifecycle.h"
 #include "worker/transport/pair/pair.h"
 #include "worker/transport/ring/ring.h"
 #include "worker/transport/state.h"
@@ -313,7 +313,7 @@ static void transport_work(struct transport *transport)
     transport_flush(transport);
     for (uint32_t i = 0; i < transport->flows.peer_count; i++)
         transport_receive(&transport->flows.peers[i]);
-    (void)shared_work(&transport->flows);
+    (void)host_work(&transport->flows);
     form_check_complete(transport);
     devices_work(&transport->flows, &transport->rendezvous);
     transport_flush(transport);
@@ -354,7 +354,7 @@ void transport_progress(struct transport *transport, int timeout_ms)
             break;
         if (waited && deadline_ms != UINT64_MAX && clock_now_ms() >= deadline_ms)
             break;
-        const bool busy = transport_readable(transport) || shared_pending(&transport->flows);
+        const bool busy = transport_readable(transport) || host_pending(&transport->flows);
         wait_for_work(transport, busy ? 0 : transport_timeout(transport, deadline_ms));
         waited = true;
     }

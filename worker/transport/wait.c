@@ -127,7 +127,7 @@ static bool wait_look(struct transport *transport)
 {
     bool any = atomic_load_explicit(&transport->flows.attention.word, memory_order_acquire) ==
                    ATTENTION_ASKED ||
-               shared_pending(&transport->flows);
+               host_pending(&transport->flows);
     for (uint32_t i = 0; i < transport->flows.peer_count; i++) {
         struct stream *stream = &transport->flows.peers[i].stream;
         if (!stream->link || transport->flows.peers[i].lost || !stream->link->ops->pending ||

@@ -69,7 +69,7 @@ static void stay_on(size_t core)
 
 static void say(struct host *host, uint32_t seat, size_t core)
 {
-    board_publish(&shared_seat(&host->shared, seat)->core, core + 1);
+    board_publish(&host_seat(&host->shared, seat)->core, core + 1);
 }
 
 // This rank waits on a core, and the kernel is not to take it elsewhere; the others have said where
@@ -150,7 +150,7 @@ static void without_a_board_nothing_is_said(void **state)
     spread_wait(&host->flows);
     host->flows.shared = NULL;
     spread_wait(&host->flows);
-    assert_int_equal(board_read(&shared_seat(&host->shared, 3)->core), 0);
+    assert_int_equal(board_read(&host_seat(&host->shared, 3)->core), 0);
     host_free(host);
 }
 

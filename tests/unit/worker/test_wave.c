@@ -3,7 +3,7 @@
 // The schedule of waves: every send has its receive, peers are neighbours, every contribution is
 // merged exactly once, whatever order ranks run in.
 
-#include "worker/transport/flow/wave_schedule.h"
+#include "worker/transport/flow/wave.h"
 
 #include "protos/limits.h"
 #include "protos/topology.h"

@@ -3,8 +3,8 @@
 // Replicas: several copies of a module in one process. For the other ranks there is only the first
 // one. What the replicas report of a gradient is added up when the last report is in, always from
 // the first replica to the last, so the bits do not depend on who reports when; what comes back is
-// copied to all of them. On devices the transport does both (worker/transport/device/copies.c), but
-// in a world of one, where there is none. Runs on trainer threads.
+// copied to all of them. On devices the transport does both (worker/transport/device/replicas.c),
+// but in a world of one, where there is none. Runs on trainer threads.
 
 #include "worker/session/module/replicas.h"
 

@@ -1,38 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Collectives on devices: their life. The driver's thread. The ways they go are
-// staged.c's, by_nccl.c's and mixed.c's, how a communicator comes to be
+// staged.c's, nccl.c's and mixed.c's, how a communicator comes to be
 // is rendezvous.c's; docs/internals/data-plane.md says why.
 //
 // Nothing here waits for a device. What was enqueued ends with an event and a host function, which
 // wakes the driver; it looks at the events of everything that is working. A host function does not
 // come when a device fails, so the driver looks every DEVICES_LOOK_MS besides, at NCCL's errors,
 // too.
-//
-// The end. Whoever gives up a generation says so in a word that the device reads (`revoked`),
-// before NCCL is told: from then on no finish kernel begins to write. Then the communicator is
-// aborted, which ends the kernels of NCCL, and what writes is waited for. Flows whose work still
-// waits, for a trainer's stream say, keep their blocks until the device has come past it.
 
 #include "worker/transport/device/devices.h"
 
 #include "base/clock.h"
 #include "base/text.h"
 #include "worker/device/memory.h"
-#include "worker/transport/device/by_nccl.h"
-#include "worker/transport/device/copies.h"
-#include "worker/transport/device/cut.h"
 #include "worker/transport/device/device_flow.h"
-#include "worker/transport/device/late.h"
 #include "worker/transport/device/mixed.h"
+#include "worker/transport/device/nccl.h"
+#include "worker/transport/device/offload.h"
 #include "worker/transport/device/parts.h"
 #include "worker/transport/device/rendezvous.h"
+#include "worker/transport/device/replicas.h"
 #include "worker/transport/device/segments.h"
 #include "worker/transport/device/staged.h"
+#include "worker/transport/device/table_cache.h"
+#include "worker/transport/device/teardown.h"
 
 #include <assert.h>
 #include <stdlib.h>
-#include <time.h>
 
 #define DEVICES_ABORT_MS 5000
 #define DEVICES_LOOK_MS 20
@@ -140,17 +135,17 @@ bool devices_take(struct devices *devices, struct device *device, struct device_
 {
     if (!*block)
         *block = device_find(device, kind, bytes);
-    while (!*block && device_aside_make_room(devices))
+    while (!*block && offload_make_room(devices))
         *block = device_find(device, kind, bytes);
-    if (!*block && !devices_reduces(devices) && !device_aside_is_leaving(devices))
+    if (!*block && !devices_reduces(devices) && !offload_is_leaving(devices))
         *block = devices_make(device, kind, bytes);
     return *block != NULL;
 }
 
 void devices_give_all(struct devices *devices, struct device_flow *flow)
 {
-    device_aside_release(flow);
-    device_cut_release(&flow->cut);
+    offload_release(flow);
+    table_cache_release(&flow->cached);
     replicas_release(devices, flow);
     devices_give(devices->device, &flow->packed);
     devices_give(devices->device, &flow->pinned);
@@ -158,8 +153,7 @@ void devices_give_all(struct devices *devices, struct device_flow *flow)
     devices_give(devices->device, &flow->words);
 }
 
-// The device has nothing more to do with it.
-static void devices_release(struct devices *devices, struct device_flow *flow)
+void devices_release(struct devices *devices, struct device_flow *flow)
 {
     devices_give_all(devices, flow);
     segments_release(devices, flow);
@@ -256,12 +250,12 @@ void devices_close(struct flows *flows)
     if (!devices)
         return;
     device_bell(devices->device, NULL, NULL);
-    devices_forget(flows, false);
+    teardown_forget(flows, false);
     devices_free_flows(devices, &devices->left);
     devices_free_flows(devices, &devices->idle);
     segments_fini(devices);
-    device_cut_fini(devices);
-    device_aside_fini(devices);
+    table_cache_fini(devices);
+    offload_fini(devices);
     devices_give(devices->device, &devices->revoked);
     free(devices);
     flows->devices = NULL;
@@ -289,7 +283,7 @@ int devices_reserve(struct flows *flows, uint32_t collectives, uint64_t bytes, u
     device_enter(devices->device);
     rendezvous_register(devices);
     device_leave(devices->device);
-    return device_cut_reserve(devices, devices->device, extents + units, bytes, collectives);
+    return table_cache_reserve(devices, devices->device, extents + units, bytes, collectives);
 }
 
 int devices_reserve_tables(struct flows *flows, struct device *device, uint32_t collectives,
@@ -297,7 +291,7 @@ int devices_reserve_tables(struct flows *flows, struct device *device, uint32_t 
 {
     struct devices *devices = flows->devices;
     thread_assert(&flows->thread);
-    return devices ? device_cut_reserve(devices, device, extents, bytes, collectives) : 0;
+    return devices ? table_cache_reserve(devices, device, extents, bytes, collectives) : 0;
 }
 
 int devices_reserve_rows(struct flows *flows, struct device *device, uint32_t rows, uint64_t bytes,
@@ -316,8 +310,8 @@ int devices_reserve_rows(struct flows *flows, struct device *device, uint32_t ro
 
 static int devices_work_flow(struct devices *devices, struct device_flow *flow)
 {
-    if (flow->stage == STAGE_LEAVING || flow->stage == STAGE_ASIDE)
-        return device_aside_work(devices, flow);
+    if (flow->stage == STAGE_OFFLOADING || flow->stage == STAGE_OFFLOADED)
+        return offload_work(devices, flow);
     if (flow->way == DEVICE_WAY_NCCL)
         return nccl_work(devices, flow);
     return device_flow_reduces(flow) ? mixed_work(devices, flow) : staged_work(devices, flow);
@@ -347,7 +341,7 @@ void devices_launch(struct flows *flows, struct collective *collective, enum dev
         devices_fail(devices);
 }
 
-static void devices_work_left(struct devices *devices)
+void devices_work_left(struct devices *devices)
 {
     list_for_each_safe (node, &devices->left) {
         struct device_flow *flow = list_entry(node, struct device_flow, turn);
@@ -549,131 +543,4 @@ uint64_t devices_deadline(const struct flows *flows, uint64_t now_ms)
     if (devices_has_to_look(devices))
         return now_ms + 1;
     return list_empty(&devices->working) ? UINT64_MAX : now_ms + DEVICES_LOOK_MS;
-}
-
-// ---- the end ------------------------------------------------------------------------------------
-
-static void devices_revoke(struct devices *devices)
-{
-    uint32_t *words = (uint32_t *)(void *)devices->revoked->host;
-    __atomic_store_n(&words[devices->generation % DEVICE_REVOKED_WORDS], 1, __ATOMIC_SEQ_CST);
-}
-
-static void devices_end_communicator(struct devices *devices, bool in_order)
-{
-    char sentence[DEVICE_TEXT_BYTES];
-    struct text text;
-    if (!devices->communicator)
-        return;
-    if (!communicator_end(devices->communicator, in_order, devices->abort_ms)) {
-        text_init(&text, sentence, sizeof(sentence));
-        text_append(&text, "NCCL has not given up a communicator within %llu ms, and keeps it",
-                    (unsigned long long)devices->abort_ms);
-        device_fail(devices->device, sentence);
-    }
-    devices->communicator = NULL;
-}
-
-static bool ready_awaits(struct device *device, const struct device_ready *ready, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        if (ready[i].pending && device_happened(device, ready[i].event) == 0)
-            return true;
-    }
-    return false;
-}
-
-// Whether the flow waits for a stream of the trainer, which may never come to its end.
-static bool devices_flow_awaits(const struct devices *devices, const struct device_flow *flow)
-{
-    const struct collective *collective = flow->collective;
-    for (uint32_t i = 0; i < collective->replica_count; i++) {
-        const struct collective_replica *replica = &collective->replicas[i];
-        device_enter(replica->device);
-        const bool awaits = ready_awaits(replica->device, replica->ready, replica->ready_count);
-        device_leave(replica->device);
-        if (awaits)
-            return true;
-    }
-    return ready_awaits(devices->device, collective->ready, collective->ready_count);
-}
-
-// Puts a flow where it belongs when it is forgotten. What was begun, and has no event yet, gets
-// one.
-static void devices_leave_flow(struct devices *devices, struct device_flow *flow)
-{
-    const bool travels = flow->stage == STAGE_TRAVELLING && segments_are_under_way(flow);
-    flow->collective->state = NULL;
-    flow->awaits = devices_flow_awaits(devices, flow);
-    if (flow->stage == STAGE_TAKING)
-        (void)device_record(devices->device, DEVICE_REDUCE, flow->event);
-    if (travels && segments_gather(devices, flow) == 0)
-        (void)device_record(devices->device, DEVICE_DELIVER, flow->event);
-    if (travels || flow->stage == STAGE_TAKING || flow->stage == STAGE_COLLECTING ||
-        flow->stage == STAGE_HELD || flow->stage == STAGE_LEAVING ||
-        flow->stage == STAGE_DELIVERING) {
-        list_remove(&flow->turn);
-        list_push_back(&devices->left, &flow->turn);
-    } else {
-        devices_release(devices, flow);
-    }
-}
-
-// Whether some of what is left may write gradients, and its time has come.
-static bool devices_writes(const struct devices *devices)
-{
-    list_for_each (node, &devices->left) {
-        if (list_entry(node, struct device_flow, turn)->stage == STAGE_DELIVERING)
-            return true;
-    }
-    return false;
-}
-
-// Whether some of what is left may read gradients. What is enqueued runs in order: if one waits for
-// the trainer, others may wait behind it, and nobody waits here.
-static bool devices_reads(const struct devices *devices)
-{
-    bool reads = false;
-    list_for_each (node, &devices->left) {
-        const struct device_flow *flow = list_entry(node, struct device_flow, turn);
-        if (flow->awaits)
-            return false;
-        reads = reads || (flow->stage >= STAGE_TAKING && flow->stage <= STAGE_TRAVELLING);
-    }
-    return reads;
-}
-
-static void devices_settle(struct devices *devices, uint64_t deadline_ms)
-{
-    const struct timespec pause = {.tv_nsec = 100 * 1000};
-    devices_work_left(devices);
-    while ((devices_writes(devices) || devices_reads(devices)) && !devices_broken(devices)) {
-        if (clock_now_ms() >= deadline_ms) {
-            device_fail(devices->device, "the device does not come to the end of its work");
-            return;
-        }
-        (void)nanosleep(&pause, NULL);
-        devices_work_left(devices);
-    }
-}
-
-void devices_forget(struct flows *flows, bool in_order)
-{
-    struct devices *devices = flows->devices;
-    if (!devices)
-        return;
-    const uint64_t deadline_ms = clock_now_ms() + devices->abort_ms;
-    const bool ends_well = in_order && list_empty(&devices->working) && !devices->failed;
-    device_enter(devices->device);
-    if (!ends_well)
-        devices_revoke(devices);
-    devices_end_communicator(devices, ends_well);
-    list_for_each_safe (node, &devices->working)
-        devices_leave_flow(devices, list_entry(node, struct device_flow, turn));
-    list_for_each_safe (node, &devices->done)
-        devices_leave_flow(devices, list_entry(node, struct device_flow, turn));
-    device_aside_forget(devices);
-    devices_settle(devices, deadline_ms);
-    device_leave(devices->device);
-    devices->stage = DEVICES_IDLE;
 }

@@ -46,17 +46,16 @@ bool devices_needs(struct flows *flows, const struct peer_link *peer);
 bool devices_idle(const struct flows *flows);
 // When to look again although nobody wakes the driver; UINT64_MAX: not before that.
 uint64_t devices_deadline(const struct flows *flows, uint64_t now_ms);
-// Forgets what was launched. in_order: the other ranks leave, too; else NCCL is given up. User
-// memory is not written any more when it returns, and not read, unless a stream of the trainer has
-// not made its gradients yet: what waits for that may read them when it has.
-void devices_forget(struct flows *flows, bool in_order);
-
 // A block, unless *block is one already. False: there is none now. It comes when NCCL has nothing
 // in flight here, because more memory may be had only when the device is at rest, and NCCL may wait
 // for a rank that has died. Or the device has failed.
 bool devices_take(struct devices *devices, struct device *device, struct device_block **block,
                   enum device_memory kind, size_t bytes);
 void devices_give(struct device *device, struct device_block **block);
+// The device has nothing more to do with the flow: it is idle.
+void devices_release(struct devices *devices, struct device_flow *flow);
+// Releases flows that were forgotten and that the device has come past.
+void devices_work_left(struct devices *devices);
 // The device has nothing more to do with what the flow holds there.
 void devices_give_all(struct devices *devices, struct device_flow *flow);
 // Makes idle flows until there are `count` in all. 0 or -1.

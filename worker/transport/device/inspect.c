@@ -6,7 +6,7 @@
 #include "worker/transport/device/inspect.h"
 
 #include "base/text.h"
-#include "worker/transport/device/behind.h"
+#include "worker/transport/device/dependency.h"
 #include "worker/transport/device/parts.h"
 
 static const struct device_ready *
@@ -38,7 +38,7 @@ static const struct device_ready *devices_awaited(const struct devices *devices,
     const bool has_input = flow->way != DEVICE_WAY_NCCL && flow->stage > STAGE_COLLECTING;
     const struct device_ready *ready =
         has_input ? NULL : devices_unready(devices, flow->collective);
-    return ready ? ready : device_behind_awaited(devices, flow);
+    return ready ? ready : dependency_awaited(devices, flow);
 }
 
 // It waits for nothing but the trainer.

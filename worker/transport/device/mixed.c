@@ -24,12 +24,12 @@
 #include "worker/transport/device/mixed.h"
 
 #include "worker/kernels/kernels.h"
-#include "worker/transport/device/by_nccl.h"
-#include "worker/transport/device/copies.h"
 #include "worker/transport/device/device_flow.h"
 #include "worker/transport/device/devices.h"
+#include "worker/transport/device/nccl.h"
 #include "worker/transport/device/parts.h"
 #include "worker/transport/device/rendezvous.h"
+#include "worker/transport/device/replicas.h"
 #include "worker/transport/device/segments.h"
 #include "worker/transport/device/staged.h"
 

@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the files of collectives on devices share: devices.c (their life, the end),
-// rendezvous.c (how a communicator comes to be), staged.c, by_nccl.c and
-// mixed.c (the three ways), segments.c (how a row comes to the host and goes
-// back), copies.c (several copies of gradients in this process), behind.c
-// (results that come late), late.c (where they are until then) and cut.c (what
-// kernels are told of a collective). Nobody else includes it. The driver's thread, between
-// device_enter and device_leave.
+// What the files of this wing share: the state of collectives on this rank's devices. The README of
+// the wing says what each file does. The driver's thread, between device_enter and device_leave.
 
 #ifndef WORKER_TRANSPORT_DEVICE_PARTS_H
 #define WORKER_TRANSPORT_DEVICE_PARTS_H
@@ -17,44 +12,44 @@
 #include "worker/transport/device/devices.h"
 #include "worker/transport/flow/flows.h"
 
-#define DEVICE_CUTS 512 // Tables that are kept; a power of two.
+#define CACHED_TABLES 512 // Tables that are kept; a power of two.
 #define DEVICE_REVOKED_WORDS 512
 #define DEVICE_SEGMENTS 16 // Of a row, at most.
 
 enum device_stage {
-    STAGE_WAITING, // For its turn with NCCL, or for memory.
+    STAGE_WAITING, // It waits for its turn with NCCL, or for memory.
     STAGE_TAKING, // NCCL takes it.
-    STAGE_COLLECTING, // Its input, or the sum of NCCL, is on the way to the host.
+    STAGE_COLLECTING, // Its input, or NCCL's sum, is on the way to the host.
     STAGE_TRAVELLING, // A collective of the hosts carries it; some of it may still be on its way to
                       // the host, and some on its way back already.
-    STAGE_HELD, // Its result is there, or NCCL has it, and may not be written yet.
-    STAGE_LEAVING, // That is on the way to the host, because others need its place.
-    STAGE_ASIDE, // It is there, and nothing is on the device.
-    STAGE_DELIVERING, // All that it does on the device is enqueued.
+    STAGE_HELD, // Its result is on the host or with NCCL, and may not be written yet.
+    STAGE_OFFLOADING, // Its result is on the way to the host: others need its device memory.
+    STAGE_OFFLOADED, // Its result is on the host, and it has no device memory.
+    STAGE_DELIVERING, // All of its work on the device is enqueued.
     STAGE_DONE,
 };
 
 // The tables of a collective as kernels read them. They are kept, and the same ones serve the next
 // collective of the same extents: in a steady state nothing is copied.
-struct device_cut {
-    const void *key; // The collective's array of extents. NULL: this place is free.
-    struct device *device; // That reads it.
-    uint32_t holders; // Flows that use it.
-    uint32_t count; // Pieces.
+struct cached_table {
+    const void *key; // The collective's array of extents. NULL: this entry is free.
+    struct device *device; // The device that reads it.
+    uint32_t holders; // Number of flows that use it.
+    uint32_t count; // Number of pieces.
     uint64_t elements;
-    size_t bytes; // Of the table.
+    size_t bytes; // Size of the table.
     struct device_block *host; // What `table` is copied from: pieces, then tiles.
     struct device_block *table;
-    bool stale; // It was not copied yet.
+    bool stale; // True until it is copied to the device.
 };
 
 // What one replica of a flow takes.
 struct device_part {
-    struct device *device; // NULL: there is none.
-    struct device_cut *cut; // Its gradients.
-    // On another device than the first:
-    struct device_block *row; // What it contributes, and later what comes back.
-    struct device_block *words; // What kernels are told of that.
+    struct device *device; // NULL: there is no such replica.
+    struct cached_table *cached; // The table of its gradients.
+    // For a device other than the first:
+    struct device_block *row; // Its contribution, and later the result.
+    struct device_block *words; // What kernels are told of the result.
 };
 
 // Events behind the segments of a row, but for the last one: there it is the flow's.
@@ -69,46 +64,46 @@ struct device_flow {
     struct collective *collective;
     enum device_way way;
     enum device_stage stage;
-    bool untold; // It is enqueued, and the event that says so has not been reported.
-    bool awaits; // Forgotten, and a stream of the trainer had not made its input then.
-    bool summed; // Nobody else has anything to do for it any more ...
-    bool summed_untold; // ... and the event that says so has not been reported.
-    void *event; // Of what was enqueued last.
-    struct device_cut *cut; // NULL: no kernel is needed.
-    struct device_block *packed; // On the device: the row as it travels. NULL: not needed.
+    bool untold; // True if it is enqueued and enqueued() was not reported.
+    bool awaits; // True if it was forgotten before a stream of the trainer had made its input.
+    bool summed; // True once no other rank has anything to do for it.
+    bool summed_untold; // True if it is summed and summed() was not reported.
+    void *event; // Recorded behind the work that was enqueued last.
+    struct cached_table *cached; // NULL: no kernel is needed.
+    struct device_block *packed; // The row as it travels, on the device. NULL: not needed.
     struct device_block *pinned; // STAGED, MIXED: the row on the host.
-    struct device_block *note; // Pinned: what kernels are told, and what comes back.
+    struct device_block *note; // What kernels are told, and what comes back. Pinned.
     struct device_block *words; // NCCL, MIXED: the note, on the device.
-    struct device_room *borrowed; // Some of these blocks are that one's. NULL: none.
-    uint64_t shelf_at; // ASIDE: where on the shelf.
+    struct device_room *borrowed; // Owner of some of these blocks. NULL: none.
+    uint64_t shelf_at; // OFFLOADED: its place on the shelf.
     // Replicas
-    struct device_part parts[LOCKSTEP_MAX_REPLICAS]; // The first one's cut is the flow's.
-    struct device_block *landing; // What one of them contributes, on the first device.
+    struct device_part parts[LOCKSTEP_MAX_REPLICAS]; // The first one's table is the flow's.
+    struct device_block *landing; // One replica's contribution, on the first device.
     // NCCL, MIXED: the sum of what they contribute, and where it is packed, its table.
     struct device_block *sum;
     struct extent sum_extent;
-    struct device_cut *sum_cut;
+    struct cached_table *sum_table;
     // STAGED, MIXED
-    struct ring_span share; // What of the row this rank brings to the hosts; STAGED: all.
-    struct collective host; // What the hosts run.
-    struct extent *extents; // [extent_room]: its memory.
+    struct ring_span share; // The part of the row that this rank brings to the hosts; STAGED: all.
+    struct collective host; // The collective that the hosts run.
+    struct extent *extents; // [extent_room]: memory of that collective.
     uint32_t extent_room;
     // STAGED, MIXED, by segments
     struct segment_marks *marks; // NULL: there is one segment, or all have landed.
-    uint32_t segment_count; // Of the way to the host. 0: nothing goes there.
+    uint32_t segment_count; // Segments that go to the host. 0: nothing goes there.
     uint32_t segments_landed;
     uint64_t landed; // Elements of the row, from the first, that the hosts may use.
-    bool returns; // What is final may go back while the rest travels.
+    bool returns; // True if final elements may go back while the rest travels.
     uint64_t returned; // Elements of the row, from the first, whose way back is enqueued.
 };
 
-// Blocks that no pool has, so that whoever needs them never waits for what is in flight.
+// Blocks outside of all pools, so that a flow that needs them never waits for others in flight.
 struct device_room {
     struct device_block *packed;
     struct device_block *pinned;
     struct device_block *note;
     struct device_block *words;
-    bool lent; // To one flow at a time.
+    bool lent; // True while a flow has them. One flow at a time.
 };
 
 enum devices_stage {
@@ -121,34 +116,34 @@ enum devices_stage {
 struct devices {
     struct flows *flows;
     // set at transport_open, then constant
-    struct device *device; // NULL: other ranks may have one.
-    struct device *all[LOCKSTEP_MAX_OWN_DEVICES]; // Of this rank, beginning with that one.
+    struct device *device; // The first of this rank's devices.
+    struct device *all[LOCKSTEP_MAX_OWN_DEVICES]; // All of them, beginning with that one.
     uint32_t device_count;
     uint64_t abort_ms;
-    uint64_t segment_bytes; // 0: as segments.c has it.
+    uint64_t segment_bytes; // 0: the default of segments.c.
     // driver only
     enum devices_stage stage;
-    char text[COMMUNICATOR_TEXT_BYTES]; // Of DEVICES_FAILED, and of `failed`.
-    bool failed; // Nothing more comes of what was launched.
+    char text[COMMUNICATOR_TEXT_BYTES]; // Reason of DEVICES_FAILED, and of `failed`.
+    bool failed; // True once a device or NCCL has failed: nothing launched completes.
     bool failure_reported;
     struct communicator *communicator;
     struct device_block *revoked; // Pinned words; the generation's is not 0 when it was given up.
-    uint32_t generation; // How many were formed here: the word.
-    uint64_t left_ms; // Since when a peer has been gone that may have done its part. 0: none has.
+    uint32_t generation; // Generations formed here; says which word of `revoked` is this one's.
+    uint64_t left_ms; // When NCCL was first awaited although a peer had left. 0: not so.
     struct list working; // Launched; those of NCCL in the order of their launch.
-    struct list done; // To be reported.
-    struct list left; // Forgotten, and the device may still do what was enqueued.
-    struct list idle; // With an event, and without a collective.
+    struct list done; // Complete, to be reported.
+    struct list left; // Forgotten; the device may still do what was enqueued.
+    struct list idle; // Flows with an event and without a collective.
     uint64_t flow_count;
-    struct list marks; // Which no flow has.
-    // What is put aside, in memory of the host, until the trainer asks for it.
+    struct list marks; // Marks that no flow has.
+    // Results that are offloaded to memory of the host until the trainer asks for them.
     uint8_t *shelf; // [shelf_bytes]
     uint64_t shelf_bytes;
-    uint64_t shelf_end; // Where the next one goes.
-    uint32_t shelf_count;
+    uint64_t shelf_end; // Where the next result goes.
+    uint32_t shelf_count; // Results on the shelf.
     struct device_room way_out; // Its pinned row only.
     struct device_room way_back;
-    struct device_cut cuts[DEVICE_CUTS];
+    struct cached_table cached_tables[CACHED_TABLES];
     struct device_piece *pieces; // [piece_room]: of the collective that is being launched.
     uint32_t piece_room;
 };
@@ -170,7 +165,7 @@ static inline uint64_t *nccl_note(const struct device_flow *flow)
     return (uint64_t *)(void *)flow->note->host;
 }
 
-// Whether it waits for its turn with NCCL, or NCCL has not come to its end.
+// True if it waits for its turn with NCCL, or NCCL has not come to its end.
 static inline bool device_flow_reduces(const struct device_flow *flow)
 {
     return (flow->way == DEVICE_WAY_NCCL && !flow->summed) ||
@@ -191,7 +186,8 @@ static inline bool segments_are_whole(const struct device_flow *flow)
     return flow->segments_landed == flow->segment_count;
 }
 
-// ---- copies.c -----------------------------------------------------------------------------------
+// ---- replicas.c
+// -----------------------------------------------------------------------------------
 
 // How a result is written to gradients: the kernel that does it.
 struct device_spread {
@@ -199,7 +195,7 @@ struct device_spread {
     size_t row_bytes;
     uint64_t words; // What the kernel is told. 0: nothing.
     size_t words_bytes;
-    bool awaits; // Those who produce gradients have not been waited for.
+    bool awaits; // True if the streams that produce gradients must be waited for.
     int (*write)(struct devices *devices, struct device_flow *flow, struct device *device,
                  enum device_stream stream, const struct device_row *row, uint64_t packed,
                  uint64_t words);

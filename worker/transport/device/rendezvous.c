@@ -17,7 +17,7 @@
 #include "base/utf8.h"
 #include "worker/transport/device/device_flow.h"
 #include "worker/transport/device/parts.h"
-#include "worker/transport/flow/wave_schedule.h"
+#include "worker/transport/flow/wave.h"
 #include "worker/transport/flow/waves.h"
 
 #include <assert.h>

@@ -16,7 +16,7 @@
 // Final bytes go to the row on the device, which nobody reads any more there, and not to gradients:
 // these are written by one kernel at the end, all or none, as they are without segments. Where
 // there is no such row, because a single extent needs no kernel, or where the result has to come
-// late (behind.c), everything goes back at the end.
+// late (dependency.c), everything goes back at the end.
 //
 // What runs otherwise than by stripes or pieces (pairs, shots, eager rings, a world of one) is
 // small, and begins when all has landed. Segments are equally long, and at most DEVICE_SEGMENTS.

@@ -5,7 +5,7 @@
 //   COLLECT:  wait for the gradients -> gather into one row on the device -> copy it to the host
 //   then:     a collective of the hosts over that row, as if the memory had been there
 //   DELIVER:  copy it to the device -> scatter what somebody used to where it belongs
-//             (behind.c: BEHIND, when that may be written which this rank has not reported)
+//             (dependency.c: BEHIND, when that may be written which this rank has not reported)
 //
 // The two copies and the hosts overlap, by segments of the row: segments.c.
 //
@@ -19,13 +19,13 @@
 #include "worker/transport/device/staged.h"
 
 #include "worker/kernels/kernels.h"
-#include "worker/transport/device/behind.h"
-#include "worker/transport/device/copies.h"
-#include "worker/transport/device/cut.h"
+#include "worker/transport/device/dependency.h"
 #include "worker/transport/device/devices.h"
-#include "worker/transport/device/late.h"
+#include "worker/transport/device/offload.h"
 #include "worker/transport/device/parts.h"
+#include "worker/transport/device/replicas.h"
 #include "worker/transport/device/segments.h"
+#include "worker/transport/device/table_cache.h"
 #include "worker/transport/flow/flow.h"
 
 #include <assert.h>
@@ -60,7 +60,7 @@ static int staged_gather(struct devices *devices, struct device_flow *flow)
 {
     const struct collective *collective = flow->collective;
     struct device_gather gather = {.dtype = (uint32_t)collective->dtype};
-    if (device_cut_row(flow->cut, DEVICE_COLLECT, &gather.row) < 0)
+    if (table_cache_row(flow->cached, DEVICE_COLLECT, &gather.row) < 0)
         return -1;
     gather.packed = (void *)(uintptr_t)flow->packed->address;
     return device_run(devices->device, DEVICE_COLLECT, DEVICE_KERNEL_GATHER,
@@ -243,7 +243,7 @@ static int staged_scatter(struct devices *devices, struct device_flow *flow,
                                    .awaits = !staged_has_input(devices, collective),
                                    .write = staged_scatter_row};
     if (staged_used(devices, flow, stream, &spread.words) < 0 ||
-        device_cut_row(flow->cut, stream, &row) < 0 ||
+        table_cache_row(flow->cached, stream, &row) < 0 ||
         segments_return_rest(devices, flow, stream) < 0 ||
         staged_scatter_row(devices, flow, devices->device, stream, &row, spread.row, spread.words) <
             0)
@@ -284,14 +284,14 @@ static int staged_write(struct devices *devices, struct device_flow *flow,
 int staged_deliver(struct devices *devices, struct device_flow *flow)
 {
     assert(segments_are_whole(flow));
-    if (!device_behind_matters(flow))
+    if (!dependency_matters(flow))
         return staged_write(devices, flow, DEVICE_DELIVER);
     assert(flow->returned == 0); // What is put aside is what lies on the host.
     flow->stage = STAGE_HELD;
-    device_aside_summed(flow);
-    if (!device_behind_is_said(flow))
+    offload_summed(flow);
+    if (!dependency_is_known(flow))
         return 0;
-    if (device_behind_wait(devices, flow) < 0)
+    if (dependency_wait(devices, flow) < 0)
         return -1;
     return staged_write(devices, flow, DEVICE_BEHIND);
 }
@@ -407,7 +407,7 @@ int staged_work(struct devices *devices, struct device_flow *flow)
     if (flow->stage == STAGE_TRAVELLING)
         return staged_go_on(devices, flow);
     if (flow->stage == STAGE_HELD)
-        return device_behind_is_said(flow) ? staged_deliver(devices, flow) : 0;
+        return dependency_is_known(flow) ? staged_deliver(devices, flow) : 0;
     const int happened = device_happened(devices->device, flow->event);
     if (happened > 0)
         devices_done(devices, flow);

@@ -33,36 +33,38 @@ struct flow {
     struct list bucket; // In flows.buckets.
     struct list turn; // In flows.active, .local, .done or .mismatched, or in none.
     struct collective_tag tag;
-    struct collective *collective; // NULL: not launched here.
-    struct peer_link *opener; // The first peer that spoke of it; NULL: it was launched before that.
-    struct parking *parking; // The first of those that it has. NULL: nothing is parked.
+    struct collective *collective; // NULL until it is launched here.
+    struct peer_link *opener; // The peer that announced it first; NULL: it was launched before.
+    struct parking *parking; // The first of its parkings. NULL: nothing is parked.
     struct list feed; // In flows.feed while stripes are to be started.
     struct list held; // Frames that wait for the successor's credit.
     enum plan_algorithm algorithm; // ALGORITHM_RING until it is launched.
-    const struct way *way; // Of the algorithm. NULL until it is launched.
-    void *part; // What the way keeps of it. The way's own; NULL otherwise.
-    const struct ring_group *group; // The ring that it runs on; set at the launch.
-    struct peer_link *before; // Its predecessor and successor; before the launch, those that have
-    struct peer_link *behind; // taken these places for themselves. NULL: nobody yet.
+    const struct way *way; // The way of its algorithm. NULL until it is launched.
+    void *part; // What the way keeps of it; NULL: nothing.
+    const struct ring_group *group; // The ring that it runs on. Set at the launch.
+    // Its predecessor and its successor. Before the launch, the peers that act as such. NULL: none
+    // does yet.
+    struct peer_link *before;
+    struct peer_link *behind;
     struct extent_map map;
-    enum dtype partial; // In reduce frames.
-    enum dtype final; // In gather frames, and those of a broadcast.
+    enum dtype partial; // Dtype of partial sums in frames.
+    enum dtype final; // Dtype of final bytes in frames, and of a broadcast.
     uint64_t receives_left;
     uint64_t sends_left;
-    uint64_t granted; // Stripes below may be sent: the successor said so.
-    uint64_t granted_signature; // Of the early credit.
-    uint64_t final_elements; // From the first: all of them are final in user memory, and stay.
-    uint32_t
-        paired; // Peers, by index, whose credit for frames of kind PAIR came before the launch.
-    uint32_t paired_rank; // The first of them, ...
-    uint64_t paired_signature; // ... and its signature; ...
-    bool paired_odd; // ... this one's was another one.
-    uint32_t paired_odd_rank;
-    bool mismatched; // Nothing more happens to it.
+    uint64_t granted; // The successor has room for the stripes below this one.
+    uint64_t granted_signature; // Signature of a credit that came before the launch.
+    uint64_t final_elements; // The first so many elements are final in user memory, and stay.
+    // Bits, by index of the peer: its credit for frames of kind PAIR came before the launch.
+    uint32_t paired;
+    uint32_t paired_rank; // The rank whose credit was the first of these.
+    uint64_t paired_signature; // The signature of that credit.
+    bool paired_odd; // True if another credit of these had another signature.
+    uint32_t paired_odd_rank; // The rank of that other credit.
+    bool mismatched; // True if ranks disagree about it: nothing more happens to it.
     bool mismatch_reported;
     uint32_t mismatch_rank;
     char mismatch_text[TRANSPORT_TEXT_BYTES];
-    _Alignas(8) uint8_t room[]; // Of the way: way.h.
+    _Alignas(8) uint8_t room[]; // The way's: room_bytes of way.h.
 };
 
 // Memory for what is in flight, each kind in blocks of one size.

@@ -1,15 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A wave as its caller describes it: a payload that all ranks merge. Driver thread.
+// A wave as its caller describes it, a payload that all ranks merge, and the schedule of its
+// messages: recursive doubling as protos/topology.h says. The functions are pure functions of rank
+// and world size, for any thread; the payloads, their merge and the frames are waves.c's. Pure.
+//
+// A rank makes its *moves* in order, each with one peer: send the value, receive one, or both (an
+// exchange; the value sent is the one before the merge). p is the largest power of two not above
+// the world's size n.
+//
+//   rank >= p      round 0: send to rank - p; round 1 + log2 p: receive the result from it
+//   rank + p < n   round 0: receive from rank + p; the exchanges; then send it the result
+//   other ranks    rounds 1 to log2 p: exchange with rank XOR 2^(round - 1)
+//
+// With one peer a rank has one frame a direction and wave. After k exchanges a value holds the
+// contributions of 2^k ranks (with their extras), each once, so the merge need not be idempotent.
 
 #ifndef WORKER_TRANSPORT_FLOW_WAVE_H
 #define WORKER_TRANSPORT_FLOW_WAVE_H
 
 #include "protos/limits.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
-struct wave_origin; // worker/transport/flow/wave_schedule.h
+#define WAVE_MAX_MOVES 12 // log2 of LOCKSTEP_MAX_WORLD, and two for the extras.
+
+struct wave_move {
+    uint32_t peer;
+    uint32_t round; // In the frames; equal on both sides.
+    bool sends;
+    bool receives;
+    bool replaces; // What is received is the result: it is not merged, it is taken.
+};
+
+// Number of moves of this rank, at most WAVE_MAX_MOVES; 0 in a world of one.
+uint32_t wave_moves(uint32_t rank, uint32_t world);
+// Move `index`, below that number.
+struct wave_move wave_move(uint32_t rank, uint32_t world, uint32_t index);
+
+// The ranks whose contributions a received value holds.
+struct wave_origin {
+    uint32_t world;
+    uint32_t core; // Ranks from here on are extras: of rank - core.
+    uint32_t first; // Ranks [first, first + count) and their extras.
+    uint32_t count;
+};
+
+// Of what a move receives.
+struct wave_origin wave_origin(uint32_t world, const struct wave_move *move);
+uint32_t wave_origin_ranks(const struct wave_origin *origin); // Their number.
+bool wave_origin_has(const struct wave_origin *origin, uint32_t rank);
+
+// The move in which `rank` receives from `peer` in `round`. False: there is none.
+bool wave_expects(uint32_t rank, uint32_t world, uint32_t peer, uint32_t round);
 
 // A wave: a small allreduce of an opaque payload whose merge is exact, commutative and
 // associative. Runs beside the collectives and ahead of their queued frames.

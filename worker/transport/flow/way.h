@@ -54,7 +54,7 @@ struct way {
 
 #define WAY_ALGORITHMS PLAN_ALGORITHMS
 #define WAY_FRAMES 16 // At least one more than the last of enum frame_kind.
-#define WAY_MOST 4
+#define WAY_MOST 8 // At least one more than there are ways.
 
 // The ways that a transport has. Constant.
 struct ways {

@@ -20,7 +20,7 @@
 // Only so many in a row go this way: what mates may want besides (regions, joins, frames, goodbyes)
 // is looked at between.
 //
-// Order of stores. Others are told (shared_tell) after the first looks, not before: that waits
+// Order of stores. Others are told (host_tell) after the first looks, not before: that waits
 // until all stores before it are visible, which costs as much as the mates' notices need to come
 // here. Who sleeps is told that much later, but always told.
 //
@@ -63,7 +63,7 @@ struct exchange {
 
 static struct board_notice *notice_of(const struct shared *shared, uint32_t seat, uint64_t shot)
 {
-    return &shared_seat(shared, seat)->notices[shot % BOARD_NOTICES];
+    return &host_seat(shared, seat)->notices[shot % BOARD_NOTICES];
 }
 
 static void notice_set(_Atomic uint64_t *word, uint64_t value)
@@ -78,7 +78,7 @@ static uint64_t notice_get(const _Atomic uint64_t *word)
 
 void exchange_note(struct shared *shared, uint32_t index, uint64_t bytes)
 {
-    const struct board_record *record = &shared_seat(shared, shared->seat)->records[index];
+    const struct board_record *record = &host_seat(shared, shared->seat)->records[index];
     const uint64_t shot = shared->shots.announced;
     struct board_notice *notice = notice_of(shared, shared->seat, shot - 1);
     atomic_store_explicit(&notice->shot, 0, memory_order_relaxed);
@@ -101,7 +101,7 @@ void exchange_note(struct shared *shared, uint32_t index, uint64_t bytes)
 static enum seen exchange_see(const struct shared *shared, struct exchange *exchange, uint32_t seat)
 {
     const struct shots *shots = &shared->shots;
-    const struct board_record *own = &shared_seat(shared, shared->seat)->records[exchange->record];
+    const struct board_record *own = &host_seat(shared, shared->seat)->records[exchange->record];
     const struct board_notice *notice = notice_of(shared, seat, shots->taken[seat]);
     const uint64_t shot = atomic_load_explicit(&notice->shot, memory_order_acquire);
     const uint32_t index = shot & ((1u << BOARD_SHOT_BITS) - 1);
@@ -159,8 +159,8 @@ static bool exchange_may(const struct flows *flows, const struct collective *col
 static void exchange_announce(struct shared *shared, struct exchange *exchange)
 {
     const struct collective *collective = exchange->collective;
-    struct board_record *record = &shared_seat(shared, shared->seat)->records[exchange->record];
-    shared_describe(shared, collective, ALGORITHM_SHARED, exchange->record);
+    struct board_record *record = &host_seat(shared, shared->seat)->records[exchange->record];
+    host_describe(shared, collective, ALGORITHM_SHARED, exchange->record);
     record->memory.rows = 0;
     record->memory.block = BOARD_NONE;
     shared->registered.joined[exchange->record] = (struct rows){.block = BOARD_NONE};
@@ -188,9 +188,9 @@ static bool exchange_look(const struct shared *shared, struct exchange *exchange
 // Whether a mate that is awaited waits on the core of this rank, as far as is known.
 static bool exchange_awaits_beside(const struct shared *shared, const struct exchange *exchange)
 {
-    const uint64_t core = board_read(&shared_seat(shared, shared->seat)->core);
+    const uint64_t core = board_read(&host_seat(shared, shared->seat)->core);
     for (uint32_t i = 0; i < shared->seats; i++) {
-        if ((exchange->seen >> i & 1) == 0 && board_read(&shared_seat(shared, i)->core) == core)
+        if ((exchange->seen >> i & 1) == 0 && board_read(&host_seat(shared, i)->core) == core)
             return true;
     }
     return false;
@@ -223,7 +223,7 @@ static void exchange_compute(struct shared *shared, const struct exchange *excha
 // The shots of all are read.
 static void exchange_take(struct shared *shared, const struct exchange *exchange)
 {
-    struct board_seat *own = shared_seat(shared, shared->seat);
+    struct board_seat *own = host_seat(shared, shared->seat);
     for (uint32_t i = 0; i < shared->seats; i++) {
         shared->shots.taken[i]++;
         if (i != shared->seat)
@@ -249,7 +249,7 @@ bool exchange_shots(struct flows *flows, struct collective *collective, bool pat
         if (exchange_is_seen(shared, &exchange)) {
             exchange_compute(shared, &exchange);
             exchange_take(shared, &exchange);
-            shared_tell(shared);
+            host_tell(shared);
             return true;
         }
         if (!moment_pass(flows, &moment, patient, exchange_awaits_beside(shared, &exchange)))
@@ -266,6 +266,6 @@ bool exchange_continues(struct shared *shared, struct flow *flow)
         return false;
     shared->shots.tried = BOARD_NONE;
     shared->joined[record] = flow;
-    shared_tell(shared);
+    host_tell(shared);
     return true;
 }

@@ -14,8 +14,8 @@
 // filled (board_run.streams): whoever writes pays only a part of what a way costs, the rest is paid
 // by those who read, and so that one rank's time tells which way is better all go the same way. It
 // is the time of the leader's own work on the pieces of a run: it does not wait for anybody inside
-// of that. Runs of different sizes find other caches, so each size has a duel of its own
-// (worker/transport/host/duel.h). The bits do not depend on it. Engine thread.
+// of that. Runs of different sizes find other caches, so each size has a trial of its own
+// (worker/transport/host/trial.h). The bits do not depend on it. Engine thread.
 
 #include "worker/transport/host/fill.h"
 
@@ -23,7 +23,7 @@
 
 #include "base/clock.h"
 
-#define FILL_SMALLEST_BITS 14 // The first duel is of runs below 16 KiB, ...
+#define FILL_SMALLEST_BITS 14 // The first trial is of runs below 16 KiB, ...
 #define FILL_CLASS_BITS 2 // ... and each of the next ones of runs up to four times as large.
 
 static uint32_t fill_class(uint64_t bytes)
@@ -49,40 +49,40 @@ bool fill_choose(struct shared *shared, uint64_t run, const struct flow *flow)
     struct fill *fill = &shared->fill;
     const enum slot_fill wish = shared->flows->slot_fill;
     uint32_t way = FILL_PAST;
-    fill->tasks[run % BOARD_RUNS] = DUEL_NONE;
+    fill->tasks[run % BOARD_RUNS] = TRIAL_NONE;
     if (wish != FILL_MEASURED)
         return wish == FILL_PAST;
     fill->tasks[run % BOARD_RUNS] =
-        duel_give(&fill->duels[fill_class(fill_bytes(flow))], fill_now_ns(), &way);
+        trial_give(&fill->trials[fill_class(fill_bytes(flow))], fill_now_ns(), &way);
     return way == 1;
 }
 
-void fill_see(struct shared *shared, struct shared_run *run, const struct board_run *from)
+void fill_see(struct shared *shared, struct host_run *run, const struct board_run *from)
 {
     run->streams = from->streams != 0;
     if (shared->seat == 0)
         run->task = shared->fill.tasks[shared->runs_seen % BOARD_RUNS];
 }
 
-uint64_t fill_begin(const struct shared_run *run)
+uint64_t fill_begin(const struct host_run *run)
 {
-    return run->task != DUEL_NONE ? clock_now_ns() : 0;
+    return run->task != TRIAL_NONE ? clock_now_ns() : 0;
 }
 
-void fill_end(struct shared_run *run, uint64_t since_ns)
+void fill_end(struct host_run *run, uint64_t since_ns)
 {
-    if (run->task != DUEL_NONE)
+    if (run->task != TRIAL_NONE)
         run->worked_ns += clock_now_ns() - since_ns;
 }
 
-void fill_done(struct shared *shared, struct shared_run *run, const struct flow *flow)
+void fill_done(struct shared *shared, struct host_run *run, const struct flow *flow)
 {
     const uint32_t task = run->task;
     const uint64_t bytes = fill_bytes(flow);
     if (run->pieces > 0)
         shared->flows->totals.runs_filled[run->streams]++;
-    run->task = DUEL_NONE;
-    if (task != DUEL_NONE)
-        duel_took(&shared->fill.duels[fill_class(bytes)], task, run->worked_ns,
-                  run->pieces > 0 ? bytes : 0, fill_now_ns());
+    run->task = TRIAL_NONE;
+    if (task != TRIAL_NONE)
+        trial_took(&shared->fill.trials[fill_class(bytes)], task, run->worked_ns,
+                   run->pieces > 0 ? bytes : 0, fill_now_ns());
 }

@@ -11,16 +11,16 @@
 struct board_run;
 struct flow;
 struct shared;
-struct shared_run;
+struct host_run;
 
 // The leader: whether the slots of this run are to be filled past the caches.
 bool fill_choose(struct shared *shared, uint64_t run, const struct flow *flow);
 // This rank sees the next run.
-void fill_see(struct shared *shared, struct shared_run *run, const struct board_run *from);
+void fill_see(struct shared *shared, struct host_run *run, const struct board_run *from);
 // Around work on its pieces. fill_begin's result is for fill_end.
-uint64_t fill_begin(const struct shared_run *run);
-void fill_end(struct shared_run *run, uint64_t since_ns);
+uint64_t fill_begin(const struct host_run *run);
+void fill_end(struct host_run *run, uint64_t since_ns);
 // It is done here.
-void fill_done(struct shared *shared, struct shared_run *run, const struct flow *flow);
+void fill_done(struct shared *shared, struct host_run *run, const struct flow *flow);
 
 #endif

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the files of collectives in memory share: host.c (the board's life, launches,
-// ends), sequence.c (the leader: from joins to runs), shots.c (small payloads,
-// without a run), exchange.c (the short way of a shot that its caller waits for),
-// pieces.c (runs through slots, and their arithmetic), registered.c (runs in
-// the ranks' memory itself, and how mates come to have it) and spread.c (which rank waits
-// on which core). Nobody else includes it. The words are those of board.h. Engine thread.
+// What the files of this wing share: the state of a host's group of ranks, and the functions of
+// host.c. The README of the wing says what each file does. The words are those of board.h. Engine
+// thread.
 
 #ifndef WORKER_TRANSPORT_HOST_HOST_H
 #define WORKER_TRANSPORT_HOST_HOST_H
@@ -16,8 +13,8 @@
 #include "worker/kernels/kernels.h"
 #include "worker/transport/flow/flows.h"
 #include "worker/transport/host/board.h"
-#include "worker/transport/host/duel.h"
 #include "worker/transport/host/rows.h"
+#include "worker/transport/host/trial.h"
 
 #define FILL_CLASSES 8 // Of runs, by their size.
 #define SEQUENCE_BUCKETS 256 // A power of two.
@@ -25,44 +22,44 @@
 struct two_level;
 
 // A run that this rank has seen.
-struct shared_run {
-    struct flow *flow; // NULL: it is done here.
-    uint64_t first; // Of its pieces, over all runs.
-    uint64_t pieces; // 0: it was done at sight.
-    uint64_t piece_elements; // But for the last one.
-    uint64_t weight; // Of all ranks.
+struct host_run {
+    struct flow *flow; // NULL once the run is done here.
+    uint64_t first; // Number of its first piece, counted over all runs.
+    uint64_t pieces; // 0: the run was done when it was seen.
+    uint64_t piece_elements; // Elements of a piece; the last piece may have fewer.
+    uint64_t weight; // Sum of the weights of all ranks.
     uint64_t factors[LOCKSTEP_MAX_MATES];
-    bool scales; // Some factor is neither 0 nor 1.
-    bool streams; // Slots are filled past the caches: fill.c.
-    uint32_t task; // The leader: of a duel between two ways to fill slots.
-    uint64_t worked_ns; // On its pieces, where that is asked for.
-    bool partial; // What is summed here is not all: it goes on between hosts.
-    uint64_t total; // Of a partial one: the weight of all hosts, as far as it is known.
+    bool scales; // True if some factor is neither 0 nor 1.
+    bool streams; // True if slots are filled past the caches: fill.c.
+    uint32_t task; // At the leader: its task in a trial of two ways to fill slots.
+    uint64_t worked_ns; // Time spent on its pieces, if it is a task.
+    bool partial; // True if this host has only a part of the sum: it goes on between hosts.
+    uint64_t total; // Of a partial run: the weight of the hosts that are known so far.
     bool registered;
-    uint64_t ordinal; // Of the registered ones.
+    uint64_t ordinal; // Its number among the registered runs.
     struct rows memory[LOCKSTEP_MAX_MATES]; // By seat.
 };
 
 // Runs in registered memory.
 struct registered {
-    uint64_t seen; // Runs, ever.
-    uint64_t stored; // This rank's slice of so many is in the memory of all.
-    uint64_t blocks; // Summed, ever.
-    uint64_t done; // Elements of the slice that are stored, of the run at the cursor.
-    uint64_t run; // The cursors: runs in front of them are none, or are stored here, ...
-    uint64_t finish; // ... or are done here.
-    bool stopped; // A mate has revoked its memory: no more is written.
-    uint32_t ended; // Bits, by seat: its link has ended, so it writes no more.
-    uint32_t news; // Of this rank's regions, when they were last looked at.
-    bool again; // A link had no room for one.
-    uint64_t mapped_heard[LOCKSTEP_MAX_MATES]; // By seat: of what it says it has mapped.
+    uint64_t seen; // Registered runs seen since the board stands.
+    uint64_t stored; // Runs whose slice of this rank is in the memory of all.
+    uint64_t blocks; // Blocks summed since the board stands.
+    uint64_t done; // Elements that are stored, of this rank's slice of the run at `run`.
+    uint64_t run; // Every registered run in front of this one is stored here.
+    uint64_t finish; // Every registered run in front of this one is done here.
+    bool stopped; // True once a mate has revoked its memory: nothing more is written.
+    uint32_t ended; // Bits, by seat: the mate's link has ended, so it writes nothing more.
+    uint32_t news; // regions_news() at the last look at this rank's regions.
+    bool again; // True if a link had no room for a region.
+    uint64_t mapped_heard[LOCKSTEP_MAX_MATES]; // By seat: reports of mapped regions that were read.
     struct row (*rows)[BOARD_ROWS]; // [seats * BOARD_ROW_BLOCKS]: of what is in their blocks.
     uint32_t taken[LOCKSTEP_MAX_MATES]; // Bits, by seat: blocks of unfinished runs.
     struct rows joined[BOARD_RECORDS]; // This rank's memory, by record.
 };
 
 // Where one stage of the pipeline is.
-struct shared_cursor {
+struct host_cursor {
     uint64_t run; // Runs in front of it have no piece left for this stage.
     uint64_t piece;
 };
@@ -72,26 +69,26 @@ struct match {
     struct list bucket; // In sequence.matches.
     struct list ready; // In sequence.ready when all have joined.
     struct collective_tag tag;
-    uint64_t signature; // Of the first one.
-    uint64_t shape;
-    uint32_t first; // Its seat.
+    uint64_t signature; // Of the first join.
+    uint64_t shape; // Of the first join.
+    uint32_t first; // Seat of the first join.
     uint32_t differs; // The first seat that joined it otherwise; BOARD_NONE: none.
     uint32_t count;
     uint32_t records[LOCKSTEP_MAX_MATES];
     uint32_t shots; // Bits, by seat: that record is a shot.
     // With two levels: what the leader of the host behind this one has said.
-    bool heard;
+    bool heard; // True if it has said anything.
     uint64_t heard_signature;
     uint64_t heard_shape;
-    bool foreign; // It was not what has been joined here.
-    bool told; // What is known here was passed on.
+    bool foreign; // True if that differs from what was joined here.
+    bool told; // True if what is known here was passed on.
 };
 
 struct sequence {
-    uint64_t consumed[LOCKSTEP_MAX_MATES]; // Joins, by seat. The leader.
-    uint32_t held[LOCKSTEP_MAX_MATES]; // By seat: of those, records that no run has given back.
-    uint64_t runs; // Appended. The leader.
-    uint32_t expected; // Matches that only another host has joined.
+    uint64_t consumed[LOCKSTEP_MAX_MATES]; // At the leader, by seat: joins that were read.
+    uint32_t held[LOCKSTEP_MAX_MATES]; // By seat: records of them that no run has given back.
+    uint64_t runs; // At the leader: runs that were appended.
+    uint32_t expected; // Number of matches that only another host has joined.
     struct list matches[SEQUENCE_BUCKETS];
     struct list ready;
     struct scratch pool; // struct match
@@ -99,19 +96,19 @@ struct sequence {
 
 // Shots of this rank, and what it knows of those of others.
 struct shots {
-    uint64_t most_bytes; // Of a payload: the same on all ranks.
-    uint64_t announced;
+    uint64_t most_bytes; // Largest payload of a shot: the same on all ranks.
+    uint64_t announced; // Shots that this rank has announced.
     uint32_t uses[BOARD_RECORDS];
     uint32_t payloads[BOARD_RECORDS]; // As in the records; BOARD_NONE: it is no shot now.
     uint32_t spent[BOARD_RECORDS]; // Records that are done here, and that mates may still read.
     uint32_t spent_count;
-    bool spent_block; // One of them has a block.
-    uint32_t blocks[BOARD_SHOT_BLOCKS]; // At rest.
+    bool spent_block; // True if one of them has a block.
+    uint32_t blocks[BOARD_SHOT_BLOCKS]; // Blocks that no shot uses.
     uint32_t block_count;
-    bool starves; // As it was told to the mates.
-    uint64_t taken[LOCKSTEP_MAX_MATES]; // By seat.
-    uint32_t starving; // Bits, by seat, as they were last seen.
-    uint32_t exchanged; // Since shots were last taken the long way.
+    bool starves; // What the mates were told: true if this rank lacks records.
+    uint64_t taken[LOCKSTEP_MAX_MATES]; // By seat: shots of that mate that were read.
+    uint32_t starving; // Bits, by seat: mates that lacked records at the last look.
+    uint32_t exchanged; // Exchanges that were tried: every EXCHANGES_MOST-th goes the long way.
     uint32_t tried; // A record that was announced and is to be launched now; BOARD_NONE.
     // By seat: records that have been announced and were not read.
     uint64_t held[LOCKSTEP_MAX_MATES][BOARD_RECORDS / 64];
@@ -120,16 +117,16 @@ struct shots {
 
 static_assert(BOARD_RECORDS % 64 == 0, "a bit for each");
 
-// How slots are filled. The leader.
+// At the leader: how slots are filled.
 struct fill {
-    struct duel duels[FILL_CLASSES];
+    struct trial trials[FILL_CLASSES];
     uint32_t tasks[BOARD_RUNS];
 };
 
 // Where ranks share cores: spread.c.
 struct spread {
     uint32_t waits;
-    uint32_t looks; // In a row that found this rank to be the one that has to leave its core.
+    uint32_t looks; // Looks in a row after which this rank has to leave its core.
     uint64_t next_ms; // When it may move again.
 };
 
@@ -137,31 +134,31 @@ struct shared {
     struct flows *flows;
     struct board board;
     uint32_t seat; // Of this rank.
-    uint32_t seats;
+    uint32_t seats; // Ranks of this host.
     struct peer_link *mates[LOCKSTEP_MAX_MATES]; // By seat; NULL: this rank.
-    uint32_t proven; // Mates whose links stand.
-    bool settled;
-    bool stands;
-    bool passed[LOCKSTEP_MAX_MATES]; // The leader: the board is on its way to that seat.
-    int fd; // The leader's, until all have it; -1.
-    uint64_t deadline_ms; // When this rank goes without.
+    uint32_t proven; // Number of mates whose links stand.
+    bool settled; // True if it is known whether the board stands.
+    bool stands; // True if the ranks of this host share memory.
+    bool passed[LOCKSTEP_MAX_MATES]; // At the leader, by seat: the board is on its way there.
+    int fd; // At the leader: the board's, until all have it. -1: none.
+    uint64_t deadline_ms; // When this rank goes on without a board.
     // launches
-    struct flow *joined[BOARD_RECORDS]; // By record.
-    uint32_t records[BOARD_RECORDS]; // At rest.
+    struct flow *joined[BOARD_RECORDS]; // By record: the flow that joined with it.
+    uint32_t records[BOARD_RECORDS]; // Records that no flow uses.
     uint32_t record_count;
-    uint32_t blocks[BOARD_WIDE_BLOCKS]; // At rest.
+    uint32_t blocks[BOARD_WIDE_BLOCKS]; // Blocks that no record uses.
     uint32_t block_count;
     uint32_t wide[BOARD_RECORDS]; // By record: its block; BOARD_NONE: it has none.
     uint64_t joins;
     struct list waiting; // Flows without a record, by their feed.
     // runs
     uint64_t runs_seen;
-    uint64_t runs_done; // All in front of it are.
-    uint64_t pieces; // Of all runs seen.
-    struct shared_cursor in;
-    struct shared_cursor reduce;
-    struct shared_cursor out;
-    struct shared_run runs[BOARD_RUNS];
+    uint64_t runs_done; // Every run in front of this one is done here.
+    uint64_t pieces; // Sum of the pieces of all runs seen.
+    struct host_cursor in;
+    struct host_cursor reduce;
+    struct host_cursor out;
+    struct host_run runs[BOARD_RUNS];
     struct registered registered;
     struct sequence sequence;
     struct shots shots;
@@ -170,12 +167,12 @@ struct shared {
     struct two_level *two_level; // NULL: all ranks are on this host.
 };
 
-static inline struct board_seat *shared_seat(const struct shared *shared, uint32_t seat)
+static inline struct board_seat *host_seat(const struct shared *shared, uint32_t seat)
 {
     return &shared->board.head->seat[seat];
 }
 
-static inline struct shared_run *shared_run(struct shared *shared, uint64_t run)
+static inline struct host_run *host_run(struct shared *shared, uint64_t run)
 {
     return &shared->runs[run % BOARD_RUNS];
 }
@@ -183,40 +180,31 @@ static inline struct shared_run *shared_run(struct shared *shared, uint64_t run)
 // ---- host.c -------------------------------------------------------------------------------------
 
 // Something on the board has changed that mates may wait for.
-void shared_tell(struct shared *shared);
+void host_tell(struct shared *shared);
 // The run is complete here.
-void shared_run_done(struct shared *shared, struct shared_run *run);
+void host_run_done(struct shared *shared, struct host_run *run);
 // Fills a record but for what it says of units and of memory.
-void shared_describe(struct shared *shared, const struct collective *collective,
-                     enum plan_algorithm algorithm, uint32_t index);
-// The collective is; `weight` is that of all ranks.
-void shared_flow_done(struct shared *shared, struct flow *flow, uint64_t weight);
-// Gives the record of a flow back. The flow that joined with it; NULL: none did.
-struct flow *shared_release(struct shared *shared, uint32_t record);
-// By which this rank's inputs are to be multiplied.
-uint64_t shared_factor(const struct collective *collective);
-// Whether a collective with so much weight in all changes memory; its used bits are known.
-bool shared_matters(const struct collective *collective, uint64_t weight);
+void host_describe(struct shared *shared, const struct collective *collective,
+                   enum plan_algorithm algorithm, uint32_t index);
+// The collective is complete here; `weight` is that of all ranks.
+void host_flow_done(struct shared *shared, struct flow *flow, uint64_t weight);
+// Gives a record back. Returns the flow that joined with it; NULL: none did.
+struct flow *host_release(struct shared *shared, uint32_t record);
+// Returns the factor that this rank's inputs are multiplied by.
+uint64_t host_factor(const struct collective *collective);
+// True if a collective changes memory, `weight` being that of all ranks. Its used bits are known.
+bool host_matters(const struct collective *collective, uint64_t weight);
 // used |= own, of all units of the collective.
-void shared_use(const struct collective *collective, const uint64_t *used);
+void host_use(const struct collective *collective, const uint64_t *used);
 // A mate has written what cannot be.
-void shared_impossible(struct shared *shared, uint32_t seat, const char *text);
+void host_impossible(struct shared *shared, uint32_t seat, const char *text);
 // This rank has no memory for what the mate in this seat has said.
-void shared_lack(struct shared *shared, uint32_t seat);
+void host_lack(struct shared *shared, uint32_t seat);
 
-// The generation begins: nothing is mapped. 0, or -1 without memory.
-int shared_form(struct flows *flows);
-// The link to a mate stands.
-void shared_proven(struct peer_link *peer);
-// Whether it is known if the group shares memory; and whether it does.
-bool shared_settled(const struct flows *flows);
-bool shared_stands(const struct flows *flows);
-// When shared_work has to be called for that; UINT64_MAX: never.
-uint64_t shared_deadline(const struct flows *flows);
-// Does what can be done now, without waiting. Whether it did anything.
-bool shared_work(struct flows *flows);
-// Whether shared_work would do something. No system call.
-bool shared_pending(const struct flows *flows);
+// Does what can be done now, without waiting. True if it did anything.
+bool host_work(struct flows *flows);
+// True if host_work would do something. No system call.
+bool host_pending(const struct flows *flows);
 // Collectives in memory of one host, as a way of reducing; two levels, too.
 extern const struct way host_way;
 

@@ -57,7 +57,7 @@ static bool pieces_reduces(const struct flow *flow)
 
 // ---- arithmetic ---------------------------------------------------------------------------------
 
-struct kernel_combination pieces_combination(const struct flow *flow, const struct shared_run *run,
+struct kernel_combination pieces_combination(const struct flow *flow, const struct host_run *run,
                                              const void *const *sources, uint32_t count)
 {
     const struct collective *collective = flow->collective;
@@ -73,7 +73,7 @@ struct kernel_combination pieces_combination(const struct flow *flow, const stru
     };
 }
 
-void pieces_combine(const struct flow *flow, const struct shared_run *run, void *out,
+void pieces_combine(const struct flow *flow, const struct host_run *run, void *out,
                     const void *const *sources, uint32_t count, uint64_t elements)
 {
     const struct kernel_combination what = pieces_combination(flow, run, sources, count);
@@ -88,7 +88,7 @@ static uint32_t pieces_parts(const struct shared *shared)
     return shared->two_level ? two_level_rings(shared) : shared->seats;
 }
 
-void pieces_cut(const struct shared *shared, struct shared_run *run, const struct flow *flow)
+void pieces_cut(const struct shared *shared, struct host_run *run, const struct flow *flow)
 {
     const uint64_t elements = flow->collective->elements;
     const uint64_t slot =
@@ -106,7 +106,7 @@ void pieces_cut(const struct shared *shared, struct shared_run *run, const struc
     }
 }
 
-struct ring_span pieces_span(const struct flow *flow, const struct shared_run *run, uint64_t piece)
+struct ring_span pieces_span(const struct flow *flow, const struct host_run *run, uint64_t piece)
 {
     const uint64_t first = (piece - run->first) * run->piece_elements;
     const uint64_t left = flow->collective->elements - first;
@@ -186,7 +186,7 @@ void pieces_gather(const struct shared *shared, const struct flow *flow, struct 
         kernel_stream_end();
 }
 
-static void pieces_copy_in(struct shared *shared, struct shared_run *run, uint64_t piece)
+static void pieces_copy_in(struct shared *shared, struct host_run *run, uint64_t piece)
 {
     const struct flow *flow = run->flow;
     struct collective *collective = flow->collective;
@@ -214,9 +214,8 @@ static void pieces_copy_in(struct shared *shared, struct shared_run *run, uint64
 }
 
 // Where the inputs of the others lie; that of this rank is for the caller.
-static void pieces_sources(const struct shared *shared, const struct shared_run *run,
-                           uint64_t piece, struct ring_span whole, struct ring_span part,
-                           const void **sources)
+static void pieces_sources(const struct shared *shared, const struct host_run *run, uint64_t piece,
+                           struct ring_span whole, struct ring_span part, const void **sources)
 {
     for (uint32_t i = 0; i < shared->seats; i++)
         sources[i] =
@@ -224,7 +223,7 @@ static void pieces_sources(const struct shared *shared, const struct shared_run 
 }
 
 // Own inputs may lie in many runs of memory; those of the others lie in one.
-static void pieces_reduce_part(const struct shared *shared, const struct shared_run *run,
+static void pieces_reduce_part(const struct shared *shared, const struct host_run *run,
                                uint64_t piece, struct ring_span whole, struct ring_span part,
                                uint8_t *out)
 {
@@ -258,7 +257,7 @@ void pieces_store(struct shared *shared, const struct flow *flow, struct ring_sp
 
 // A block is stored from the first cache, where it was summed. One that is to leave the caches is
 // summed beside its slot. Returns its elements.
-static uint64_t pieces_reduce_block(struct shared *shared, const struct shared_run *run,
+static uint64_t pieces_reduce_block(struct shared *shared, const struct host_run *run,
                                     uint64_t piece, struct ring_span whole, struct ring_span rest)
 {
     _Alignas(BOARD_LINE) uint8_t beside[BOARD_BLOCK_BYTES];
@@ -277,8 +276,8 @@ static uint64_t pieces_reduce_block(struct shared *shared, const struct shared_r
 // What lies in one run of memory, and is used, leaves the caches for its slot as it is summed, and
 // is stored to user memory by the same loop. Returns how many elements do from the beginning of a
 // span; 0: a block has to do, also where it would have many short runs.
-static uint64_t pieces_reduce_run(struct shared *shared, const struct shared_run *run,
-                                  uint64_t piece, struct ring_span whole, struct ring_span rest)
+static uint64_t pieces_reduce_run(struct shared *shared, const struct host_run *run, uint64_t piece,
+                                  struct ring_span whole, struct ring_span rest)
 {
     const struct flow *flow = run->flow;
     const struct collective *collective = flow->collective;
@@ -307,7 +306,7 @@ static uint64_t pieces_reduce_run(struct shared *shared, const struct shared_run
     return span.count;
 }
 
-static void pieces_reduce(struct shared *shared, struct shared_run *run, uint64_t piece)
+static void pieces_reduce(struct shared *shared, struct host_run *run, uint64_t piece)
 {
     const struct flow *flow = run->flow;
     const uint32_t element = flow->map.element_bytes;
@@ -335,7 +334,7 @@ uint32_t pieces_root(const struct shared *shared, const struct flow *flow)
     return 0;
 }
 
-static void pieces_copy_out(struct shared *shared, const struct shared_run *run, uint64_t piece)
+static void pieces_copy_out(struct shared *shared, const struct host_run *run, uint64_t piece)
 {
     const struct flow *flow = run->flow;
     const struct ring_span whole = pieces_span(flow, run, piece);
@@ -358,11 +357,11 @@ static void pieces_copy_out(struct shared *shared, const struct shared_run *run,
 
 // The number of the run that has the next piece of a stage; behind the last one: no run that this
 // rank has seen has it.
-static uint64_t pieces_seek(const struct shared *shared, const struct shared_cursor *cursor)
+static uint64_t pieces_seek(const struct shared *shared, const struct host_cursor *cursor)
 {
     uint64_t at = cursor->run < shared->runs_done ? shared->runs_done : cursor->run;
     for (; at < shared->runs_seen; at++) {
-        const struct shared_run *run = &shared->runs[at % BOARD_RUNS];
+        const struct host_run *run = &shared->runs[at % BOARD_RUNS];
         if (cursor->piece < run->first + run->pieces)
             break;
     }
@@ -370,16 +369,16 @@ static uint64_t pieces_seek(const struct shared *shared, const struct shared_cur
 }
 
 // The run of the next piece of a stage, which there is.
-static struct shared_run *pieces_next(struct shared *shared, struct shared_cursor *cursor)
+static struct host_run *pieces_next(struct shared *shared, struct host_cursor *cursor)
 {
     cursor->run = pieces_seek(shared, cursor);
-    return shared_run(shared, cursor->run);
+    return host_run(shared, cursor->run);
 }
 
 static bool pieces_all_reach(const struct shared *shared, size_t counter, uint64_t least)
 {
     for (uint32_t i = 0; i < shared->seats; i++) {
-        const struct board_seat *seat = shared_seat(shared, i);
+        const struct board_seat *seat = host_seat(shared, i);
         if (board_read((const struct board_counter *)((const char *)seat + counter)) < least)
             return false;
     }
@@ -389,7 +388,7 @@ static bool pieces_all_reach(const struct shared *shared, size_t counter, uint64
 // Whether what this rank has of the next piece to be copied in is there.
 static bool pieces_have_landed(const struct shared *shared)
 {
-    const struct shared_run *run = &shared->runs[pieces_seek(shared, &shared->in) % BOARD_RUNS];
+    const struct host_run *run = &shared->runs[pieces_seek(shared, &shared->in) % BOARD_RUNS];
     const struct ring_span span = pieces_span(run->flow, run, shared->in.piece);
     return span.first + span.count <= flow_landed_elements(run->flow);
 }
@@ -420,17 +419,17 @@ static bool pieces_may_copy_out(const struct shared *shared)
 
 static void pieces_step_in(struct shared *shared)
 {
-    struct shared_run *run = pieces_next(shared, &shared->in);
+    struct host_run *run = pieces_next(shared, &shared->in);
     const uint64_t since_ns = fill_begin(run);
     pieces_copy_in(shared, run, shared->in.piece++);
     fill_end(run, since_ns);
-    board_publish(&shared_seat(shared, shared->seat)->copied_in, shared->in.piece);
-    shared_tell(shared);
+    board_publish(&host_seat(shared, shared->seat)->copied_in, shared->in.piece);
+    host_tell(shared);
 }
 
 static void pieces_step_reduce(struct shared *shared)
 {
-    struct shared_run *run = pieces_next(shared, &shared->reduce);
+    struct host_run *run = pieces_next(shared, &shared->reduce);
     const uint64_t piece = shared->reduce.piece++;
     const uint64_t since_ns = fill_begin(run);
     if (run->partial)
@@ -441,13 +440,13 @@ static void pieces_step_reduce(struct shared *shared)
     if (run->partial)
         return;
     // The final bytes of this rank's part are in its slot: everyone may have them.
-    board_publish(&shared_seat(shared, shared->seat)->reduced, piece + 1);
-    shared_tell(shared);
+    board_publish(&host_seat(shared, shared->seat)->reduced, piece + 1);
+    host_tell(shared);
 }
 
 static void pieces_step_out(struct shared *shared)
 {
-    struct shared_run *run = pieces_next(shared, &shared->out);
+    struct host_run *run = pieces_next(shared, &shared->out);
     const uint64_t piece = shared->out.piece++;
     const struct ring_span span = pieces_span(run->flow, run, piece);
     const uint64_t since_ns = fill_begin(run);
@@ -457,10 +456,10 @@ static void pieces_step_out(struct shared *shared)
         pieces_copy_out(shared, run, piece);
     fill_end(run, since_ns);
     run->flow->final_elements = span.first + span.count;
-    board_publish(&shared_seat(shared, shared->seat)->copied_out, shared->out.piece);
+    board_publish(&host_seat(shared, shared->seat)->copied_out, shared->out.piece);
     if (shared->out.piece == run->first + run->pieces)
-        shared_run_done(shared, run);
-    shared_tell(shared);
+        host_run_done(shared, run);
+    host_tell(shared);
 }
 
 bool pieces_work(struct shared *shared)

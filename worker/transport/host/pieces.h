@@ -13,10 +13,10 @@
 
 struct flow;
 struct shared;
-struct shared_run;
+struct host_run;
 
 // Cuts a run: piece_elements and pieces.
-void pieces_cut(const struct shared *shared, struct shared_run *run, const struct flow *flow);
+void pieces_cut(const struct shared *shared, struct host_run *run, const struct flow *flow);
 // One piece in each stage at most. Whether it did anything.
 bool pieces_work(struct shared *shared);
 bool pieces_pending(const struct shared *shared);
@@ -24,14 +24,14 @@ bool pieces_pending(const struct shared *shared);
 void pieces_gather(const struct shared *shared, const struct flow *flow, struct ring_span span,
                    uint8_t *bytes, bool streams);
 // How the final bytes come of what the sources hold; sources[seat] NULL: zeros. out = those bytes.
-struct kernel_combination pieces_combination(const struct flow *flow, const struct shared_run *run,
+struct kernel_combination pieces_combination(const struct flow *flow, const struct host_run *run,
                                              const void *const *sources, uint32_t count);
-void pieces_combine(const struct flow *flow, const struct shared_run *run, void *out,
+void pieces_combine(const struct flow *flow, const struct host_run *run, void *out,
                     const void *const *sources, uint32_t count, uint64_t elements);
 // Part `seat` of `seats` of a row of elements; nothing for seats behind the last.
 struct ring_span pieces_part(struct ring_span whole, uint32_t seats, uint32_t seat);
 // The elements of a piece.
-struct ring_span pieces_span(const struct flow *flow, const struct shared_run *run, uint64_t piece);
+struct ring_span pieces_span(const struct flow *flow, const struct host_run *run, uint64_t piece);
 // Where elements of a piece lie in a slot.
 uint8_t *pieces_place(const struct shared *shared, const struct flow *flow, uint32_t seat,
                       uint64_t piece, struct ring_span whole, struct ring_span part);

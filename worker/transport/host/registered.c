@@ -5,7 +5,7 @@
 // owns slice s of the elements. Block by block it sums the memory of all ranks into its own, in the
 // order of the seats, and copies the final bytes from there to that of the others; with one mate,
 // one loop stores to both. The bits are those of pieces.c.
-// Also here: how regions get to the mates, which is said on the board.
+// How regions get to the mates is in passing.c.
 //
 // Rows. The elements of a rank may lie in many runs of memory, and in other ones than with its
 // mates (rows.h). A join says in which; where they are several, in a block of its seat, which stays
@@ -39,6 +39,7 @@
 
 #include "worker/kernels/combine.h"
 #include "worker/transport/host/host.h"
+#include "worker/transport/host/passing.h"
 #include "worker/transport/host/pieces.h"
 
 #include "base/clock.h"
@@ -56,139 +57,7 @@
 
 static struct board_block *registered_block(const struct shared *shared, uint32_t seat)
 {
-    return &shared_seat(shared, seat)->block;
-}
-
-// ---- regions ------------------------------------------------------------------------------------
-
-void registered_begin(struct shared *shared)
-{
-    if (!shared->flows->regions)
-        return;
-    regions_begin(shared->flows->regions, shared->seat, shared->seats);
-    shared->registered.news = regions_news(shared->flows->regions);
-    shared->registered.again = true;
-}
-
-static void news_say(struct board_news *news, uint32_t number)
-{
-    const uint64_t said = board_read(&news->said);
-    news->number[said % BOARD_NEWS] = number;
-    board_publish(&news->said, said + 1);
-}
-
-void registered_take(struct shared *shared, uint32_t seat, const struct link_note *note, int fd)
-{
-    struct regions *regions = shared->flows->regions;
-    const char *text = regions_map(regions, seat, note->number, note->bytes, fd);
-    if (text) {
-        shared_impossible(shared, seat, text);
-        return;
-    }
-    if (!regions_of(regions, seat, note->number, 0, 1))
-        return; // No room for it here: it is never found there.
-    news_say(&shared_seat(shared, shared->seat)->mapped_of[seat], note->number);
-    shared_tell(shared);
-}
-
-// Hands new regions to a mate, as far as its link takes them. The board may stand before links
-// between mates that do not lead it.
-static void registered_pass(struct shared *shared, uint32_t seat)
-{
-    struct regions *regions = shared->flows->regions;
-    const struct peer_link *mate = shared->mates[seat];
-    struct link *link = mate->stream.link;
-    if (mate->state != PEER_PROVEN) {
-        shared->registered.again |= mate->state != PEER_GONE;
-        return;
-    }
-    for (;;) {
-        struct link_note note = {.kind = LINK_NOTE_REGION};
-        const int fd = link ? regions_to_pass(regions, seat, &note.number, &note.bytes) : -1;
-        if (fd < 0)
-            return;
-        if (link->ops->pass(link, &note, fd) < 0) {
-            shared->registered.again = true;
-            return;
-        }
-        regions_passed(regions, seat, note.number);
-        link->ops->wake(link);
-    }
-}
-
-// What a mate says of regions: it has mapped some of this rank's, it has freed some of its own.
-static void registered_hear(struct shared *shared, uint32_t seat)
-{
-    struct registered *registered = &shared->registered;
-    struct regions *regions = shared->flows->regions;
-    struct board_seat *own = shared_seat(shared, shared->seat);
-    const struct board_seat *mate = shared_seat(shared, seat);
-    const struct board_news *mapped = &mate->mapped_of[shared->seat];
-    bool possible = true;
-    const uint64_t said = board_read(&mapped->said);
-    while (possible && registered->mapped_heard[seat] != said)
-        possible = regions_mapped(
-            regions, seat,
-            board_word(&mapped->number[registered->mapped_heard[seat]++ % BOARD_NEWS]));
-    uint64_t heard = board_read(&own->freed_heard[seat]);
-    const uint64_t freed = board_read(&mate->freed.said);
-    while (possible && heard != freed)
-        possible =
-            regions_unmap(regions, seat, board_word(&mate->freed.number[heard++ % BOARD_NEWS]));
-    if (heard != board_read(&own->freed_heard[seat]))
-        board_publish(&own->freed_heard[seat], heard);
-    if (!possible)
-        shared_impossible(shared, seat, "sent news of a region that is none");
-}
-
-static void registered_say_freed(struct shared *shared)
-{
-    struct board_seat *own = shared_seat(shared, shared->seat);
-    uint32_t number = 0;
-    for (;;) {
-        for (uint32_t i = 0; i < shared->seats; i++) {
-            const struct board_seat *mate = shared_seat(shared, i);
-            if (i != shared->seat &&
-                board_read(&own->freed.said) - board_read(&mate->freed_heard[shared->seat]) >=
-                    BOARD_NEWS)
-                return;
-        }
-        if (!regions_freed(shared->flows->regions, &number))
-            return;
-        news_say(&own->freed, number);
-        shared_tell(shared);
-    }
-}
-
-static bool registered_has_news(const struct shared *shared)
-{
-    const struct registered *registered = &shared->registered;
-    const struct board_seat *own = shared_seat(shared, shared->seat);
-    for (uint32_t i = 0; i < shared->seats; i++) {
-        const struct board_seat *mate = shared_seat(shared, i);
-        if (i != shared->seat &&
-            (board_read(&mate->mapped_of[shared->seat].said) != registered->mapped_heard[i] ||
-             board_read(&mate->freed.said) != board_read(&own->freed_heard[i])))
-            return true;
-    }
-    return regions_news(shared->flows->regions) != registered->news;
-}
-
-// A link that takes no more descriptors is tried again when something else has happened: when its
-// mate has mapped one, it says so.
-static void registered_exchange(struct shared *shared)
-{
-    if (!shared->registered.again && !registered_has_news(shared))
-        return;
-    shared->registered.again = false;
-    shared->registered.news = regions_news(shared->flows->regions);
-    for (uint32_t i = 0; i < shared->seats; i++) {
-        if (i == shared->seat)
-            continue;
-        registered_hear(shared, i);
-        registered_pass(shared, i);
-    }
-    registered_say_freed(shared);
+    return &host_seat(shared, seat)->block;
 }
 
 // ---- where memory is ----------------------------------------------------------------------------
@@ -236,7 +105,7 @@ static bool registered_may(const struct shared *shared, const struct flow *flow)
 void registered_join(struct shared *shared, const struct flow *flow, uint32_t record)
 {
     struct registered *registered = &shared->registered;
-    struct board_seat *seat = shared_seat(shared, shared->seat);
+    struct board_seat *seat = host_seat(shared, shared->seat);
     struct board_memory *said = &seat->records[record].memory;
     struct rows *own = &registered->joined[record];
     *own = (struct rows){.block = BOARD_NONE};
@@ -275,13 +144,13 @@ void registered_drop(struct shared *shared, uint32_t record)
 }
 
 // The oldest run that is not done here.
-static struct shared_run *registered_oldest(struct shared *shared)
+static struct host_run *registered_oldest(struct shared *shared)
 {
     struct registered *registered = &shared->registered;
     if (registered->finish < shared->runs_done)
         registered->finish = shared->runs_done;
     while (registered->finish < shared->runs_seen) {
-        struct shared_run *run = shared_run(shared, registered->finish);
+        struct host_run *run = host_run(shared, registered->finish);
         if (run->flow && run->registered)
             return run;
         registered->finish++;
@@ -290,10 +159,10 @@ static struct shared_run *registered_oldest(struct shared *shared)
 }
 
 // Whether all have stored their slices.
-static bool registered_is_done(const struct shared *shared, const struct shared_run *run)
+static bool registered_is_done(const struct shared *shared, const struct host_run *run)
 {
     for (uint32_t i = 0; i < shared->seats; i++) {
-        if (board_read(&shared_seat(shared, i)->stored) <= run->ordinal)
+        if (board_read(&host_seat(shared, i)->stored) <= run->ordinal)
             return false;
     }
     return true;
@@ -304,13 +173,13 @@ static bool registered_is_done(const struct shared *shared, const struct shared_
 static bool registered_end_runs(struct shared *shared)
 {
     for (bool any = false;; any = true) {
-        struct shared_run *run = registered_oldest(shared);
+        struct host_run *run = registered_oldest(shared);
         if (!run || !registered_is_done(shared, run))
             return any;
         for (uint32_t i = 0; i < shared->seats; i++)
             registered_leave_block(shared, i, run->memory[i].block);
-        shared_run_done(shared, run);
-        shared_tell(shared);
+        host_run_done(shared, run);
+        host_tell(shared);
     }
 }
 
@@ -335,12 +204,12 @@ static bool registered_read_mate(struct shared *shared, uint32_t seat,
     rows->block = block;
     rows->list = list;
     registered->taken[seat] |= 1u << block;
-    return rows_read(regions, seat, shared_seat(shared, seat)->rows[block], count, elements,
-                     element, list);
+    return rows_read(regions, seat, host_seat(shared, seat)->rows[block], count, elements, element,
+                     list);
 }
 
 const char *registered_read(struct shared *shared, const struct board_run *from,
-                            const struct flow *flow, struct shared_run *run, uint32_t *seat)
+                            const struct flow *flow, struct host_run *run, uint32_t *seat)
 {
     const uint32_t record = from->records[shared->seat];
     // A mate may have done a run, and have used its block again, before this rank has looked: the
@@ -361,20 +230,20 @@ const char *registered_read(struct shared *shared, const struct board_run *from,
 
 // ---- runs ---------------------------------------------------------------------------------------
 
-static struct ring_span registered_slice(const struct shared *shared, const struct shared_run *run)
+static struct ring_span registered_slice(const struct shared *shared, const struct host_run *run)
 {
     const struct ring_span whole = {0, run->flow->collective->elements};
     return pieces_part(whole, shared->seats, shared->seat);
 }
 
 // The run of which this rank has to store its slice next.
-static struct shared_run *registered_next(struct shared *shared)
+static struct host_run *registered_next(struct shared *shared)
 {
     struct registered *registered = &shared->registered;
     if (registered->run < shared->runs_done)
         registered->run = shared->runs_done;
     while (registered->run < shared->runs_seen) {
-        struct shared_run *run = shared_run(shared, registered->run);
+        struct host_run *run = host_run(shared, registered->run);
         if (run->flow && run->registered && run->ordinal >= registered->stored)
             return run;
         registered->run++;
@@ -388,7 +257,7 @@ static bool registered_enter(struct shared *shared)
     struct board_block *block = registered_block(shared, shared->seat);
     atomic_store(&block->writing.value, 1);
     for (uint32_t i = 0; i < shared->seats; i++) {
-        if (atomic_load(&shared_seat(shared, i)->revoked.value) == 0)
+        if (atomic_load(&host_seat(shared, i)->revoked.value) == 0)
             continue;
         atomic_store(&block->writing.value, 0);
         shared->registered.stopped = true;
@@ -399,7 +268,7 @@ static bool registered_enter(struct shared *shared)
 
 // The beginning of a span that lies in one row on all ranks: its elements, and where each rank has
 // them.
-static uint64_t registered_place(const struct shared *shared, const struct shared_run *run,
+static uint64_t registered_place(const struct shared *shared, const struct host_run *run,
                                  struct ring_span span, uint8_t **memory)
 {
     uint64_t count = span.count;
@@ -412,7 +281,7 @@ static uint64_t registered_place(const struct shared *shared, const struct share
 }
 
 // The sum goes to this rank's memory; both: and to that of its only mate, by the same loop.
-static void registered_combine(const struct shared *shared, const struct shared_run *run,
+static void registered_combine(const struct shared *shared, const struct host_run *run,
                                uint8_t *const *memory, uint64_t count, bool both)
 {
     const void *sources[LOCKSTEP_MAX_MATES];
@@ -424,7 +293,7 @@ static void registered_combine(const struct shared *shared, const struct shared_
 }
 
 // What is final in the memory of one rank goes to that of another one; BOARD_NONE: of all others.
-static void registered_copy(const struct shared *shared, const struct shared_run *run,
+static void registered_copy(const struct shared *shared, const struct host_run *run,
                             uint8_t *const *memory, uint64_t count, uint32_t from, uint32_t to)
 {
     for (uint32_t i = 0; i < shared->seats; i++) {
@@ -433,7 +302,7 @@ static void registered_copy(const struct shared *shared, const struct shared_run
     }
 }
 
-static void registered_copy_span(const struct shared *shared, const struct shared_run *run,
+static void registered_copy_span(const struct shared *shared, const struct host_run *run,
                                  struct ring_span span, uint32_t from, uint32_t to)
 {
     uint8_t *memory[LOCKSTEP_MAX_MATES] = {NULL};
@@ -447,7 +316,7 @@ static void registered_copy_span(const struct shared *shared, const struct share
 
 // Sums a block into the memory of two ranks at once. Each element of the mate's is intact or final
 // at every instant, and there is no other survivor whose memory would have to be like it.
-static void registered_spread_pair(struct shared *shared, const struct shared_run *run,
+static void registered_spread_pair(struct shared *shared, const struct host_run *run,
                                    struct ring_span span)
 {
     uint8_t *memory[LOCKSTEP_MAX_MATES] = {NULL};
@@ -461,7 +330,7 @@ static void registered_spread_pair(struct shared *shared, const struct shared_ru
 
 // Sums a block into this rank's memory, and copies it to that of the mates. Mostly it is one part,
 // whose places need not be looked up again.
-static void registered_spread(struct shared *shared, const struct shared_run *run,
+static void registered_spread(struct shared *shared, const struct host_run *run,
                               struct ring_span span)
 {
     struct registered *registered = &shared->registered;
@@ -485,7 +354,7 @@ static void registered_spread(struct shared *shared, const struct shared_run *ru
 }
 
 // Some blocks of the slice. False: there are no more, or they may not be written.
-static bool registered_advance(struct shared *shared, const struct shared_run *run)
+static bool registered_advance(struct shared *shared, const struct host_run *run)
 {
     struct registered *registered = &shared->registered;
     const struct ring_span slice = registered_slice(shared, run);
@@ -510,7 +379,7 @@ static bool registered_advance(struct shared *shared, const struct shared_run *r
 static bool registered_store(struct shared *shared)
 {
     struct registered *registered = &shared->registered;
-    struct shared_run *run = registered->stopped ? NULL : registered_next(shared);
+    struct host_run *run = registered->stopped ? NULL : registered_next(shared);
     if (!run)
         return false;
     if (run->flow->collective->first_sent_us == 0)
@@ -523,8 +392,8 @@ static bool registered_store(struct shared *shared)
         return !registered->stopped;
     registered->done = 0;
     registered->run++;
-    board_publish(&shared_seat(shared, shared->seat)->stored, ++registered->stored);
-    shared_tell(shared);
+    board_publish(&host_seat(shared, shared->seat)->stored, ++registered->stored);
+    host_tell(shared);
     return true;
 }
 
@@ -532,7 +401,8 @@ bool registered_work(struct shared *shared)
 {
     if (!shared->flows->regions)
         return false;
-    registered_exchange(shared);
+    if (shared->registered.again || passing_has_news(shared))
+        passing_exchange(shared);
     const bool stores = registered_store(shared);
     return registered_end_runs(shared) || stores;
 }
@@ -542,10 +412,10 @@ bool registered_pending(const struct shared *shared)
     const struct registered *registered = &shared->registered;
     if (!shared->flows->regions)
         return false;
-    if (registered_has_news(shared))
+    if (passing_has_news(shared))
         return true;
     for (uint64_t i = shared->runs_done; i < shared->runs_seen; i++) {
-        const struct shared_run *run = &shared->runs[i % BOARD_RUNS];
+        const struct host_run *run = &shared->runs[i % BOARD_RUNS];
         if (run->flow && run->registered &&
             ((run->ordinal >= registered->stored && !registered->stopped) ||
              registered_is_done(shared, run)))
@@ -559,7 +429,7 @@ bool registered_pending(const struct shared *shared)
 static bool registered_has_unfinished(const struct shared *shared)
 {
     for (uint64_t i = shared->runs_done; i < shared->runs_seen; i++) {
-        const struct shared_run *run = &shared->runs[i % BOARD_RUNS];
+        const struct host_run *run = &shared->runs[i % BOARD_RUNS];
         if (run->flow && run->registered)
             return true;
     }
@@ -584,7 +454,7 @@ static void registered_finish_block(struct shared *shared, uint32_t seat)
     if (!board_take_block(registered_block(shared, seat), &block) ||
         block.run < shared->runs_done || block.run >= shared->runs_seen)
         return;
-    const struct shared_run *run = shared_run(shared, block.run);
+    const struct host_run *run = host_run(shared, block.run);
     if (!run->flow || !run->registered)
         return;
     const uint32_t element = run->flow->map.element_bytes;
@@ -601,7 +471,7 @@ void registered_let_go(struct shared *shared)
     struct regions *regions = shared->flows->regions;
     if (!shared->stands || !regions)
         return;
-    atomic_store(&shared_seat(shared, shared->seat)->revoked.value, 1);
+    atomic_store(&host_seat(shared, shared->seat)->revoked.value, 1);
     if (registered_has_unfinished(shared)) {
         const uint64_t end_ms = clock_now_ms() + REGISTERED_LET_GO_MS;
         bool written = registered_is_written(shared);

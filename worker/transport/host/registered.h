@@ -10,15 +10,12 @@
 
 struct board_run;
 struct flow;
-struct link_note;
 struct shared;
-struct shared_run;
+struct host_run;
 
 // 0, or -1 without memory.
 int registered_open(struct shared *shared);
 void registered_close(struct shared *shared);
-// The board stands: this rank's regions go to its mates, and theirs come.
-void registered_begin(struct shared *shared);
 // A join says where its memory is, if the collective can run there.
 void registered_join(struct shared *shared, const struct flow *flow, uint32_t record);
 // The run of that record is none in registered memory.
@@ -26,9 +23,7 @@ void registered_drop(struct shared *shared, uint32_t record);
 // Takes what a run says of the memory of all. `from` is this rank's copy, which was checked. NULL,
 // or what is impossible about it; *seat: whose.
 const char *registered_read(struct shared *shared, const struct board_run *from,
-                            const struct flow *flow, struct shared_run *run, uint32_t *seat);
-// A descriptor that a mate has passed, owned from now on.
-void registered_take(struct shared *shared, uint32_t seat, const struct link_note *note, int fd);
+                            const struct flow *flow, struct host_run *run, uint32_t *seat);
 // Some blocks of one run, and news of regions. Whether it did anything.
 bool registered_work(struct shared *shared);
 bool registered_pending(const struct shared *shared);

@@ -94,29 +94,29 @@ struct match *sequence_join(struct shared *shared, uint32_t seat, uint32_t index
 {
     struct sequence *sequence = &shared->sequence;
     if (index >= BOARD_RECORDS || (seat == shared->seat && !shared->joined[index])) {
-        shared_impossible(shared, seat, "sent a join without a record");
+        host_impossible(shared, seat, "sent a join without a record");
         return NULL;
     }
     struct board_record record;
-    board_take_record(&record, &shared_seat(shared, seat)->records[index]);
+    board_take_record(&record, &host_seat(shared, seat)->records[index]);
     const char *wrong = board_check_record(&record, shot);
     if (wrong) {
-        shared_impossible(shared, seat, wrong);
+        host_impossible(shared, seat, wrong);
         return NULL;
     }
     struct match *match = sequence_find(sequence, &record.tag);
     if (!shot && sequence->held[seat] == BOARD_RECORDS) {
-        shared_impossible(shared, seat, "has joined more than it has records");
+        host_impossible(shared, seat, "has joined more than it has records");
         return NULL;
     }
     if (!match)
         match = match_make(sequence, &record.tag);
     if (!match) {
-        shared_lack(shared, seat);
+        host_lack(shared, seat);
         return NULL;
     }
     if (match->records[seat] != BOARD_NONE) {
-        shared_impossible(shared, seat, "sent the same join twice");
+        host_impossible(shared, seat, "sent the same join twice");
         return NULL;
     }
     if (match->count == 0)
@@ -146,7 +146,7 @@ void sequence_joined(struct shared *shared, struct match *match)
 static void sequence_take(struct shared *shared, uint32_t seat)
 {
     struct sequence *sequence = &shared->sequence;
-    const struct board_seat *from = shared_seat(shared, seat);
+    const struct board_seat *from = host_seat(shared, seat);
     const uint32_t index = board_word(&from->queue[sequence->consumed[seat]++ % BOARD_QUEUE]);
     struct match *match = sequence_join(shared, seat, index, false);
     if (match)
@@ -167,7 +167,7 @@ struct match *sequence_expect(struct sequence *sequence, const struct collective
 static bool sequence_has_room(const struct shared *shared)
 {
     for (uint32_t i = 0; i < shared->seats; i++) {
-        const uint64_t done = board_read(&shared_seat(shared, i)->runs_done);
+        const uint64_t done = board_read(&host_seat(shared, i)->runs_done);
         if (done > shared->sequence.runs || shared->sequence.runs - done >= BOARD_RUNS)
             return false;
     }
@@ -179,16 +179,16 @@ static bool sequence_has_room(const struct shared *shared)
 static void sequence_check_room(struct shared *shared)
 {
     for (uint32_t i = 0; i < shared->seats; i++) {
-        const uint64_t done = board_read(&shared_seat(shared, i)->runs_done);
+        const uint64_t done = board_read(&host_seat(shared, i)->runs_done);
         if (done > shared->sequence.runs || shared->sequence.runs - done > BOARD_RUNS)
-            shared_impossible(shared, i, "has done runs that there are not");
+            host_impossible(shared, i, "has done runs that there are not");
     }
 }
 
 static const struct board_record *match_record(const struct shared *shared,
                                                const struct match *match, uint32_t seat)
 {
-    return &shared_seat(shared, seat)->records[match->records[seat]];
+    return &host_seat(shared, seat)->records[match->records[seat]];
 }
 
 static void sequence_merge_used(const struct shared *shared, const struct match *match,
@@ -200,7 +200,7 @@ static void sequence_merge_used(const struct shared *shared, const struct match 
         const uint32_t block = board_word(&record->block);
         const uint64_t *own = record->used;
         if (words > BOARD_UNIT_WORDS)
-            own = shared_seat(shared, i)->wide[block < BOARD_WIDE_BLOCKS ? block : 0];
+            own = host_seat(shared, i)->wide[block < BOARD_WIDE_BLOCKS ? block : 0];
         for (uint32_t w = 0; w < words; w++)
             used[w] |= board_long(&own[w]);
     }
@@ -222,7 +222,7 @@ static void sequence_fill(struct shared *shared, const struct match *match, stru
         // Whatever the record says: sums have no weights.
         run->factors[i] = mean ? record.factor : 1;
         if (record.weight > LOCKSTEP_MAX_WEIGHT)
-            shared_impossible(shared, i, "joined with a weight that no rank can have");
+            host_impossible(shared, i, "joined with a weight that no rank can have");
         weight += record.weight > LOCKSTEP_MAX_WEIGHT ? 0 : record.weight;
         run->memory[i] = record.memory;
         registered = registered && record.memory.rows > 0;
@@ -283,9 +283,9 @@ bool sequence_work(struct shared *shared)
     if (shared->seat != 0)
         return false;
     for (uint32_t i = 0; i < shared->seats; i++) {
-        const uint64_t joined = board_read(&shared_seat(shared, i)->joined);
+        const uint64_t joined = board_read(&host_seat(shared, i)->joined);
         if (joined - sequence->consumed[i] > BOARD_RECORDS && joined != sequence->consumed[i]) {
-            shared_impossible(shared, i, "sent more joins than it has records");
+            host_impossible(shared, i, "sent more joins than it has records");
             continue;
         }
         while (sequence->consumed[i] < joined)
@@ -298,7 +298,7 @@ bool sequence_work(struct shared *shared)
     if (!list_empty(&sequence->ready))
         sequence_check_room(shared);
     if (any)
-        shared_tell(shared);
+        host_tell(shared);
     return any;
 }
 
@@ -306,7 +306,7 @@ bool sequence_pending(const struct shared *shared)
 {
     const struct sequence *sequence = &shared->sequence;
     for (uint32_t i = 0; shared->seat == 0 && i < shared->seats; i++) {
-        if (board_read(&shared_seat(shared, i)->joined) != sequence->consumed[i])
+        if (board_read(&host_seat(shared, i)->joined) != sequence->consumed[i])
             return true;
     }
     return shared->seat == 0 && !list_empty(&sequence->ready) && sequence_has_room(shared);

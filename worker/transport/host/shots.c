@@ -73,7 +73,7 @@ bool shots_fits(const struct shared *shared, const struct flow *flow)
 uint8_t *shots_place(const struct shared *shared, uint32_t seat, uint32_t index, uint32_t payload,
                      uint64_t bytes)
 {
-    struct board_seat *from = shared_seat(shared, seat);
+    struct board_seat *from = host_seat(shared, seat);
     if (payload == BOARD_TINY && bytes <= BOARD_TINY_BYTES)
         return from->records[index].tiny;
     return payload < BOARD_SHOT_BLOCKS ? from->payloads[payload] : NULL;
@@ -82,7 +82,7 @@ uint8_t *shots_place(const struct shared *shared, uint32_t seat, uint32_t index,
 uint8_t *shots_load(struct shared *shared, uint32_t index, uint64_t bytes)
 {
     struct shots *shots = &shared->shots;
-    struct board_record *record = &shared_seat(shared, shared->seat)->records[index];
+    struct board_record *record = &host_seat(shared, shared->seat)->records[index];
     uint32_t payload = BOARD_TINY;
     if (bytes > BOARD_TINY_BYTES && shots->block_count == 0)
         return NULL;
@@ -106,7 +106,7 @@ bool shots_fill(struct shared *shared, const struct flow *flow, uint32_t index)
 void shots_announce(struct shared *shared, uint32_t index, uint64_t bytes)
 {
     struct shots *shots = &shared->shots;
-    struct board_seat *seat = shared_seat(shared, shared->seat);
+    struct board_seat *seat = host_seat(shared, shared->seat);
     seat->shot[shots->announced++ % BOARD_QUEUE] = index;
     atomic_store_explicit(&seat->shots.last, shots->announced << BOARD_SHOT_BITS | index,
                           memory_order_release);
@@ -127,7 +127,7 @@ bool shots_spend(struct shared *shared, uint32_t index)
 static bool shots_is_read(const struct shared *shared, uint32_t index)
 {
     for (uint32_t i = 0; i < shared->seats; i++) {
-        const _Atomic uint32_t *read = &shared_seat(shared, i)->read[shared->seat][index];
+        const _Atomic uint32_t *read = &host_seat(shared, i)->read[shared->seat][index];
         if (i != shared->seat &&
             atomic_load_explicit(read, memory_order_acquire) != shared->shots.uses[index])
             return false;
@@ -178,10 +178,10 @@ void shots_starve(struct shared *shared, bool starves)
     if (shared->shots.starves == starves)
         return;
     shared->shots.starves = starves;
-    atomic_store_explicit(&shared_seat(shared, shared->seat)->shots.starves, starves,
+    atomic_store_explicit(&host_seat(shared, shared->seat)->shots.starves, starves,
                           memory_order_release);
     if (starves)
-        shared_tell(shared);
+        host_tell(shared);
 }
 
 // ---- all ranks' ---------------------------------------------------------------------------------
@@ -189,17 +189,17 @@ void shots_starve(struct shared *shared, bool starves)
 void shots_read(struct shared *shared, const struct match *match)
 {
     struct shots *shots = &shared->shots;
-    struct board_seat *own = shared_seat(shared, shared->seat);
+    struct board_seat *own = host_seat(shared, shared->seat);
     for (uint32_t i = 0; i < shared->seats; i++) {
         const uint32_t index = match->records[i];
         if ((match->shots >> i & 1) == 0)
             continue;
         shots->held[i][index / 64] &= ~((uint64_t)1 << index % 64);
-        atomic_store_explicit(&own->read[i][index], shared_seat(shared, i)->records[index].use,
+        atomic_store_explicit(&own->read[i][index], host_seat(shared, i)->records[index].use,
                               memory_order_release);
     }
     if (shots->starving != 0)
-        shared_tell(shared);
+        host_tell(shared);
 }
 
 static void shots_forget(struct shared *shared, struct match *match)
@@ -210,7 +210,7 @@ static void shots_forget(struct shared *shared, struct match *match)
 
 // Final bytes to user memory: at once where it lies as the board does, or by way of a copy.
 static void shots_compute(struct shared *shared, const struct flow *flow,
-                          const struct shared_run *how, const void *const *sources)
+                          const struct host_run *how, const void *const *sources)
 {
     const struct collective *collective = flow->collective;
     const struct extent *extent = &collective->extents[0];
@@ -225,13 +225,13 @@ static void shots_compute(struct shared *shared, const struct flow *flow,
 }
 
 static void shots_finish(struct shared *shared, struct flow *flow, const struct match *match,
-                         const struct shared_run *how, const void *const *sources)
+                         const struct host_run *how, const void *const *sources)
 {
     struct collective *collective = flow->collective;
     const uint64_t bytes = shots_bytes(flow);
     for (uint32_t i = 0; collective->unit_count > 0 && i < shared->seats; i++)
-        shared_use(collective, shared_seat(shared, i)->records[match->records[i]].used);
-    if (shared_matters(collective, how->weight)) {
+        host_use(collective, host_seat(shared, i)->records[match->records[i]].used);
+    if (host_matters(collective, how->weight)) {
         if (collective->kind == COLLECTIVE_ALLREDUCE)
             shots_compute(shared, flow, how, sources);
         else if (collective->root != shared->flows->world.rank)
@@ -240,30 +240,30 @@ static void shots_finish(struct shared *shared, struct flow *flow, const struct 
         shared->flows->totals.payload_bytes_sent += bytes;
         shared->flows->totals.bytes_copied += bytes;
     }
-    shared_flow_done(shared, flow, how->weight);
+    host_flow_done(shared, flow, how->weight);
 }
 
 // All have joined it with shots of one shape. False: one of them is impossible.
 static bool shots_gather(struct shared *shared, const struct flow *flow, const struct match *match,
-                         struct shared_run *how, const void **sources)
+                         struct host_run *how, const void **sources)
 {
     const struct collective *collective = flow->collective;
     const bool mean = collective->kind == COLLECTIVE_ALLREDUCE && collective->op == REDUCE_MEAN;
     for (uint32_t i = 0; i < shared->seats; i++) {
         const uint32_t index = match->records[i];
-        const struct board_record *record = &shared_seat(shared, i)->records[index];
+        const struct board_record *record = &host_seat(shared, i)->records[index];
         const uint64_t factor = board_long(&record->factor);
         const uint64_t weight = board_long(&record->weight);
         const void *place =
             shots_place(shared, i, index, board_word(&record->payload), shots_bytes(flow));
         if (!place || (!mean && factor != 1)) {
-            shared_impossible(shared, i,
-                              place ? "sent a shot with a weight that it has no use for"
-                                    : "sent a shot without a payload");
+            host_impossible(shared, i,
+                            place ? "sent a shot with a weight that it has no use for"
+                                  : "sent a shot without a payload");
             return false;
         }
         if (weight > LOCKSTEP_MAX_WEIGHT) {
-            shared_impossible(shared, i, "sent a shot with a weight that no rank can have");
+            host_impossible(shared, i, "sent a shot with a weight that no rank can have");
             return false;
         }
         how->weight += weight;
@@ -278,12 +278,12 @@ static bool shots_gather(struct shared *shared, const struct flow *flow, const s
 static void shots_joined(struct shared *shared, struct match *match)
 {
     const void *sources[LOCKSTEP_MAX_MATES];
-    struct shared_run how = {.flow = NULL};
+    struct host_run how = {.flow = NULL};
     const bool all = match->differs == BOARD_NONE && match->count == shared->seats &&
                      match->shots == ((uint32_t)1 << shared->seats) - 1;
     struct flow *flow = all ? shared->joined[match->records[shared->seat]] : NULL;
     if (flow && shots_gather(shared, flow, match, &how, sources)) {
-        (void)shared_release(shared, match->records[shared->seat]);
+        (void)host_release(shared, match->records[shared->seat]);
         shots_finish(shared, flow, match, &how, sources);
         shots_forget(shared, match);
     } else if (shared->seat == 0) {
@@ -297,7 +297,7 @@ static bool shots_take(struct shared *shared, uint32_t seat, uint32_t index)
     uint64_t *held = shared->shots.held[seat];
     const uint64_t bit = (uint64_t)1 << index % 64;
     if (index >= BOARD_RECORDS || (held[index / 64] & bit) != 0) {
-        shared_impossible(shared, seat, "sent a shot that was not read");
+        host_impossible(shared, seat, "sent a shot that was not read");
         return false;
     }
     struct match *match = sequence_join(shared, seat, index, true);
@@ -311,13 +311,13 @@ static bool shots_take(struct shared *shared, uint32_t seat, uint32_t index)
 static bool shots_take_seat(struct shared *shared, uint32_t seat)
 {
     struct shots *shots = &shared->shots;
-    const struct board_seat *from = shared_seat(shared, seat);
+    const struct board_seat *from = host_seat(shared, seat);
     const uint64_t word = atomic_load_explicit(&from->shots.last, memory_order_acquire);
     const uint64_t last = word >> BOARD_SHOT_BITS;
     if (last == shots->taken[seat])
         return false;
     if (last < shots->taken[seat] || last - shots->taken[seat] > BOARD_RECORDS) {
-        shared_impossible(shared, seat, "sent more shots than it has records");
+        host_impossible(shared, seat, "sent more shots than it has records");
         return false;
     }
     while (shots->taken[seat] < last) {
@@ -334,7 +334,7 @@ static uint32_t shots_starving(const struct shared *shared)
 {
     uint32_t starving = 0;
     for (uint32_t i = 0; i < shared->seats; i++) {
-        const _Atomic uint64_t *starves = &shared_seat(shared, i)->shots.starves;
+        const _Atomic uint64_t *starves = &host_seat(shared, i)->shots.starves;
         if (i != shared->seat && atomic_load_explicit(starves, memory_order_acquire) != 0)
             starving |= 1u << i;
     }
@@ -350,14 +350,14 @@ bool shots_work(struct shared *shared)
     for (uint32_t i = 0; i < shared->seats; i++)
         any |= shots_take_seat(shared, i);
     if (news)
-        shared_tell(shared);
+        host_tell(shared);
     return any;
 }
 
 bool shots_pending(const struct shared *shared)
 {
     for (uint32_t i = 0; i < shared->seats; i++) {
-        const struct board_shots *shots = &shared_seat(shared, i)->shots;
+        const struct board_shots *shots = &host_seat(shared, i)->shots;
         if (atomic_load_explicit(&shots->last, memory_order_acquire) >> BOARD_SHOT_BITS !=
             shared->shots.taken[i])
             return true;

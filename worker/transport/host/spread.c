@@ -31,7 +31,7 @@ static uint32_t spread_count(const struct shared *shared, size_t core)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < shared->seats; i++)
-        count += board_read(&shared_seat(shared, i)->core) == core + 1;
+        count += board_read(&host_seat(shared, i)->core) == core + 1;
     return count;
 }
 
@@ -41,7 +41,7 @@ static bool spread_leaves(const struct shared *shared, size_t core)
     const uint32_t cores = shared->flows->processors;
     const uint32_t share = (shared->seats + cores - 1) / cores;
     for (uint32_t i = shared->seat + 1; i < shared->seats; i++) {
-        if (board_read(&shared_seat(shared, i)->core) == core + 1)
+        if (board_read(&host_seat(shared, i)->core) == core + 1)
             return false;
     }
     return spread_count(shared, core) > share;
@@ -88,7 +88,7 @@ void spread_wait(struct flows *flows)
         return;
     const size_t core = (size_t)here;
     struct spread *spread = &shared->spread;
-    struct board_counter *said = &shared_seat(shared, shared->seat)->core;
+    struct board_counter *said = &host_seat(shared, shared->seat)->core;
     if (board_read(said) != core + 1)
         board_publish(said, core + 1);
     if (++spread->waits % SPREAD_WAITS != 0)

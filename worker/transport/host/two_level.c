@@ -246,9 +246,8 @@ static uint8_t *two_level_result(const struct shared *shared, uint32_t seat, uin
 // ---- the sum of a host --------------------------------------------------------------------------
 
 // sum = the sources in the order of the seats, widened; zeros without one.
-static void two_level_sum_wide(const struct flow *flow, const struct shared_run *run,
-                               uint32_t seats, const void *const *sources, uint64_t at,
-                               uint64_t count, float *sum)
+static void two_level_sum_wide(const struct flow *flow, const struct host_run *run, uint32_t seats,
+                               const void *const *sources, uint64_t at, uint64_t count, float *sum)
 {
     const struct collective *collective = flow->collective;
     bool begun = false;
@@ -274,7 +273,7 @@ static void two_level_sum_wide(const struct flow *flow, const struct shared_run 
         memset(sum, 0, count * sizeof(*sum));
 }
 
-static void two_level_widen(const struct flow *flow, const struct shared_run *run, uint32_t seats,
+static void two_level_widen(const struct flow *flow, const struct host_run *run, uint32_t seats,
                             const void *const *sources, uint64_t count, float *out)
 {
     for (uint64_t at = 0; at < count; at += TWO_LEVEL_BLOCK) {
@@ -284,7 +283,7 @@ static void two_level_widen(const struct flow *flow, const struct shared_run *ru
 }
 
 // Own inputs may lie in many runs of memory; those of the others lie in one.
-static void two_level_sum(const struct shared *shared, const struct shared_run *run, uint64_t piece,
+static void two_level_sum(const struct shared *shared, const struct host_run *run, uint64_t piece,
                           struct ring_span whole, struct ring_span part)
 {
     const struct flow *flow = run->flow;
@@ -348,7 +347,7 @@ static void inner_formats(struct collective *inner, const struct collective *out
 }
 
 // Whether the sum of this host has something in it, whatever its weight.
-static bool inner_counts(const struct shared *shared, const struct shared_run *run)
+static bool inner_counts(const struct shared *shared, const struct host_run *run)
 {
     for (uint32_t i = 0; i < shared->seats; i++) {
         if (run->factors[i] > 0)
@@ -357,7 +356,7 @@ static bool inner_counts(const struct shared *shared, const struct shared_run *r
     return false;
 }
 
-static void inner_launch(struct shared *shared, struct shared_run *run, uint64_t piece,
+static void inner_launch(struct shared *shared, struct host_run *run, uint64_t piece,
                          struct ring_span part)
 {
     const struct collective *outer = run->flow->collective;
@@ -401,11 +400,11 @@ static void two_level_publish(struct shared *shared)
         two_level->published++;
     if (two_level->published == before)
         return;
-    board_publish(&shared_seat(shared, shared->seat)->reduced, two_level->published);
-    shared_tell(shared);
+    board_publish(&host_seat(shared, shared->seat)->reduced, two_level->published);
+    host_tell(shared);
 }
 
-void two_level_reduce(struct shared *shared, struct shared_run *run, uint64_t piece)
+void two_level_reduce(struct shared *shared, struct host_run *run, uint64_t piece)
 {
     struct two_level *two_level = shared->two_level;
     const struct ring_span whole = pieces_span(run->flow, run, piece);
@@ -433,8 +432,7 @@ void two_level_done(struct flows *flows, struct collective *collective)
 {
     struct shared *shared = flows->shared;
     struct inner *inner = collective->context;
-    struct board_final *final =
-        &shared_seat(shared, shared->seat)->final[inner->piece % BOARD_SLOTS];
+    struct board_final *final = &host_seat(shared, shared->seat)->final[inner->piece % BOARD_SLOTS];
     final->weight = collective->weight_total;
     if (inner->units.count > 0) {
         const uint32_t first = inner->units.first / 64;
@@ -463,14 +461,14 @@ static void two_level_store(struct shared *shared, const struct flow *flow, stru
     pieces_store(shared, flow, part, bytes);
 }
 
-void two_level_copy_out(struct shared *shared, struct shared_run *run, uint64_t piece)
+void two_level_copy_out(struct shared *shared, struct host_run *run, uint64_t piece)
 {
     const struct flow *flow = run->flow;
     struct collective *collective = flow->collective;
     const struct ring_span whole = pieces_span(flow, run, piece);
     for (uint32_t i = 0; i < shared->two_level->rings; i++) {
         const struct ring_span part = pieces_part(whole, shared->two_level->rings, i);
-        const struct board_final *final = &shared_seat(shared, i)->final[piece % BOARD_SLOTS];
+        const struct board_final *final = &host_seat(shared, i)->final[piece % BOARD_SLOTS];
         const struct unit_range met =
             units_met(collective->unit_ends, collective->unit_count, part);
         if (part.count == 0)
@@ -481,7 +479,7 @@ void two_level_copy_out(struct shared *shared, struct shared_run *run, uint64_t 
         }
         run->total = board_long(&final->weight);
         if (run->total > LOCKSTEP_MAX_WEIGHT_SUM) {
-            shared_impossible(shared, i, "gave a result of more weight than all ranks can have");
+            host_impossible(shared, i, "gave a result of more weight than all ranks can have");
             return;
         }
         if (collective->op == REDUCE_MEAN && run->total == 0)

@@ -14,7 +14,7 @@ struct frame_header;
 struct match;
 struct peer_link;
 struct shared;
-struct shared_run;
+struct host_run;
 struct flows;
 
 // What the leader of another host says of runs. NULL, or what is impossible about it.
@@ -36,7 +36,7 @@ uint32_t two_level_rings(const struct shared *shared);
 uint64_t two_level_piece_bytes(const struct shared *shared, const struct flow *flow);
 uint64_t two_level_slot_bytes(const struct shared *shared);
 // The stages of a piece that differ: reducing, which publishes later, and copying out.
-void two_level_reduce(struct shared *shared, struct shared_run *run, uint64_t piece);
-void two_level_copy_out(struct shared *shared, struct shared_run *run, uint64_t piece);
+void two_level_reduce(struct shared *shared, struct host_run *run, uint64_t piece);
+void two_level_copy_out(struct shared *shared, struct host_run *run, uint64_t piece);
 
 #endif

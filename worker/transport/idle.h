@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of rest.c that other files call.
+// The functions of idle.c that other files call.
 
-#ifndef WORKER_TRANSPORT_REST_H
-#define WORKER_TRANSPORT_REST_H
+#ifndef WORKER_TRANSPORT_IDLE_H
+#define WORKER_TRANSPORT_IDLE_H
 
 #include <stdbool.h>
 

@@ -3,7 +3,7 @@
 // The life of a transport: descriptors, open and close, a generation from its forming to its end.
 // Engine thread, but for transport_forked.
 
-#include "worker/transport/life.h"
+#include "worker/transport/lifecycle.h"
 
 #include "base/clock.h"
 #include "base/text.h"
@@ -13,6 +13,7 @@
 #include "worker/transport/descriptors.h"
 #include "worker/transport/device/devices.h"
 #include "worker/transport/device/rendezvous.h"
+#include "worker/transport/device/teardown.h"
 #include "worker/transport/doors.h"
 #include "worker/transport/farewell.h"
 #include "worker/transport/flow/flow.h"
@@ -20,7 +21,7 @@
 #include "worker/transport/flow/waves.h"
 #include "worker/transport/form.h"
 #include "worker/transport/headers.h"
-#include "worker/transport/host/host.h"
+#include "worker/transport/host/setup.h"
 #include "worker/transport/measure.h"
 #include "worker/transport/state.h"
 #include "worker/transport/transport.h"
@@ -233,7 +234,7 @@ int transport_form(struct transport *transport, const struct transport_world *wo
     flows_size_chunks(&transport->flows);
     if (n > 1)
         flows_reserve(&transport->flows, LOCKSTEP_WINDOW);
-    if (measure_form(transport) < 0 || shared_form(&transport->flows) < 0)
+    if (measure_form(transport) < 0 || host_form(&transport->flows) < 0)
         return -1;
     transport->forming.has_world = true;
     transport->flows.formed = false;
@@ -278,7 +279,7 @@ void transport_abandon(struct transport *transport)
     thread_assert(&transport->flows.thread);
     for (uint32_t i = 0; i < transport->flows.peer_count; i++)
         transport_close_stream(&transport->flows.peers[i], true);
-    devices_forget(&transport->flows, false);
+    teardown_forget(&transport->flows, false);
     transport_forget(transport);
 }
 
@@ -334,7 +335,7 @@ void transport_leave(struct transport *transport, uint64_t linger_ms)
 {
     thread_assert(&transport->flows.thread);
     transport_leave_links(transport, linger_ms);
-    devices_forget(&transport->flows, true);
+    teardown_forget(&transport->flows, true);
     transport_forget(transport);
 }
 
@@ -342,6 +343,6 @@ void transport_retreat(struct transport *transport, uint64_t linger_ms)
 {
     thread_assert(&transport->flows.thread);
     transport_leave_links(transport, linger_ms);
-    devices_forget(&transport->flows, false);
+    teardown_forget(&transport->flows, false);
     transport_forget(transport);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The schedule of waves; see wave_schedule.h. Pure, any thread.
+// The schedule of waves; see wave.h. Pure, any thread.
 
-#include "worker/transport/flow/wave_schedule.h"
+#include "worker/transport/flow/wave.h"
 
 #include "protos/limits.h"
 #include "protos/topology.h"

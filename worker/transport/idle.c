@@ -4,7 +4,7 @@
 // in flight, how long nothing is due, and how to sleep without owning it. The waiting of who drives
 // on is in wait.c. Functions are for the driver, but for transport_doze.
 
-#include "worker/transport/rest.h"
+#include "worker/transport/idle.h"
 
 #include "base/clock.h"
 #include "worker/transport/device/devices.h"

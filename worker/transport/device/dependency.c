@@ -9,25 +9,25 @@
 // Where nothing is written there, because no other rank has used such a gradient either, nothing is
 // held. The driver's thread.
 
-#include "worker/transport/device/behind.h"
+#include "worker/transport/device/dependency.h"
 
 #include "worker/memory/units.h"
 #include "worker/transport/device/devices.h"
 #include "worker/transport/device/parts.h"
 
-static const struct device_ready *behind_ready(const struct device_flow *flow)
+static const struct device_ready *dependency_ready(const struct device_flow *flow)
 {
     const struct device_behind *behind = flow->collective->behind;
     return behind ? atomic_load_explicit(&behind->ready, memory_order_acquire) : NULL;
 }
 
-bool device_behind_is_said(const struct device_flow *flow)
+bool dependency_is_known(const struct device_flow *flow)
 {
-    return !flow->collective->behind || behind_ready(flow);
+    return !flow->collective->behind || dependency_ready(flow);
 }
 
-static bool behind_is_written(const struct collective *collective, const struct extent *extents,
-                              uint32_t count)
+static bool dependency_is_written(const struct collective *collective, const struct extent *extents,
+                                  uint32_t count)
 {
     struct ring_span span = {.first = 0};
     for (uint32_t i = 0; i < count; i++) {
@@ -44,30 +44,30 @@ static bool behind_is_written(const struct collective *collective, const struct 
 }
 
 // Of replicas each may have left out something.
-bool device_behind_matters(const struct device_flow *flow)
+bool dependency_matters(const struct device_flow *flow)
 {
     const struct collective *collective = flow->collective;
     if (!collective->behind)
         return false;
     for (uint32_t r = 0; r < collective->replica_count; r++) {
         const struct collective_replica *replica = &collective->replicas[r];
-        if (behind_is_written(collective, replica->extents, replica->extent_count))
+        if (dependency_is_written(collective, replica->extents, replica->extent_count))
             return true;
     }
     return collective->replica_count == 0 &&
-           behind_is_written(collective, collective->extents, collective->extent_count);
+           dependency_is_written(collective, collective->extents, collective->extent_count);
 }
 
-int device_behind_wait(struct devices *devices, const struct device_flow *flow)
+int dependency_wait(struct devices *devices, const struct device_flow *flow)
 {
-    const struct device_ready *ready = behind_ready(flow);
+    const struct device_ready *ready = dependency_ready(flow);
     return ready ? devices_await(devices->device, DEVICE_BEHIND, ready, devices->device_count) : 0;
 }
 
-const struct device_ready *device_behind_awaited(const struct devices *devices,
-                                                 const struct device_flow *flow)
+const struct device_ready *dependency_awaited(const struct devices *devices,
+                                              const struct device_flow *flow)
 {
-    const struct device_ready *ready = behind_ready(flow);
+    const struct device_ready *ready = dependency_ready(flow);
     for (uint32_t i = 0; flow->stage == STAGE_DELIVERING && ready && i < devices->device_count;
          i++) {
         if (ready[i].pending && device_event_query(devices->all[i], ready[i].event) == 0)

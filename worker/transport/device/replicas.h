@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of copies.c that other files call.
+// The functions of replicas.c that other files call.
 
-#ifndef WORKER_TRANSPORT_DEVICE_COPIES_H
-#define WORKER_TRANSPORT_DEVICE_COPIES_H
+#ifndef WORKER_TRANSPORT_DEVICE_REPLICAS_H
+#define WORKER_TRANSPORT_DEVICE_REPLICAS_H
 
 #include "worker/device/device.h"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of life.c that other files call.
+// The functions of lifecycle.c that other files call.
 
-#ifndef WORKER_TRANSPORT_LIFE_H
-#define WORKER_TRANSPORT_LIFE_H
+#ifndef WORKER_TRANSPORT_LIFECYCLE_H
+#define WORKER_TRANSPORT_LIFECYCLE_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -2,7 +2,7 @@
 //
 // Duels: which tasks go which way, when, what is looked at, and what it costs to look.
 
-#include "worker/transport/host/duel.h"
+#include "worker/transport/host/trial.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,52 +14,52 @@
 #include <stdbool.h>
 
 #define BYTES 1000000
-#define ROW (2 * DUEL_TASKS)
+#define ROW (2 * TRIAL_TASKS)
 
 // A machine on which the two ways take so long.
 struct machine {
-    struct duel duel;
+    struct trial trial;
     uint64_t now_ns;
     uint64_t took_ns[2];
     uint64_t spent_ns; // Ever.
-    uint32_t tried; // Tasks of duels.
+    uint32_t tried; // Tasks of trials.
 };
 
 // One task, from end to end. Its way.
 static uint32_t run(struct machine *machine)
 {
     uint32_t way = 2;
-    const uint32_t task = duel_give(&machine->duel, machine->now_ns, &way);
+    const uint32_t task = trial_give(&machine->trial, machine->now_ns, &way);
     assert_true(way < 2);
     machine->now_ns += machine->took_ns[way];
     machine->spent_ns += machine->took_ns[way];
-    machine->tried += task != DUEL_NONE;
-    if (task != DUEL_NONE)
-        duel_took(&machine->duel, task, machine->took_ns[way], BYTES, machine->now_ns);
+    machine->tried += task != TRIAL_NONE;
+    if (task != TRIAL_NONE)
+        trial_took(&machine->trial, task, machine->took_ns[way], BYTES, machine->now_ns);
     return way;
 }
 
-// Gives out the tasks of a duel, which take so long, in their order.
-static void fight(struct duel *duel, const uint64_t took_ns[ROW], uint64_t bytes)
+// Gives out the tasks of a trial, which take so long, in their order.
+static void fight(struct trial *trial, const uint64_t took_ns[ROW], uint64_t bytes)
 {
     uint32_t way;
     for (uint32_t i = 0; i < ROW; i++)
-        assert_int_equal(duel_give(duel, duel->next_ns, &way), i + 1);
+        assert_int_equal(trial_give(trial, trial->next_ns, &way), i + 1);
     for (uint32_t i = 0; i < ROW; i++)
-        duel_took(duel, i + 1, took_ns[i], bytes, duel->next_ns);
+        trial_took(trial, i + 1, took_ns[i], bytes, trial->next_ns);
 }
 
 static void begins_at_once(void **state)
 {
-    struct duel duel = {0};
+    struct trial trial = {0};
     uint32_t way;
     (void)state;
     for (uint32_t i = 0; i < ROW; i++) {
-        assert_int_equal(duel_give(&duel, 5, &way), i + 1);
-        assert_int_equal(way, i < DUEL_TASKS ? 0 : 1);
+        assert_int_equal(trial_give(&trial, 5, &way), i + 1);
+        assert_int_equal(way, i < TRIAL_TASKS ? 0 : 1);
     }
     // Results before all ranks are heard do not count.
-    assert_int_equal(duel_give(&duel, 5, &way), DUEL_NONE);
+    assert_int_equal(trial_give(&trial, 5, &way), TRIAL_NONE);
     assert_int_equal(way, 0);
 }
 
@@ -67,15 +67,16 @@ static void begins_at_once(void **state)
 static void hears_in_any_order(void **state)
 {
     static const uint32_t order[ROW] = {2, 1, 8, 3, 7, 5, 6, 4};
-    struct duel duel = {0};
+    struct trial trial = {0};
     uint32_t way;
     (void)state;
     for (uint32_t i = 0; i < ROW; i++)
-        assert_int_equal(duel_give(&duel, 5, &way), i + 1);
+        assert_int_equal(trial_give(&trial, 5, &way), i + 1);
     for (uint32_t i = 0; i < ROW; i++)
-        duel_took(&duel, order[i], order[i] > DUEL_TASKS ? 500 : 900, order[i] == 8 ? 0 : BYTES, 5);
-    assert_int_equal(duel.chosen, 1);
-    assert_int_equal(duel.given, 0);
+        trial_took(&trial, order[i], order[i] > TRIAL_TASKS ? 500 : 900, order[i] == 8 ? 0 : BYTES,
+                   5);
+    assert_int_equal(trial.chosen, 1);
+    assert_int_equal(trial.given, 0);
 }
 
 static void faster_is_chosen(void **state)
@@ -101,48 +102,48 @@ static void faster_is_chosen(void **state)
     };
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct duel duel = {0};
-        fight(&duel, cases[i].took_ns, cases[i].bytes);
-        assert_int_equal(duel.chosen, cases[i].chosen);
-        assert_int_equal(duel.given, 0);
+        struct trial trial = {0};
+        fight(&trial, cases[i].took_ns, cases[i].bytes);
+        assert_int_equal(trial.chosen, cases[i].chosen);
+        assert_int_equal(trial.given, 0);
     }
 }
 
 // By the time for equally many bytes.
 static void sizes_may_differ(void **state)
 {
-    struct duel duel = {0};
+    struct trial trial = {0};
     uint32_t way;
     (void)state;
     for (uint32_t i = 0; i < ROW; i++)
-        (void)duel_give(&duel, 0, &way);
+        (void)trial_give(&trial, 0, &way);
     for (uint32_t i = 0; i < ROW; i++) {
-        const bool other = i >= DUEL_TASKS;
-        duel_took(&duel, i + 1, other ? 1500 : 1000, other ? 2 * BYTES : BYTES, 0);
+        const bool other = i >= TRIAL_TASKS;
+        trial_took(&trial, i + 1, other ? 1500 : 1000, other ? 2 * BYTES : BYTES, 0);
     }
-    assert_int_equal(duel.chosen, 1);
+    assert_int_equal(trial.chosen, 1);
 }
 
 static void rests_longer_and_longer(void **state)
 {
     static const uint64_t equal[ROW] = {100, 100, 100, 100, 100, 100, 100, 100};
     static const uint64_t turned[ROW] = {100, 100, 100, 100, 10, 10, 10, 10};
-    struct duel duel = {0};
-    uint64_t pause_ns = DUEL_PAUSE_NS;
+    struct trial trial = {0};
+    uint64_t pause_ns = TRIAL_PAUSE_NS;
     uint32_t way;
     (void)state;
     for (int i = 0; i < 10; i++) {
-        const uint64_t before_ns = duel.next_ns;
-        fight(&duel, equal, 1000);
-        assert_int_equal(duel.next_ns - before_ns, pause_ns);
-        assert_int_equal(duel_give(&duel, duel.next_ns - 1, &way), DUEL_NONE);
-        pause_ns = 2 * pause_ns < DUEL_PAUSE_MOST_NS ? 2 * pause_ns : DUEL_PAUSE_MOST_NS;
+        const uint64_t before_ns = trial.next_ns;
+        fight(&trial, equal, 1000);
+        assert_int_equal(trial.next_ns - before_ns, pause_ns);
+        assert_int_equal(trial_give(&trial, trial.next_ns - 1, &way), TRIAL_NONE);
+        pause_ns = 2 * pause_ns < TRIAL_PAUSE_MOST_NS ? 2 * pause_ns : TRIAL_PAUSE_MOST_NS;
     }
     // A change may be the first of several.
-    const uint64_t before_ns = duel.next_ns;
-    fight(&duel, turned, 1000);
-    assert_int_equal(duel.chosen, 1);
-    assert_int_equal(duel.next_ns - before_ns, DUEL_PAUSE_NS);
+    const uint64_t before_ns = trial.next_ns;
+    fight(&trial, turned, 1000);
+    assert_int_equal(trial.chosen, 1);
+    assert_int_equal(trial.next_ns - before_ns, TRIAL_PAUSE_NS);
 }
 
 // Cores that are far from each other for a while: the better way is found soon, both times, and
@@ -163,15 +164,15 @@ static void follows_the_machine(void **state)
         const uint32_t better = spells[i].better;
         machine.took_ns[0] = spells[i].took_ns[0];
         machine.took_ns[1] = spells[i].took_ns[1];
-        // The last pause may have been one that a dear duel asked for.
+        // The last pause may have been one that a dear trial asked for.
         while (machine.now_ns < begin_ns + 4000000000)
             (void)run(&machine);
-        assert_int_equal(machine.duel.chosen, better);
+        assert_int_equal(machine.trial.chosen, better);
         const uint64_t since_ns = machine.now_ns;
         uint64_t tasks = 0;
         for (machine.spent_ns = 0; machine.now_ns < since_ns + 20000000000; tasks++)
             (void)run(&machine);
-        assert_int_equal(machine.duel.chosen, better);
+        assert_int_equal(machine.trial.chosen, better);
         assert_true(machine.spent_ns < tasks * machine.took_ns[better] * 103 / 100);
     }
 }

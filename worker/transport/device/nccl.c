@@ -11,7 +11,7 @@
 // The header is one word of weight and one for each unit: how many ranks have used it. So the
 // finish kernel knows what to divide by and what to write, and the host learns it when the event
 // has happened. Where this rank has not reported all gradients of a bucket, the finish kernel may
-// have to come late (behind.c): then the header is copied first, and tells the host whether
+// have to come late (dependency.c): then the header is copied first, and tells the host whether
 // it has to. The gradients stay what they were until that kernel, which copies or skips all of a
 // bucket: it skips when the communicator was given up (`revoked` is set before that), because then
 // what NCCL leaves is garbage. A bucket that is one extent, unscaled, and used as a whole is sent
@@ -20,15 +20,15 @@
 // NCCL may take a group on a thread of its own. Until it has, nothing may be enqueued behind it on
 // the stream, nor given to it: flows wait in the order of their launch.
 
-#include "worker/transport/device/by_nccl.h"
+#include "worker/transport/device/nccl.h"
 
 #include "worker/kernels/kernels.h"
-#include "worker/transport/device/behind.h"
-#include "worker/transport/device/copies.h"
-#include "worker/transport/device/cut.h"
+#include "worker/transport/device/dependency.h"
 #include "worker/transport/device/devices.h"
-#include "worker/transport/device/late.h"
+#include "worker/transport/device/offload.h"
 #include "worker/transport/device/parts.h"
+#include "worker/transport/device/replicas.h"
+#include "worker/transport/device/table_cache.h"
 
 #include "base/clock.h"
 
@@ -106,8 +106,8 @@ int nccl_pack(struct devices *devices, struct device_flow *flow, enum dtype wire
         .header_from = (const uint64_t *)(uintptr_t)flow->note->address,
         .header_to = (uint64_t *)(uintptr_t)flow->words->address,
     };
-    struct device_cut *cut = flow->sum_cut ? flow->sum_cut : flow->cut;
-    if (device_cut_row(cut, DEVICE_REDUCE, &pack.row) < 0)
+    struct cached_table *cached = flow->sum_table ? flow->sum_table : flow->cached;
+    if (table_cache_row(cached, DEVICE_REDUCE, &pack.row) < 0)
         return -1;
     return device_run(devices->device, DEVICE_REDUCE, DEVICE_KERNEL_PACK,
                       device_blocks(collective->elements), &pack);
@@ -181,7 +181,7 @@ static int nccl_write(struct devices *devices, struct device_flow *flow, struct 
 static int nccl_finish(struct devices *devices, struct device_flow *flow, enum device_stream stream)
 {
     struct device_row row;
-    if (device_cut_row(flow->cut, stream, &row) < 0)
+    if (table_cache_row(flow->cached, stream, &row) < 0)
         return -1;
     return nccl_write(devices, flow, devices->device, stream, &row, flow->packed->address,
                       flow->words->address);
@@ -224,14 +224,14 @@ static int nccl_deliver_held(struct devices *devices, struct device_flow *flow, 
 {
     if (summed)
         nccl_read_used(flow);
-    if (summed && !device_behind_matters(flow))
+    if (summed && !dependency_matters(flow))
         return nccl_deliver(devices, flow, DEVICE_DELIVER);
     if (summed)
-        device_aside_summed(flow);
-    if (!device_behind_is_said(flow))
+        offload_summed(flow);
+    if (!dependency_is_known(flow))
         return 0;
     if (device_wait(devices->device, DEVICE_BEHIND, flow->event) < 0 ||
-        device_behind_wait(devices, flow) < 0)
+        dependency_wait(devices, flow) < 0)
         return -1;
     return nccl_deliver(devices, flow, DEVICE_BEHIND);
 }
@@ -239,7 +239,7 @@ static int nccl_deliver_held(struct devices *devices, struct device_flow *flow, 
 int nccl_come_back(struct devices *devices, struct device_flow *flow)
 {
     const struct collective *collective = flow->collective;
-    if (device_behind_wait(devices, flow) < 0 ||
+    if (dependency_wait(devices, flow) < 0 ||
         device_transfer(devices->device, DEVICE_BEHIND, flow->words->address, flow->note->address,
                         note_words(collective) * sizeof(uint64_t)) < 0 ||
         device_transfer(devices->device, DEVICE_BEHIND, flow->packed->address,

@@ -25,12 +25,12 @@
 // writes the first replica's, from the same bytes and by the same decision, so all replicas have
 // the same bits, or none has them.
 
-#include "worker/transport/device/copies.h"
+#include "worker/transport/device/replicas.h"
 
 #include "worker/kernels/kernels.h"
-#include "worker/transport/device/cut.h"
 #include "worker/transport/device/devices.h"
 #include "worker/transport/device/parts.h"
+#include "worker/transport/device/table_cache.h"
 
 static bool replicas_abroad(const struct devices *devices, const struct device_part *part)
 {
@@ -51,15 +51,15 @@ static struct collective replicas_view(const struct collective *collective, uint
 bool replicas_hold_own(struct devices *devices, struct device_flow *flow)
 {
     const struct collective *collective = flow->collective;
-    if (flow->cut)
+    if (flow->cached)
         return true;
     if (collective->replica_count == 0) {
-        flow->cut = device_cut_hold(devices, devices->device, collective);
+        flow->cached = table_cache_hold(devices, devices->device, collective);
     } else {
         const struct collective view = replicas_view(collective, 0);
-        flow->cut = device_cut_hold(devices, devices->device, &view);
+        flow->cached = table_cache_hold(devices, devices->device, &view);
     }
-    return flow->cut != NULL;
+    return flow->cached != NULL;
 }
 
 // A row has room for elements as they are, and as they travel.
@@ -76,12 +76,12 @@ static bool replicas_take_part(struct devices *devices, struct device_flow *flow
     const size_t words = (2 + (size_t)collective->unit_count) * sizeof(uint64_t);
     struct device_part *part = &flow->parts[replica];
     part->device = collective->replicas[replica].device;
-    if (!part->cut) {
+    if (!part->cached) {
         const struct collective view = replicas_view(collective, replica);
-        part->cut = device_cut_hold(devices, part->device, &view);
+        part->cached = table_cache_hold(devices, part->device, &view);
     }
-    if (!part->cut || !replicas_abroad(devices, part))
-        return part->cut != NULL;
+    if (!part->cached || !replicas_abroad(devices, part))
+        return part->cached != NULL;
     return devices_take(devices, part->device, &part->row, MEMORY_SCRATCH,
                         replicas_row_bytes(collective)) &&
            devices_take(devices, part->device, &part->words, MEMORY_SCRATCH, words);
@@ -115,7 +115,7 @@ bool replicas_take_sum(struct devices *devices, struct device_flow *flow, bool p
     if (!devices_take(devices, devices->device, &flow->sum, MEMORY_SCRATCH,
                       collective->elements * dtype_size(collective->dtype)))
         return false;
-    if (!packs || flow->sum_cut)
+    if (!packs || flow->sum_table)
         return true;
     flow->sum_extent = (struct extent){.in = (const void *)(uintptr_t)flow->sum->address,
                                        .elements = collective->elements};
@@ -123,20 +123,20 @@ bool replicas_take_sum(struct devices *devices, struct device_flow *flow, bool p
                                      .elements = collective->elements,
                                      .extents = &flow->sum_extent,
                                      .extent_count = 1};
-    flow->sum_cut = device_cut_hold(devices, devices->device, &whole);
-    return flow->sum_cut != NULL;
+    flow->sum_table = table_cache_hold(devices, devices->device, &whole);
+    return flow->sum_table != NULL;
 }
 
 void replicas_release(struct devices *devices, struct device_flow *flow)
 {
     for (uint32_t r = 1; r < LOCKSTEP_MAX_REPLICAS && flow->parts[r].device; r++) {
         struct device_part *part = &flow->parts[r];
-        device_cut_release(&part->cut);
+        table_cache_release(&part->cached);
         devices_give(part->device, &part->row);
         devices_give(part->device, &part->words);
         part->device = NULL;
     }
-    device_cut_release(&flow->sum_cut);
+    table_cache_release(&flow->sum_table);
     devices_give(devices->device, &flow->landing);
     devices_give(devices->device, &flow->sum);
 }
@@ -156,15 +156,15 @@ struct joined_run {
     uint64_t elements;
 };
 
-static struct device_cut *replicas_cut(const struct device_flow *flow, uint32_t replica)
+static struct cached_table *replicas_cut(const struct device_flow *flow, uint32_t replica)
 {
-    return replica == 0 ? flow->cut : flow->parts[replica].cut;
+    return replica == 0 ? flow->cached : flow->parts[replica].cached;
 }
 
 // Pieces are the same runs of the row in all replicas: one for each unit with elements.
 static bool replicas_contributes(const struct device_flow *flow, uint32_t replica, uint32_t piece)
 {
-    return device_cut_pieces(replicas_cut(flow, replica))[piece].in != NULL;
+    return table_cache_pieces(replicas_cut(flow, replica))[piece].in != NULL;
 }
 
 static enum joining replicas_joining(const struct device_flow *flow, uint32_t replica,
@@ -183,10 +183,10 @@ static enum joining replicas_joining(const struct device_flow *flow, uint32_t re
 static struct joined_run replicas_next_run(const struct device_flow *flow, uint32_t replica,
                                            uint32_t *piece)
 {
-    const struct device_piece *pieces = device_cut_pieces(flow->cut);
+    const struct device_piece *pieces = table_cache_pieces(flow->cached);
     struct joined_run run = {.joining = replicas_joining(flow, replica, *piece),
                              .first = pieces[*piece].first};
-    while (*piece < flow->cut->count && replicas_joining(flow, replica, *piece) == run.joining)
+    while (*piece < flow->cached->count && replicas_joining(flow, replica, *piece) == run.joining)
         ++*piece;
     run.elements = pieces[*piece].first - run.first;
     return run;
@@ -196,7 +196,7 @@ static struct joined_run replicas_next_run(const struct device_flow *flow, uint3
 static bool replicas_are_whole(const struct device_flow *flow)
 {
     for (uint32_t r = 0; r < flow->collective->replica_count; r++) {
-        for (uint32_t piece = 0; piece < flow->cut->count; piece++) {
+        for (uint32_t piece = 0; piece < flow->cached->count; piece++) {
             if (!replicas_contributes(flow, r, piece))
                 return false;
         }
@@ -229,14 +229,14 @@ static int replicas_join_run(struct devices *devices, const struct device_flow *
     return replicas_add(devices, stream, &add);
 }
 
-static int replicas_gather(struct device_cut *cut, enum device_stream stream,
+static int replicas_gather(struct cached_table *cached, enum device_stream stream,
                            const struct collective *collective, uint64_t packed)
 {
     struct device_gather gather = {.packed = (void *)(uintptr_t)packed,
                                    .dtype = (uint32_t)collective->dtype};
-    if (device_cut_row(cut, stream, &gather.row) < 0)
+    if (table_cache_row(cached, stream, &gather.row) < 0)
         return -1;
-    return device_run(cut->device, stream, DEVICE_KERNEL_GATHER,
+    return device_run(cached->device, stream, DEVICE_KERNEL_GATHER,
                       device_blocks(collective->elements), &gather);
 }
 
@@ -253,7 +253,8 @@ static int replicas_gather_abroad(const struct device_flow *flow, uint32_t repli
     device_enter(part->device);
     int status = replicas_await(flow, replica, part->device, DEVICE_COLLECT);
     if (status == 0)
-        status = replicas_gather(part->cut, DEVICE_COLLECT, flow->collective, part->row->address);
+        status =
+            replicas_gather(part->cached, DEVICE_COLLECT, flow->collective, part->row->address);
     device_leave(part->device);
     return status;
 }
@@ -267,7 +268,7 @@ static int replicas_land(struct devices *devices, const struct device_flow *flow
     if (!replicas_abroad(devices, part))
         return replicas_await(flow, replica, part->device, stream) < 0
                    ? -1
-                   : replicas_gather(part->cut, stream, collective, flow->landing->address);
+                   : replicas_gather(part->cached, stream, collective, flow->landing->address);
     if (replicas_gather_abroad(flow, replica) < 0 ||
         device_follow(devices->device, stream, part->device, DEVICE_COLLECT) < 0)
         return -1;
@@ -280,7 +281,7 @@ static int replicas_join(struct devices *devices, const struct device_flow *flow
                          uint64_t divisor)
 {
     int status = replicas_land(devices, flow, replica, stream);
-    for (uint32_t piece = 0; status == 0 && piece < flow->cut->count;) {
+    for (uint32_t piece = 0; status == 0 && piece < flow->cached->count;) {
         const struct joined_run run = replicas_next_run(flow, replica, &piece);
         status = replicas_join_run(devices, flow, stream, sum, &run, divisor);
     }
@@ -306,7 +307,7 @@ int replicas_collect(struct devices *devices, struct device_flow *flow, enum dev
     const bool whole = last > 0 && replicas_are_whole(flow);
     int status = replicas_await(flow, 0, devices->device, stream);
     if (status == 0)
-        status = replicas_gather(flow->cut, stream, collective, sum->address);
+        status = replicas_gather(flow->cached, stream, collective, sum->address);
     for (uint32_t r = 1; r <= last && status == 0; r++)
         status = replicas_join(devices, flow, r, stream, sum,
                                whole && r == last ? collective->replica_divisor : 1);
@@ -333,7 +334,7 @@ static int replicas_write(struct devices *devices, struct device_flow *flow, uin
     if (abroad && spread->words != 0 &&
         device_transfer(part->device, stream, words, spread->words, spread->words_bytes) < 0)
         return -1;
-    if (device_cut_row(part->cut, stream, &row) < 0)
+    if (table_cache_row(part->cached, stream, &row) < 0)
         return -1;
     return spread->write(devices, flow, part->device, stream, &row, packed, words);
 }

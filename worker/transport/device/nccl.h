@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of by_nccl.c that other files call.
+// The functions of nccl.c that other files call.
 
-#ifndef WORKER_TRANSPORT_DEVICE_BY_NCCL_H
-#define WORKER_TRANSPORT_DEVICE_BY_NCCL_H
+#ifndef WORKER_TRANSPORT_DEVICE_NCCL_H
+#define WORKER_TRANSPORT_DEVICE_NCCL_H
 
 #include "protos/types.h"
 

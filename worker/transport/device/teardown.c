@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The end of a generation on devices: what was launched is forgotten. The driver's thread.
+//
+// The end. Whoever gives up a generation says so in a word that the device reads (`revoked`),
+// before NCCL is told: from then on no finish kernel begins to write. Then the communicator is
+// aborted, which ends the kernels of NCCL, and what writes is waited for. Flows whose work still
+// waits, for a trainer's stream say, keep their blocks until the device has come past it.
+
+#include "worker/transport/device/teardown.h"
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "worker/transport/device/devices.h"
+#include "worker/transport/device/offload.h"
+#include "worker/transport/device/parts.h"
+#include "worker/transport/device/segments.h"
+
+#include <time.h>
+
+static void teardown_revoke(struct devices *devices)
+{
+    uint32_t *words = (uint32_t *)(void *)devices->revoked->host;
+    __atomic_store_n(&words[devices->generation % DEVICE_REVOKED_WORDS], 1, __ATOMIC_SEQ_CST);
+}
+
+static void teardown_end_communicator(struct devices *devices, bool in_order)
+{
+    char sentence[DEVICE_TEXT_BYTES];
+    struct text text;
+    if (!devices->communicator)
+        return;
+    if (!communicator_end(devices->communicator, in_order, devices->abort_ms)) {
+        text_init(&text, sentence, sizeof(sentence));
+        text_append(&text, "NCCL has not given up a communicator within %llu ms, and keeps it",
+                    (unsigned long long)devices->abort_ms);
+        device_fail(devices->device, sentence);
+    }
+    devices->communicator = NULL;
+}
+
+static bool teardown_awaits(struct device *device, const struct device_ready *ready, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (ready[i].pending && device_happened(device, ready[i].event) == 0)
+            return true;
+    }
+    return false;
+}
+
+// Whether the flow waits for a stream of the trainer, which may never come to its end.
+static bool teardown_flow_awaits(const struct devices *devices, const struct device_flow *flow)
+{
+    const struct collective *collective = flow->collective;
+    for (uint32_t i = 0; i < collective->replica_count; i++) {
+        const struct collective_replica *replica = &collective->replicas[i];
+        device_enter(replica->device);
+        const bool awaits = teardown_awaits(replica->device, replica->ready, replica->ready_count);
+        device_leave(replica->device);
+        if (awaits)
+            return true;
+    }
+    return teardown_awaits(devices->device, collective->ready, collective->ready_count);
+}
+
+// Puts a flow where it belongs when it is forgotten. What was begun, and has no event yet, gets
+// one.
+static void teardown_leave_flow(struct devices *devices, struct device_flow *flow)
+{
+    const bool travels = flow->stage == STAGE_TRAVELLING && segments_are_under_way(flow);
+    flow->collective->state = NULL;
+    flow->awaits = teardown_flow_awaits(devices, flow);
+    if (flow->stage == STAGE_TAKING)
+        (void)device_record(devices->device, DEVICE_REDUCE, flow->event);
+    if (travels && segments_gather(devices, flow) == 0)
+        (void)device_record(devices->device, DEVICE_DELIVER, flow->event);
+    if (travels || flow->stage == STAGE_TAKING || flow->stage == STAGE_COLLECTING ||
+        flow->stage == STAGE_HELD || flow->stage == STAGE_OFFLOADING ||
+        flow->stage == STAGE_DELIVERING) {
+        list_remove(&flow->turn);
+        list_push_back(&devices->left, &flow->turn);
+    } else {
+        devices_release(devices, flow);
+    }
+}
+
+// Whether some of what is left may write gradients, and its time has come.
+static bool teardown_writes(const struct devices *devices)
+{
+    list_for_each (node, &devices->left) {
+        if (list_entry(node, struct device_flow, turn)->stage == STAGE_DELIVERING)
+            return true;
+    }
+    return false;
+}
+
+// Whether some of what is left may read gradients. What is enqueued runs in order: if one waits for
+// the trainer, others may wait behind it, and nobody waits here.
+static bool teardown_reads(const struct devices *devices)
+{
+    bool reads = false;
+    list_for_each (node, &devices->left) {
+        const struct device_flow *flow = list_entry(node, struct device_flow, turn);
+        if (flow->awaits)
+            return false;
+        reads = reads || (flow->stage >= STAGE_TAKING && flow->stage <= STAGE_TRAVELLING);
+    }
+    return reads;
+}
+
+static void teardown_settle(struct devices *devices, uint64_t deadline_ms)
+{
+    const struct timespec pause = {.tv_nsec = 100 * 1000};
+    devices_work_left(devices);
+    while ((teardown_writes(devices) || teardown_reads(devices)) && !devices_broken(devices)) {
+        if (clock_now_ms() >= deadline_ms) {
+            device_fail(devices->device, "the device does not come to the end of its work");
+            return;
+        }
+        (void)nanosleep(&pause, NULL);
+        devices_work_left(devices);
+    }
+}
+
+void teardown_forget(struct flows *flows, bool in_order)
+{
+    struct devices *devices = flows->devices;
+    if (!devices)
+        return;
+    const uint64_t deadline_ms = clock_now_ms() + devices->abort_ms;
+    const bool ends_well = in_order && list_empty(&devices->working) && !devices->failed;
+    device_enter(devices->device);
+    if (!ends_well)
+        teardown_revoke(devices);
+    teardown_end_communicator(devices, ends_well);
+    list_for_each_safe (node, &devices->working)
+        teardown_leave_flow(devices, list_entry(node, struct device_flow, turn));
+    list_for_each_safe (node, &devices->done)
+        teardown_leave_flow(devices, list_entry(node, struct device_flow, turn));
+    offload_forget(devices);
+    teardown_settle(devices, deadline_ms);
+    device_leave(devices->device);
+    devices->stage = DEVICES_IDLE;
+}
