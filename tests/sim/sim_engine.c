@@ -953,7 +953,7 @@ static void engine_generation(struct sim_worker *worker)
     if (!state->program->has_calls)
         options = (struct order_options){.unplanned = UNPLANNED_FAIL};
     order_init(&state->order, worker->generation, worker->rank, worker->world_size, &options, sink);
-    state->order.plan_room = state->program->plan_room;
+    state->order.plans.room = state->program->plan_room;
     calls_run_begin(&state->run, calls, worker->rank);
     ledger_joined(state->ledger, worker->rank, &state->order, &state->run);
     state->stage = TRAINER_STARTING;

@@ -99,19 +99,19 @@ static void plan_holes(struct holes *holes, const struct order_plan *plan)
 static void order_spans(struct spans *spans, struct order *order)
 {
     struct holes holes = {.count = 0};
-    for (uint32_t i = 0; i < order->plan_count; i++)
-        plan_holes(&holes, &order->plans[i]);
-    HOLE_BEHIND(&holes, order->plans, order->plan_count);
-    plan_holes(&holes, &order->newer);
-    HOLE(&holes, order->incoming); // A plan of a small world has one part.
+    for (uint32_t i = 0; i < order->plans.count; i++)
+        plan_holes(&holes, &order->plans.held[i]);
+    HOLE_BEHIND(&holes, order->plans.held, order->plans.count);
+    plan_holes(&holes, &order->plans.newer);
+    HOLE(&holes, order->plans.incoming); // A plan of a small world has one part.
     HOLE_BEHIND(&holes, order->slots, order->slot_count);
     HOLE_BEHIND(&holes, order->unplaced, order->unplaced_count);
     HOLE_BEHIND(&holes, order->halt.text, strlen(order->halt.text) + 1);
-    HOLE_BEHIND(&holes, order->waits, order->wait_count);
-    HOLE_BEHIND(&holes, order->open_calls, order->open_call_count);
-    HOLE_BEHIND(&holes, order->said.waits, order->said.wait_count);
-    HOLE_BEHIND(&holes, order->said.lacking, order->said.lack_count);
-    HOLE_BEHIND(&holes, order->said_wait.also, order->said_wait.also_count);
+    HOLE_BEHIND(&holes, order->waits.held, order->waits.count);
+    HOLE_BEHIND(&holes, order->waits.open_calls, order->waits.open_call_count);
+    HOLE_BEHIND(&holes, order->waits.said.waits, order->waits.said.wait_count);
+    HOLE_BEHIND(&holes, order->waits.said.lacking, order->waits.said.lack_count);
+    HOLE_BEHIND(&holes, order->waits.said_wait.also, order->waits.said_wait.also_count);
     HOLE_BEHIND(&holes, order->buckets, (size_t)WORLD_MODULES);
     spans_of(spans, order, sizeof(*order), &holes);
 }

@@ -447,6 +447,7 @@ int lockstep_open(const struct lockstep_config *config, lockstep_session **sessi
     if (status < 0)
         return status;
     error_of(NULL);
+    error_note_by(session_note);
     resolved = calloc(1, sizeof(*resolved));
     if (!resolved)
         return error_set(LOCKSTEP_E_SYSTEM, "no memory");

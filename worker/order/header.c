@@ -37,7 +37,7 @@ static void order_compare_header(struct order *order, const struct step_header *
 static bool order_parted(struct order *order, const struct step_header *header)
 {
     struct up_message message = {.kind = UP_FAIL};
-    if (header->starts >= order->starts)
+    if (header->starts >= order->headers.starts)
         return false;
     if (order->fail_said)
         return true;
@@ -58,28 +58,28 @@ static void order_opening_received(struct order *order, const struct step_header
 {
     if (header->step > order->settled && header->step > order->opening)
         order_parted(order, header);
-    order->early_opening = *header;
+    order->headers.early_opening = *header;
 }
 
 void order_start_begun(struct order *order)
 {
     if (order->failed)
         return;
-    order->plan_count = 0;
-    order->starts++;
-    for (uint32_t i = 0; i < order->early_count; i++)
-        order_parted(order, &order->early[i]);
-    order_opening_received(order, &order->early_opening);
+    order->plans.count = 0;
+    order->headers.starts++;
+    for (uint32_t i = 0; i < order->headers.early_count; i++)
+        order_parted(order, &order->headers.early[i]);
+    order_opening_received(order, &order->headers.early_opening);
     order_advance(order);
 }
 
 void order_take_early_header(struct order *order)
 {
-    for (uint32_t i = 0; i < order->early_count; i++) {
-        const struct step_header header = order->early[i];
+    for (uint32_t i = 0; i < order->headers.early_count; i++) {
+        const struct step_header header = order->headers.early[i];
         if (header.step != order->step)
             continue;
-        order->early[i] = order->early[--order->early_count];
+        order->headers.early[i] = order->headers.early[--order->headers.early_count];
         order_compare_header(order, &header);
         return;
     }
@@ -87,7 +87,7 @@ void order_take_early_header(struct order *order)
 
 void order_header_received(struct order *order, const struct step_header *header)
 {
-    const bool started = header->starts == order->starts;
+    const bool started = header->starts == order->headers.starts;
     if (!order->failed && header->opening) {
         order_opening_received(order, header);
         return;
@@ -96,8 +96,8 @@ void order_header_received(struct order *order, const struct step_header *header
         return;
     if (started && order->open && header->step == order->step)
         order_compare_header(order, header);
-    else if (started && header->step > order->step && order->early_count < 2)
-        order->early[order->early_count++] = *header;
+    else if (started && header->step > order->step && order->headers.early_count < 2)
+        order->headers.early[order->headers.early_count++] = *header;
     else
         order_emit(order, &(struct order_action){
                               .kind = ORDER_IMPOSSIBLE,

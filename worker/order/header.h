@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of header.c that other files call.
+// Headers of the ring predecessor (R1, start again). Pure; part of the order core, see order.h.
 
 #ifndef WORKER_ORDER_HEADER_H
 #define WORKER_ORDER_HEADER_H
@@ -8,10 +8,11 @@
 struct order;
 struct step_header;
 
-// lockstep_start was called, for the first time or again; no step is open.
+// The trainer called lockstep_start, for the first time or again. No step is open.
 void order_start_begun(struct order *order);
+// The ring predecessor sent a header.
 void order_header_received(struct order *order, const struct step_header *header);
-// The step begins: its header may have come earlier.
+// A step begins: takes its header, if that came earlier.
 void order_take_early_header(struct order *order);
 
 #endif

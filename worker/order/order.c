@@ -83,7 +83,7 @@ static void order_try_close(struct order *order)
     if (order->learning || !order->ended || !order->header_equal || order->close_joined)
         return;
     order->close_joined = true;
-    order->close.plan_number = order->plan_number;
+    order->close.plan_number = order->plans.number;
     order_emit(order, &(struct order_action){
                           .kind = ORDER_CLOSE, .close = &order->close, .step = order->step});
 }
@@ -132,7 +132,7 @@ void order_init(struct order *order, struct generation_id generation, uint32_t r
     if (options->threads == 0)
         order->options.threads = 1;
     order->sink = sink;
-    order->plan_room = LOCKSTEP_MAX_PLANS;
+    order->plans.room = LOCKSTEP_MAX_PLANS;
 }
 
 void order_resume(struct order *order, uint64_t settled)
@@ -153,7 +153,7 @@ static void order_adopt_plan(struct order *order, struct order_plan *plan)
 
 void order_step_opening(struct order *order, uint64_t step, const struct open_wave *opening)
 {
-    const struct step_header header = {.step = step, .opening = true, .starts = order->starts};
+    const struct step_header header = {.step = step, .opening = true, .starts = order->headers.starts};
     if (order->failed)
         return;
     order->opening = step;
@@ -190,7 +190,7 @@ void order_step_begun(struct order *order, uint64_t step, uint64_t phase, const 
                                        .phase = phase,
                                        .plan_number = !plan ? 0 : plan->number,
                                        .plan_hash = !plan ? 0 : plan->hash,
-                                       .starts = order->starts};
+                                       .starts = order->headers.starts};
     order->opening = 0;
     order->step = step;
     order->phase = phase;
@@ -285,7 +285,7 @@ void order_slot_ready(struct order *order, struct slot_id id, enum dtype dtype, 
         order_report_ready(order, &id, dtype, elements);
     else if (!slot)
         order_unplanned_ready(order, &id);
-    order->waits_changed = true;
+    order->waits.changed = true;
     order_advance(order);
 }
 
@@ -443,7 +443,7 @@ void order_granted(struct order *order, const struct down_grant *grant)
     order_append(order, &slot);
     if (slot.forfeited)
         order_waits_forfeited(order, &slot.id);
-    order->waits_changed = true;
+    order->waits.changed = true;
     order_advance(order);
 }
 

@@ -289,75 +289,86 @@ struct order_sink {
     void *context;
 };
 
-// What is small, and always in use, comes first.
+// The plans that this rank holds. Owner: plan.c; replan.c counts in a plan how often steps differ from
+// it.
+struct order_plans {
+    uint32_t room; // Most plans in force: LOCKSTEP_MAX_PLANS but in tests.
+    uint32_t count; // Plans in force.
+    uint64_t number; // Highest plan number held.
+    uint64_t in_force; // No plan with a higher number is in force.
+    struct order_plan held[LOCKSTEP_MAX_PLANS]; // In force, one for each phase.
+    struct order_plan newer; // A plan with a higher number, not yet in force; number 0: none.
+    struct order_plan incoming; // A plan whose parts are arriving.
+};
+
+// What the trainer's threads wait for, and what the coordinator knows of it. Owner: waits.c. order.c
+// sets `changed` when a slot becomes ready.
+struct order_waits {
+    struct order_wait held[LOCKSTEP_MAX_WAITS]; // In the order in which the waits began.
+    uint32_t count; // Waits held.
+    struct call_id open_calls[LOCKSTEP_MAX_MODULES]; // Calls that have begun and not ended.
+    uint32_t open_call_count;
+    uint64_t watched; // Step whose waits the coordinator asks about.
+    bool changed; // True if something has changed since the last report was considered.
+    struct up_blocked said; // Last report of this step; no waits: none, or it was taken back.
+    struct up_wait said_wait; // Last report of a learning step; step 0: none, or taken back.
+    uint32_t unanswered; // Reports taken back that the coordinator has not answered yet.
+};
+
+// Headers of the ring predecessor. Owner: header.c.
+struct order_headers {
+    uint32_t starts; // Calls of lockstep_start on this rank.
+    struct step_header early[2]; // Headers of steps that this rank has not begun.
+    uint32_t early_count;
+    struct step_header early_opening; // The last header that came in front of an open wave.
+};
+
+// One generation of one rank. Owner: order.c, but for the three parts above.
 struct order {
     // Set by order_init, then constant.
     struct generation_id generation;
     uint32_t rank;
     uint32_t world_size;
-    struct order_options options; // Without zeros.
+    struct order_options options; // Window and threads are not 0 here: the defaults are filled in.
     struct order_sink sink;
 
-    uint32_t plan_room; // Of plans in use; LOCKSTEP_MAX_PLANS but in tests.
-    uint32_t plan_count;
-    uint64_t plan_number; // Highest number held.
-    uint64_t plan_in_force; // No plan with a higher number is.
-    bool alone; // The coordinator is lost.
-
-    uint64_t opening; // Step whose open wave was joined, while it is not begun; else 0.
-    uint32_t starts; // Calls of lockstep_start.
+    bool alone; // True if the coordinator is lost.
+    uint64_t opening; // Step whose open wave is joined and that has not begun; else 0.
 
     // The open step, or the last one when none is open.
     uint64_t step;
     uint64_t phase;
-    uint64_t space;
-    bool open;
-    bool learning;
-    bool strict; // Some rank's data plane pairs collectives by their order.
-    bool ended; // The trainer is in step_end.
-    bool header_equal; // The predecessor's header has arrived and equals ours.
-    bool fail_said;
+    uint64_t space; // First half of the tags of its slots.
+    bool open; // True between order_step_begun and the end of the commit wave.
+    bool learning; // True if the phase has no plan yet.
+    bool strict; // True if the data plane of some rank pairs collectives by their order.
+    bool ended; // True if the trainer is in step_end.
+    bool header_equal; // True if the predecessor's header has arrived and equals this rank's.
+    bool fail_said; // True if this rank has sent UP_FAIL.
     bool close_joined;
-    bool closed;
+    bool closed; // True if the close wave, or the plan of a learning step, has arrived.
     bool commit_joined;
-    bool unplanned; // The close wave's verdict.
-    uint64_t given_up; // This rank has said that this step cannot be completed; 0: of none.
-    uint64_t settled;
-    uint32_t planned; // So many of the slots are in the plan; 0 when learning.
+    bool unplanned; // True if the close wave's verdict is UNPLANNED.
+    uint64_t given_up; // Step that this rank has said cannot be completed; 0: none.
+    uint64_t settled; // Last step that is final on every rank.
+    uint32_t planned; // Slots of the plan, the first ones of slots[]; 0 in a learning step.
     uint32_t slot_count;
     uint32_t low; // Lowest slot that is not final.
-    uint32_t front; // L: lowest one that is not summed either.
+    uint32_t front; // L of the rules: lowest slot that is neither final nor summed.
     uint32_t unplaced_count;
-    uint32_t buckets[LOCKSTEP_MAX_MODULES]; // Of each module.
+    uint32_t buckets[LOCKSTEP_MAX_MODULES]; // Buckets of each module.
     struct close_wave close; // What this rank contributes.
-    struct close_wave verdict; // What all ranks agreed on, once closed.
+    struct close_wave verdict; // The result on all ranks, once the step is closed.
 
-    // Waits of the trainer's threads, in the order in which they began.
-    struct order_wait waits[LOCKSTEP_MAX_WAITS];
-    uint32_t wait_count;
-    struct call_id open_calls[LOCKSTEP_MAX_MODULES]; // Begun and not ended.
-    uint32_t open_call_count;
-    uint64_t watched; // Step whose waits the coordinator wants to know of.
-    bool waits_changed; // Since it was last thought about what to say of them.
-    struct up_blocked said; // In this step; no waits: nothing, or that it is over.
-    struct up_wait said_wait; // The same in a learning step; step 0: nothing.
-    uint32_t unanswered; // Times that it was said to be over, without an answer yet.
-
-    // Headers of the predecessor that came early.
-    struct step_header early[2];
-    uint32_t early_count;
-    struct step_header early_opening; // Its last one in front of an open wave.
-
-    // The halt that waits for its step, and whether one has taken effect.
-    bool halt_held;
-    bool failed;
+    bool halt_held; // True if a halt waits for its step.
+    bool failed; // True if a failure was reported; all later events are ignored.
     struct down_halt halt;
 
+    struct order_headers headers;
+    struct order_waits waits;
     struct order_slot slots[LOCKSTEP_MAX_SLOTS]; // The order of this step.
-    struct slot_id unplaced[LOCKSTEP_MAX_SLOTS]; // Ready here, without a place in it yet.
-    struct order_plan plans[LOCKSTEP_MAX_PLANS]; // In force, one for each phase.
-    struct order_plan newer; // Of a higher number than what is in force; number 0: none.
-    struct order_plan incoming; // Its parts are arriving.
+    struct slot_id unplaced[LOCKSTEP_MAX_SLOTS]; // Slots that are ready here and have no place in it.
+    struct order_plans plans;
 };
 
 // A new generation: all state is forgotten. options and sink are copied.

@@ -10,14 +10,14 @@
 
 void order_forget_plans(struct order *order)
 {
-    order->plan_count = 0;
+    order->plans.count = 0;
 }
 
 // Index of the plan of a phase; plan_count: there is none.
 static uint32_t order_plan_index(const struct order *order, uint64_t phase)
 {
     uint32_t i = 0;
-    while (i < order->plan_count && order->plans[i].phase != phase)
+    while (i < order->plans.count && order->plans.held[i].phase != phase)
         i++;
     return i;
 }
@@ -25,22 +25,22 @@ static uint32_t order_plan_index(const struct order *order, uint64_t phase)
 struct order_plan *order_find_plan(struct order *order, uint64_t phase)
 {
     const uint32_t index = order_plan_index(order, phase);
-    return index < order->plan_count ? &order->plans[index] : NULL;
+    return index < order->plans.count ? &order->plans.held[index] : NULL;
 }
 
 const struct order_plan *order_plan_of(const struct order *order, uint64_t phase)
 {
     const uint32_t index = order_plan_index(order, phase);
-    return index < order->plan_count ? &order->plans[index] : NULL;
+    return index < order->plans.count ? &order->plans.held[index] : NULL;
 }
 
 // Steps have one phase each, so no two plans were used last in the same step.
 static struct order_plan *order_oldest_plan(struct order *order)
 {
-    struct order_plan *oldest = &order->plans[0];
-    for (uint32_t i = 1; i < order->plan_count; i++) {
-        if (order->plans[i].used < oldest->used)
-            oldest = &order->plans[i];
+    struct order_plan *oldest = &order->plans.held[0];
+    for (uint32_t i = 1; i < order->plans.count; i++) {
+        if (order->plans.held[i].used < oldest->used)
+            oldest = &order->plans.held[i];
     }
     return oldest;
 }
@@ -50,11 +50,11 @@ static struct order_plan *order_oldest_plan(struct order *order)
 // plan arrived decides nothing.
 void order_switch_plans(struct order *order, uint64_t number)
 {
-    struct order_plan *newer = &order->newer;
+    struct order_plan *newer = &order->plans.newer;
     struct order_plan *old;
-    if (number > order->plan_in_force)
-        order->plan_in_force = number;
-    if (newer->number == 0 || newer->number > order->plan_in_force)
+    if (number > order->plans.in_force)
+        order->plans.in_force = number;
+    if (newer->number == 0 || newer->number > order->plans.in_force)
         return;
     old = order_find_plan(order, newer->phase);
     if (old && old->number == newer->replaces) {
@@ -66,12 +66,12 @@ void order_switch_plans(struct order *order, uint64_t number)
 
 static void order_install_learned(struct order *order)
 {
-    struct order_plan *plan = order_find_plan(order, order->incoming.phase);
-    if (!plan && order->plan_count < order->plan_room)
-        plan = &order->plans[order->plan_count++];
+    struct order_plan *plan = order_find_plan(order, order->plans.incoming.phase);
+    if (!plan && order->plans.count < order->plans.room)
+        plan = &order->plans.held[order->plans.count++];
     if (!plan)
         plan = order_oldest_plan(order);
-    *plan = order->incoming;
+    *plan = order->plans.incoming;
     plan->used = order->step;
 }
 
@@ -91,17 +91,17 @@ static bool order_plan_repeats(const struct order_plan *plan)
 
 static void order_plan_complete(struct order *order, const struct down_plan_part *part)
 {
-    if (order_plan_repeats(&order->incoming)) {
+    if (order_plan_repeats(&order->plans.incoming)) {
         order_fail(order, HALT_PROTOCOL, "the coordinator sent a plan that has a slot twice");
         return;
     }
-    if (part->number <= order->plan_number || (!part->closes_step && order->newer.number != 0)) {
+    if (part->number <= order->plans.number || (!part->closes_step && order->plans.newer.number != 0)) {
         order_fail(order, HALT_PROTOCOL, "the coordinator sent a plan that nobody waits for");
         return;
     }
-    order->plan_number = part->number;
+    order->plans.number = part->number;
     if (!part->closes_step) {
-        order->newer = order->incoming;
+        order->plans.newer = order->plans.incoming;
         return;
     }
     order_switch_plans(order, part->number);
@@ -112,7 +112,7 @@ static void order_plan_complete(struct order *order, const struct down_plan_part
 
 void order_plan_received(struct order *order, const struct down_plan_part *part)
 {
-    struct order_plan *plan = &order->incoming;
+    struct order_plan *plan = &order->plans.incoming;
     if (order->failed)
         return;
     if (part->slot_first == 0) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of plan.c that other files call.
+// The plans that a rank holds (R13). Pure; part of the order core, see order.h.
 
 #ifndef WORKER_ORDER_PLAN_H
 #define WORKER_ORDER_PLAN_H
@@ -11,13 +11,16 @@ struct down_plan_part;
 struct order;
 struct order_plan;
 
-// No step is open, and every rank does it before the same step: all phases are learned again.
+// Forgets all plans, so all phases are learned again. No step is open, and every rank does this before
+// the same step.
 void order_forget_plans(struct order *order);
-// The plan of a phase, or NULL: its next step is a learning step.
+// The plan of a phase. NULL if the next step of the phase is a learning step.
 const struct order_plan *order_plan_of(const struct order *order, uint64_t phase);
+// The coordinator sent a part of a plan.
 void order_plan_received(struct order *order, const struct down_plan_part *part);
+// As order_plan_of, for the order core.
 struct order_plan *order_find_plan(struct order *order, uint64_t phase);
-// Every rank holds the plans up to this number: they are in force from the next step on.
+// Every rank holds the plans up to this number. They are in force from the next step on.
 void order_switch_plans(struct order *order, uint64_t number);
 
 #endif

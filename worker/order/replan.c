@@ -104,7 +104,7 @@ void order_replan(struct order *order)
     replan->step = order->step;
     replan->phase = order->phase;
     replan->replaces = plan->number;
-    replan->in_force = order->plan_in_force;
+    replan->in_force = order->plans.in_force;
     if (replan_calls(order, replan))
         order_send(order, &message);
 }

@@ -24,10 +24,10 @@ static bool call_equal(const struct call_id *a, const struct call_id *b)
 
 void order_waits_reset(struct order *order)
 {
-    order->wait_count = order->open_call_count = order->unanswered = 0;
-    order->waits_changed = false;
-    order->said.wait_count = 0;
-    order->said_wait.step = 0;
+    order->waits.count = order->waits.open_call_count = order->waits.unanswered = 0;
+    order->waits.changed = false;
+    order->waits.said.wait_count = 0;
+    order->waits.said_wait.step = 0;
 }
 
 // ---- Going on ----------------------------------------------------------------------------------
@@ -41,11 +41,11 @@ static void wait_answer(struct order *order, const struct call_id *call, enum or
 
 static void wait_release(struct order *order, uint32_t index, enum order_release release)
 {
-    const struct call_id call = order->waits[index].call;
-    order->wait_count--;
-    memmove(&order->waits[index], &order->waits[index + 1],
-            (order->wait_count - index) * sizeof(order->waits[0]));
-    order->waits_changed = true;
+    const struct call_id call = order->waits.held[index].call;
+    order->waits.count--;
+    memmove(&order->waits.held[index], &order->waits.held[index + 1],
+            (order->waits.count - index) * sizeof(order->waits.held[0]));
+    order->waits.changed = true;
     wait_answer(order, &call, release);
 }
 
@@ -66,10 +66,10 @@ static bool wait_is_final(const struct order *order, struct order_wait *wait)
 
 static void waits_go_on(struct order *order)
 {
-    for (uint32_t i = 0; i < order->wait_count;) {
-        if (order->waits[i].deferred)
+    for (uint32_t i = 0; i < order->waits.count;) {
+        if (order->waits.held[i].deferred)
             wait_release(order, i, RELEASE_DEFERRED);
-        else if (wait_is_final(order, &order->waits[i]))
+        else if (wait_is_final(order, &order->waits.held[i]))
             wait_release(order, i, RELEASE_FINAL);
         else
             i++;
@@ -78,14 +78,14 @@ static void waits_go_on(struct order *order)
 
 void order_waits_settled(struct order *order)
 {
-    while (order->wait_count > 0)
+    while (order->waits.count > 0)
         wait_release(order, 0, RELEASE_FINAL);
 }
 
 static void waits_withdraw(struct order *order)
 {
-    for (uint32_t i = 0; i < order->wait_count;) {
-        if (order->waits[i].withdrawn)
+    for (uint32_t i = 0; i < order->waits.count;) {
+        if (order->waits.held[i].withdrawn)
             wait_release(order, i, RELEASE_WITHDRAWN);
         else
             i++;
@@ -96,9 +96,9 @@ static void waits_withdraw(struct order *order)
 
 void order_waits_forfeited(struct order *order, const struct slot_id *slot)
 {
-    for (uint32_t i = 0; i < order->wait_count; i++) {
-        if (order_of_call(slot, &order->waits[i].call))
-            order->waits[i].deferred = true;
+    for (uint32_t i = 0; i < order->waits.count; i++) {
+        if (order_of_call(slot, &order->waits.held[i].call))
+            order->waits.held[i].deferred = true;
     }
 }
 
@@ -106,8 +106,8 @@ static bool slot_lacking(const struct order *order, const struct order_slot *slo
 {
     if (slot->state != SLOT_UNREADY)
         return false;
-    for (uint32_t i = 0; order->options.wait_while_open && i < order->open_call_count; i++) {
-        if (order_of_call(&slot->id, &order->open_calls[i]))
+    for (uint32_t i = 0; order->options.wait_while_open && i < order->waits.open_call_count; i++) {
+        if (order_of_call(&slot->id, &order->waits.open_calls[i]))
             return false;
     }
     return true;
@@ -117,8 +117,8 @@ static bool slot_lacking(const struct order *order, const struct order_slot *slo
 static void waits_forfeit(struct order *order)
 {
     uint32_t end = 0;
-    for (uint32_t i = 0; i < order->wait_count; i++) {
-        const uint32_t own = order_call_end(order, &order->waits[i].call);
+    for (uint32_t i = 0; i < order->waits.count; i++) {
+        const uint32_t own = order_call_end(order, &order->waits.held[i].call);
         end = own > end ? own : end;
     }
     for (uint32_t i = order->low; i < end; i++) {
@@ -137,8 +137,8 @@ static void waits_forfeit(struct order *order)
 static uint32_t waits_counting(const struct order *order)
 {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < order->wait_count; i++)
-        count += !order->waits[i].withdrawn;
+    for (uint32_t i = 0; i < order->waits.count; i++)
+        count += !order->waits.held[i].withdrawn;
     return count;
 }
 
@@ -219,8 +219,8 @@ static void waits_say_blocked(struct order *order)
     const struct call_id *outside = NULL;
     uint32_t end = 0;
     memset(blocked, 0, sizeof(*blocked));
-    for (uint32_t i = 0; i < order->wait_count; i++) {
-        const struct order_wait *wait = &order->waits[i];
+    for (uint32_t i = 0; i < order->waits.count; i++) {
+        const struct order_wait *wait = &order->waits.held[i];
         const uint32_t own = order_call_end(order, &wait->call);
         if (wait->withdrawn)
             continue;
@@ -238,12 +238,12 @@ static void waits_say_blocked(struct order *order)
     }
     blocked->step = order->step;
     blocked->space = order->space;
-    if (blocked_lacks(order, blocked) >= end && order->watched != order->step)
+    if (blocked_lacks(order, blocked) >= end && order->waits.watched != order->step)
         return;
-    if (memcmp(&order->said, blocked, sizeof(*blocked)) == 0)
+    if (memcmp(&order->waits.said, blocked, sizeof(*blocked)) == 0)
         return;
-    order->said = *blocked;
-    order->watched = order->step;
+    order->waits.said = *blocked;
+    order->waits.watched = order->step;
     order_send(order, &message);
 }
 
@@ -273,9 +273,9 @@ static void waits_say_learning(struct order *order)
     struct up_wait *wait = &message.u.wait;
     uint32_t count = 0;
     *wait = (struct up_wait){.step = order->step, .phase = order->phase};
-    for (uint32_t i = 0; i < order->wait_count; i++) {
-        const struct slot_id *slot = learning_slot(order, &order->waits[i].call);
-        if (order->waits[i].withdrawn)
+    for (uint32_t i = 0; i < order->waits.count; i++) {
+        const struct slot_id *slot = learning_slot(order, &order->waits.held[i].call);
+        if (order->waits.held[i].withdrawn)
             continue;
         if (!slot)
             return;
@@ -284,17 +284,17 @@ static void waits_say_learning(struct order *order)
         else
             wait->also[wait->also_count++] = *slot;
     }
-    if (said_already(&order->said_wait, wait))
+    if (said_already(&order->waits.said_wait, wait))
         return;
-    order->said_wait = *wait;
+    order->waits.said_wait = *wait;
     order_send(order, &message);
 }
 
 static void waits_say(struct order *order)
 {
-    if (!order->waits_changed)
+    if (!order->waits.changed)
         return;
-    order->waits_changed = false;
+    order->waits.changed = false;
     if (order->alone || order->ended || waits_counting(order) < order->options.threads)
         return;
     if (order->learning)
@@ -305,7 +305,7 @@ static void waits_say(struct order *order)
 
 void order_waits_advance(struct order *order)
 {
-    if (order->wait_count == 0)
+    if (order->waits.count == 0)
         return;
     waits_go_on(order);
     waits_say(order);
@@ -317,9 +317,9 @@ static void waits_unsay(struct order *order)
     struct up_message message = {.kind = UP_BLOCKED};
     message.u.blocked =
         (struct up_blocked){.step = order->step, .space = order->learning ? 0 : order->space};
-    order->said.wait_count = 0;
-    order->said_wait.step = 0;
-    order->unanswered++;
+    order->waits.said.wait_count = 0;
+    order->waits.said_wait.step = 0;
+    order->waits.unanswered++;
     order_send(order, &message);
 }
 
@@ -327,22 +327,22 @@ static void waits_unsay(struct order *order)
 
 void order_call_begun(struct order *order, struct call_id call)
 {
-    if (order->failed || !order->open || order->open_call_count == LOCKSTEP_MAX_MODULES)
+    if (order->failed || !order->open || order->waits.open_call_count == LOCKSTEP_MAX_MODULES)
         return;
-    order->open_calls[order->open_call_count++] = call;
-    order->waits_changed = true;
+    order->waits.open_calls[order->waits.open_call_count++] = call;
+    order->waits.changed = true;
     order_advance(order);
 }
 
 void order_call_ended(struct order *order, struct call_id call)
 {
-    for (uint32_t i = 0; i < order->open_call_count; i++) {
-        if (!call_equal(&order->open_calls[i], &call))
+    for (uint32_t i = 0; i < order->waits.open_call_count; i++) {
+        if (!call_equal(&order->waits.open_calls[i], &call))
             continue;
-        order->open_calls[i] = order->open_calls[--order->open_call_count];
+        order->waits.open_calls[i] = order->waits.open_calls[--order->waits.open_call_count];
         break;
     }
-    order->waits_changed = true;
+    order->waits.changed = true;
     if (!order->failed)
         order_advance(order);
 }
@@ -369,14 +369,14 @@ void order_wait_begun(struct order *order, struct call_id call)
         wait_answer(order, &call, RELEASE_DEFERRED);
         return;
     }
-    if (order->wait_count == LOCKSTEP_MAX_WAITS) {
+    if (order->waits.count == LOCKSTEP_MAX_WAITS) {
         wait_answer(order, &call, RELEASE_WITHDRAWN);
         return;
     }
-    order->waits[order->wait_count++] = (struct order_wait){.call = call};
+    order->waits.held[order->waits.count++] = (struct order_wait){.call = call};
     if (order->options.zero_defer && waits_counting(order) >= order->options.threads)
         waits_forfeit(order);
-    order->waits_changed = true;
+    order->waits.changed = true;
     order_advance(order);
 }
 
@@ -395,15 +395,15 @@ enum order_release order_wait_ask(const struct order *order, struct call_id call
 void order_wait_ended(struct order *order, struct call_id call)
 {
     uint32_t i = 0;
-    while (i < order->wait_count &&
-           (order->waits[i].withdrawn || !call_equal(&order->waits[i].call, &call)))
+    while (i < order->waits.count &&
+           (order->waits.held[i].withdrawn || !call_equal(&order->waits.held[i].call, &call)))
         i++;
-    if (order->failed || i == order->wait_count)
+    if (order->failed || i == order->waits.count)
         return;
-    order->waits[i].withdrawn = true;
-    if (!order->alone && (order->said.wait_count > 0 || order->said_wait.step != 0))
+    order->waits.held[i].withdrawn = true;
+    if (!order->alone && (order->waits.said.wait_count > 0 || order->waits.said_wait.step != 0))
         waits_unsay(order);
-    if (order->unanswered == 0)
+    if (order->waits.unanswered == 0)
         waits_withdraw(order);
     order_advance(order);
 }
@@ -412,19 +412,19 @@ void order_queried(struct order *order, const struct down_query *query)
 {
     if (order->failed || query->step > order->step + 1)
         return; // Nobody can be there.
-    if (query->withdrawn && query->step == order->step && order->unanswered > 0 &&
-        --order->unanswered == 0)
+    if (query->withdrawn && query->step == order->step && order->waits.unanswered > 0 &&
+        --order->waits.unanswered == 0)
         waits_withdraw(order);
-    if (query->step > order->watched)
-        order->watched = query->step;
-    order->waits_changed = true;
+    if (query->step > order->waits.watched)
+        order->waits.watched = query->step;
+    order->waits.changed = true;
     order_advance(order);
 }
 
 void order_coordinator_lost(struct order *order)
 {
     order->alone = true;
-    order->unanswered = 0;
+    order->waits.unanswered = 0;
     if (!order->failed)
         waits_withdraw(order);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of waits.c that other files call.
+// Waits of the trainer's threads for calls (R9). Pure; part of the order core, see order.h.
 
 #ifndef WORKER_ORDER_WAITS_H
 #define WORKER_ORDER_WAITS_H
@@ -8,30 +8,31 @@
 #include "protos/types.h"
 #include "worker/order/order.h"
 
-// A call was begun here, and has ended; its slots were said to be ready before that. Need not be
-// said without wait_while_open.
+// A call began on this rank; a call ended, after all of its slots were reported ready. Without the
+// option wait_while_open neither needs to be reported.
 void order_call_begun(struct order *order, struct call_id call);
 void order_call_ended(struct order *order, struct call_id call);
-// A thread of the trainer waits for a call of the open step that has ended here. ORDER_RELEASE
-// answers once, at once or later.
+// A thread of the trainer waits for a call of the open step that has ended on this rank. One
+// ORDER_RELEASE answers, during this event or later.
 void order_wait_begun(struct order *order, struct call_id call);
-// The time of a wait is over. ORDER_RELEASE still answers it: at once, or, when the coordinator
-// counts on the wait, as soon as that knows better (a round trip).
+// The timeout of a wait has passed. ORDER_RELEASE still answers the wait. If the coordinator was told
+// of the wait, the answer comes after a round trip to the coordinator, else at once.
 void order_wait_ended(struct order *order, struct call_id call);
-// How a wait for the call would end if it were to end now. Pure: nothing is given up.
+// How a wait for the call would end if it ended now. Changes nothing.
 enum order_release order_wait_ask(const struct order *order, struct call_id call);
-// Positions that every rank must make before all planned slots of a call can complete. Pure.
+// The positions that every rank must make ready before all planned slots of a call can complete.
 void order_need(const struct order *order, struct call_id call, struct slot_set *needs);
+// The coordinator asked about the waits of a step.
 void order_queried(struct order *order, const struct down_query *query);
-// Its stream has ended: nothing is said of waits any more.
+// The stream of the coordinator has ended. From now on no wait is reported.
 void order_coordinator_lost(struct order *order);
-// A step begins: nobody waits.
+// A step begins, and no thread waits.
 void order_waits_reset(struct order *order);
-// The slot was given up before its call was made here: who waits for the call waits no longer.
+// A slot was given up before its call was made on this rank: waits for the call end as deferred.
 void order_waits_forfeited(struct order *order, const struct slot_id *slot);
-// Releases who need not wait any more, and says what is to be said of the others.
+// Ends the waits that are over, and reports the others if that is due.
 void order_waits_advance(struct order *order);
-// The step is settled: all that was waited for is final.
+// The step is settled: ends all waits, as final.
 void order_waits_settled(struct order *order);
 
 #endif

@@ -4,20 +4,24 @@
 
 #include "worker/support/error.h"
 
-#include "worker/session/note.h"
-
-#include "worker/session/session.h"
 #include "worker/support/handle.h"
 
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 
 static _Thread_local char error_text[LOCKSTEP_REPORT_BYTES];
-static _Thread_local struct lockstep_session *error_session; // May have been closed meanwhile.
+static _Thread_local struct lockstep_session *error_session; // It may have been closed since.
+static void (*_Atomic error_note)(struct lockstep_session *session, int status, const char *text);
 
 void error_of(struct lockstep_session *session)
 {
     error_session = session;
+}
+
+void error_note_by(void (*note)(struct lockstep_session *session, int status, const char *text))
+{
+    atomic_store_explicit(&error_note, note, memory_order_release);
 }
 
 int error_set(int status, const char *format, ...)
@@ -27,7 +31,7 @@ int error_set(int status, const char *format, ...)
     vsnprintf(error_text, sizeof(error_text), format, arguments);
     va_end(arguments);
     if (status < 0 && handle_is(HANDLE_SESSION, error_session))
-        session_note(error_session, status, error_text);
+        atomic_load_explicit(&error_note, memory_order_acquire)(error_session, status, error_text);
     return status;
 }
 

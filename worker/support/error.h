@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The status of a call and its sentence: the code is returned, the sentence waits in the calling
-// thread for lockstep_error_text(). Any thread.
+// The status of a call and its sentence. The code is returned; the sentence is kept for the calling
+// thread until lockstep_error_text() reads it. Any thread.
 
 #ifndef WORKER_SUPPORT_ERROR_H
 #define WORKER_SUPPORT_ERROR_H
@@ -13,11 +13,13 @@
 // Sets this thread's error text and returns status, so that a function can end with it.
 int error_set(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-// The session that this thread has called: its failures are noted there, for its goodbye. NULL:
-// none.
+// From now on failures of this thread's calls are noted in this session, if it is open, as the reason
+// of its goodbye. NULL: in none.
 void error_of(struct lockstep_session *session);
+// Which function notes a failure in a session. Every call in a process has the same argument.
+void error_note_by(void (*note)(struct lockstep_session *session, int status, const char *text));
 
-// What a verdict of the coordinator means for the caller.
+// The status of a call that ends because of a verdict of the coordinator.
 int error_status_of_halt(enum halt_kind kind);
 int error_status_of_refusal(enum refusal refusal);
 

@@ -246,7 +246,7 @@ static const char *tale_word(const char *words, char word[16])
 static void tale_send_plan(struct tale *tale, struct down_plan_part *part, const char *slots)
 {
     char word[16];
-    part->number = tale->order.plan_number + 1;
+    part->number = tale->order.plans.number + 1;
     part->hash = PLAN_HASH + part->number - 1;
     part->last = true;
     while ((slots = tale_word(slots, word)))
@@ -283,7 +283,7 @@ void tale_header(struct tale *tale, uint64_t step, uint64_t phase)
     order_header_received(&tale->order, &(struct step_header){.step = step,
                                                               .phase = phase,
                                                               .plan_hash = !plan ? 0 : plan->hash,
-                                                              .starts = tale->order.starts});
+                                                              .starts = tale->order.headers.starts});
 }
 
 void tale_made(struct tale *tale, const char *slots)
@@ -305,7 +305,7 @@ void tale_final(struct tale *tale, uint32_t index)
 
 void tale_close(struct tale *tale, const char *extras)
 {
-    struct close_wave result = {.plan_number = tale->order.plan_number};
+    struct close_wave result = {.plan_number = tale->order.plans.number};
     char word[16];
     while ((extras = tale_word(extras, word)))
         result.extras[result.extra_total++] = tale_call(word);

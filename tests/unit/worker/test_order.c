@@ -27,7 +27,7 @@ static struct slot_id slot(uint32_t module, uint32_t bucket)
 // A plan of `count` buckets of module 0, in parts; it closes the open learning step.
 static void plan_of_buckets(struct tale *tale, uint64_t phase, uint32_t count)
 {
-    struct down_plan_part part = {.number = tale->order.plan_number + 1,
+    struct down_plan_part part = {.number = tale->order.plans.number + 1,
                                   .phase = phase,
                                   .hash = PLAN_HASH,
                                   .closes_step = true,
@@ -263,7 +263,7 @@ static void test_starting_again_forgets_plans(void **state)
     (void)state;
     order_start_begun(&tale->order);
     assert_null(order_plan_of(&tale->order, PHASE));
-    assert_int_equal(tale->order.plan_number, 1); // They are numbered on.
+    assert_int_equal(tale->order.plans.number, 1); // They are numbered on.
     tale_started_header(tale, 2, 2); // A header of a rank that was verified earlier.
     tale_expect(tale, "");
     order_step_begun(&tale->order, 2, PHASE, tale->buckets);
@@ -408,7 +408,7 @@ static void test_the_plan_used_longest_ago_makes_room(void **state)
 {
     struct tale *tale = tale_begin(1);
     (void)state;
-    tale->order.plan_room = 2;
+    tale->order.plans.room = 2;
     tale_empty_step(tale, 1, PHASE, true);
     tale_empty_step(tale, 2, OTHER_PHASE, true);
     tale_empty_step(tale, 3, PHASE, false);

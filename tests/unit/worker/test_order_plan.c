@@ -247,7 +247,7 @@ static void test_a_plan_waits_until_all_ranks_hold_it(void **state)
     tale_plan(tale, "A B");
     tale_step(tale, 1);
     tale_newer_plan(tale, 1, "B A C");
-    assert_int_equal(tale->order.plan_number, 2);
+    assert_int_equal(tale->order.plans.number, 2);
     settle(tale, 2, 1); // The minimum: another rank does not hold it yet.
     assert_int_equal(in_force(tale), 1);
     tale_step(tale, 2);
@@ -296,7 +296,7 @@ static void test_a_learned_plan_puts_those_before_it_into_force(void **state)
     assert_int_equal(in_force(tale), 1);
     tale_plan_of(tale, OTHER_PHASE, "C");
     assert_int_equal(in_force(tale), 2);
-    assert_int_equal(tale->order.plan_in_force, 3);
+    assert_int_equal(tale->order.plans.in_force, 3);
     free(tale);
 }
 
@@ -319,7 +319,7 @@ static void test_a_plan_made_from_a_forgotten_one_is_dropped(void **state)
         order_step_ended(&tale->order);
         tale_plan(tale, "C");
         assert_int_equal(in_force(tale), 3);
-        assert_int_equal(tale->order.newer.number, 0);
+        assert_int_equal(tale->order.plans.newer.number, 0);
         free(tale);
     }
 }
@@ -343,7 +343,7 @@ static void test_a_newer_plan_is_as_old_as_its_phase(void **state)
 {
     struct tale *tale = tale_begin_with(1, &extend);
     (void)state;
-    tale->order.plan_room = 2;
+    tale->order.plans.room = 2;
     order_step_begun(&tale->order, 1, OTHER_PHASE, tale->buckets);
     order_step_ended(&tale->order);
     tale_plan_of(tale, OTHER_PHASE, "");
@@ -365,7 +365,7 @@ static void test_a_newer_plan_is_not_used_later_for_its_age(void **state)
 {
     struct tale *tale = tale_begin_with(1, &extend);
     (void)state;
-    tale->order.plan_room = 2;
+    tale->order.plans.room = 2;
     tale_plan(tale, "A");
     tale_step(tale, 1);
     settle(tale, 1, 1);

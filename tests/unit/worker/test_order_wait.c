@@ -337,8 +337,8 @@ static void test_only_so_many_calls_are_named(void **state)
     (void)state;
     tale_made(tale, "B");
     tale_wait(tale, "B");
-    assert_int_equal(tale->order.said.lack_count, LOCKSTEP_LACKS_NAMED);
-    assert_int_equal(tale->order.said.lacks.words[0], 0x1ffff);
+    assert_int_equal(tale->order.waits.said.lack_count, LOCKSTEP_LACKS_NAMED);
+    assert_int_equal(tale->order.waits.said.lacks.words[0], 0x1ffff);
     free(tale);
 }
 
@@ -726,7 +726,7 @@ static void test_a_call_of_the_step_before_is_not_open(void **state)
     struct tale *tale = settled_after_a_report(&allowed, false);
     (void)state;
     tale_made(tale, "B");
-    assert_int_equal(tale->order.open_call_count, 0);
+    assert_int_equal(tale->order.waits.open_call_count, 0);
     tale_wait(tale, "B");
     tale_expect(tale, "launch 1; blocked B0 needs 1 lacks 0=A0; ");
     free(tale);
