@@ -44,7 +44,8 @@ FAKE_CUDA := $(BUILD)/tests/fake_gpu/libcuda-fake.so
 FAKE_NCCL := $(BUILD)/tests/fake_gpu/libnccl-fake.so
 FAKE_SETTINGS_O := $(BUILD)/obj/tests/fake_gpu/settings.o
 FAKE_NCCL_O := $(call objects,tests/fake_gpu/nccl*.c)
-FAKE_CUDA_O := $(filter-out $(FAKE_NCCL_O),$(call objects,tests/fake_gpu/*.c))
+FAKE_CUDA_O := $(filter-out $(FAKE_NCCL_O),$(call objects,tests/fake_gpu/*.c)) \
+    $(BUILD)/obj/tests/support/device_reference.o
 fake_library = $(LINK) -shared -o $@ -Wl,-soname,$(@F) -Wl,-z,nodelete -Wl,--exclude-libs,ALL \
     -Wl,--start-group $(filter %.o %.a,$^) -Wl,--end-group $(filter %.so,$^) -ldl -lpthread -lm
 

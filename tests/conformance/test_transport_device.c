@@ -10,6 +10,7 @@
 #include "worker/transport/reserve.h"
 
 #include "worker/device/device.h"
+#include "worker/device/open.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

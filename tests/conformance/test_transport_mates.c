@@ -11,7 +11,7 @@
 #include "worker/link/link.h"
 #include "worker/link/loopback.h"
 #include "worker/link/unix.h"
-#include "worker/memory/region.h"
+#include "worker/memory/regions.h"
 #include "worker/transport/headers.h"
 #include "worker/transport/idle.h"
 #include "worker/transport/lifecycle.h"

@@ -323,11 +323,11 @@ static void counter_open(struct counter *counter, const struct stage_variant *va
     char error[256] = "";
     stage_open(stage, variant);
     if (variant->mates)
-        counter->listener = listener_open_unix(error, sizeof(error));
+        counter->listener = unix_listener_open(error, sizeof(error));
     else if (variant->kind == TRANSPORT_TCP)
-        counter->listener = listener_open_tcp("127.0.0.1", 0, 0, error, sizeof(error));
+        counter->listener = tcp_listener_open("127.0.0.1", 0, 0, error, sizeof(error));
     else
-        counter->listener = listener_open_loopback(variant->torn_bytes, error, sizeof(error));
+        counter->listener = loopback_listener_open(variant->torn_bytes, error, sizeof(error));
     assert_non_null(counter->listener);
     stage->world.rank = 1;
     stage->plays = 0;

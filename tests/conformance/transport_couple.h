@@ -7,7 +7,7 @@
 #ifndef TESTS_TRANSPORT_COUPLE_H
 #define TESTS_TRANSPORT_COUPLE_H
 
-#include "worker/memory/region.h"
+#include "worker/memory/regions.h"
 #include "worker/transport/host/board.h"
 #include "worker/transport/transport.h"
 

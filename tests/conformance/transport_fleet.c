@@ -10,6 +10,7 @@
 #include "protos/topology.h"
 #include "tests/support/bounds.h"
 #include "worker/device/device.h"
+#include "worker/device/open.h"
 #include "worker/kernels/kernels.h"
 
 #include <stdio.h>

@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "protos/topology.h"
 #include "worker/kernels/kernels.h"
-#include "worker/memory/region.h"
+#include "worker/memory/regions.h"
 #include "worker/memory/units.h"
 #include "worker/transport/ring/schedule.h"
 

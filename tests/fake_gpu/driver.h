@@ -11,8 +11,8 @@
 #include "base/thread.h"
 #include "tests/fake_gpu/fake_gpu.h"
 #include "tests/fake_gpu/settings.h"
+#include "tests/support/device_reference.h"
 #include "worker/device/cuda.h"
-#include "worker/device/reference.h"
 
 #include <setjmp.h>
 

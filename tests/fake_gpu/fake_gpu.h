@@ -5,8 +5,9 @@
 // for tests that want to look inside or to change the weather: what they find with dlsym in the
 // libraries, which the code under test loads through LOCKSTEP_CUDA_LIBRARY and
 // LOCKSTEP_NCCL_LIBRARY. It is not a GPU: times mean nothing, kernels are C functions known by name
-// (worker/device/reference.h and the three below), and only what Lockstep calls is there. Where the
-// real libraries leave something open the fakes do the worse, and what they forbid is refused.
+// (tests/support/device_reference.h and the three below), and only what Lockstep calls is there.
+// Where the real libraries leave something open the fakes do the worse, and what they forbid is
+// refused.
 //
 // Variables, read when a library is loaded and by fake_gpu_reload, with what holds without them.
 //

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // libcuda-fake.so: modules and kernels. Every image is taken, also one that holds nothing, because
-// no code of it runs: functions are found by name among the references of worker/device/reference.h
-// and a few that tests use as a trainer's work. Grids and blocks are checked for being possible,
-// and otherwise mean nothing.
+// no code of it runs: functions are found by name among the references of
+// tests/support/device_reference.h and a few that tests use as a trainer's work. Grids and blocks
+// are checked for being possible, and otherwise mean nothing.
 #include "tests/fake_gpu/driver.h"
 
 #include <string.h>

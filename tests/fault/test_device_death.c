@@ -14,6 +14,7 @@
 #include "tests/support/fake_gpu.h"
 #include "worker/device/cuda.h"
 #include "worker/device/device.h"
+#include "worker/device/open.h"
 #include "worker/kernels/kernels.h"
 #include "worker/transport/lifecycle.h"
 #include "worker/transport/transport.h"

@@ -9,7 +9,7 @@
 #include "protos/topology.h"
 #include "tests/support/bounds.h"
 #include "worker/kernels/kernels.h"
-#include "worker/memory/region.h"
+#include "worker/memory/regions.h"
 #include "worker/transport/lifecycle.h"
 #include "worker/transport/transport.h"
 

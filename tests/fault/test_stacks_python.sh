@@ -30,7 +30,7 @@ cat >"$work/probe.c" <<'END'
 #include <time.h>
 #include <unistd.h>
 
-static struct thread_callers callers;
+static struct callers callers;
 static struct thread thread;
 
 // The library notes an error in its session, and there is none here.
@@ -95,14 +95,14 @@ __attribute__((visibility("default"))) void probe_start(unsigned count)
 {
     struct stacks *stacks;
     captures = count;
-    threads_note(&callers);
+    callers_note(&callers);
     if (stacks_open(&stacks) == 0)
         thread_start(&thread, "lockstep-watch", probe_watch, stacks);
 }
 
 __attribute__((visibility("default"))) int probe_done(void)
 {
-    threads_note(&callers);
+    callers_note(&callers);
     atomic_store(&there, true);
     return atomic_load(&done);
 }
@@ -116,7 +116,7 @@ __attribute__((noinline)) static void holds_the_lock(void)
 
 __attribute__((visibility("default"))) int probe_hold(void)
 {
-    threads_note(&callers);
+    callers_note(&callers);
     holds_the_lock();
     return 1;
 }

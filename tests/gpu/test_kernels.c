@@ -6,7 +6,7 @@
 
 #include "tests/gpu/gpu.h"
 #include "tests/support/device_case.h"
-#include "worker/device/reference.h"
+#include "tests/support/device_reference.h"
 #include "worker/kernels/kernels.h"
 #include "worker/memory/units.h"
 #include "worker/transport/device/table.h"

@@ -8,6 +8,7 @@
 #include "worker/device/device.h"
 #include "worker/device/image.h"
 #include "worker/device/nccl.h"
+#include "worker/device/open.h"
 #include "worker/support/error.h"
 
 #include "base/text.h"

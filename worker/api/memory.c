@@ -3,8 +3,8 @@
 // Memory that the library gives: blocks for any tensor, and gradients in the order in which they
 // travel; and where a parameter's memory is. Nothing here happens inside a step. Trainer's thread.
 //
-// What is given lies in regions (worker/memory/region.h), small blocks several in one
-// (worker/memory/arena.h), where ranks may share memory and the kernel has such pages, else in
+// What is given lies in regions (worker/memory/regions.h), small blocks several in one
+// (worker/memory/arenas.h), where ranks may share memory and the kernel has such pages, else in
 // private ones. Nobody needs to know which: regions_find says it where it matters.
 
 #include "worker/api/memory.h"

@@ -23,6 +23,7 @@
 #include "base/text.h"
 #include "base/tls_files.h"
 #include "worker/device/device.h"
+#include "worker/device/open.h"
 #include "worker/link/own_address.h"
 #include "worker/session/headroom.h"
 #include "worker/session/module/device_events.h"
@@ -221,11 +222,11 @@ static void open_hello(const struct lockstep_session *session, struct up_message
     text_copy(hello->host, sizeof(hello->host), config->host);
     text_copy(hello->host_id, sizeof(hello->host_id), config->host_id);
     text_copy(hello->address, sizeof(hello->address), session->address);
-    hello->world_min = config->world_min;
-    hello->world_max = config->world_max;
-    hello->window_ms = config->world_window_ms;
-    hello->has_rank_hint = config->has_rank_hint;
-    hello->rank_hint = config->rank_hint;
+    hello->world_min = config->world.min;
+    hello->world_max = config->world.max;
+    hello->window_ms = config->world.window_ms;
+    hello->has_rank_hint = config->world.has_rank_hint;
+    hello->rank_hint = config->world.rank_hint;
     hello->open_timeout_ms = config->open_timeout_ms;
     hello->on_failure = FAILURE_ERROR;
     open_name_device(session, hello);

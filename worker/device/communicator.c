@@ -272,7 +272,7 @@ void communicator_register(struct communicator *communicator, uint64_t memory, s
 // ---- ending -------------------------------------------------------------------------------------
 
 // What the ending thread and the driver share. The last of the two frees it.
-struct ending {
+struct communicator_end {
     // set before the thread starts, then its own
     struct communicator *communicator;
     bool in_order;
@@ -294,7 +294,7 @@ static void ending_pause(void)
 }
 
 // Whether the communicator is at its end in order. It asks all ranks, so one may be waited for.
-static bool ending_finalize(const struct ending *ending)
+static bool ending_finalize(const struct communicator_end *ending)
 {
     const struct communicator *communicator = ending->communicator;
     int result = communicator->nccl->comm_finalize(communicator->comm);
@@ -306,7 +306,7 @@ static bool ending_finalize(const struct ending *ending)
     return result == NCCL_OK;
 }
 
-static void ending_free_communicator(const struct ending *ending)
+static void ending_free_communicator(const struct communicator_end *ending)
 {
     struct communicator *communicator = ending->communicator;
     const struct nccl *nccl = communicator->nccl;
@@ -319,7 +319,7 @@ static void ending_free_communicator(const struct ending *ending)
     free(communicator);
 }
 
-static void ending_free(struct ending *ending)
+static void ending_free(struct communicator_end *ending)
 {
     cond_fini(&ending->cond);
     mutex_fini(&ending->mutex);
@@ -328,7 +328,7 @@ static void ending_free(struct ending *ending)
 
 static void ending_run(void *argument)
 {
-    struct ending *ending = argument;
+    struct communicator_end *ending = argument;
     device_enter(ending->communicator->device);
     mutex_lock(&ending->mutex);
     ending->begun = true;
@@ -344,7 +344,7 @@ static void ending_run(void *argument)
         ending_free(ending);
 }
 
-static bool ending_wait(struct ending *ending)
+static bool ending_wait(struct communicator_end *ending)
 {
     mutex_lock(&ending->mutex);
     while (!ending->begun)
@@ -361,7 +361,7 @@ static bool ending_wait(struct ending *ending)
 
 bool communicator_end(struct communicator *communicator, bool in_order, uint64_t most_ms)
 {
-    struct ending *ending = calloc(1, sizeof(*ending));
+    struct communicator_end *ending = calloc(1, sizeof(*ending));
     if (!ending)
         return false;
     ending->communicator = communicator;

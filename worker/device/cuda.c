@@ -5,6 +5,7 @@
 
 #include "worker/device/cuda.h"
 
+#include "base/text.h"
 #include "worker/support/foreign.h"
 
 static struct cuda table;
@@ -100,4 +101,14 @@ const struct cuda *cuda_present(char *error, size_t error_bytes)
 const char *cuda_path(void)
 {
     return foreign_path(&library);
+}
+
+void cuda_describe(const struct cuda *cuda, int result, const char *call, char *out, size_t bytes)
+{
+    const char *reason = NULL;
+    struct text text;
+    if (cuda->get_error_string(result, &reason) != CUDA_OK || !reason)
+        reason = "unknown error";
+    text_init(&text, out, bytes);
+    text_append(&text, "%s: %s (%d)", call, reason, result);
 }

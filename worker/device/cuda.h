@@ -165,6 +165,9 @@ const struct cuda *cuda_load(char *error, size_t error_bytes);
 // The same without loading anything: NULL when this process has not loaded the library.
 const struct cuda *cuda_present(char *error, size_t error_bytes);
 
+// Writes what went wrong into out: "cuLaunchKernel: the launch timed out (702)".
+void cuda_describe(const struct cuda *cuda, int result, const char *call, char *out, size_t bytes);
+
 // The file that the functions came from; "" when it is not known. After one of the two succeeded.
 const char *cuda_path(void);
 

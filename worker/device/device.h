@@ -43,11 +43,6 @@ struct device_facts {
 
 // ---- life ---------------------------------------------------------------------------------------
 
-// The device that `choice` means: "none"; "auto": that of the CUDA context which is current on the
-// calling thread, if libcuda is in the process already, else none; "cuda:N": that one's primary
-// context. Any thread. Blocks for the driver. 0, with *device NULL when it means none; -1 with a
-// sentence in error; or -2 without memory.
-int device_open(const char *choice, struct device **device, char *error, size_t error_bytes);
 // Any thread, when nobody uses it. What a hung device still holds is left to the process's end.
 void device_close(struct device *device);
 const struct device_facts *device_facts(const struct device *device); // Any thread, constant.
@@ -119,11 +114,6 @@ struct device_block {
     uint64_t address; // As the device sees it.
     uint8_t *host; // MEMORY_PINNED only.
 };
-
-// Each free block of scratch that is large enough for a bucket.
-void device_visit_rows(const struct device *device,
-                       void (*visit)(void *context, const struct device_block *block),
-                       void *context);
 
 int device_wait(struct device *device, enum device_stream stream, void *event);
 int device_record(struct device *device, enum device_stream stream, void *event);

@@ -2,8 +2,9 @@
 //
 // What the host and the kernels of a device (worker/device/kernels.cu) have to agree upon: names,
 // the parameters of each kernel, and how a row of elements is cut among warps. Plain C11 that is
-// C++ as well, without anything of CUDA: the host, the references (worker/device/reference.h) and
-// the kernels include it. Pure: it is no code, and starts nothing.
+// C++ as well, without anything of CUDA: the host, the references
+// (tests/support/device_reference.h) and the kernels include it. Pure: it is no code, and starts
+// nothing.
 //
 // Words. The *row* is a collective's elements laid end to end, without gaps. A *piece* is a run of
 // the row that lies in one place of user memory and in one unit. *Packed* is the row in one place,
@@ -52,8 +53,8 @@ static inline uint64_t device_tiles(uint64_t elements)
     return (elements + DEVICE_TILE_ELEMENTS - 1) / DEVICE_TILE_ELEMENTS;
 }
 
-// Element types by the numbers of enum dtype (protos/types.h), which C++ need not read; the
-// reference asserts that they are equal. Bytes that are only moved are named by their width.
+// Element types by the numbers of enum dtype (protos/types.h), which C++ need not read; open.c
+// asserts that they are equal. Bytes that are only moved are named by their width.
 enum device_dtype {
     DEVICE_FLOAT32 = 1,
     DEVICE_FLOAT64 = 2,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of memory.c that other files call.
+// The memory that transfers of a device go through. The driver's thread, between device_enter and
+// device_leave, but for device_reserve.
 
 #ifndef WORKER_DEVICE_MEMORY_H
 #define WORKER_DEVICE_MEMORY_H
@@ -9,8 +10,6 @@
 
 #include <stddef.h>
 #include <stdint.h>
-
-struct device;
 
 // Makes so many blocks of so many bytes, beside those that there are. May synchronize with the
 // device. 0 or -1.
@@ -22,7 +21,11 @@ struct device_block *device_find(struct device *device, enum device_memory kind,
 struct device_block *device_take(struct device *device, enum device_memory kind, size_t bytes);
 void device_give(struct device *device, struct device_block *block);
 uint64_t device_allocations(const struct device *device); // Blocks made so far.
-// memory.c: gives all free blocks back to the driver.
+// Each free block of scratch that is large enough for a bucket.
+void device_visit_rows(const struct device *device,
+                       void (*visit)(void *context, const struct device_block *block),
+                       void *context);
+// Gives all free blocks back to the driver.
 void device_memory_fini(struct device *device);
 
 #endif

@@ -58,7 +58,7 @@ void tune_agreed(struct lockstep_session *session, const struct tuning *tuning)
               " algorithm=%s placed_by=%s",
               session->generation.number, session->rank, session->world_size, tuning->latency_ns,
               tuning->bytes_per_s, tuning->shares, tuning->doubling_bytes, tuning->halving_bytes,
-              tuning_name(tuning->wish), session->config.placed_by);
+              tuning_name(tuning->wish), session->config.world.placed_by);
 }
 
 // What was loaded counts from the first lockstep_start on: it has compared the files.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of combine.c that other files call.
+// Many sources, weights and one division in one pass over memory. Pure; any thread.
 
 #ifndef WORKER_KERNELS_COMBINE_H
 #define WORKER_KERNELS_COMBINE_H
@@ -12,8 +12,8 @@ struct kernel_combination;
 struct kernel_table;
 
 // out = ((sources[0] op sources[1]) op ...), in this order, divided by total: the bits of the
-// functions above one after the other, but that 16-bit floats are rounded once, at the end. Sums
-// and ORs skip a source that is NULL or has weight 0, and begin with the first of the others;
+// functions of kernels.h one after the other, but that 16-bit floats are rounded once, at the end.
+// Sums and ORs skip a source that is NULL or has weight 0, and begin with the first of the others;
 // without any they are +0. Minima and maxima meet a zero instead. Only final values are stored,
 // each in one piece, so out and also may be memory in which every element has to be intact or
 // final. out may be one of the sources, and also another one; no other overlap.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a dtype is, and which table of loops this machine runs. The loops themselves are in
-// loops.h. Any thread.
+// Which table of loops this machine runs. The loops themselves are in loops.h. Any thread.
 
 #include "worker/kernels/kernels.h"
 
@@ -15,46 +14,6 @@
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 #endif
-
-struct dtype_fact {
-    const char *name;
-    size_t size; // Bytes of one element.
-    bool is_float;
-};
-
-static const struct dtype_fact dtype_facts[KERNEL_DTYPES] = {
-    [DTYPE_NONE] = {"none", 0, false},        [DTYPE_FLOAT32] = {"float32", 4, true},
-    [DTYPE_FLOAT64] = {"float64", 8, true},   [DTYPE_INT32] = {"int32", 4, false},
-    [DTYPE_INT64] = {"int64", 8, false},      [DTYPE_FLOAT16] = {"float16", 2, true},
-    [DTYPE_BFLOAT16] = {"bfloat16", 2, true}, [DTYPE_UINT8] = {"uint8", 1, false},
-};
-
-// Of a number that may have come from anywhere.
-static const struct dtype_fact *dtype_fact(enum dtype dtype)
-{
-    static const struct dtype_fact unknown = {"unknown", 0, false};
-    return (unsigned)dtype < KERNEL_DTYPES ? &dtype_facts[dtype] : &unknown;
-}
-
-size_t dtype_size(enum dtype dtype)
-{
-    return dtype_fact(dtype)->size;
-}
-
-const char *dtype_name(enum dtype dtype)
-{
-    return dtype_fact(dtype)->name;
-}
-
-bool dtype_is_float(enum dtype dtype)
-{
-    return dtype_fact(dtype)->is_float;
-}
-
-bool dtype_is_small(enum dtype dtype)
-{
-    return dtype_is_float(dtype) && dtype_size(dtype) == 2;
-}
 
 const struct kernel_table *kernel_level(unsigned level)
 {

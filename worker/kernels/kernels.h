@@ -16,6 +16,7 @@
 struct kernel_table;
 
 #include "protos/types.h"
+#include "worker/kernels/dtype.h"
 
 #include <fenv.h>
 #include <stddef.h>
@@ -24,10 +25,6 @@ struct kernel_table;
 #define KERNELS_POWER_MIN (-126)
 #define KERNELS_POWER_MAX 127
 
-size_t dtype_size(enum dtype dtype); // Bytes of one element; 0: unknown.
-const char *dtype_name(enum dtype dtype); // "float32"; "unknown" of no dtype.
-bool dtype_is_float(enum dtype dtype);
-bool dtype_is_small(enum dtype dtype); // A float of 16 bits.
 // Whether collectives of this build reduce this dtype with this op; false for no dtype or op. The
 // functions below want a pair that exists (a mean or a weight: of floats; OR: of integers): that is
 // the caller's to check.

@@ -2,7 +2,7 @@
 //
 // The levels of instruction set that the kernels are compiled for, each as one table of loops.
 // kernels.c chooses among them once for a process and dtype; tests run all that the machine has.
-// Constant after its link; any thread.
+// Pure: constant after its link; any thread.
 //
 // Tables of pointers and not ifuncs: the resolver of an ifunc runs before a sanitizer is ready and
 // before its library is relocated, and clang 14 and gcc 12 do not agree on target_clones.

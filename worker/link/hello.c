@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Proofs of membership; see hello.h. Pure, any thread.
+// Proofs of membership; see hello.h. Keeps no state; any thread.
 
 #include "worker/link/hello.h"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How two ranks prove to each other that they are members of one generation, on every connection,
-// before anything else is said. Pure functions of what both sides know; who says what when is in
-// worker/transport/form.c.
+// before anything else is said. A proof follows from what both sides know. worker/transport/form.c
+// says who sends what when.
 //
 //   acceptor  -> connector   CHALLENGE  its nonce
 //   connector -> acceptor    HELLO      who it is, whom it means, its nonce, its proof

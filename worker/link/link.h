@@ -42,7 +42,7 @@ struct link_note {
 
 enum link_note_kind {
     LINK_NOTE_BOARD = 1, // The memory of the host's collectives: worker/transport/host/host.c.
-    LINK_NOTE_REGION = 2, // Memory of gradients: worker/memory/region.h.
+    LINK_NOTE_REGION = 2, // Memory of gradients: worker/memory/regions.h.
 };
 
 // Each function but readable and close sets errno when it returns -1.

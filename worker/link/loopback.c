@@ -422,7 +422,7 @@ static const struct listener_ops loopback_listener_ops = {
     .close = loopback_listener_close,
 };
 
-struct listener *listener_open_loopback(uint32_t torn_bytes, char *error, size_t error_bytes)
+struct listener *loopback_listener_open(uint32_t torn_bytes, char *error, size_t error_bytes)
 {
     struct text text;
     struct loopback_listener *listener = calloc(1, sizeof(*listener));

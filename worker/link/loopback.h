@@ -12,7 +12,7 @@ struct link;
 struct listener;
 
 // torn_bytes: at most so many bytes a read and a write, on the links accepted; 0: no bound.
-struct listener *listener_open_loopback(uint32_t torn_bytes, char *error, size_t error_bytes);
+struct listener *loopback_listener_open(uint32_t torn_bytes, char *error, size_t error_bytes);
 struct link *link_connect_loopback(const char *number, uint32_t torn_bytes, char *error,
                                    size_t error_bytes);
 

@@ -34,399 +34,22 @@
 
 #include "worker/link/shm.h"
 
-#include "base/file_limit.h"
+#include "worker/link/shm_memory.h"
+#include "worker/link/shm_socket.h"
 
-#include "worker/link/shm_ring.h"
-
-#include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#ifndef MFD_NOEXEC_SEAL
-#define MFD_NOEXEC_SEAL 0x0008U
-#endif
-
-#define SHM_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
-#define SHM_PLAIN_VECTORS 8
-#define SHM_MESSAGE_DESCRIPTORS 4 // Room for more than one, to find them out.
-
-struct shm_note {
-    struct link_note note;
-    int fd;
-};
-
-struct shm_link {
-    struct link link;
-    // set when made, then constant
-    bool maker; // This side connected and made the memory.
-    // the owner's
-    bool trusted; // The peer has proven membership.
-    bool ready; // Both sides have the memory, as far as this one knows.
-    bool full; // The last send found no room, and no room was seen since.
-    bool shut; // No more is sent.
-    bool gone; // The socket has ended.
-    bool asleep; // As last said in memory; the peer may have cleared that by now.
-    int error; // The link is broken for good. 0: it is not.
-    int memory_fd; // The maker's, until it is passed; -1.
-    struct shm_memory *memory; // NULL: not there yet.
-    struct shm_writer writer;
-    struct shm_reader reader;
-    uint32_t plain_out; // Bytes that go over the socket still.
-    uint32_t plain_in; // Bytes that come over the socket still.
-    uint32_t plain_first; // Those that have come and were not received.
-    uint32_t plain_end;
-    uint8_t plain[LINK_PLAIN_BYTES];
-    uint64_t passed; // Descriptors passed to the peer so far.
-    uint64_t taken; // Descriptors of the peer that were taken.
-    uint64_t announced; // Of those that the peer has passed, as last noticed.
-    uint32_t note_first; // In notes, a ring.
-    uint32_t note_count;
-    struct shm_note notes[SHM_NOTES];
-};
-
-static struct shm_link *shm_of(struct link *link)
-{
-    return (struct shm_link *)(void *)link;
-}
-
-static ssize_t shm_fail(struct shm_link *shm, int number)
-{
-    if (shm->error == 0)
-        shm->error = number;
-    errno = number;
-    return -1;
-}
-
-static struct shm_side *shm_own_side(const struct shm_link *shm)
-{
-    return &shm->memory->sides[shm->maker ? 0 : 1];
-}
-
-static struct shm_side *shm_peer_side(const struct shm_link *shm)
-{
-    return &shm->memory->sides[shm->maker ? 1 : 0];
-}
-
-// ---- memory -------------------------------------------------------------------------------------
-
-static int shm_memfd(void)
-{
-    const unsigned int flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
-    const int fd = memfd_create("lockstep-link", flags | MFD_NOEXEC_SEAL);
-    if (fd >= 0 || errno != EINVAL)
-        return fd;
-    return memfd_create("lockstep-link", flags); // An older kernel.
-}
-
-// A page that is missing later is a bus error; so all of them are taken now.
-static int shm_fill(int fd)
-{
-    struct file_limit limit;
-    int status = 0;
-    file_limit_begin(&limit);
-    do
-        status = fallocate(fd, 0, 0, sizeof(struct shm_memory));
-    while (status < 0 && errno == EINTR);
-    file_limit_end(&limit);
-    return status < 0 ? -1 : fcntl(fd, F_ADD_SEALS, SHM_SEALS);
-}
-
-static struct shm_memory *shm_map(int fd)
-{
-    void *memory = mmap(NULL, sizeof(struct shm_memory), PROT_READ | PROT_WRITE,
-                        MAP_SHARED | MAP_POPULATE, fd, 0);
-    if (memory == MAP_FAILED)
-        return NULL;
-    // A forked child has no use for it, and must not keep it.
-    (void)madvise(memory, sizeof(struct shm_memory), MADV_DONTFORK);
-    return memory;
-}
-
-int shm_memory_make(struct shm_memory **memory)
-{
-    const int fd = shm_memfd();
-    if (fd < 0)
-        return -1;
-    *memory = shm_fill(fd) < 0 ? NULL : shm_map(fd);
-    if (*memory)
-        return fd;
-    const int number = errno;
-    (void)close(fd);
-    errno = number;
-    return -1;
-}
-
-void shm_memory_unmap(struct shm_memory *memory)
-{
-    if (memory)
-        (void)munmap(memory, sizeof(*memory));
-}
-
-// Whether a descriptor of the peer is memory of the right size that cannot change its size any
-// more, all of it there.
-static bool shm_memory_sound(int fd)
-{
-    struct stat status;
-    const int seals = fcntl(fd, F_GET_SEALS);
-    if (seals < 0 || (seals & SHM_SEALS) != SHM_SEALS || fstat(fd, &status) < 0)
-        return false;
-    return status.st_size == (off_t)sizeof(struct shm_memory) &&
-           (uint64_t)status.st_blocks * 512 >= sizeof(struct shm_memory);
-}
-
-static void shm_attach(struct shm_link *shm)
-{
-    const int own = shm->maker ? 0 : 1;
-    shm_writer_init(&shm->writer, shm->memory, own);
-    shm_reader_init(&shm->reader, shm->memory, 1 - own);
-    shm->ready = true;
-    shm->full = true; // There is room that was not there before: pending says so.
-}
-
-// The peer has passed the memory of the link. The descriptor is not kept.
-static void shm_accept_memory(struct shm_link *shm, int fd)
-{
-    if (shm->maker || shm->memory || !shm_memory_sound(fd)) {
-        (void)shm_fail(shm, EPROTO);
-    } else {
-        shm->memory = shm_map(fd);
-        if (shm->memory)
-            shm_attach(shm);
-        else
-            (void)shm_fail(shm, errno);
-    }
-    (void)close(fd);
-}
-
-// ---- the socket: sending ------------------------------------------------------------------------
-
-static ssize_t shm_socket_send(int to, const struct iovec *iov, int count, int fd)
-{
-    union {
-        struct cmsghdr align;
-        uint8_t bytes[CMSG_SPACE(sizeof(int))];
-    } control = {.bytes = {0}};
-    struct msghdr message = {.msg_iov = (struct iovec *)(uintptr_t)iov,
-                             .msg_iovlen = (size_t)count};
-    if (fd >= 0) {
-        message.msg_control = control.bytes;
-        message.msg_controllen = sizeof(control.bytes);
-        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-        header->cmsg_level = SOL_SOCKET;
-        header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(header), &fd, sizeof(fd));
-    }
-    ssize_t sent = 0;
-    do
-        sent = sendmsg(to, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-    while (sent < 0 && errno == EINTR);
-    // Too many descriptors are under way in all: some will arrive.
-    if (sent < 0 && errno == ETOOMANYREFS)
-        errno = EAGAIN;
-    return sent;
-}
-
-static int shm_say(struct shm_link *shm, enum shm_message_kind kind, const struct link_note *note,
-                   int fd)
-{
-    struct shm_message message = {.kind = kind};
-    if (note)
-        message.note = *note;
-    const struct iovec vector = {.iov_base = &message, .iov_len = sizeof(message)};
-    return shm_socket_send(shm->link.fd, &vector, 1, fd) < 0 ? -1 : 0;
-}
-
-// Something in memory is new. Rings the bell for a peer that sleeps.
-static void shm_tell(struct shm_link *shm)
-{
-    struct shm_side *peer = shm_peer_side(shm);
-    if (atomic_exchange_explicit(&peer->asleep, SHM_AWAKE, memory_order_acq_rel) != SHM_AWAKE)
-        (void)shm_say(shm, SHM_BELL, NULL, -1);
-}
-
-// The maker passes the memory, when the peer has proven membership.
-static void shm_hand_over(struct shm_link *shm)
-{
-    if (shm->ready || shm->error != 0)
-        return;
-    if (shm_say(shm, SHM_MEMORY, NULL, shm->memory_fd) < 0) {
-        if (errno != EAGAIN)
-            (void)shm_fail(shm, errno);
-        return;
-    }
-    (void)close(shm->memory_fd);
-    shm->memory_fd = -1;
-    shm_attach(shm);
-}
-
-static ssize_t shm_send_plain(struct shm_link *shm, const struct iovec *iov, int count)
-{
-    struct iovec vectors[SHM_PLAIN_VECTORS];
-    int used = 0;
-    size_t left = shm->plain_out;
-    for (int i = 0; i < count && left > 0 && used < SHM_PLAIN_VECTORS; i++) {
-        const size_t part = iov[i].iov_len < left ? iov[i].iov_len : left;
-        if (part == 0)
-            continue;
-        vectors[used++] = (struct iovec){.iov_base = iov[i].iov_base, .iov_len = part};
-        left -= part;
-    }
-    assert(used > 0); // An empty message would look like an end.
-    const ssize_t sent = shm_socket_send(shm->link.fd, vectors, used, -1);
-    if (sent > 0)
-        shm->plain_out -= (uint32_t)sent;
-    return sent;
-}
-
-// ---- the socket: receiving ----------------------------------------------------------------------
-
-// Descriptors in a message, closed but for the first, which is in *fd. Returns their number.
-static size_t shm_descriptors(struct msghdr *message, int *fd)
-{
-    size_t count = 0;
-    *fd = -1;
-    for (struct cmsghdr *header = CMSG_FIRSTHDR(message); header;
-         header = CMSG_NXTHDR(message, header)) {
-        if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
-            continue;
-        const size_t bytes = header->cmsg_len - CMSG_LEN(0);
-        for (size_t at = 0; at + sizeof(int) <= bytes; at += sizeof(int), count++) {
-            int passed = -1;
-            memcpy(&passed, CMSG_DATA(header) + at, sizeof(passed));
-            if (count == 0)
-                *fd = passed;
-            else
-                (void)close(passed);
-        }
-    }
-    return count;
-}
-
-// Bytes of one message; 0: the end; -1: EAGAIN, or the link is broken now. With control == NULL the
-// kernel drops descriptors, and having sent some breaks the link.
-static ssize_t shm_socket_receive(struct shm_link *shm, void *bytes, size_t size, void *control,
-                                  size_t control_bytes, struct msghdr *message)
-{
-    struct iovec vector = {.iov_base = bytes, .iov_len = size};
-    ssize_t received = 0;
-    do {
-        *message = (struct msghdr){.msg_iov = &vector,
-                                   .msg_iovlen = 1,
-                                   .msg_control = control,
-                                   .msg_controllen = control_bytes};
-        received = recvmsg(shm->link.fd, message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-        // It closed with messages of ours unread; its own may still be here.
-    } while (received < 0 && (errno == EINTR || errno == ECONNRESET));
-    message->msg_iov = NULL;
-    if (received == 0)
-        shm->gone = true;
-    else if (received < 0 && errno != EAGAIN)
-        (void)shm_fail(shm, errno);
-    return received;
-}
-
-static void shm_queue_note(struct shm_link *shm, const struct link_note *note, int fd)
-{
-    if (!shm->ready || shm->note_count == SHM_NOTES) {
-        (void)close(fd);
-        (void)shm_fail(shm, EPROTO);
-        return;
-    }
-    shm->notes[(shm->note_first + shm->note_count++) % SHM_NOTES] =
-        (struct shm_note){.note = *note, .fd = fd};
-}
-
-// Takes one message from the socket. False: there is none, or no more to come.
-static bool shm_hear(struct shm_link *shm)
-{
-    union {
-        struct cmsghdr align;
-        uint8_t bytes[CMSG_SPACE(SHM_MESSAGE_DESCRIPTORS * sizeof(int))];
-    } control;
-    struct shm_message message;
-    struct msghdr header;
-    int fd = -1;
-    const ssize_t received = shm_socket_receive(shm, &message, sizeof(message), control.bytes,
-                                                sizeof(control.bytes), &header);
-    if (received <= 0)
-        return false;
-    const size_t count = shm_descriptors(&header, &fd);
-    const bool whole =
-        received == sizeof(message) && (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
-    if (whole && count == 0 && message.kind == SHM_BELL)
-        return true;
-    if (whole && count == 1 && message.kind == SHM_MEMORY) {
-        shm_accept_memory(shm, fd);
-        return shm->error == 0;
-    }
-    if (whole && count == 1 && message.kind == SHM_DESCRIPTOR) {
-        shm_queue_note(shm, &message.note, fd);
-        return shm->error == 0;
-    }
-    if (fd >= 0)
-        (void)close(fd);
-    (void)shm_fail(shm, EPROTO);
-    return false;
-}
-
-static void shm_drain(struct shm_link *shm)
-{
-    if (!shm->trusted || shm->plain_in > 0)
-        return;
-    while (!shm->gone && shm->error == 0 && shm_hear(shm))
-        continue;
-}
-
 // ---- receiving ----------------------------------------------------------------------------------
-
-static ssize_t shm_give_plain(struct shm_link *shm, const struct iovec *iov, int count)
-{
-    size_t done = 0;
-    for (int i = 0; i < count && shm->plain_first < shm->plain_end; i++) {
-        const size_t left = shm->plain_end - shm->plain_first;
-        const size_t part = iov[i].iov_len < left ? iov[i].iov_len : left;
-        if (part == 0)
-            continue;
-        memcpy(iov[i].iov_base, shm->plain + shm->plain_first, part);
-        shm->plain_first += (uint32_t)part;
-        done += part;
-    }
-    return (ssize_t)done;
-}
-
-// The proofs, and before the peer has proven membership nothing behind them.
-static ssize_t shm_receive_plain(struct shm_link *shm, const struct iovec *iov, int count)
-{
-    uint8_t none = 0;
-    struct msghdr header;
-    if (shm->plain_first < shm->plain_end)
-        return shm_give_plain(shm, iov, count);
-    const bool more = shm->plain_in > 0;
-    const ssize_t received = shm_socket_receive(shm, more ? shm->plain : &none,
-                                                more ? shm->plain_in : 1, NULL, 0, &header);
-    if (received <= 0)
-        return received;
-    if (!more || (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0)
-        return shm_fail(shm, EPROTO);
-    shm->plain_in -= (uint32_t)received;
-    shm->plain_first = 0;
-    shm->plain_end = (uint32_t)received;
-    return shm_give_plain(shm, iov, count);
-}
 
 // Tells the writer of room, in time for it to go on while the next piece is copied.
 static void shm_give_room(struct shm_link *shm)
 {
     struct shm_side *peer = shm_peer_side(shm);
-    shm_publish_read(&shm->reader);
+    shm_ring_publish_read(&shm->reader);
     // A read-modify-write that changes nothing: see above why a load would not do.
     const uint32_t asleep = atomic_fetch_or_explicit(&peer->asleep, 0, memory_order_acq_rel);
     const uint64_t used = shm->reader.written - shm->reader.read;
@@ -443,8 +66,8 @@ static ssize_t shm_receive_ring(struct shm_link *shm, const struct iovec *iov, i
         size_t left = iov[i].iov_len;
         size_t part = 0;
         for (; left > 0; left -= part, bytes += part) {
-            if (!shm_get(&shm->reader, bytes, left < SHM_PIECE_BYTES ? left : SHM_PIECE_BYTES,
-                         &part))
+            if (!shm_ring_get(&shm->reader, bytes, left < SHM_PIECE_BYTES ? left : SHM_PIECE_BYTES,
+                              &part))
                 (void)shm_fail(shm, EPROTO);
             if (part == 0)
                 break;
@@ -490,12 +113,12 @@ static ssize_t shm_receive(struct link *link, const struct iovec *iov, int count
     if (shm->plain_in > 0 || shm->plain_first < shm->plain_end || !shm->trusted) {
         if (shm->error != 0)
             return shm_fail(shm, shm->error);
-        return shm_receive_plain(shm, iov, count);
+        return shm_socket_receive_plain(shm, iov, count);
     }
     ssize_t received = shm->ready ? shm_receive_ring(shm, iov, count) : 0;
     if (received > 0)
         return received;
-    shm_drain(shm);
+    shm_socket_drain(shm);
     const enum shm_close_state state = shm_look_end(shm);
     received = shm->ready ? shm_receive_ring(shm, iov, count) : 0;
     if (received > 0)
@@ -512,7 +135,7 @@ static size_t shm_readable(struct link *link)
     size_t available = 0;
     if (shm->plain_first < shm->plain_end)
         return shm->plain_end - shm->plain_first;
-    if (shm->ready && !shm_look_bytes(&shm->reader, &available))
+    if (shm->ready && !shm_ring_look_bytes(&shm->reader, &available))
         (void)shm_fail(shm, EPROTO);
     return available;
 }
@@ -521,7 +144,7 @@ static size_t shm_unsent(struct link *link)
 {
     struct shm_link *shm = shm_of(link);
     size_t room = SHM_RING_BYTES;
-    if (shm->ready && !shm_look_room(&shm->writer, &room))
+    if (shm->ready && !shm_ring_look_room(&shm->writer, &room))
         (void)shm_fail(shm, EPROTO);
     return SHM_RING_BYTES - room;
 }
@@ -536,7 +159,7 @@ static bool shm_reached(struct link *link)
 
 static void shm_give_bytes(struct shm_link *shm)
 {
-    shm_publish_written(&shm->writer);
+    shm_ring_publish_written(&shm->writer);
     shm_tell(shm);
 }
 
@@ -549,8 +172,8 @@ static ssize_t shm_send_ring(struct shm_link *shm, const struct iovec *iov, int 
         size_t left = iov[i].iov_len;
         size_t part = 0;
         for (; left > 0; left -= part, bytes += part) {
-            if (!shm_put(&shm->writer, bytes, left < SHM_PIECE_BYTES ? left : SHM_PIECE_BYTES,
-                         &part))
+            if (!shm_ring_put(&shm->writer, bytes, left < SHM_PIECE_BYTES ? left : SHM_PIECE_BYTES,
+                              &part))
                 return shm_fail(shm, EPROTO);
             if (part == 0)
                 break;
@@ -587,9 +210,9 @@ static ssize_t shm_send(struct link *link, const struct iovec *iov, int count)
         return -1;
     }
     if (shm->plain_out > 0)
-        return shm_send_plain(shm, iov, count);
+        return shm_socket_send_plain(shm, iov, count);
     if (!shm->ready && shm->maker && shm->trusted)
-        shm_hand_over(shm);
+        shm_socket_hand_over(shm);
     if (shm->error != 0)
         return shm_fail(shm, shm->error);
     const ssize_t sent = shm->ready ? shm_send_ring(shm, iov, count) : 0;
@@ -639,7 +262,7 @@ static bool shm_pending(struct link *link)
     size_t room = 0;
     if (!shm->full)
         return false;
-    if (!shm_look_room(&shm->writer, &room))
+    if (!shm_ring_look_room(&shm->writer, &room))
         (void)shm_fail(shm, EPROTO);
     else if (room < SHM_ROOM_BYTES)
         return false;
@@ -656,7 +279,7 @@ static void shm_sleep(struct link *link, bool asleep)
     const uint32_t before = atomic_exchange_explicit(
         &shm_own_side(shm)->asleep, asleep ? sleeps : SHM_AWAKE, memory_order_acq_rel);
     if (shm->asleep && before == SHM_AWAKE)
-        shm_drain(shm); // The bell was rung.
+        shm_socket_drain(shm); // The bell was rung.
     shm->asleep = asleep;
 }
 
@@ -687,7 +310,7 @@ static int shm_pass(struct link *link, const struct link_note *note, int fd)
         errno = EAGAIN;
         return -1;
     }
-    if (shm_say(shm, SHM_DESCRIPTOR, note, fd) < 0)
+    if (shm_socket_say(shm, SHM_DESCRIPTOR, note, fd) < 0)
         return -1;
     atomic_store_explicit(&shm_own_side(shm)->passed, ++shm->passed, memory_order_release);
     shm_tell(shm);
@@ -703,7 +326,7 @@ static int shm_take(struct link *link, struct link_note *note)
     // The socket is asked only when the peer says that there is something in it.
     if (shm->note_count == 0 &&
         atomic_load_explicit(&shm_peer_side(shm)->passed, memory_order_acquire) != shm->taken)
-        shm_drain(shm);
+        shm_socket_drain(shm);
     if (shm->note_count == 0) {
         errno = EAGAIN;
         return -1;
@@ -739,7 +362,7 @@ static void shm_proven(struct link *link, const uint8_t key[LOCKSTEP_PROOF_BYTES
     (void)key;
     shm->trusted = true;
     if (shm->maker)
-        shm_hand_over(shm);
+        shm_socket_hand_over(shm);
 }
 
 static bool shm_ready(struct link *link)

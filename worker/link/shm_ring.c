@@ -7,13 +7,13 @@
 
 #include <string.h>
 
-void shm_writer_init(struct shm_writer *writer, struct shm_memory *memory, int index)
+void shm_ring_writer_init(struct shm_writer *writer, struct shm_memory *memory, int index)
 {
     *writer =
         (struct shm_writer){.shared = &memory->directions[index], .bytes = memory->bytes[index]};
 }
 
-void shm_reader_init(struct shm_reader *reader, struct shm_memory *memory, int index)
+void shm_ring_reader_init(struct shm_reader *reader, struct shm_memory *memory, int index)
 {
     *reader =
         (struct shm_reader){.shared = &memory->directions[index], .bytes = memory->bytes[index]};
@@ -28,7 +28,7 @@ static size_t shm_before_end(uint64_t at, size_t size)
 
 // ---- the writer ---------------------------------------------------------------------------------
 
-bool shm_look_room(struct shm_writer *writer, size_t *room)
+bool shm_ring_look_room(struct shm_writer *writer, size_t *room)
 {
     // Once: a second load could bring another value than the one that was checked.
     const uint64_t read = atomic_load_explicit(&writer->shared->read, memory_order_acquire);
@@ -42,11 +42,11 @@ bool shm_look_room(struct shm_writer *writer, size_t *room)
     return true;
 }
 
-bool shm_put(struct shm_writer *writer, const uint8_t *bytes, size_t size, size_t *done)
+bool shm_ring_put(struct shm_writer *writer, const uint8_t *bytes, size_t size, size_t *done)
 {
     size_t room = (size_t)(SHM_RING_BYTES - (writer->written - writer->read));
     *done = 0;
-    if (room < size && !shm_look_room(writer, &room))
+    if (room < size && !shm_ring_look_room(writer, &room))
         return false;
     if (size > room)
         size = room;
@@ -58,7 +58,7 @@ bool shm_put(struct shm_writer *writer, const uint8_t *bytes, size_t size, size_
     return true;
 }
 
-void shm_publish_written(struct shm_writer *writer)
+void shm_ring_publish_written(struct shm_writer *writer)
 {
     if (writer->published == writer->written)
         return;
@@ -68,7 +68,7 @@ void shm_publish_written(struct shm_writer *writer)
 
 // ---- the reader ---------------------------------------------------------------------------------
 
-bool shm_look_bytes(struct shm_reader *reader, size_t *available)
+bool shm_ring_look_bytes(struct shm_reader *reader, size_t *available)
 {
     const uint64_t written = atomic_load_explicit(&reader->shared->written, memory_order_acquire);
     *available = (size_t)(reader->written - reader->read);
@@ -82,12 +82,12 @@ bool shm_look_bytes(struct shm_reader *reader, size_t *available)
     return true;
 }
 
-bool shm_get(struct shm_reader *reader, uint8_t *bytes, size_t size, size_t *done)
+bool shm_ring_get(struct shm_reader *reader, uint8_t *bytes, size_t size, size_t *done)
 {
     size_t available = (size_t)(reader->written - reader->read);
     bool possible = true;
     if (available < size)
-        possible = shm_look_bytes(reader, &available);
+        possible = shm_ring_look_bytes(reader, &available);
     if (size > available)
         size = available;
     const size_t first = shm_before_end(reader->read, size);
@@ -98,7 +98,7 @@ bool shm_get(struct shm_reader *reader, uint8_t *bytes, size_t size, size_t *don
     return possible || size > 0;
 }
 
-void shm_publish_read(struct shm_reader *reader)
+void shm_ring_publish_read(struct shm_reader *reader)
 {
     if (reader->published == reader->read)
         return;

@@ -93,20 +93,20 @@ struct shm_reader {
     bool impossible; // It was, once: nothing more is believed.
 };
 
-void shm_writer_init(struct shm_writer *writer, struct shm_memory *memory, int index);
-void shm_reader_init(struct shm_reader *reader, struct shm_memory *memory, int index);
+void shm_ring_writer_init(struct shm_writer *writer, struct shm_memory *memory, int index);
+void shm_ring_reader_init(struct shm_reader *reader, struct shm_memory *memory, int index);
 
 // Copies in what fits, without telling the reader. False: the reader's count is impossible.
-bool shm_put(struct shm_writer *writer, const uint8_t *bytes, size_t size, size_t *done);
-void shm_publish_written(struct shm_writer *writer);
+bool shm_ring_put(struct shm_writer *writer, const uint8_t *bytes, size_t size, size_t *done);
+void shm_ring_publish_written(struct shm_writer *writer);
 // Looks how much room there is. False: impossible.
-bool shm_look_room(struct shm_writer *writer, size_t *room);
+bool shm_ring_look_room(struct shm_writer *writer, size_t *room);
 
 // Copies out what is there, without telling the writer. False: the writer's count is impossible;
 // what had been seen before is still given out.
-bool shm_get(struct shm_reader *reader, uint8_t *bytes, size_t size, size_t *done);
-void shm_publish_read(struct shm_reader *reader);
+bool shm_ring_get(struct shm_reader *reader, uint8_t *bytes, size_t size, size_t *done);
+void shm_ring_publish_read(struct shm_reader *reader);
 // Looks how much there is. False: impossible.
-bool shm_look_bytes(struct shm_reader *reader, size_t *available);
+bool shm_ring_look_bytes(struct shm_reader *reader, size_t *available);
 
 #endif

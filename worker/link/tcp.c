@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Links over TCP. Not here: frames, retries, deadlines of connecting, who may connect.
-// Thread: the engine's; listener_open_tcp may run on any.
+// Thread: the engine's; tcp_listener_open may run on any.
 //
 // A peer's process may be stopped and come back, so the end of patience is not TCP's: its user
 // timeout also ends a connection whose peer answers but has no room (a stopped trainer with a full
@@ -379,7 +379,7 @@ static void tcp_fail_to_listen(char *error, size_t error_bytes, const char *host
         text_append(&text, ", and so on");
 }
 
-struct listener *listener_open_tcp(const char *host, uint16_t port_first, uint16_t port_last,
+struct listener *tcp_listener_open(const char *host, uint16_t port_first, uint16_t port_last,
                                    char *error, size_t error_bytes)
 {
     struct listener *listener = calloc(1, sizeof(*listener));

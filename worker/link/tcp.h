@@ -13,7 +13,7 @@ struct listener;
 
 // NULL with a sentence in error. A port range of 0 to 0 means any port; "::1" and "10.0.0.7" are
 // hosts, names are not.
-struct listener *listener_open_tcp(const char *host, uint16_t port_first, uint16_t port_last,
+struct listener *tcp_listener_open(const char *host, uint16_t port_first, uint16_t port_last,
                                    char *error, size_t error_bytes);
 struct link *link_connect_tcp(const char *host_and_port, char *error, size_t error_bytes);
 

@@ -29,7 +29,7 @@ struct tls_link {
     struct link *below;
     bool server; // This side has accepted.
     // the owner's
-    struct crypto_channel *channel; // NULL: the peer has proven nothing yet.
+    struct tls_channel *channel; // NULL: the peer has proven nothing yet.
     bool stands;
     int error; // 0: none.
     uint32_t plain_out; // Bytes of the proofs that have still to be sent, ...
@@ -102,7 +102,7 @@ static ssize_t tls_receive_plain(struct tls_link *tls, const struct iovec *iov, 
 
 static void tls_note_held(struct tls_link *tls)
 {
-    tls->link.held = tls->channel && crypto_channel_held(tls->channel) > 0;
+    tls->link.held = tls->channel && tls_channel_held(tls->channel) > 0;
 }
 
 // Whether the channel stands. False: errno.
@@ -114,7 +114,7 @@ static bool tls_meets(struct tls_link *tls)
         errno = EAGAIN;
         return false;
     }
-    const int met = crypto_channel_meet(tls->channel);
+    const int met = tls_channel_meet(tls->channel);
     const int number = errno;
     tls->stands = met == 1;
     tls_note_held(tls);
@@ -155,7 +155,7 @@ static ssize_t tls_send_channel(struct tls_link *tls, const struct iovec *iov, i
             break;
         const bool whole = iov->iov_len - skip >= CRYPTO_RECORD_BYTES;
         const size_t bytes = whole ? CRYPTO_RECORD_BYTES : tls_gather(tls, iov, count, skip);
-        const ssize_t taken = crypto_channel_send(
+        const ssize_t taken = tls_channel_send(
             tls->channel, whole ? (const uint8_t *)iov->iov_base + skip : tls->together, bytes);
         if (taken < 0 && total == 0)
             return -1;
@@ -180,7 +180,7 @@ static ssize_t tls_send(struct link *link, const struct iovec *iov, int count)
         return -1;
     ssize_t sent = tls_send_channel(tls, iov, count);
     const int number = errno;
-    if (sent > 0 && crypto_channel_push(tls->channel) < 0 && errno != EAGAIN)
+    if (sent > 0 && tls_channel_push(tls->channel) < 0 && errno != EAGAIN)
         sent = tls_fail(tls, errno);
     else if (sent < 0 && number != EAGAIN)
         (void)tls_fail(tls, number);
@@ -193,7 +193,7 @@ static ssize_t tls_send(struct link *link, const struct iovec *iov, int count)
 static int tls_push(struct link *link)
 {
     struct tls_link *tls = tls_of(link);
-    const int status = tls->channel ? crypto_channel_push(tls->channel) : 0;
+    const int status = tls->channel ? tls_channel_push(tls->channel) : 0;
     const int number = errno;
     tls_note_held(tls);
     errno = number;
@@ -206,7 +206,7 @@ static size_t tls_receive_vector(struct tls_link *tls, const struct iovec *vecto
     uint8_t *bytes = vector->iov_base;
     size_t done = 0;
     while (done < vector->iov_len) {
-        *end = crypto_channel_receive(tls->channel, bytes + done, vector->iov_len - done);
+        *end = tls_channel_receive(tls->channel, bytes + done, vector->iov_len - done);
         if (*end <= 0)
             break;
         done += (size_t)*end;
@@ -229,7 +229,7 @@ static ssize_t tls_receive(struct link *link, const struct iovec *iov, int count
         return -1;
     for (int i = 0; i < count; i++) {
         // The last vector is for what comes by the way: no record is opened for it alone.
-        if (total > 0 && i == count - 1 && crypto_channel_readable(tls->channel) == 0)
+        if (total > 0 && i == count - 1 && tls_channel_readable(tls->channel) == 0)
             break;
         const size_t part = tls_receive_vector(tls, &iov[i], &end);
         total += part;
@@ -246,13 +246,13 @@ static ssize_t tls_receive(struct link *link, const struct iovec *iov, int count
 static size_t tls_readable(struct link *link)
 {
     struct tls_link *tls = tls_of(link);
-    return tls->stands && tls->plain_in == 0 ? crypto_channel_readable(tls->channel) : 0;
+    return tls->stands && tls->plain_in == 0 ? tls_channel_readable(tls->channel) : 0;
 }
 
 static size_t tls_unsent(struct link *link)
 {
     struct tls_link *tls = tls_of(link);
-    const size_t held = tls->channel ? crypto_channel_held(tls->channel) : 0;
+    const size_t held = tls->channel ? tls_channel_held(tls->channel) : 0;
     return held + (tls->below->ops->unsent ? tls->below->ops->unsent(tls->below) : 0);
 }
 
@@ -288,7 +288,7 @@ static void tls_proven(struct link *link, const uint8_t key[LOCKSTEP_PROOF_BYTES
     struct tls_link *tls = tls_of(link);
     const struct crypto_carrier carrier = {
         .send = below_send, .receive = below_receive, .context = tls->below};
-    tls->channel = crypto_channel_make(tls->server, key, &carrier);
+    tls->channel = tls_channel_make(tls->server, key, &carrier);
     if (!tls->channel)
         (void)tls_fail(tls, ENOMEM);
     else if (!tls->server)
@@ -309,7 +309,7 @@ static void tls_shut(struct link *link)
 static void tls_close(struct link *link, bool reset)
 {
     struct tls_link *tls = tls_of(link);
-    crypto_channel_free(tls->channel);
+    tls_channel_free(tls->channel);
     tls->below->ops->close(tls->below, reset);
     free(tls);
 }

@@ -24,7 +24,7 @@
 // sixth of that.
 #define CHANNEL_REKEY_BYTES ((uint64_t)64 << 30)
 
-struct crypto_channel {
+struct tls_channel {
     // set when made, then constant
     SSL *ssl;
     BIO_METHOD *method;
@@ -45,7 +45,7 @@ struct crypto_channel {
 
 static int channel_write(BIO *bio, const char *bytes, int size)
 {
-    struct crypto_channel *channel = BIO_get_data(bio);
+    struct tls_channel *channel = BIO_get_data(bio);
     BIO_clear_retry_flags(bio);
     if (size <= 0)
         return 0;
@@ -66,7 +66,7 @@ static int channel_write(BIO *bio, const char *bytes, int size)
 
 static int channel_read(BIO *bio, char *bytes, int size)
 {
-    struct crypto_channel *channel = BIO_get_data(bio);
+    struct tls_channel *channel = BIO_get_data(bio);
     BIO_clear_retry_flags(bio);
     if (size <= 0)
         return 0;
@@ -98,7 +98,7 @@ static long channel_control(BIO *bio, int command, long number, void *pointer)
 static SSL_SESSION *channel_session(SSL *ssl)
 {
     static const unsigned char suite[] = {0x13, 0x01}; // TLS_AES_128_GCM_SHA256
-    const struct crypto_channel *channel = SSL_get_app_data(ssl);
+    const struct tls_channel *channel = SSL_get_app_data(ssl);
     const SSL_CIPHER *cipher = SSL_CIPHER_find(ssl, suite);
     SSL_SESSION *session = SSL_SESSION_new();
     if (session && cipher &&
@@ -160,7 +160,7 @@ static SSL_CTX *channel_context(bool server)
     return context;
 }
 
-static bool channel_wire(struct crypto_channel *channel)
+static bool channel_wire(struct tls_channel *channel)
 {
     channel->method = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "lockstep");
     if (!channel->method || BIO_meth_set_write(channel->method, channel_write) != 1 ||
@@ -176,13 +176,13 @@ static bool channel_wire(struct crypto_channel *channel)
     return true;
 }
 
-struct crypto_channel *crypto_channel_make(bool server, const uint8_t key[CRYPTO_KEY_BYTES],
-                                           const struct crypto_carrier *carrier)
+struct tls_channel *tls_channel_make(bool server, const uint8_t key[CRYPTO_KEY_BYTES],
+                                     const struct crypto_carrier *carrier)
 {
-    struct crypto_channel *channel = malloc(sizeof(*channel));
+    struct tls_channel *channel = malloc(sizeof(*channel));
     if (!channel)
         return NULL;
-    memset(channel, 0, offsetof(struct crypto_channel, held));
+    memset(channel, 0, offsetof(struct tls_channel, held));
     channel->carrier = *carrier;
     channel->server = server;
     memcpy(channel->key, key, sizeof(channel->key));
@@ -199,11 +199,11 @@ struct crypto_channel *crypto_channel_make(bool server, const uint8_t key[CRYPTO
         return channel;
     }
     ERR_clear_error();
-    crypto_channel_free(channel);
+    tls_channel_free(channel);
     return NULL;
 }
 
-void crypto_channel_free(struct crypto_channel *channel)
+void tls_channel_free(struct tls_channel *channel)
 {
     if (!channel)
         return;
@@ -216,7 +216,7 @@ void crypto_channel_free(struct crypto_channel *channel)
 // ---- bytes --------------------------------------------------------------------------------------
 
 // Why OpenSSL did not do what it was asked for. 0: an end; -1: errno.
-static int channel_failure(struct crypto_channel *channel, int returned)
+static int channel_failure(struct tls_channel *channel, int returned)
 {
     const int kind = SSL_get_error(channel->ssl, returned);
     ERR_clear_error();
@@ -231,12 +231,12 @@ static int channel_failure(struct crypto_channel *channel, int returned)
     return -1;
 }
 
-size_t crypto_channel_held(const struct crypto_channel *channel)
+size_t tls_channel_held(const struct tls_channel *channel)
 {
     return channel->held_end - channel->held_first;
 }
 
-int crypto_channel_push(struct crypto_channel *channel)
+int tls_channel_push(struct tls_channel *channel)
 {
     while (channel->held_first < channel->held_end) {
         const ssize_t sent =
@@ -250,7 +250,7 @@ int crypto_channel_push(struct crypto_channel *channel)
     return 0;
 }
 
-int crypto_channel_meet(struct crypto_channel *channel)
+int tls_channel_meet(struct tls_channel *channel)
 {
     if (channel->stands)
         return 1;
@@ -264,7 +264,7 @@ int crypto_channel_meet(struct crypto_channel *channel)
         errno = channel->error = ECONNRESET;
     const bool broken = status == 0 || (status < 0 && errno != EAGAIN);
     const int number = errno;
-    if (crypto_channel_push(channel) < 0 && errno != EAGAIN && !broken)
+    if (tls_channel_push(channel) < 0 && errno != EAGAIN && !broken)
         return -1;
     errno = number;
     if (status == 1 && !SSL_session_reused(channel->ssl)) {
@@ -279,7 +279,7 @@ int crypto_channel_meet(struct crypto_channel *channel)
 }
 
 // Another key before this one has encrypted too much.
-static void channel_rekey(struct crypto_channel *channel)
+static void channel_rekey(struct tls_channel *channel)
 {
     if (channel->sealed < CHANNEL_REKEY_BYTES)
         return;
@@ -287,14 +287,14 @@ static void channel_rekey(struct crypto_channel *channel)
         channel->sealed = 0;
 }
 
-ssize_t crypto_channel_send(struct crypto_channel *channel, const void *bytes, size_t size)
+ssize_t tls_channel_send(struct tls_channel *channel, const void *bytes, size_t size)
 {
     if (channel->error != 0) {
         errno = channel->error;
         return -1;
     }
-    if (crypto_channel_held(channel) > sizeof(channel->held) - CHANNEL_ROOM_BYTES &&
-        crypto_channel_push(channel) < 0)
+    if (tls_channel_held(channel) > sizeof(channel->held) - CHANNEL_ROOM_BYTES &&
+        tls_channel_push(channel) < 0)
         return -1;
     channel_rekey(channel);
     const size_t most = size < CRYPTO_RECORD_BYTES ? size : CRYPTO_RECORD_BYTES;
@@ -305,13 +305,13 @@ ssize_t crypto_channel_send(struct crypto_channel *channel, const void *bytes, s
     return taken;
 }
 
-ssize_t crypto_channel_receive(struct crypto_channel *channel, void *bytes, size_t size)
+ssize_t tls_channel_receive(struct tls_channel *channel, void *bytes, size_t size)
 {
     const int received = SSL_read(channel->ssl, bytes, size < INT32_MAX ? (int)size : INT32_MAX);
     return received > 0 ? received : channel_failure(channel, received);
 }
 
-size_t crypto_channel_readable(struct crypto_channel *channel)
+size_t tls_channel_readable(struct tls_channel *channel)
 {
     uint8_t byte = 0;
     if (SSL_pending(channel->ssl) == 0 && SSL_peek(channel->ssl, &byte, 1) <= 0)

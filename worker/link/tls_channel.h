@@ -18,7 +18,7 @@
 #define CRYPTO_RECORD_BYTES 16384 // The most that one record carries.
 #define CRYPTO_HELD_BYTES ((size_t)128 * 1024)
 
-struct crypto_channel;
+struct tls_channel;
 
 // Both return the bytes moved, at least 1; 0: the other side has ended (receive only); -1 with
 // errno: EAGAIN, or the carrier is broken.
@@ -30,25 +30,25 @@ struct crypto_carrier {
 
 // One side is the server, the other one is not. NULL: no memory, or OpenSSL does not have what is
 // needed. The key is copied, and forgotten when the channel stands.
-struct crypto_channel *crypto_channel_make(bool server, const uint8_t key[CRYPTO_KEY_BYTES],
-                                           const struct crypto_carrier *carrier);
-void crypto_channel_free(struct crypto_channel *channel);
+struct tls_channel *tls_channel_make(bool server, const uint8_t key[CRYPTO_KEY_BYTES],
+                                     const struct crypto_carrier *carrier);
+void tls_channel_free(struct tls_channel *channel);
 
 // Does what can be done for the channel to stand. 1: it does; 0: more has to come; -1: errno, which
 // is EBADMSG when the other side does not know the key.
-int crypto_channel_meet(struct crypto_channel *channel);
+int tls_channel_meet(struct tls_channel *channel);
 
 // Of a channel that stands. Bytes taken, at least 1, at most a record; -1: EAGAIN, or broken.
-ssize_t crypto_channel_send(struct crypto_channel *channel, const void *bytes, size_t size);
+ssize_t tls_channel_send(struct tls_channel *channel, const void *bytes, size_t size);
 // Bytes, at least 1; 0: the other side has ended; -1: EAGAIN, or broken: EBADMSG when what came was
 // not made by the other side.
-ssize_t crypto_channel_receive(struct crypto_channel *channel, void *bytes, size_t size);
+ssize_t tls_channel_receive(struct tls_channel *channel, void *bytes, size_t size);
 // Bytes that the next receive returns for certain.
-size_t crypto_channel_readable(struct crypto_channel *channel);
+size_t tls_channel_readable(struct tls_channel *channel);
 
 // Ciphertext that the carrier has not taken; and hands it on. 0: there is none any more; -1:
 // EAGAIN, or broken.
-size_t crypto_channel_held(const struct crypto_channel *channel);
-int crypto_channel_push(struct crypto_channel *channel);
+size_t tls_channel_held(const struct tls_channel *channel);
+int tls_channel_push(struct tls_channel *channel);
 
 #endif

@@ -3,7 +3,7 @@
 // How processes of one host find each other for a link in memory: a unix socket in the abstract
 // namespace, named by 128 random bits. It has no file, so nothing is left behind and nothing can be
 // full; another network namespace (another container) does not see it, and then TCP is used. Not
-// here: the link (shm.c). Thread: the engine's; listener_open_unix may run on any.
+// here: the link (shm.c). Thread: the engine's; unix_listener_open may run on any.
 //
 // The name is no secret: every process of the network namespace can read it. Who may connect is
 // decided by the user that the kernel names, on both sides, and by the hello.
@@ -14,6 +14,7 @@
 
 #include "base/text.h"
 #include "worker/link/shm.h"
+#include "worker/link/shm_memory.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -165,7 +166,7 @@ static int unix_listen(struct listener *listener)
     return 0;
 }
 
-struct listener *listener_open_unix(char *error, size_t error_bytes)
+struct listener *unix_listener_open(char *error, size_t error_bytes)
 {
     struct listener *listener = calloc(1, sizeof(*listener));
     if (!listener) {

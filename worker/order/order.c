@@ -153,7 +153,8 @@ static void order_adopt_plan(struct order *order, struct order_plan *plan)
 
 void order_step_opening(struct order *order, uint64_t step, const struct open_wave *opening)
 {
-    const struct step_header header = {.step = step, .opening = true, .starts = order->headers.starts};
+    const struct step_header header = {
+        .step = step, .opening = true, .starts = order->headers.starts};
     if (order->failed)
         return;
     order->opening = step;

@@ -289,8 +289,8 @@ struct order_sink {
     void *context;
 };
 
-// The plans that this rank holds. Owner: plan.c; replan.c counts in a plan how often steps differ from
-// it.
+// The plans that this rank holds. Owner: plan.c; replan.c counts in a plan how often steps differ
+// from it.
 struct order_plans {
     uint32_t room; // Most plans in force: LOCKSTEP_MAX_PLANS but in tests.
     uint32_t count; // Plans in force.
@@ -301,8 +301,8 @@ struct order_plans {
     struct order_plan incoming; // A plan whose parts are arriving.
 };
 
-// What the trainer's threads wait for, and what the coordinator knows of it. Owner: waits.c. order.c
-// sets `changed` when a slot becomes ready.
+// What the trainer's threads wait for, and what the coordinator knows of it. Owner: waits.c.
+// order.c sets `changed` when a slot becomes ready.
 struct order_waits {
     struct order_wait held[LOCKSTEP_MAX_WAITS]; // In the order in which the waits began.
     uint32_t count; // Waits held.
@@ -367,7 +367,8 @@ struct order {
     struct order_headers headers;
     struct order_waits waits;
     struct order_slot slots[LOCKSTEP_MAX_SLOTS]; // The order of this step.
-    struct slot_id unplaced[LOCKSTEP_MAX_SLOTS]; // Slots that are ready here and have no place in it.
+    struct slot_id
+        unplaced[LOCKSTEP_MAX_SLOTS]; // Slots that are ready here and have no place in it.
     struct order_plans plans;
 };
 

@@ -15,8 +15,8 @@ struct unused_parameter;
 void order_open_merge(void *into, const void *from);
 void order_close_merge(void *into, const void *from);
 void order_commit_merge(void *into, const void *from);
-// Adds a call. The list keeps the smallest calls, in order. A saturated total means "more calls than
-// the list can name".
+// Adds a call. The list keeps the smallest calls, in order. A saturated total means "more calls
+// than the list can name".
 void order_close_add(struct close_wave *wave, struct call_id id);
 // The orders of the lists in waves. The result is below 0, 0 or above 0.
 int order_call_compare(const struct call_id *a, const struct call_id *b);

@@ -95,7 +95,8 @@ static void order_plan_complete(struct order *order, const struct down_plan_part
         order_fail(order, HALT_PROTOCOL, "the coordinator sent a plan that has a slot twice");
         return;
     }
-    if (part->number <= order->plans.number || (!part->closes_step && order->plans.newer.number != 0)) {
+    if (part->number <= order->plans.number ||
+        (!part->closes_step && order->plans.newer.number != 0)) {
         order_fail(order, HALT_PROTOCOL, "the coordinator sent a plan that nobody waits for");
         return;
     }

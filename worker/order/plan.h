@@ -11,8 +11,8 @@ struct down_plan_part;
 struct order;
 struct order_plan;
 
-// Forgets all plans, so all phases are learned again. No step is open, and every rank does this before
-// the same step.
+// Forgets all plans, so all phases are learned again. No step is open, and every rank does this
+// before the same step.
 void order_forget_plans(struct order *order);
 // The plan of a phase. NULL if the next step of the phase is a learning step.
 const struct order_plan *order_plan_of(const struct order *order, uint64_t phase);

@@ -8,8 +8,8 @@
 
 struct order;
 
-// A step is settled. If it differed from its plan in the same way as earlier steps, the coordinator is
-// told what the plan should be.
+// A step is settled. If it differed from its plan in the same way as earlier steps, the coordinator
+// is told what the plan should be.
 void order_replan(struct order *order);
 
 #endif

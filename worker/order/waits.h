@@ -15,8 +15,8 @@ void order_call_ended(struct order *order, struct call_id call);
 // A thread of the trainer waits for a call of the open step that has ended on this rank. One
 // ORDER_RELEASE answers, during this event or later.
 void order_wait_begun(struct order *order, struct call_id call);
-// The timeout of a wait has passed. ORDER_RELEASE still answers the wait. If the coordinator was told
-// of the wait, the answer comes after a round trip to the coordinator, else at once.
+// The timeout of a wait has passed. ORDER_RELEASE still answers the wait. If the coordinator was
+// told of the wait, the answer comes after a round trip to the coordinator, else at once.
 void order_wait_ended(struct order *order, struct call_id call);
 // How a wait for the call would end if it ended now. Changes nothing.
 enum order_release order_wait_ask(const struct order *order, struct call_id call);

@@ -97,7 +97,7 @@ static bool await_call_lacks(const struct lockstep_session *session, const struc
 {
     const uint32_t index = (uint32_t)key->space;
     struct thread_note notes[2];
-    if (session->config.trainer_threads > 1 || threads_list(&session->callers, notes, 2) > 1 ||
+    if (session->config.trainer_threads > 1 || callers_list(&session->callers, notes, 2) > 1 ||
         index >= session->module_count || await_step_ended(session, key->number) ||
         session->accumulating)
         return false;

@@ -379,7 +379,7 @@ static void drive_engine_dozes(struct lockstep_session *session)
 
 static void drive_set_nice(struct lockstep_session *session)
 {
-    const int nice = session->config.engine_nice;
+    const int nice = session->config.engine.nice;
     char reason[64];
     if (nice == 0 || setpriority(PRIO_PROCESS, (id_t)gettid(), nice) == 0)
         return;
@@ -415,9 +415,9 @@ int drive_start(struct lockstep_session *session, const struct drive_work *work)
     if (thread_start(&session->engine, "lockstep-engine", drive_run, session) != 0)
         return error_set(LOCKSTEP_E_SYSTEM, "cannot start a thread");
     session->engine_runs = true;
-    if (!config->engine_pinned ||
-        pthread_setaffinity_np(session->engine.id, sizeof(config->engine_cpus),
-                               &config->engine_cpus) == 0)
+    if (!config->engine.pinned ||
+        pthread_setaffinity_np(session->engine.id, sizeof(config->engine.cpus),
+                               &config->engine.cpus) == 0)
         return 0;
     session_post(session, (struct command){.kind = COMMAND_STOP, .value = 0});
     drive_join(session);

@@ -61,7 +61,7 @@ int session_check_handle(struct lockstep_session *session)
     if (status < 0)
         return status;
     error_of(session);
-    threads_note(&session->callers);
+    callers_note(&session->callers);
     return 0;
 }
 

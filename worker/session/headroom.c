@@ -9,7 +9,6 @@
 #include "base/text.h"
 #include "base/thread.h"
 #include "protos/limits.h"
-#include "worker/link/shm.h"
 #include "worker/link/shm_ring.h"
 #include "worker/support/config.h"
 #include "worker/support/error.h"

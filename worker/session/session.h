@@ -19,8 +19,8 @@
 #include "base/ring_buffer.h"
 #include "base/thread.h"
 #include "worker/control/control.h"
-#include "worker/memory/arena.h"
-#include "worker/memory/region.h"
+#include "worker/memory/arenas.h"
+#include "worker/memory/regions.h"
 #include "worker/order/order.h"
 #include "worker/session/await.h"
 #include "worker/session/command.h"
@@ -512,7 +512,7 @@ struct lockstep_session {
     atomic_bool failed; // failure != 0
     atomic_bool aborting; // This rank gives up: failure is about to be set.
     atomic_uint waiting; // Threads in lockstep_call_wait.
-    struct thread_callers callers;
+    struct callers callers;
     atomic_uint control_messages;
     atomic_uint buckets_travelled;
     atomic_uint zero_filled;

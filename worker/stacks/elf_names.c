@@ -50,7 +50,7 @@ static bool elf_header(int fd, Elf64_Ehdr *header)
            header->e_ident[EI_CLASS] == ELFCLASS64 && header->e_ident[EI_DATA] == order;
 }
 
-bool elf_has_segments(int fd, const Elf64_Phdr *segments, uint32_t count)
+bool elf_names_has_segments(int fd, const Elf64_Phdr *segments, uint32_t count)
 {
     Elf64_Ehdr header;
     Elf64_Phdr found[ELF_MAX_SEGMENTS];

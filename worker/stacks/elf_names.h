@@ -29,7 +29,7 @@ void elf_name_cut(char *name);
 
 // Whether the file has just these program headers: a file that was replaced since it was loaded
 // nearly always has others.
-bool elf_has_segments(int fd, const Elf64_Phdr *segments, uint32_t count);
+bool elf_names_has_segments(int fd, const Elf64_Phdr *segments, uint32_t count);
 
 // Fills in the names of all wants, which are sorted by address. False: the file has no symbol table
 // that can be understood.

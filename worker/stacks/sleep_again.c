@@ -57,7 +57,7 @@ static bool made_anew(const struct proc_call *call)
     }
 }
 
-bool sleep_bears_signal(const struct proc_call *call)
+bool sleep_again_unnoticed(const struct proc_call *call)
 {
     return made_anew(call) || kernel_goes_on(call);
 }
@@ -82,7 +82,7 @@ void sleep_again(void *context, const struct proc_call *call)
 
 #else
 
-bool sleep_bears_signal(const struct proc_call *call)
+bool sleep_again_unnoticed(const struct proc_call *call)
 {
     return kernel_goes_on(call);
 }

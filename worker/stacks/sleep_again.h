@@ -18,7 +18,7 @@
 // the call after the handler, or sleep_again() does, and the call ends when it would have ended.
 // Only calls that are known to be so. Of a socket with a timeout, of poll() and of sleeps whose
 // time would begin anew it is false.
-bool sleep_bears_signal(const struct proc_call *call);
+bool sleep_again_unnoticed(const struct proc_call *call);
 
 // In a handler, with its context: makes the call anew if the thread was about to see EINTR of it.
 void sleep_again(void *context, const struct proc_call *call);

@@ -99,7 +99,7 @@ static void stacks_ask_sleeper(const struct thread_note *note, struct stack_thre
                                const struct proc_signals *signals, uint64_t deadline_ms,
                                struct stack_addresses *addresses)
 {
-    if (thread->state == 'S' && sleep_bears_signal(&signals->call) &&
+    if (thread->state == 'S' && sleep_again_unnoticed(&signals->call) &&
         stacks_may_ask(note, signals) &&
         stack_signal_ask(note->tid, signals, deadline_ms, addresses) == STACK_SIGNAL)
         thread->how = STACK_SIGNAL;
@@ -233,10 +233,10 @@ static bool stacks_disk_answers(const struct stacks *stacks)
     return true;
 }
 
-static void stacks_capture_locked(struct stacks *stacks, const struct thread_callers *callers)
+static void stacks_capture_locked(struct stacks *stacks, const struct callers *callers)
 {
     struct thread_note notes[LOCKSTEP_STACK_THREADS];
-    const uint32_t count = threads_list(callers, notes, LOCKSTEP_STACK_THREADS);
+    const uint32_t count = callers_list(callers, notes, LOCKSTEP_STACK_THREADS);
     mutex_assert_held(&stacks_mutex);
     stacks->tid_count = proc_task_list(PROC_TASK_DIRECTORY, stacks->tids, STACKS_TIDS);
     for (uint32_t i = 0; i < stacks->tid_count; i++)
@@ -251,7 +251,7 @@ static void stacks_capture_locked(struct stacks *stacks, const struct thread_cal
                stacks_disk_answers(stacks));
 }
 
-void stacks_capture(struct stacks *stacks, const struct thread_callers *callers)
+void stacks_capture(struct stacks *stacks, const struct callers *callers)
 {
     stacks->thread_count = 0;
     stacks->frame_count = 0;

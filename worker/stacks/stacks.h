@@ -58,6 +58,6 @@ void stacks_close(struct stacks *stacks);
 
 // Fills in threads and frames. callers: the session whose threads are meant; NULL: of all sessions.
 // One capture at a time in a process; others wait for it.
-void stacks_capture(struct stacks *stacks, const struct thread_callers *callers);
+void stacks_capture(struct stacks *stacks, const struct callers *callers);
 
 #endif

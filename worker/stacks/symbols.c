@@ -120,7 +120,7 @@ static int object_open(const struct object *object)
         return -1;
     const ssize_t bytes = (ssize_t)object->note_bytes;
     if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) &&
-        elf_has_segments(fd, object->segments, object->segment_count) &&
+        elf_names_has_segments(fd, object->segments, object->segment_count) &&
         (bytes == 0 || pread(fd, note, (size_t)bytes, (off_t)object->note_at) == bytes) &&
         memcmp(note, object->note, (size_t)bytes) == 0)
         return fd;

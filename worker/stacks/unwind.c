@@ -35,7 +35,7 @@ enum proof {
     PROOF_CALLEE, // It follows a call of this function.
 };
 
-struct walk {
+struct unwind {
     bool resident;
     struct cfi_registers registers;
     struct cfi_function function; // Of registers.code.
@@ -45,7 +45,7 @@ struct walk {
 
 #if defined(__x86_64__)
 
-static bool peek_code(const struct walk *walk, uintptr_t at, void *to, size_t bytes)
+static bool peek_code(const struct unwind *walk, uintptr_t at, void *to, size_t bytes)
 {
     return walk->resident ? peek_resident(at, to, bytes) : peek(at, to, bytes);
 }
@@ -58,7 +58,7 @@ static int32_t displacement(const uint8_t *bytes)
 }
 
 // Where an entry of a procedure linkage table leads: [endbr64] [bnd] jmp *displacement(%rip).
-static uintptr_t linkage_target(const struct walk *walk, uintptr_t at)
+static uintptr_t linkage_target(const struct unwind *walk, uintptr_t at)
 {
     static const uint8_t endbr[] = {0xf3, 0x0f, 0x1e, 0xfa};
     uint8_t code[16];
@@ -89,7 +89,7 @@ static bool indirect_call(const uint8_t before[8])
 }
 
 // Whether a return address is one, and of a call of the function that begins in [callee, last].
-static enum proof call_proof(const struct walk *walk, uintptr_t address, uintptr_t callee,
+static enum proof call_proof(const struct unwind *walk, uintptr_t address, uintptr_t callee,
                              uintptr_t last)
 {
     uint8_t before[8];
@@ -113,7 +113,7 @@ static enum proof call_proof(const struct walk *walk, uintptr_t address, uintptr
 #else
 
 // Nothing is searched for: a call of aarch64 does not leave its return address on the stack.
-static enum proof call_proof(const struct walk *walk, uintptr_t address, uintptr_t callee,
+static enum proof call_proof(const struct unwind *walk, uintptr_t address, uintptr_t callee,
                              uintptr_t last)
 {
     (void)walk;
@@ -158,13 +158,13 @@ static bool words_hope(struct words *words, const struct cfi_function *function,
 }
 
 // A caller is further out on the stack, but for signal handlers, which may have a stack of theirs.
-static bool walk_outward(const struct walk *walk, const struct cfi_registers *caller)
+static bool walk_outward(const struct unwind *walk, const struct cfi_registers *caller)
 {
     return walk->function.signal || caller->value[CFI_STACK] > walk->registers.value[CFI_STACK];
 }
 
 // The step with a register that was taken from nowhere, and how well it is proven.
-static enum proof walk_try(const struct walk *walk, uint32_t number, uintptr_t value,
+static enum proof walk_try(const struct unwind *walk, uint32_t number, uintptr_t value,
                            struct cfi_registers *caller)
 {
     struct cfi_registers trial = walk->registers;
@@ -178,9 +178,9 @@ static enum proof walk_try(const struct walk *walk, uint32_t number, uintptr_t v
 }
 
 // Whether a caller that was found by a call instruction alone leads to another one.
-static bool walk_goes_on(const struct walk *walk, const struct cfi_registers *caller)
+static bool walk_goes_on(const struct unwind *walk, const struct cfi_registers *caller)
 {
-    struct walk next = {.resident = walk->resident, .registers = *caller};
+    struct unwind next = {.resident = walk->resident, .registers = *caller};
     struct cfi_registers further;
     uint32_t missing;
     if (!cfi_find(caller->code, caller->exact, walk->resident, &next.function))
@@ -199,7 +199,7 @@ static bool walk_goes_on(const struct walk *walk, const struct cfi_registers *ca
 }
 
 // The caller, though a register is unknown. False: nothing on the stack looks like it.
-static bool walk_search(const struct walk *walk, uint32_t number, struct cfi_registers *caller,
+static bool walk_search(const struct unwind *walk, uint32_t number, struct cfi_registers *caller,
                         bool *guessed)
 {
     const uintptr_t stack = walk->registers.value[CFI_STACK];
@@ -234,7 +234,7 @@ static bool walk_search(const struct walk *walk, uint32_t number, struct cfi_reg
 
 // A system call in a function without information, as clone() of glibc is one: such functions are
 // short and leave the stack as it is.
-static bool walk_leaf(const struct walk *walk, struct cfi_registers *caller)
+static bool walk_leaf(const struct unwind *walk, struct cfi_registers *caller)
 {
     const uintptr_t stack = walk->registers.value[CFI_STACK], code = walk->registers.code;
     *caller = (struct cfi_registers){.known = UINT64_C(1) << CFI_STACK};
@@ -244,7 +244,7 @@ static bool walk_leaf(const struct walk *walk, struct cfi_registers *caller)
 }
 
 // On to the caller. False: there is none, or it is not known; *whole says which.
-static bool walk_on(struct walk *walk, struct stack_addresses *addresses)
+static bool walk_on(struct unwind *walk, struct stack_addresses *addresses)
 {
     struct cfi_registers caller;
     uint32_t missing;
@@ -271,7 +271,7 @@ static bool walk_on(struct walk *walk, struct stack_addresses *addresses)
 
 void unwind(uintptr_t code, uintptr_t stack, bool resident, struct stack_addresses *addresses)
 {
-    struct walk walk = {.resident = resident, .registers = {.code = code, .exact = true}};
+    struct unwind walk = {.resident = resident, .registers = {.code = code, .exact = true}};
     addresses->count = 0;
     addresses->sure = LOCKSTEP_STACK_FRAMES;
     addresses->whole = false;

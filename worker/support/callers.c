@@ -18,38 +18,38 @@ struct thread_place {
     _Atomic(uint32_t) tid; // 0: the place is free.
     _Atomic(pthread_t) id;
     _Atomic(uint64_t) number; // Of the thread; no two of a process have the same.
-    _Atomic(const struct thread_callers *) callers; // What it called last.
+    _Atomic(const struct callers *) callers; // What it called last.
     _Atomic(uintptr_t) stack; // As in struct thread_note, the next one too.
     _Atomic(size_t) alternate;
 };
 
-_Atomic(uint32_t) threads_ended;
+_Atomic(uint32_t) callers_ended;
 
 static struct thread_place places[LOCKSTEP_STACK_THREADS];
-static _Atomic(uint64_t) threads_begun; // Numbers given out.
+static _Atomic(uint64_t) callers_begun; // Numbers given out.
 static struct thread_place no_place; // Of the threads for which there was none.
 static _Thread_local struct thread_place *here;
 
-static pthread_once_t threads_once = PTHREAD_ONCE_INIT;
-static pthread_key_t threads_key; // set once, then constant
-static bool threads_keyed;
+static pthread_once_t callers_once = PTHREAD_ONCE_INIT;
+static pthread_key_t callers_key; // set once, then constant
+static bool callers_keyed;
 
-static void threads_leave(void *argument)
+static void callers_leave(void *argument)
 {
     struct thread_place *place = argument;
     here = NULL;
-    atomic_fetch_add_explicit(&threads_ended, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&callers_ended, 1, memory_order_relaxed);
     atomic_store_explicit(&place->callers, NULL, memory_order_relaxed);
     atomic_store_explicit(&place->tid, 0, memory_order_release);
 }
 
-static void threads_begin(void)
+static void callers_begin(void)
 {
-    threads_keyed = pthread_key_create(&threads_key, threads_leave) == 0;
+    callers_keyed = pthread_key_create(&callers_key, callers_leave) == 0;
 }
 
 // What a signal would run on.
-static void threads_enter_stack(struct thread_place *place)
+static void callers_enter_stack(struct thread_place *place)
 {
     stack_t alternate;
     const bool has = sigaltstack(NULL, &alternate) == 0 && (alternate.ss_flags & SS_DISABLE) == 0;
@@ -59,21 +59,21 @@ static void threads_enter_stack(struct thread_place *place)
 }
 
 // Without the destructor a place would be lost with its thread, so there is none then.
-static struct thread_place *threads_enter(void)
+static struct thread_place *callers_enter(void)
 {
-    pthread_once(&threads_once, threads_begin);
+    pthread_once(&callers_once, callers_begin);
     const uint32_t tid = (uint32_t)gettid();
-    for (size_t i = 0; threads_keyed && i < LOCKSTEP_STACK_THREADS; i++) {
+    for (size_t i = 0; callers_keyed && i < LOCKSTEP_STACK_THREADS; i++) {
         struct thread_place *place = &places[i];
         uint32_t nobody = 0;
         if (!atomic_compare_exchange_strong_explicit(&place->tid, &nobody, tid,
                                                      memory_order_acq_rel, memory_order_relaxed))
             continue;
         atomic_store_explicit(&place->id, pthread_self(), memory_order_relaxed);
-        atomic_store_explicit(&place->number, 1 + atomic_fetch_add(&threads_begun, 1),
+        atomic_store_explicit(&place->number, 1 + atomic_fetch_add(&callers_begun, 1),
                               memory_order_relaxed);
-        threads_enter_stack(place);
-        if (pthread_setspecific(threads_key, place) == 0)
+        callers_enter_stack(place);
+        if (pthread_setspecific(callers_key, place) == 0)
             return place;
         atomic_store_explicit(&place->tid, 0, memory_order_release);
         break;
@@ -83,11 +83,11 @@ static struct thread_place *threads_enter(void)
 
 // The count is read before the thread is written: if that thread has ended when the count is
 // written, the count is an old one, and whoever has its thread pointer then is noted anew.
-void threads_note_change(struct thread_callers *callers)
+void callers_note_change(struct callers *callers)
 {
-    const uint32_t ended = atomic_load_explicit(&threads_ended, memory_order_acquire);
+    const uint32_t ended = atomic_load_explicit(&callers_ended, memory_order_acquire);
     if (!here)
-        here = threads_enter();
+        here = callers_enter();
     atomic_store_explicit(&here->callers, callers, memory_order_relaxed);
     atomic_store_explicit(&callers->last, atomic_load_explicit(&here->number, memory_order_relaxed),
                           memory_order_relaxed);
@@ -95,8 +95,7 @@ void threads_note_change(struct thread_callers *callers)
     atomic_store_explicit(&callers->ended, ended, memory_order_release);
 }
 
-uint32_t threads_list(const struct thread_callers *callers, struct thread_note *notes,
-                      uint32_t most)
+uint32_t callers_list(const struct callers *callers, struct thread_note *notes, uint32_t most)
 {
     const uint64_t last = callers ? atomic_load_explicit(&callers->last, memory_order_relaxed) : 0;
     uint32_t count = 0;

@@ -4,7 +4,6 @@
 
 #include "worker/support/config.h"
 
-#include "worker/support/config_parts.h"
 #include "worker/support/config_place.h"
 
 #include "base/hash64.h"
@@ -247,10 +246,10 @@ static int config_kinds(const struct lockstep_config *given, struct config *conf
         return error_set(LOCKSTEP_E_CONFIG, "config.on_failure %d is unknown", given->on_failure);
     if ((unsigned)given->uneven > LOCKSTEP_UNEVEN_FIRST)
         return error_set(LOCKSTEP_E_CONFIG, "config.uneven %d is unknown", given->uneven);
-    if (given->root >= config->world_max)
+    if (given->root >= config->world.max)
         return error_set(LOCKSTEP_E_CONFIG,
                          "config.root %u does not fit a world of %u (ranks count from 0)",
-                         given->root, config->world_max);
+                         given->root, config->world.max);
     config->transport = given->transport;
     config->root = given->root;
     config->on_failure = given->on_failure;
@@ -297,11 +296,11 @@ static int config_engine_cpus(const struct lockstep_config *given, struct config
     bool valid = true;
     if (!cpus)
         cpus = given->engine_cpus;
-    CPU_ZERO(&config->engine_cpus);
-    config->engine_pinned = cpus != NULL;
+    CPU_ZERO(&config->engine.cpus);
+    config->engine.pinned = cpus != NULL;
     for (const char *part = cpus; part && valid;) {
         const size_t length = strcspn(part, ",");
-        valid = config_cpu_range(part, length, &config->engine_cpus);
+        valid = config_cpu_range(part, length, &config->engine.cpus);
         part = part[length] == ',' ? part + length + 1 : NULL;
     }
     if (valid)
@@ -324,7 +323,7 @@ static int config_engine(const struct lockstep_config *given, struct config *con
                                 "LOCKSTEP_ENGINE_NICE='%s' is not a number from -20 to 19", nice)
                     : error_set(LOCKSTEP_E_CONFIG, "config.engine_nice %d is not from -20 to 19",
                                 given->engine_nice);
-    config->engine_nice = (int)number;
+    config->engine.nice = (int)number;
     return 0;
 }
 
@@ -580,9 +579,9 @@ int config_resolve(const struct lockstep_config *given, struct config *config)
         config->open_timeout_ms = LOCKSTEP_OPEN_TIMEOUT_MS;
     if (config->open_timeout_ms > LOCKSTEP_OPEN_TIMEOUT_MAX_MS)
         config->open_timeout_ms = LOCKSTEP_OPEN_TIMEOUT_MAX_MS;
-    config->bucket_first_bytes = whole.bucket_first_bytes != 0 ? whole.bucket_first_bytes : MIB;
-    config->bucket_bytes = whole.bucket_bytes;
-    config->bucket_last_bytes = whole.bucket_last_bytes != 0 ? whole.bucket_last_bytes : MIB;
+    config->buckets.first_bytes = whole.bucket_first_bytes != 0 ? whole.bucket_first_bytes : MIB;
+    config->buckets.bytes = whole.bucket_bytes;
+    config->buckets.last_bytes = whole.bucket_last_bytes != 0 ? whole.bucket_last_bytes : MIB;
     config->log = whole.log;
     config->log_context = whole.log_context;
     config->torn_bytes = whole.torn_bytes;

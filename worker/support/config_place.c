@@ -18,7 +18,6 @@
 #include "worker/support/config_place.h"
 
 #include "worker/support/config.h"
-#include "worker/support/config_parts.h"
 
 #include "base/launcher.h"
 #include "protos/limits.h"
@@ -31,45 +30,45 @@ static int place_own_world(const struct lockstep_config *given, struct config *c
 {
     uint32_t exact = given->world_size;
     int status = config_number("LOCKSTEP_WORLD_SIZE", UINT32_MAX, &exact);
-    config->world_min = exact != 0 ? exact : given->world_min;
-    config->world_max = exact != 0 ? exact : given->world_max;
-    config->world_window_ms = given->world_window_ms;
+    config->world.min = exact != 0 ? exact : given->world_min;
+    config->world.max = exact != 0 ? exact : given->world_max;
+    config->world.window_ms = given->world_window_ms;
     if (status == 0 && !config_environment("LOCKSTEP_WORLD_SIZE")) {
-        status = config_number("LOCKSTEP_WORLD_MIN", UINT32_MAX, &config->world_min);
+        status = config_number("LOCKSTEP_WORLD_MIN", UINT32_MAX, &config->world.min);
         if (status == 0)
-            status = config_number("LOCKSTEP_WORLD_MAX", UINT32_MAX, &config->world_max);
+            status = config_number("LOCKSTEP_WORLD_MAX", UINT32_MAX, &config->world.max);
     }
     if (status == 0)
-        status = config_number("LOCKSTEP_WORLD_WINDOW_MS", UINT32_MAX, &config->world_window_ms);
-    if (config->world_max == 0)
-        config->world_max = config->world_min;
-    if (config->world_min == 0 && config->world_max != 0)
-        config->world_min = 1;
+        status = config_number("LOCKSTEP_WORLD_WINDOW_MS", UINT32_MAX, &config->world.window_ms);
+    if (config->world.max == 0)
+        config->world.max = config->world.min;
+    if (config->world.min == 0 && config->world.max != 0)
+        config->world.min = 1;
     return status;
 }
 
 static int place_own_rank(const struct lockstep_config *given, struct config *config)
 {
-    config->has_rank_hint = given->rank_hint >= 0 || config_environment("LOCKSTEP_RANK_HINT");
-    config->rank_hint = given->rank_hint >= 0 ? (uint32_t)given->rank_hint : 0;
-    return config_number("LOCKSTEP_RANK_HINT", UINT32_MAX, &config->rank_hint);
+    config->world.has_rank_hint = given->rank_hint >= 0 || config_environment("LOCKSTEP_RANK_HINT");
+    config->world.rank_hint = given->rank_hint >= 0 ? (uint32_t)given->rank_hint : 0;
+    return config_number("LOCKSTEP_RANK_HINT", UINT32_MAX, &config->world.rank_hint);
 }
 
 static int place_check_rank(const struct config *config, const char *name)
 {
-    if (!config->has_rank_hint || config->rank_hint < config->world_max)
+    if (!config->world.has_rank_hint || config->world.rank_hint < config->world.max)
         return 0;
     return error_set(LOCKSTEP_E_CONFIG, "%s=%u does not fit a world of %u (ranks count from 0)",
-                     name, config->rank_hint, config->world_max);
+                     name, config->world.rank_hint, config->world.max);
 }
 
 // The launcher's rank is a wish, and its run is the job unless somebody has named one.
 static int place_take_rank(const struct lockstep_config *given, struct config *config,
                            const struct launcher_place *place)
 {
-    if (place->rank_variable && !config->has_rank_hint) {
-        config->has_rank_hint = true;
-        config->rank_hint = place->rank;
+    if (place->rank_variable && !config->world.has_rank_hint) {
+        config->world.has_rank_hint = true;
+        config->world.rank_hint = place->rank;
     }
     if (place->job[0] == '\0' || given->job || config_environment("LOCKSTEP_JOB"))
         return 0;
@@ -93,7 +92,7 @@ static int place_without_size(struct config *config, const struct launcher_place
                          "%s, but not of how many: set LOCKSTEP_WORLD_SIZE and "
                          "LOCKSTEP_COORDINATOR=host:port; LOCKSTEP_WORLD_SIZE=1 trains alone",
                          said);
-    config->world_min = config->world_max = 1;
+    config->world.min = config->world.max = 1;
     return 0;
 }
 
@@ -111,26 +110,26 @@ static int place_without_coordinator(const struct config *config,
     return error_set(LOCKSTEP_E_CONFIG,
                      "a world of %u needs a coordinator: set LOCKSTEP_COORDINATOR=host:port, or "
                      "start the trainer with `lockstep run -n %u -- ...`",
-                     config->world_min, config->world_min);
+                     config->world.min, config->world.min);
 }
 
 static int place_complete(const struct lockstep_config *given, struct config *config,
                           const struct launcher_place *place)
 {
     char said[LAUNCHER_TEXT_BYTES];
-    const uint32_t own = config->world_max;
-    config->placed_by = place->launcher ? place->launcher : config->placed_by;
+    const uint32_t own = config->world.max;
+    config->world.placed_by = place->launcher ? place->launcher : config->world.placed_by;
     if (place->size == 0) {
         const int status = place_take_rank(given, config, place);
         return status < 0 || own != 0 ? status : place_without_size(config, place);
     }
     if (own == 0) {
-        config->world_min = config->world_max = place->size;
+        config->world.min = config->world.max = place->size;
         return place_take_rank(given, config, place);
     }
     if (own == place->size)
         return place_take_rank(given, config, place);
-    config->placed_by = CONFIG_PLACED_BY_US;
+    config->world.placed_by = CONFIG_PLACED_BY_US;
     if (own > place->size || (own == 1 && config->solo))
         return 0;
     launcher_describe(place, said, sizeof(said));
@@ -142,13 +141,13 @@ static int place_complete(const struct lockstep_config *given, struct config *co
 
 static int place_check_world(const struct config *config, const struct launcher_place *place)
 {
-    if (config->world_min > config->world_max)
-        return error_set(LOCKSTEP_E_CONFIG, "world_min %u is above world_max %u", config->world_min,
-                         config->world_max);
-    if (config->world_max > LOCKSTEP_MAX_WORLD)
+    if (config->world.min > config->world.max)
+        return error_set(LOCKSTEP_E_CONFIG, "world_min %u is above world_max %u", config->world.min,
+                         config->world.max);
+    if (config->world.max > LOCKSTEP_MAX_WORLD)
         return error_set(LOCKSTEP_E_CONFIG, "a world of %u is above the limit of %d",
-                         config->world_max, LOCKSTEP_MAX_WORLD);
-    return config->solo && config->world_min > 1 ? place_without_coordinator(config, place) : 0;
+                         config->world.max, LOCKSTEP_MAX_WORLD);
+    return config->solo && config->world.min > 1 ? place_without_coordinator(config, place) : 0;
 }
 
 static const char *place_rank_name(const struct lockstep_config *given,
@@ -166,8 +165,8 @@ int config_place(const struct lockstep_config *given, struct config *config)
     int status = place_own_world(given, config);
     if (status == 0)
         status = place_own_rank(given, config);
-    config->placed_by = CONFIG_PLACED_BY_US;
-    if (status == 0 && (config->world_max == 0 || !config->has_rank_hint)) {
+    config->world.placed_by = CONFIG_PLACED_BY_US;
+    if (status == 0 && (config->world.max == 0 || !config->world.has_rank_hint)) {
         if (launcher_find(getenv, &place, error, sizeof(error)) < 0)
             return error_set(LOCKSTEP_E_CONFIG, "%s", error);
         status = place_complete(given, config, &place);

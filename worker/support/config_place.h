@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of config_place.c that other files call.
+// Which place in which world a session asks for. Runs on the thread that opens.
 
 #ifndef WORKER_SUPPORT_CONFIG_PLACE_H
 #define WORKER_SUPPORT_CONFIG_PLACE_H

@@ -13,8 +13,8 @@
 // Sets this thread's error text and returns status, so that a function can end with it.
 int error_set(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-// From now on failures of this thread's calls are noted in this session, if it is open, as the reason
-// of its goodbye. NULL: in none.
+// From now on failures of this thread's calls are noted in this session, if it is open, as the
+// reason of its goodbye. NULL: in none.
 void error_of(struct lockstep_session *session);
 // Which function notes a failure in a session. Every call in a process has the same argument.
 void error_note_by(void (*note)(struct lockstep_session *session, int status, const char *text));

@@ -83,7 +83,7 @@ static void transport_open_mates(struct transport *transport)
 {
     char error[TRANSPORT_TEXT_BYTES];
     struct text text;
-    struct listener *mates = listener_open_unix(error, sizeof(error));
+    struct listener *mates = unix_listener_open(error, sizeof(error));
     if (!mates)
         return;
     text_init(&text, transport->doors.address, sizeof(transport->doors.address));
@@ -114,8 +114,8 @@ static int transport_open_descriptors(struct transport *transport,
     }
     transport->doors.listener =
         config->kind == TRANSPORT_LOOPBACK
-            ? listener_open_loopback(transport->torn_bytes, error, error_bytes)
-            : listener_open_tcp(config->host ? config->host : "127.0.0.1", config->port_first,
+            ? loopback_listener_open(transport->torn_bytes, error, error_bytes)
+            : tcp_listener_open(config->host ? config->host : "127.0.0.1", config->port_first,
                                 config->port_last, error, error_bytes);
     if (!transport->doors.listener)
         return -1;

@@ -32,7 +32,7 @@ struct watch {
     // set at start, then constant
     struct watch_events events;
     const struct tracker *tracker;
-    const struct thread_callers *callers;
+    const struct callers *callers;
     struct thread thread;
     bool runs; // trainer
 
@@ -106,7 +106,7 @@ static bool watch_sleeps_on_disk(struct watch *watch)
     struct stack_thread thread;
     struct proc_signals signals;
     watch->sleeps[0] = '\0';
-    if (threads_list(watch->callers, &note, 1) == 0 ||
+    if (callers_list(watch->callers, &note, 1) == 0 ||
         !proc_task_read(PROC_TASK_DIRECTORY, note.tid, &thread, &signals) || thread.state != 'D')
         return false;
     watch_clean(thread.wchan);
@@ -409,7 +409,7 @@ static void watch_run(void *argument)
 }
 
 int watch_start(const struct watch_events *events, const struct tracker *tracker,
-                const struct thread_callers *callers, struct watch **started)
+                const struct callers *callers, struct watch **started)
 {
     struct watch *watch = calloc(1, sizeof(*watch));
     *started = watch;

@@ -46,7 +46,7 @@ struct watch_driven {
 // is set before the thread runs; -1, no memory or no thread, leaves one to be closed, or NULL.
 // Without a coordinator there is no watch.
 int watch_start(const struct watch_events *events, const struct tracker *tracker,
-                const struct thread_callers *callers, struct watch **started);
+                const struct callers *callers, struct watch **started);
 // Joins the thread. Later calls of the control thread and of the driver have no effect. The watch
 // may be NULL here and in watch_close.
 void watch_stop(struct watch *watch);

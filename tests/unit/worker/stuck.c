@@ -119,14 +119,13 @@ static void *stuck_run(void *argument)
 {
     struct stuck *stuck = argument;
     pthread_setname_np(pthread_self(), "stuck");
-    threads_note(stuck->callers);
+    callers_note(stuck->callers);
     atomic_store(&stuck->tid, (uint32_t)gettid());
     stuck->how(stuck);
     return NULL;
 }
 
-void stuck_start(struct stuck *stuck, void (*how)(struct stuck *stuck),
-                 struct thread_callers *callers)
+void stuck_start(struct stuck *stuck, void (*how)(struct stuck *stuck), struct callers *callers)
 {
     memset(stuck, 0, sizeof(*stuck));
     stuck->how = how;

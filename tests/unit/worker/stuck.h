@@ -16,7 +16,7 @@
 struct stuck {
     pthread_t id;
     void (*how)(struct stuck *stuck);
-    struct thread_callers *callers;
+    struct callers *callers;
     _Atomic(uint32_t) tid; // 0: it has not begun.
     atomic_bool go_on;
     int pipe[2];
@@ -42,8 +42,7 @@ void stuck_in_state_d(struct stuck *stuck); // For half a second.
 void stuck_deaf(struct stuck *stuck); // Blocks signals until deaf_until_ms, and spins then.
 
 // Starts a thread, which calls this session and is stuck in this way. It is named "stuck".
-void stuck_start(struct stuck *stuck, void (*how)(struct stuck *stuck),
-                 struct thread_callers *callers);
+void stuck_start(struct stuck *stuck, void (*how)(struct stuck *stuck), struct callers *callers);
 // Lets it go, and waits for its end.
 void stuck_free(struct stuck *stuck);
 

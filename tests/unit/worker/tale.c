@@ -280,10 +280,11 @@ void tale_step(struct tale *tale, uint64_t step)
 void tale_header(struct tale *tale, uint64_t step, uint64_t phase)
 {
     const struct order_plan *plan = order_plan_of(&tale->order, phase);
-    order_header_received(&tale->order, &(struct step_header){.step = step,
-                                                              .phase = phase,
-                                                              .plan_hash = !plan ? 0 : plan->hash,
-                                                              .starts = tale->order.headers.starts});
+    order_header_received(&tale->order,
+                          &(struct step_header){.step = step,
+                                                .phase = phase,
+                                                .plan_hash = !plan ? 0 : plan->hash,
+                                                .starts = tale->order.headers.starts});
 }
 
 void tale_made(struct tale *tale, const char *slots)

@@ -8,7 +8,7 @@
 
 #include "tests/support/device_case.h"
 #include "tests/support/device_emulation.h"
-#include "worker/device/reference.h"
+#include "tests/support/device_reference.h"
 #include "worker/kernels/kernels.h"
 #include "worker/transport/device/table.h"
 

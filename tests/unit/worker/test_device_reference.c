@@ -5,7 +5,7 @@
 // be. The tables that they walk over are compared with what extents and units say of every element.
 
 #include "tests/support/device_case.h"
-#include "worker/device/reference.h"
+#include "tests/support/device_reference.h"
 #include "worker/kernels/combine.h"
 #include "worker/kernels/kernels.h"
 #include "worker/memory/units.h"

@@ -59,11 +59,11 @@ static struct listener *open_listener(const struct kind *kind)
     char error[256] = "";
     struct listener *listener = NULL;
     if (kind->family == FAMILY_TCP)
-        listener = listener_open_tcp(kind->host, 0, 0, error, sizeof(error));
+        listener = tcp_listener_open(kind->host, 0, 0, error, sizeof(error));
     else if (kind->family == FAMILY_MEMORY)
-        listener = listener_open_unix(error, sizeof(error));
+        listener = unix_listener_open(error, sizeof(error));
     else
-        listener = listener_open_loopback(kind->torn_bytes, error, sizeof(error));
+        listener = loopback_listener_open(kind->torn_bytes, error, sizeof(error));
     if (!listener)
         print_message("%s\n", error);
     return listener;
@@ -407,9 +407,9 @@ static void unusable_addresses(void **state)
         assert_true(strlen(error) > 0);
     }
     char error[256] = "";
-    assert_null(listener_open_tcp("no.such.name", 0, 0, error, sizeof(error)));
-    assert_null(listener_open_tcp("127.0.0.1", 9, 8, error, sizeof(error)));
-    assert_null(listener_open_tcp("203.0.113.1", 0, 0, error, sizeof(error))); // Not ours.
+    assert_null(tcp_listener_open("no.such.name", 0, 0, error, sizeof(error)));
+    assert_null(tcp_listener_open("127.0.0.1", 9, 8, error, sizeof(error)));
+    assert_null(tcp_listener_open("203.0.113.1", 0, 0, error, sizeof(error))); // Not ours.
     assert_true(strlen(error) > 0);
 }
 
@@ -441,7 +441,7 @@ static void addresses_of_parts(void **state)
     // Further parts behind the address do not disturb a reader that does not know them.
     char error[256] = "";
     char address[LOCKSTEP_ADDRESS_BYTES];
-    struct listener *listener = listener_open_tcp("127.0.0.1", 0, 0, error, sizeof(error));
+    struct listener *listener = tcp_listener_open("127.0.0.1", 0, 0, error, sizeof(error));
     assert_non_null(listener);
     snprintf(address, sizeof(address), "%.60s;new:way;unix:x", listener->address);
     struct link *link = link_connect(address, 0, error, sizeof(error));
@@ -459,11 +459,11 @@ static void port_ranges(void **state)
 {
     (void)state;
     char error[256] = "";
-    struct listener *any = listener_open_tcp("127.0.0.1", 0, 0, error, sizeof(error));
+    struct listener *any = tcp_listener_open("127.0.0.1", 0, 0, error, sizeof(error));
     assert_non_null(any);
     const unsigned long port = strtoul(strrchr(any->address, ':') + 1, NULL, 10);
     assert_null(
-        listener_open_tcp("127.0.0.1", (uint16_t)port, (uint16_t)port, error, sizeof(error)));
+        tcp_listener_open("127.0.0.1", (uint16_t)port, (uint16_t)port, error, sizeof(error)));
     // It says which ports, and who has them: this process.
     char wanted[64];
     (void)snprintf(wanted, sizeof(wanted), "%lu to %lu (LOCKSTEP_DATA_PORTS) is in use", port,
@@ -473,11 +473,11 @@ static void port_ranges(void **state)
     assert_non_null(strstr(error, wanted));
     any->ops->close(any);
     struct listener *same =
-        listener_open_tcp("127.0.0.1", (uint16_t)port, (uint16_t)port, error, sizeof(error));
+        tcp_listener_open("127.0.0.1", (uint16_t)port, (uint16_t)port, error, sizeof(error));
     assert_non_null(same);
     // Takes the second of two ports when the first one is taken.
     struct listener *next =
-        listener_open_tcp("127.0.0.1", (uint16_t)port, UINT16_MAX, error, sizeof(error));
+        tcp_listener_open("127.0.0.1", (uint16_t)port, UINT16_MAX, error, sizeof(error));
     assert_non_null(next);
     assert_string_not_equal(next->address, same->address);
     next->ops->close(next);

@@ -5,7 +5,9 @@
 // have in common.
 
 #include "worker/link/shm.h"
+#include "worker/link/shm_memory.h"
 #include "worker/link/shm_ring.h"
+#include "worker/link/shm_socket.h"
 
 #include "base/clock.h"
 #include "tests/support/bounds.h"

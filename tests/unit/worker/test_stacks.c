@@ -36,7 +36,7 @@
 #include <unistd.h>
 
 static struct stacks *stacks;
-static struct thread_callers callers;
+static struct callers callers;
 
 static int open_stacks(void **state)
 {
@@ -536,7 +536,7 @@ static void test_signals_of_the_program(void **state)
 
 static int child_of_fork(void)
 {
-    threads_note(&callers);
+    callers_note(&callers);
     stacks_capture(stacks, &callers);
     return stacks->thread_count == 0 && stacks->frame_count == 0 ? 0 : 1;
 }
@@ -591,7 +591,7 @@ static void *load_works(void *argument)
 {
     static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
     struct load *load = argument;
-    threads_note(&callers);
+    callers_note(&callers);
     for (unsigned i = 0; !atomic_load(&load->end); i++) {
         char *memory = malloc(1 + i % 8192);
         memset(memory, (int)i, 1 + i % 8192);
@@ -609,7 +609,7 @@ static void *load_works(void *argument)
 static void *load_ends(void *argument)
 {
     (void)argument;
-    threads_note(&callers);
+    callers_note(&callers);
     return NULL;
 }
 
@@ -641,7 +641,7 @@ static void test_many_captures(void **state)
     for (int i = 0; i < 4; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, i < 3 ? load_works : load_starts, &load),
                          0);
-    while (threads_list(&callers, notes, LOCKSTEP_STACK_THREADS) < 3) // They have begun.
+    while (callers_list(&callers, notes, LOCKSTEP_STACK_THREADS) < 3) // They have begun.
         sched_yield();
     for (int i = 0; i < count; i++) {
         stacks_capture(stacks, i % 2 == 0 ? &callers : NULL);

@@ -393,11 +393,11 @@ static void test_segments(void **state)
     assert_in_range(count, 1, ELF_MAX_SEGMENTS);
     const size_t bytes = count * sizeof(segments[0]);
     assert_int_equal(pread(fd, segments, bytes, (off_t)header.e_phoff), bytes);
-    assert_true(elf_has_segments(fd, segments, count));
-    assert_false(elf_has_segments(fd, segments, count - 1));
-    assert_false(elf_has_segments(fd, segments, 0));
+    assert_true(elf_names_has_segments(fd, segments, count));
+    assert_false(elf_names_has_segments(fd, segments, count - 1));
+    assert_false(elf_names_has_segments(fd, segments, 0));
     segments[count / 2].p_filesz++;
-    assert_false(elf_has_segments(fd, segments, count));
+    assert_false(elf_names_has_segments(fd, segments, count));
     close(fd);
 }
 

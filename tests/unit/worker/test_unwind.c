@@ -42,7 +42,7 @@
 #define STAY() __asm__ volatile("" ::: "memory")
 
 static struct stacks *stacks;
-static struct thread_callers callers;
+static struct callers callers;
 
 static int open_stacks(void **state)
 {
@@ -381,7 +381,7 @@ static struct stuck in_little_room;
 
 static void *runs_in_little_room(void *argument)
 {
-    threads_note(&callers);
+    callers_note(&callers);
     atomic_store(&in_little_room.tid, (uint32_t)gettid());
     stuck_in_spin(&in_little_room);
     return argument;
@@ -440,19 +440,19 @@ static void test_calls_that_bear_a_signal(void **state)
 {
     struct proc_call call = {.number = UINT64_MAX};
     (void)state;
-    assert_false(sleep_bears_signal(&call));
+    assert_false(sleep_again_unnoticed(&call));
     call = (struct proc_call){.number = SYS_futex, .arguments = {0, 128}}; // FUTEX_WAIT, for ever
-    assert_true(sleep_bears_signal(&call));
+    assert_true(sleep_again_unnoticed(&call));
     call.arguments[3] = 1; // FUTEX_WAIT, for a time
-    assert_false(sleep_bears_signal(&call));
+    assert_false(sleep_again_unnoticed(&call));
     call = (struct proc_call){.number = SYS_ppoll};
 #if defined(__x86_64__)
-    assert_true(sleep_bears_signal(&call));
+    assert_true(sleep_again_unnoticed(&call));
     call = (struct proc_call){.number = SYS_poll, .arguments = {0, 0, 20000}};
 #endif
-    assert_false(sleep_bears_signal(&call));
+    assert_false(sleep_again_unnoticed(&call));
     call = (struct proc_call){.number = SYS_recvfrom};
-    assert_false(sleep_bears_signal(&call));
+    assert_false(sleep_again_unnoticed(&call));
 }
 
 int main(void)

@@ -74,7 +74,7 @@ static void manifest_session(const struct lockstep_session *session, struct mani
     manifest_say(item,
                  "bucket_first_bytes=%" PRIu64 " bucket_bytes=%" PRIu64
                  " bucket_last_bytes=%" PRIu64 " uneven=%s",
-                 config->bucket_first_bytes, config->bucket_bytes, config->bucket_last_bytes,
+                 config->buckets.first_bytes, config->buckets.bytes, config->buckets.last_bytes,
                  uneven[config->uneven]);
 }
 

@@ -101,8 +101,8 @@ static struct module_set *sets_place(struct lockstep_module *module, uint64_t ha
 struct bucket_caps sets_caps(const struct lockstep_module *module)
 {
     const struct config *config = &module->session->config;
-    struct bucket_caps caps = {config->bucket_first_bytes, config->bucket_bytes,
-                               config->bucket_last_bytes};
+    struct bucket_caps caps = {config->buckets.first_bytes, config->buckets.bytes,
+                               config->buckets.last_bytes};
     if (caps.bytes == 0)
         caps.bytes = buckets_default_bytes(module->shapes, module->parameter_count,
                                            module->contribution_count);

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "base/utf8.h"
+#include "worker/device/memory.h"
 #include "worker/transport/device/device_flow.h"
 #include "worker/transport/device/parts.h"
 #include "worker/transport/flow/wave.h"

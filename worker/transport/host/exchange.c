@@ -34,7 +34,7 @@
 #include "worker/transport/host/shots.h"
 
 #include "worker/kernels/kernels.h"
-#include "worker/memory/region.h"
+#include "worker/memory/regions.h"
 
 #include <string.h>
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How regions of registered memory (worker/memory/region.h) get to the mates, and what is said of
+// How regions of registered memory (worker/memory/regions.h) get to the mates, and what is said of
 // them on the board. What runs in them is registered.c's. Engine thread.
 
 #include "worker/transport/host/passing.h"
 
-#include "worker/memory/region.h"
+#include "worker/memory/regions.h"
 #include "worker/transport/host/host.h"
 
 void passing_begin(struct shared *shared)

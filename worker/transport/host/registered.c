@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Runs in registered memory: every rank's inputs and outputs lie in regions
-// (worker/memory/region.h) that all mates have mapped, so nothing is copied to be summed. Seat s
+// (worker/memory/regions.h) that all mates have mapped, so nothing is copied to be summed. Seat s
 // owns slice s of the elements. Block by block it sums the memory of all ranks into its own, in the
 // order of the seats, and copies the final bytes from there to that of the others; with one mate,
 // one loop stores to both. The bits are those of pieces.c.
@@ -44,7 +44,7 @@
 
 #include "base/clock.h"
 #include "worker/kernels/kernels.h"
-#include "worker/memory/region.h"
+#include "worker/memory/regions.h"
 
 #include <assert.h>
 #include <sched.h>

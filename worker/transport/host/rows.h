@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Rows: the memory of one rank's inputs and outputs as a list of runs, each of them inside of one
-// region (worker/memory/region.h). A rank says its own list on the board; mates read it there,
+// region (worker/memory/regions.h). A rank says its own list on the board; mates read it there,
 // once, check it, and from then on look up elements in what they have made of it. Lists of
 // different ranks are cut differently and lie in any order. They know no runs of the board and no
 // ranks. Engine thread.
@@ -9,7 +9,7 @@
 #ifndef WORKER_TRANSPORT_HOST_ROWS_H
 #define WORKER_TRANSPORT_HOST_ROWS_H
 
-#include "worker/memory/region.h"
+#include "worker/memory/regions.h"
 #include "worker/transport/host/board.h"
 
 // A run of memory. It begins where the one before it in the list ends.

@@ -6,10 +6,10 @@
 // as all before it together, so what is allocated and not asked for is never more than what was
 // asked for and the first. Trainer's thread.
 
-#ifndef WORKER_MEMORY_ARENA_H
-#define WORKER_MEMORY_ARENA_H
+#ifndef WORKER_MEMORY_ARENAS_H
+#define WORKER_MEMORY_ARENAS_H
 
-#include "worker/memory/region.h"
+#include "worker/memory/regions.h"
 
 #define ARENA_BLOCK_BYTES (1024 * 1024) // Larger blocks have a region of their own.
 #define ARENA_FIRST_BYTES (256 * 1024)

@@ -4,7 +4,7 @@
 // type that it is computed in, computed, and narrowed. What the order and the roundings are stands
 // in worker/device/kernels.h. Pure; any thread.
 
-#include "worker/device/reference.h"
+#include "tests/support/device_reference.h"
 
 #include "worker/kernels/kernels.h"
 #include "worker/memory/units.h"
@@ -16,20 +16,6 @@
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
 #endif
-
-_Static_assert((int)DEVICE_FLOAT32 == (int)DTYPE_FLOAT32, "one numbering of dtypes");
-_Static_assert((int)DEVICE_FLOAT64 == (int)DTYPE_FLOAT64, "one numbering of dtypes");
-_Static_assert((int)DEVICE_INT32 == (int)DTYPE_INT32, "one numbering of dtypes");
-_Static_assert((int)DEVICE_INT64 == (int)DTYPE_INT64, "one numbering of dtypes");
-_Static_assert((int)DEVICE_FLOAT16 == (int)DTYPE_FLOAT16, "one numbering of dtypes");
-_Static_assert((int)DEVICE_BFLOAT16 == (int)DTYPE_BFLOAT16, "one numbering of dtypes");
-_Static_assert((int)DEVICE_UINT8 == (int)DTYPE_UINT8, "one numbering of dtypes");
-// A kernel reads what the host's compiler has laid out.
-_Static_assert(sizeof(struct device_piece) == 32 && sizeof(struct device_row) == 32, "no holes");
-_Static_assert(sizeof(struct device_pack) == 80 && sizeof(struct device_finish) == 88, "no holes");
-_Static_assert(sizeof(struct device_gather) == 48 && sizeof(struct device_scatter) == 56,
-               "no holes");
-_Static_assert(sizeof(struct device_add) == 40, "no holes");
 
 // ---- memory -------------------------------------------------------------------------------------
 

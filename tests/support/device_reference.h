@@ -5,8 +5,8 @@
 // them in the place of kernels. Nothing of a healthy job calls them. Pure; any thread that rounds
 // to nearest and keeps denormals (kernels_environment).
 
-#ifndef WORKER_DEVICE_REFERENCE_H
-#define WORKER_DEVICE_REFERENCE_H
+#ifndef TESTS_SUPPORT_DEVICE_REFERENCE_H
+#define TESTS_SUPPORT_DEVICE_REFERENCE_H
 
 #include "worker/device/kernels.h"
 

@@ -2,7 +2,7 @@
 //
 // Regions without links: two or three ranks of this process hand each other descriptors directly.
 
-#include "worker/memory/region.h"
+#include "worker/memory/regions.h"
 
 #include "base/thread.h"
 

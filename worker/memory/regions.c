@@ -7,7 +7,7 @@
 // is first touched is a bus error, not a failed call; and a mate that shortened it would cause the
 // same here, which its seals rule out.
 
-#include "worker/memory/region.h"
+#include "worker/memory/regions.h"
 
 #include "base/file_limit.h"
 #include "base/mutex.h"

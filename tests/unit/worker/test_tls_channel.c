@@ -32,7 +32,7 @@ struct pipe {
 struct end {
     struct pipe *out;
     struct pipe *in;
-    struct crypto_channel *channel;
+    struct tls_channel *channel;
 };
 
 struct couple {
@@ -78,7 +78,7 @@ static struct couple *couple_make(uint8_t client_key, uint8_t server_key, bool b
         couple->pipes[i].room = SIZE_MAX;
         *end = (struct end){.out = &couple->pipes[i], .in = &couple->pipes[1 - i]};
         const struct crypto_carrier carrier = {pipe_send, pipe_receive, end};
-        end->channel = crypto_channel_make(i == 1 && !both_clients, key, &carrier);
+        end->channel = tls_channel_make(i == 1 && !both_clients, key, &carrier);
         assert_non_null(end->channel);
     }
     return couple;
@@ -87,7 +87,7 @@ static struct couple *couple_make(uint8_t client_key, uint8_t server_key, bool b
 static void couple_free(struct couple *couple)
 {
     for (int i = 0; i < 2; i++)
-        crypto_channel_free(couple->ends[i].channel);
+        tls_channel_free(couple->ends[i].channel);
     free(couple);
 }
 
@@ -96,7 +96,7 @@ static void couple_meet(struct couple *couple, int statuses[2], int numbers[2])
 {
     for (int i = 0; i < 20; i++) {
         errno = 0;
-        statuses[i % 2] = crypto_channel_meet(couple->ends[i % 2].channel);
+        statuses[i % 2] = tls_channel_meet(couple->ends[i % 2].channel);
         numbers[i % 2] = errno;
     }
 }
@@ -121,34 +121,34 @@ static void bytes_arrive(void **state)
     for (size_t i = 0; i < sizeof(sent); i++)
         sent[i] = (uint8_t)(i * 2654435761u >> 13);
     for (int way = 0; way < 2; way++) {
-        struct crypto_channel *from = couple->ends[way].channel;
-        struct crypto_channel *to = couple->ends[1 - way].channel;
-        assert_int_equal(crypto_channel_readable(to), 0);
+        struct tls_channel *from = couple->ends[way].channel;
+        struct tls_channel *to = couple->ends[1 - way].channel;
+        assert_int_equal(tls_channel_readable(to), 0);
         for (size_t done = 0; done < sizeof(sent);) {
-            const ssize_t taken = crypto_channel_send(from, sent + done, sizeof(sent) - done);
+            const ssize_t taken = tls_channel_send(from, sent + done, sizeof(sent) - done);
             assert_true(taken > 0 && taken <= CRYPTO_RECORD_BYTES);
             done += (size_t)taken;
         }
-        assert_int_equal(crypto_channel_push(from), 0);
+        assert_int_equal(tls_channel_push(from), 0);
         // Not as they are.
         assert_null(memmem(couple->ends[way].out->bytes, couple->ends[way].out->end, sent, 16));
         for (size_t done = 0; done < sizeof(sent);) {
-            const size_t sure = crypto_channel_readable(to);
+            const size_t sure = tls_channel_readable(to);
             assert_true(sure > 0);
-            const ssize_t got = crypto_channel_receive(to, received + done, sizeof(sent) - done);
+            const ssize_t got = tls_channel_receive(to, received + done, sizeof(sent) - done);
             assert_true(got > 0 && (size_t)got >= (sure < sizeof(sent) - done ? sure : 0));
             done += (size_t)got;
         }
         assert_memory_equal(sent, received, sizeof(sent));
-        assert_int_equal(crypto_channel_receive(to, received, 1), -1);
+        assert_int_equal(tls_channel_receive(to, received, 1), -1);
         assert_int_equal(errno, EAGAIN);
     }
     // An end, after what was sent.
-    assert_int_equal(crypto_channel_send(couple->ends[0].channel, sent, 5), 5);
-    assert_int_equal(crypto_channel_push(couple->ends[0].channel), 0);
+    assert_int_equal(tls_channel_send(couple->ends[0].channel, sent, 5), 5);
+    assert_int_equal(tls_channel_push(couple->ends[0].channel), 0);
     couple->pipes[0].ended = true;
-    assert_int_equal(crypto_channel_receive(couple->ends[1].channel, received, 50), 5);
-    assert_int_equal(crypto_channel_receive(couple->ends[1].channel, received, 50), 0);
+    assert_int_equal(tls_channel_receive(couple->ends[1].channel, received, 50), 5);
+    assert_int_equal(tls_channel_receive(couple->ends[1].channel, received, 50), 0);
     couple_free(couple);
 }
 
@@ -156,7 +156,7 @@ static void bytes_arrive(void **state)
 static void what_is_held_is_bounded(void **state)
 {
     struct couple *couple = couple_stands();
-    struct crypto_channel *from = couple->ends[0].channel;
+    struct tls_channel *from = couple->ends[0].channel;
     uint8_t bytes[1000];
     uint64_t sent = 0;
     uint64_t received = 0;
@@ -166,21 +166,20 @@ static void what_is_held_is_bounded(void **state)
         for (;;) {
             for (size_t i = 0; i < sizeof(bytes); i++)
                 bytes[i] = (uint8_t)((sent + i) * 40503u >> 7);
-            const ssize_t taken = crypto_channel_send(from, bytes, sizeof(bytes));
+            const ssize_t taken = tls_channel_send(from, bytes, sizeof(bytes));
             if (taken < 0)
                 break;
             sent += (uint64_t)taken;
         }
         assert_int_equal(errno, EAGAIN);
-        assert_true(crypto_channel_held(from) > CRYPTO_HELD_BYTES / 2);
-        assert_true(crypto_channel_held(from) <= CRYPTO_HELD_BYTES);
-        assert_int_equal(crypto_channel_push(from), -1);
+        assert_true(tls_channel_held(from) > CRYPTO_HELD_BYTES / 2);
+        assert_true(tls_channel_held(from) <= CRYPTO_HELD_BYTES);
+        assert_int_equal(tls_channel_push(from), -1);
         couple->pipes[0].room = 777;
-        assert_int_equal(crypto_channel_push(from), 0);
-        assert_int_equal(crypto_channel_held(from), 0);
+        assert_int_equal(tls_channel_push(from), 0);
+        assert_int_equal(tls_channel_held(from), 0);
         while (received < sent) {
-            const ssize_t got =
-                crypto_channel_receive(couple->ends[1].channel, bytes, sizeof(bytes));
+            const ssize_t got = tls_channel_receive(couple->ends[1].channel, bytes, sizeof(bytes));
             assert_true(got > 0);
             for (ssize_t i = 0; i < got; i++)
                 assert_int_equal(bytes[i], (uint8_t)((received + (uint64_t)i) * 40503u >> 7));
@@ -218,14 +217,13 @@ static void changed_bytes_are_found(void **state)
     for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
         struct couple *couple = couple_stands();
         uint8_t bytes[100] = {0};
-        assert_int_equal(crypto_channel_send(couple->ends[0].channel, bytes, sizeof(bytes)),
+        assert_int_equal(tls_channel_send(couple->ends[0].channel, bytes, sizeof(bytes)),
                          sizeof(bytes));
-        assert_int_equal(crypto_channel_push(couple->ends[0].channel), 0);
+        assert_int_equal(tls_channel_push(couple->ends[0].channel), 0);
         assert_true(places[i] < couple->pipes[0].end);
         couple->pipes[0].bytes[places[i]] ^= 0x10;
         couple->pipes[0].ended = true; // A longer record is awaited in vain.
-        const ssize_t received =
-            crypto_channel_receive(couple->ends[1].channel, bytes, sizeof(bytes));
+        const ssize_t received = tls_channel_receive(couple->ends[1].channel, bytes, sizeof(bytes));
         assert_true(received == 0 || (received == -1 && errno == EBADMSG));
         assert_true(places[i] == 3 || received == -1);
         couple_free(couple);
@@ -268,7 +266,7 @@ static void a_certificate_is_no_key(void **state)
     (void)state;
     for (int i = 0; i < 10 && status == 0; i++) {
         uint8_t bytes[8192];
-        status = crypto_channel_meet(client->channel);
+        status = tls_channel_meet(client->channel);
         number = errno;
         const int said = (int)(client->out->end - client->out->first);
         if (said > 0)
@@ -294,5 +292,5 @@ int main(void)
         cmocka_unit_test(changed_bytes_are_found),
         cmocka_unit_test(a_certificate_is_no_key),
     };
-    return cmocka_run_group_tests_name("crypto_channel", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("tls_channel", tests, NULL, NULL);
 }

@@ -4,7 +4,7 @@
 // enough. A block is one of thousands at most, and made outside of steps: nothing here is worth
 // more. Trainer's thread.
 
-#include "worker/memory/arena.h"
+#include "worker/memory/arenas.h"
 
 #include <assert.h>
 #include <errno.h>

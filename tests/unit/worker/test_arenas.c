@@ -3,7 +3,7 @@
 // Small blocks of shared memory by themselves: each has pages of its own, zero however often they
 // were used, gaps are filled, and nothing is left.
 
-#include "worker/memory/arena.h"
+#include "worker/memory/arenas.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -22,7 +22,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static struct thread_callers callers;
+static struct callers callers;
 
 // Off the main thread, where cmocka's assertions cannot be used.
 static void must(bool holds)
@@ -41,7 +41,7 @@ struct caller {
 static void *caller_run(void *argument)
 {
     struct caller *caller = argument;
-    threads_note(&callers);
+    callers_note(&callers);
     caller->tid = (uint32_t)gettid();
     sem_post(&caller->called);
     while (sem_wait(&caller->end) != 0)
@@ -73,34 +73,34 @@ static void test_last_caller_first(void **state)
     (void)state;
     for (int i = 0; i < 3; i++)
         caller_start(&waiting[i]);
-    assert_int_equal(threads_list(&callers, notes, LOCKSTEP_STACK_THREADS), 3);
+    assert_int_equal(callers_list(&callers, notes, LOCKSTEP_STACK_THREADS), 3);
     assert_int_equal(notes[0].tid, waiting[2].tid);
     assert_true(pthread_equal(notes[0].id, waiting[2].id));
     assert_true(notes[0].last);
     assert_false(notes[1].last || notes[2].last);
-    assert_int_equal(threads_list(&callers, notes, 2), 2);
+    assert_int_equal(callers_list(&callers, notes, 2), 2);
     for (int i = 2; i >= 0; i--)
         caller_end(&waiting[i]);
-    assert_int_equal(threads_list(&callers, notes, LOCKSTEP_STACK_THREADS), 0);
+    assert_int_equal(callers_list(&callers, notes, LOCKSTEP_STACK_THREADS), 0);
 }
 
 static void *call_two_sessions(void *argument)
 {
-    static struct thread_callers first, second;
+    static struct callers first, second;
     struct thread_note notes[LOCKSTEP_STACK_THREADS];
     (void)argument;
-    threads_note(&first);
-    must(threads_list(&first, notes, LOCKSTEP_STACK_THREADS) == 1 && notes[0].last);
-    must(threads_list(&second, notes, LOCKSTEP_STACK_THREADS) == 0);
-    threads_note(&second);
+    callers_note(&first);
+    must(callers_list(&first, notes, LOCKSTEP_STACK_THREADS) == 1 && notes[0].last);
+    must(callers_list(&second, notes, LOCKSTEP_STACK_THREADS) == 0);
+    callers_note(&second);
     for (int i = 0; i < 2; i++) {
         // The last caller of both, whichever it calls now.
-        must(threads_list(&first, notes, LOCKSTEP_STACK_THREADS) == 1 && notes[0].last);
-        must(threads_list(&second, notes, LOCKSTEP_STACK_THREADS) == 1 && notes[0].last);
+        must(callers_list(&first, notes, LOCKSTEP_STACK_THREADS) == 1 && notes[0].last);
+        must(callers_list(&second, notes, LOCKSTEP_STACK_THREADS) == 1 && notes[0].last);
         must(notes[0].tid == (uint32_t)gettid());
-        threads_note(&first);
+        callers_note(&first);
     }
-    must(threads_list(NULL, notes, LOCKSTEP_STACK_THREADS) == 1 && !notes[0].last);
+    must(callers_list(NULL, notes, LOCKSTEP_STACK_THREADS) == 1 && !notes[0].last);
     return NULL;
 }
 
@@ -111,15 +111,15 @@ static void test_two_sessions(void **state)
     (void)state;
     assert_int_equal(pthread_create(&id, NULL, call_two_sessions, NULL), 0);
     pthread_join(id, NULL);
-    assert_int_equal(threads_list(NULL, notes, LOCKSTEP_STACK_THREADS), 0);
+    assert_int_equal(callers_list(NULL, notes, LOCKSTEP_STACK_THREADS), 0);
 }
 
 static void *call_once(void *argument)
 {
     uint32_t *tid = argument;
     struct thread_note notes[LOCKSTEP_STACK_THREADS];
-    threads_note(&callers);
-    const uint32_t count = threads_list(&callers, notes, LOCKSTEP_STACK_THREADS);
+    callers_note(&callers);
+    const uint32_t count = callers_list(&callers, notes, LOCKSTEP_STACK_THREADS);
     *tid = count == 1 && notes[0].last ? notes[0].tid : 0;
     must(*tid == (uint32_t)gettid());
     return NULL;
@@ -151,7 +151,7 @@ static void *report_gradient(void *argument)
     struct hook *hook = argument;
     struct thread_note notes[LOCKSTEP_STACK_THREADS];
     must(lockstep_grad_ready(hook->module, NULL, 0, NULL, NULL) == 0);
-    const uint32_t count = threads_list(&hook->session->callers, notes, LOCKSTEP_STACK_THREADS);
+    const uint32_t count = callers_list(&hook->session->callers, notes, LOCKSTEP_STACK_THREADS);
     must(count == 2 && notes[0].last && notes[0].tid == (uint32_t)gettid());
     hook->tid = notes[1].tid;
     return NULL;
@@ -183,7 +183,7 @@ static void *train_a_step(void *argument)
     pthread_join(id, NULL);
     must(hook.tid == (uint32_t)gettid());
     must(lockstep_call_end(call) == 0);
-    must(threads_list(&hook.session->callers, notes, LOCKSTEP_STACK_THREADS) == 1);
+    must(callers_list(&hook.session->callers, notes, LOCKSTEP_STACK_THREADS) == 1);
     must(notes[0].last && notes[0].tid == (uint32_t)gettid());
     must(lockstep_step_end(hook.session, NULL) == 0);
     must(lockstep_close(hook.session) == 0);
@@ -207,12 +207,12 @@ static void test_places_are_given_back(void **state)
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < LOCKSTEP_STACK_THREADS + 8; i++)
             caller_start(&waiting[i]);
-        assert_int_equal(threads_list(&callers, notes, LOCKSTEP_STACK_THREADS + 8),
+        assert_int_equal(callers_list(&callers, notes, LOCKSTEP_STACK_THREADS + 8),
                          LOCKSTEP_STACK_THREADS);
         assert_false(notes[0].last); // The last caller has no place.
         for (int i = 0; i < LOCKSTEP_STACK_THREADS + 8; i++)
             caller_end(&waiting[i]);
-        assert_int_equal(threads_list(&callers, notes, LOCKSTEP_STACK_THREADS + 8), 0);
+        assert_int_equal(callers_list(&callers, notes, LOCKSTEP_STACK_THREADS + 8), 0);
     }
 }
 

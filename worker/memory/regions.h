@@ -16,8 +16,8 @@
 //
 // Thread: any, but for what is marked: those are the engine's (whoever drives the transport).
 
-#ifndef WORKER_MEMORY_REGION_H
-#define WORKER_MEMORY_REGION_H
+#ifndef WORKER_MEMORY_REGIONS_H
+#define WORKER_MEMORY_REGIONS_H
 
 #include "protos/limits.h"
 
