@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What this library needs of OpenSSL, and the only place that includes it (tests/lint/includes.py).
-// Not here: who has to prove what (hello.h). Any thread.
+// The cryptography of links: a MAC, comparison, random bytes. hello.h says which side proves what.
+// Only this file and tls_channel.c use OpenSSL in this wing (tests/lint/includes.py). Any thread.
 
 #ifndef WORKER_LINK_CRYPTO_H
 #define WORKER_LINK_CRYPTO_H
@@ -13,8 +13,8 @@
 #define CRYPTO_KEY_BYTES 32
 #define CRYPTO_MAC_BYTES 32
 
-// HMAC-SHA256. False without memory, or where the machine's policy refuses the algorithm; mac is
-// zeros then, and proves nothing.
+// HMAC-SHA256. False without memory, or if the machine's policy refuses the algorithm; then mac is
+// zeros, and proves nothing.
 bool crypto_mac(const uint8_t key[CRYPTO_KEY_BYTES], const void *bytes, size_t size,
                 uint8_t mac[CRYPTO_MAC_BYTES]);
 

@@ -10,19 +10,20 @@
 //
 // Members of a generation know a secret of 256 random bits, which the coordinator has given to each
 // of them over its control stream. It never travels here. A proof is the HMAC-SHA256 under it of a
-// label, which says the protocol, its version and whose proof it is, of whether that side encrypts,
-// and of all that distinguishes this connection from every other one: generation, world size, the
-// ranks of both sides, and both nonces. So of what somebody has recorded, or is told elsewhere,
-// - a proof of another connection has other nonces: the one that this side has chosen at random;
-// - one of another generation, of another pair, or of the same pair the other way round is of other
-//   bytes, and under another secret in the first case;
+// label (the protocol, its version, and which side the proof is of), of whether that side encrypts,
+// and of everything that distinguishes this connection from every other one: generation, world
+// size, the ranks of both sides, and both nonces. So recorded proofs are of no use:
+// - a proof of another connection has other nonces, because this side chose its nonce at random;
+// - a proof of another generation, of another pair, or of the same pair the other way round is made
+// of
+//   other bytes; of another generation, also under another secret;
 // - a side's own proof that is sent back to it has the label of the wrong side.
-// The acceptor proves nothing before the connector has, and says nothing but random bytes: a
-// stranger learns from it neither rank nor generation, and cannot use it to make proofs.
+// The acceptor proves nothing before the connector has, and sends nothing but random bytes until
+// then. So a stranger learns neither rank nor generation from it, and cannot use it to make proofs.
 //
-// What this does not stop is who sits on the path: he can pass both proofs on, and then read what
-// follows, change it, or speak in a member's name. Against him there is encryption, or a network
-// that he is not in (docs/internals/data-plane.md, Who may connect).
+// Proofs do not stop an attacker on the path, who can pass both proofs on, and then read or change
+// the bytes that follow, or speak in a member's name. Encryption stops such an attacker, and so
+// does a network without attackers (docs/internals/data-plane.md, Who may connect).
 
 #ifndef WORKER_LINK_HELLO_H
 #define WORKER_LINK_HELLO_H
@@ -32,32 +33,32 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// Whose proof it is.
+// The side that a proof is of.
 enum hello_side {
     HELLO_CONNECTOR,
     HELLO_ACCEPTOR,
 };
 
-// What is proven, the same on both sides of a connection.
+// What is proven. Equal on both sides of a connection.
 struct hello {
     const uint8_t *secret; // [LOCKSTEP_SECRET_BYTES], borrowed.
     struct generation_id generation;
     uint32_t world_size;
-    uint32_t connector; // Ranks.
-    uint32_t acceptor;
-    bool encrypts; // The side that proves: what follows is to be encrypted.
+    uint32_t connector; // The rank that connected.
+    uint32_t acceptor; // The rank that accepted.
+    bool encrypts; // True if the side that proves encrypts the bytes that follow.
     uint8_t challenge[LOCKSTEP_NONCE_BYTES]; // The acceptor's nonce.
     uint8_t nonce[LOCKSTEP_NONCE_BYTES]; // The connector's.
 };
 
-// False: there is none (crypto_mac).
+// False if there is no proof (crypto_mac).
 bool hello_prove(const struct hello *hello, enum hello_side side,
                  uint8_t proof[LOCKSTEP_PROOF_BYTES]);
-// Whether what the other side has sent is its proof. In constant time.
+// True if the other side has sent its proof. Takes constant time.
 bool hello_check(const struct hello *hello, enum hello_side side,
                  const uint8_t proof[LOCKSTEP_PROOF_BYTES]);
-// The key of this connection, which both sides make of the secret and of all that they have proven
-// to each other: HKDF-Expand (RFC 5869) with SHA-256. False: there is none.
+// The key of this connection. Both sides make it of the secret and of everything that they have
+// proven to each other: HKDF-Expand (RFC 5869) with SHA-256. False if there is no key.
 bool hello_key(const struct hello *hello, uint8_t key[LOCKSTEP_PROOF_BYTES]);
 
 #endif

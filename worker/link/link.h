@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A link is a byte stream to one peer that never blocks: TCP (tcp.c), memory shared with a
-// process of this host (shm.c), or a pair of bounded pipes inside this process, for tests
-// (loopback.c); or one over another one that encrypts what passes (tls.c). It knows no
-// frames and no ranks.
+// A link is a byte stream to one peer that never blocks: TCP (tcp.c), memory shared with a process
+// of this host (shm.c), a pair of bounded pipes inside this process, for tests (loopback.c), or a
+// link over another link that encrypts its bytes (tls.c). A link knows no frames and no ranks.
 //
 // Readiness: `fd` is registered with epoll, edge-triggered, for input and output. An event means
 // "try again", in both directions; nothing else is promised.
@@ -21,9 +20,9 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
-// So many bytes of each direction come first and prove who the peer is (worker/transport/form.c):
-// those of whoever has connected, and those of whoever has accepted. Links in memory, and those
-// that encrypt, carry them otherwise than what follows.
+// The first bytes of each direction prove who the peer is (worker/transport/form.c). The side that
+// connected sends LINK_HELLO_BYTES, the side that accepted sends LINK_ANSWER_BYTES. Links in memory
+// and links that encrypt carry these bytes in another way than the bytes that follow.
 #define LINK_HELLO_BYTES LOCKSTEP_HELLO_BYTES
 #define LINK_ANSWER_BYTES (LOCKSTEP_CHALLENGE_BYTES + LOCKSTEP_WELCOME_BYTES)
 #define LINK_PLAIN_BYTES \
@@ -33,11 +32,11 @@
 struct link;
 struct listener;
 
-// What a descriptor that is passed over a link is. Of the peer's making: to be checked.
+// What a descriptor that is passed over a link is. The peer wrote it, so the receiver checks it.
 struct link_note {
     uint32_t kind; // enum link_note_kind
-    uint32_t number; // Of a region.
-    uint64_t bytes; // Of the memory behind it.
+    uint32_t number; // Number of the region.
+    uint64_t bytes; // Size of the memory behind the descriptor.
 };
 
 enum link_note_kind {
@@ -47,54 +46,58 @@ enum link_note_kind {
 
 // Each function but readable and close sets errno when it returns -1.
 struct link_ops {
-    // Of a link that link_connect made: 1 it stands, 0 not yet, -1 it failed.
+    // For a link that link_connect made. 1: it is connected; 0: not yet; -1: it failed.
     int (*connected)(struct link *link);
-    // The peer has proven membership by those bytes, and no descriptor of it was accepted before.
-    // key: what only the two of them know, of this connection. NULL where that changes nothing.
+    // The peer has proven membership by its first bytes. Before that no descriptor of the peer was
+    // accepted. key: a secret of this connection that only the two sides know. The function is NULL
+    // for links to which this makes no difference.
     void (*proven)(struct link *link, const uint8_t key[LOCKSTEP_PROOF_BYTES]);
-    // Whether it carries more than those bytes by now. NULL: it always does.
+    // True if the link now carries more than the first bytes. NULL: it always does.
     bool (*ready)(struct link *link);
     // Bytes taken, at least 1; -1: EAGAIN, or the link is broken.
     ssize_t (*send)(struct link *link, const struct iovec *iov, int count);
-    // Of a link that is `held`: 0, all of it is on its way; -1: EAGAIN, or broken. NULL: never so.
+    // For a link that is `held`. 0: all kept bytes are on their way; -1: EAGAIN, or the link is
+    // broken. NULL: the link is never `held`.
     int (*push)(struct link *link);
-    // Bytes received, at least 1; 0: the peer has ended its direction; -1: EAGAIN, or broken. What
-    // arrived before an end or a break is received first.
+    // Bytes received, at least 1; 0: the peer has ended its direction; -1: EAGAIN, or the link is
+    // broken. Bytes that arrived before an end or a break are received first.
     ssize_t (*receive)(struct link *link, const struct iovec *iov, int count);
-    // Bytes that the next receive returns for certain, if it is given the room.
+    // Bytes that the next receive certainly returns if it is given room for them.
     size_t (*readable)(struct link *link);
-    // Bytes that it has taken, and the peer has not. NULL: not known. May cost a system call.
+    // Bytes that the link has taken and the peer has not. NULL: not known. May cost a system call.
     size_t (*unsent)(struct link *link);
     // True if the unsent bytes have reached the peer's host, so that only the peer's process has
     // yet to take them. NULL: that is not known. May cost a system call.
     bool (*reached)(struct link *link);
-    // Fewer bytes than these are not worth an event of `fd`, until it is called again; an end
-    // always is. NULL: every byte is worth one.
+    // Until the next call, fewer bytes than these need no event of `fd`; an end always makes one.
+    // NULL: every byte makes an event.
     void (*await)(struct link *link, size_t bytes);
-    // 0; -1 when the peer's host has been silent for so long, with bytes on the way to it, that it
-    // must be gone. A peer process that stands still is not silent: its kernel answers.
+    // 0; -1 if bytes are on the way to the peer's host and the host has been silent for so long
+    // that it must be gone. The host of a process that stands still is not silent: its kernel
+    // answers.
     int (*check)(struct link *link);
     // The five below are NULL for links that know of changes by their descriptor only.
-    // Whether receive has something, an end included, or send has room that it did not have the
-    // last time it was full. Costs no system call. Where it is NULL, epoll is asked.
+    // True if receive has something, an end included, or send has room again after it was full.
+    // Costs no system call. NULL: epoll is asked.
     bool (*pending)(struct link *link);
-    // This side is about to block (true) or runs again (false). Between the two a peer that sends,
-    // makes room or wakes makes `fd` readable. Ask pending again after sleep(true): what came
-    // before it did not.
+    // This side is about to block (true) or runs again (false). Between the two, a peer that sends,
+    // makes room or wakes makes `fd` readable. Ask pending again after sleep(true): a change before
+    // it made nothing readable.
     void (*sleep)(struct link *link, bool asleep);
-    // Makes the peer look, if it sleeps: something that both know of has changed in memory.
+    // Wakes the peer if it sleeps: something that both sides watch has changed in memory.
     void (*wake)(struct link *link);
-    // Hands a descriptor to the peer with a few bytes that say what it is; fd stays the caller's.
-    // 0; -1: EAGAIN, or the link is broken. Descriptors arrive in order, not ordered with bytes.
-    // EAGAIN, also while the link is young: to be tried again in the next transport_progress; the
-    // peer makes this side run when there is room.
+    // Passes a descriptor to the peer, with a note that says what it is; fd stays the caller's. 0;
+    // -1: EAGAIN, or the link is broken. Descriptors arrive in order, but in no order with bytes.
+    // After EAGAIN, which also a new link returns, the next transport_progress tries again; the
+    // peer wakes this side when there is room.
     int (*pass)(struct link *link, const struct link_note *note, int fd);
-    // The next descriptor passed by the peer, to be owned; -1 with EAGAIN: none. Costs no system
-    // call when there is none.
+    // The next descriptor that the peer passed, owned by the caller; -1 with EAGAIN: none. Costs no
+    // system call if there is none.
     int (*take)(struct link *link, struct link_note *note);
-    // No more is sent. What has been is still delivered.
+    // Nothing more is sent. Bytes that were sent are still delivered.
     void (*shut)(struct link *link);
-    // Frees. reset: the peer sees a broken connection, and what it has not received may be lost.
+    // Frees the link. reset: true if the peer is to see a broken connection; bytes that it has not
+    // received may then be lost.
     void (*close)(struct link *link, bool reset);
 };
 
@@ -102,9 +105,9 @@ struct link {
     // set when made, then constant
     const struct link_ops *ops;
     int fd;
-    bool short_is_dry; // A receive that returned less than it was given room for took all there is.
+    bool short_is_dry; // True if a receive that does not fill its room has taken all there is.
     // the owner's
-    bool held; // It keeps bytes that send has taken: ops->push.
+    bool held; // True if the link keeps bytes that send has taken: ops->push.
 };
 
 struct listener_ops {
@@ -116,18 +119,18 @@ struct listener_ops {
 struct listener {
     // set when made, then constant
     const struct listener_ops *ops;
-    int fd; // Readable when there may be something to accept. Level-triggered.
-    char address[LOCKSTEP_ADDRESS_BYTES]; // For link_connect.
+    int fd; // Readable when a connection may wait. Level-triggered.
+    char address[LOCKSTEP_ADDRESS_BYTES]; // The address that link_connect takes.
     uint64_t refused; // Connections of other users of this host, closed at once.
 };
 
-// An address is one part, or several separated by ";", each another way to the same rank:
-// "tcp:10.0.0.7:4711;unix:0123...". The first part is for everybody. Of the others unknown ones are
-// ignored. Begins to connect by the first part; ops->connected says how it goes. NULL with a
-// sentence in error.
+// Begins to connect by the first part of an address; ops->connected reports the progress. NULL with
+// a sentence in error. An address has one part, or several separated by ";", each another way to
+// the same rank: "tcp:10.0.0.7:4711;unix:0123...". Every rank can use the first part. A later part
+// of an unknown kind is ignored.
 struct link *link_connect(const char *address, uint32_t torn_bytes, char *error,
                           size_t error_bytes);
-// Whether an address has a part for processes of the same host, and its token.
+// True if an address has a part for processes of the same host; then token is set.
 bool link_token(const char *address, char token[LINK_TOKEN_BYTES]);
 
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of loopback.c that other files call.
+// Links inside one process: pairs of bounded pipes, for tests.
 
 #ifndef WORKER_LINK_LOOPBACK_H
 #define WORKER_LINK_LOOPBACK_H
@@ -11,7 +11,7 @@
 struct link;
 struct listener;
 
-// torn_bytes: at most so many bytes a read and a write, on the links accepted; 0: no bound.
+// torn_bytes: the most bytes that one read or one write moves on the accepted links; 0: no bound.
 struct listener *loopback_listener_open(uint32_t torn_bytes, char *error, size_t error_bytes);
 struct link *link_connect_loopback(const char *number, uint32_t torn_bytes, char *error,
                                    size_t error_bytes);

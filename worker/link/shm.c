@@ -6,12 +6,12 @@
 // Not here: who connects to whom (unix.c), frames.
 // Thread: one owner of a link at a time; the two ends need not share a process.
 //
-// How a link comes to stand. The first bytes of each direction, the proofs (link.h), travel over
-// the socket; until both have proven membership nothing else is read and no descriptor is accepted:
-// the kernel drops them, they never get a number here. Then the side that connected passes the
-// memory that it has made, the other one checks its seals and its size and maps it. Everything
-// after them goes through the rings. Nothing has a name: whatever instant a process dies at,
-// the kernel frees all of it with the last process.
+// How a link is formed. The first bytes of each direction, the proofs (link.h), travel over the
+// socket. Until both sides have proven membership nothing else is read and no descriptor is
+// accepted: the kernel drops descriptors before they get a number here. Then the side that
+// connected passes the memory that it has made; the other side checks its seals and its size, and
+// maps it. All later bytes go through the rings. Nothing has a name, so the kernel frees everything
+// with the last process, whenever a process dies.
 //
 // Why no wake-up is lost. A side that is about to block exchanges SHM_ASLEEP into its word `asleep`
 // and then looks into the memory once more. A side that has changed something in memory then
@@ -19,17 +19,17 @@
 // read-modify-writes of one word, so one of them comes first in its order of modification. If the
 // sleeper's does, the other one reads ASLEEP and rings. If the other one does, the sleeper reads
 // the value that it left (acquire of a release), so its look sees the change. That holds for every
-// change before the exchange, also to memory that link_ops.wake is called for. Whoever clears the
-// word rings; so a sleep is answered by one bell at most, and a side that finds its word cleared
-// when it runs again empties the socket. So bells do not pile up in it. A bell that finds the
-// socket full can be left out: its messages are unread, and each of them made it readable.
+// change before the exchange, also to memory that link_ops.wake is called for. The side that clears
+// the word rings, so one bell at most answers a sleep. A side that finds its word cleared when it
+// runs again empties the socket, so bells do not pile up in it. A bell that finds the socket full
+// can be left out: the socket has unread messages, and each of them made it readable.
 //
 // Room is announced only to a writer that sleeps because the ring was full (SHM_ASLEEP_FULL), and
 // only SHM_ROOM_BYTES at once. That cannot be forgotten: a reader goes on until the ring is empty,
 // publishes that, and then asks the word.
 //
-// Ends. A writer says SHM_SHUT or SHM_RESET in memory; a process that dies says nothing, and the
-// socket ends. In every case what is in the ring is received first: the end is looked at before the
+// Ends. A writer says SHM_SHUT or SHM_RESET in memory. A process that dies says nothing, and the
+// socket ends. In every case the bytes in the ring are received first: the end is read before the
 // last look at the ring, and memory does not go away with its writer.
 
 #include "worker/link/shm.h"

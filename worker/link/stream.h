@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Frames over a link: a queue of frames to send, and a decoder that puts each payload where its
-// owner wants it. It knows headers and bytes, not collectives: what a frame means is said by the
-// owner (worker/transport/transport.c) through struct stream_owner. Engine thread.
+// owner wants it. A stream knows headers and bytes, not collectives. Its owner (worker/transport/)
+// says through struct stream_owner what a frame means. Engine thread.
 //
-// Sending never copies a payload: a frame names its bytes, and they must stay as they are until
-// sent() gives the frame back. Urgent frames overtake the others where one frame ends and the next
-// begins.
+// Sending never copies a payload: a frame names its bytes, which must not change until sent() gives
+// the frame back. Urgent frames overtake other frames, but only between frames.
 //
 // Receiving writes user memory in whole elements only (docs/internals/data-plane.md, "Whole
 // elements"). A fraction of an element waits in the staging buffer.
@@ -23,23 +22,23 @@
 #define STREAM_STAGING_BYTES (40 * 1024)
 #define STREAM_STAGING_LEAST (8 * 1024)
 #define STREAM_CALL_BYTES (1024 * 1024) // About the most that one system call moves.
-// A payload is of use when it is whole: a wake-up for a part of it, unless it is so large that it
-// may fill the kernel's buffer, is for nothing. For a small one there is no need to say so.
+// A payload is useful when it is whole, so a wake-up for a part of it is wasted, unless the payload
+// is so large that it may fill the kernel's buffer. For small payloads the link is not told.
 #define STREAM_AWAIT_BYTES (128 * 1024)
 #define STREAM_AWAIT_LEAST (16 * 1024)
 #define STREAM_VECTORS 128
-#define STREAM_USED_BYTES 32 // Used bits that need no memory of their own.
+#define STREAM_USED_BYTES 32 // Bytes of used bits that fit into struct out_frame.
 
 enum frame_source {
     SOURCE_NONE, // No payload.
     SOURCE_BUFFER,
-    SOURCE_IN, // User memory, as input; NULL is zeros.
+    SOURCE_IN, // User memory, as input; NULL stands for zeros.
     SOURCE_OUT, // User memory, as output.
 };
 
 struct out_frame {
     struct list queue;
-    uint8_t *head; // Header and used bits: `bytes`, or memory of the owner.
+    uint8_t *head; // Header and used bits: `bytes`, or the owner's memory.
     uint32_t head_bytes;
     uint8_t bytes[LOCKSTEP_FRAME_HEADER_BYTES + STREAM_USED_BYTES];
     uint64_t sent; // Bytes of head and payload that the link has taken.
@@ -49,8 +48,8 @@ struct out_frame {
     const uint8_t *buffer; // SOURCE_BUFFER
     struct extent_cursor cursor; // SOURCE_IN, SOURCE_OUT: the first byte not sent.
     // For the owner.
-    void *block; // Memory to give back when it is sent, ...
-    struct scratch *pool; // ... and to whom.
+    void *block; // Memory that goes back to `pool` when the frame is sent.
+    struct scratch *pool;
     struct flow *flow;
     uint64_t stripe;
 };
@@ -70,12 +69,13 @@ struct stream_target {
 struct stream;
 
 struct stream_owner {
-    // A header and its used bits have arrived: say in stream->target where its payload goes (it is
-    // TARGET_SINK). Returns NULL, or what is impossible about it. Not called again after that.
+    // A header and its used bits have arrived. The function sets stream->target, which is
+    // TARGET_SINK, to where the payload goes. Returns NULL, or why the frame is impossible; then it
+    // is not called again.
     const char *(*begin)(struct stream *stream);
     // The payload of stream->header is complete. Returns as begin does.
     const char *(*end)(struct stream *stream);
-    // All bytes of a frame were taken by the link, or (dropped) will never be.
+    // The link has taken all bytes of a frame; dropped: it never will.
     void (*sent)(struct stream *stream, struct out_frame *frame, bool dropped);
 };
 
@@ -92,21 +92,21 @@ struct stream {
     void *context; // The owner's.
     struct link *link; // NULL when closed.
     // engine thread only
-    struct list queue; // Of struct out_frame.
-    struct list taken; // Of frames that the link has taken, and may hold.
-    uint64_t queued_bytes; // That the link has not taken.
-    bool writable; // The link may take more.
-    bool readable; // The link may have more.
-    bool ending; // epoll said that an end is behind what is there.
-    bool broken; // Sending failed with this error; receiving goes on to the end.
-    int error; // 0: an orderly end.
+    struct list queue; // Frames (struct out_frame) that the link has not taken.
+    struct list taken; // Frames that the link has taken, and may still hold.
+    uint64_t queued_bytes; // Bytes that the link has not taken.
+    bool writable; // True if the link may take more.
+    bool readable; // True if the link may have more.
+    bool ending; // True if epoll has reported an end behind the bytes that are there.
+    bool broken; // True if sending failed with `error`; receiving goes on to the end.
+    int error; // errno; 0: an orderly end.
     const char *text;
     // Receiving.
-    uint32_t awaited; // What the link was told.
+    uint32_t awaited; // Bytes that ops->await was told last.
     bool in_used;
     bool in_payload;
     struct frame_header header;
-    uint32_t used_received; // Bytes of used bits.
+    uint32_t used_received; // Bytes of used bits received so far.
     struct stream_target target;
     uint32_t payload_left;
     uint32_t staged_first;
@@ -120,7 +120,7 @@ struct stream {
     uint64_t bytes_received;
     uint64_t frames_sent;
     uint8_t staging[STREAM_STAGING_BYTES];
-    uint8_t used[LOCKSTEP_USED_BYTES]; // Used bits of the frame that is being received.
+    uint8_t used[LOCKSTEP_USED_BYTES]; // Used bits of the frame in `header`.
 };
 
 // Takes the link. The stream must not move in memory.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of tls.c that other files call.
+// A link that encrypts the bytes of another link.
 
 #ifndef WORKER_LINK_TLS_H
 #define WORKER_LINK_TLS_H
@@ -9,8 +9,9 @@
 
 struct link;
 
-// Over another link, from its first byte on, which is the new one's: closed with it, or here when
-// there is no memory (NULL). accepted: this side has accepted the connection.
+// Makes a link over `below`, of which no byte was used, and takes it: it is closed with the new
+// link, or at once if there is no memory (NULL). accepted: true if this side accepted the
+// connection.
 struct link *link_encrypt(struct link *below, bool accepted);
 
 #endif

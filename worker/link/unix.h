@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of unix.c that other files call.
+// How links between processes of one host are connected; the links themselves are in shm.c. The
+// engine's thread, but unix_listener_open: any.
 
 #ifndef WORKER_LINK_UNIX_H
 #define WORKER_LINK_UNIX_H
@@ -10,11 +11,11 @@
 struct link;
 struct listener;
 
-// A unix socket without a file, with a random name: "unix:0123...". For processes of this user in
-// this network namespace; links in memory come of it.
+// Opens a unix socket without a file and with a random name: "unix:0123...". Processes of this user
+// in this network namespace can connect. The connections are links in memory.
 struct listener *unix_listener_open(char *error, size_t error_bytes);
-// Makes the memory of the link and connects, at once or not at all: NULL with a sentence in error
-// when nobody of this name listens here, as in another container, or when there is no memory.
+// Makes the memory of the link and connects, without waiting. NULL with a sentence in error if no
+// process listens under this name here (it may be in another container), or if there is no memory.
 struct link *link_connect_unix(const char *token, char *error, size_t error_bytes);
 
 #endif
