@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Blocks of whole pages inside of regions: a bit for each page, and the first gap that is long
-// enough. A block is one of thousands at most, and made outside of steps: nothing here is worth
-// more. Trainer's thread.
+// Blocks of whole pages inside of regions: a flag for each page, and the first gap that is long
+// enough. There are at most thousands of blocks, made outside of steps, so nothing faster is
+// needed. Trainer's thread.
 
 #include "worker/memory/arenas.h"
 
@@ -14,9 +14,9 @@
 
 struct arena {
     struct arena *next;
-    uint8_t *memory; // Of a region.
+    uint8_t *memory; // The region.
     size_t pages;
-    size_t used; // Pages.
+    size_t used; // Pages in use.
     bool taken[]; // [pages]
 };
 
@@ -30,7 +30,7 @@ static size_t arena_pages(size_t bytes)
     return (bytes + arena_page() - 1) / arena_page();
 }
 
-// The first of so many pages that are free; arena->pages: there are none.
+// The first page of a gap of so many pages; arena->pages if there is none.
 static size_t arena_find(const struct arena *arena, size_t pages)
 {
     size_t gap = 0;
@@ -53,7 +53,7 @@ static void arena_mark(struct arena *arena, size_t first, size_t pages, bool tak
     arena->used = taken ? arena->used + pages : arena->used - pages;
 }
 
-// As large as all so far, within bounds, or as it has to be.
+// Adds an arena as large as all arenas so far, within bounds, but at least of `least` bytes.
 static int arenas_add(struct arenas *arenas, size_t least)
 {
     size_t bytes = arenas->bytes < ARENA_FIRST_BYTES ? ARENA_FIRST_BYTES : arenas->bytes;
@@ -116,7 +116,7 @@ bool arenas_put(struct arenas *arenas, void *memory, size_t bytes)
     if (!arena)
         return false;
     const size_t pages = arena_pages(bytes);
-    memset(memory, 0, pages * arena_page()); // For who gets it next.
+    memset(memory, 0, pages * arena_page()); // arenas_get gives zeroed memory.
     arena_mark(arena, (at - (uintptr_t)arena->memory) / arena_page(), pages, false);
     if (arena->used == 0) {
         *place = arena->next;

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Small blocks of memory that mates can reach, each of whole pages: carved out of regions, because
-// a region of its own costs each a descriptor and a mapping in every mate, and there are not many
-// of those. An arena is one such region. They grow as more is asked for: the next one is as large
-// as all before it together, so what is allocated and not asked for is never more than what was
-// asked for and the first. Trainer's thread.
+// Small blocks of whole pages in memory that mates can reach. Several blocks share one region,
+// because a region costs a descriptor and a mapping in every mate, and both are few. An arena is
+// such a region. A new arena is as large as all arenas before it together, so the unused memory is
+// never more than the memory that was asked for plus the first arena. Trainer's thread.
 
 #ifndef WORKER_MEMORY_ARENAS_H
 #define WORKER_MEMORY_ARENAS_H
@@ -19,18 +18,18 @@ struct arena;
 
 struct arenas {
     struct regions *regions; // Borrowed.
-    struct arena *first; // The newest.
-    size_t bytes; // Of all.
+    struct arena *first; // The newest arena.
+    size_t bytes; // Size of all arenas together.
 };
 
-// Forgets them. What is in use goes with the regions.
+// Forgets all arenas. Their memory is freed with the regions.
 void arenas_fini(struct arenas *arenas);
 
-// Zeroed whole pages, more than 0 bytes of them, at most ARENA_BLOCK_BYTES. 0, or a negative errno
-// as of regions_make.
+// Gives zeroed whole pages for 1 to ARENA_BLOCK_BYTES bytes. 0, or a negative errno as
+// regions_make.
 int arenas_get(struct arenas *arenas, size_t bytes, void **memory);
-// Memory of that length from arenas_get. False: it is not from there. When nothing of a region is
-// in use, it is freed.
+// Takes back memory that arenas_get gave for so many bytes. False: it is not from there. An arena
+// without memory in use is freed.
 bool arenas_put(struct arenas *arenas, void *memory, size_t bytes);
 
 #endif

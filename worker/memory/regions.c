@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Regions: the memory of this rank that its mates can reach, and theirs that it has mapped. It
-// knows no links: descriptors come and go through its caller. Threads: as in region.h.
+// The memory of this rank that its mates can reach, and the memory of its mates that this rank has
+// mapped. Links are unknown here: descriptors come and go through the caller. Threads: as in
+// regions.h.
 //
 // Pages are allocated when a region is made. Memory of this kind that cannot be allocated when it
 // is first touched is a bus error, not a failed call; and a mate that shortened it would cause the
@@ -27,12 +28,12 @@ static_assert(LOCKSTEP_MAX_MATES <= 32, "a mask has one bit for each mate");
 
 struct region {
     uint32_t number;
-    uint32_t offered; // Mates that are being handed it, or were.
-    uint32_t passed; // Mates that were handed it.
-    uint32_t mapped; // Mates that have said so.
+    uint32_t offered; // Mask of mates to which passing has begun.
+    uint32_t passed; // Mask of mates to which it was passed.
+    uint32_t mapped; // Mask of mates that have mapped it.
     int fd; // -1: it is private again.
-    uint8_t *memory; // NULL: it was freed, and mates are to be told.
-    size_t bytes; // Whole pages.
+    uint8_t *memory; // NULL: it was freed, and the mates have to be told.
+    size_t bytes; // A multiple of the page size.
 };
 
 struct mate_region {
@@ -42,25 +43,25 @@ struct mate_region {
 };
 
 struct mate {
-    uint32_t last; // Number of the newest one.
-    uint32_t count;
-    struct mate_region regions[LOCKSTEP_MAX_REGIONS]; // By number.
+    uint32_t last; // Number of the newest region.
+    uint32_t count; // Regions.
+    struct mate_region regions[LOCKSTEP_MAX_REGIONS]; // In the order of numbers.
 };
 
 struct regions {
     struct mutex mutex; // A leaf.
     // guarded by mutex
-    uint32_t number; // Of the last one that was made.
+    uint32_t number; // Number of the last region that was made.
     uint32_t mates; // Mask of the mates, without this rank.
     uint32_t count;
-    struct region own[LOCKSTEP_MAX_REGIONS]; // By address, [count].
+    struct region own[LOCKSTEP_MAX_REGIONS]; // [count], in the order of addresses.
     uint32_t freed_count;
     struct region freed[LOCKSTEP_MAX_REGIONS]; // Oldest first.
     // atomic
     _Atomic uint32_t news;
     // engine thread only
-    int passing; // A copy of the descriptor that is being handed over; -1: none.
-    struct mate mate[LOCKSTEP_MAX_MATES]; // By local number; this rank's own is empty.
+    int passing; // A copy of the descriptor that is being passed; -1: none.
+    struct mate mate[LOCKSTEP_MAX_MATES]; // By local number; this rank's entry is empty.
 };
 
 struct regions *regions_open(void)
@@ -123,7 +124,7 @@ uint32_t regions_news(const struct regions *regions)
 
 // ---- making and freeing -------------------------------------------------------------------------
 
-// The number behind `name` in a file of the kernel; UINT64_MAX: there is none.
+// The number behind `name` in a file of the kernel; UINT64_MAX if there is none.
 static uint64_t region_figure(const char *path, const char *name)
 {
     char text[1024];
@@ -141,8 +142,8 @@ static uint64_t region_figure(const char *path, const char *name)
     return end == at + strlen(name) ? UINT64_MAX : value;
 }
 
-// Bytes that this host and this container have left. Pages are allocated at once, and a container
-// that has none left is killed and not told.
+// Free memory of this host and this container, in bytes. Pages are allocated at once, and the
+// kernel kills a container that has no memory left.
 static uint64_t region_room(void)
 {
     const uint64_t available = region_figure("/proc/meminfo", "MemAvailable:");
@@ -156,15 +157,14 @@ static uint64_t region_room(void)
     return room;
 }
 
-// Huge pages where the kernel gives them; and the page tables are filled now, not in the first
-// step. Both are only attempts.
+// Asks for huge pages, and fills the page tables now instead of in the first step. Both may fail.
 static void region_populate(void *memory, size_t bytes)
 {
     (void)madvise(memory, bytes, MADV_HUGEPAGE);
     (void)madvise(memory, bytes, MADV_POPULATE_WRITE);
 }
 
-// As ftruncate, and as fallocate of the whole file.
+// Sets the size of the file, or (fill) allocates all of its pages.
 static int region_resize(const struct region *region, bool fill)
 {
     struct file_limit limit;
@@ -187,7 +187,7 @@ static int region_open(struct region *region)
     }
     if (region->memory) {
         region_populate(region->memory, region->bytes);
-        // What is there stays; what is not is allocated, or known to be missing.
+        // Allocates the pages that are still missing, or fails.
         if (region_resize(region, true) == 0)
             return 0;
     }
@@ -196,7 +196,7 @@ static int region_open(struct region *region)
     return -error;
 }
 
-// The place of memory in the order of addresses: of the first region that ends behind it.
+// The index in own[] of the first region that ends behind an address.
 static uint32_t regions_place_locked(const struct regions *regions, const uint8_t *memory)
 {
     uint32_t low = 0;
@@ -246,7 +246,7 @@ int regions_make(struct regions *regions, size_t bytes, void **memory)
     *memory = NULL;
     if (bytes < LOCKSTEP_REGION_BYTES || bytes > (size_t)INT64_MAX - page)
         return -EINVAL;
-    // Before the pages are allocated: that is what takes time.
+    // Asked before the pages are allocated, because that takes time.
     if (regions_full(regions) || bytes > region_room() / 2)
         return -ENOSPC;
     region.bytes = (bytes + page - 1) / page * page;
@@ -263,7 +263,8 @@ int regions_make(struct regions *regions, size_t bytes, void **memory)
     return 0;
 }
 
-// Takes it out of the order of addresses. What some mate may have is kept until it is told.
+// Takes a region out of own[]. If some mate may have it, it is kept in freed[] until the mates are
+// told.
 static void regions_remove_locked(struct regions *regions, uint32_t place)
 {
     struct region *region = &regions->own[place];
@@ -332,7 +333,7 @@ static bool regions_is_mate_locked(const struct regions *regions, uint32_t local
     return local < LOCKSTEP_MAX_MATES && (regions->mates & 1u << local) != 0;
 }
 
-// What was offered to a mate and freed before it was passed will never be.
+// A region that was offered to a mate and freed before it was passed is never passed.
 static void regions_withdraw_locked(struct regions *regions, uint32_t bit)
 {
     mutex_assert_held(&regions->mutex);
@@ -342,7 +343,7 @@ static void regions_withdraw_locked(struct regions *regions, uint32_t bit)
     }
 }
 
-// The lowest number that was not passed.
+// The region with the lowest number that was not passed.
 static struct region *regions_next_locked(struct regions *regions, uint32_t bit)
 {
     struct region *next = NULL;
@@ -364,7 +365,7 @@ int regions_to_pass(struct regions *regions, uint32_t local, uint32_t *number, u
         const uint32_t bit = 1u << local;
         struct region *next = regions_next_locked(regions, bit);
         regions_withdraw_locked(regions, bit);
-        // A copy: the trainer may free the region before this one is on its way.
+        // A copy, because the trainer may free the region before the descriptor is on its way.
         if (next)
             regions->passing = fcntl(next->fd, F_DUPFD_CLOEXEC, 0);
         if (regions->passing >= 0) {
@@ -427,7 +428,7 @@ bool regions_freed(struct regions *regions, uint32_t *number)
             continue;
         }
         *number = region->number;
-        found = region->mapped != 0; // Else nobody has it.
+        found = region->mapped != 0; // Else no mate has it.
         regions->freed_count--;
         memmove(region, region + 1, (regions->freed_count - i) * sizeof(*region));
     }
@@ -437,7 +438,7 @@ bool regions_freed(struct regions *regions, uint32_t *number)
 
 // ---- the regions of mates -----------------------------------------------------------------------
 
-// NULL, or what is wrong with it.
+// NULL, or why the descriptor cannot be a region.
 static const char *region_check(int fd, uint64_t bytes)
 {
     struct stat status;
@@ -479,7 +480,7 @@ const char *regions_map(struct regions *regions, uint32_t local, uint32_t number
     return wrong;
 }
 
-// Where a number is, or would be.
+// The index of a number, or the index at which it would be inserted.
 static uint32_t mate_place(const struct mate *mate, uint32_t number)
 {
     uint32_t low = 0;
@@ -525,7 +526,7 @@ void *regions_of(const struct regions *regions, uint32_t local, uint32_t number,
 
 // ---- apart again --------------------------------------------------------------------------------
 
-// The new pages are complete before they take the old ones' place, in one call of the kernel.
+// The new pages are complete before they replace the old ones, which takes one system call.
 static int region_detach(struct region *region)
 {
     void *pages =

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Units: the parameters inside one collective, and the bits that say which of them some rank has
-// used. Which units a chunk meets, and the bits of those as they travel in a frame. Pure functions
-// of arrays; no frames, no sockets. Any thread.
+// used. The functions find the units that a chunk meets, and convert their bits to and from the
+// form in which they travel in a frame. Pure functions of arrays; no frames, no sockets. Any
+// thread.
 //
 // The elements of a collective are cut into units: unit u has the elements from ends[u - 1] (0 for
 // the first one) to ends[u], exclusive. Ends ascend and the last one is the number of elements. A
@@ -30,9 +31,9 @@ struct unit_range {
 };
 
 enum unit_usage {
-    USAGE_NONE, // Of these units none was used, and there is at least one.
+    USAGE_NONE, // There is at least one unit, and none was used.
     USAGE_SOME,
-    USAGE_ALL, // Or there is no unit.
+    USAGE_ALL, // All units were used, or there is no unit.
 };
 
 // The units that a chunk meets; span lies inside the elements.
@@ -58,16 +59,16 @@ static inline void units_set_used(uint64_t *words, uint32_t unit)
     words[unit / 64] |= (uint64_t)1 << (unit % 64);
 }
 
-// Writes the bits of a range as they travel: units_bytes(range.count) bytes.
+// Writes the bits of a range in the form in which they travel: units_bytes(range.count) bytes.
 void units_pack(const uint64_t *words, struct unit_range range, uint8_t *bits);
-// words |= bits.
+// Adds the bits of a range: words |= bits.
 void units_merge(uint64_t *words, struct unit_range range, const uint8_t *bits);
 
-// Whether bits behind the last one are zero.
+// True if the bits behind the last unit are zero.
 bool units_are_clean(const uint8_t *bits, uint32_t count);
-// Whether there are units, and none of them is used.
+// True if there are units and none of them is used.
 bool units_none(const uint8_t *bits, uint32_t count);
-// Whether bits has every bit that words has in the range.
+// True if bits has every bit that words has in the range.
 bool units_include(const uint8_t *bits, struct unit_range range, const uint64_t *words);
 
 enum unit_usage units_usage(const uint64_t *words, struct unit_range range);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Which threads of this process have called a session, and which of them was the last. A thread is
-// known from its first call until it ends; a process has LOCKSTEP_STACK_THREADS places, and threads
-// beyond them are not known. Kept for whoever explains a stall; nothing is decided by it.
+// known from its first call until it ends. A process has LOCKSTEP_STACK_THREADS places; further
+// threads are not known. The list is for explanations of stalls; nothing is decided by it.
 
 #ifndef WORKER_SUPPORT_CALLERS_H
 #define WORKER_SUPPORT_CALLERS_H
@@ -15,29 +15,30 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Of one session; all zero: nobody has called it. Its address stands for the session and is not
-// read once the session is closed.
+// The callers of one session; all zero if no thread has called it. The address of the struct stands
+// for the session, and the struct is not read after the session is closed.
 struct callers {
     // atomic
-    _Atomic(uintptr_t) thread; // Thread pointer of the last caller, ...
-    _Atomic(uint32_t) ended; // ... and callers_ended as it called: it may be another thread's now.
-    _Atomic(uint64_t) last; // Number of the last caller; 0: nobody, or a thread that is not known.
+    _Atomic(uintptr_t)
+        thread; // Thread pointer of the last caller. A later thread may have the same.
+    _Atomic(uint32_t) ended; // The value of callers_ended during the last call.
+    _Atomic(uint64_t) last; // Number of the last caller; 0: none, or a thread that is not known.
 };
 
 struct thread_note {
     uint32_t tid;
     pthread_t id;
-    bool last; // No other thread has called the session since.
-    uintptr_t stack; // An address on its stack.
-    size_t alternate; // Bytes of its stack for signal handlers, as of its first call; 0: none.
+    bool last; // True if no other thread has called the session since.
+    uintptr_t stack; // An address on the thread's stack.
+    size_t alternate; // Bytes of the thread's stack for signals at its first call; 0: none.
 };
 
 extern _Atomic(uint32_t) callers_ended; // Known threads that have ended.
 
-// The calling thread calls the session, and was not the last to do so. Any thread.
+// The calling thread calls the session, and was not the last caller. Any thread.
 void callers_note_change(struct callers *callers);
 
-// The calling thread calls the session. Any thread; first of all in every public function.
+// The calling thread calls the session. Every public function begins with it. Any thread.
 static inline void callers_note(struct callers *callers)
 {
     if (atomic_load_explicit(&callers->thread, memory_order_relaxed) != thread_self() ||
@@ -46,9 +47,9 @@ static inline void callers_note(struct callers *callers)
         callers_note_change(callers);
 }
 
-// The threads that have called this session, the last caller first; a thread that calls several may
-// be missing where it is not the last caller. NULL: of all sessions. Returns how many notes were
-// written, `most` at most. Any thread.
+// Lists the threads that have called this session, the last caller first. NULL: the callers of all
+// sessions. A thread that calls several sessions may be missing from those of which it is not the
+// last caller. Returns how many notes were written, at most `most`. Any thread.
 uint32_t callers_list(const struct callers *callers, struct thread_note *notes, uint32_t most);
 
 #endif

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which pointers are live handles: so that a NULL, stale or foreign pointer given to the public API
-// is an error and never a crash. One registry for the process. It knows addresses only: it never
-// reads what they point to, and does not keep it alive; whoever closes a handle while another
-// thread uses it still has a race of his own. A stale pointer whose memory was given to a newer
-// handle of the same kind is that newer handle.
+// Which pointers are live handles, so that a NULL, stale or foreign pointer given to the public API
+// is an error and never a crash. There is one registry for the process. It knows addresses only: it
+// never reads the memory behind them and does not keep it alive, so a trainer that closes a handle
+// while another thread uses it still has a race. If the memory of a closed handle was given to a
+// newer handle of the same kind, the stale pointer is that newer handle.
 //
 // handle_is is lock-free and for any thread, also in a forked child. The others take a mutex that
 // nothing else is locked under, and are not for a forked child, which may have inherited it locked.
@@ -22,14 +22,14 @@ enum handle_kind {
     HANDLE_WORK = 4,
 };
 
-// Before the handle is given to anyone. The address is a multiple of 8, as malloc's are, and is not
-// live already. 0, or -1: LOCKSTEP_MAX_HANDLES are live.
+// Registers a handle, before any other code has it. The address is a multiple of 8, as malloc's
+// are, and is not live already. 0, or -1: LOCKSTEP_MAX_HANDLES are live.
 int handle_add(enum handle_kind kind, const void *handle);
 
-// Before its memory is freed. Nothing happens to what is not live.
+// Removes a handle, before its memory is freed. Does nothing if the handle is not live.
 void handle_remove(const void *handle);
 
-// Whether this is a live handle of this kind. Any pointer will do.
+// True if this is a live handle of this kind. Any pointer is allowed.
 bool handle_is(enum handle_kind kind, const void *handle);
 
 #endif
