@@ -50,15 +50,11 @@ bool parse_duration_ms(const char *string, uint64_t *value_ms)
     static const struct {
         const char *name;
         uint64_t unit_ms;
-    } units[] = {{"ms", 1}, {"s", 1000}, {"m", 60 * 1000}, {"h", 60 * 60 * 1000}};
+    } units[] = {{"", 1000}, {"ms", 1}, {"s", 1000}, {"m", 60 * 1000}, {"h", 60 * 60 * 1000}};
     uint64_t count = 0;
     const char *unit = parse_digits(string, &count);
     if (!unit)
         return false;
-    if (*unit == '\0' && count == 0) {
-        *value_ms = 0;
-        return true;
-    }
     for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
         if (strcmp(unit, units[i].name) != 0)
             continue;

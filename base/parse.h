@@ -12,7 +12,7 @@
 bool parse_u64(const char *string, uint64_t *value); // decimal digits
 bool parse_i64(const char *string, int64_t *value); // the same, perhaps after a minus
 
-// "500ms", "30s", "5m", "2h" to milliseconds. A unit is required, but for a plain 0.
+// "500ms", "30s", "5m", "2h" to milliseconds. A plain number is one of seconds.
 bool parse_duration_ms(const char *string, uint64_t *value_ms);
 
 // "host:port", "10.0.0.7:0", "[::1]:4000": copies the host, without brackets. A host that holds a

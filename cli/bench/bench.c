@@ -443,6 +443,7 @@ static int launch_ranks(const struct bench_options *options, int argc, char **ar
 {
     char own[PATH_MAX];
     struct run_options run = {.command = "bench",
+                              .workers = options->ranks,
                               .world_size = options->ranks,
                               .grace_ms = RUN_GRACE_MS,
                               .http = "off",

@@ -10,14 +10,18 @@
 #include "base/parse.h"
 #include "base/text.h"
 
+#include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <netdb.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -87,19 +91,96 @@ static bool write_token(const char *path, const char *token)
     return close(fd) == 0 && written;
 }
 
-// ---- The process -------------------------------------------------------------------------------
-
 static void path_in(const struct run_options *options, const char *name, char path[PATH_BYTES])
 {
     snprintf(path, PATH_BYTES, "%s%s", options->directory, name);
 }
 
+// ---- The coordinator of several hosts
+// ------------------------------------------------------------
+
+static bool is_loopback(const struct sockaddr *address)
+{
+    const struct sockaddr_in *four = (const void *)address;
+    const struct sockaddr_in6 *six = (const void *)address;
+    if (address->sa_family == AF_INET)
+        return ntohl(four->sin_addr.s_addr) >> 24 == 127;
+    return address->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&six->sin6_addr);
+}
+
+// True if all addresses of a host are loopback ones here. False for a name that is not known: the
+// coordinator says what is wrong with it.
+static bool is_local(const char *host)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    struct addrinfo *found = NULL;
+    bool local = true;
+    if (getaddrinfo(host, NULL, &hints, &found) != 0)
+        return false;
+    for (const struct addrinfo *one = found; one; one = one->ai_next)
+        local = local && is_loopback(one->ai_addr);
+    freeaddrinfo(found);
+    return local;
+}
+
+// True if a listener on [::] can be had; IPv4 reaches it as well.
+static bool has_ipv6(void)
+{
+    const struct sockaddr_in6 any = {.sin6_family = AF_INET6};
+    const int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const bool has = fd >= 0 && bind(fd, (const struct sockaddr *)&any, sizeof(any)) == 0;
+    if (fd >= 0)
+        close(fd);
+    return has;
+}
+
+// It listens at the address that the workers are given if that is a number, and everywhere if it is
+// a name. Writes a sentence and returns an exit status if workers of other hosts could not use it.
+static int served_address(const struct run_options *options, char *address, size_t capacity)
+{
+    char host[LOCKSTEP_ADDRESS_BYTES] = "";
+    struct in6_addr number;
+    uint16_t port = 0;
+    const char *at = options->bind ? options->bind : options->coordinator;
+    const char *plaintext = getenv("LOCKSTEP_INSECURE_PLAINTEXT");
+    const char *certificates = getenv("LOCKSTEP_COORDINATOR_TLS_DIR");
+    parse_address(at, host, sizeof(host), &port);
+    const bool is_number =
+        inet_pton(AF_INET, host, &number) == 1 || inet_pton(AF_INET6, host, &number) == 1;
+    const bool local = is_local(host);
+    if (local && !is_number && strcmp(host, "localhost") != 0) {
+        cli_say(options->command,
+                "--coordinator %s: on this host '%s' is a loopback address, which no other host "
+                "reaches; add --bind ADDRESS:%u, with the address that other hosts use",
+                options->coordinator, host, port);
+        return CLI_MISUSE;
+    }
+    if (!local && (!plaintext || strcmp(plaintext, "1") != 0) &&
+        (!certificates || !certificates[0])) {
+        cli_say(options->command,
+                "workers of other hosts reach the coordinator over the network: set "
+                "LOCKSTEP_COORDINATOR_TLS_DIR to its certificates (lockstep certs init makes "
+                "them); on a network where you trust everybody, set "
+                "LOCKSTEP_INSECURE_PLAINTEXT=1 on all hosts");
+        return CLI_MISUSE;
+    }
+    if (is_number || local)
+        snprintf(address, capacity, "%s", at);
+    else
+        snprintf(address, capacity, has_ipv6() ? "[::]:%u" : "0.0.0.0:%u", port);
+    return CLI_OK;
+}
+
+// ---- The process -------------------------------------------------------------------------------
+
 int daemon_start(struct daemon *daemon, const struct run_options *options)
 {
     char program[PATH_MAX + 32];
     char address[LOCKSTEP_ADDRESS_BYTES];
+    char drain[RUN_CODE_BYTES];
     char port_file[PATH_BYTES];
     char token_file[PATH_BYTES];
+    int result = CLI_OK;
     if (spawn_find_coordinator(program, sizeof(program)) != 0) {
         cli_say(options->command,
                 "lockstep-coordinator was found neither beside this program nor in PATH");
@@ -110,17 +191,21 @@ int daemon_start(struct daemon *daemon, const struct run_options *options)
         cli_say(options->command, "cannot write %s: %s", token_file, strerror(errno));
         return CLI_FAILED;
     }
-    daemon_address(options, address, sizeof(address));
+    if (!options->serves)
+        daemon_address(options, address, sizeof(address));
+    else if ((result = served_address(options, address, sizeof(address))) != CLI_OK)
+        return result;
+    snprintf(drain, sizeof(drain), "%d", options->serves ? DAEMON_DRAIN_MS : 0);
     path_in(options, PORT_FILE, port_file);
     const char *argv[] = {program,       "--listen",          address,    "--http",
                           options->http, "--http-token-file", token_file, "--port-file",
                           port_file,     "--log-level",       "warn",     "--drain-ms",
-                          "0",           "--parent-death",    NULL};
-    // Certificates of this machine are for a coordinator that others reach.
+                          drain,         "--parent-death",    NULL};
+    // The certificates of this machine are for a coordinator that other hosts reach.
     static const struct spawn_variable plain = {"LOCKSTEP_COORDINATOR_TLS_DIR", NULL};
     struct spawn request = {.program = program,
                             .variables = &plain,
-                            .variable_count = 1,
+                            .variable_count = options->serves ? 0 : 1,
                             .argv = (char *const *)(uintptr_t)argv,
                             .input = -1,
                             .output = -1,

@@ -3,10 +3,14 @@
 // The private coordinator of a run: started as a child, asked for its port, told to go. It is not
 // linked.
 //
-// Nobody else on the machine gets in. Workers reach it at a socket in a directory of mode 0700. Its
-// page is on loopback, where everybody can connect, so the page wants a token. The token is in a
-// file of that directory, in the address that is printed, and in the workers' environment; it is
+// No other user of the machine gets in. Workers reach it at a socket in a directory of mode 0700.
+// Its page is on loopback, where everybody can connect, so the page wants a token. The token is in
+// a file of that directory, in the address that is printed, and in the workers' environment; it is
 // never in an argument, because every user can read those.
+//
+// The coordinator of several hosts (options->serves) listens on the network instead. It has the
+// certificates of LOCKSTEP_COORDINATOR_TLS_DIR; without them it refuses any address but loopback,
+// unless LOCKSTEP_INSECURE_PLAINTEXT=1.
 //
 // Supervisor's thread; the directory is the launcher's.
 
@@ -20,6 +24,7 @@
 #include <stdint.h>
 
 #define DAEMON_START_MS 10000
+#define DAEMON_DRAIN_MS 5000 // Time in which workers of other hosts leave after SIGTERM.
 #define DAEMON_TOKEN_BYTES 65 // 32 random bytes as hexadecimal digits.
 #define DAEMON_DASHBOARD_BYTES (LOCKSTEP_ADDRESS_BYTES + DAEMON_TOKEN_BYTES + 32)
 
@@ -43,7 +48,7 @@ int daemon_start(struct daemon *daemon, const struct run_options *options);
 // Whether it is ready; fills in the port.
 bool daemon_ready(struct daemon *daemon, const struct run_options *options);
 
-// Where workers find it: "unix:/tmp/lockstep-a1b2c3/socket".
+// Where workers of this host find a private one: "unix:/tmp/lockstep-a1b2c3/socket".
 void daemon_address(const struct run_options *options, char *address, size_t capacity);
 
 // Where its page is, with the token: "http://127.0.0.1:8080/?token=0123...". False: it has none.

@@ -32,11 +32,11 @@ static bool open_sinks(struct output *output)
     return true;
 }
 
-bool output_open(struct output *output, uint32_t world_size, bool prefix)
+bool output_open(struct output *output, const struct run_options *options)
 {
-    const size_t streams = 2 * (size_t)world_size + 1;
-    output->relaying = world_size > 1;
-    output->prefix = prefix;
+    const size_t streams = 2 * (size_t)options->workers + 1;
+    output->options = options;
+    output->relaying = options->world_size > 1;
     output->sink_count = !output->relaying ? 0 : same_terminal() ? 1 : 2;
     output->streams = calloc(streams, sizeof(*output->streams));
     output->polls = calloc(streams + OUTPUT_OTHER_FDS + 2, sizeof(*output->polls));
@@ -57,7 +57,7 @@ static void prefix_of(const struct output *output, uint32_t rank, bool terminal,
                       size_t capacity)
 {
     static const int colors[] = {36, 33, 32, 35, 34, 31};
-    if (!output->prefix)
+    if (!output->options->prefix)
         prefix[0] = '\0';
     else if (colour_wanted(terminal))
         snprintf(prefix, capacity, "\x1b[%dm[%u]\x1b[0m ",
@@ -70,7 +70,8 @@ void output_add(struct output *output, uint32_t rank, unsigned number, int fd)
 {
     char prefix[STREAM_PREFIX_BYTES];
     struct sink *sink = &output->sinks[number < output->sink_count ? number : 0];
-    prefix_of(output, rank, isatty((int)number + 1) == 1, prefix, sizeof(prefix));
+    prefix_of(output, output->options->first_rank + rank, isatty((int)number + 1) == 1, prefix,
+              sizeof(prefix));
     fcntl(fd, F_SETFL, O_NONBLOCK);
     stream_open(&output->streams[output->stream_count++], sink, fd, prefix, rank == 0);
 }

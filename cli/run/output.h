@@ -7,6 +7,7 @@
 #ifndef LOCKSTEP_CLI_RUN_OUTPUT_H
 #define LOCKSTEP_CLI_RUN_OUTPUT_H
 
+#include "cli/run/run.h"
 #include "cli/run/sink.h"
 #include "cli/run/stream.h"
 
@@ -16,8 +17,8 @@
 #define OUTPUT_OTHER_FDS 2
 
 struct output {
-    bool relaying; // True if the job has more than one worker.
-    bool prefix; // True if each line begins with its rank.
+    const struct run_options *options;
+    bool relaying; // True if there is more than one worker here, or another host.
     struct sink sinks[2];
     unsigned sink_count; // 1 when stdout and stderr are the same terminal.
     struct stream *streams; // owned; rank r: 2r is its stdout, 2r + 1 its stderr
@@ -27,8 +28,9 @@ struct output {
     unsigned poll_count; // Of the last output_wait.
 };
 
-// Allocates for a world; the structure is zero. False with errno. output_free is due in any case.
-bool output_open(struct output *output, uint32_t world_size, bool prefix);
+// Allocates for the workers of this launcher; the structure is zero. False with errno. output_free
+// is due in any case.
+bool output_open(struct output *output, const struct run_options *options);
 
 // Starts the writers: after the last fork. Returns 0 or -1 with errno.
 int output_start(struct output *output);

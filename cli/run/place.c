@@ -4,6 +4,7 @@
 
 #include "cli/run/place.h"
 
+#include "base/text.h"
 #include "cli/common/cli.h"
 
 #include <stdio.h>
@@ -13,12 +14,14 @@ unsigned place_variables(const struct run_options *options, const struct daemon 
                          struct spawn_variable variables[PLACE_VARIABLES])
 {
     unsigned count = 0;
-    if (options->coordinator)
+    if (options->serves && options->bind) // By which this host is known to the others.
+        snprintf(text->coordinator, sizeof(text->coordinator), "%s", options->bind);
+    else if (options->coordinator)
         snprintf(text->coordinator, sizeof(text->coordinator), "%s", options->coordinator);
     else
         daemon_address(options, text->coordinator, sizeof(text->coordinator));
     snprintf(text->world_size, sizeof(text->world_size), "%u", options->world_size);
-    snprintf(text->rank, sizeof(text->rank), "%u", rank);
+    snprintf(text->rank, sizeof(text->rank), "%u", options->first_rank + rank);
     snprintf(text->timeout, sizeof(text->timeout), "%u", (unsigned)options->timeout_ms);
     variables[count++] = (struct spawn_variable){"LOCKSTEP_COORDINATOR", text->coordinator};
     variables[count++] = (struct spawn_variable){"LOCKSTEP_JOB", options->job};
@@ -33,19 +36,34 @@ unsigned place_variables(const struct run_options *options, const struct daemon 
     return count;
 }
 
+// "4 workers", or "host 2 of 2, ranks 4 to 7 of 8".
+static void append_workers(struct text *text, const struct run_options *options)
+{
+    if (options->nodes > 1)
+        text_append(text, "host %u of %u, ", options->node_rank + 1, options->nodes);
+    if (options->workers == options->world_size)
+        text_append(text, "%u worker%s", options->workers, options->workers == 1 ? "" : "s");
+    else if (options->workers == 1)
+        text_append(text, "rank %u of %u", options->first_rank, options->world_size);
+    else
+        text_append(text, "ranks %u to %u of %u", options->first_rank,
+                    options->first_rank + options->workers - 1, options->world_size);
+}
+
 void place_announce(const struct run_options *options, const struct daemon *daemon)
 {
     char dashboard[DAEMON_DASHBOARD_BYTES];
-    const char *plural = options->world_size == 1 ? "" : "s";
+    char bytes[LOCKSTEP_TEXT_BYTES];
+    struct text text;
     if (options->quiet)
         return;
+    text_init(&text, bytes, sizeof(bytes));
+    append_workers(&text, options);
     if (options->coordinator)
-        cli_say(options->command, "job %s, %u worker%s, coordinator %s", options->job,
-                options->world_size, plural, options->coordinator);
-    else if (daemon_dashboard(daemon, options, dashboard, sizeof(dashboard)))
-        cli_say(options->command, "job %s, %u worker%s, dashboard %s", options->job,
-                options->world_size, plural, dashboard);
-    else
-        cli_say(options->command, "job %s, %u worker%s, no dashboard", options->job,
-                options->world_size, plural);
+        text_append(&text, ", coordinator %s", options->coordinator);
+    if (daemon_dashboard(daemon, options, dashboard, sizeof(dashboard)))
+        text_append(&text, ", dashboard %s", dashboard);
+    else if (!options->coordinator || options->serves)
+        text_append(&text, ", no dashboard");
+    cli_say(options->command, "job %s, %s", options->job, bytes);
 }

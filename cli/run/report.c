@@ -45,10 +45,11 @@ static void append_end(struct text *text, const struct run_end *end, const char 
 }
 
 // The cause: "rank 2 was killed by signal 9 (SIGKILL) after 3.2 s".
-static void append_cause(struct text *text, const struct run_result *result)
+static void append_cause(struct text *text, const struct run_options *options,
+                         const struct run_result *result)
 {
     const struct run_end *end = &result->ranks[result->first_failed].end;
-    text_append(text, "rank %u ", result->first_failed);
+    text_append(text, "rank %u ", options->first_rank + result->first_failed);
     if (end->exec_error)
         text_append(text, "could not be started: %s", strerror(end->exec_error));
     else
@@ -70,7 +71,7 @@ static bool is_other(const struct run_result *result, uint32_t rank)
 static uint32_t count_like(const struct run_result *result, uint32_t rank)
 {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < result->world_size; i++) {
+    for (uint32_t i = 0; i < result->count; i++) {
         if (!is_other(result, i) || !same_end(&result->ranks[i].end, &result->ranks[rank].end))
             continue;
         if (i < rank)
@@ -84,7 +85,7 @@ static uint32_t count_like(const struct run_result *result, uint32_t rank)
 static void append_others(struct text *text, const struct run_result *result)
 {
     bool first = true;
-    for (uint32_t i = 0; i < result->world_size; i++) {
+    for (uint32_t i = 0; i < result->count; i++) {
         uint32_t count = is_other(result, i) ? count_like(result, i) : 0;
         if (count == 0)
             continue;
@@ -100,10 +101,10 @@ void run_report(const struct run_options *options, const struct run_result *resu
 {
     char bytes[LOCKSTEP_REPORT_BYTES];
     struct text text;
-    if (result->first_failed == result->world_size)
+    if (result->first_failed == result->count)
         return;
     text_init(&text, bytes, sizeof(bytes));
-    append_cause(&text, result);
+    append_cause(&text, options, result);
     append_others(&text, result);
     cli_say(options->command, "%s", bytes);
 }
@@ -125,12 +126,13 @@ static void json_end(struct json *json, const struct run_end *end)
     json_double(json, "seconds", (double)end->after_ms / 1000.0);
 }
 
-static void json_ranks(struct json *json, const struct run_result *result)
+static void json_ranks(struct json *json, const struct run_options *options,
+                       const struct run_result *result)
 {
     json_array_begin(json, "ranks");
-    for (uint32_t i = 0; i < result->world_size; i++) {
+    for (uint32_t i = 0; i < result->count; i++) {
         json_object_begin(json, NULL);
-        json_u64(json, "rank", i);
+        json_u64(json, "rank", options->first_rank + i);
         json_i64(json, "pid", result->ranks[i].pid);
         json_end(json, &result->ranks[i].end);
         json_object_end(json);
@@ -138,14 +140,15 @@ static void json_ranks(struct json *json, const struct run_result *result)
     json_array_end(json);
 }
 
-static void json_failure(struct json *json, const struct run_result *result)
+static void json_failure(struct json *json, const struct run_options *options,
+                         const struct run_result *result)
 {
-    bool failed = result->first_failed < result->world_size;
+    bool failed = result->first_failed < result->count;
     int status = failed ? result->ranks[result->first_failed].end.status : 0;
     json_i64(json, "exit_code", run_exit_code(status));
     json_double(json, "seconds", (double)result->total_ms / 1000.0);
     if (failed)
-        json_u64(json, "failed_rank", result->first_failed);
+        json_u64(json, "failed_rank", options->first_rank + result->first_failed);
     else
         json_null(json, "failed_rank");
     if (failed && WIFSIGNALED(status))
@@ -160,9 +163,10 @@ void run_report_json(const struct run_options *options, const struct run_result 
     json_init(&json, JSON_BYTES);
     json_object_begin(&json, NULL);
     json_string(&json, "job", options->job);
-    json_u64(&json, "world_size", result->world_size);
-    json_failure(&json, result);
-    json_ranks(&json, result);
+    json_u64(&json, "world_size", options->world_size);
+    json_u64(&json, "restarts", options->restarts);
+    json_failure(&json, options, result);
+    json_ranks(&json, options, result);
     json_object_end(&json);
     const char *text = json_text(&json, NULL);
     if (text)

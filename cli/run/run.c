@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // `lockstep run`: N workers and a coordinator on this machine, from start to last byte. This file
-// reads the options and is the launcher; supervisor.c does the work. Main thread.
+// is the launcher; options.c reads the arguments, supervisor.c does the work. Main thread.
 //
 // The processes:
 //
@@ -27,22 +27,26 @@
 //
 // The end. The first worker to fail is the cause: its status is ours. The others get --grace to
 // fail by themselves, then are killed; after a forwarded SIGINT, SIGTERM or SIGHUP they get the
-// time they need, because they may be writing a checkpoint.
+// time they need, because they may be writing a checkpoint. With --max-restarts, a job that failed
+// without such a signal is started again, with a new supervisor and a new coordinator.
+//
+// Several hosts. There is a launcher on each. Host 0's also starts the coordinator, which listens
+// on the network and outlives the workers of host 0 until those of other hosts have left. A
+// launcher signals only its own workers; the others learn of the end from the coordinator.
 
 #include "cli/run/run.h"
 
 #include "cli/common/cli.h"
 #include "cli/run/descendants.h"
+#include "cli/run/options.h"
 #include "cli/run/report.h"
 #include "cli/run/spawn.h"
 #include "cli/run/supervisor.h"
 
-#include "base/parse.h"
 #include "cli/run/daemon.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,139 +55,6 @@
 #include <time.h>
 #include <unistd.h>
 
-static const char help_text[] =
-    "usage: lockstep run -n N [OPTIONS] [--] TRAINER [ARGUMENTS...]\n"
-    "\n"
-    "Starts N workers and a private coordinator on this machine, prints what they print,\n"
-    "and ends with the status of the first one that fails.\n"
-    "\n"
-    "  -n, --workers N             How many workers: the world size\n"
-    "      --coordinator HOST:PORT Join this coordinator instead of starting one\n"
-    "      --job NAME              Name of the job (default: run- and the process id)\n"
-    "      --timeout DURATION      How long workers wait for each other (30s, 5m)\n"
-    "      --grace DURATION        From the first failure to killing the others (1500ms)\n"
-    "      --http HOST:PORT|off    Where the dashboard listens (127.0.0.1:0)\n"
-    "      --no-prefix             Lines without [rank]\n"
-    "      --json                  End with one JSON object on standard output\n"
-    "  -h, --help                  Show this\n"
-    "\n"
-    "Workers find their place in LOCKSTEP_COORDINATOR, LOCKSTEP_JOB, LOCKSTEP_WORLD_SIZE,\n"
-    "LOCKSTEP_RANK_HINT and LOCKSTEP_DASHBOARD. docs/cli.md has the details.\n";
-
-// ---- Options -----------------------------------------------------------------------------------
-
-enum option_key {
-    KEY_COORDINATOR = 256,
-    KEY_JOB,
-    KEY_TIMEOUT,
-    KEY_GRACE,
-    KEY_HTTP,
-    KEY_NO_PREFIX,
-    KEY_JSON,
-};
-
-static const struct option long_options[] = {
-    {"workers", required_argument, NULL, 'n'},
-    {"coordinator", required_argument, NULL, KEY_COORDINATOR},
-    {"job", required_argument, NULL, KEY_JOB},
-    {"timeout", required_argument, NULL, KEY_TIMEOUT},
-    {"grace", required_argument, NULL, KEY_GRACE},
-    {"http", required_argument, NULL, KEY_HTTP},
-    {"no-prefix", no_argument, NULL, KEY_NO_PREFIX},
-    {"json", no_argument, NULL, KEY_JSON},
-    {"help", no_argument, NULL, 'h'},
-    {NULL, 0, NULL, 0},
-};
-
-static int set_world_size(struct run_options *options, const char *value)
-{
-    uint64_t number = 0;
-    if (!parse_u64(value, &number) || number < 1 || number > LOCKSTEP_MAX_WORLD)
-        return cli_misuse("run", "-n %s: the number of workers is 1 to %d", value,
-                          LOCKSTEP_MAX_WORLD);
-    options->world_size = (uint32_t)number;
-    return 0;
-}
-
-static int set_duration(const char *name, const char *value, uint64_t *milliseconds)
-{
-    if (!parse_duration_ms(value, milliseconds) || *milliseconds > UINT32_MAX)
-        return cli_misuse("run", "--%s %s: not a duration such as 500ms, 30s or 5m", name, value);
-    return 0;
-}
-
-static int set_job(struct run_options *options, const char *value)
-{
-    if (value[0] == '\0' || strlen(value) >= sizeof(options->job))
-        return cli_misuse("run", "--job %s: a job's name has 1 to %zu characters", value,
-                          sizeof(options->job) - 1);
-    snprintf(options->job, sizeof(options->job), "%s", value);
-    return 0;
-}
-
-static int set_address(const char *name, const char *value, bool port_zero, const char **address)
-{
-    char host[LOCKSTEP_ADDRESS_BYTES];
-    uint16_t port = 0;
-    if (!parse_address(value, host, sizeof(host), &port) || (port == 0 && !port_zero))
-        return cli_misuse("run", "--%s %s: not HOST:PORT or [IPV6]:PORT", name, value);
-    *address = value;
-    return 0;
-}
-
-static int set_http(struct run_options *options, const char *value)
-{
-    if (strcmp(value, "off") != 0)
-        return set_address("http", value, true, &options->http);
-    options->http = value;
-    return 0;
-}
-
-// 0, or an exit status; -1: the help was printed.
-static int set_option(void *given, int key, char *value)
-{
-    struct run_options *options = given;
-    switch (key) {
-    case 'n':
-        return set_world_size(options, value);
-    case KEY_COORDINATOR:
-        return set_address("coordinator", value, false, &options->coordinator);
-    case KEY_JOB:
-        return set_job(options, value);
-    case KEY_TIMEOUT:
-        return set_duration("timeout", value, &options->timeout_ms);
-    case KEY_GRACE:
-        return set_duration("grace", value, &options->grace_ms);
-    case KEY_HTTP:
-        return set_http(options, value);
-    case KEY_NO_PREFIX:
-        options->prefix = false;
-        return 0;
-    case KEY_JSON:
-        options->json = true;
-        return 0;
-    default:
-        return CLI_MISUSE; // No other key is in the table.
-    }
-}
-
-static const struct cli_syntax syntax = {.name = "run",
-                                         .letters = "+:n:h",
-                                         .options = long_options,
-                                         .help = help_text,
-                                         .take = set_option};
-
-static int check_options(const struct run_options *options)
-{
-    if (options->world_size == 0)
-        return cli_misuse("run", "how many workers? -n N is missing");
-    if (!options->trainer[0])
-        return cli_misuse("run", "no trainer given");
-    if (options->coordinator && options->http)
-        return cli_misuse("run", "--http belongs to a private coordinator, not to --coordinator");
-    return 0;
-}
-
 void run_default_job(struct run_options *options)
 {
     if (options->coordinator)
@@ -191,23 +62,6 @@ void run_default_job(struct run_options *options)
                  (unsigned long long)time(NULL));
     else
         snprintf(options->job, sizeof(options->job), "%s-%d", options->command, (int)getpid());
-}
-
-static int read_options(struct run_options *options, int argc, char **argv)
-{
-    *options = (struct run_options){.command = "run", .prefix = true, .grace_ms = RUN_GRACE_MS};
-    const int read = cli_read_options(&syntax, options, argc, argv);
-    if (read != 0)
-        return read;
-    options->trainer = argv + optind;
-    int result = check_options(options);
-    if (result != 0)
-        return result;
-    if (!options->job[0])
-        run_default_job(options);
-    if (!options->http)
-        options->http = "127.0.0.1:0";
-    return 0;
 }
 
 // A wrong name is told before anything is started.
@@ -239,8 +93,9 @@ static void forward(int control_fd, int signal_number)
     (void)ignored; // Full of signals already, or the supervisor is gone.
 }
 
-// Waits for the supervisor and passes signals on. Returns its wait status.
-static int watch(pid_t supervisor, int control_fd, const sigset_t *watched)
+// Waits for the supervisor and passes signals on. Returns its wait status. Sets *signalled when a
+// signal came that ends the job.
+static int watch(pid_t supervisor, int control_fd, const sigset_t *watched, bool *signalled)
 {
     int status = 0;
     for (;;) {
@@ -249,6 +104,8 @@ static int watch(pid_t supervisor, int control_fd, const sigset_t *watched)
             if (waitpid(supervisor, &status, WNOHANG) == supervisor)
                 return status;
         } else if (signal_number > 0) {
+            *signalled |= signal_number == SIGINT || signal_number == SIGTERM ||
+                          signal_number == SIGHUP || signal_number == SIGQUIT;
             forward(control_fd, signal_number);
         }
     }
@@ -291,42 +148,67 @@ static int end_of_supervisor(const struct run_options *options, int status)
 }
 
 // Forks the supervisor and waits for its end. Returns the exit status.
-static int launch(const struct run_options *options, const int control[2], const sigset_t *watched)
+static int launch(const struct run_options *options, const int control[2], const sigset_t *watched,
+                  bool *signalled)
 {
     pid_t supervisor = fork();
     if (supervisor < 0) {
         cli_say(options->command, "cannot start a process: %s", strerror(errno));
+        close(control[0]);
         return CLI_FAILED;
     }
     if (supervisor == 0)
         exit(become_supervisor(options, control));
     close(control[0]);
-    return end_of_supervisor(options, watch(supervisor, control[1], watched));
+    return end_of_supervisor(options, watch(supervisor, control[1], watched, signalled));
 }
 
-int run_launch(struct run_options *options)
+// Runs the job once, with a coordinator of its own.
+static int attempt(struct run_options *options, const sigset_t *watched, bool *signalled)
 {
-    sigset_t watched;
     int control[2];
-    signal(SIGCHLD, SIG_DFL); // Ignored by a parent, it would reap in our place.
-    block_signals(&watched, &options->signals);
-    prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (pipe2(control, O_CLOEXEC | O_NONBLOCK) < 0) {
         cli_say(options->command, "cannot make a pipe: %s", strerror(errno));
         return CLI_FAILED;
     }
     // Made here, because the launcher can also remove it when the supervisor has been killed.
-    int result = options->coordinator ? 0 : daemon_make_directory(options);
+    int result = options->coordinator && !options->serves ? 0 : daemon_make_directory(options);
     if (result == 0)
-        result = launch(options, control, &watched);
+        result = launch(options, control, watched, signalled);
+    else
+        close(control[0]);
+    close(control[1]);
     daemon_forget(options->directory);
+    return result;
+}
+
+// A trainer that could not be started is not tried again.
+static bool may_restart(const struct run_options *options, int result)
+{
+    return result != 0 && result != CLI_NOT_EXECUTABLE && result != CLI_NOT_FOUND &&
+           options->restarts < options->max_restarts;
+}
+
+int run_launch(struct run_options *options)
+{
+    sigset_t watched;
+    bool signalled = false;
+    signal(SIGCHLD, SIG_DFL); // Ignored by a parent, it would reap in our place.
+    block_signals(&watched, &options->signals);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    int result = attempt(options, &watched, &signalled);
+    while (may_restart(options, result) && !signalled) {
+        options->restarts++;
+        cli_say(options->command, "restart %u of %u", options->restarts, options->max_restarts);
+        result = attempt(options, &watched, &signalled);
+    }
     return result;
 }
 
 int run_main(int argc, char **argv)
 {
     struct run_options options;
-    int result = read_options(&options, argc, argv);
+    int result = options_read(&options, argc, argv);
     if (result != 0)
         return result < 0 ? CLI_OK : result;
     result = check_trainer(options.trainer[0]);

@@ -19,8 +19,17 @@
 
 struct run_options {
     const char *command; // The subcommand, which every sentence on stderr begins with.
-    uint32_t world_size;
-    const char *coordinator; // NULL: a private one.
+    uint32_t workers; // Started by this launcher.
+    uint32_t first_rank; // Rank hint of the first of them.
+    uint32_t world_size; // Workers of the job, on all hosts.
+    uint32_t nodes; // Hosts of the job, each with a launcher; 0 and 1: only this one.
+    uint32_t node_rank; // Number of this host among them, from 0.
+    const char *coordinator; // Where workers reach it; NULL: at a socket that only they can reach.
+    bool serves; // True if this launcher starts the coordinator of several hosts.
+    const char *bind; // Where that coordinator listens; NULL: follows from `coordinator`.
+    bool join; // True if the coordinator of several hosts runs already.
+    uint32_t max_restarts; // How often a job that fails is started again.
+    uint32_t restarts; // How often it was.
     char directory[RUN_DIRECTORY_BYTES]; // Directory of a private coordinator; run_launch makes it.
                                          // "": none.
     char job[LOCKSTEP_JOB_NAME_BYTES];
@@ -49,9 +58,9 @@ struct run_rank {
 };
 
 struct run_result {
-    struct run_rank *ranks; // owned; world_size of them
-    uint32_t world_size;
-    uint32_t first_failed; // world_size: none
+    struct run_rank *ranks; // owned; [count]: the workers of this launcher
+    uint32_t count;
+    uint32_t first_failed; // Index in ranks; count: none
     uint64_t total_ms;
 };
 

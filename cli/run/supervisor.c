@@ -65,7 +65,7 @@ struct supervisor {
 
 static void signal_groups(struct supervisor *supervisor, int signal_number)
 {
-    for (uint32_t i = 0; i < supervisor->result.world_size; i++) {
+    for (uint32_t i = 0; i < supervisor->result.count; i++) {
         const struct run_rank *rank = &supervisor->result.ranks[i];
         if (rank->pid > 0 && !rank->end.ended)
             kill(-rank->pid, signal_number);
@@ -74,7 +74,7 @@ static void signal_groups(struct supervisor *supervisor, int signal_number)
 
 static void stop_others(struct supervisor *supervisor)
 {
-    for (uint32_t i = 0; i < supervisor->result.world_size; i++) {
+    for (uint32_t i = 0; i < supervisor->result.count; i++) {
         if (!supervisor->result.ranks[i].end.ended)
             supervisor->result.ranks[i].end.stopped = true;
     }
@@ -113,6 +113,12 @@ static void read_control(struct supervisor *supervisor)
         take_signal(supervisor, bytes[i]);
 }
 
+// True once the launcher is dead, or the user has asked twice for the end and some time has passed.
+static bool given_up(const struct supervisor *supervisor)
+{
+    return supervisor->orphaned || clock_now_ms() >= supervisor->give_up_at;
+}
+
 // ---- Ended children ----------------------------------------------------------------------------
 
 // errno of an exec that failed, else 0. The pipe has been closed by a successful one.
@@ -149,7 +155,7 @@ static bool is_stronger(const struct supervisor *supervisor, uint32_t rank, bool
 static void note_failure(struct supervisor *supervisor, uint32_t rank, bool same_time)
 {
     struct run_result *result = &supervisor->result;
-    bool none = result->first_failed == result->world_size;
+    bool none = result->first_failed == result->count;
     if (none || is_stronger(supervisor, rank, same_time))
         result->first_failed = rank;
     if (none && supervisor->interrupts == 0)
@@ -186,7 +192,7 @@ static void end_daemon(struct supervisor *supervisor, int status)
 static uint32_t rank_of(const struct supervisor *supervisor, pid_t pid)
 {
     uint32_t rank = 0;
-    while (rank < supervisor->result.world_size && supervisor->result.ranks[rank].pid != pid)
+    while (rank < supervisor->result.count && supervisor->result.ranks[rank].pid != pid)
         rank++;
     return rank;
 }
@@ -199,7 +205,7 @@ static bool reap_one(struct supervisor *supervisor, bool same_time)
     if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) < 0 || info.si_pid == 0)
         return false;
     uint32_t rank = rank_of(supervisor, info.si_pid);
-    bool is_worker = rank < supervisor->result.world_size;
+    bool is_worker = rank < supervisor->result.count;
     if (is_worker && failed(&info))
         kill(-info.si_pid, SIGKILL);
     if (waitpid(info.si_pid, &status, 0) != info.si_pid)
@@ -217,7 +223,7 @@ static void reap(struct supervisor *supervisor)
     ssize_t ignored = read(supervisor->child_fd, &info, sizeof(info));
     (void)ignored;
     uint32_t first = supervisor->result.first_failed;
-    bool had_failure = first < supervisor->result.world_size;
+    bool had_failure = first < supervisor->result.count;
     while (reap_one(supervisor, !had_failure))
         ;
 }
@@ -269,16 +275,20 @@ static int start_daemon(struct supervisor *supervisor)
     return result;
 }
 
-// Asks it to go, and waits a moment: descendants_kill does not ask.
+// Asks it to go, and waits a moment: descendants_kill does not ask. Workers of other hosts have the
+// time of its drain to hear how the job ended.
 static void stop_daemon(struct supervisor *supervisor)
 {
-    uint64_t deadline = clock_now_ms() + DAEMON_STOP_MS;
+    uint64_t deadline =
+        clock_now_ms() + DAEMON_STOP_MS + (supervisor->options->serves ? DAEMON_DRAIN_MS : 0);
     supervisor->daemon_wanted = false;
     if (supervisor->daemon.pid > 0)
         kill(supervisor->daemon.pid, SIGTERM);
-    while (supervisor->daemon.pid > 0 && clock_now_ms() < deadline) {
-        struct pollfd ended = {.fd = supervisor->child_fd, .events = POLLIN};
-        poll(&ended, 1, DAEMON_STOP_MS);
+    while (supervisor->daemon.pid > 0 && clock_now_ms() < deadline && !given_up(supervisor)) {
+        struct pollfd polls[] = {{.fd = supervisor->control_fd, .events = POLLIN},
+                                 {.fd = supervisor->child_fd, .events = POLLIN}};
+        poll(polls, 2, DAEMON_STOP_MS);
+        read_control(supervisor);
         reap(supervisor);
     }
 }
@@ -338,10 +348,10 @@ static int start_rank(struct supervisor *supervisor, uint32_t rank)
 static int start_workers(struct supervisor *supervisor)
 {
     supervisor->started_ms = clock_now_ms();
-    for (uint32_t rank = 0; rank < supervisor->options->world_size; rank++) {
+    for (uint32_t rank = 0; rank < supervisor->options->workers; rank++) {
         if (start_rank(supervisor, rank) < 0) {
-            cli_say(supervisor->options->command, "cannot start rank %u: %s", rank,
-                    strerror(errno));
+            cli_say(supervisor->options->command, "cannot start rank %u: %s",
+                    supervisor->options->first_rank + rank, strerror(errno));
             return CLI_FAILED;
         }
     }
@@ -374,12 +384,6 @@ static void turn(struct supervisor *supervisor)
         stop_others(supervisor);
 }
 
-// Whether waiting for a reader of our output has lost its sense.
-static bool given_up(const struct supervisor *supervisor)
-{
-    return supervisor->orphaned || clock_now_ms() >= supervisor->give_up_at;
-}
-
 // With everything killed: what is still in pipes and buffers goes out.
 static void flush(struct supervisor *supervisor)
 {
@@ -410,15 +414,14 @@ static int prepare(struct supervisor *supervisor)
     spawn_raise_file_limit();
     supervisor->kill_at = NEVER;
     supervisor->give_up_at = NEVER;
-    supervisor->result.world_size = options->world_size;
-    supervisor->result.first_failed = options->world_size;
-    supervisor->result.ranks = calloc(options->world_size, sizeof(*supervisor->result.ranks));
-    supervisor->failure_fds = calloc(options->world_size, sizeof(*supervisor->failure_fds));
+    supervisor->result.count = options->workers;
+    supervisor->result.first_failed = options->workers;
+    supervisor->result.ranks = calloc(options->workers, sizeof(*supervisor->result.ranks));
+    supervisor->failure_fds = calloc(options->workers, sizeof(*supervisor->failure_fds));
     supervisor->child_fd = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
     supervisor->null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (supervisor->result.ranks && supervisor->failure_fds && supervisor->child_fd >= 0 &&
-        supervisor->null_fd >= 0 &&
-        output_open(&supervisor->output, options->world_size, options->prefix) &&
+        supervisor->null_fd >= 0 && output_open(&supervisor->output, options) &&
         spawn_find(options->trainer[0], supervisor->trainer, sizeof(supervisor->trainer)) == 0)
         return 0;
     cli_say(options->command, "cannot prepare: %s", strerror(errno));
@@ -428,7 +431,7 @@ static int prepare(struct supervisor *supervisor)
 static int start_all(struct supervisor *supervisor)
 {
     int result = 0;
-    if (!supervisor->options->coordinator)
+    if (!supervisor->options->coordinator || supervisor->options->serves)
         result = start_daemon(supervisor);
     if (result == 0) {
         place_announce(supervisor->options, &supervisor->daemon);
@@ -441,15 +444,17 @@ static int finish(struct supervisor *supervisor)
 {
     struct run_result *result = &supervisor->result;
     result->total_ms = clock_now_ms() - supervisor->started_ms;
-    int status = result->first_failed == result->world_size
-                     ? 0
-                     : result->ranks[result->first_failed].end.status;
+    int status =
+        result->first_failed == result->count ? 0 : result->ranks[result->first_failed].end.status;
     flush(supervisor);
     if (!output_done(&supervisor->output))
         _exit(run_exit_code(status)); // A write is stuck, and waiting for it has been given up.
     output_close(&supervisor->output);
     run_report(supervisor->options, result);
-    if (supervisor->options->json)
+    // Of a job that is started again, only the last attempt is reported.
+    if (supervisor->options->json &&
+        (status == 0 || supervisor->interrupts > 0 ||
+         supervisor->options->restarts == supervisor->options->max_restarts))
         run_report_json(supervisor->options, result);
     return run_exit_code(status);
 }

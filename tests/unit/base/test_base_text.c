@@ -121,7 +121,7 @@ static void test_parse_duration(void **state)
     assert_true(parse_duration_ms("5m", &ms) && ms == 300000);
     assert_true(parse_duration_ms("2h", &ms) && ms == 7200000);
     assert_true(parse_duration_ms("0", &ms) && ms == 0);
-    assert_false(parse_duration_ms("30", &ms));
+    assert_true(parse_duration_ms("30", &ms) && ms == 30000);
     assert_false(parse_duration_ms("s", &ms));
     assert_false(parse_duration_ms("1 s", &ms));
     assert_false(parse_duration_ms("1d", &ms));

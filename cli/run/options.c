@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The arguments of `lockstep run`; options.h has the contract. Most of them are spelt as torchrun
+// and mpirun spell them.
+
+#include "cli/run/options.h"
+
+#include "base/parse.h"
+#include "cli/common/cli.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char help_text[] =
+    "usage: lockstep run -n N [OPTIONS] [--] TRAINER [ARGUMENTS...]\n"
+    "       lockstep run -n N --nnodes M --node-rank K --coordinator HOST:PORT [OPTIONS] ...\n"
+    "\n"
+    "Starts N workers and a private coordinator on this machine, prints what they print,\n"
+    "and ends with the status of the first one that fails. For a job on M hosts, run it on\n"
+    "each of them; host 0 starts the coordinator.\n"
+    "\n"
+    "  -n, -np, --workers N        How many workers on this host\n"
+    "      --nnodes M              How many hosts, each with N workers (1)\n"
+    "      --node-rank K           Number of this host, from 0 to M - 1\n"
+    "      --coordinator HOST:PORT Where host 0 starts the coordinator of several hosts;\n"
+    "                              for one host: join this one instead of starting one\n"
+    "      --join                  Several hosts: the coordinator runs already\n"
+    "      --bind ADDRESS:PORT     Where the coordinator of host 0 listens (HOST:PORT if that\n"
+    "                              is a number, else all addresses of the host)\n"
+    "      --job NAME              Name of the job (default: run- and the process id)\n"
+    "      --timeout DURATION      How long workers wait for each other (30, 30s, 5m)\n"
+    "      --grace DURATION        From the first failure to killing the others (1500ms)\n"
+    "      --max-restarts N        How often a job that fails is started again (0)\n"
+    "  -x, --env NAME=VALUE        Set a variable of the workers\n"
+    "      --http HOST:PORT|off    Where the dashboard listens (127.0.0.1:0)\n"
+    "      --no-prefix             Lines without [rank]\n"
+    "      --json                  End with one JSON object on standard output\n"
+    "  -h, --help                  Show this\n"
+    "\n"
+    "Workers find their place in LOCKSTEP_COORDINATOR, LOCKSTEP_JOB, LOCKSTEP_WORLD_SIZE,\n"
+    "LOCKSTEP_RANK_HINT and LOCKSTEP_DASHBOARD. docs/cli.md has the details.\n";
+
+enum option_key {
+    KEY_COORDINATOR = 256,
+    KEY_NNODES,
+    KEY_NODE_RANK,
+    KEY_JOIN,
+    KEY_BIND,
+    KEY_JOB,
+    KEY_TIMEOUT,
+    KEY_GRACE,
+    KEY_MAX_RESTARTS,
+    KEY_HTTP,
+    KEY_NO_PREFIX,
+    KEY_JSON,
+};
+
+static const struct option long_options[] = {
+    {"workers", required_argument, NULL, 'n'},
+    {"nnodes", required_argument, NULL, KEY_NNODES},
+    {"node-rank", required_argument, NULL, KEY_NODE_RANK},
+    {"coordinator", required_argument, NULL, KEY_COORDINATOR},
+    {"join", no_argument, NULL, KEY_JOIN},
+    {"bind", required_argument, NULL, KEY_BIND},
+    {"job", required_argument, NULL, KEY_JOB},
+    {"timeout", required_argument, NULL, KEY_TIMEOUT},
+    {"grace", required_argument, NULL, KEY_GRACE},
+    {"max-restarts", required_argument, NULL, KEY_MAX_RESTARTS},
+    {"env", required_argument, NULL, 'x'},
+    {"http", required_argument, NULL, KEY_HTTP},
+    {"no-prefix", no_argument, NULL, KEY_NO_PREFIX},
+    {"json", no_argument, NULL, KEY_JSON},
+    {"help", no_argument, NULL, 'h'},
+    {NULL, 0, NULL, 0},
+};
+
+#define NO_NODE UINT32_MAX // --node-rank was not given.
+
+static int set_workers(const char *value, uint32_t *workers)
+{
+    uint64_t number = 0;
+    if (!parse_u64(value, &number) || number < 1 || number > LOCKSTEP_MAX_WORLD)
+        return cli_misuse("run", "-n %s: the number of workers is 1 to %d", value,
+                          LOCKSTEP_MAX_WORLD);
+    *workers = (uint32_t)number;
+    return 0;
+}
+
+static int set_number(const char *name, const char *value, uint32_t least, uint32_t *number)
+{
+    uint64_t parsed = 0;
+    if (!parse_u64(value, &parsed) || parsed < least || parsed > LOCKSTEP_MAX_WORLD)
+        return cli_misuse("run", "--%s %s: not a number from %u to %d", name, value, least,
+                          LOCKSTEP_MAX_WORLD);
+    *number = (uint32_t)parsed;
+    return 0;
+}
+
+static int set_duration(const char *name, const char *value, uint64_t *milliseconds)
+{
+    if (!parse_duration_ms(value, milliseconds) || *milliseconds > UINT32_MAX)
+        return cli_misuse("run", "--%s %s: not a duration such as 500ms, 30s or 5m", name, value);
+    return 0;
+}
+
+static int set_job(struct run_options *options, const char *value)
+{
+    if (value[0] == '\0' || strlen(value) >= sizeof(options->job))
+        return cli_misuse("run", "--job %s: a job's name has 1 to %zu characters", value,
+                          sizeof(options->job) - 1);
+    snprintf(options->job, sizeof(options->job), "%s", value);
+    return 0;
+}
+
+static int set_address(const char *name, const char *value, bool port_zero, const char **address)
+{
+    char host[LOCKSTEP_ADDRESS_BYTES];
+    uint16_t port = 0;
+    if (!parse_address(value, host, sizeof(host), &port) || (port == 0 && !port_zero))
+        return cli_misuse("run", "--%s %s: not HOST:PORT or [IPV6]:PORT", name, value);
+    *address = value;
+    return 0;
+}
+
+// Workers of host 0 use this address as well, so it is one.
+static int set_bind(struct run_options *options, const char *value)
+{
+    if (strncmp(value, "0.0.0.0:", 8) == 0 || strncmp(value, "[::]:", 5) == 0)
+        return cli_misuse("run",
+                          "--bind %s: not one address of this host; a coordinator that is "
+                          "named by its host's name listens at all of them",
+                          value);
+    return set_address("bind", value, false, &options->bind);
+}
+
+static int set_http(struct run_options *options, const char *value)
+{
+    if (strcmp(value, "off") != 0)
+        return set_address("http", value, true, &options->http);
+    options->http = value;
+    return 0;
+}
+
+// NAME=VALUE. NAME alone is what mpirun needs for other hosts; here workers have it already.
+static int set_variable(char *value)
+{
+    char *equals = strchr(value, '=');
+    if (value[0] == '\0' || equals == value)
+        return cli_misuse("run", "--env %s: not NAME=VALUE", value);
+    if (!equals)
+        return getenv(value) ? 0 : cli_misuse("run", "--env %s: there is no such variable", value);
+    *equals = '\0';
+    const int result = setenv(value, equals + 1, 1);
+    *equals = '=';
+    return result == 0 ? 0 : cli_misuse("run", "--env %s: it cannot be set", value);
+}
+
+// 0, or an exit status; -1: the help was printed.
+static int set_option(void *given, int key, char *value)
+{
+    struct run_options *options = given;
+    switch (key) {
+    case 'n':
+        return set_workers(value, &options->workers);
+    case 'x':
+        return set_variable(value);
+    case KEY_NNODES:
+        return set_number("nnodes", value, 1, &options->nodes);
+    case KEY_NODE_RANK:
+        return set_number("node-rank", value, 0, &options->node_rank);
+    case KEY_COORDINATOR:
+        return set_address("coordinator", value, false, &options->coordinator);
+    case KEY_JOIN:
+        options->join = true;
+        return 0;
+    case KEY_BIND:
+        return set_bind(options, value);
+    case KEY_JOB:
+        return set_job(options, value);
+    case KEY_TIMEOUT:
+        return set_duration("timeout", value, &options->timeout_ms);
+    case KEY_GRACE:
+        return set_duration("grace", value, &options->grace_ms);
+    case KEY_MAX_RESTARTS:
+        return set_number("max-restarts", value, 0, &options->max_restarts);
+    case KEY_HTTP:
+        return set_http(options, value);
+    case KEY_NO_PREFIX:
+        options->prefix = false;
+        return 0;
+    case KEY_JSON:
+        options->json = true;
+        return 0;
+    default:
+        return CLI_MISUSE; // No other key is in the table.
+    }
+}
+
+static const struct cli_syntax syntax = {.name = "run",
+                                         .letters = "+:n:x:h",
+                                         .options = long_options,
+                                         .help = help_text,
+                                         .take = set_option};
+
+// The options of a job on several hosts.
+static int check_nodes(const struct run_options *options)
+{
+    if (options->node_rank == NO_NODE)
+        return cli_misuse("run", "which of the %u hosts is this? --node-rank K is missing",
+                          options->nodes);
+    if (options->node_rank >= options->nodes)
+        return cli_misuse("run", "--node-rank %u: the hosts are 0 to %u", options->node_rank,
+                          options->nodes - 1);
+    if (!options->coordinator)
+        return cli_misuse("run", "where is the coordinator? --coordinator HOST:PORT, an address of "
+                                 "host 0 that all hosts reach, is missing");
+    if ((uint64_t)options->nodes * options->workers > LOCKSTEP_MAX_WORLD)
+        return cli_misuse("run", "%u hosts with %u workers each: a job has at most %d workers",
+                          options->nodes, options->workers, LOCKSTEP_MAX_WORLD);
+    if (options->join && !options->job[0])
+        return cli_misuse("run", "--join: all hosts need the same --job NAME");
+    return 0;
+}
+
+static int check_options(const struct run_options *options)
+{
+    const bool several = options->nodes > 1;
+    if (options->workers == 0)
+        return cli_misuse("run", "how many workers? -n N is missing");
+    if (!options->trainer[0])
+        return cli_misuse("run", "no trainer given");
+    if (!several && (options->join || options->bind ||
+                     (options->node_rank != NO_NODE && options->node_rank != 0)))
+        return cli_misuse("run", "--node-rank, --join and --bind belong to a job on several hosts: "
+                                 "--nnodes M is missing");
+    if (several) {
+        const int result = check_nodes(options);
+        if (result != 0)
+            return result;
+    }
+    const bool starts = !options->coordinator || (several && !options->join);
+    if (!starts && options->http)
+        return cli_misuse("run",
+                          "--http belongs to a coordinator that is started here, not to one that "
+                          "is joined");
+    return 0;
+}
+
+// mpirun's -np is -n. What belongs to the trainer begins behind "--" or the first argument that is
+// neither an option nor, perhaps, an option's value.
+static void read_np(int argc, char **argv)
+{
+    static char n[] = "-n";
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        if (strcmp(argv[i], "-np") == 0)
+            argv[i] = n;
+        if (argv[i][0] != '-' && argv[i - 1][0] != '-')
+            return;
+    }
+}
+
+int options_read(struct run_options *options, int argc, char **argv)
+{
+    *options = (struct run_options){
+        .command = "run", .prefix = true, .grace_ms = RUN_GRACE_MS, .node_rank = NO_NODE};
+    read_np(argc, argv);
+    int result = cli_read_options(&syntax, options, argc, argv);
+    if (result != 0)
+        return result;
+    options->trainer = argv + optind;
+    result = check_options(options);
+    if (result != 0)
+        return result;
+    const uint32_t nodes = options->nodes > 1 ? options->nodes : 1;
+    options->node_rank = nodes > 1 ? options->node_rank : 0;
+    options->world_size = nodes * options->workers;
+    options->first_rank = options->node_rank * options->workers;
+    options->serves = nodes > 1 && options->node_rank == 0 && !options->join;
+    if (!options->job[0] && nodes > 1)
+        snprintf(options->job, sizeof(options->job), "run"); // The same name on all hosts.
+    else if (!options->job[0])
+        run_default_job(options);
+    if (!options->http)
+        options->http = "127.0.0.1:0";
+    return 0;
+}

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The arguments of `lockstep run`. Main thread.
+
+#ifndef LOCKSTEP_CLI_RUN_OPTIONS_H
+#define LOCKSTEP_CLI_RUN_OPTIONS_H
+
+#include "cli/run/run.h"
+
+// Reads and checks the arguments, and fills in all that has a default. Variables of --env are set
+// in this process. Returns 0, an exit status after a sentence on stderr, or -1: the help was
+// printed.
+int options_read(struct run_options *options, int argc, char **argv);
+
+#endif
