@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# The entry: it sees to the packages, then mk/build.mk builds, mk/checks.mk tests and lints, and
-# mk/deploy.mk packs.
+# The entry: it sees to the packages, then mk/build.mk builds, mk/install.mk installs, mk/checks.mk
+# tests and lints, and mk/deploy.mk packs.
 # `make help` is the menu. Sources are found by wildcard: a new .c file needs no change here.
 
 BUILD ?= build
@@ -32,6 +32,7 @@ in-order:
 else
 .DEFAULT_GOAL := all
 include mk/build.mk
+include mk/install.mk
 include mk/checks.mk
 include mk/deploy.mk
 include mk/gpu.mk

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# From sources to programs, liblockstep and what is installed. Testing is in checks.mk.
+# From sources to programs and liblockstep. Installing is in install.mk, testing in checks.mk.
 
 VERSION := 0.1.0
 SOVERSION := 0
@@ -38,8 +38,10 @@ CFLAGS ?=
 LDFLAGS ?=
 SANITIZE := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer)
 SANITIZE += $(if $(findstring undefined,$(SAN)),-fno-sanitize-recover=all)
+# No path of the machine that builds gets into what is built: another path makes the same bytes.
+PATHS := -ffile-prefix-map=$(CURDIR)=. $(if $(filter /%,$(BUILD)),-ffile-prefix-map=$(BUILD)=build)
 BASE_FLAGS := -std=c11 -D_GNU_SOURCE $(OPTIMIZE) $(DEBUG_INFO) -fPIC -fvisibility=hidden -pthread \
-    $(INCLUDES) $(SANITIZE)
+    $(PATHS) $(INCLUDES) $(SANITIZE)
 LINK := $(CC) -pthread $(SANITIZE) $(LDFLAGS) -Wl,--as-needed
 
 # Generated files are not ours to tidy, and the kernels are worth another level.
@@ -76,7 +78,7 @@ CLI := $(if $(wildcard cli/main.c),$(BUILD)/bin/lockstep)
 PROGRAMS := $(if $(LIBRARY),$(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c bench/*.c)))
 ARCHIVES := $(foreach name,base protos coordinator server worker,$(call lib,$(name)))
 
-.PHONY: all install clean help
+.PHONY: all clean help
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -211,37 +213,25 @@ $(BUILD)/bin/lockstep-coordinator: $(BUILD)/obj/server/main.o $(call lib,server)
 	$(Q)$(LINK) -o $@ -Wl,--start-group $^ -Wl,--end-group $(DAEMON_LIBS)
 
 # Against the shared library and the public header, so that the tool proves both.
-$(BUILD)/bin/lockstep: $(CLI_O) $(call lib,protos) $(call lib,base) $(LIBRARY) $(BUILD)/files
+CLI_NEEDS := $(CLI_O) $(call lib,protos) $(call lib,base) $(LIBRARY) $(BUILD)/files
+link_cli = $(LINK) -o $@ $(filter %.o,$^) $(call lib,protos) $(call lib,base) $(NANOPB) \
+    $(if $(LIBRARY),-L$(BUILD)/lib -llockstep $(1)) $(SYSTEM)
+$(BUILD)/bin/lockstep: $(CLI_NEEDS)
 	$(say) LD $@
 	@mkdir -p $(@D)
-	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(call lib,protos) $(call lib,base) $(NANOPB) \
-	    $(if $(LIBRARY),$(HERE_LIB)) $(SYSTEM)
+	$(Q)$(call link_cli,-Wl$(comma)-rpath$(comma)'$$ORIGIN/../lib')
 
 $(PROGRAMS): $(BUILD)/%: $(BUILD)/obj/%.o $(LIBRARY)
 	$(say) LD $@
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ $< $(HERE_LIB) -lpthread -lm
 
-# --- install -------------------------------------------------------------------------------------
-
-install: all ## Install programs, library, header and lockstep.pc (PREFIX, DESTDIR)
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig \
-	    $(DESTDIR)$(PREFIX)/include/lockstep
-	install -m 755 $(DAEMON) $(CLI) $(DESTDIR)$(PREFIX)/bin
-	install -m 755 $(SHARED) $(DESTDIR)$(PREFIX)/lib
-	install -m 644 $(STATIC) $(DESTDIR)$(PREFIX)/lib
-	ln -sf liblockstep.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/liblockstep.so.$(SOVERSION)
-	ln -sf liblockstep.so.$(SOVERSION) $(DESTDIR)$(PREFIX)/lib/liblockstep.so
-	install -m 644 include/lockstep/*.h $(DESTDIR)$(PREFIX)/include/lockstep
-	$(call pc,$(PREFIX),$(PREFIX)/lib,$(PREFIX)/include) \
-	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/lockstep.pc
-
 clean: ## Remove the build directory
 	rm -rf $(BUILD)
 
 help: ## Show this menu
 	@echo 'Targets:'
-	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1@\2/p' mk/build.mk mk/checks.mk mk/deploy.mk mk/gpu.mk | \
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1@\2/p' mk/build.mk mk/install.mk mk/checks.mk mk/deploy.mk mk/gpu.mk | \
 	    while IFS=@ read -r name what; do printf '  %-11s %s\n' "$$name" "$$what"; done
 	@echo 'Variables: CC=clang BUILD=dir NVCC=file V=1 WERROR=1 JOBS=n KIND=sim ONLY=text CASE=n SEEDS=n'
 
