@@ -92,9 +92,9 @@ $(BUILD)/flags: FORCE
 	    echo '$(CC) $(BASE_FLAGS) $(WARNINGS) $(CFLAGS) $(LDFLAGS)' > $@
 $(BUILD)/files: FORCE
 	@mkdir -p $(@D)
-	@echo '$(BASE_O) $(PROTOS_O) $(COORDINATOR_O) $(SERVER_O) $(WORKER_O) $(CLI_O)' | \
+	@echo '$(BASE_O) $(PROTOS_O) $(COORDINATOR_O) $(SERVER_O) $(WORKER_O) $(CLI_O) $(PIC_LIBS)' | \
 	    cmp -s - $@ || \
-	    echo '$(BASE_O) $(PROTOS_O) $(COORDINATOR_O) $(SERVER_O) $(WORKER_O) $(CLI_O)' > $@
+	    echo '$(BASE_O) $(PROTOS_O) $(COORDINATOR_O) $(SERVER_O) $(WORKER_O) $(CLI_O) $(PIC_LIBS)' > $@
 .PHONY: FORCE
 
 # --- compile -------------------------------------------------------------------------------------
@@ -165,24 +165,34 @@ $(ARCHIVES): $(BUILD)/files
 NANOPB := -l:libprotobuf-nanopb.a
 SYSTEM := -lssl -lcrypto -ldl -lpthread -lm
 
-# gRPC's four archives go inside, hidden, so that a trainer's own gRPC never meets ours. Debian's
-# static abseil and re2 hold local-exec TLS and cannot; they are linked dynamically. A sanitizer
-# build takes the shared gRPC, because ThreadSanitizer can only ignore code in a library of its own.
+# gRPC's four archives go inside, hidden, so that a trainer's own gRPC never meets ours. The
+# distribution's archives of abseil and RE2 are compiled for programs and do not fit into a library:
+# `make pic` makes some that do, and without them the shared ones are linked. A sanitizer build takes
+# the shared gRPC, because ThreadSanitizer can only ignore code in a library of its own.
+PIC ?= build/pic
+PIC_LIBS := $(if $(wildcard $(PIC)/libre2.a),$(PIC)/libabsl.a $(PIC)/libre2.a)
+ABSL = $(sort $(filter -labsl_%,$(shell pkg-config --static --libs-only-l grpc)))
+GRPC_ARCHIVES := -lgrpc -lgpr -lupb -laddress_sorting
+BELOW_GRPC := -lcares -lz -lstdc++
+# inside ARCHIVES...: these, with all that they need of each other.
+inside = -Wl,-Bstatic -Wl,--start-group $(GRPC_ARCHIVES) $(1) -Wl,--end-group -Wl,-Bdynamic
 ifdef SAN
 GRPC_INSIDE := -lgrpc -lgpr
+GRPC_OF_DAEMON := -lgrpc -lgpr
 CLOSED :=
 else
-GRPC_INSIDE = -Wl,-Bstatic -Wl,--start-group -lgrpc -lgpr -lupb -laddress_sorting \
-    -Wl,--end-group -Wl,-Bdynamic \
-    $(sort $(filter -labsl_%,$(shell pkg-config --libs-only-l grpc))) -lre2 -lcares -lz -lstdc++
+GRPC_INSIDE = $(call inside,$(PIC_LIBS)) \
+    $(if $(PIC_LIBS),,$(sort $(filter -labsl_%,$(shell pkg-config --libs-only-l grpc))) -lre2) $(BELOW_GRPC)
+GRPC_OF_DAEMON = $(call inside,$(ABSL) -lre2) $(BELOW_GRPC)
 CLOSED := -Wl,-z,defs
 endif
 
-$(SHARED): $(WORKER_O) $(call lib,protos) $(call lib,base) worker/api/liblockstep.map $(BUILD)/files
+$(SHARED): $(WORKER_O) $(call lib,protos) $(call lib,base) worker/api/liblockstep.map $(BUILD)/files \
+    $(if $(SAN),,$(PIC_LIBS))
 	$(say) LD $@
 	$(Q)$(LINK) -shared -o $@ $(CLOSED) -Wl,-soname,liblockstep.so.$(SOVERSION) \
 	    -Wl,--version-script=worker/api/liblockstep.map -Wl,--exclude-libs,ALL -Wl,-z,nodelete \
-	    $(filter %.o %.a,$^) $(NANOPB) $(GRPC_INSIDE) $(SYSTEM)
+	    $(filter-out $(PIC_LIBS),$(filter %.o %.a,$^)) $(NANOPB) $(GRPC_INSIDE) $(SYSTEM)
 	@ln -sf $(@F) $(@D)/liblockstep.so.$(SOVERSION)
 	@ln -sf liblockstep.so.$(SOVERSION) $(@D)/liblockstep.so
 
@@ -203,14 +213,16 @@ $(BUILD)/lib/pkgconfig/lockstep.pc: lockstep.pc.in mk/build.mk
 
 # --- programs ------------------------------------------------------------------------------------
 
-DAEMON_LIBS := $(NANOPB) -lgrpc -lgpr -levent -levent_pthreads -levent_openssl $(SYSTEM)
+LIBEVENT := -levent -levent_pthreads -levent_openssl
+# For tests, which are many; the daemon has gRPC inside, as the library has.
+DAEMON_LIBS := $(NANOPB) -lgrpc -lgpr $(LIBEVENT) $(SYSTEM)
 HERE_LIB := -L$(BUILD)/lib -llockstep -Wl,-rpath,'$$ORIGIN/../lib'
 
 $(BUILD)/bin/lockstep-coordinator: $(BUILD)/obj/server/main.o $(call lib,server) \
     $(call lib,coordinator) $(call lib,protos) $(call lib,base)
 	$(say) LD $@
 	@mkdir -p $(@D)
-	$(Q)$(LINK) -o $@ -Wl,--start-group $^ -Wl,--end-group $(DAEMON_LIBS)
+	$(Q)$(LINK) -o $@ -Wl,--start-group $^ -Wl,--end-group $(NANOPB) $(GRPC_OF_DAEMON) $(LIBEVENT) $(SYSTEM)
 
 # Against the shared library and the public header, so that the tool proves both.
 CLI_NEEDS := $(CLI_O) $(call lib,protos) $(call lib,base) $(LIBRARY) $(BUILD)/files

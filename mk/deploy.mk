@@ -1,7 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # Packages, and the test of what is in deploy/.
 
-.PHONY: deb deploy-test
+.PHONY: deb deploy-test pic reproducible
+
+pic: ## abseil and RE2 to link inside of liblockstep, from the distribution's source packages
+	@BUILD=$(dir $(abspath $(PIC))) JOBS=$(JOBS) tools/pic-archives
+
+reproducible: all ## Build again in another path, and compare the bytes
+	@BUILD=$(abspath $(BUILD)) VERSION=$(VERSION) CC="$(CC)" JOBS=$(JOBS) tools/reproducible
 
 deb: all ## Debian packages, in build/deb
 	@tools/install-deps tools/deps-deb.txt || true

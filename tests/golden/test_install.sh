@@ -40,6 +40,17 @@ done
 "$place/bin/lockstep" run -n 2 -- "$BUILD/examples/hello" >"$work/said" 2>&1 &&
     grep -q 'rank 1 of 2' "$work/said" || { cat "$work/said"; fail "lockstep run"; }
 
+# gRPC and what is below it are inside: the daemon always, the library with the archives of `make pic`.
+needs() {
+    readelf --dynamic "$1" | sed -n 's/.*Shared library: \[\(lib\(grpc\|gpr\|upb\|absl\|re2\)[^]]*\)\]/\1/p'
+}
+if [ -z "$LOCKSTEP_TEST_SANITIZER" ]; then
+    [ -z "$(needs "$place/bin/lockstep-coordinator")" ] || fail "lockstep-coordinator needs gRPC, abseil or RE2"
+    if [ -e "$root/build/pic/libre2.a" ]; then
+        [ -z "$(needs "$place/lib/liblockstep.so")" ] || fail "liblockstep.so needs gRPC, abseil or RE2"
+    fi
+fi
+
 # Symbols are in files of their own, and the link to them holds: a line of our source is found.
 library=$place/lib/liblockstep.so
 readelf --section-headers --wide "$library" | grep -q '\.debug_info' && fail "$library is not stripped"
