@@ -58,9 +58,9 @@ static void tell(struct rank *rank, const struct lie *lie)
     struct down_message *message = malloc(sizeof(*message));
     RANK_TRUE(rank, message != NULL);
     *message = lie->message;
-    message->generation = session->generation;
+    message->generation = session->world.generation;
     if (lie->forming)
-        session->formed = false;
+        session->world.formed = false;
     session_post(session, (struct command){.kind = COMMAND_MESSAGE, .pointer = message});
 }
 

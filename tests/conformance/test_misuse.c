@@ -1334,7 +1334,7 @@ static void wait_beside(void *argument)
 static bool waits_beside(struct lockstep_session *session)
 {
     mutex_lock(&session->mutex);
-    const bool waits = session->blocked_threads > 0;
+    const bool waits = session->awaiting.blocked > 0;
     mutex_unlock(&session->mutex);
     return waits;
 }

@@ -456,7 +456,8 @@ static void follow(struct job *job, const struct program *program, uint32_t phas
 {
     struct rank *rank = job->rank;
     const struct order_plan *plan =
-        job->phases[phase] == 0 ? NULL : order_plan_of(rank->session->order, job->phases[phase]);
+        job->phases[phase] == 0 ? NULL
+                                : order_plan_of(rank->session->engine.order, job->phases[phase]);
     bool counts_later[MODULES];
     const bool foreseen = plan != NULL;
     if (foreseen)
@@ -576,7 +577,8 @@ static void death_body(struct rank *rank)
     struct job *job = malloc(sizeof(*job));
     job_make(rank, job);
     job_flush(job, "all");
-    const struct order_plan *plan = order_plan_of(rank->session->order, sets_phase(rank->session));
+    const struct order_plan *plan =
+        order_plan_of(rank->session->engine.order, sets_phase(rank->session));
     uint64_t state = shared->seed * 77;
     for (uint32_t r = 0; r < rank->world_size; r++)
         programs[r] = draw_program(&state);

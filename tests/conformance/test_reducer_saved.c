@@ -308,7 +308,7 @@ static void larger_body(struct rank *rank)
     make(rank, &net);
     RANK_OK(rank, lockstep_layout_load(rank->session, run->path));
     RANK_TRUE(rank, atomic_load(&warnings[rank->rank]));
-    RANK_TRUE(rank, net.module->set->learned);
+    RANK_TRUE(rank, net.module->sets.set->learned);
     RANK_OK(rank, lockstep_start(rank->session));
     trainer_step_known(rank, &net, 1);
     trainer_free(&net);

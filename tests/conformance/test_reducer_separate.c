@@ -168,7 +168,7 @@ static void await_first_call(struct rank *rank, struct separate *separate)
 {
     const uint32_t buckets = separate->net.module->layout.bucket_count;
     rank_enter(rank, "the buckets of the first call", __LINE__);
-    while (atomic_load(&rank->session->buckets_travelled) < buckets)
+    while (atomic_load(&rank->session->tallies.buckets_travelled) < buckets)
         sched_yield();
     rank_left(rank, 0);
     rank_meet(rank);

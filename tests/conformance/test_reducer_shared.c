@@ -240,11 +240,11 @@ static void waits_body(struct rank *rank)
         tied_fill(rank, &tied);
         encoder_call(rank, &tied, true);
         rank_enter(rank, "the buckets of the encoder", __LINE__);
-        while (atomic_load(&rank->session->buckets_travelled) + 1 < buckets)
+        while (atomic_load(&rank->session->tallies.buckets_travelled) + 1 < buckets)
             sched_yield();
         rank_left(rank, 0);
         rank_meet(rank);
-        RANK_EQUAL(rank, atomic_load(&rank->session->buckets_travelled) + 1, buckets);
+        RANK_EQUAL(rank, atomic_load(&rank->session->tallies.buckets_travelled) + 1, buckets);
         decoder_call(rank, &tied, true, 0);
         trainer_end(rank);
         expect_tied(rank, &tied, 7, 7, 1);

@@ -247,7 +247,7 @@ static void policies_body(struct rank *rank)
         buffered_expect(rank, &states[1], step, DUE_BY_NUMBER);
     }
     // One collective for all that are due of a policy and dtype.
-    RANK_EQUAL(rank, rank->session->group_count, 9);
+    RANK_EQUAL(rank, rank->session->buffers.group_count, 9);
     buffered_free(&states[0]);
     buffered_free(&states[1]);
 }

@@ -68,7 +68,7 @@ static void counters_in_disorder(struct lockstep_session *session, void *said)
 static void one_unused(struct lockstep_session *session, struct commit_wave *wave)
 {
     wave->unused_total = wave->unused_errors = wave->unused_named = 1;
-    wave->unused[0] = (struct unused_parameter){.rank = session->order->rank};
+    wave->unused[0] = (struct unused_parameter){.rank = session->engine.order->rank};
 }
 
 static void unused_of_no_module(struct lockstep_session *session, void *said)
@@ -104,7 +104,7 @@ static void aborted_of_no_module(struct lockstep_session *session, void *said)
 {
     struct commit_wave *wave = said;
     wave->aborted_total = wave->aborted_errors = wave->aborted_named = 1;
-    wave->aborted[0] = (struct aborted_call){.module = 5000, .rank = session->order->rank};
+    wave->aborted[0] = (struct aborted_call){.module = 5000, .rank = session->engine.order->rank};
 }
 
 static void many_aborted(struct lockstep_session *session, void *said)
@@ -188,14 +188,14 @@ static void lying_action(void *context, const struct order_action *action)
         told.header = &header;
         liar.honest.action(liar.honest.context, &told);
     } else if (action->kind == ORDER_CLOSE && liar.lie->when == ORDER_CLOSE) {
-        session->close_wave.kind = WAVE_CLOSE;
-        session->close_wave.merge = close_merge;
-        lying_join(session, &session->close_wave, action->step, action->close,
+        session->engine.close_wave.kind = WAVE_CLOSE;
+        session->engine.close_wave.merge = close_merge;
+        lying_join(session, &session->engine.close_wave, action->step, action->close,
                    sizeof(struct close_wave));
     } else if (action->kind == ORDER_COMMIT && liar.lie->when == ORDER_COMMIT) {
-        session->commit_wave.kind = WAVE_COMMIT;
-        session->commit_wave.merge = commit_merge;
-        lying_join(session, &session->commit_wave, action->step, &session->contribution,
+        session->engine.commit_wave.kind = WAVE_COMMIT;
+        session->engine.commit_wave.merge = commit_merge;
+        lying_join(session, &session->engine.commit_wave, action->step, &session->step.contribution,
                    sizeof(struct commit_wave));
     } else {
         liar.honest.action(liar.honest.context, action);
@@ -231,8 +231,8 @@ static void body(struct rank *rank)
     RANK_OK(rank, step(rank, &module));
     rank_meet(rank);
     if (rank->rank == lies_here) {
-        liar.honest = rank->session->order->sink;
-        rank->session->order->sink.action = lying_action;
+        liar.honest = rank->session->engine.order->sink;
+        rank->session->engine.order->sink.action = lying_action;
     }
     for (int i = 0; i < STEPS && status == 0; i++)
         status = step(rank, &module);

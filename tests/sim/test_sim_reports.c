@@ -208,10 +208,10 @@ static bool is_statistics(const volatile void *word, void *context)
 {
     const volatile char *at = word;
     const char *progress = (const char *)answers.session->progress;
-    const char *times = (const char *)&answers.session->times;
+    const char *times = (const char *)&answers.session->step.times;
     (void)context;
     return (at >= progress && at < progress + sizeof(*answers.session->progress)) ||
-           (at >= times && at < times + sizeof(answers.session->times));
+           (at >= times && at < times + sizeof(answers.session->step.times));
 }
 
 static void open_session(const struct question *question)

@@ -18,12 +18,12 @@
 // of theirs is not asked: which modules a phase runs must not depend on what they use.
 static void call_touch_owners(const struct lockstep_module *module)
 {
-    const uint64_t step = module->session->step;
-    if (module->shared_count == 0 || module->called_step != step)
+    const uint64_t step = module->session->step.number;
+    if (module->shared_count == 0 || module->made.called_step != step)
         return;
     for (uint32_t p = 0; p < module->parameter_count; p++) {
         if (module->homes[p].module != module)
-            module->homes[p].module->touched_step = step;
+            module->homes[p].module->made.touched_step = step;
     }
 }
 
@@ -36,8 +36,8 @@ static void call_finish_module(struct lockstep_module *module)
     if (module->separate_calls || atomic_load(&contribution->handed) ||
         (module->shared_count == 0 && !call_takes_part(module)))
         return;
-    (void)claim_rest(contribution, ++module->serial);
-    if (module->aborted_step == module->session->step)
+    (void)claim_rest(contribution, ++module->made.serial);
+    if (module->made.aborted_step == module->session->step.number)
         claim_withdraw(contribution);
     else
         claim_hand_rest(contribution);
@@ -70,38 +70,38 @@ void call_finish(struct lockstep_session *session)
 static int call_check_begin(struct lockstep_module *module)
 {
     const struct lockstep_session *session = module->session;
-    if (!session->step_open)
+    if (!session->step.is_open)
         return error_set(LOCKSTEP_E_INVALID, "module '%s': lockstep_call_begin outside a step",
                          module->name);
-    if (session->ending)
+    if (session->step.ending)
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s': no call in step %" PRIu64 ", which is in its end: wait for "
                          "it with lockstep_step_end",
-                         module->name, session->step);
-    if (session->exhausted)
+                         module->name, session->step.number);
+    if (session->step.exhausted)
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s': no call in step %" PRIu64 ", for which this rank said that "
                          "it is exhausted",
-                         module->name, session->step);
+                         module->name, session->step.number);
     if (opened_read(module).call)
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s': its call is open: call lockstep_call_end first",
                          module->name);
-    if (module->aborted_step == session->step)
+    if (module->made.aborted_step == session->step.number)
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s': no call after lockstep_call_abort in step %" PRIu64
                          ": end the step",
-                         module->name, session->step);
-    if (module->separate_calls && session->accumulating)
+                         module->name, session->step.number);
+    if (module->separate_calls && session->step.accumulating)
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s': its calls are separate, they do not add up over the steps "
                          "of a window: call it in the last one only",
                          module->name);
-    if (module->calls_made == module->calls_per_step)
+    if (module->made.count == module->calls_per_step)
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s': one more call in step %" PRIu64
                          " than its calls_per_step, which is %" PRIu32,
-                         module->name, session->step, module->calls_per_step);
+                         module->name, session->step.number, module->calls_per_step);
     return 0;
 }
 
@@ -119,7 +119,7 @@ static void call_tell(const struct lockstep_call *call, enum command_kind kind)
 static struct tracked_call call_tracked(const struct lockstep_call *call)
 {
     const struct lockstep_module *module = call->module;
-    return (struct tracked_call){.step = module->session->step,
+    return (struct tracked_call){.step = module->session->step.number,
                                  .module = module->index,
                                  .number = call->number,
                                  .gradients = call->gradients};
@@ -128,13 +128,13 @@ static struct tracked_call call_tracked(const struct lockstep_call *call)
 static struct lockstep_call *call_open(struct lockstep_module *module)
 {
     struct lockstep_call *begun;
-    module->called_step = module->session->step;
-    begun = &module->calls[module->calls_made++];
-    begun->serial = ++module->serial;
-    begun->step = module->session->step;
+    module->made.called_step = module->session->step.number;
+    begun = &module->calls[module->made.count++];
+    begun->serial = ++module->made.serial;
+    begun->step = module->session->step.number;
     begun->given_up = false;
-    begun->last = module->separate_calls ||
-                  (module->calls_made == module->calls_per_step && !module->session->accumulating);
+    begun->last = module->separate_calls || (module->made.count == module->calls_per_step &&
+                                             !module->session->step.accumulating);
     // A frozen shared parameter counts although its owner knows better: its owner is not asked.
     begun->gradients = module->trainable_count + module->shared_count;
     const struct tracked_call tracked = call_tracked(begun);
@@ -156,7 +156,7 @@ int lockstep_call_begin(lockstep_module *module, lockstep_call **call)
     if (status < 0)
         return status;
     const struct visit visit = progress_enter(&module->session->tracker, API_CALL_BEGIN,
-                                              module->index, module->calls_made);
+                                              module->index, module->made.count);
     *call = call_open(module);
     return progress_leave(&visit, 0);
 }
@@ -212,7 +212,7 @@ int lockstep_call_abort(lockstep_call *call)
     const struct visit visit = call_enter(call, API_CALL_ABORT);
     call_shut(call);
     call->given_up = true;
-    call->module->aborted_step = call->module->session->step;
+    call->module->made.aborted_step = call->module->session->step.number;
     if (call->last)
         claim_withdraw(call->contribution);
     call_tell(call, COMMAND_CALL_END);

@@ -62,7 +62,7 @@ static int wait_check_shared(const struct lockstep_module *module)
 static int wait_check_travels(const struct lockstep_call *call)
 {
     const struct lockstep_module *module = call->module;
-    if (module->session->accumulating)
+    if (module->session->step.accumulating)
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s': its gradients add up in step %" PRIu64
                          " (accumulate), none travel that could be waited for",
@@ -85,17 +85,17 @@ static int wait_check(struct lockstep_call *call)
         return status;
     session = call->module->session;
     name = call->module->name;
-    if (!session->step_open || call->step != session->step)
+    if (!session->step.is_open || call->step != session->step.number)
         return error_set(
             LOCKSTEP_E_INVALID,
             "module '%s': this is not a call of the open step: wait for it between its "
             "end and lockstep_step_end",
             name);
-    if (session->ending)
+    if (session->step.ending)
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s': step %" PRIu64 " is in its end: wait for it with "
                          "lockstep_step_end",
-                         name, session->step);
+                         name, session->step.number);
     if (!call->ended)
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s': its call is open: call lockstep_call_end before "
@@ -128,7 +128,7 @@ static int wait_alone(const struct wait *wait, struct contribution *contribution
         call_note_withdrawn(contribution);
         status = ready_await_end(wait->session, NULL);
         if (status == 0)
-            status = step_settle_contribution(contribution, wait->session->weight);
+            status = step_settle_contribution(contribution, wait->session->step.weight);
         if (status == 0)
             status = replica_copy_contribution(contribution);
         contribution->returned = true;
@@ -147,7 +147,7 @@ static struct standing wait_standing(const struct lockstep_session *session,
                                      const struct contribution *contribution)
 {
     const uint32_t module = contribution->module->index;
-    struct standing standing = await_other(AWAIT_CALL, API_CALL_WAIT, session->step);
+    struct standing standing = await_other(AWAIT_CALL, API_CALL_WAIT, session->step.number);
     standing.key.space = (uint64_t)contribution->index << 32 | module;
     standing.module = module;
     return standing;
@@ -167,13 +167,13 @@ static int wait_answer_locked(const struct wait *wait, struct call_waiter *waite
                         .deadline_ms = wait->asks ? COND_NO_DEADLINE : wait->deadline_ms,
                         .standing = told ? &standing : NULL};
     drive_until_locked(session, &command, &wish);
-    if (!waiter->answered && session->failure == 0) {
+    if (!waiter->answered && session->gate.failure == 0) {
         waiter->leaves = true;
         command.kind = COMMAND_WAIT_END;
         wish.deadline_ms = COND_NO_DEADLINE;
         drive_until_locked(session, &command, &wish);
     }
-    if (!waiter->answered && session->failure != 0)
+    if (!waiter->answered && session->gate.failure != 0)
         return session_failure_locked(session);
     if (!waiter->answered || waiter->answer == RELEASE_WITHDRAWN)
         return LOCKSTEP_E_TIMEOUT;
@@ -259,7 +259,8 @@ static int wait_within(struct lockstep_call *call, uint32_t timeout_ms)
         return error_set(LOCKSTEP_E_TIMEOUT,
                          "step %" PRIu64 ": module '%s' call %" PRIu32
                          " is not averaged after %" PRIu32 " ms: wait for it again, or go on%s",
-                         session->step, call->module->name, call->number + 1, timeout_ms, late);
+                         session->step.number, call->module->name, call->number + 1, timeout_ms,
+                         late);
     }
     return status;
 }

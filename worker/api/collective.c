@@ -17,19 +17,19 @@
 static int collective_find(const struct lockstep_session *session, const char *name,
                            const void *data, uint64_t count, struct collective *like)
 {
-    if (!session->device || !data)
+    if (!session->devices.first || !data)
         return 0;
     const int status = work_check(session, name, count, like); // The text below names it.
     if (status < 0)
         return status;
-    const enum memory_place place = device_place(session->device, data);
-    like->device = place == MEMORY_ON_DEVICE ? session->device : NULL;
+    const enum memory_place place = device_place(session->devices.first, data);
+    like->device = place == MEMORY_ON_DEVICE ? session->devices.first : NULL;
     if (place != MEMORY_ELSEWHERE)
         return 0;
     return error_set(LOCKSTEP_E_INVALID,
                      "collective '%s': its data is in the memory of another device than cuda:%d, "
                      "which is this session's (config.device)",
-                     name, device_facts(session->device)->ordinal);
+                     name, device_facts(session->devices.first)->ordinal);
 }
 
 static int collective_async(struct lockstep_session *session, const char *name, void *data,

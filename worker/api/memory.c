@@ -55,8 +55,8 @@ static void memory_unmap(void *memory, size_t bytes)
 void memory_share(struct lockstep_session *session)
 {
     if (session->config.transport == LOCKSTEP_TRANSPORT_AUTO)
-        session->regions = regions_open();
-    session->arenas.regions = session->regions;
+        session->memory.regions = regions_open();
+    session->memory.arenas.regions = session->memory.regions;
 }
 
 static bool memory_is_small(size_t bytes)
@@ -67,10 +67,10 @@ static bool memory_is_small(size_t bytes)
 // False: there is no such memory.
 static bool memory_get_shared(struct lockstep_session *session, size_t bytes, void **memory)
 {
-    if (!session->regions)
+    if (!session->memory.regions)
         return false;
-    return memory_is_small(bytes) ? arenas_get(&session->arenas, bytes, memory) == 0
-                                  : regions_make(session->regions, bytes, memory) == 0;
+    return memory_is_small(bytes) ? arenas_get(&session->memory.arenas, bytes, memory) == 0
+                                  : regions_make(session->memory.regions, bytes, memory) == 0;
 }
 
 static int memory_get(struct lockstep_session *session, size_t bytes, void **memory)
@@ -83,10 +83,10 @@ static int memory_get(struct lockstep_session *session, size_t bytes, void **mem
 
 static bool memory_put_shared(struct lockstep_session *session, void *memory, size_t bytes)
 {
-    if (!session->regions)
+    if (!session->memory.regions)
         return false;
-    return memory_is_small(bytes) ? arenas_put(&session->arenas, memory, bytes)
-                                  : regions_free(session->regions, memory) == 0;
+    return memory_is_small(bytes) ? arenas_put(&session->memory.arenas, memory, bytes)
+                                  : regions_free(session->memory.regions, memory) == 0;
 }
 
 static void memory_put(struct lockstep_session *session, void *memory, size_t bytes)
@@ -113,7 +113,7 @@ int lockstep_alloc(lockstep_session *session, size_t bytes, void **memory)
         return status;
     if (!memory)
         return error_set(LOCKSTEP_E_INVALID, "nowhere to put the address");
-    if (session->allocation_count == LOCKSTEP_MAX_ALLOCATIONS)
+    if (session->memory.count == LOCKSTEP_MAX_ALLOCATIONS)
         return error_set(LOCKSTEP_E_INVALID,
                          "a session has at most %d blocks from lockstep_alloc: free one first",
                          LOCKSTEP_MAX_ALLOCATIONS);
@@ -126,9 +126,9 @@ int lockstep_alloc(lockstep_session *session, size_t bytes, void **memory)
         return status;
     }
     block->bytes = bytes;
-    block->next = session->allocations;
-    session->allocations = block;
-    session->allocation_count++;
+    block->next = session->memory.blocks;
+    session->memory.blocks = block;
+    session->memory.count++;
     *memory = block->memory;
     return 0;
 }
@@ -138,7 +138,7 @@ static void memory_remove(struct lockstep_session *session, struct memory_block 
 {
     struct memory_block *block = *at;
     *at = block->next;
-    session->allocation_count--;
+    session->memory.count--;
     memory_put(session, block->memory, block->bytes);
     free(block);
 }
@@ -186,7 +186,7 @@ int lockstep_free(lockstep_session *session, void *memory)
     int status = session_check(session);
     if (status < 0)
         return status;
-    for (struct memory_block **at = &session->allocations; *at; at = &(*at)->next) {
+    for (struct memory_block **at = &session->memory.blocks; *at; at = &(*at)->next) {
         if ((*at)->memory != memory)
             continue;
         status = memory_check_unused(session, *at);
@@ -201,10 +201,10 @@ int lockstep_free(lockstep_session *session, void *memory)
 
 void memory_fini(struct lockstep_session *session)
 {
-    while (session->allocations)
-        memory_remove(session, &session->allocations);
-    arenas_fini(&session->arenas);
-    regions_close(session->regions);
+    while (session->memory.blocks)
+        memory_remove(session, &session->memory.blocks);
+    arenas_fini(&session->memory.arenas);
+    regions_close(session->memory.regions);
 }
 
 // ---- Gradients ---------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ static int memory_check_still(struct lockstep_module *module)
     const int status = module_check(module);
     if (status < 0)
         return status;
-    if (module->session->step_open || module->session->window_open)
+    if (module->session->step.is_open || module->session->step.window_open)
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s': memory is placed and moved outside a step and a window that "
                          "accumulates",
@@ -348,7 +348,7 @@ int lockstep_parameter_move(lockstep_module *module, uint32_t parameter, void *d
         module->parameters[parameter].data = data;
     shared_move(module, parameter);
     memory_set_gradient(module, parameter, gradient);
-    module->session->moved = true;
+    module->session->places.moved = true;
     return 0;
 }
 
@@ -371,6 +371,6 @@ int lockstep_buffer_move(lockstep_module *module, uint32_t buffer, void *data)
     if (status < 0)
         return status;
     tensor->data = data;
-    module->session->moved = true;
+    module->session->places.moved = true;
     return 0;
 }

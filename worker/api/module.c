@@ -316,12 +316,12 @@ void module_free(struct lockstep_module *module)
     free(module->buffers);
     free(module->shapes);
     sets_free(module);
-    free(module->next.order);
-    free(module->next.buckets);
+    free(module->sets.next.order);
+    free(module->sets.next.buckets);
     free(module->bucket_of);
     free(module->frozen);
     free(module->unused_in);
-    free(module->words);
+    free(module->sets.words);
     free(module->calls);
     memory_free_gradients(module);
     free(module->name);
@@ -359,9 +359,9 @@ static bool module_allocate_tensors(struct lockstep_module *module,
 static bool module_allocate_layouts(struct lockstep_module *module)
 {
     const uint32_t count = module->parameter_count;
-    module->word_capacity = 1 + 2 * count;
-    module->words = module_array(module->word_capacity, sizeof(*module->words));
-    return sets_allocate_layout(&module->next, count) && module->words;
+    module->sets.word_capacity = 1 + 2 * count;
+    module->sets.words = module_array(module->sets.word_capacity, sizeof(*module->sets.words));
+    return sets_allocate_layout(&module->sets.next, count) && module->sets.words;
 }
 
 static bool module_allocate_contributions(struct lockstep_module *module)
@@ -626,7 +626,7 @@ int lockstep_module_register(lockstep_session *session, const struct lockstep_mo
     }
     trace_module(&session->trace, made->index, made->name);
     session->modules[session->module_count++] = made;
-    session->sets_changed = session->moved = true;
+    session->training.changed = session->places.moved = true;
     session->tensor_count += made->parameter_count + made->buffer_count;
     module_warn_of_patterns(made, &whole);
     *module = made;
@@ -638,7 +638,7 @@ int lockstep_module_register(lockstep_session *session, const struct lockstep_mo
 // What was learned of the others is learned again: all modules begin as lockstep_start found them.
 static int module_unlearn(struct lockstep_module *module)
 {
-    module->next_agreed = false;
+    module->sets.next_agreed = false;
     sets_forget(module);
     return sets_enter_module(module, 0);
 }
@@ -647,7 +647,7 @@ static void module_take_out(struct lockstep_session *session, const struct locks
 {
     session->module_count--;
     session->tensor_count -= module->parameter_count + module->buffer_count;
-    session->sets_changed = true;
+    session->training.changed = true;
     for (uint32_t i = module->index; i < session->module_count; i++) {
         session->modules[i] = session->modules[i + 1];
         session->modules[i]->index = i;
@@ -662,10 +662,10 @@ int lockstep_module_close(lockstep_module *module)
     if (status < 0)
         return status;
     session = module->session;
-    if (session->step_open || session->window_open)
-        return error_set(LOCKSTEP_E_INVALID,
-                         "module '%s' is closed inside a %s: end step %" PRIu64 " first",
-                         module->name, session->step_open ? "step" : "window", session->step);
+    if (session->step.is_open || session->step.window_open)
+        return error_set(
+            LOCKSTEP_E_INVALID, "module '%s' is closed inside a %s: end step %" PRIu64 " first",
+            module->name, session->step.is_open ? "step" : "window", session->step.number);
     status = step_land(session, COND_NO_DEADLINE);
     if (status == 0)
         status = shared_leave(module);
@@ -673,7 +673,7 @@ int lockstep_module_close(lockstep_module *module)
         return status;
     module_take_out(session, module);
     overlap_forget(session);
-    session->moved = true;
+    session->places.moved = true;
     module_unregister(module);
     for (uint32_t i = 0; session->started && i < session->module_count && status == 0; i++)
         status = module_unlearn(session->modules[i]);

@@ -89,28 +89,28 @@ static void open_free(struct lockstep_session *session)
         module_remove_handles(session->modules[i]);
         module_free(session->modules[i]);
     }
-    for (uint32_t i = 0; session->work && i < LOCKSTEP_MAX_PLAIN; i++)
-        handle_remove(&session->work[i]);
+    for (uint32_t i = 0; session->works.all && i < LOCKSTEP_MAX_PLAIN; i++)
+        handle_remove(&session->works.all[i]);
     handle_remove(session);
     state_fini(session);
     memory_fini(session);
-    if (session->device)
+    if (session->devices.first)
         ready_close(session);
-    for (uint32_t i = 0; i < session->own_devices; i++)
-        device_close(session->devices[i]);
+    for (uint32_t i = 0; i < session->devices.count; i++)
+        device_close(session->devices.all[i]);
     watch_close(session->watch);
     progress_close(&session->tracker);
     trace_close(&session->trace, false);
-    ring_buffer_fini(&session->inbox);
+    ring_buffer_fini(&session->drive.inbox);
     drive_fini(&session->drive);
     mutex_fini(&session->mutex);
-    mutex_fini(&session->note_mutex);
-    mutex_fini(&session->places_mutex);
+    mutex_fini(&session->note.mutex);
+    mutex_fini(&session->places.mutex);
     spare_end();
-    free(session->order);
-    free(session->known);
-    free(session->work);
-    free(session->names);
+    free(session->engine.order);
+    free(session->places.known);
+    free(session->works.all);
+    free(session->works.names);
     free(session);
 }
 
@@ -119,13 +119,13 @@ static bool open_add_handles(struct lockstep_session *session)
 {
     bool added = handle_add(HANDLE_SESSION, session) == 0;
     for (uint32_t i = SESSION_MAX_WORK; added && i-- > 0;) {
-        struct lockstep_work *work = &session->work[i];
+        struct lockstep_work *work = &session->works.all[i];
         work->session = session;
         if (i >= LOCKSTEP_MAX_PLAIN)
             continue;
         added = handle_add(HANDLE_WORK, work) == 0;
-        work->next_free = session->free_work;
-        session->free_work = work;
+        work->next_free = session->works.first_free;
+        session->works.first_free = work;
     }
     return added;
 }
@@ -138,17 +138,18 @@ static int open_allocate(const struct config *config, struct lockstep_session **
         return error_set(LOCKSTEP_E_SYSTEM, "no memory for a session");
     spare_begin();
     mutex_init(&session->mutex);
-    mutex_init(&session->note_mutex);
-    mutex_init(&session->places_mutex);
+    mutex_init(&session->note.mutex);
+    mutex_init(&session->places.mutex);
     list_init(&session->call_waiters);
-    session->landed = true;
+    session->landing.landed = true;
     whole = drive_init(&session->drive) == 0;
     session->config = *config;
-    session->order = calloc(1, sizeof(*session->order));
-    session->work = calloc(SESSION_MAX_WORK, sizeof(*session->work));
-    session->names = calloc(SESSION_MAX_NAMES, sizeof(*session->names));
-    whole = whole && ring_buffer_init(&session->inbox, SESSION_INBOX, sizeof(struct command)) &&
-            session->order && session->work && session->names;
+    session->engine.order = calloc(1, sizeof(*session->engine.order));
+    session->works.all = calloc(SESSION_MAX_WORK, sizeof(*session->works.all));
+    session->works.names = calloc(SESSION_MAX_NAMES, sizeof(*session->works.names));
+    whole = whole &&
+            ring_buffer_init(&session->drive.inbox, SESSION_INBOX, sizeof(struct command)) &&
+            session->engine.order && session->works.all && session->works.names;
     if (!whole || !open_add_handles(session)) {
         open_free(session);
         return whole ? error_set(LOCKSTEP_E_SYSTEM,
@@ -192,10 +193,11 @@ static int open_address(struct config *config)
 
 static void open_name_device(const struct lockstep_session *session, struct up_hello *hello)
 {
-    const struct device_facts *facts = !session->device ? NULL : device_facts(session->device);
+    const struct device_facts *facts =
+        !session->devices.first ? NULL : device_facts(session->devices.first);
     static_assert(sizeof(facts->uuid) == sizeof(hello->gpu.uuid), "both are the driver's");
     text_copy(hello->device, sizeof(hello->device), !facts ? "cpu" : "cuda");
-    text_copy(hello->gpu_problem, sizeof(hello->gpu_problem), session->device_problem);
+    text_copy(hello->gpu_problem, sizeof(hello->gpu_problem), session->devices.problem);
     hello->has_gpu = facts != NULL;
     if (!facts)
         return;
@@ -204,9 +206,9 @@ static void open_name_device(const struct lockstep_session *session, struct up_h
     hello->gpu.driver_version = facts->driver_version;
     hello->gpu.nccl_version = facts->nccl_version;
     text_copy(hello->gpu.nccl_missing, sizeof(hello->gpu.nccl_missing), facts->nccl_missing);
-    for (uint32_t i = 1; i < session->own_devices; i++)
+    for (uint32_t i = 1; i < session->devices.count; i++)
         memcpy(&hello->further_gpus[hello->further_gpu_count++],
-               device_facts(session->devices[i])->uuid, sizeof(struct uuid));
+               device_facts(session->devices.all[i])->uuid, sizeof(struct uuid));
 }
 
 static void open_hello(const struct lockstep_session *session, struct up_message *message)
@@ -273,13 +275,13 @@ static int open_await_world(struct lockstep_session *session)
 {
     const uint64_t deadline =
         clock_now_ms() + session->config.open_timeout_ms + OPEN_ANSWER_SLACK_MS;
-    const struct wish wish = {.flag = &session->formed, .deadline_ms = deadline};
+    const struct wish wish = {.flag = &session->world.formed, .deadline_ms = deadline};
     int status = 0;
     mutex_lock(&session->mutex);
     drive_until_locked(session, NULL, &wish);
-    if (session->failure != 0)
+    if (session->gate.failure != 0)
         status = session_failure_locked(session);
-    else if (!session->formed)
+    else if (!session->world.formed)
         status = error_set(LOCKSTEP_E_TIMEOUT,
                            "the world did not form within %u ms, and the coordinator %s did not "
                            "say why",
@@ -296,7 +298,7 @@ static void open_shut(struct lockstep_session *session, bool leave)
     engine_stop(session, leave);
     watch_stop(session->watch);
     if (session->control) {
-        message.generation = session->generation;
+        message.generation = session->world.generation;
         message.u.leave.settled = atomic_load(&session->progress->settled);
         control_send(session->control, &message);
         control_close(session->control, OPEN_LINGER_MS);
@@ -305,7 +307,7 @@ static void open_shut(struct lockstep_session *session, bool leave)
     if (session->transport)
         transport_close(session->transport);
     // What the control thread posted last finds no engine any more.
-    for (struct command command; ring_buffer_pop(&session->inbox, &command);)
+    for (struct command command; ring_buffer_pop(&session->drive.inbox, &command);)
         session_drop(&command);
 }
 
@@ -346,10 +348,10 @@ static int open_one(struct lockstep_session *session, const char *choice)
     struct text problem;
     const int opened = device_open(choice, &device, error, sizeof(error));
     if (opened == 0 && device)
-        session->devices[session->own_devices++] = device;
+        session->devices.all[session->devices.count++] = device;
     if (opened != -1)
         return opened;
-    text_init(&problem, session->device_problem, sizeof(session->device_problem));
+    text_init(&problem, session->devices.problem, sizeof(session->devices.problem));
     text_append(&problem, "%s: %s", choice, error);
     return -1;
 }
@@ -368,8 +370,8 @@ static int open_device(struct lockstep_session *session)
         snprintf(choice, sizeof(choice), CONFIG_DEVICE_KIND "%" PRIu64, number);
         opened = open_one(session, choice);
     }
-    session->device = opened == 0 ? session->devices[0] : NULL;
-    if (session->device)
+    session->devices.first = opened == 0 ? session->devices.all[0] : NULL;
+    if (session->devices.first)
         ready_open(session);
     return opened == -2 ? error_set(LOCKSTEP_E_SYSTEM, "no memory for a device") : 0;
 }
@@ -379,7 +381,7 @@ static int open_enter(struct lockstep_session *session)
     const struct visit visit = progress_enter(&session->tracker, API_OPEN, PROGRESS_NO_MODULE, 0);
     if (!session->config.solo)
         return progress_leave(&visit, open_join(session));
-    session->world_size = 1;
+    session->world.size = 1;
     return progress_leave(&visit, 0);
 }
 
@@ -391,7 +393,7 @@ static int open_without(struct lockstep_session *session)
     return error_set(LOCKSTEP_E_UNSUPPORTED,
                      "the device cannot be used, %s; LOCKSTEP_DEVICE=none (config.device) does "
                      "without",
-                     session->device_problem);
+                     session->devices.problem);
 }
 
 // *again becomes true if the coordinator went away after it had given this rank a place, and before
@@ -407,10 +409,10 @@ static int open_once(const struct config *config, struct lockstep_session **open
     if (status == 0)
         status = open_device(session);
     if (status == 0) {
-        status = session->device_problem[0] == '\0' ? open_enter(session) : open_without(session);
+        status = session->devices.problem[0] == '\0' ? open_enter(session) : open_without(session);
     }
-    *again =
-        status == LOCKSTEP_E_UNREACHABLE && session && session->world_size > 0 && !session->formed;
+    *again = status == LOCKSTEP_E_UNREACHABLE && session && session->world.size > 0 &&
+             !session->world.formed;
     if (status < 0) {
         if (session)
             open_free(session);
@@ -467,9 +469,9 @@ int lockstep_world(lockstep_session *session, uint32_t *rank, uint32_t *world_si
     if (status < 0)
         return status;
     if (rank)
-        *rank = session->rank;
+        *rank = session->world.rank;
     if (world_size)
-        *world_size = session->world_size;
+        *world_size = session->world.size;
     return 0;
 }
 
@@ -487,7 +489,7 @@ int lockstep_abort(lockstep_session *session, const char *reason)
 static int open_check_waits(struct lockstep_session *session)
 {
     mutex_lock(&session->mutex);
-    const bool waits = session->blocked_threads > 0;
+    const bool waits = session->awaiting.blocked > 0;
     mutex_unlock(&session->mutex);
     return !waits ? 0
                   : error_set(LOCKSTEP_E_INVALID,
@@ -509,7 +511,7 @@ int lockstep_close(lockstep_session *session)
     (void)step_land(session, clock_now_ms() + OPEN_LAND_MS);
     if (!session->config.solo)
         open_shut(session, true);
-    trace_close(&session->trace, session->failure != 0);
+    trace_close(&session->trace, session->gate.failure != 0);
     open_free(session);
     return 0;
 }

@@ -110,13 +110,13 @@ static int save_check(lockstep_session *session, enum saved_kind kind, const cha
         return status;
     if (!path || path[0] == '\0')
         return error_set(LOCKSTEP_E_INVALID, "the path is %s", !path ? "NULL" : "empty");
-    if (session->step_open)
+    if (session->step.is_open)
         return error_set(LOCKSTEP_E_INVALID, "step %" PRIu64 " is open: save after its end",
-                         session->step);
-    if (kind == SAVED_SESSION && session->window_open)
+                         session->step.number);
+    if (kind == SAVED_SESSION && session->step.window_open)
         return error_set(LOCKSTEP_E_INVALID,
                          "step %" PRIu64 " accumulates: save after the end of its window",
-                         session->step);
+                         session->step.number);
     return 0;
 }
 
@@ -200,9 +200,9 @@ static int save_check_load(lockstep_session *session, const char *path)
         return status;
     if (!path || path[0] == '\0')
         return error_set(LOCKSTEP_E_INVALID, "the path is %s", !path ? "NULL" : "empty");
-    if (session->loaded[0] != '\0')
+    if (session->training.loaded[0] != '\0')
         return error_set(LOCKSTEP_E_INVALID, "a file was loaded already");
-    if (session->started || session->step > 0)
+    if (session->started || session->step.number > 0)
         return error_set(LOCKSTEP_E_INVALID, "files are loaded before lockstep_start, and before "
                                              "the first step");
     return 0;
@@ -220,8 +220,9 @@ static int save_load(lockstep_session *session, enum saved_kind kind, const char
     if (status == 0)
         status = saved_read(session, kind, path, bytes, size);
     if (status == 0)
-        snprintf(session->loaded, sizeof(session->loaded), "checksum=%016" PRIx64 " step=%" PRIu64,
-                 hash64(bytes, size), session->step);
+        snprintf(session->training.loaded, sizeof(session->training.loaded),
+                 "checksum=%016" PRIx64 " step=%" PRIu64, hash64(bytes, size),
+                 session->step.number);
     free(bytes);
     return status;
 }

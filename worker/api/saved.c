@@ -64,8 +64,8 @@ static const struct module_set *saved_next_set(const struct lockstep_module *mod
                                                const struct module_set *before)
 {
     const struct module_set *next = NULL;
-    for (const struct module_set *set = module->sets; set < module->sets + LOCKSTEP_MAX_SETS;
-         set++) {
+    for (const struct module_set *set = module->sets.all;
+         set < module->sets.all + LOCKSTEP_MAX_SETS; set++) {
         const bool later =
             !before || set->used > before->used || (set->used == before->used && set > before);
         if (set->hash != 0 && set->learned && later && (!next || set->used < next->used))
@@ -77,7 +77,7 @@ static const struct module_set *saved_next_set(const struct lockstep_module *mod
 static void saved_write_module(struct lockstep_module *module, FILE *file)
 {
     const struct module_set *set = NULL;
-    module->set->used = module->session->step;
+    module->sets.set->used = module->session->step.number;
     fprintf(file, "module ");
     saved_name(file, module->name);
     while ((set = saved_next_set(module, set)))
@@ -96,7 +96,7 @@ static void saved_write_counters(struct lockstep_session *session, FILE *file)
 {
     struct counter counters[LOCKSTEP_MAX_COUNTERS];
     mutex_lock(&session->mutex);
-    memcpy(counters, session->counters, sizeof(counters));
+    memcpy(counters, session->counters.table, sizeof(counters));
     mutex_unlock(&session->mutex);
     qsort(counters, LOCKSTEP_MAX_COUNTERS, sizeof(counters[0]), saved_compare_counters);
     for (uint32_t i = 0; i < LOCKSTEP_MAX_COUNTERS; i++) {
@@ -108,16 +108,16 @@ static void saved_write_counters(struct lockstep_session *session, FILE *file)
 void saved_write(struct lockstep_session *session, enum saved_kind kind, FILE *file)
 {
     fprintf(file, "lockstep-saved %d\nkind %s\n", SAVED_VERSION, saved_kinds[kind]);
-    fprintf(file, "world_size %" PRIu32 "\nchunk_bytes %" PRIu32 "\n", session->world_size,
-            session->chunk_bytes);
-    struct tuning tuning = session->tuning;
-    if (session->has_loaded_tuning) { // It takes effect at the start only.
-        tuning.doubling_bytes = session->loaded_doubling_bytes;
-        tuning.halving_bytes = session->loaded_halving_bytes;
+    fprintf(file, "world_size %" PRIu32 "\nchunk_bytes %" PRIu32 "\n", session->world.size,
+            session->world.chunk_bytes);
+    struct tuning tuning = session->world.tuning;
+    if (session->training.has_loaded_tuning) { // It takes effect at the start only.
+        tuning.doubling_bytes = session->training.loaded_doubling_bytes;
+        tuning.halving_bytes = session->training.loaded_halving_bytes;
     }
     fprintf(file, "tuning %" PRIu64 " %" PRIu64 "\n", tuning.doubling_bytes, tuning.halving_bytes);
     if (kind == SAVED_SESSION) {
-        fprintf(file, "step %" PRIu64 "\n", session->step);
+        fprintf(file, "step %" PRIu64 "\n", session->step.number);
         saved_write_counters(session, file);
     }
     for (uint32_t m = 0; m < session->module_count; m++)
@@ -370,7 +370,7 @@ static int saved_read_module(struct saved_reader *reader, struct lockstep_module
         sets_forget(module);
     while (status == 0 && saved_is(reader, "set", 3))
         status = saved_read_set(reader, module);
-    if (reader->takes && !module->set && sets_enter_module(module, 0) < 0)
+    if (reader->takes && !module->sets.set && sets_enter_module(module, 0) < 0)
         status = LOCKSTEP_E_SYSTEM;
     return status;
 }
@@ -387,9 +387,9 @@ static int saved_read_tuning(struct saved_reader *reader, bool same_world)
         !parse_u64(reader->words[2], &halving))
         return saved_fault(reader, "the tuning with two numbers is expected here");
     if (reader->takes && same_world) {
-        session->has_loaded_tuning = true;
-        session->loaded_doubling_bytes = doubling;
-        session->loaded_halving_bytes = halving;
+        session->training.has_loaded_tuning = true;
+        session->training.loaded_doubling_bytes = doubling;
+        session->training.loaded_halving_bytes = halving;
     }
     return saved_advance(reader);
 }
@@ -412,30 +412,30 @@ static int saved_read_head(struct saved_reader *reader)
         status = saved_number(reader, "chunk_bytes", LOCKSTEP_FRAME_BYTES, &chunk_bytes);
     if (status < 0)
         return status;
-    if (world_size == session->world_size && chunk_bytes != session->chunk_bytes)
+    if (world_size == session->world.size && chunk_bytes != session->world.chunk_bytes)
         return error_set(LOCKSTEP_E_CONFIG,
                          "%s was saved with chunks of %" PRIu64 " bytes, and this job has %" PRIu32
                          ": the sums would differ in their last bits; start the coordinator with "
                          "--chunk-bytes %" PRIu64,
-                         reader->path, chunk_bytes, session->chunk_bytes, chunk_bytes);
-    if (world_size != session->world_size && reader->takes)
+                         reader->path, chunk_bytes, session->world.chunk_bytes, chunk_bytes);
+    if (world_size != session->world.size && reader->takes)
         log_event(&reader->session->log, LOG_LEVEL_WARN, "saved_in_another_world",
                   "file=%s saved=%" PRIu64 " world_size=%" PRIu32
                   " hint=\"sums may differ in their last bits\"",
-                  reader->path, world_size, session->world_size);
+                  reader->path, world_size, session->world.size);
     if (version == 1)
         return 0;
-    return saved_read_tuning(reader, world_size == session->world_size);
+    return saved_read_tuning(reader, world_size == session->world.size);
 }
 
 static void saved_take_step(struct lockstep_session *session, uint64_t step)
 {
-    session->step = step;
+    session->step.number = step;
     atomic_store(&session->progress->step, step);
     atomic_store(&session->progress->settled, step);
     mutex_lock(&session->mutex);
-    session->settled = step;
-    memset(session->counters, 0, sizeof(session->counters));
+    session->step.settled = step;
+    memset(session->counters.table, 0, sizeof(session->counters.table));
     mutex_unlock(&session->mutex);
 }
 
@@ -456,7 +456,7 @@ static int saved_read_step(struct saved_reader *reader)
         before = counter.hash;
         mutex_lock(&session->mutex);
         if (reader->takes)
-            session->counters[i] = counter;
+            session->counters.table[i] = counter;
         mutex_unlock(&session->mutex);
         status = saved_advance(reader);
     }

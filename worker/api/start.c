@@ -80,7 +80,7 @@ static int state_hash_device(const struct lockstep_session *session, const struc
     hash64_init(&hash, 0);
     for (size_t at = 0; at < bytes && status == 0; at += STATE_PIECE_BYTES) {
         const size_t size = bytes - at < STATE_PIECE_BYTES ? bytes - at : STATE_PIECE_BYTES;
-        if (device_copy(session->device, piece, (const char *)tensor->data + at, size) < 0)
+        if (device_copy(session->devices.first, piece, (const char *)tensor->data + at, size) < 0)
             status = ready_failed(session);
         else
             hash64_update(&hash, piece, size);
@@ -168,7 +168,8 @@ static int state_send_batch(struct lockstep_session *session, uint32_t root,
         const struct collective broadcast = {.kind = COLLECTIVE_BROADCAST,
                                              .dtype = tensor->dtype,
                                              .root = root,
-                                             .device = tensor->on_device ? session->device : NULL};
+                                             .device =
+                                                 tensor->on_device ? session->devices.first : NULL};
         if (list->vector[*next] == 0 || tensor->elements == 0)
             continue;
         status = work_begin(session, "lockstep/state/tensor", tensor->data, tensor->elements,
@@ -239,20 +240,21 @@ static struct lockstep_work *state_work(const struct lockstep_session *session,
     static_assert(2 * 3 * (DTYPE_UINT8 - DTYPE_FLOAT32 + 1) == LOCKSTEP_MAX_BUFFER_GROUPS,
                   "one for each policy that repeats, each dtype, and each place");
     const int kind = (int)group->policy - LOCKSTEP_BUFFER_BROADCAST + (group->on_devices ? 3 : 0);
-    return &session->work[LOCKSTEP_MAX_PLAIN + kind * dtypes + (int)group->dtype - DTYPE_FLOAT32];
+    return &session->works
+                .all[LOCKSTEP_MAX_PLAIN + kind * dtypes + (int)group->dtype - DTYPE_FLOAT32];
 }
 
 static void state_make_group(struct lockstep_session *session, struct buffer_group *group,
                              uint32_t *used)
 {
-    group->tensors = session->group_tensors + *used;
-    group->extents = session->group_extents + *used;
+    group->tensors = session->buffers.tensors + *used;
+    group->extents = session->buffers.extents + *used;
     group->work = state_work(session, group);
     state_fill_group(session, group);
     if (group->count == 0)
         return;
     state_name_group(group);
-    session->groups[session->group_count++] = *group;
+    session->buffers.groups[session->buffers.group_count++] = *group;
     *used += group->count;
 }
 
@@ -261,9 +263,9 @@ static void state_make_group(struct lockstep_session *session, struct buffer_gro
 static int state_make_groups(struct lockstep_session *session)
 {
     uint32_t used = 0;
-    session->group_tensors = calloc(session->tensor_count + 1, sizeof(*session->group_tensors));
-    session->group_extents = calloc(session->tensor_count + 1, sizeof(*session->group_extents));
-    if (!session->group_tensors || !session->group_extents)
+    session->buffers.tensors = calloc(session->tensor_count + 1, sizeof(*session->buffers.tensors));
+    session->buffers.extents = calloc(session->tensor_count + 1, sizeof(*session->buffers.extents));
+    if (!session->buffers.tensors || !session->buffers.extents)
         return error_set(LOCKSTEP_E_SYSTEM, "no memory");
     for (int policy = LOCKSTEP_BUFFER_BROADCAST; policy <= LOCKSTEP_BUFFER_SUM; policy++) {
         for (int dtype = DTYPE_FLOAT32; dtype <= DTYPE_UINT8; dtype++) {
@@ -280,15 +282,16 @@ static int state_make_groups(struct lockstep_session *session)
 
 void state_fini(struct lockstep_session *session)
 {
-    for (uint32_t g = 0; g < session->group_count; g++) {
-        if (session->groups[g].ready.event)
-            device_event_free(session->groups[g].ready_device, session->groups[g].ready.event);
+    for (uint32_t g = 0; g < session->buffers.group_count; g++) {
+        if (session->buffers.groups[g].ready.event)
+            device_event_free(session->buffers.groups[g].ready_device,
+                              session->buffers.groups[g].ready.event);
     }
-    free(session->group_tensors);
-    free(session->group_extents);
-    session->group_tensors = NULL;
-    session->group_extents = NULL;
-    session->group_count = 0;
+    free(session->buffers.tensors);
+    free(session->buffers.extents);
+    session->buffers.tensors = NULL;
+    session->buffers.extents = NULL;
+    session->buffers.group_count = 0;
 }
 
 // What a stream makes of the buffers of a group is there when the event has happened. When the
@@ -297,15 +300,15 @@ static void state_follow(const struct lockstep_session *session, struct buffer_g
                          void *stream, struct collective *like)
 {
     struct device_ready *ready = &group->ready;
-    struct device *device = session->device;
-    if (!group->on_devices || !session->device)
+    struct device *device = session->devices.first;
+    if (!group->on_devices || !session->devices.first)
         return;
-    like->device = session->device;
+    like->device = session->devices.first;
     ready->pending = stream != NULL;
     if (!stream)
         return;
-    for (uint32_t i = 1; i < session->own_devices && !device_has_stream(device, stream); i++)
-        device = session->devices[i];
+    for (uint32_t i = 1; i < session->devices.count && !device_has_stream(device, stream); i++)
+        device = session->devices.all[i];
     if (group->ready_device != device && ready->event) {
         device_event_free(group->ready_device, ready->event);
         ready->event = NULL;
@@ -347,15 +350,15 @@ static void state_begin_group(const struct lockstep_session *session, struct buf
 
 void state_begin(struct lockstep_session *session, uint64_t step, void *stream)
 {
-    for (uint32_t g = 0; g < session->group_count && !session->config.solo; g++)
-        state_begin_group(session, &session->groups[g], step, stream);
+    for (uint32_t g = 0; g < session->buffers.group_count && !session->config.solo; g++)
+        state_begin_group(session, &session->buffers.groups[g], step, stream);
 }
 
 int state_await(struct lockstep_session *session)
 {
     int status = 0;
-    for (uint32_t g = 0; g < session->group_count; g++) {
-        struct buffer_group *group = &session->groups[g];
+    for (uint32_t g = 0; g < session->buffers.group_count; g++) {
+        struct buffer_group *group = &session->buffers.groups[g];
         const int waited = group->in_flight ? work_wait(group->work, LOCKSTEP_WAIT_FOREVER) : 0;
         group->in_flight = false;
         if (status == 0)
@@ -434,11 +437,11 @@ int lockstep_start(lockstep_session *session)
     if (session->started)
         return error_set(LOCKSTEP_E_INVALID,
                          "the session has been started already, and no module was closed since");
-    if (session->config.root >= session->world_size)
+    if (session->config.root >= session->world.size)
         return error_set(LOCKSTEP_E_CONFIG,
                          "config.root %" PRIu32 " does not fit the world of %" PRIu32
                          " that has formed",
-                         session->config.root, session->world_size);
+                         session->config.root, session->world.size);
     const int overlap = overlap_check_moved(session);
     if (overlap < 0)
         return overlap;
@@ -454,7 +457,7 @@ static int state_check_ready(struct lockstep_session *session)
     const int status = session_check(session);
     if (status < 0)
         return status;
-    if (!session->started || session->step_open)
+    if (!session->started || session->step.is_open)
         return error_set(LOCKSTEP_E_INVALID,
                          "the state is shared after lockstep_start and outside a step");
     return 0;
@@ -495,7 +498,7 @@ static int state_report(const struct lockstep_session *session, const struct sta
             continue;
         text_append(&text, "\n  module '%s' %s '%s' on %" PRId64 " of %" PRIu32 " ranks",
                     state->module->name, state->buffer ? "buffer" : "parameter",
-                    state->tensor->name, list->vector[i], session->world_size);
+                    state->tensor->name, list->vector[i], session->world.size);
         named++;
     }
     if (differing > STATE_NAMED)

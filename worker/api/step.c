@@ -76,11 +76,11 @@ static int step_check_begin(struct lockstep_session *session, const struct locks
         return error_set(LOCKSTEP_E_INVALID,
                          "call lockstep_start before the first step, and again after "
                          "lockstep_module_close");
-    if (session->step_open)
+    if (session->step.is_open)
         return error_set(LOCKSTEP_E_INVALID,
                          "step %" PRIu64 " is open: call lockstep_step_end "
                          "first",
-                         session->step);
+                         session->step.number);
     if (view && view->struct_bytes < sizeof(*view))
         return error_set(LOCKSTEP_E_INVALID,
                          "the step's view is too short; begin with LOCKSTEP_STEP_VIEW_INIT");
@@ -89,18 +89,18 @@ static int step_check_begin(struct lockstep_session *session, const struct locks
 
 static void step_reset_times(struct lockstep_session *session)
 {
-    struct step_times *times = &session->times;
+    struct step_times *times = &session->step.times;
     times->begin = clock_now_us();
     atomic_store_explicit(&times->first_ready, 0, memory_order_relaxed);
     atomic_store_explicit(&session->progress->ready_us, 0, memory_order_relaxed);
     times->end = times->first_sent = times->last_received = 0;
     times->in_flight_us = times->overlap_us = 0;
-    atomic_store_explicit(&session->control_messages, 0, memory_order_relaxed);
-    atomic_store_explicit(&session->buckets_travelled, 0, memory_order_relaxed);
-    atomic_store_explicit(&session->zero_filled, 0, memory_order_relaxed);
-    atomic_store_explicit(&session->put_off, 0, memory_order_relaxed);
-    atomic_store_explicit(&session->runs, 0, memory_order_relaxed);
-    atomic_store_explicit(&session->weight_total, 0, memory_order_relaxed);
+    atomic_store_explicit(&session->tallies.control_messages, 0, memory_order_relaxed);
+    atomic_store_explicit(&session->tallies.buckets_travelled, 0, memory_order_relaxed);
+    atomic_store_explicit(&session->tallies.zero_filled, 0, memory_order_relaxed);
+    atomic_store_explicit(&session->tallies.put_off, 0, memory_order_relaxed);
+    atomic_store_explicit(&session->tallies.runs, 0, memory_order_relaxed);
+    atomic_store_explicit(&session->tallies.weight_total, 0, memory_order_relaxed);
 }
 
 static void step_fill_view(const struct lockstep_session *session, uint32_t exhausted,
@@ -108,27 +108,27 @@ static void step_fill_view(const struct lockstep_session *session, uint32_t exha
 {
     if (!view)
         return;
-    view->step = session->step;
-    view->generation = session->generation.number;
-    view->rank = session->rank;
-    view->world_size = session->world_size;
-    view->learning = session->learning ? 1 : 0;
+    view->step = session->step.number;
+    view->generation = session->world.generation.number;
+    view->rank = session->world.rank;
+    view->world_size = session->world.size;
+    view->learning = session->step.learning ? 1 : 0;
     view->exhausted = exhausted;
 }
 
 static int step_check_window(const struct lockstep_session *session, const char *phase)
 {
-    if (!session->window_open || strcmp(session->phase, phase) == 0)
+    if (!session->step.window_open || strcmp(session->step.phase, phase) == 0)
         return 0;
     return error_set(LOCKSTEP_E_INVALID,
                      "step %" PRIu64 ": phase '%s' inside a window that accumulates for phase '%s'",
-                     session->step, phase, session->phase);
+                     session->step.number, phase, session->step.phase);
 }
 
 static int step_check_exhausted(const struct lockstep_session *session,
                                 const struct lockstep_step_options *options)
 {
-    if (options->exhausted == 0 && !session->exhausted)
+    if (options->exhausted == 0 && !session->step.exhausted)
         return 0;
     if (session->config.uneven == LOCKSTEP_UNEVEN_NONE)
         return error_set(LOCKSTEP_E_INVALID,
@@ -137,15 +137,15 @@ static int step_check_exhausted(const struct lockstep_session *session,
         return error_set(LOCKSTEP_E_INVALID,
                          "this rank was exhausted in step %" PRIu64 ": a rank without data stays "
                          "exhausted to the end",
-                         session->step);
+                         session->step.number);
     if (options->accumulate != 0)
         return error_set(LOCKSTEP_E_INVALID,
                          "exhausted with accumulate: a rank without data has nothing to add up");
-    if (session->window_open)
+    if (session->step.window_open)
         return error_set(LOCKSTEP_E_INVALID,
                          "exhausted inside a window: end the window of step %" PRIu64 " with a "
                          "step that synchronizes it, then say exhausted",
-                         session->step);
+                         session->step.number);
     return 0;
 }
 
@@ -154,7 +154,7 @@ static int step_check_exhausted(const struct lockstep_session *session,
 static int step_await(struct lockstep_session *session, const struct command *command,
                       const uint64_t *reached, uint64_t step, uint64_t deadline_ms)
 {
-    const bool opens = reached == &session->opened;
+    const bool opens = reached == &session->step.opened;
     const struct standing standing = await_other(opens ? AWAIT_OPENING : AWAIT_STEP,
                                                  opens ? API_STEP_BEGIN : API_STEP_END, step);
     const struct wish wish = {.counter = reached,
@@ -165,7 +165,7 @@ static int step_await(struct lockstep_session *session, const struct command *co
     mutex_lock(&session->mutex);
     drive_until_locked(session, command, &wish);
     if (*reached != step)
-        status = session->failure != 0 ? session_failure_locked(session) : LOCKSTEP_E_TIMEOUT;
+        status = session->gate.failure != 0 ? session_failure_locked(session) : LOCKSTEP_E_TIMEOUT;
     mutex_unlock(&session->mutex);
     return status;
 }
@@ -175,29 +175,29 @@ static int step_open_wave(struct lockstep_session *session, uint64_t step,
                           const struct lockstep_step_options *options)
 {
     const struct command command = {.kind = COMMAND_STEP_OPEN, .value = step};
-    struct open_wave *opening = &session->opening;
+    struct open_wave *opening = &session->step.opening;
     mutex_lock(&session->mutex);
-    session->openings = step;
+    session->step.openings = step;
     memset(opening, 0, sizeof(*opening));
     opening->exhausted = options->exhausted;
-    opening->first = options->exhausted != 0 ? OPEN_NOBODY : session->rank;
+    opening->first = options->exhausted != 0 ? OPEN_NOBODY : session->world.rank;
     if (options->exhausted == 0 && options->phase)
         text_copy(opening->phase, sizeof(opening->phase), options->phase);
     mutex_unlock(&session->mutex);
     if (session->config.solo)
         return 0;
-    return step_await(session, &command, &session->opened, step, COND_NO_DEADLINE);
+    return step_await(session, &command, &session->step.opened, step, COND_NO_DEADLINE);
 }
 
 // There is no next step. What a window has added up until now is not synchronized any more.
 static void step_finish_all(struct lockstep_session *session)
 {
-    session->finished = true;
-    if (!session->window_open)
+    session->step.finished = true;
+    if (!session->step.window_open)
         return;
-    session->window_open = false;
-    session->step--;
-    atomic_store_explicit(&session->progress->step, session->step, memory_order_relaxed);
+    session->step.window_open = false;
+    session->step.number--;
+    atomic_store_explicit(&session->progress->step, session->step.number, memory_order_relaxed);
 }
 
 // Agrees with all ranks on who still has data. The options of a rank that has none become those of
@@ -205,19 +205,20 @@ static void step_finish_all(struct lockstep_session *session)
 static int step_agree(struct lockstep_session *session, struct lockstep_step_options *options,
                       uint32_t *exhausted)
 {
-    const uint64_t step = session->window_open ? session->step : session->step + 1;
-    const struct open_wave *agreed = &session->opening;
+    const uint64_t step =
+        session->step.window_open ? session->step.number : session->step.number + 1;
+    const struct open_wave *agreed = &session->step.opening;
     const int status = step_open_wave(session, step, options);
     if (status < 0)
         return status;
     *exhausted = agreed->exhausted;
-    session->exhausted = options->exhausted != 0;
-    if (agreed->exhausted == session->world_size ||
+    session->step.exhausted = options->exhausted != 0;
+    if (agreed->exhausted == session->world.size ||
         (agreed->exhausted > 0 && session->config.uneven == LOCKSTEP_UNEVEN_FIRST)) {
         step_finish_all(session);
         return LOCKSTEP_FINISHED;
     }
-    if (session->exhausted) {
+    if (session->step.exhausted) {
         options->phase = agreed->phase;
         options->weight = 0;
     }
@@ -228,22 +229,23 @@ static int step_agree(struct lockstep_session *session, struct lockstep_step_opt
 static void step_opened(struct lockstep_session *session,
                         const struct lockstep_step_options *options)
 {
-    text_copy(session->phase, sizeof(session->phase), !options->phase ? "" : options->phase);
-    if (!session->window_open)
+    text_copy(session->step.phase, sizeof(session->step.phase),
+              !options->phase ? "" : options->phase);
+    if (!session->step.window_open)
         places_window_begin(session);
-    for (uint32_t i = 0; i < session->module_count && !session->window_open; i++)
+    for (uint32_t i = 0; i < session->module_count && !session->step.window_open; i++)
         module_window_begin(session->modules[i]);
-    if (!session->window_open)
-        session->step++;
-    session->step_open = true;
-    session->accumulating = options->accumulate != 0;
-    session->learning = false;
-    session->weight = options->weight;
+    if (!session->step.window_open)
+        session->step.number++;
+    session->step.is_open = true;
+    session->step.accumulating = options->accumulate != 0;
+    session->step.learning = false;
+    session->step.weight = options->weight;
     step_reset_times(session);
     for (uint32_t i = 0; i < session->module_count; i++)
         module_step_begin(session->modules[i]);
-    atomic_store_explicit(&session->progress->step, session->step, memory_order_relaxed);
-    trace_event(&session->trace, TRACE_STEP_BEGIN, session->step, TRACE_NO_MODULE, 0, 0, 0);
+    atomic_store_explicit(&session->progress->step, session->step.number, memory_order_relaxed);
+    trace_event(&session->trace, TRACE_STEP_BEGIN, session->step.number, TRACE_NO_MODULE, 0, 0, 0);
 }
 
 // One that is synchronized: all ranks begin it.
@@ -253,7 +255,7 @@ static void step_begun(struct lockstep_session *session)
     if (session->config.solo)
         return;
     // Between steps the engine leaves the plans alone.
-    session->learning = !order_plan_of(session->order, phase);
+    session->step.learning = !order_plan_of(session->engine.order, phase);
     session_post(session, (struct command){.kind = COMMAND_STEP_BEGIN, .value = phase});
 }
 
@@ -274,7 +276,7 @@ static int step_begin(struct lockstep_session *session, const struct lockstep_st
     if (status == 0)
         status = step_check_window(session, !whole.phase ? "" : whole.phase);
     // A rank without data is told the phase when all have agreed.
-    if (status == 0 && !session->window_open && whole.exhausted == 0)
+    if (status == 0 && !session->step.window_open && whole.exhausted == 0)
         status = sets_enter(session, !whole.phase ? "" : whole.phase);
     if (status == 0 && session->config.uneven != LOCKSTEP_UNEVEN_NONE && whole.accumulate == 0)
         status = step_agree(session, &whole, &exhausted);
@@ -283,7 +285,7 @@ static int step_begin(struct lockstep_session *session, const struct lockstep_st
     if (status != 0)
         return status;
     step_opened(session, &whole);
-    if (!session->accumulating)
+    if (!session->step.accumulating)
         step_begun(session);
     step_fill_view(session, exhausted, view);
     return 0;
@@ -295,7 +297,7 @@ int lockstep_step_begin(lockstep_session *session, const struct lockstep_step_op
     const int status = step_check_begin(session, view);
     if (status < 0)
         return status;
-    if (session->finished)
+    if (session->step.finished)
         return LOCKSTEP_FINISHED;
     const struct visit visit =
         progress_enter(&session->tracker, API_STEP_BEGIN, PROGRESS_NO_MODULE, 0);
@@ -330,7 +332,7 @@ static void step_contribute_unused(const struct lockstep_session *session,
             wave->unused[wave->unused_named++] =
                 (struct unused_parameter){.module = module->index,
                                           .parameter = p,
-                                          .rank = session->rank,
+                                          .rank = session->world.rank,
                                           .severity = (uint32_t)severity,
                                           .call = contribution->index};
     }
@@ -345,7 +347,7 @@ static void step_contribute_aborted(const struct lockstep_module *module, struct
         .aborted_errors = accepted ? 0 : 1,
         .aborted_named = 1,
         .aborted = {
-            {.module = module->index, .rank = module->session->rank, .accepted = accepted}}};
+            {.module = module->index, .rank = module->session->world.rank, .accepted = accepted}}};
     order_commit_merge(wave, &one);
 }
 
@@ -354,11 +356,12 @@ static void step_contribute_aborted(const struct lockstep_module *module, struct
 static void step_contribute_calls(const struct lockstep_session *session, struct commit_wave *wave)
 {
     for (uint32_t m = 0; m < session->module_count; m++) {
-        if (session->modules[m]->called_step != session->step)
+        if (session->modules[m]->made.called_step != session->step.number)
             continue;
         wave->called |= (uint64_t)1 << m;
-        wave->weighted |= (uint64_t)(session->weight > 0 || session->modules[m]->carries) << m;
-        if (session->modules[m]->aborted_step != session->step)
+        wave->weighted |= (uint64_t)(session->step.weight > 0 || session->modules[m]->made.carries)
+                          << m;
+        if (session->modules[m]->made.aborted_step != session->step.number)
             continue;
         step_contribute_aborted(session->modules[m], wave);
     }
@@ -368,14 +371,15 @@ static void step_contribute_calls(const struct lockstep_session *session, struct
 // counters. Of a module whose call was given up it says no more than that.
 static void step_contribute(struct lockstep_session *session)
 {
-    struct commit_wave *wave = &session->contribution;
+    struct commit_wave *wave = &session->step.contribution;
     mutex_lock(&session->mutex);
     memset(wave, 0, sizeof(*wave));
     step_contribute_calls(session, wave);
     for (int severity = UNUSED_IS_ERROR; severity <= UNUSED_IS_ACCEPTED; severity++) {
         for (uint32_t m = 0; m < session->module_count; m++) {
             const struct lockstep_module *module = session->modules[m];
-            if (module->called_step != session->step || module->aborted_step == session->step)
+            if (module->made.called_step != session->step.number ||
+                module->made.aborted_step == session->step.number)
                 continue;
             for (uint32_t i = 0; i < module->contribution_count; i++)
                 step_contribute_unused(session, &module->contributions[i],
@@ -413,14 +417,14 @@ static int step_settle_alone(struct lockstep_session *session, void *stream)
         const struct lockstep_module *module = session->modules[m];
         for (uint32_t i = 0; i < module->contribution_count; i++) {
             if (!module->contributions[i].returned && status == 0)
-                status = step_settle_contribution(&module->contributions[i], session->weight);
+                status = step_settle_contribution(&module->contributions[i], session->step.weight);
         }
     }
-    atomic_store(&session->weight_total, session->weight);
+    atomic_store(&session->tallies.weight_total, session->step.weight);
     mutex_lock(&session->mutex);
-    session->outcome = session->contribution;
-    counter_apply(session, &session->outcome);
-    session->settled = session->step;
+    session->step.outcome = session->step.contribution;
+    counter_apply(session, &session->step.outcome);
+    session->step.settled = session->step.number;
     mutex_unlock(&session->mutex);
     return status;
 }
@@ -432,9 +436,9 @@ static uint64_t step_since(uint64_t begin, uint64_t at)
 
 static void step_fill_report(struct lockstep_session *session)
 {
-    struct lockstep_report *report = &session->report;
-    struct step_times *times = &session->times;
-    report->step = session->step;
+    struct lockstep_report *report = &session->step.report;
+    struct step_times *times = &session->step.times;
+    report->step = session->step.number;
     report->first_ready_us = step_since(times->begin, atomic_load(&times->first_ready));
     report->last_ready_us = step_since(times->begin, atomic_load(&session->progress->ready_us));
     report->first_wire_us = step_since(times->begin, times->first_sent);
@@ -444,13 +448,13 @@ static void step_fill_report(struct lockstep_session *session)
     report->in_flight_us = times->in_flight_us;
     report->overlap_us = times->overlap_us;
     report->exposed_us = report->done_us - report->end_us;
-    report->learning = session->learning ? 1 : 0;
-    report->weight_total = atomic_load(&session->weight_total);
-    report->buckets = atomic_load(&session->buckets_travelled);
-    report->zero_filled = atomic_load(&session->zero_filled);
-    report->deferred = atomic_load(&session->put_off);
-    report->runs = atomic_load(&session->runs);
-    report->control_messages = atomic_load(&session->control_messages);
+    report->learning = session->step.learning ? 1 : 0;
+    report->weight_total = atomic_load(&session->tallies.weight_total);
+    report->buckets = atomic_load(&session->tallies.buckets_travelled);
+    report->zero_filled = atomic_load(&session->tallies.zero_filled);
+    report->deferred = atomic_load(&session->tallies.put_off);
+    report->runs = atomic_load(&session->tallies.runs);
+    report->control_messages = atomic_load(&session->tallies.control_messages);
 }
 
 static void step_add(_Atomic(uint64_t) *total, uint64_t value)
@@ -461,7 +465,7 @@ static void step_add(_Atomic(uint64_t) *total, uint64_t value)
 // For the heartbeat.
 static void step_count_totals(struct lockstep_session *session)
 {
-    const struct lockstep_report *report = &session->report;
+    const struct lockstep_report *report = &session->step.report;
     struct progress *progress = session->progress;
     step_add(&progress->steps, 1);
     step_add(&progress->bytes_copied, report->bytes_copied);
@@ -469,7 +473,7 @@ static void step_count_totals(struct lockstep_session *session)
     step_add(&progress->overlap_us, report->overlap_us);
     step_add(&progress->exposed_us, report->exposed_us);
     step_add(&progress->zero_filled, report->zero_filled);
-    step_add(&progress->unused, session->contribution.unused_total);
+    step_add(&progress->unused, session->step.contribution.unused_total);
 }
 
 // The other names of a parameter in its module.
@@ -490,7 +494,7 @@ static void step_name_unused(const struct lockstep_session *session,
 {
     uint64_t more = severity == UNUSED_IS_ERROR ? outcome->unused_errors : outcome->unused_warnings;
     text_append(text, "step %" PRIu64 ": %" PRIu64 " gradient%s not produced by the backward pass:",
-                session->step, more, more == 1 ? " was" : "s were");
+                session->step.number, more, more == 1 ? " was" : "s were");
     for (uint32_t i = 0; i < outcome->unused_named; i++) {
         const struct unused_parameter *unused = &outcome->unused[i];
         const struct lockstep_module *module = session->modules[unused->module];
@@ -527,8 +531,8 @@ static void step_warn(struct lockstep_session *session, const struct commit_wave
     text_init(&text, bytes, sizeof(bytes));
     step_name_unused(session, outcome, UNUSED_IS_WARNING, " ", &text);
     log_event(&session->log, LOG_LEVEL_WARN, "unused_parameters",
-              "step=%" PRIu64 " count=%" PRIu64 " text=%s", session->step, outcome->unused_warnings,
-              bytes);
+              "step=%" PRIu64 " count=%" PRIu64 " text=%s", session->step.number,
+              outcome->unused_warnings, bytes);
 }
 
 // Names the calls that were given up of modules that accept it, or of the others.
@@ -539,7 +543,7 @@ static void step_name_aborted(const struct lockstep_session *session,
     const uint32_t accepted_total = outcome->aborted_total - outcome->aborted_errors;
     uint32_t more = accepted ? accepted_total : outcome->aborted_errors;
     text_append(text, "step %" PRIu64 ": a backward pass was given up (lockstep_call_abort):",
-                session->step);
+                session->step.number);
     for (uint32_t i = 0; i < outcome->aborted_named; i++) {
         if ((outcome->aborted[i].accepted != 0) != accepted)
             continue;
@@ -561,7 +565,7 @@ static void step_warn_aborted(struct lockstep_session *session, const struct com
     text_init(&text, bytes, sizeof(bytes));
     step_name_aborted(session, outcome, true, " ", &text);
     log_event(&session->log, LOG_LEVEL_WARN, "calls_given_up",
-              "step=%" PRIu64 " count=%" PRIu32 " text=%s", session->step,
+              "step=%" PRIu64 " count=%" PRIu32 " text=%s", session->step.number,
               outcome->aborted_total - outcome->aborted_errors, bytes);
 }
 
@@ -583,7 +587,7 @@ static int step_weightless_error(const struct lockstep_session *session, uint64_
     struct text text;
     text_init(&text, bytes, sizeof(bytes));
     text_append(&text, "step %" PRIu64 ": all ranks gave weight 0, so there is no mean of",
-                session->step);
+                session->step.number);
     for (uint32_t m = 0; m < session->module_count; m++) {
         if ((modules >> m & 1) != 0)
             text_append(&text, " module '%s'", session->modules[m]->name);
@@ -605,7 +609,8 @@ static int step_homeless_error(const struct lockstep_session *session)
                                  "other ranks and no memory for it here (call %" PRIu32
                                  "): register gradient memory, or report it with memory on every "
                                  "rank",
-                                 session->step, module->name, module->parameters[p].name, i + 1);
+                                 session->step.number, module->name, module->parameters[p].name,
+                                 i + 1);
         }
     }
     return 0;
@@ -633,19 +638,19 @@ static int step_check_end(struct lockstep_session *session, const void *stream)
     const int status = session_check(session);
     if (status < 0)
         return status;
-    if (!session->step_open)
+    if (!session->step.is_open)
         return error_set(LOCKSTEP_E_INVALID, "no step is open: call lockstep_step_begin first");
-    if (stream && !session->device)
+    if (stream && !session->devices.first)
         return error_set(LOCKSTEP_E_INVALID,
                          "step %" PRIu64 ": a stream is given, and this rank "
                          "has no device: set config.device",
-                         session->step);
+                         session->step.number);
     if (atomic_load(&session->waiting) > 0)
         return error_set(LOCKSTEP_E_INVALID,
                          "step %" PRIu64
                          ": a thread waits for a call (lockstep_call_wait): end the "
                          "step when it has returned",
-                         session->step);
+                         session->step.number);
     for (uint32_t i = 0; i < session->module_count; i++) {
         if (atomic_load(&session->modules[i]->open) != 0)
             return error_set(LOCKSTEP_E_INVALID,
@@ -660,15 +665,15 @@ static int step_check_end(struct lockstep_session *session, const void *stream)
 static int step_enter_end(struct lockstep_session *session, void *stream)
 {
     int status = 0;
-    session->ending = true;
-    trace_event(&session->trace, TRACE_STEP_END, session->step, TRACE_NO_MODULE, 0, 0, 0);
+    session->step.ending = true;
+    trace_event(&session->trace, TRACE_STEP_END, session->step.number, TRACE_NO_MODULE, 0, 0, 0);
     mutex_lock(&session->mutex);
-    session->times.end = clock_now_us();
+    session->step.times.end = clock_now_us();
     mutex_unlock(&session->mutex);
     call_finish(session);
     step_contribute(session);
     ready_say_end(session, stream);
-    state_begin(session, session->step, stream);
+    state_begin(session, session->step.number, stream);
     if (session->config.solo)
         status = step_settle_alone(session, stream);
     else
@@ -685,11 +690,11 @@ static int step_leave_end(struct lockstep_session *session)
     if (copied < 0)
         return copied;
     mutex_lock(&session->mutex);
-    outcome = session->outcome;
+    outcome = session->step.outcome;
     mutex_unlock(&session->mutex);
     step_fill_report(session);
-    session->report.unused = outcome.unused_total;
-    session->report.aborted = outcome.aborted_total;
+    session->step.report.unused = outcome.unused_total;
+    session->step.report.aborted = outcome.aborted_total;
     step_count_totals(session);
     return step_verdict(session, &outcome);
 }
@@ -701,23 +706,24 @@ static int step_end(struct lockstep_session *session, void *stream, uint32_t tim
     char late[SESSION_LATE_BYTES];
     int status = 0;
     int buffers;
-    session->window_open = session->accumulating;
-    if (session->accumulating) {
-        session->step_open = false;
+    session->step.window_open = session->step.accumulating;
+    if (session->step.accumulating) {
+        session->step.is_open = false;
         return 0;
     }
-    if (!session->ending)
+    if (!session->step.ending)
         status = step_enter_end(session, stream);
     if (status == 0)
-        status = step_await(session, NULL, &session->settled, session->step, deadline_ms);
+        status =
+            step_await(session, NULL, &session->step.settled, session->step.number, deadline_ms);
     if (status == LOCKSTEP_E_TIMEOUT) {
         session_late_text(session, late);
         return error_set(LOCKSTEP_E_TIMEOUT,
                          "step %" PRIu64 " is not over after %" PRIu32 " ms: wait on with "
                          "lockstep_step_wait or lockstep_step_end%s",
-                         session->step, timeout_ms, late);
+                         session->step.number, timeout_ms, late);
     }
-    session->step_open = session->ending = false;
+    session->step.is_open = session->step.ending = false;
     buffers = state_await(session);
     if (status == 0)
         status = buffers;
@@ -757,19 +763,19 @@ int lockstep_step_report(lockstep_session *session, uint64_t step, uint32_t time
         return status;
     if (!report || report->struct_bytes < sizeof(report->struct_bytes))
         return error_set(LOCKSTEP_E_INVALID, "begin the report with LOCKSTEP_REPORT_INIT");
-    if (session->ending)
+    if (session->step.ending)
         return error_set(LOCKSTEP_E_INVALID,
                          "step %" PRIu64 " is in its end: lockstep_step_end comes first",
-                         session->step);
-    if (step == 0 || step != session->report.step)
+                         session->step.number);
+    if (step == 0 || step != session->step.report.step)
         return error_set(LOCKSTEP_E_INVALID,
                          "there is no report of step %" PRIu64 "; the last one "
                          "is of step %" PRIu64,
-                         step, session->report.step);
+                         step, session->step.report.step);
     (void)step_land(session, COND_NO_DEADLINE); // Of a failed session it says what there is.
-    session->report.weight_total = atomic_load(&session->weight_total);
+    session->step.report.weight_total = atomic_load(&session->tallies.weight_total);
     bytes = report->struct_bytes < sizeof(*report) ? report->struct_bytes : sizeof(*report);
-    session->report.struct_bytes = bytes;
-    memcpy(report, &session->report, bytes);
+    session->step.report.struct_bytes = bytes;
+    memcpy(report, &session->step.report, bytes);
     return 0;
 }

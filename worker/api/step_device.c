@@ -15,15 +15,15 @@
 
 int step_land(struct lockstep_session *session, uint64_t deadline_ms)
 {
-    const struct wish wish = {.flag = &session->landed, .deadline_ms = deadline_ms};
+    const struct wish wish = {.flag = &session->landing.landed, .deadline_ms = deadline_ms};
     int status = 0;
-    if (!session->device || session->config.solo)
+    if (!session->devices.first || session->config.solo)
         return 0;
     mutex_lock(&session->mutex);
-    if (!session->landed)
+    if (!session->landing.landed)
         drive_until_locked(session, NULL, &wish);
-    if (!session->landed)
-        status = session->failure != 0 ? session_failure_locked(session) : LOCKSTEP_E_TIMEOUT;
+    if (!session->landing.landed)
+        status = session->gate.failure != 0 ? session_failure_locked(session) : LOCKSTEP_E_TIMEOUT;
     mutex_unlock(&session->mutex);
     return status;
 }
@@ -44,14 +44,15 @@ static bool step_lacks_memory(const struct lockstep_session *session)
 // The first device's results come behind those of the others. A default stream is that of each.
 int step_await_device(struct lockstep_session *session, void *stream)
 {
-    if (!session->device || session->config.solo)
+    if (!session->devices.first || session->config.solo)
         return 0;
     if (!stream || step_lacks_memory(session))
         return step_land(session, COND_NO_DEADLINE);
-    int status = device_stream_follow(session->device, stream);
-    for (uint32_t i = 1; i < session->own_devices && status == 0; i++) {
+    int status = device_stream_follow(session->devices.first, stream);
+    for (uint32_t i = 1; i < session->devices.count && status == 0; i++) {
         if (device_is_default_stream(stream))
-            status = device_stream_follow_at(session->device, session->devices[i], stream);
+            status =
+                device_stream_follow_at(session->devices.first, session->devices.all[i], stream);
     }
     return status < 0 ? ready_failed(session) : 0;
 }
@@ -60,7 +61,7 @@ int step_divide(const struct lockstep_module *module, uint32_t parameter, char *
                 uint64_t weight)
 {
     const struct bucket_parameter *shape = &module->shapes[parameter];
-    struct device *device = shape->device ? module->session->device : NULL;
+    struct device *device = shape->device ? module->session->devices.first : NULL;
     uint64_t piece[STEP_PIECE];
     const size_t size = dtype_size(shape->dtype);
     const uint64_t most = sizeof(piece) / size;

@@ -35,11 +35,11 @@ static int usage_check(struct lockstep_module *module, const uint32_t *ranks, ui
     if (!session->started)
         return error_set(LOCKSTEP_E_INVALID, "module '%s': call lockstep_start before its usage",
                          module->name);
-    if (session->step_open || session->window_open)
+    if (session->step.is_open || session->step.window_open)
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s': its usage inside step %" PRIu64 ": end the step, and the "
                          "window that it belongs to, first",
-                         module->name, session->step);
+                         module->name, session->step.number);
     if (count != module->parameter_count || (!ranks && count > 0))
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s' has %" PRIu32 " parameters: ranks has room for %" PRIu32 "%s",

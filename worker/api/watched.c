@@ -42,7 +42,7 @@ int watched_track(struct lockstep_session *session)
                                         .mutex = &session->mutex,
                                         .trainer_threads = &session->config.trainer_threads,
                                         .call_waits = &session->waiting,
-                                        .noted = &session->noted};
+                                        .noted = &session->note.noted};
     if (progress_open(&session->tracker) < 0)
         return -1;
     session->progress = session->tracker.words;
@@ -52,5 +52,5 @@ int watched_track(struct lockstep_session *session)
 int watched_start(struct lockstep_session *session)
 {
     const struct watch_events events = {watched_fill, watched_send, watched_ask_driver, session};
-    return watch_start(&events, &session->tracker, &session->callers, &session->watch);
+    return watch_start(&events, &session->tracker, &session->gate.callers, &session->watch);
 }

@@ -32,12 +32,11 @@
 // Calls outside the plan, by name: the verdict is the same on every rank, and so is this text.
 static void engine_unplanned_text(const struct lockstep_session *session, char *bytes, size_t size)
 {
-    const struct close_wave *verdict = &session->order->verdict;
+    const struct close_wave *verdict = &session->engine.order->verdict;
     struct text text;
     text_init(&text, bytes, size);
-    text_append(&text,
-                "step %" PRIu64 ": calls outside the plan of phase '%s':", session->order->step,
-                session->engine_phase);
+    text_append(&text, "step %" PRIu64 ": calls outside the plan of phase '%s':",
+                session->engine.order->step, session->engine.phase);
     for (uint32_t i = 0; i < verdict->extra_total && i < LOCKSTEP_MAX_EXTRA_CALLS; i++) {
         const struct call_id *id = &verdict->extras[i];
         const char *name =
@@ -67,13 +66,13 @@ static void engine_wait_text(const struct lockstep_session *session, struct call
              "this rank waits for module '%s' (call %" PRIu32
              "), which is outside the plan of phase '%s' and runs when all ranks have ended the "
              "step: use another phase label for steps that run it, or do not wait for it",
-             name, call.call + 1, session->engine_phase);
+             name, call.call + 1, session->engine.phase);
 }
 
 // The order core knows phases by their hashes only.
 static void engine_phase_text(const struct lockstep_session *session, char *bytes, size_t size)
 {
-    const uint32_t rank = topology_predecessor(session->rank, session->world_size);
+    const uint32_t rank = topology_predecessor(session->world.rank, session->world.size);
     char predecessor[LOCKSTEP_HOST_BYTES + 64];
     snprintf(predecessor, sizeof(predecessor), "rank %" PRIu32 " (host %s)", rank,
              engine_peer_host(session, rank));
@@ -92,7 +91,7 @@ static void engine_count_launch(struct step_times *times)
 // The mutex orders the two readings of the clock, this one and that of the step's end.
 static void engine_count_landing(struct lockstep_session *session)
 {
-    struct step_times *times = &session->times;
+    struct step_times *times = &session->step.times;
     uint64_t now;
     uint64_t end;
     if (--times->in_flight > 0)
@@ -125,11 +124,12 @@ static void engine_launch(struct lockstep_session *session, const struct order_a
                                          action->slot->zero, action->slot->forfeited);
     collective->tag = (struct collective_tag){
         .step = action->step, .space = action->space, .slot = action->index};
-    atomic_fetch_add_explicit(&session->buckets_travelled, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&session->tallies.buckets_travelled, 1, memory_order_relaxed);
     if (action->slot->zero)
-        atomic_fetch_add_explicit(&session->zero_filled, 1, memory_order_relaxed);
-    engine_count_launch(&session->times);
-    atomic_fetch_add_explicit(&session->runs, collective->extent_count, memory_order_relaxed);
+        atomic_fetch_add_explicit(&session->tallies.zero_filled, 1, memory_order_relaxed);
+    engine_count_launch(&session->step.times);
+    atomic_fetch_add_explicit(&session->tallies.runs, collective->extent_count,
+                              memory_order_relaxed);
     trace_event(&session->trace, TRACE_LAUNCH, action->step, id.module, id.call, id.bucket,
                 collective->elements * dtype_size(collective->dtype));
     transport_launch(session->transport, collective);
@@ -160,33 +160,34 @@ static void engine_join(struct lockstep_session *session, struct wave *wave, enu
     wave->merge = wave_rules[kind].merge;
     wave->check = wave_rules[kind].check;
     wave->name = wave_rules[kind].name;
-    wave->context = &session->wave_bounds;
+    wave->context = &session->engine.wave_bounds;
     transport_wave(session->transport, wave);
 }
 
 static void engine_join_open(struct lockstep_session *session, const struct order_action *action)
 {
-    memcpy(session->open_wave.payload, action->opening, sizeof(struct open_wave));
-    engine_join(session, &session->open_wave, WAVE_OPEN, action->step);
+    memcpy(session->engine.open_wave.payload, action->opening, sizeof(struct open_wave));
+    engine_join(session, &session->engine.open_wave, WAVE_OPEN, action->step);
 }
 
 static void engine_join_close(struct lockstep_session *session, const struct order_action *action)
 {
-    memcpy(session->close_wave.payload, action->close, sizeof(struct close_wave));
-    engine_join(session, &session->close_wave, WAVE_CLOSE, action->step);
+    memcpy(session->engine.close_wave.payload, action->close, sizeof(struct close_wave));
+    engine_join(session, &session->engine.close_wave, WAVE_CLOSE, action->step);
 }
 
 // The commit wave says that all results of the step are final here. Those are the slots, of which
 // the order core knows, and buffers.
 void engine_join_commit(struct lockstep_session *session, uint64_t step)
 {
-    session->commit_held = session->buffers_in_flight > 0;
-    if (session->commit_held || session->order->given_up == step)
+    session->engine.commit_held = session->engine.buffers_in_flight > 0;
+    if (session->engine.commit_held || session->engine.order->given_up == step)
         return;
     mutex_lock(&session->mutex);
-    memcpy(session->commit_wave.payload, &session->contribution, sizeof(struct commit_wave));
+    memcpy(session->engine.commit_wave.payload, &session->step.contribution,
+           sizeof(struct commit_wave));
     mutex_unlock(&session->mutex);
-    engine_join(session, &session->commit_wave, WAVE_COMMIT, step);
+    engine_join(session, &session->engine.commit_wave, WAVE_COMMIT, step);
 }
 
 static void engine_send_header(struct lockstep_session *session, const struct step_header *header)
@@ -205,28 +206,29 @@ static void engine_settled(struct lockstep_session *session, uint64_t step)
     if (sets_adopt_layouts(session) && engine_reserve_layouts(session) < 0)
         engine_fail(session, LOCKSTEP_E_SYSTEM, engine_no_room);
     transport_statistics(session->transport, &now);
-    session->by_stream = session->any_enqueued = false; // Runs are the trainer's from now on.
+    session->landing.by_stream = session->landing.any_enqueued =
+        false; // Runs are the trainer's from now on.
     progress_order(session);
     atomic_store(&session->progress->settled, step);
     trace_event(&session->trace, TRACE_SETTLED, step, TRACE_NO_MODULE, 0, 0, 0);
     atomic_store(&session->progress->bytes_sent, now.bytes_sent);
     atomic_store(&session->progress->bytes_received, now.bytes_received);
     mutex_lock(&session->mutex);
-    session->report.bytes_sent = now.bytes_sent - session->step_bytes_sent;
-    session->report.bytes_received = now.bytes_received - session->step_bytes_received;
-    session->report.bytes_copied = now.bytes_copied - session->step_bytes_copied;
-    session->report.extended = session->order->verdict.extra_total;
-    session->settled = step;
+    session->step.report.bytes_sent = now.bytes_sent - session->engine.step_bytes_sent;
+    session->step.report.bytes_received = now.bytes_received - session->engine.step_bytes_received;
+    session->step.report.bytes_copied = now.bytes_copied - session->engine.step_bytes_copied;
+    session->step.report.extended = session->engine.order->verdict.extra_total;
+    session->step.settled = step;
     drive_changed_locked(session);
     mutex_unlock(&session->mutex);
-    if (session->abort_text[0] != '\0') // What was waited for has happened.
-        engine_fail(session, session->abort_status, session->abort_text);
+    if (session->end.abort_text[0] != '\0') // What was waited for has happened.
+        engine_fail(session, session->end.abort_status, session->end.abort_text);
 }
 
 static void engine_failed(struct lockstep_session *session, const struct order_action *action)
 {
     char text[LOCKSTEP_REPORT_BYTES];
-    session->verdict_deadline_ms = 0;
+    session->end.verdict_deadline_ms = 0;
     trace_event(&session->trace, TRACE_HALT, action->step, TRACE_NO_MODULE, 0, 0, action->halt);
     if (!action->text) {
         // Nothing is in flight any more, and other ranks may still read our last frames.
@@ -234,19 +236,19 @@ static void engine_failed(struct lockstep_session *session, const struct order_a
         session_fail(session, LOCKSTEP_E_MISMATCH, text);
         return;
     }
-    if (session->abort_text[0] != '\0') {
-        session->over_abruptly = true;
-        engine_fail(session, session->abort_status, session->abort_text);
+    if (session->end.abort_text[0] != '\0') {
+        session->end.over_abruptly = true;
+        engine_fail(session, session->end.abort_status, session->end.abort_text);
         return;
     }
-    session->over_abruptly = action->halt == HALT_LOST;
+    session->end.over_abruptly = action->halt == HALT_LOST;
     engine_fail(session, error_status_of_halt(action->halt), action->text);
 }
 
 void engine_action(void *context, const struct order_action *action)
 {
     struct lockstep_session *session = context;
-    if (session->over) // An earlier action of the same event has failed.
+    if (session->end.over) // An earlier action of the same event has failed.
         return;
     switch (action->kind) {
     case ORDER_SEND: {
@@ -299,7 +301,7 @@ void engine_action(void *context, const struct order_action *action)
 static void engine_count_times(struct lockstep_session *session,
                                const struct collective *collective)
 {
-    struct step_times *times = &session->times;
+    struct step_times *times = &session->step.times;
     if (collective->first_sent_us != 0 &&
         (times->first_sent == 0 || collective->first_sent_us < times->first_sent))
         times->first_sent = collective->first_sent_us;
@@ -309,8 +311,8 @@ static void engine_count_times(struct lockstep_session *session,
 
 static void engine_trace_final(const struct lockstep_session *session, uint32_t slot)
 {
-    const struct slot_id *id = &session->order->slots[slot].id;
-    trace_event(&session->trace, TRACE_FINAL, session->order->step, id->module, id->call,
+    const struct slot_id *id = &session->engine.order->slots[slot].id;
+    trace_event(&session->trace, TRACE_FINAL, session->engine.order->step, id->module, id->call,
                 id->bucket, 0);
 }
 
@@ -319,6 +321,6 @@ void engine_slot_final(struct lockstep_session *session, const struct collective
     engine_count_landing(session);
     engine_count_times(session, collective);
     engine_trace_final(session, collective->tag.slot);
-    order_slot_final(session->order, collective->tag.slot);
+    order_slot_final(session->engine.order, collective->tag.slot);
     progress_order(session);
 }

@@ -46,28 +46,28 @@ static void engine_step_open(struct lockstep_session *session, uint64_t step)
 {
     struct open_wave opening;
     mutex_lock(&session->mutex);
-    opening = session->opening;
+    opening = session->step.opening;
     mutex_unlock(&session->mutex);
-    order_step_opening(session->order, step, &opening);
+    order_step_opening(session->engine.order, step, &opening);
 }
 
 static void engine_step_begin(struct lockstep_session *session, uint64_t phase)
 {
     uint32_t buckets[LOCKSTEP_MAX_MODULES] = {0};
     struct transport_statistics now;
-    session->wave_bounds.module_count = session->module_count;
+    session->engine.wave_bounds.module_count = session->module_count;
     for (uint32_t i = 0; i < session->module_count; i++) {
         const struct lockstep_module *module = session->modules[i];
         buckets[i] = module->layout.bucket_count;
-        session->wave_bounds.parameters[i] = module->parameter_count;
-        session->wave_bounds.calls[i] = module->contribution_count;
+        session->engine.wave_bounds.parameters[i] = module->parameter_count;
+        session->engine.wave_bounds.calls[i] = module->contribution_count;
     }
     transport_statistics(session->transport, &now);
-    session->step_bytes_sent = now.bytes_sent;
-    session->step_bytes_received = now.bytes_received;
-    session->step_bytes_copied = now.bytes_copied;
-    text_copy(session->engine_phase, sizeof(session->engine_phase), session->phase);
-    order_step_begun(session->order, session->step, phase, buckets);
+    session->engine.step_bytes_sent = now.bytes_sent;
+    session->engine.step_bytes_received = now.bytes_received;
+    session->engine.step_bytes_copied = now.bytes_copied;
+    text_copy(session->engine.phase, sizeof(session->engine.phase), session->step.phase);
+    order_step_begun(session->engine.order, session->step.number, phase, buckets);
     progress_order(session);
 }
 
@@ -77,7 +77,7 @@ static void engine_ready(struct lockstep_session *session, const struct command 
     const struct bucket *bucket = &module->layout.buckets[command->bucket];
     const struct slot_id id = {
         .module = command->module, .call = command->call, .bucket = command->bucket};
-    order_slot_ready(session->order, id, bucket->dtype, bucket->elements);
+    order_slot_ready(session->engine.order, id, bucket->dtype, bucket->elements);
     deferral_take(&module->contributions[command->call], command->bucket);
     engine_wait_announced(session, command->module, command->call);
     progress_order(session);
@@ -94,7 +94,7 @@ static bool engine_make_layout(struct lockstep_session *session, struct lockstep
     const struct contribution *first = &module->contributions[0];
     const bool ready = atomic_load(&first->ready_count) == module->trainable_count;
     if (buckets_layout(module->shapes, module->parameter_count, ready ? first->ready_order : NULL,
-                       ready ? module->trainable_count : 0, caps, &module->next, text,
+                       ready ? module->trainable_count : 0, caps, &module->sets.next, text,
                        sizeof(text)) == BUCKET_OK)
         return true;
     engine_fail(session, LOCKSTEP_E_SYSTEM, text);
@@ -105,28 +105,28 @@ static void engine_propose_layout(struct lockstep_session *session, struct locks
 {
     struct up_message message = {.kind = UP_LAYOUT_PART};
     struct layout_part *part = &message.u.layout_part;
-    if (!module->set->learned && !engine_make_layout(session, module))
+    if (!module->sets.set->learned && !engine_make_layout(session, module))
         return;
     part->module = module->index;
-    part->total =
-        buckets_encode(module->set->learned ? &module->layout : &module->next, module->words);
+    part->total = buckets_encode(module->sets.set->learned ? &module->layout : &module->sets.next,
+                                 module->sets.words);
     for (part->first = 0; part->first < part->total; part->first += part->count) {
         part->count = part->total - part->first;
         if (part->count > LOCKSTEP_LAYOUT_PART)
             part->count = LOCKSTEP_LAYOUT_PART;
-        memcpy(part->words, module->words + part->first, part->count * sizeof(part->words[0]));
+        memcpy(part->words, module->sets.words + part->first, part->count * sizeof(part->words[0]));
         engine_send(session, &message);
     }
 }
 
 static void engine_step_end(struct lockstep_session *session)
 {
-    const bool proposes = session->order->learning && session->rank == 0;
+    const bool proposes = session->engine.order->learning && session->world.rank == 0;
     for (uint32_t i = 0; proposes && i < session->module_count; i++) {
         if (session->modules[i]->trainable_count > 0)
             engine_propose_layout(session, session->modules[i]);
     }
-    order_step_ended(session->order);
+    order_step_ended(session->engine.order);
     progress_order(session);
 }
 
@@ -151,17 +151,17 @@ static void engine_send_modules(struct lockstep_session *session)
 static void engine_start_command(struct lockstep_session *session)
 {
     struct up_message message = {.kind = UP_START};
-    order_resume(session->order, session->step);
-    order_start_begun(session->order);
-    session->starting = true;
-    if (session->rank == 0)
+    order_resume(session->engine.order, session->step.number);
+    order_start_begun(session->engine.order);
+    session->engine.starting = true;
+    if (session->world.rank == 0)
         engine_send_modules(session);
-    transport_reserve(session->transport, LOCKSTEP_WINDOW + session->group_count);
+    transport_reserve(session->transport, LOCKSTEP_WINDOW + session->buffers.group_count);
     message.u.start.manifest_hash = session->manifest_hash;
     message.u.start.root = session->config.root;
     message.u.start.item_count = module_manifest_count(session);
-    message.u.start.settled = session->order->settled;
-    message.u.start.strict = session->order->options.strict;
+    message.u.start.settled = session->engine.order->settled;
+    message.u.start.strict = session->engine.order->options.strict;
     message.u.start.zero_defer = session->config.order == LOCKSTEP_ORDER_ZERO_DEFER;
     engine_send(session, &message);
 }
@@ -184,10 +184,10 @@ static struct call_id engine_call(const struct command *command)
 static void engine_command(struct lockstep_session *session, const struct command *command)
 {
     const bool failed =
-        session->over || atomic_load_explicit(&session->failed, memory_order_acquire);
+        session->end.over || atomic_load_explicit(&session->gate.failed, memory_order_acquire);
     if (command->kind == COMMAND_STOP) {
-        session->stop = true;
-        session->leave = command->value != 0;
+        session->end.stop = true;
+        session->end.leave = command->value != 0;
         return;
     }
     if (command->kind == COMMAND_INSPECT) {
@@ -195,7 +195,7 @@ static void engine_command(struct lockstep_session *session, const struct comman
         return;
     }
     // After an abort nothing is begun any more; its answer is still heard.
-    if (session->abort_text[0] != '\0' && command->kind < COMMAND_MESSAGE)
+    if (session->end.abort_text[0] != '\0' && command->kind < COMMAND_MESSAGE)
         return;
     if (!failed) {
         switch (command->kind) {
@@ -209,10 +209,10 @@ static void engine_command(struct lockstep_session *session, const struct comman
             engine_ready(session, command);
             break;
         case COMMAND_CALL_BEGIN:
-            order_call_begun(session->order, engine_call(command));
+            order_call_begun(session->engine.order, engine_call(command));
             break;
         case COMMAND_CALL_END:
-            order_call_ended(session->order, engine_call(command));
+            order_call_ended(session->engine.order, engine_call(command));
             break;
         case COMMAND_WAIT_BEGIN:
         case COMMAND_WAIT_ASK:
@@ -252,8 +252,9 @@ static void engine_command(struct lockstep_session *session, const struct comman
 
 static bool engine_exchange(struct lockstep_session *session, const struct command *command)
 {
-    return command->kind == COMMAND_PLAIN && !session->over && session->abort_text[0] == '\0' &&
-           !atomic_load_explicit(&session->failed, memory_order_acquire) &&
+    return command->kind == COMMAND_PLAIN && !session->end.over &&
+           session->end.abort_text[0] == '\0' &&
+           !atomic_load_explicit(&session->gate.failed, memory_order_acquire) &&
            work_exchange(command->pointer);
 }
 
@@ -263,18 +264,18 @@ static bool engine_take(struct lockstep_session *session, struct command *comman
 {
     bool taken;
     mutex_lock(&session->mutex);
-    taken = ring_buffer_pop(&session->inbox, command);
+    taken = ring_buffer_pop(&session->drive.inbox, command);
     mutex_unlock(&session->mutex);
     return taken;
 }
 
 static int engine_patience(const struct lockstep_session *session)
 {
-    uint64_t deadline_ms = session->verdict_deadline_ms;
+    uint64_t deadline_ms = session->end.verdict_deadline_ms;
     uint64_t now;
     if (deadline_ms == 0 ||
-        (session->halt_deadline_ms != 0 && session->halt_deadline_ms < deadline_ms))
-        deadline_ms = session->halt_deadline_ms;
+        (session->end.halt_deadline_ms != 0 && session->end.halt_deadline_ms < deadline_ms))
+        deadline_ms = session->end.halt_deadline_ms;
     if (deadline_ms == 0)
         return -1;
     now = clock_now_ms();
@@ -285,13 +286,14 @@ static int engine_patience(const struct lockstep_session *session)
 
 static bool engine_stops(const struct lockstep_session *session)
 {
-    return session->stop && (session->abort_text[0] == '\0' || session->verdict_deadline_ms == 0);
+    return session->end.stop &&
+           (session->end.abort_text[0] == '\0' || session->end.verdict_deadline_ms == 0);
 }
 
 static bool engine_is_due(const struct lockstep_session *session)
 {
-    return session->verdict_deadline_ms != 0 || session->halt_deadline_ms != 0 ||
-           engine_device_is_due(session) || (session->over && !session->let_go);
+    return session->end.verdict_deadline_ms != 0 || session->end.halt_deadline_ms != 0 ||
+           engine_device_is_due(session) || (session->end.over && !session->end.let_go);
 }
 
 static bool engine_attend(struct lockstep_session *session)
@@ -306,7 +308,7 @@ static bool engine_attend(struct lockstep_session *session)
     engine_device_attend(session);
     engine_check_verdict(session);
     engine_check_waits(session);
-    if (!session->over || session->let_go)
+    if (!session->end.over || session->end.let_go)
         return any;
     engine_let_go(session);
     return true;
@@ -315,20 +317,21 @@ static bool engine_attend(struct lockstep_session *session)
 // A step that is open may need the engine at any time; so does a world that is forming.
 static bool engine_busy(const struct lockstep_session *session)
 {
-    return !session->formed || session->stop || session->starting || session->order->open ||
-           session->plain_in_flight > 0 || session->unlanded > 0 || engine_is_due(session) ||
+    return !session->world.formed || session->end.stop || session->engine.starting ||
+           session->engine.order->open || session->engine.plain_in_flight > 0 ||
+           session->landing.unlanded > 0 || engine_is_due(session) ||
            !transport_idle(session->transport);
 }
 
 static void engine_finish(struct lockstep_session *session)
 {
     struct command command;
-    if (session->over && !session->let_go)
+    if (session->end.over && !session->end.let_go)
         engine_let_go(session);
     engine_goodbye(session);
-    if (session->generation.number != 0 && !session->over && session->leave)
+    if (session->world.generation.number != 0 && !session->end.over && session->end.leave)
         transport_leave(session->transport, ENGINE_LINGER_MS);
-    else if (session->generation.number != 0 && !session->over)
+    else if (session->world.generation.number != 0 && !session->end.over)
         transport_abandon(session->transport);
     while (engine_take(session, &command))
         session_drop(&command);
@@ -358,10 +361,10 @@ int engine_start(struct lockstep_session *session)
         .port_last = config->port_last,
         .shares = config->transport == LOCKSTEP_TRANSPORT_AUTO,
         .torn_bytes = config->torn_bytes,
-        .regions = session->regions,
-        .device = session->device,
-        .further = &session->devices[1],
-        .further_count = session->own_devices > 0 ? session->own_devices - 1 : 0,
+        .regions = session->memory.regions,
+        .device = session->devices.first,
+        .further = &session->devices.all[1],
+        .further_count = session->devices.count > 0 ? session->devices.count - 1 : 0,
         .abort_ms = config->abort_ms,
         .latency_ns = config->latency_ns,
         .bytes_per_s = config->bytes_per_s,
@@ -392,7 +395,7 @@ static void engine_log_slots(struct lockstep_session *session)
 
 void engine_stop(struct lockstep_session *session, bool leave)
 {
-    if (!session->engine_runs)
+    if (!session->drive.has_thread)
         return;
     session_post(session, (struct command){.kind = COMMAND_STOP, .value = leave ? 1 : 0});
     drive_join(session);

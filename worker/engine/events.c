@@ -30,7 +30,7 @@ static void engine_formed(void *context)
 {
     struct lockstep_session *session = context;
     struct up_message message = {.kind = UP_LINKS};
-    session->linked = true;
+    session->engine.linked = true;
     // All neighbours have come: whoever knocks from now on is a stranger.
     transport_close_doors(session->transport);
     tune_links(session, &message.u.links);
@@ -52,8 +52,8 @@ static void engine_form_failed(void *context, uint32_t rank, const char *text)
 static bool engine_is_plain(const struct lockstep_session *session,
                             const struct collective *collective)
 {
-    const char *first = (const char *)session->work;
-    const char *end = (const char *)(session->work + SESSION_MAX_WORK);
+    const char *first = (const char *)session->works.all;
+    const char *end = (const char *)(session->works.all + SESSION_MAX_WORK);
     return (const char *)collective >= first && (const char *)collective < end;
 }
 
@@ -62,12 +62,13 @@ static void engine_done(void *context, struct collective *collective)
     struct lockstep_session *session = context;
     if (engine_is_plain(session, collective)) {
         work_done(collective->context);
-        if (session->commit_held)
-            engine_join_commit(session, session->order->step);
+        if (session->engine.commit_held)
+            engine_join_commit(session, session->engine.order->step);
         return;
     }
     contribution_collective_done(collective->context, collective);
-    atomic_store_explicit(&session->weight_total, collective->weight_total, memory_order_relaxed);
+    atomic_store_explicit(&session->tallies.weight_total, collective->weight_total,
+                          memory_order_relaxed);
     if (!engine_device_done(session, collective))
         engine_slot_final(session, collective);
 }
@@ -75,9 +76,9 @@ static void engine_done(void *context, struct collective *collective)
 static void engine_opened(struct lockstep_session *session, const struct wave *wave)
 {
     mutex_lock(&session->mutex);
-    memcpy(&session->opening, wave->payload, sizeof(session->opening));
-    session->opening.phase[LOCKSTEP_NAME_BYTES - 1] = '\0';
-    session->opened = wave->step;
+    memcpy(&session->step.opening, wave->payload, sizeof(session->step.opening));
+    session->step.opening.phase[LOCKSTEP_NAME_BYTES - 1] = '\0';
+    session->step.opened = wave->step;
     drive_changed_locked(session);
     mutex_unlock(&session->mutex);
 }
@@ -91,15 +92,15 @@ static void engine_wave_done(void *context, struct wave *wave)
     }
     if (wave->kind == WAVE_CLOSE) {
         trace_event(&session->trace, TRACE_CLOSED, wave->step, TRACE_NO_MODULE, 0, 0, 0);
-        order_close_completed(session->order, (const struct close_wave *)wave->payload);
+        order_close_completed(session->engine.order, (const struct close_wave *)wave->payload);
         progress_order(session);
         return;
     }
     mutex_lock(&session->mutex);
-    memcpy(&session->outcome, wave->payload, sizeof(session->outcome));
-    counter_apply(session, &session->outcome);
+    memcpy(&session->step.outcome, wave->payload, sizeof(session->step.outcome));
+    counter_apply(session, &session->step.outcome);
     mutex_unlock(&session->mutex);
-    order_commit_completed(session->order);
+    order_commit_completed(session->engine.order);
     progress_order(session);
 }
 
@@ -107,11 +108,11 @@ static void engine_header(void *context, const struct step_header *header, const
                           uint32_t count)
 {
     struct lockstep_session *session = context;
-    struct step_note *note = &session->heard[header->step % 2];
+    struct step_note *note = &session->engine.heard[header->step % 2];
     note->step = header->step;
     note->count = count;
     memcpy(note->bytes, bytes, count);
-    order_header_received(session->order, header);
+    order_header_received(session->engine.order, header);
     progress_order(session);
 }
 
@@ -119,9 +120,9 @@ static void engine_header(void *context, const struct step_header *header, const
 static const struct device *engine_failed_device(const struct lockstep_session *session)
 {
     uint32_t i = 0;
-    while (i < session->own_devices && !device_failed(session->devices[i]))
+    while (i < session->devices.count && !device_failed(session->devices.all[i]))
         i++;
-    return i < session->own_devices ? session->devices[i] : session->device;
+    return i < session->devices.count ? session->devices.all[i] : session->devices.first;
 }
 
 // Nothing on this rank's device is ever final any more, so the job ends, for all ranks with one
@@ -130,12 +131,13 @@ static void engine_device_failed(void *context, const char *text)
 {
     struct lockstep_session *session = context;
     struct up_message message = {.kind = UP_FAIL};
-    struct down_halt seen = {.kind = HALT_LOST, .has_rank = true, .rank = session->rank};
+    struct down_halt seen = {.kind = HALT_LOST, .has_rank = true, .rank = session->world.rank};
     char *said = message.u.fail.text;
     message.u.fail.kind = HALT_LOST;
     snprintf(said, sizeof(message.u.fail.text), "its device failed, cuda:%d: %s",
              device_facts(engine_failed_device(session))->ordinal, text);
-    snprintf(seen.text, sizeof(seen.text), "rank %" PRIu32 " (this one): %s", session->rank, said);
+    snprintf(seen.text, sizeof(seen.text), "rank %" PRIu32 " (this one): %s", session->world.rank,
+             said);
     log_event(&session->log, LOG_LEVEL_WARN, "device_failed", "text=%s", text);
     engine_resign(session, 0, said);
     engine_report(session, &message, &seen);
@@ -165,7 +167,7 @@ void engine_say_form(struct lockstep_session *session, const struct await_key *k
     struct up_fail *fail = &message.u.fail;
     mutex_lock(&session->mutex);
     for (uint32_t i = 0; i < SESSION_MAX_WORK && fail->form[0] == '\0'; i++) {
-        const struct lockstep_work *work = &session->work[i];
+        const struct lockstep_work *work = &session->works.all[i];
         const struct collective_tag *tag = &work->collective.tag;
         if (work->state == WORK_IN_FLIGHT && tag->space == key->space && tag->slot == key->number)
             engine_fill_form(work, fail);

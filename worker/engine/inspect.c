@@ -22,18 +22,18 @@ static void inspect_doing(struct lockstep_session *session, char *doing, size_t 
     struct text text;
     text_init(&text, doing, bytes);
     mutex_lock(&session->mutex);
-    if (session->awaited)
-        text_append(&text, "%s '%s' #%" PRIu32, kinds[session->awaited->collective.kind],
-                    session->awaited->name, session->awaited->collective.tag.slot);
+    if (session->works.awaited)
+        text_append(&text, "%s '%s' #%" PRIu32, kinds[session->works.awaited->collective.kind],
+                    session->works.awaited->name, session->works.awaited->collective.tag.slot);
     mutex_unlock(&session->mutex);
 }
 
 // Modules, and so the names in them, stay while a step is open.
 static void inspect_missing(const struct lockstep_session *session, struct answer_place *place)
 {
-    if (!session->order->open || session->over || atomic_load(&session->failed))
+    if (!session->engine.order->open || session->end.over || atomic_load(&session->gate.failed))
         return;
-    text_copy(place->phase, sizeof(place->phase), session->engine_phase);
+    text_copy(place->phase, sizeof(place->phase), session->engine.phase);
     for (uint32_t i = 0; i < session->module_count && place->missing_total == 0; i++)
         call_missing(session->modules[i], place);
 }

@@ -41,14 +41,14 @@ void engine_enqueued(void *context, struct collective *collective)
     if (!collective->on_devices) // It is no bucket, and its work is waited for itself.
         return;
     engine_run(collective)->enqueued = true;
-    session->any_enqueued = true;
+    session->landing.any_enqueued = true;
 }
 
 // What it waits for now is this rank's trainer, and no other rank may have to wait for that.
 void engine_summed(void *context, struct collective *collective)
 {
     struct lockstep_session *session = context;
-    order_slot_summed(session->order, collective->tag.slot);
+    order_slot_summed(session->engine.order, collective->tag.slot);
     progress_order(session);
 }
 
@@ -56,7 +56,7 @@ void engine_summed(void *context, struct collective *collective)
 
 void engine_end_by_stream(struct lockstep_session *session)
 {
-    session->by_stream = !session->order->learning;
+    session->landing.by_stream = !session->engine.order->learning;
 }
 
 // Nothing more of the step will be launched. Before that, what is told would make room in the
@@ -71,13 +71,14 @@ static bool engine_all_launched(const struct order *order)
 
 bool engine_device_is_due(const struct lockstep_session *session)
 {
-    return session->by_stream && session->any_enqueued && engine_all_launched(session->order);
+    return session->landing.by_stream && session->landing.any_enqueued &&
+           engine_all_launched(session->engine.order);
 }
 
 static void engine_set_landed(struct lockstep_session *session, bool landed)
 {
     mutex_lock(&session->mutex);
-    session->landed = landed;
+    session->landing.landed = landed;
     drive_changed_locked(session);
     mutex_unlock(&session->mutex);
 }
@@ -86,7 +87,7 @@ static void engine_tell(struct lockstep_session *session, struct bucket_run *run
 {
     run->enqueued = false;
     run->told = true;
-    if (session->unlanded++ == 0)
+    if (session->landing.unlanded++ == 0)
         engine_set_landed(session, false);
     engine_slot_final(session, &run->collective);
 }
@@ -102,8 +103,8 @@ static void engine_tell_contribution(struct lockstep_session *session,
 
 void engine_device_attend(struct lockstep_session *session)
 {
-    while (engine_device_is_due(session) && !session->over) {
-        session->any_enqueued = false;
+    while (engine_device_is_due(session) && !session->end.over) {
+        session->landing.any_enqueued = false;
         for (uint32_t m = 0; m < session->module_count; m++) {
             struct lockstep_module *module = session->modules[m];
             for (uint32_t i = 0; i < module->contribution_count; i++)
@@ -117,7 +118,7 @@ bool engine_device_done(struct lockstep_session *session, struct collective *col
     struct bucket_run *run = engine_run(collective);
     const bool told = run->told;
     run->enqueued = run->told = false;
-    if (told && --session->unlanded == 0)
+    if (told && --session->landing.unlanded == 0)
         engine_set_landed(session, true);
     return told;
 }
@@ -127,9 +128,9 @@ bool engine_device_done(struct lockstep_session *session, struct collective *col
 static const struct buffer_group *engine_held_group(const struct lockstep_session *session,
                                                     const struct device_held *held)
 {
-    for (uint32_t g = 0; g < session->group_count; g++) {
-        if (held->ready == &session->groups[g].ready)
-            return &session->groups[g];
+    for (uint32_t g = 0; g < session->buffers.group_count; g++) {
+        if (held->ready == &session->buffers.groups[g].ready)
+            return &session->buffers.groups[g];
     }
     return NULL;
 }
@@ -154,8 +155,8 @@ void engine_describe_held(const struct lockstep_session *session, const struct d
         text_append(&into, "the buffer '%s'", group->tensors[0]->name);
         return;
     }
-    const bool ends = engine_is_one_of(session->end_ready, held->ready);
-    if (ends || engine_is_one_of(session->wait_ready, held->ready)) {
+    const bool ends = engine_is_one_of(session->devices.end_ready, held->ready);
+    if (ends || engine_is_one_of(session->devices.wait_ready, held->ready)) {
         text_append(&into, "the work before %s", ends ? "lockstep_step_end" : "lockstep_call_wait");
         return;
     }
@@ -208,10 +209,10 @@ static void demand_add_replicas(struct demand *demand, const struct lockstep_mod
                                 uint32_t slots)
 {
     const struct lockstep_session *session = module->session;
-    for (uint32_t d = 0; d < session->own_devices && slots > 0 && module->replicas > 1; d++) {
+    for (uint32_t d = 0; d < session->devices.count && slots > 0 && module->replicas > 1; d++) {
         uint32_t here = 0;
         for (uint32_t r = 1; r < module->replicas; r++)
-            here += module->devices[r] == session->devices[d];
+            here += module->devices[r] == session->devices.all[d];
         demand->tables[d] += here * slots;
         if (d == 0)
             here = 2;
@@ -226,7 +227,7 @@ static void demand_add_late(struct demand *demand, const struct lockstep_module 
 {
     const bool widens = module->wire == LOCKSTEP_WIRE_FLOAT32 && dtype_is_small(bucket->dtype);
     const uint64_t bytes = bucket->elements * dtype_size(widens ? DTYPE_FLOAT32 : bucket->dtype);
-    if (module->session->world_size == 1 && module->replicas == 1) // All results are its own.
+    if (module->session->world.size == 1 && module->replicas == 1) // All results are its own.
         return;
     demand->late_bytes += bytes * module->contribution_count;
     if (bytes > demand->late_largest)
@@ -254,18 +255,18 @@ static int engine_reserve_replicas(struct lockstep_session *session, const struc
                                    uint64_t bytes)
 {
     int result = 0;
-    for (uint32_t d = 0; d < session->own_devices && result == 0; d++)
-        result = transport_reserve_rows(session->transport, session->devices[d], demand->rows[d],
-                                        bytes, demand->members);
+    for (uint32_t d = 0; d < session->devices.count && result == 0; d++)
+        result = transport_reserve_rows(session->transport, session->devices.all[d],
+                                        demand->rows[d], bytes, demand->members);
     return result;
 }
 
 static int engine_reserve_tables(struct lockstep_session *session, const struct demand *demand)
 {
-    int result = transport_reserve_tables(session->transport, session->device, demand->slots,
+    int result = transport_reserve_tables(session->transport, session->devices.first, demand->slots,
                                           demand->bytes[0], demand->members);
-    for (uint32_t d = 0; d < session->own_devices && result == 0; d++)
-        result = transport_reserve_tables(session->transport, session->devices[d],
+    for (uint32_t d = 0; d < session->devices.count && result == 0; d++)
+        result = transport_reserve_tables(session->transport, session->devices.all[d],
                                           demand->tables[d], demand->bytes[0], demand->members);
     return result;
 }
@@ -276,9 +277,9 @@ static int engine_reserve_late(struct lockstep_session *session, const struct de
     if (demand->late_bytes == 0)
         return 0;
     // One comes back while all places are taken.
-    if (demand_rows(demand) > session->room_late_rows)
+    if (demand_rows(demand) > session->landing.room_late_rows)
         result = engine_reserve_replicas(session, demand, demand->late_largest);
-    session->room_late_rows = demand_rows(demand);
+    session->landing.room_late_rows = demand_rows(demand);
     return result < 0
                ? -1
                : transport_reserve_offload(session->transport, demand->slots, demand->late_bytes,
@@ -287,27 +288,28 @@ static int engine_reserve_late(struct lockstep_session *session, const struct de
 
 int engine_reserve_layouts(struct lockstep_session *session)
 {
-    struct demand demand = {.members = session->room_members};
+    struct demand demand = {.members = session->landing.room_members};
     int result;
-    if (!session->device)
+    if (!session->devices.first)
         return 0;
     for (uint32_t m = 0; m < session->module_count; m++)
         demand_add_module(&demand, session->modules[m]);
     result = engine_reserve_tables(session, &demand);
     for (uint32_t i = 0; i < LOCKSTEP_WINDOW && result == 0; i++) {
-        if (demand.bytes[i] <= session->room[i] && demand.members == session->room_members &&
-            demand_rows(&demand) <= session->room_rows)
+        if (demand.bytes[i] <= session->landing.room[i] &&
+            demand.members == session->landing.room_members &&
+            demand_rows(&demand) <= session->landing.room_rows)
             continue;
-        if (demand.bytes[i] < session->room[i])
-            demand.bytes[i] = session->room[i];
+        if (demand.bytes[i] < session->landing.room[i])
+            demand.bytes[i] = session->landing.room[i];
         result = transport_reserve_device(session->transport, 1, demand.bytes[i], demand.members,
                                           demand.members);
         if (result == 0)
             result = engine_reserve_replicas(session, &demand, demand.bytes[i]);
-        session->room[i] = demand.bytes[i];
+        session->landing.room[i] = demand.bytes[i];
     }
-    session->room_members = demand.members;
-    session->room_rows = demand_rows(&demand);
+    session->landing.room_members = demand.members;
+    session->landing.room_rows = demand_rows(&demand);
     return result < 0 ? -1 : engine_reserve_late(session, &demand);
 }
 
@@ -326,9 +328,10 @@ static int engine_reserve_group(const struct lockstep_session *session,
 int engine_reserve(struct lockstep_session *session)
 {
     int result;
-    transport_reserve(session->transport, LOCKSTEP_WINDOW + session->group_count);
+    transport_reserve(session->transport, LOCKSTEP_WINDOW + session->buffers.group_count);
     result = engine_reserve_layouts(session);
-    for (uint32_t g = 0; g < session->group_count && session->device && result == 0; g++)
-        result = engine_reserve_group(session, &session->groups[g]);
+    for (uint32_t g = 0; g < session->buffers.group_count && session->devices.first && result == 0;
+         g++)
+        result = engine_reserve_group(session, &session->buffers.groups[g]);
     return result;
 }

@@ -31,13 +31,13 @@ static void loss_name(const struct lockstep_session *session, const struct farew
 static void loss_lost_text(const struct lockstep_session *session, const struct farewell *loss,
                            struct text *text)
 {
-    if (loss->rank == session->rank && loss->witness != session->rank) {
+    if (loss->rank == session->world.rank && loss->witness != session->world.rank) {
         text_append(text, "rank %" PRIu32 " takes this one, rank %" PRIu32 ", for lost: %s",
                     loss->witness, loss->rank, loss->text);
         return;
     }
     loss_name(session, loss, text);
-    if (loss->witness == session->rank)
+    if (loss->witness == session->world.rank)
         text_append(text, " was lost: %s", loss->text);
     else if (loss->witness == loss->rank)
         text_append(text, ": %s", loss->text);
@@ -50,7 +50,7 @@ static void loss_left_text(const struct lockstep_session *session, const struct 
 {
     loss_name(session, loss, text);
     text_append(text, " closed its session while ");
-    if (loss->witness == session->rank)
+    if (loss->witness == session->world.rank)
         text_append(text, "this rank");
     else
         text_append(text, "rank %" PRIu32, loss->witness);
@@ -80,13 +80,15 @@ static void loss_halt(const struct lockstep_session *session, const struct farew
 
 void engine_resign(struct lockstep_session *session, uint64_t step, const char *text)
 {
-    struct farewell loss = {
-        .kind = FAREWELL_LOST, .rank = session->rank, .witness = session->rank, .step = step};
-    if (!session->linked)
+    struct farewell loss = {.kind = FAREWELL_LOST,
+                            .rank = session->world.rank,
+                            .witness = session->world.rank,
+                            .step = step};
+    if (!session->engine.linked)
         return;
     text_copy(loss.host, sizeof(loss.host), session->config.host);
     text_copy(loss.text, sizeof(loss.text), text);
-    losses_add(&session->losses, &loss);
+    losses_add(&session->end.losses, &loss);
     transport_tell(session->transport, &loss);
 }
 
@@ -107,14 +109,15 @@ static void loss_left(struct lockstep_session *session, uint32_t rank, struct fa
         *loss = *said;
     else if (said)
         text_copy(loss->text, sizeof(loss->text), said->text);
-    session->left_seen = *loss;
+    session->end.left_seen = *loss;
 }
 
 // The first step that cannot be completed without this peer.
 static uint64_t engine_lost_step(const struct lockstep_session *session, uint32_t rank)
 {
-    return order_lost_step(session->order,
-                           session->commit_held || transport_wave_needs(session->transport, rank));
+    return order_lost_step(session->engine.order,
+                           session->engine.commit_held ||
+                               transport_wave_needs(session->transport, rank));
 }
 
 void engine_peer_lost(void *context, uint32_t rank, enum peer_loss how, const char *text)
@@ -124,13 +127,13 @@ void engine_peer_lost(void *context, uint32_t rank, enum peer_loss how, const ch
     struct down_halt seen;
     struct farewell loss = {.kind = FAREWELL_LOST,
                             .rank = rank,
-                            .witness = session->rank,
+                            .witness = session->world.rank,
                             .step = engine_lost_step(session, rank)};
     if (how == LOSS_HERE) {
         engine_fail(session, LOCKSTEP_E_SYSTEM, text);
         return;
     }
-    order_give_up(session->order, loss.step);
+    order_give_up(session->engine.order, loss.step);
     message.u.lost.rank = rank;
     message.u.lost.left = how == LOSS_LEFT;
     message.u.lost.silent = how == LOSS_SILENT;
@@ -143,7 +146,7 @@ void engine_peer_lost(void *context, uint32_t rank, enum peer_loss how, const ch
         loss_left(session, rank, &loss);
         text_copy(message.u.lost.text, sizeof(message.u.lost.text), loss.text);
     } else {
-        losses_add(&session->losses, &loss);
+        losses_add(&session->end.losses, &loss);
         transport_tell(session->transport, &loss);
     }
     loss_say(session, &loss);
@@ -159,27 +162,27 @@ void engine_told(void *context, uint32_t from, const struct farewell *loss)
     struct up_message message = {.kind = UP_LOST};
     struct down_halt seen;
     (void)from;
-    losses_add(&session->losses, loss);
+    losses_add(&session->end.losses, loss);
     loss_say(session, loss);
     loss_halt(session, loss, &seen);
     message.u.lost.rank = loss->rank;
-    message.u.lost.step = losses_word_step(loss, order_present_step(session->order));
+    message.u.lost.step = losses_word_step(loss, order_present_step(session->engine.order));
     snprintf(message.u.lost.text, sizeof(message.u.lost.text), "word from rank %" PRIu32 ": %s",
              loss->witness, loss->text);
     // Who gives itself up, and who tells of this rank, tells the coordinator.
-    engine_report(session,
-                  loss->rank == session->rank || loss->rank == loss->witness ? NULL : &message,
-                  &seen);
+    engine_report(
+        session, loss->rank == session->world.rank || loss->rank == loss->witness ? NULL : &message,
+        &seen);
 }
 
 // What is known by now may be more than what was seen first.
 void engine_choose_loss(struct lockstep_session *session, struct down_halt *halt)
 {
-    const struct farewell *first = losses_first(&session->losses, session->rank);
+    const struct farewell *first = losses_first(&session->end.losses, session->world.rank);
     const uint64_t step = halt->step;
     char cause[sizeof(halt->cause)] = "";
     struct text text;
-    if (halt->kind != HALT_LOST || !first || session->abort_text[0] != '\0')
+    if (halt->kind != HALT_LOST || !first || session->end.abort_text[0] != '\0')
         return;
     if (halt->has_rank && halt->rank == first->rank && first->rank != first->witness)
         text_copy(cause, sizeof(cause), halt->cause);
@@ -198,7 +201,7 @@ void engine_choose_loss(struct lockstep_session *session, struct down_halt *halt
 // The rank for which this one ends, by the coordinator's word.
 static void loss_of_halt(const struct lockstep_session *session, struct farewell *farewell)
 {
-    const struct down_halt *halt = &session->order->halt;
+    const struct down_halt *halt = &session->engine.order->halt;
     farewell->kind = halt->kind == HALT_LEFT ? FAREWELL_LEFT : FAREWELL_LOST;
     farewell->rank = halt->rank;
     farewell->step = halt->step;
@@ -209,21 +212,22 @@ static void loss_of_halt(const struct lockstep_session *session, struct farewell
 
 void engine_goodbye(struct lockstep_session *session)
 {
-    const struct down_halt *halt = &session->order->halt;
-    const struct farewell *lost = losses_first(&session->losses, session->rank);
+    const struct down_halt *halt = &session->engine.order->halt;
+    const struct farewell *lost = losses_first(&session->end.losses, session->world.rank);
     struct farewell farewell = {
-        .kind = FAREWELL_CLOSED, .rank = session->rank, .witness = session->rank};
-    if (session->generation.number == 0)
+        .kind = FAREWELL_CLOSED, .rank = session->world.rank, .witness = session->world.rank};
+    if (session->world.generation.number == 0)
         return;
     if (lost)
         farewell = *lost;
-    else if (session->over && session->left_seen.kind == FAREWELL_LEFT)
-        farewell = session->left_seen;
-    else if (session->over && session->over_status == LOCKSTEP_E_PEER_LOST && halt->has_rank)
+    else if (session->end.over && session->end.left_seen.kind == FAREWELL_LEFT)
+        farewell = session->end.left_seen;
+    else if (session->end.over && session->end.over_status == LOCKSTEP_E_PEER_LOST &&
+             halt->has_rank)
         loss_of_halt(session, &farewell);
-    else if (session->over)
+    else if (session->end.over)
         snprintf(farewell.text, sizeof(farewell.text), "%s: %.400s",
-                 lockstep_status_name(session->over_status), session->over_text);
+                 lockstep_status_name(session->end.over_status), session->end.over_text);
     else
         session_read_note(session, farewell.text, sizeof(farewell.text));
     transport_goodbye(session->transport, &farewell);

@@ -32,8 +32,8 @@ void engine_send(struct lockstep_session *session, struct up_message *message)
 {
     int result;
     char text[LOCKSTEP_TEXT_BYTES + 128];
-    message->generation = session->generation;
-    atomic_fetch_add_explicit(&session->control_messages, 1, memory_order_relaxed);
+    message->generation = session->world.generation;
+    atomic_fetch_add_explicit(&session->tallies.control_messages, 1, memory_order_relaxed);
     result = control_send(session->control, message);
     if (result == 0)
         return;
@@ -41,7 +41,8 @@ void engine_send(struct lockstep_session *session, struct up_message *message)
         return;
     if (result == -1) {
         snprintf(text, sizeof(text), "the coordinator is gone and is needed here: %s",
-                 session->control_text[0] != '\0' ? session->control_text : "the stream ended");
+                 session->end.control_text[0] != '\0' ? session->end.control_text
+                                                      : "the stream ended");
         engine_fail(session, LOCKSTEP_E_UNREACHABLE, text);
         return;
     }
@@ -53,9 +54,9 @@ void engine_send(struct lockstep_session *session, struct up_message *message)
 
 const char *engine_peer_host(const struct lockstep_session *session, uint32_t rank)
 {
-    for (uint32_t i = 0; i < session->peer_count; i++) {
-        if (session->peers[i].rank == rank)
-            return session->peers[i].host;
+    for (uint32_t i = 0; i < session->world.peer_count; i++) {
+        if (session->world.peers[i].rank == rank)
+            return session->world.peers[i].host;
     }
     return "unknown";
 }
@@ -101,33 +102,34 @@ static void engine_generation(struct lockstep_session *session, const struct dow
                                     .locality = start->locality,
                                     .core_ranks = start->core_ranks,
                                     .peer_count = start->peer_count,
-                                    .peers = session->peers,
+                                    .peers = session->world.peers,
                                     .form_timeout_ms = session->config.open_timeout_ms};
     struct order_options options = engine_order_options(&session->config);
     const struct order_sink sink = {engine_action, session};
-    if (session->generation.number != 0)
+    if (session->world.generation.number != 0)
         return;
-    memcpy(session->peers, start->peers, sizeof(session->peers));
+    memcpy(session->world.peers, start->peers, sizeof(session->world.peers));
     memcpy(world.secret, start->secret, sizeof(world.secret));
-    session->peer_count = start->peer_count;
-    session->rank = start->rank;
-    session->world_size = start->world_size;
-    session->chunk_bytes = start->chunk_bytes;
-    session->hosts = start->locality.hosts;
+    session->world.peer_count = start->peer_count;
+    session->world.rank = start->rank;
+    session->world.size = start->world_size;
+    session->world.chunk_bytes = start->chunk_bytes;
+    session->world.hosts = start->locality.hosts;
     memcpy(world.devices, start->gpus, sizeof(world.devices));
     world.devices_meet = start->gpus_meet;
     for (uint32_t rank = 0; rank < start->world_size; rank++)
-        session->device_count += (uint32_t)(start->gpus[rank / 64] >> rank % 64 & 1);
-    options.strict = session->device && device_flow_is_strict(&world);
+        session->world.devices += (uint32_t)(start->gpus[rank / 64] >> rank % 64 & 1);
+    options.strict = session->devices.first && device_flow_is_strict(&world);
     watch_formed(session->watch, &start->locality);
-    session->generation = message->generation;
-    order_init(session->order, message->generation, start->rank, start->world_size, &options, sink);
+    session->world.generation = message->generation;
+    order_init(session->engine.order, message->generation, start->rank, start->world_size, &options,
+               sink);
     engine_form(session, &world);
 }
 
 static void engine_tuning(struct lockstep_session *session, const struct tuning *tuning)
 {
-    if (!session->linked || session->formed)
+    if (!session->engine.linked || session->world.formed)
         engine_fail(session, LOCKSTEP_E_MISMATCH,
                     "the coordinator sent a tuning that nobody has asked for");
     else if (!tune_possible(session, tuning))
@@ -142,7 +144,7 @@ static void engine_send_manifest(struct lockstep_session *session,
 {
     struct up_message message = {.kind = UP_MANIFEST_PART};
     struct up_manifest_part *part = &message.u.manifest_part;
-    if (!session->starting) { // Modules belong to the trainer then.
+    if (!session->engine.starting) { // Modules belong to the trainer then.
         engine_fail(session, LOCKSTEP_E_MISMATCH,
                     "the coordinator asked for a manifest outside lockstep_start");
         return;
@@ -156,9 +158,9 @@ static void engine_send_manifest(struct lockstep_session *session,
 
 static void engine_verified(struct lockstep_session *session)
 {
-    if (!session->starting)
+    if (!session->engine.starting)
         return;
-    session->starting = false;
+    session->engine.starting = false;
     tune_started(session);
     mutex_lock(&session->mutex);
     session->verified = true;
@@ -170,22 +172,23 @@ static void engine_layout_part(struct lockstep_session *session, const struct la
 {
     // Outside a step modules belong to the trainer. Layouts change when a step has settled, and
     // only of a learning step is nothing in flight then.
-    const bool expected = session->order->open && session->order->learning;
+    const bool expected = session->engine.order->open && session->engine.order->learning;
     struct lockstep_module *module =
         expected && part->module < session->module_count ? session->modules[part->module] : NULL;
     char text[LOCKSTEP_TEXT_BYTES] = "its parts do not fit";
-    if (!module || part->total > module->word_capacity || part->first + part->count > part->total ||
-        (part->first != 0 && part->first != module->next_words)) {
+    if (!module || part->total > module->sets.word_capacity ||
+        part->first + part->count > part->total ||
+        (part->first != 0 && part->first != module->sets.next_words)) {
         engine_fail(session, LOCKSTEP_E_MISMATCH, "the coordinator sent an impossible layout");
         return;
     }
-    memcpy(module->words + part->first, part->words, part->count * sizeof(part->words[0]));
-    module->next_words = part->first + part->count;
-    if (module->next_words < part->total)
+    memcpy(module->sets.words + part->first, part->words, part->count * sizeof(part->words[0]));
+    module->sets.next_words = part->first + part->count;
+    if (module->sets.next_words < part->total)
         return;
-    if (buckets_decode(module->words, part->total, module->shapes, module->parameter_count,
-                       &module->next, text, sizeof(text)) == BUCKET_OK)
-        module->next_agreed = true;
+    if (buckets_decode(module->sets.words, part->total, module->shapes, module->parameter_count,
+                       &module->sets.next, text, sizeof(text)) == BUCKET_OK)
+        module->sets.next_agreed = true;
     else
         engine_fail(session, LOCKSTEP_E_MISMATCH, text);
 }
@@ -194,26 +197,26 @@ static void engine_layout_part(struct lockstep_session *session, const struct la
 // is the one that fails.
 static void engine_hold_left(struct lockstep_session *session, const struct down_halt *halt)
 {
-    session->left_held = true;
-    session->lost_here = *halt;
-    session->verdict_deadline_ms = clock_now_ms() + LOCKSTEP_HALT_GRACE_MS;
+    session->end.left_held = true;
+    session->end.lost_here = *halt;
+    session->end.verdict_deadline_ms = clock_now_ms() + LOCKSTEP_HALT_GRACE_MS;
 }
 
 static void engine_halt(struct lockstep_session *session, const struct down_halt *halt)
 {
-    if (session->generation.number == 0)
+    if (session->world.generation.number == 0)
         engine_fail(session, error_status_of_halt(halt->kind), halt->text);
-    else if (halt->kind == HALT_LEFT && session->plain_in_flight > 0)
+    else if (halt->kind == HALT_LEFT && session->engine.plain_in_flight > 0)
         engine_hold_left(session, halt);
     else
-        order_halted(session->order, halt);
+        order_halted(session->engine.order, halt);
 }
 
 static void engine_grant(struct lockstep_session *session, const struct down_grant *grant)
 {
     trace_event(&session->trace, TRACE_GRANT, grant->step, grant->slot.module, grant->slot.call,
                 grant->slot.bucket, 0);
-    order_granted(session->order, grant);
+    order_granted(session->engine.order, grant);
     progress_order(session);
 }
 
@@ -228,17 +231,17 @@ static void engine_plan(struct lockstep_session *session, const struct down_plan
     }
     if (part->last)
         trace_event(&session->trace, TRACE_PLAN, part->step, TRACE_NO_MODULE, 0, 0, part->number);
-    order_plan_received(session->order, part);
+    order_plan_received(session->engine.order, part);
     progress_order(session);
 }
 
 void engine_message(struct lockstep_session *session, const struct down_message *message)
 {
     if (message->kind != DOWN_WELCOME && message->kind != DOWN_REFUSED)
-        atomic_fetch_add_explicit(&session->control_messages, 1, memory_order_relaxed);
-    if (session->generation.number != 0 &&
-        (message->generation.number != session->generation.number ||
-         message->generation.incarnation != session->generation.incarnation))
+        atomic_fetch_add_explicit(&session->tallies.control_messages, 1, memory_order_relaxed);
+    if (session->world.generation.number != 0 &&
+        (message->generation.number != session->world.generation.number ||
+         message->generation.incarnation != session->world.generation.incarnation))
         return;
     switch (message->kind) {
     case DOWN_WELCOME:
@@ -276,7 +279,7 @@ void engine_message(struct lockstep_session *session, const struct down_message 
         if (message->u.query.form)
             engine_say_form(session, &message->u.query.keys[0]);
         else
-            order_queried(session->order, &message->u.query);
+            order_queried(session->engine.order, &message->u.query);
         break;
     case DOWN_INSPECT: // The watch has it.
     case DOWN_NONE:
@@ -288,25 +291,25 @@ void engine_message(struct lockstep_session *session, const struct down_message 
 void engine_control_ended(struct lockstep_session *session, const char *why)
 {
     char text[LOCKSTEP_TEXT_BYTES + 128];
-    session->control_gone = true;
-    text_copy(session->control_text, sizeof(session->control_text), why);
+    session->end.control_gone = true;
+    text_copy(session->end.control_text, sizeof(session->end.control_text), why);
     engine_wait_alone(session);
     engine_decide_alone(session);
-    if (!session->formed || session->starting) {
+    if (!session->world.formed || session->engine.starting) {
         engine_fail(session, LOCKSTEP_E_UNREACHABLE, why);
         return;
     }
-    atomic_store_explicit(&session->alone_ms, clock_now_ms(), memory_order_relaxed);
-    atomic_store_explicit(&session->alone, true, memory_order_release);
+    atomic_store_explicit(&session->gate.alone_ms, clock_now_ms(), memory_order_relaxed);
+    atomic_store_explicit(&session->gate.alone, true, memory_order_release);
     log_event(&session->log, LOG_LEVEL_WARN, "coordinator_lost",
               "text=%s hint=training goes on, and stalls are not diagnosed any more; new modules "
               "and phases cannot be learned",
               why);
-    if (session->order->open && session->order->learning) {
+    if (session->engine.order->open && session->engine.order->learning) {
         snprintf(text, sizeof(text),
                  "step %" PRIu64 ": the coordinator was lost while the order of "
                  "phase '%s' was being learned: %s",
-                 session->order->step, session->engine_phase, why);
+                 session->engine.order->step, session->engine.phase, why);
         engine_fail(session, LOCKSTEP_E_UNREACHABLE, text);
     }
 }

@@ -10,7 +10,7 @@
 
 void progress_order(struct lockstep_session *session)
 {
-    const struct order *order = session->order;
+    const struct order *order = session->engine.order;
     struct place place = {.position = 0};
     if (order->open) {
         const bool slot = order->front < order->slot_count;

@@ -37,36 +37,37 @@ bool tune_runs(const struct lockstep_session *session, uint32_t algorithm)
 {
     const struct tuning_world world = world_of_tuning(session);
     if (algorithm == ALGORITHM_SHARED)
-        return world.world_size == 1 || tuning_one_host(&session->tuning, &world);
+        return world.world_size == 1 || tuning_one_host(&session->world.tuning, &world);
     if (algorithm == ALGORITHM_TWO_LEVEL)
-        return world.world_size == 1 || tuning_two_levels(&session->tuning, &world);
+        return world.world_size == 1 || tuning_two_levels(&session->world.tuning, &world);
     return true;
 }
 
 void tune_agreed(struct lockstep_session *session, const struct tuning *tuning)
 {
     transport_tuned(session->transport, tuning->bytes_per_s);
-    session->tuning = *tuning;
-    progress_formed(&session->tracker, &session->generation, session->rank, session->world_size);
+    session->world.tuning = *tuning;
+    progress_formed(&session->tracker, &session->world.generation, session->world.rank,
+                    session->world.size);
     mutex_lock(&session->mutex);
-    session->formed = true;
+    session->world.formed = true;
     drive_changed_locked(session);
     mutex_unlock(&session->mutex);
     log_event(&session->log, LOG_LEVEL_INFO, "world_formed",
               "generation=%" PRIu64 " rank=%" PRIu32 " world_size=%" PRIu32 " latency_ns=%" PRIu64
               " bytes_per_s=%" PRIu64 " shares=%d doubling_bytes=%" PRIu64 " halving_bytes=%" PRIu64
               " algorithm=%s placed_by=%s",
-              session->generation.number, session->rank, session->world_size, tuning->latency_ns,
-              tuning->bytes_per_s, tuning->shares, tuning->doubling_bytes, tuning->halving_bytes,
-              tuning_name(tuning->wish), session->config.world.placed_by);
+              session->world.generation.number, session->world.rank, session->world.size,
+              tuning->latency_ns, tuning->bytes_per_s, tuning->shares, tuning->doubling_bytes,
+              tuning->halving_bytes, tuning_name(tuning->wish), session->config.world.placed_by);
 }
 
 // What was loaded counts from the first lockstep_start on: it has compared the files.
 void tune_started(struct lockstep_session *session)
 {
-    if (!session->has_loaded_tuning)
+    if (!session->training.has_loaded_tuning)
         return;
-    session->tuning.doubling_bytes = session->loaded_doubling_bytes;
-    session->tuning.halving_bytes = session->loaded_halving_bytes;
+    session->world.tuning.doubling_bytes = session->training.loaded_doubling_bytes;
+    session->world.tuning.halving_bytes = session->training.loaded_halving_bytes;
     work_forget_form(session);
 }

@@ -48,15 +48,15 @@ static void wait_answer(struct lockstep_session *session, const struct contribut
 static void wait_limit(struct lockstep_session *session)
 {
     const uint32_t timeout_ms = session->config.halt_timeout_ms;
-    if (session->waits == 0)
-        session->halt_deadline_ms = 0;
-    else if (session->control_gone && timeout_ms > 0 && session->halt_deadline_ms == 0)
-        session->halt_deadline_ms = clock_now_ms() + timeout_ms;
+    if (session->engine.waits == 0)
+        session->end.halt_deadline_ms = 0;
+    else if (session->end.control_gone && timeout_ms > 0 && session->end.halt_deadline_ms == 0)
+        session->end.halt_deadline_ms = clock_now_ms() + timeout_ms;
 }
 
 void engine_wait_released(struct lockstep_session *session, const struct order_action *action)
 {
-    session->waits--;
+    session->engine.waits--;
     wait_limit(session);
     wait_answer(session, wait_contribution(session, action->call.module, action->call.call),
                 action->release);
@@ -66,9 +66,9 @@ void engine_wait_released(struct lockstep_session *session, const struct order_a
 
 static void wait_begin(struct lockstep_session *session, const struct contribution *contribution)
 {
-    session->waits++;
+    session->engine.waits++;
     wait_limit(session);
-    order_wait_begun(session->order, wait_call(contribution));
+    order_wait_begun(session->engine.order, wait_call(contribution));
 }
 
 // Other threads may still be on their way with the last buckets of a call that has ended: to the
@@ -85,9 +85,10 @@ void engine_wait(struct lockstep_session *session, const struct command *command
     } else if (command->kind == COMMAND_WAIT_BEGIN) {
         wait_begin(session, contribution);
     } else if (command->kind == COMMAND_WAIT_END) {
-        order_wait_ended(session->order, wait_call(contribution));
+        order_wait_ended(session->engine.order, wait_call(contribution));
     } else {
-        wait_answer(session, contribution, order_wait_ask(session->order, wait_call(contribution)));
+        wait_answer(session, contribution,
+                    order_wait_ask(session->engine.order, wait_call(contribution)));
     }
 }
 
@@ -107,20 +108,20 @@ void engine_wait_announced(struct lockstep_session *session, uint32_t module, ui
 
 void engine_wait_alone(struct lockstep_session *session)
 {
-    order_coordinator_lost(session->order);
+    order_coordinator_lost(session->engine.order);
     wait_limit(session);
 }
 
 bool engine_wait_overdue(struct lockstep_session *session, char *bytes, size_t size)
 {
-    if (session->halt_deadline_ms == 0 || clock_now_ms() < session->halt_deadline_ms)
+    if (session->end.halt_deadline_ms == 0 || clock_now_ms() < session->end.halt_deadline_ms)
         return false;
-    session->halt_deadline_ms = 0;
+    session->end.halt_deadline_ms = 0;
     snprintf(
         bytes, size,
         "step %" PRIu64 ": lockstep_call_wait has not ended within %" PRIu32
         " ms (halt_timeout_ms) without the coordinator, which would say whether ranks wait for "
         "each other: %s",
-        session->order->step, session->config.halt_timeout_ms, session->control_text);
+        session->engine.order->step, session->config.halt_timeout_ms, session->end.control_text);
     return true;
 }

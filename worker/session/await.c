@@ -44,45 +44,45 @@ struct standing await_other(enum await_kind kind, enum api_function function, ui
 void await_begin_locked(struct lockstep_session *session, const struct standing *standing)
 {
     mutex_assert_held(&session->mutex);
-    if (session->blocked_threads++ > 0)
-        session->several_block = true;
-    session->standing = standing;
-    session->standing_number++;
+    if (session->awaiting.blocked++ > 0)
+        session->awaiting.several = true;
+    session->awaiting.standing = standing;
+    session->awaiting.number++;
 }
 
 void await_end_locked(struct lockstep_session *session)
 {
     mutex_assert_held(&session->mutex);
-    session->blocked_threads--;
-    session->standing = NULL;
+    session->awaiting.blocked--;
+    session->awaiting.standing = NULL;
 }
 
 void await_begun_locked(struct lockstep_session *session)
 {
     mutex_assert_held(&session->mutex);
-    if (session->blocked_threads > 0)
-        session->several_block = true;
+    if (session->awaiting.blocked > 0)
+        session->awaiting.several = true;
 }
 
 // ---- What this rank has not done ---------------------------------------------------------------
 
 static bool await_step_ended(const struct lockstep_session *session, uint64_t step)
 {
-    if (session->step != step || session->window_open)
-        return session->step > step;
-    return session->ending || !session->step_open;
+    if (session->step.number != step || session->step.window_open)
+        return session->step.number > step;
+    return session->step.ending || !session->step.is_open;
 }
 
 // Uses of a name that the library keeps for buffers are counted by their work.
 static uint64_t await_uses(const struct lockstep_session *session, uint64_t space)
 {
-    for (uint32_t g = 0; g < session->group_count; g++) {
-        const struct lockstep_work *work = session->groups[g].work;
+    for (uint32_t g = 0; g < session->buffers.group_count; g++) {
+        const struct lockstep_work *work = session->buffers.groups[g].work;
         if (hash64(work->name, strlen(work->name)) == space)
             return work->uses;
     }
     for (uint32_t i = 0; i < SESSION_MAX_NAMES; i++) {
-        const struct name_use *use = &session->names[(space + i) % SESSION_MAX_NAMES];
+        const struct name_use *use = &session->works.names[(space + i) % SESSION_MAX_NAMES];
         if (use->hash == space)
             return use->uses;
         if (use->hash == 0)
@@ -97,15 +97,15 @@ static bool await_call_lacks(const struct lockstep_session *session, const struc
 {
     const uint32_t index = (uint32_t)key->space;
     struct thread_note notes[2];
-    if (session->config.trainer_threads > 1 || callers_list(&session->callers, notes, 2) > 1 ||
+    if (session->config.trainer_threads > 1 || callers_list(&session->gate.callers, notes, 2) > 1 ||
         index >= session->module_count || await_step_ended(session, key->number) ||
-        session->accumulating)
+        session->step.accumulating)
         return false;
-    if (session->step < key->number)
+    if (session->step.number < key->number)
         return true;
     const struct lockstep_module *module = session->modules[index];
-    return module->separate_calls ? module->calls_made <= key->space >> 32
-                                  : module->calls_made < module->calls_per_step;
+    return module->separate_calls ? module->made.count <= key->space >> 32
+                                  : module->made.count < module->calls_per_step;
 }
 
 static bool await_lacks(const struct lockstep_session *session, const struct await_key *key)
@@ -114,7 +114,7 @@ static bool await_lacks(const struct lockstep_session *session, const struct awa
     case AWAIT_STEP:
         return !await_step_ended(session, key->number);
     case AWAIT_OPENING:
-        return session->openings < key->number;
+        return session->step.openings < key->number;
     case AWAIT_START:
         return session->starts < key->number;
     case AWAIT_COLLECTIVE:
@@ -143,12 +143,12 @@ static void await_fill_work(const struct lockstep_work *work, struct await *awai
 static void await_fill_locked(const struct lockstep_session *session,
                               const struct down_query *query, struct await *await)
 {
-    const struct standing *standing = session->standing;
+    const struct standing *standing = session->awaiting.standing;
     await->key = standing->key;
     await->function = standing->function;
     await->module = standing->module;
-    await->step = session->step;
-    await->open = session->step > 0 && !await_step_ended(session, session->step);
+    await->step = session->step.number;
+    await->open = session->step.number > 0 && !await_step_ended(session, session->step.number);
     if (standing->work)
         await_fill_work(standing->work, await);
     for (uint32_t i = 0; i < query->key_count; i++) {
@@ -162,9 +162,9 @@ void await_read(struct lockstep_session *session, const struct down_query *query
 {
     memset(await, 0, sizeof(*await));
     mutex_lock(&session->mutex);
-    const bool stands = session->standing && *seen == session->standing_number &&
-                        !session->several_block && session->failure == 0;
-    *seen = session->standing_number;
+    const bool stands = session->awaiting.standing && *seen == session->awaiting.number &&
+                        !session->awaiting.several && session->gate.failure == 0;
+    *seen = session->awaiting.number;
     if (stands)
         await_fill_locked(session, query, await);
     mutex_unlock(&session->mutex);

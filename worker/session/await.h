@@ -26,6 +26,15 @@ struct standing {
     const struct lockstep_work *work; // AWAIT_COLLECTIVE
 };
 
+// What the trainer is blocked in now. guarded by the session's mutex
+struct awaiting {
+    const struct standing *standing; // NULL: there is nothing to be told.
+    uint64_t number; // Counts the trainer's waits.
+    uint32_t blocked; // Threads inside calls that block.
+    bool
+        several; // True once two threads were blocked, or one was while another began a collective.
+};
+
 // This thread enters a function: the collectives that follow on it are called for that function.
 // module: LOCKSTEP_MAX_MODULES, or that of the function. Trainer threads.
 void await_enter(enum api_function function, uint32_t module);

@@ -18,7 +18,7 @@ struct counter *counter_find_locked(struct lockstep_session *session, uint64_t h
 {
     mutex_assert_held(&session->mutex);
     for (uint32_t i = 0; i < LOCKSTEP_MAX_COUNTERS; i++) {
-        struct counter *counter = &session->counters[i];
+        struct counter *counter = &session->counters.table[i];
         if (counter->hash == hash)
             return counter;
         if (counter->hash == 0) {
@@ -43,7 +43,7 @@ void counter_contribute(struct lockstep_session *session, struct commit_wave *wa
     mutex_assert_held(&session->mutex);
     wave->counter_count = 0;
     for (uint32_t i = 0; i < LOCKSTEP_MAX_COUNTERS; i++) {
-        struct counter *counter = &session->counters[i];
+        struct counter *counter = &session->counters.table[i];
         if (counter->hash == 0 || counter->pending == 0)
             continue;
         wave->counters[wave->counter_count++] =
@@ -64,11 +64,11 @@ static int64_t counter_sum(int64_t total, int64_t delta)
 void counter_apply(struct lockstep_session *session, const struct commit_wave *result)
 {
     mutex_assert_held(&session->mutex);
-    session->counter_overflow |= result->counter_overflow != 0;
+    session->counters.overflow |= result->counter_overflow != 0;
     for (uint32_t i = 0; i < result->counter_count; i++) {
         struct counter *counter = counter_find_locked(session, result->counters[i].name, true);
         if (!counter)
-            session->counter_overflow = true;
+            session->counters.overflow = true;
         else
             counter->total = counter_sum(counter->total, result->counters[i].delta);
     }

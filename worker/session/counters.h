@@ -5,6 +5,8 @@
 #ifndef WORKER_SESSION_COUNTERS_H
 #define WORKER_SESSION_COUNTERS_H
 
+#include "protos/limits.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -15,6 +17,12 @@ struct counter {
     uint64_t hash; // 0: free.
     int64_t total; // As of the last settled step.
     int64_t pending; // Added here since step_end.
+};
+
+// guarded by the session's mutex
+struct counters {
+    struct counter table[LOCKSTEP_MAX_COUNTERS];
+    bool overflow;
 };
 
 // The counter with this hash of its name. NULL: there is none, and `create` is false or the table

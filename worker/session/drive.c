@@ -142,7 +142,7 @@ static bool drive_pass_locked(struct lockstep_session *session)
     mutex_assert_held(&session->mutex);
     list_for_each (node, &drive->waiters) {
         struct drive_waiter *waiter = list_entry(node, struct drive_waiter, waiters);
-        if (session->failure != 0 || wish_is_true(waiter->wish))
+        if (session->gate.failure != 0 || wish_is_true(waiter->wish))
             continue;
         transport_disown(session->transport);
         drive->holder = DRIVE_TRAINER;
@@ -166,7 +166,7 @@ void drive_changed_locked(struct lockstep_session *session)
     mutex_assert_held(&session->mutex);
     list_for_each (node, &session->drive.waiters) {
         struct drive_waiter *waiter = list_entry(node, struct drive_waiter, waiters);
-        if (session->failure != 0 || wish_is_true(waiter->wish))
+        if (session->gate.failure != 0 || wish_is_true(waiter->wish))
             cond_signal(&waiter->cond);
     }
 }
@@ -206,7 +206,7 @@ static void driver_end_locked(struct driver *driver)
     driver->drives = false;
     if (drive_pass_locked(session))
         return;
-    if (ring_buffer_count(&session->inbox) > 0 || session->drive.work->busy(session))
+    if (ring_buffer_count(&session->drive.inbox) > 0 || session->drive.work->busy(session))
         rings = drive_call_engine_locked(&session->drive);
     drive_release_locked(session);
     if (!rings)
@@ -222,7 +222,7 @@ static void driver_command_locked(struct driver *driver, const struct command *c
     struct lockstep_session *session = driver->session;
     if (session->drive.holder == DRIVE_NOBODY)
         driver_begin_locked(driver);
-    const bool has_commands = ring_buffer_count(&session->inbox) > 0;
+    const bool has_commands = ring_buffer_count(&session->drive.inbox) > 0;
     bool exchanged = false;
     mutex_unlock(&session->mutex);
     if (!driver->drives)
@@ -259,7 +259,7 @@ static int driver_patience(const struct driver *driver, bool *in_time)
 static bool driver_round_locked(struct driver *driver)
 {
     struct lockstep_session *session = driver->session;
-    const bool has_commands = ring_buffer_count(&session->inbox) > 0;
+    const bool has_commands = ring_buffer_count(&session->drive.inbox) > 0;
     bool in_time = true;
     mutex_unlock(&session->mutex);
     // What was carried out may be what is waited for: then nobody would end a sleep.
@@ -298,11 +298,11 @@ void drive_until_locked(struct lockstep_session *session, const struct command *
 {
     struct driver driver = {.session = session, .wish = wish};
     bool in_time = true;
-    if (command && session->failure == 0)
+    if (command && session->gate.failure == 0)
         driver_command_locked(&driver, command);
     progress_wait_locked(session->progress, 1);
     await_begin_locked(session, wish->standing);
-    while (!wish_is_true(wish) && session->failure == 0 && in_time) {
+    while (!wish_is_true(wish) && session->gate.failure == 0 && in_time) {
         if (driver.drives)
             in_time = driver_round_locked(&driver);
         else if (session->drive.holder == DRIVE_NOBODY)
@@ -364,7 +364,8 @@ static void drive_engine_dozes(struct lockstep_session *session)
     const int rest_ms = transport_rest(session->transport);
     uint64_t seen;
     mutex_lock(&session->mutex);
-    if (rest_ms == 0 || ring_buffer_count(&session->inbox) > 0 || !list_empty(&drive->waiters)) {
+    if (rest_ms == 0 || ring_buffer_count(&session->drive.inbox) > 0 ||
+        !list_empty(&drive->waiters)) {
         mutex_unlock(&session->mutex);
         return;
     }
@@ -412,11 +413,11 @@ int drive_start(struct lockstep_session *session, const struct drive_work *work)
 {
     const struct config *config = &session->config;
     session->drive.work = work;
-    if (thread_start(&session->engine, "lockstep-engine", drive_run, session) != 0)
+    if (thread_start(&session->drive.thread, "lockstep-engine", drive_run, session) != 0)
         return error_set(LOCKSTEP_E_SYSTEM, "cannot start a thread");
-    session->engine_runs = true;
+    session->drive.has_thread = true;
     if (!config->engine.pinned ||
-        pthread_setaffinity_np(session->engine.id, sizeof(config->engine.cpus),
+        pthread_setaffinity_np(session->drive.thread.id, sizeof(config->engine.cpus),
                                &config->engine.cpus) == 0)
         return 0;
     session_post(session, (struct command){.kind = COMMAND_STOP, .value = 0});
@@ -427,6 +428,6 @@ int drive_start(struct lockstep_session *session, const struct drive_work *work)
 
 void drive_join(struct lockstep_session *session)
 {
-    thread_join(&session->engine);
-    session->engine_runs = false;
+    thread_join(&session->drive.thread);
+    session->drive.has_thread = false;
 }

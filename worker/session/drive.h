@@ -11,6 +11,8 @@
 
 #include "base/cond.h"
 #include "base/list.h"
+#include "base/ring_buffer.h"
+#include "base/thread.h"
 
 struct command;
 struct lockstep_session;
@@ -61,9 +63,12 @@ struct drive_work {
 struct drive {
     // set at open, then constant
     const struct drive_work *work;
+    struct thread thread; // lockstep-engine
+    bool has_thread;
     int bell; // Wakes the engine thread where it rests; -1: none.
 
     // guarded by the session's mutex
+    struct ring_buffer inbox; // struct command
     enum drive_holder holder;
     enum drive_rest rest;
     bool left; // There is work for the engine thread, and nobody does it.

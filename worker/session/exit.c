@@ -27,19 +27,19 @@ static struct lockstep_session *exit_sessions; // guarded by exit_mutex
 void exit_watch(struct lockstep_session *session)
 {
     pthread_mutex_lock(&exit_mutex);
-    session->next_telling = exit_sessions;
+    session->telling.next = exit_sessions;
     exit_sessions = session;
-    atomic_store(&session->tells, true);
+    atomic_store(&session->telling.tells, true);
     pthread_mutex_unlock(&exit_mutex);
 }
 
 void exit_unwatch(struct lockstep_session *session)
 {
     pthread_mutex_lock(&exit_mutex);
-    atomic_store(&session->tells, false);
-    for (struct lockstep_session **at = &exit_sessions; *at; at = &(*at)->next_telling) {
+    atomic_store(&session->telling.tells, false);
+    for (struct lockstep_session **at = &exit_sessions; *at; at = &(*at)->telling.next) {
         if (*at == session) {
-            *at = session->next_telling;
+            *at = session->telling.next;
             break;
         }
     }
@@ -48,20 +48,20 @@ void exit_unwatch(struct lockstep_session *session)
 
 void exit_note(struct lockstep_session *session)
 {
-    if (atomic_load_explicit(&session->tells, memory_order_acquire))
+    if (atomic_load_explicit(&session->telling.tells, memory_order_acquire))
         watch_note(session->watch, false);
 }
 
 static bool exit_has_told(struct lockstep_session *session)
 {
-    return atomic_load(&session->alone) ||
+    return atomic_load(&session->gate.alone) ||
            (watch_has_told(session->watch) && control_is_idle(session->control));
 }
 
 static void exit_tell(struct lockstep_session *session, uint64_t deadline_ms)
 {
     const struct timespec moment = {.tv_nsec = 200000};
-    if (!atomic_load(&session->noted) || atomic_load(&session->alone))
+    if (!atomic_load(&session->note.noted) || atomic_load(&session->gate.alone))
         return;
     watch_note(session->watch, true);
     while (!exit_has_told(session) && clock_now_ms() < deadline_ms)
@@ -74,7 +74,7 @@ __attribute__((destructor)) static void exit_of_process(void)
     if (fork_in_child() || pthread_mutex_trylock(&exit_mutex) != 0)
         return;
     const uint64_t deadline_ms = clock_now_ms() + EXIT_MS;
-    for (struct lockstep_session *s = exit_sessions; s; s = s->next_telling)
+    for (struct lockstep_session *s = exit_sessions; s; s = s->telling.next)
         exit_tell(s, deadline_ms);
     pthread_mutex_unlock(&exit_mutex);
 }

@@ -34,8 +34,8 @@ int session_check_sink(void)
 
 int session_check_interrupted(const struct lockstep_session *session)
 {
-    if (!mutex_held(&session->mutex) && !mutex_held(&session->note_mutex) &&
-        !mutex_held(&session->places_mutex))
+    if (!mutex_held(&session->mutex) && !mutex_held(&session->note.mutex) &&
+        !mutex_held(&session->places.mutex))
         return 0;
     error_of(NULL);
     return error_set(LOCKSTEP_E_INVALID,
@@ -61,13 +61,13 @@ int session_check_handle(struct lockstep_session *session)
     if (status < 0)
         return status;
     error_of(session);
-    callers_note(&session->callers);
+    callers_note(&session->gate.callers);
     return 0;
 }
 
 const char *session_alone_text(const struct lockstep_session *session)
 {
-    return atomic_load_explicit(&session->alone, memory_order_relaxed)
+    return atomic_load_explicit(&session->gate.alone, memory_order_relaxed)
                ? "; the connection to the coordinator is lost, and with it the diagnosis of stalls"
                : "";
 }
@@ -75,21 +75,22 @@ const char *session_alone_text(const struct lockstep_session *session)
 void session_late_text(const struct lockstep_session *session, char text[SESSION_LATE_BYTES])
 {
     text[0] = '\0';
-    if (atomic_load_explicit(&session->alone, memory_order_acquire))
-        snprintf(text, SESSION_LATE_BYTES,
-                 "; the coordinator at %s is gone since %" PRIu64
-                 " s, so nothing can say which rank is late",
-                 session->config.coordinator,
-                 (clock_now_ms() - atomic_load_explicit(&session->alone_ms, memory_order_relaxed)) /
-                     1000);
+    if (atomic_load_explicit(&session->gate.alone, memory_order_acquire))
+        snprintf(
+            text, SESSION_LATE_BYTES,
+            "; the coordinator at %s is gone since %" PRIu64
+            " s, so nothing can say which rank is late",
+            session->config.coordinator,
+            (clock_now_ms() - atomic_load_explicit(&session->gate.alone_ms, memory_order_relaxed)) /
+                1000);
 }
 
 int session_failure_locked(struct lockstep_session *session)
 {
     mutex_assert_held(&session->mutex);
-    if (session->failure == 0)
+    if (session->gate.failure == 0)
         return 0;
-    return error_set(session->failure, "%s", session->failure_text);
+    return error_set(session->gate.failure, "%s", session->gate.failure_text);
 }
 
 // A call that comes after an abort fails, but not before the driver has let go of user memory: the
@@ -99,15 +100,15 @@ static int session_await_abort_locked(struct lockstep_session *session)
     static const bool never = false;
     const struct wish wish = {.flag = &never, .deadline_ms = clock_now_ms() + GATE_ABORT_MS};
     drive_until_locked(session, NULL, &wish);
-    return session->failure != 0 ? session_failure_locked(session)
-                                 : error_set(LOCKSTEP_E_CLOSED, "this session was aborted");
+    return session->gate.failure != 0 ? session_failure_locked(session)
+                                      : error_set(LOCKSTEP_E_CLOSED, "this session was aborted");
 }
 
 int session_check(struct lockstep_session *session)
 {
     int status = session_check_handle(session);
-    if (status < 0 || (!atomic_load_explicit(&session->failed, memory_order_acquire) &&
-                       !atomic_load_explicit(&session->aborting, memory_order_relaxed)))
+    if (status < 0 || (!atomic_load_explicit(&session->gate.failed, memory_order_acquire) &&
+                       !atomic_load_explicit(&session->gate.aborting, memory_order_relaxed)))
         return status;
     mutex_lock(&session->mutex);
     status = session_failure_locked(session);
@@ -121,10 +122,10 @@ void session_fail(struct lockstep_session *session, int status, const char *text
 {
     enum drive_alarm alarm;
     mutex_lock(&session->mutex);
-    if (session->failure == 0) {
-        session->failure = status;
-        text_copy(session->failure_text, sizeof(session->failure_text), text);
-        atomic_store_explicit(&session->failed, true, memory_order_release);
+    if (session->gate.failure == 0) {
+        session->gate.failure = status;
+        text_copy(session->gate.failure_text, sizeof(session->gate.failure_text), text);
+        atomic_store_explicit(&session->gate.failed, true, memory_order_release);
     }
     drive_changed_locked(session);
     alarm = drive_alarm_locked(session);
@@ -144,7 +145,7 @@ void session_post(struct lockstep_session *session, struct command command)
     enum drive_alarm alarm = ALARM_NOBODY;
     bool posted;
     mutex_lock(&session->mutex);
-    posted = ring_buffer_push(&session->inbox, &command);
+    posted = ring_buffer_push(&session->drive.inbox, &command);
     if (posted)
         alarm = drive_alarm_locked(session);
     mutex_unlock(&session->mutex);
@@ -169,7 +170,7 @@ int session_abort(struct lockstep_session *session, int status, const char *reas
         return error_set(LOCKSTEP_E_SYSTEM, "no memory");
     session_post(session, (struct command){
                               .kind = COMMAND_ABORT, .value = (uint64_t)-status, .pointer = copy});
-    atomic_store_explicit(&session->aborting, true, memory_order_release);
+    atomic_store_explicit(&session->gate.aborting, true, memory_order_release);
     return 0;
 }
 

@@ -8,8 +8,24 @@
 #include "base/log.h"
 #include "protos/limits.h"
 #include "worker/session/command.h"
+#include "worker/support/callers.h"
+
+#include <stdatomic.h>
 
 struct lockstep_session;
+
+struct gate {
+    // atomic
+    atomic_bool failed; // failure != 0
+    atomic_bool aborting; // True if this rank gives up: failure is about to be set.
+    atomic_bool alone; // True if the coordinator is gone, and the session goes on without it.
+    _Atomic(uint64_t) alone_ms; // clock_now_ms when it became so.
+    struct callers callers;
+
+    // guarded by the session's mutex
+    int failure; // 0, or the status that every call returns.
+    char failure_text[LOCKSTEP_REPORT_BYTES];
+};
 
 // First line of every public function: 0 when the handle is a live session of this process that has
 // not failed; else the status, with the error text set. Any thread.

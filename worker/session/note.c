@@ -30,12 +30,12 @@ static void session_append_clean(struct text *text, const char *from)
 void session_note(struct lockstep_session *session, int status, const char *text)
 {
     struct text note;
-    mutex_lock(&session->note_mutex);
-    text_init(&note, session->note, sizeof(session->note));
+    mutex_lock(&session->note.mutex);
+    text_init(&note, session->note.text, sizeof(session->note.text));
     text_append(&note, "%s: ", lockstep_status_name(status));
     session_append_clean(&note, text);
-    mutex_unlock(&session->note_mutex);
-    atomic_store_explicit(&session->noted, true, memory_order_relaxed);
+    mutex_unlock(&session->note.mutex);
+    atomic_store_explicit(&session->note.noted, true, memory_order_relaxed);
     // A trainer may ask again and again whether something is over.
     if (status != LOCKSTEP_E_TIMEOUT)
         exit_note(session);
@@ -44,9 +44,9 @@ void session_note(struct lockstep_session *session, int status, const char *text
 void session_read_note(struct lockstep_session *session, char *text, size_t bytes)
 {
     text[0] = '\0';
-    if (!atomic_load_explicit(&session->noted, memory_order_relaxed))
+    if (!atomic_load_explicit(&session->note.noted, memory_order_relaxed))
         return;
-    mutex_lock(&session->note_mutex);
-    text_copy(text, bytes, session->note);
-    mutex_unlock(&session->note_mutex);
+    mutex_lock(&session->note.mutex);
+    text_copy(text, bytes, session->note.text);
+    mutex_unlock(&session->note.mutex);
 }

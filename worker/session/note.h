@@ -5,9 +5,19 @@
 #ifndef WORKER_SESSION_NOTE_H
 #define WORKER_SESSION_NOTE_H
 
+#include "base/mutex.h"
+#include "protos/limits.h"
+
+#include <stdatomic.h>
 #include <stddef.h>
 
 struct lockstep_session;
+
+struct note {
+    struct mutex mutex; // A leaf.
+    char text[LOCKSTEP_FAREWELL_TEXT_BYTES]; // The last failure of a call, with its status.
+    atomic_bool noted; // True if there is a note, and it is not over (progress_leave).
+};
 
 // A call has failed, which the session may survive: what it said is the reason when the session is
 // closed next. Any thread.

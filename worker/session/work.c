@@ -42,7 +42,7 @@ static struct name_use *work_name_locked(struct lockstep_session *session, uint6
 {
     mutex_assert_held(&session->mutex);
     for (uint32_t i = 0; i < SESSION_MAX_NAMES; i++) {
-        struct name_use *use = &session->names[(hash + i) % SESSION_MAX_NAMES];
+        struct name_use *use = &session->works.names[(hash + i) % SESSION_MAX_NAMES];
         if (use->hash == 0)
             use->hash = hash;
         if (use->hash == hash)
@@ -53,18 +53,18 @@ static struct name_use *work_name_locked(struct lockstep_session *session, uint6
 
 static struct lockstep_work *work_take_free_locked(struct lockstep_session *session)
 {
-    struct lockstep_work *work = session->free_work;
+    struct lockstep_work *work = session->works.first_free;
     mutex_assert_held(&session->mutex);
     if (work) {
-        session->free_work = work->next_free;
-        session->works_taken++;
+        session->works.first_free = work->next_free;
+        session->works.taken++;
     }
     return work;
 }
 
 static bool work_is_repeated(const struct lockstep_work *work)
 {
-    return work >= work->session->work + LOCKSTEP_MAX_PLAIN;
+    return work >= work->session->works.all + LOCKSTEP_MAX_PLAIN;
 }
 
 // ---- Borrowed memory ---------------------------------------------------------------------------
@@ -75,9 +75,9 @@ static void lent_add_locked(struct lockstep_work *work, const struct lent_range 
 {
     struct lockstep_session *session = work->session;
     mutex_assert_held(&session->mutex);
-    session->lent[session->lent_count] = *range;
-    session->lent_to[session->lent_count++] = work;
-    work->lent = session->lent_count;
+    session->works.lent[session->works.lent_count] = *range;
+    session->works.lent_to[session->works.lent_count++] = work;
+    work->lent = session->works.lent_count;
 }
 
 static void lent_remove_locked(struct lockstep_work *work)
@@ -86,10 +86,10 @@ static void lent_remove_locked(struct lockstep_work *work)
     mutex_assert_held(&session->mutex);
     if (work->lent == 0)
         return;
-    session->lent_count--;
-    session->lent[work->lent - 1] = session->lent[session->lent_count];
-    session->lent_to[work->lent - 1] = session->lent_to[session->lent_count];
-    session->lent_to[work->lent - 1]->lent = work->lent;
+    session->works.lent_count--;
+    session->works.lent[work->lent - 1] = session->works.lent[session->works.lent_count];
+    session->works.lent_to[work->lent - 1] = session->works.lent_to[session->works.lent_count];
+    session->works.lent_to[work->lent - 1]->lent = work->lent;
     work->lent = 0;
 }
 
@@ -98,9 +98,9 @@ static int lent_check_locked(const struct lockstep_session *session, const struc
                              const struct lent_range *range)
 {
     mutex_assert_held(&session->mutex);
-    for (uint32_t i = 0; i < session->lent_count; i++) {
-        const struct lent_range *lent = &session->lent[i];
-        const struct lockstep_work *other = session->lent_to[i];
+    for (uint32_t i = 0; i < session->works.lent_count; i++) {
+        const struct lent_range *lent = &session->works.lent[i];
+        const struct lockstep_work *other = session->works.lent_to[i];
         const uintptr_t begin = lent->begin > range->begin ? lent->begin : range->begin;
         const uintptr_t end = lent->end < range->end ? lent->end : range->end;
         if (begin < end)
@@ -126,9 +126,9 @@ static void work_free_locked(struct lockstep_work *work)
     lent_remove_locked(work);
     if (work_is_repeated(work))
         return;
-    work->next_free = session->free_work;
-    session->free_work = work;
-    session->works_taken--;
+    work->next_free = session->works.first_free;
+    session->works.first_free = work;
+    session->works.taken--;
 }
 
 // A broadcast would complete on its root, and on all before an odd one, without hearing of ranks
@@ -164,7 +164,7 @@ static void work_confirm(struct lockstep_work *work)
 // least one chunk, and an element travels as 8 bytes at most.
 static bool work_fits(const struct lockstep_session *session, uint64_t count, enum dtype dtype)
 {
-    const uint64_t chunk_elements = session->chunk_bytes / LOCKSTEP_CHUNK_LEAST_BYTES;
+    const uint64_t chunk_elements = session->world.chunk_bytes / LOCKSTEP_CHUNK_LEAST_BYTES;
     return count <= (uint64_t)INT64_MAX / dtype_size(dtype) &&
            (session->config.solo || count / chunk_elements < UINT32_MAX);
 }
@@ -180,11 +180,11 @@ int work_check(const struct lockstep_session *session, const char *name, uint64_
         return error_set(
             LOCKSTEP_E_INVALID,
             "collective '%s': names that begin with " LIBRARY_PREFIX " are the library's", name);
-    if (like->root >= session->world_size)
+    if (like->root >= session->world.size)
         return error_set(LOCKSTEP_E_INVALID,
                          "collective '%s': there is no rank %" PRIu32 " in a "
                          "world of %" PRIu32,
-                         name, like->root, session->world_size);
+                         name, like->root, session->world.size);
     if (dtype_size(like->dtype) == 0 || (unsigned)like->op > REDUCE_OR)
         return error_set(LOCKSTEP_E_INVALID, "collective '%s': dtype %d or op %d is unknown", name,
                          (int)like->dtype, (int)like->op);
@@ -245,7 +245,7 @@ static bool form_fill_locked(struct lockstep_session *session, const char *name,
 void work_forget_form(struct lockstep_session *session)
 {
     mutex_lock(&session->mutex);
-    session->form.name_bytes = 0;
+    session->works.form.name_bytes = 0;
     mutex_unlock(&session->mutex);
 }
 
@@ -295,7 +295,7 @@ static int work_take_locked(struct lockstep_session *session, enum work_caller c
                             const struct collective *like, struct lockstep_work **work)
 {
     struct plain_form library; // Not kept: the trainer may not use such a name.
-    struct plain_form *form = caller == CALLER_TRAINER ? &session->form : &library;
+    struct plain_form *form = caller == CALLER_TRAINER ? &session->works.form : &library;
     if (caller != CALLER_TRAINER || !form_is(form, name, count, like)) {
         const int status = caller == CALLER_TRAINER ? work_check(session, name, count, like) : 0;
         if (status < 0)
@@ -394,7 +394,7 @@ static uint32_t work_insert(const struct lockstep_work **oldest, uint32_t count,
 static void work_tell_awaited_locked(const struct lockstep_session *session,
                                      struct up_heartbeat *beat)
 {
-    const struct lockstep_work *work = session->awaited;
+    const struct lockstep_work *work = session->works.awaited;
     mutex_assert_held(&session->mutex);
     if (!work || strncmp(work->name, LIBRARY_PREFIX, strlen(LIBRARY_PREFIX)) == 0)
         return;
@@ -409,9 +409,9 @@ void work_tell(struct lockstep_session *session, struct up_heartbeat *beat)
     uint32_t count = 0;
     mutex_lock(&session->mutex);
     work_tell_awaited_locked(session, beat);
-    for (uint32_t i = 0; session->works_taken > 0 && i < LOCKSTEP_MAX_PLAIN; i++)
-        if (work_is_overdue_locked(&session->work[i], now_ms))
-            count = work_insert(oldest, count, &session->work[i]);
+    for (uint32_t i = 0; session->works.taken > 0 && i < LOCKSTEP_MAX_PLAIN; i++)
+        if (work_is_overdue_locked(&session->works.all[i], now_ms))
+            count = work_insert(oldest, count, &session->works.all[i]);
     for (uint32_t i = 0; i < count; i++)
         beat->overdue[i] = (struct overdue){.space = oldest[i]->collective.tag.space,
                                             .use = oldest[i]->collective.tag.slot,
@@ -426,8 +426,8 @@ void work_launch(struct lockstep_work *work)
 {
     struct transport *transport = work->session->transport;
     work->missing = work->confirmed ? 2 : 1;
-    work->session->plain_in_flight++;
-    work->session->buffers_in_flight += work_is_repeated(work);
+    work->session->engine.plain_in_flight++;
+    work->session->engine.buffers_in_flight += work_is_repeated(work);
     transport_launch(transport, &work->collective);
     if (work->confirmed)
         transport_launch(transport, &work->confirmation);
@@ -449,8 +449,8 @@ void work_done(struct lockstep_work *work)
     struct lockstep_session *session = work->session;
     if (--work->missing > 0)
         return;
-    session->plain_in_flight--;
-    session->buffers_in_flight -= work_is_repeated(work);
+    session->engine.plain_in_flight--;
+    session->engine.buffers_in_flight -= work_is_repeated(work);
     mutex_lock(&session->mutex);
     work->state = WORK_DONE;
     drive_changed_locked(session);
@@ -473,10 +473,10 @@ static int work_await_locked(struct lockstep_work *work, const struct command *c
     char late[SESSION_LATE_BYTES];
     int status = 0;
     mutex_assert_held(&session->mutex);
-    session->awaited = work;
+    session->works.awaited = work;
     drive_until_locked(session, command, &wish);
-    session->awaited = NULL;
-    if (work->state != WORK_DONE && session->failure != 0)
+    session->works.awaited = NULL;
+    if (work->state != WORK_DONE && session->gate.failure != 0)
         status = session_failure_locked(session);
     else if (work->state == WORK_FREE)
         status = error_set(LOCKSTEP_E_INVALID,

@@ -70,6 +70,19 @@ struct plain_form {
 // Work of the trainer, then of the groups of buffers.
 #define SESSION_MAX_WORK (LOCKSTEP_MAX_PLAIN + LOCKSTEP_MAX_BUFFER_GROUPS)
 
+// guarded by the session's mutex
+struct works {
+    struct lockstep_work *all; // [SESSION_MAX_WORK]
+    struct lent_range lent[LOCKSTEP_MAX_PLAIN]; // [lent_count]
+    struct lockstep_work *lent_to[LOCKSTEP_MAX_PLAIN]; // [lent_count]: whose ranges these are.
+    uint32_t lent_count;
+    struct lockstep_work *first_free; // The trainer's; the one that became free last comes first.
+    uint32_t taken; // The trainer's that are not free.
+    const struct lockstep_work *awaited; // The last work that a call waits for, or NULL.
+    struct name_use *names; // [SESSION_MAX_NAMES]
+    struct plain_form form;
+};
+
 // Names that the trainer uses are not the library's.
 enum work_caller {
     CALLER_TRAINER,

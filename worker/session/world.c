@@ -11,13 +11,13 @@
 
 struct tuning_world world_of_tuning(const struct lockstep_session *session)
 {
-    return (struct tuning_world){.world_size = session->world_size, .hosts = session->hosts};
+    return (struct tuning_world){.world_size = session->world.size, .hosts = session->world.hosts};
 }
 
 enum plan_algorithm world_algorithm(const struct lockstep_session *session,
                                     const struct collective *collective)
 {
     const struct tuning_world world = world_of_tuning(session);
-    return tuning_choose(&session->tuning, &world, collective->kind == COLLECTIVE_BROADCAST,
+    return tuning_choose(&session->world.tuning, &world, collective->kind == COLLECTIVE_BROADCAST,
                          collective->elements * dtype_size(collective->dtype));
 }

@@ -11,6 +11,21 @@
 struct collective;
 struct lockstep_session;
 
+struct session_world {
+    // set when the generation formed, then constant
+    struct generation_id generation;
+    uint32_t rank;
+    uint32_t size;
+    uint32_t chunk_bytes;
+    uint32_t hosts; // Of struct locality.
+    uint32_t devices; // Ranks with a device.
+    struct tuning tuning; // Before the first lockstep_start what was loaded takes its place.
+    uint32_t peer_count;
+    struct peer peers[LOCKSTEP_MAX_NEIGHBOURS];
+
+    bool formed; // guarded by the session's mutex
+};
+
 // What the rule of protos/tuning.h asks of the world.
 struct tuning_world world_of_tuning(const struct lockstep_session *session);
 // How a collective of such a kind, dtype and elements travels: the same on all ranks.

@@ -151,7 +151,8 @@ static void *report_gradient(void *argument)
     struct hook *hook = argument;
     struct thread_note notes[LOCKSTEP_STACK_THREADS];
     must(lockstep_grad_ready(hook->module, NULL, 0, NULL, NULL) == 0);
-    const uint32_t count = callers_list(&hook->session->callers, notes, LOCKSTEP_STACK_THREADS);
+    const uint32_t count =
+        callers_list(&hook->session->gate.callers, notes, LOCKSTEP_STACK_THREADS);
     must(count == 2 && notes[0].last && notes[0].tid == (uint32_t)gettid());
     hook->tid = notes[1].tid;
     return NULL;
@@ -183,7 +184,7 @@ static void *train_a_step(void *argument)
     pthread_join(id, NULL);
     must(hook.tid == (uint32_t)gettid());
     must(lockstep_call_end(call) == 0);
-    must(callers_list(&hook.session->callers, notes, LOCKSTEP_STACK_THREADS) == 1);
+    must(callers_list(&hook.session->gate.callers, notes, LOCKSTEP_STACK_THREADS) == 1);
     must(notes[0].last && notes[0].tid == (uint32_t)gettid());
     must(lockstep_step_end(hook.session, NULL) == 0);
     must(lockstep_close(hook.session) == 0);

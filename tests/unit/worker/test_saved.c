@@ -141,7 +141,7 @@ static void test_a_good_file(void **state)
     assert_int_equal(layout->order[0], 2);
     assert_int_equal(layout->order[1], 1);
     assert_int_equal(layout->order[2], 0);
-    assert_true(fixture->net->set->learned);
+    assert_true(fixture->net->sets.set->learned);
     assert_int_equal(lockstep_session_load(fixture->session, path), LOCKSTEP_E_INVALID);
     assert_int_equal(lockstep_start(fixture->session), 0);
     assert_int_equal(lockstep_step_begin(fixture->session, NULL, &view), 0);

@@ -47,8 +47,8 @@ int call_check_open(struct lockstep_call *call)
 // parameter of it was.
 bool call_takes_part(const struct lockstep_module *module)
 {
-    const uint64_t step = module->session->step;
-    return module->called_step == step || module->touched_step == step;
+    const uint64_t step = module->session->step.number;
+    return module->made.called_step == step || module->made.touched_step == step;
 }
 
 // ---- What goes wrong ---------------------------------------------------------------------------
@@ -81,8 +81,8 @@ int call_unused_error(const struct lockstep_module *module, uint32_t parameter, 
                      "module '%s': parameter '%s' is declared unused %s in call %" PRIu32
                      " of step %" PRIu64,
                      module->name, module->parameters[parameter].name,
-                     before == CLAIM_DECLARED ? "twice" : "after it was ready", module->calls_made,
-                     module->session->step);
+                     before == CLAIM_DECLARED ? "twice" : "after it was ready", module->made.count,
+                     module->session->step.number);
 }
 
 // ---- What is missing ---------------------------------------------------------------------------

@@ -183,8 +183,8 @@ static void call_hand(struct contribution *contribution, uint32_t parameter)
     contribution->ready_order[place] = parameter;
     if (atomic_fetch_sub_explicit(&run->missing, 1, memory_order_acq_rel) != 1)
         return;
-    trace_event(&module->session->trace, TRACE_BUCKET_READY, module->session->step, module->index,
-                contribution->index, bucket, 0);
+    trace_event(&module->session->trace, TRACE_BUCKET_READY, module->session->step.number,
+                module->index, contribution->index, bucket, 0);
     if (!module->session->config.solo)
         session_post(module->session, (struct command){.kind = COMMAND_READY,
                                                        .module = module->index,
@@ -309,8 +309,8 @@ static void call_count_ready(struct lockstep_session *session)
 {
     const uint64_t now = clock_now_us();
     uint64_t none = 0;
-    if (atomic_load_explicit(&session->times.first_ready, memory_order_relaxed) == 0)
-        atomic_compare_exchange_strong_explicit(&session->times.first_ready, &none, now,
+    if (atomic_load_explicit(&session->step.times.first_ready, memory_order_relaxed) == 0)
+        atomic_compare_exchange_strong_explicit(&session->step.times.first_ready, &none, now,
                                                 memory_order_relaxed, memory_order_relaxed);
     atomic_store_explicit(&session->progress->ready_us, now, memory_order_relaxed);
 }
@@ -324,7 +324,7 @@ static int call_check_report(const struct lockstep_module *module, const lockste
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s' has replicas 0 to %" PRIu32 "; %" PRIu32 " is none of them",
                          module->name, module->replicas - 1, replica);
-    if (stream && !module->session->device)
+    if (stream && !module->session->devices.first)
         return error_set(LOCKSTEP_E_INVALID,
                          "module '%s': a stream is given, and this rank has no device: set "
                          "config.device",
@@ -435,13 +435,13 @@ static int call_claim_placed(const struct opened *open, const struct reported *r
     const struct placed placed = call_placed(open->call->contribution, reported);
     const uint32_t ready_count = open->call->module->parameters[reported->parameter].ready_count;
     int status;
-    mutex_lock(&session->places_mutex);
+    mutex_lock(&session->places.mutex);
     status = places_check_locked(session, &placed);
     if (status == 0 && !call_claim(report, open->serial, ready_count, 0, before))
         status = call_ready_error(open, reported->parameter, *before);
     if (status == 0)
         places_take_locked(session, &placed);
-    mutex_unlock(&session->places_mutex);
+    mutex_unlock(&session->places.mutex);
     return status;
 }
 
@@ -450,9 +450,9 @@ static int call_check_again(const struct opened *open, const struct reported *re
 {
     struct lockstep_session *session = open->call->module->session;
     const struct placed placed = call_placed(open->call->contribution, reported);
-    mutex_lock(&session->places_mutex);
+    mutex_lock(&session->places.mutex);
     const int status = places_check_locked(session, &placed);
-    mutex_unlock(&session->places_mutex);
+    mutex_unlock(&session->places.mutex);
     return status;
 }
 
@@ -489,7 +489,7 @@ static int call_take(const struct opened *open, const struct reported *reported)
     const atomic_bool *watched = &gradient->report.watched;
     uint32_t before = 0;
     int status = call_check_memory(contribution, gradient, reported);
-    if (status == 0 && module->session->device)
+    if (status == 0 && module->session->devices.first)
         status = call_check_device(contribution, reported);
     if (status < 0)
         return status;

@@ -31,7 +31,7 @@ static uint32_t contribution_bucket_room(const struct lockstep_module *module)
 static bool contribution_init_copies(struct contribution *contribution)
 {
     const struct lockstep_module *module = contribution->module;
-    if (module->replicas == 1 || !module->session->device)
+    if (module->replicas == 1 || !module->session->devices.first)
         return true;
     contribution->copies = calloc((size_t)contribution_bucket_room(module) * module->replicas,
                                   sizeof(*contribution->copies));
@@ -120,8 +120,8 @@ void module_step_begin(struct lockstep_module *module)
 {
     for (uint32_t i = 0; i < module->contribution_count; i++)
         contribution_step_begin(&module->contributions[i]);
-    module->calls_made = 0;
-    module->carries = deferral_waits(module);
+    module->made.count = 0;
+    module->made.carries = deferral_waits(module);
     for (uint32_t i = 0; i < module->calls_per_step; i++)
         module->calls[i].ended = false;
 }
@@ -148,7 +148,7 @@ static void contribution_window_begin(struct contribution *contribution)
 
 void module_window_begin(struct lockstep_module *module)
 {
-    module->window_serial = module->serial;
+    module->made.window_serial = module->made.serial;
     for (uint32_t i = 0; i < module->contribution_count; i++)
         contribution_window_begin(&module->contributions[i]);
 }
@@ -361,9 +361,9 @@ static void contribution_on_devices(const struct contribution *contribution,
 {
     const struct lockstep_module *module = contribution->module;
     collective->on_devices = launch->bucket->device;
-    if (!collective->on_devices || !module->session->device)
+    if (!collective->on_devices || !module->session->devices.first)
         return;
-    collective->device = module->session->device;
+    collective->device = module->session->devices.first;
     collective->ready = ready_events(contribution, 0, bucket);
     collective->ready_count = LOCKSTEP_READY_STREAMS;
     if (ready_leaves_out(contribution, bucket))
@@ -379,7 +379,7 @@ static void contribution_weigh(const struct contribution *contribution, const st
     const struct lockstep_module *module = contribution->module;
     collective->weight = launch->zero         ? 0
                          : launch->run->taken ? launch->run->taken_weight
-                                              : module->session->weight;
+                                              : module->session->step.weight;
     collective->input_is_sum = launch->run->taken
                                    ? stash_gives_sums(module->stash, collective->dtype)
                                    : module->gradient_kind == LOCKSTEP_GRADIENT_SUM;

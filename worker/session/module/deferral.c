@@ -105,14 +105,14 @@ void deferral_put_off(struct contribution *contribution, uint32_t bucket)
     const struct bucket *shape = &module->layout.buckets[bucket];
     struct bucket_run *run = &contribution->runs[bucket];
     run->put_off = true;
-    if (run->withdrawn || module->session->weight == 0) // It contributes nothing, to no step.
+    if (run->withdrawn || module->session->step.weight == 0) // It contributes nothing, to no step.
         return;
     for (uint32_t i = 0; i < shape->count; i++) {
         const uint32_t parameter = module->layout.order[shape->first + i];
         stash_keep(module->stash, contribution->index, parameter,
-                   deferral_gradient(contribution, parameter), module->session->weight);
+                   deferral_gradient(contribution, parameter), module->session->step.weight);
     }
-    atomic_fetch_add_explicit(&module->session->put_off, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&module->session->tallies.put_off, 1, memory_order_relaxed);
 }
 
 void deferral_take(struct contribution *contribution, uint32_t bucket)
@@ -129,9 +129,9 @@ void deferral_take(struct contribution *contribution, uint32_t bucket)
         return;
     for (uint32_t i = 0; i < shape->count; i++)
         stash_take(module->stash, parameters[i], deferral_gradient(contribution, parameters[i]),
-                   module->session->weight);
+                   module->session->step.weight);
     run->taken = true;
-    run->taken_weight = kept + module->session->weight;
+    run->taken_weight = kept + module->session->step.weight;
 }
 
 // ---- The end of a step -------------------------------------------------------------------------

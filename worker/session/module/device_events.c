@@ -43,7 +43,7 @@ bool ready_init(struct contribution *contribution)
 {
     const struct lockstep_module *module = contribution->module;
     const uint32_t count = ready_gate_count(module);
-    if (!module->session->device)
+    if (!module->session->devices.first)
         return true;
     contribution->gates = calloc((size_t)count + 1, sizeof(*contribution->gates));
     for (uint32_t b = 0; contribution->gates && b < count; b++)
@@ -114,8 +114,8 @@ static uint32_t ready_place_locked(const struct ready_gate *gate, const void *st
 int ready_failed(const struct lockstep_session *session)
 {
     const char *text = NULL;
-    for (uint32_t i = 0; i < session->own_devices && !text; i++)
-        text = device_failed(session->devices[i]);
+    for (uint32_t i = 0; i < session->devices.count && !text; i++)
+        text = device_failed(session->devices.all[i]);
     return error_set(LOCKSTEP_E_SYSTEM, "the device has failed: %s",
                      !text ? "it has not said why" : text);
 }
@@ -169,35 +169,35 @@ int ready_record(struct contribution *contribution, const struct ready_report *r
 
 void ready_open(struct lockstep_session *session)
 {
-    for (uint32_t i = 0; i < session->own_devices; i++) {
-        session->end_ready[i].event = device_event_make(session->devices[i]);
-        session->wait_ready[i].event = device_event_make(session->devices[i]);
-        session->wait_ready[i].pending = session->wait_ready[i].event != NULL;
+    for (uint32_t i = 0; i < session->devices.count; i++) {
+        session->devices.end_ready[i].event = device_event_make(session->devices.all[i]);
+        session->devices.wait_ready[i].event = device_event_make(session->devices.all[i]);
+        session->devices.wait_ready[i].pending = session->devices.wait_ready[i].event != NULL;
     }
 }
 
 void ready_close(struct lockstep_session *session)
 {
-    for (uint32_t i = 0; i < session->own_devices; i++) {
-        if (session->end_ready[i].event)
-            device_event_free(session->devices[i], session->end_ready[i].event);
-        if (session->wait_ready[i].event)
-            device_event_free(session->devices[i], session->wait_ready[i].event);
+    for (uint32_t i = 0; i < session->devices.count; i++) {
+        if (session->devices.end_ready[i].event)
+            device_event_free(session->devices.all[i], session->devices.end_ready[i].event);
+        if (session->devices.wait_ready[i].event)
+            device_event_free(session->devices.all[i], session->devices.wait_ready[i].event);
     }
 }
 
 bool ready_is_stream_of(const struct lockstep_session *session, uint32_t device, void *stream)
 {
-    if (session->own_devices == 1 || !stream || device_is_default_stream(stream))
+    if (session->devices.count == 1 || !stream || device_is_default_stream(stream))
         return true;
-    return device_has_stream(session->devices[device], stream);
+    return device_has_stream(session->devices.all[device], stream);
 }
 
 // The default streams of all devices, or the stream of one.
 static void ready_mark_stream(const struct lockstep_session *session, struct device_ready *ready,
                               void *stream)
 {
-    for (uint32_t i = 0; i < session->own_devices; i++) {
+    for (uint32_t i = 0; i < session->devices.count; i++) {
         ready[i].stream = stream;
         ready[i].pending = ready[i].event && ready_is_stream_of(session, i, stream);
     }
@@ -207,9 +207,9 @@ static int ready_record_streams(const struct lockstep_session *session,
                                 const struct device_ready *ready, void *stream)
 {
     int result = 0;
-    for (uint32_t i = 0; i < session->own_devices && result == 0; i++) {
+    for (uint32_t i = 0; i < session->devices.count && result == 0; i++) {
         if (ready[i].pending)
-            result = device_event_record(session->devices[i], ready[i].event, stream);
+            result = device_event_record(session->devices.all[i], ready[i].event, stream);
     }
     return result;
 }
@@ -237,8 +237,8 @@ bool ready_leaves_out(const struct contribution *contribution, uint32_t bucket)
     const struct lockstep_module *module = contribution->module;
     const struct bucket *shape = &module->layout.buckets[bucket];
     bool left_out = false;
-    if (!shape->device || !module->session->device ||
-        (module->session->world_size == 1 && module->replicas == 1))
+    if (!shape->device || !module->session->devices.first ||
+        (module->session->world.size == 1 && module->replicas == 1))
         return false;
     for (uint32_t i = 0; i < shape->count && !left_out; i++)
         left_out = ready_is_left_out(contribution, module->layout.order[shape->first + i]);
@@ -279,16 +279,16 @@ static void ready_say(struct lockstep_session *session, struct device_ready *rea
 
 void ready_say_end(struct lockstep_session *session, void *stream)
 {
-    if (!session->device || session->config.solo)
+    if (!session->devices.first || session->config.solo)
         return;
-    ready_mark_stream(session, session->end_ready, stream);
-    ready_say(session, session->end_ready, true, stream);
+    ready_mark_stream(session, session->devices.end_ready, stream);
+    ready_say(session, session->devices.end_ready, true, stream);
 }
 
 void ready_say_wait(struct lockstep_session *session)
 {
-    if (session->device && !session->config.solo)
-        ready_say(session, session->wait_ready, false, NULL);
+    if (session->devices.first && !session->config.solo)
+        ready_say(session, session->devices.wait_ready, false, NULL);
 }
 
 // ---- A world of one ----------------------------------------------------------------------------
@@ -329,17 +329,18 @@ int ready_await(struct contribution *contribution)
 int ready_await_end(struct lockstep_session *session, void *stream)
 {
     bool replicas = false;
-    for (uint32_t m = 0; m < session->module_count && session->device; m++)
+    for (uint32_t m = 0; m < session->module_count && session->devices.first; m++)
         replicas = replicas || session->modules[m]->replicas > 1;
     if (!replicas)
         return 0;
-    ready_mark_stream(session, session->end_ready, stream);
-    if (ready_record_streams(session, session->end_ready, stream) < 0)
+    ready_mark_stream(session, session->devices.end_ready, stream);
+    if (ready_record_streams(session, session->devices.end_ready, stream) < 0)
         return ready_failed(session);
     int status = 0;
-    for (uint32_t i = 0; i < session->own_devices && status == 0; i++) {
-        if (session->end_ready[i].pending)
-            status = ready_await_event(session, session->devices[i], session->end_ready[i].event);
+    for (uint32_t i = 0; i < session->devices.count && status == 0; i++) {
+        if (session->devices.end_ready[i].pending)
+            status = ready_await_event(session, session->devices.all[i],
+                                       session->devices.end_ready[i].event);
     }
     return status;
 }

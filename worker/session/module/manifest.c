@@ -93,7 +93,7 @@ static void manifest_loaded(const struct lockstep_session *session, struct manif
     item->kind = MANIFEST_SESSION;
     text_copy(item->name, sizeof(item->name), "loaded file");
     text_copy(item->value, sizeof(item->value),
-              session->loaded[0] == '\0' ? "checksum=none" : session->loaded);
+              session->training.loaded[0] == '\0' ? "checksum=none" : session->training.loaded);
 }
 
 static void manifest_module(const struct lockstep_module *module, struct manifest_item *item)

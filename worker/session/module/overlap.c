@@ -159,11 +159,11 @@ int overlap_check(const struct lockstep_session *session, const struct lockstep_
 static void overlap_keep(struct lockstep_session *session, const struct overlap_list *list)
 {
     struct overlap_place *old;
-    mutex_lock(&session->places_mutex);
-    old = session->known;
-    session->known = list->places;
-    session->known_count = list->count;
-    mutex_unlock(&session->places_mutex);
+    mutex_lock(&session->places.mutex);
+    old = session->places.known;
+    session->places.known = list->places;
+    session->places.known_count = list->count;
+    mutex_unlock(&session->places.mutex);
     free(old);
 }
 
@@ -176,7 +176,7 @@ int overlap_check_moved(struct lockstep_session *session)
 {
     struct overlap_list list = {0};
     int status;
-    if (!session->moved)
+    if (!session->places.moved)
         return 0;
     status = overlap_collect(session, NULL, &list);
     if (status < 0) {
@@ -184,6 +184,6 @@ int overlap_check_moved(struct lockstep_session *session)
         return status;
     }
     overlap_keep(session, &list);
-    session->moved = false;
+    session->places.moved = false;
     return 0;
 }

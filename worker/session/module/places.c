@@ -101,10 +101,10 @@ static void tree_remove(struct given_place **root, const struct given_place *pla
 
 void places_window_begin(struct lockstep_session *session)
 {
-    mutex_lock(&session->places_mutex);
-    session->given = NULL;
-    session->window++;
-    mutex_unlock(&session->places_mutex);
+    mutex_lock(&session->places.mutex);
+    session->places.given = NULL;
+    session->places.window++;
+    mutex_unlock(&session->places.mutex);
 }
 
 static struct given_place *place_of(const struct contribution *contribution, uint32_t replica,
@@ -116,7 +116,7 @@ static struct given_place *place_of(const struct contribution *contribution, uin
 
 static bool place_is_given(const struct given_place *place)
 {
-    return place->window == place->contribution->module->session->window;
+    return place->window == place->contribution->module->session->places.window;
 }
 
 static void *place_registered(const struct contribution *contribution, uint32_t replica,
@@ -201,7 +201,8 @@ static bool place_is_claimed(const struct home *name, const struct contribution 
                                       : &replica_gradient(claims, replica, name->parameter)->report;
     const uint64_t claim = atomic_load(&report->claim);
     const uint32_t count = (uint32_t)(claim & CLAIM_DECLARED);
-    return claim >> CLAIM_BITS > name->module->window_serial && count > 0 && count < CLAIM_ENDED;
+    return claim >> CLAIM_BITS > name->module->made.window_serial && count > 0 &&
+           count < CLAIM_ENDED;
 }
 
 // Another name of the gradient whose report was claimed; module NULL: none. Rare: for an error.
@@ -257,14 +258,14 @@ static int place_check_given(struct lockstep_session *session, const struct plac
 {
     char name[4 * LOCKSTEP_NAME_BYTES];
     for (;;) {
-        struct given_place *other = tree_find(session->given, range->begin);
+        struct given_place *other = tree_find(session->places.given, range->begin);
         if (!other || other->begin >= range->end)
             return 0;
         if (!other->contribution->returned)
             return place_overlap_error(
                 placed, range, &(struct range){other->begin, other->end},
                 place_name(&other->by, other->contribution, other->replica, name, sizeof(name)));
-        tree_remove(&session->given, other);
+        tree_remove(&session->places.given, other);
         other->window = 0;
     }
 }
@@ -301,10 +302,10 @@ static bool place_is_own(const struct placed *placed, const struct overlap_place
 static size_t place_first_known(const struct lockstep_session *session, const struct range *range)
 {
     size_t low = 0;
-    size_t high = session->known_count;
+    size_t high = session->places.known_count;
     while (low < high) {
         const size_t middle = low + (high - low) / 2;
-        if (session->known[middle].end > range->begin)
+        if (session->places.known[middle].end > range->begin)
             high = middle;
         else
             low = middle + 1;
@@ -317,8 +318,8 @@ static int place_check_known(const struct lockstep_session *session, const struc
 {
     char name[3 * LOCKSTEP_NAME_BYTES];
     for (size_t i = place_first_known(session, range);
-         i < session->known_count && session->known[i].begin < range->end; i++) {
-        const struct overlap_place *known = &session->known[i];
+         i < session->places.known_count && session->places.known[i].begin < range->end; i++) {
+        const struct overlap_place *known = &session->places.known[i];
         if (place_is_own(placed, known, range) ||
             (known->kind == OVERLAP_GRADIENT && !place_is_taken(known)))
             continue;
@@ -337,18 +338,18 @@ int places_check_locked(struct lockstep_session *session, const struct placed *p
     const struct range range = place_range(placed, memory);
     const bool given = place_is_given(own);
     int status;
-    mutex_assert_held(&session->places_mutex);
+    mutex_assert_held(&session->places.mutex);
     status = place_check_tied(placed, own, registered);
     if (status < 0 || !memory || range.begin == range.end ||
         (given && (!placed->memory || own->begin == range.begin)))
         return status;
     if (given) // It moves within the window.
-        tree_remove(&session->given, own);
+        tree_remove(&session->places.given, own);
     status = place_check_given(session, placed, &range);
     if (status == 0 && placed->memory)
         status = place_check_known(session, placed, &range);
     if (given)
-        tree_insert(&session->given, own);
+        tree_insert(&session->places.given, own);
     return status;
 }
 
@@ -356,17 +357,17 @@ void places_take_locked(struct lockstep_session *session, const struct placed *p
 {
     struct given_place *own = place_of(placed->contribution, placed->replica, placed->parameter);
     const struct range range = place_range(placed, placed->memory);
-    mutex_assert_held(&session->places_mutex);
+    mutex_assert_held(&session->places.mutex);
     if (!placed->memory || range.begin == range.end ||
         (place_is_given(own) && own->begin == range.begin))
         return;
     if (place_is_given(own))
-        tree_remove(&session->given, own);
+        tree_remove(&session->places.given, own);
     own->begin = range.begin;
     own->end = range.end;
-    own->window = session->window;
+    own->window = session->places.window;
     own->by = placed->by;
-    tree_insert(&session->given, own);
+    tree_insert(&session->places.given, own);
     place_watch(placed->contribution, placed->parameter);
 }
 
@@ -377,10 +378,10 @@ bool places_is_lost(struct lockstep_session *session, const struct placed *place
     const struct range range = place_range(placed, registered);
     const struct given_place *other;
     bool lost;
-    mutex_lock(&session->places_mutex);
-    other = tree_find(session->given, range.begin);
+    mutex_lock(&session->places.mutex);
+    other = tree_find(session->places.given, range.begin);
     lost = registered && other && other->begin < range.end &&
            !place_is_given(place_of(placed->contribution, placed->replica, placed->parameter));
-    mutex_unlock(&session->places_mutex);
+    mutex_unlock(&session->places.mutex);
     return lost;
 }

@@ -5,15 +5,69 @@
 #ifndef WORKER_SESSION_MODULE_PLACES_H
 #define WORKER_SESSION_MODULE_PLACES_H
 
+#include "base/mutex.h"
+#include "worker/session/module/module.h"
+
 #include <stdbool.h>
+#include <stdint.h>
 
 struct lockstep_session;
-struct placed;
+
+// The memory of a gradient that was given with a report. A node of the tree of
+// worker/session/module/places.c. guarded by places.mutex
+struct given_place {
+    struct given_place *before; // Subtrees; no two places in the tree overlap.
+    struct given_place *behind;
+    uintptr_t begin;
+    uintptr_t end;
+    uint64_t window; // It is in the tree while this is the session's.
+    uint64_t priority; // set at register, then constant
+    struct home by; // The name under which it was given.
+    struct contribution *contribution; // That the gradient travels in, ...
+    uint32_t parameter; // ... with its number there ...
+    uint32_t replica; // ... and its replica.
+};
+
+enum overlap_kind {
+    OVERLAP_DATA = 0,
+    OVERLAP_GRADIENT,
+    OVERLAP_BUFFER,
+};
+
+// The registered memory of one tensor.
+struct overlap_place {
+    uintptr_t begin;
+    uintptr_t end;
+    const struct lockstep_module *module;
+    uint32_t index; // Of the parameter or buffer.
+    uint32_t replica;
+    enum overlap_kind kind;
+};
+
+// guarded by mutex, a leaf
+struct places {
+    struct mutex mutex;
+    struct given_place *given; // The root of the tree of places that were given, or NULL.
+    uint64_t window; // Counts windows, from 1.
+    struct overlap_place *known; // [known_count]: sorted by where they begin. Owned.
+    size_t known_count;
+    // trainer
+    bool moved; // True if memory of a tensor has moved: overlaps are to be looked for again.
+};
+
+// A gradient whose place is looked at.
+struct placed {
+    struct contribution *contribution; // That it travels in.
+    uint32_t parameter; // Its number there.
+    uint32_t replica;
+    struct home by; // The name under which it is reported.
+    void *memory; // NULL: where it was.
+};
 
 // Forgets the places that were given in the last window. Trainer, before a window.
 void places_window_begin(struct lockstep_session *session);
 // Refuses a place that overlaps that of another gradient which travels in the window, or a value or
-// buffer, and a second place for a shared parameter. Any thread, with places_mutex held.
+// buffer, and a second place for a shared parameter. Any thread, with places.mutex held.
 int places_check_locked(struct lockstep_session *session, const struct placed *placed);
 // The place was looked at, and the report is taken. Any thread, in the same critical section.
 void places_take_locked(struct lockstep_session *session, const struct placed *placed);

@@ -34,7 +34,7 @@ static size_t replica_bytes(const struct lockstep_module *module, uint32_t param
 
 bool replica_is_on_devices(const struct lockstep_module *module, uint32_t parameter)
 {
-    return module->session->device && module->shapes[parameter].device;
+    return module->session->devices.first && module->shapes[parameter].device;
 }
 
 // ---- What is declared --------------------------------------------------------------------------
@@ -143,7 +143,7 @@ static int replica_add_piece(const struct contribution *contribution, uint32_t p
         const char *memory = replica_reported(contribution, r, parameter);
         if (!memory)
             continue;
-        if (device_copy(module->session->device, begun ? piece : sum, memory + at * size,
+        if (device_copy(module->session->devices.first, begun ? piece : sum, memory + at * size,
                         count * size) < 0)
             return -1;
         if (begun)
@@ -174,7 +174,8 @@ int replica_settle(struct contribution *contribution, uint32_t parameter)
         const uint64_t count = elements - at < most ? elements - at : most;
         status = replica_add_piece(contribution, parameter, at, count, sum);
         if (status == 0)
-            status = device_copy(module->session->device, memory + at * size, sum, count * size);
+            status =
+                device_copy(module->session->devices.first, memory + at * size, sum, count * size);
     }
     fesetenv(&environment);
     atomic_store(&gradient->memory, memory);
@@ -204,7 +205,7 @@ static int replica_copy_gradient(struct contribution *contribution, uint32_t rep
     // ended by a stream: who used them is not known here then.
     if ((device && !session->config.solo) || !contribution->used_anywhere[parameter])
         return 0;
-    return replica_copy(device ? session->device : NULL,
+    return replica_copy(device ? session->devices.first : NULL,
                         atomic_load(&replica_gradient(contribution, replica, parameter)->memory),
                         atomic_load(&contribution->gradients[parameter].memory),
                         replica_bytes(module, parameter));
@@ -243,9 +244,9 @@ int replica_copy_values(struct lockstep_session *session)
         for (uint32_t i = 0; i < count && status == 0; i++) {
             const uint32_t p = i % module->parameter_count;
             if (!module->parameters[p].ignored)
-                status = replica_copy(module->parameters[p].on_device ? session->device : NULL,
-                                      module->replica_data[i], module->parameters[p].data,
-                                      replica_bytes(module, p));
+                status = replica_copy(
+                    module->parameters[p].on_device ? session->devices.first : NULL,
+                    module->replica_data[i], module->parameters[p].data, replica_bytes(module, p));
         }
     }
     return status < 0 ? ready_failed(session) : 0;

@@ -29,9 +29,9 @@ static void residency_name_devices(const struct lockstep_session *session, char 
 {
     struct text into;
     text_init(&into, text, bytes);
-    for (uint32_t i = 0; i < session->own_devices; i++)
+    for (uint32_t i = 0; i < session->devices.count; i++)
         text_append(&into, "%scuda:%d", i == 0 ? "" : ", ",
-                    device_facts(session->devices[i])->ordinal);
+                    device_facts(session->devices.all[i])->ordinal);
 }
 
 static int residency_say_elsewhere(const struct lockstep_session *session,
@@ -43,7 +43,7 @@ static int residency_say_elsewhere(const struct lockstep_session *session,
                      "module '%s': the %s of '%s' is in the memory of another device than %s, "
                      "which %s this session's (config.device)",
                      passed->module, passed->field, passed->tensor, names,
-                     session->own_devices == 1 ? "is" : "are");
+                     session->devices.count == 1 ? "is" : "are");
 }
 
 // Which device of this rank has it; NULL: it is in host memory. One that several have, because it
@@ -54,15 +54,15 @@ static int residency_find_device(const struct lockstep_session *session,
 {
     enum memory_place place = MEMORY_ON_HOST;
     *device = NULL;
-    if (!session->device || !passed->memory)
+    if (!session->devices.first || !passed->memory)
         return 0;
     if (expected && device_place(expected, passed->memory) == MEMORY_ON_DEVICE) {
         *device = expected;
         return 0;
     }
-    for (uint32_t i = 0; i < session->own_devices && place != MEMORY_ON_DEVICE; i++) {
-        place = device_place(session->devices[i], passed->memory);
-        *device = place == MEMORY_ON_DEVICE ? session->devices[i] : NULL;
+    for (uint32_t i = 0; i < session->devices.count && place != MEMORY_ON_DEVICE; i++) {
+        place = device_place(session->devices.all[i], passed->memory);
+        *device = place == MEMORY_ON_DEVICE ? session->devices.all[i] : NULL;
     }
     return place == MEMORY_ELSEWHERE ? residency_say_elsewhere(session, passed) : 0;
 }
@@ -71,15 +71,15 @@ int residency_find(const struct lockstep_session *session, const struct passed_m
                    bool *device)
 {
     struct device *found;
-    const int status = residency_find_device(session, passed, session->device, &found);
+    const int status = residency_find_device(session, passed, session->devices.first, &found);
     *device = found != NULL;
-    if (status < 0 || !found || found == session->device)
+    if (status < 0 || !found || found == session->devices.first)
         return status;
     return error_set(LOCKSTEP_E_INVALID,
                      "module '%s': the %s of '%s' is on cuda:%d, and what is not a further "
                      "replica's is on the first device of this session, cuda:%d (config.device)",
                      passed->module, passed->field, passed->tensor, device_facts(found)->ordinal,
-                     device_facts(session->device)->ordinal);
+                     device_facts(session->devices.first)->ordinal);
 }
 
 static int residency_find_tensor(const struct lockstep_module *module, struct tensor *tensor)
@@ -156,9 +156,9 @@ static int residency_check_replicas(struct lockstep_module *module, uint32_t par
 int residency_check_module(struct lockstep_module *module)
 {
     int status = 0;
-    if (!module->session->device)
+    if (!module->session->devices.first)
         return 0;
-    module->devices[0] = module->session->device;
+    module->devices[0] = module->session->devices.first;
     for (uint32_t p = 0; p < module->parameter_count && status == 0; p++) {
         bool device = false;
         status = residency_find_tensor(module, &module->parameters[p]);
@@ -176,13 +176,13 @@ int residency_check_module(struct lockstep_module *module)
 
 bool residency_matters(const struct lockstep_session *session)
 {
-    return session->config.solo ? session->device != NULL : session->device_count > 0;
+    return session->config.solo ? session->devices.first != NULL : session->world.devices > 0;
 }
 
 static uint8_t residency_bits(const struct lockstep_session *session, const struct tensor *tensor,
                               bool device)
 {
-    if (!session->device || tensor->elements == 0 || tensor->ignored)
+    if (!session->devices.first || tensor->elements == 0 || tensor->ignored)
         return 0;
     return device ? RESIDENCY_ON_DEVICE : RESIDENCY_ON_HOST;
 }
@@ -372,7 +372,7 @@ int residency_move(struct lockstep_module *module, uint32_t parameter, const voi
     bool data_on_device;
     bool on_device;
     int status;
-    if (!session->device || tensor->elements == 0)
+    if (!session->devices.first || tensor->elements == 0)
         return 0;
     status = residency_find(session, &values, &data_on_device);
     if (status == 0)
@@ -390,7 +390,7 @@ int residency_move_buffer(struct lockstep_module *module, uint32_t buffer, const
     const struct passed_memory passed = {module->name, tensor->name, "data", data, 0};
     bool device;
     int status;
-    if (!module->session->device || tensor->elements == 0)
+    if (!module->session->devices.first || tensor->elements == 0)
         return 0;
     status = residency_find(module->session, &passed, &device);
     if (status < 0)
@@ -447,7 +447,7 @@ int residency_check_gradient(const struct lockstep_module *module, uint32_t para
     const struct tensor *tensor = &module->parameters[parameter];
     bool device = module->shapes[parameter].device;
     int status = 0;
-    if (!module->session->device || tensor->elements == 0)
+    if (!module->session->devices.first || tensor->elements == 0)
         return 0;
     if (passed->memory)
         status = residency_find_gradient_of(module, parameter, passed, &device);

@@ -56,8 +56,8 @@ bool sets_allocate_layout(struct bucket_layout *layout, uint32_t count)
 void sets_free(struct lockstep_module *module)
 {
     for (uint32_t i = 0; i < LOCKSTEP_MAX_SETS; i++) {
-        free(module->sets[i].layout.order);
-        free(module->sets[i].layout.buckets);
+        free(module->sets.all[i].layout.order);
+        free(module->sets.all[i].layout.buckets);
     }
 }
 
@@ -88,12 +88,12 @@ static bool sets_before(const struct module_set *a, const struct module_set *b)
 // The place of a set: its own, or else the one that is free or forgotten for it.
 static struct module_set *sets_place(struct lockstep_module *module, uint64_t hash)
 {
-    struct module_set *place = &module->sets[0];
+    struct module_set *place = &module->sets.all[0];
     for (uint32_t i = 0; i < LOCKSTEP_MAX_SETS; i++) {
-        if (module->sets[i].hash == hash)
-            return &module->sets[i];
-        if (sets_before(&module->sets[i], place))
-            place = &module->sets[i];
+        if (module->sets.all[i].hash == hash)
+            return &module->sets.all[i];
+        if (sets_before(&module->sets.all[i], place))
+            place = &module->sets.all[i];
     }
     return place;
 }
@@ -115,7 +115,7 @@ static int sets_make(struct lockstep_module *module, struct module_set *set, uin
     const struct bucket_caps caps = sets_caps(module);
     char text[LOCKSTEP_TEXT_BYTES];
     if (set->learned)
-        order_forget_plans(module->session->order);
+        order_forget_plans(module->session->engine.order);
     set->hash = 0;
     set->learned = false;
     if (!set->layout.order && !sets_allocate_layout(&set->layout, module->parameter_count))
@@ -137,7 +137,7 @@ static int sets_make(struct lockstep_module *module, struct module_set *set, uin
 static void sets_use(struct lockstep_module *module, struct module_set *set)
 {
     const struct bucket_layout *layout = &set->layout;
-    module->set = set;
+    module->sets.set = set;
     module->layout = *layout;
     for (uint32_t b = 0; b < layout->bucket_count; b++) {
         for (uint32_t i = 0; i < layout->buckets[b].count; i++)
@@ -156,10 +156,10 @@ int sets_enter_module(struct lockstep_module *module, uint32_t view)
         module->trainable_count += module->shapes[p].trainable;
     }
     hash = sets_hash(module->shapes, module->parameter_count);
-    if (module->set && module->set->hash == hash)
+    if (module->sets.set && module->sets.set->hash == hash)
         return 0;
-    if (module->set)
-        module->set->used = module->session->step;
+    if (module->sets.set)
+        module->sets.set->used = module->session->step.number;
     set = sets_place(module, hash);
     if (set->hash != hash)
         status = sets_make(module, set, hash);
@@ -171,17 +171,17 @@ int sets_enter_module(struct lockstep_module *module, uint32_t view)
 void sets_forget(struct lockstep_module *module)
 {
     for (uint32_t i = 0; i < LOCKSTEP_MAX_SETS; i++) {
-        module->sets[i].hash = module->sets[i].used = 0;
-        module->sets[i].learned = false;
+        module->sets.all[i].hash = module->sets.all[i].used = 0;
+        module->sets.all[i].learned = false;
     }
-    module->set = NULL;
-    module->session->sets_changed = true;
+    module->sets.set = NULL;
+    module->session->training.changed = true;
 }
 
 bool sets_are_learned(const struct lockstep_module *module)
 {
     for (uint32_t i = 0; i < LOCKSTEP_MAX_SETS; i++) {
-        if (module->sets[i].hash != 0 && module->sets[i].learned)
+        if (module->sets.all[i].hash != 0 && module->sets.all[i].learned)
             return true;
     }
     return false;
@@ -211,13 +211,13 @@ int sets_renew(struct lockstep_module *module)
 {
     int status = 0;
     for (uint32_t i = 0; i < LOCKSTEP_MAX_SETS && status == 0; i++) {
-        if (module->sets[i].learned && module->sets[i].hash != 0)
-            status = sets_check_places(module, &module->sets[i].layout);
+        if (module->sets.all[i].learned && module->sets.all[i].hash != 0)
+            status = sets_check_places(module, &module->sets.all[i].layout);
         else
-            module->sets[i].hash = 0;
+            module->sets.all[i].hash = 0;
     }
-    module->set = NULL;
-    module->session->sets_changed = true;
+    module->sets.set = NULL;
+    module->session->training.changed = true;
     return status < 0 ? status : sets_enter_module(module, 0);
 }
 
@@ -229,7 +229,7 @@ void sets_install(struct lockstep_module *module, uint64_t hash, struct bucket_l
     set->learned = true;
     set->layout = *layout;
     *layout = old;
-    if (module->set == set)
+    if (module->sets.set == set)
         sets_use(module, set);
 }
 
@@ -238,10 +238,10 @@ bool sets_adopt_layouts(struct lockstep_session *session)
     bool any = false;
     for (uint32_t m = 0; m < session->module_count; m++) {
         struct lockstep_module *module = session->modules[m];
-        if (!module->next_agreed)
+        if (!module->sets.next_agreed)
             continue;
-        module->next_agreed = false;
-        sets_install(module, module->set->hash, &module->next);
+        module->sets.next_agreed = false;
+        sets_install(module, module->sets.set->hash, &module->sets.next);
         any = true;
     }
     return any;
@@ -253,7 +253,8 @@ bool sets_adopt_layouts(struct lockstep_session *session)
 static uint32_t sets_declared(const struct lockstep_session *session, const char *phase)
 {
     uint32_t i = 0;
-    while (i < session->declared_count && strcmp(session->declared[i].name, phase) != 0)
+    while (i < session->training.declared_count &&
+           strcmp(session->training.declared[i].name, phase) != 0)
         i++;
     return i;
 }
@@ -261,37 +262,38 @@ static uint32_t sets_declared(const struct lockstep_session *session, const char
 static void sets_gather(struct lockstep_session *session)
 {
     uint32_t bit = 0;
-    memset(session->trained, 0, sizeof(session->trained));
+    memset(session->training.bits, 0, sizeof(session->training.bits));
     for (uint32_t m = 0; m < session->module_count; m++) {
         const struct lockstep_module *module = session->modules[m];
         for (uint32_t p = 0; p < module->parameter_count; p++, bit++)
-            session->trained[bit / 8] |= (uint8_t)(module->shapes[p].trainable << bit % 8);
+            session->training.bits[bit / 8] |= (uint8_t)(module->shapes[p].trainable << bit % 8);
     }
-    session->trained_bytes = (bit + 7) / 8;
-    session->set_hash = hash64(session->trained, session->trained_bytes);
+    session->training.bytes = (bit + 7) / 8;
+    session->training.hash = hash64(session->training.bits, session->training.bytes);
 }
 
 int sets_enter(struct lockstep_session *session, const char *phase)
 {
     const uint32_t declared = sets_declared(session, phase);
-    const uint32_t view = declared < session->declared_count ? 1 + declared : 0;
+    const uint32_t view = declared < session->training.declared_count ? 1 + declared : 0;
     int status = 0;
-    if (view == session->view && !session->sets_changed)
+    if (view == session->training.view && !session->training.changed)
         return 0;
-    session->sets_changed = true; // Until all modules have followed.
+    session->training.changed = true; // Until all modules have followed.
     for (uint32_t m = 0; m < session->module_count && status == 0; m++)
         status = sets_enter_module(session->modules[m], view);
     if (status < 0)
         return status;
     sets_gather(session);
-    session->view = view;
-    session->sets_changed = false;
+    session->training.view = view;
+    session->training.changed = false;
     return 0;
 }
 
 uint64_t sets_phase(const struct lockstep_session *session)
 {
-    const uint64_t identity[] = {hash64(session->phase, strlen(session->phase)), session->set_hash};
+    const uint64_t identity[] = {hash64(session->step.phase, strlen(session->step.phase)),
+                                 session->training.hash};
     return hash64(identity, sizeof(identity));
 }
 
@@ -299,11 +301,11 @@ uint64_t sets_phase(const struct lockstep_session *session)
 
 void sets_note(const struct lockstep_session *session, struct step_note *note)
 {
-    const size_t name_bytes = strlen(session->engine_phase) + 1;
-    note->step = session->order->step;
-    note->count = (uint32_t)name_bytes + session->trained_bytes;
-    memcpy(note->bytes, session->engine_phase, name_bytes);
-    memcpy(note->bytes + name_bytes, session->trained, session->trained_bytes);
+    const size_t name_bytes = strlen(session->engine.phase) + 1;
+    note->step = session->engine.order->step;
+    note->count = (uint32_t)name_bytes + session->training.bytes;
+    memcpy(note->bytes, session->engine.phase, name_bytes);
+    memcpy(note->bytes + name_bytes, session->training.bits, session->training.bytes);
 }
 
 // The bits behind the name; NULL when the note is none that a rank with the same modules sends.
@@ -311,10 +313,10 @@ static const uint8_t *sets_note_bits(const struct lockstep_session *session,
                                      const struct step_note *note)
 {
     const uint8_t *end = memchr(note->bytes, '\0', note->count);
-    if (note->step != session->order->step || !end ||
+    if (note->step != session->engine.order->step || !end ||
         (size_t)(end - note->bytes) >= LOCKSTEP_NAME_BYTES ||
         !utf8_valid((const char *)note->bytes, (size_t)(end - note->bytes)) ||
-        note->count - (uint32_t)(end + 1 - note->bytes) != session->trained_bytes)
+        note->count - (uint32_t)(end + 1 - note->bytes) != session->training.bytes)
         return NULL;
     return end + 1;
 }
@@ -327,7 +329,7 @@ static uint32_t sets_find_difference(const struct lockstep_session *session, con
     uint32_t bit = 0;
     for (uint32_t m = 0; m < session->module_count; m++) {
         for (uint32_t p = 0; p < session->modules[m]->parameter_count; p++, bit++) {
-            if (((session->trained[bit / 8] ^ theirs[bit / 8]) >> bit % 8 & 1) == 0)
+            if (((session->training.bits[bit / 8] ^ theirs[bit / 8]) >> bit % 8 & 1) == 0)
                 continue;
             if (count++ > 0)
                 continue;
@@ -347,12 +349,12 @@ static void sets_name_difference(const struct lockstep_session *session, const u
     const bool mine = module && module->shapes[parameter].trainable;
     if (!module) {
         text_append(text, "began step %" PRIu64 " otherwise than %s, in a way that has no name",
-                    session->order->step, predecessor);
+                    session->engine.order->step, predecessor);
         return;
     }
     text_append(text, "%s parameter '%s' of module '%s' in step %" PRIu64 ", and %s %s",
                 mine ? "trains" : "does not train", module->parameters[parameter].name,
-                module->name, session->order->step, predecessor,
+                module->name, session->engine.order->step, predecessor,
                 mine ? "does not: it is frozen or declared unused there" : "does");
     if (count > 1)
         text_append(text, " (%" PRIu32 " parameters differ in all)", count);
@@ -362,17 +364,17 @@ static void sets_name_difference(const struct lockstep_session *session, const u
 void sets_difference(const struct lockstep_session *session, const char *predecessor, char *bytes,
                      size_t size)
 {
-    const struct step_note *note = &session->heard[session->order->step % 2];
+    const struct step_note *note = &session->engine.heard[session->engine.order->step % 2];
     const uint8_t *theirs = sets_note_bits(session, note);
     struct text text;
     text_init(&text, bytes, size);
-    if (theirs && strcmp((const char *)note->bytes, session->engine_phase) == 0)
+    if (theirs && strcmp((const char *)note->bytes, session->engine.phase) == 0)
         sets_name_difference(session, theirs, predecessor, &text);
     else
         text_append(&text,
                     "began phase '%s' in step %" PRIu64 ", and %s began %s%s%s: give every rank "
                     "the same phases in the same steps",
-                    session->engine_phase, session->order->step, predecessor,
+                    session->engine.phase, session->engine.order->step, predecessor,
                     theirs ? "phase '" : "another one", theirs ? (const char *)note->bytes : "",
                     theirs ? "'" : "");
 }
@@ -409,11 +411,11 @@ static int sets_check_change(struct lockstep_module *module, const char *functio
     int status = module_check(module);
     if (status < 0)
         return status;
-    if (module->session->step_open || module->session->window_open)
+    if (module->session->step.is_open || module->session->step.window_open)
         return error_set(LOCKSTEP_E_INVALID, "module '%s': %s inside %s, which is step %" PRIu64,
                          module->name, function,
-                         module->session->step_open ? "a step" : "a window that accumulates",
-                         module->session->step);
+                         module->session->step.is_open ? "a step" : "a window that accumulates",
+                         module->session->step.number);
     if (!parameters && count > 0)
         return error_set(LOCKSTEP_E_INVALID, "parameters is NULL and count is %" PRIu32, count);
     for (uint32_t i = 0; i < count && status == 0; i++)
@@ -431,7 +433,7 @@ int lockstep_module_freeze(lockstep_module *module, const uint32_t *parameters, 
         return status;
     for (uint32_t i = 0; i < count; i++) {
         bool *now = &module->frozen[parameters[i]];
-        module->session->sets_changed |= *now != (frozen != 0);
+        module->session->training.changed |= *now != (frozen != 0);
         *now = frozen != 0;
     }
     return 0;
@@ -456,10 +458,11 @@ int lockstep_phase_unused(lockstep_module *module, const char *phase, const uint
         return error_set(LOCKSTEP_E_INVALID,
                          "parameters are declared unused in %d phases already; '%s' is one more",
                          LOCKSTEP_MAX_PHASES, phase);
-    if (declared == session->declared_count)
-        text_copy(session->declared[session->declared_count++].name, LOCKSTEP_NAME_BYTES, phase);
+    if (declared == session->training.declared_count)
+        text_copy(session->training.declared[session->training.declared_count++].name,
+                  LOCKSTEP_NAME_BYTES, phase);
     for (uint32_t i = 0; i < count; i++)
         module->unused_in[parameters[i]] |= UINT32_C(1) << declared;
-    session->sets_changed = true;
+    session->training.changed = true;
     return 0;
 }

@@ -15,6 +15,27 @@ struct lockstep_module;
 struct lockstep_session;
 struct step_note;
 
+// A phase in which parameters are declared unused.
+struct declared_phase {
+    char name[LOCKSTEP_NAME_BYTES];
+};
+
+// What is trained, and what was loaded for it. trainer; the driver reads it while a step is open or
+// lockstep_start has not been answered
+struct training {
+    struct declared_phase declared[LOCKSTEP_MAX_PHASES];
+    uint32_t declared_count;
+    uint32_t view; // 1 + the declared phase that the open step is in, or 0.
+    bool changed; // True if what is trained is to be found out again.
+    uint64_t hash; // Hash of the set that all modules train.
+    uint8_t bits[LOCKSTEP_MAX_PARAMETERS / 8]; // The same as bits, module after module.
+    uint32_t bytes; // Bytes of `bits` in use.
+    char loaded[LOCKSTEP_MARK_BYTES]; // What was loaded, for the manifest.
+    bool has_loaded_tuning; // True if tuning of a world of this size was loaded.
+    uint64_t loaded_doubling_bytes;
+    uint64_t loaded_halving_bytes;
+};
+
 // Before a step of this phase: what is trained in it, and the layouts for that. Costs nothing when
 // nothing has changed. Trainer, between steps.
 int sets_enter(struct lockstep_session *session, const char *phase);

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A module, its gradients, its calls and what one of them brings into a step. The files of this
+// folder and of worker/api/ share these structs; who may touch which field is said beside it, in
+// the words of worker/session/session.h.
+
+#ifndef WORKER_SESSION_MODULE_MODULE_H
+#define WORKER_SESSION_MODULE_MODULE_H
+
+#include "base/list.h"
+#include "worker/order/waits.h"
+#include "worker/session/module/buckets.h"
+#include "worker/session/module/stash.h"
+#include "worker/transport/flow/collective.h"
+
+#include <lockstep/lockstep.h>
+#include <stdatomic.h>
+
+struct device;
+struct given_place;
+struct ready_gate;
+
+struct tensor {
+    char *name; // Owned.
+    enum dtype dtype;
+    uint32_t dims;
+    int64_t shape[LOCKSTEP_MAX_DIMS];
+    int64_t strides[LOCKSTEP_MAX_DIMS];
+    uint64_t elements;
+    void *data; // Borrowed from the trainer.
+    uint32_t flags; // Parameters: LOCKSTEP_PARAMETER_*. Buffers: the policy.
+    bool ignored; // Matches a pattern of its module: declared, and never touched.
+    bool on_device; // Its value is in the memory of this rank's device.
+    bool on_devices; // Buffers: agreed by lockstep_start: it is so on all ranks that have one.
+    uint64_t every; // Buffers with a policy that repeats: steps between two exchanges.
+    uint32_t ready_count; // Parameters: reports of one replica in one call.
+};
+
+// Under which module and number a parameter travels: its own, or, shared, those of its owner, which
+// may be an earlier parameter of the same module.
+struct home {
+    struct lockstep_module *module;
+    uint32_t parameter;
+};
+
+// What the calls of a module say of one gradient, of one replica.
+struct report {
+    _Atomic(uint64_t) claim; // Who spoke for it last: see worker/session/module/claims.c.
+    _Atomic(uint64_t) settled; // How many of the claimed reports are not in flight any more.
+    atomic_bool used; // A call of this step reported it.
+    // True if reports of the gradient look at worker/session/module/places.c: a place was given for
+    // it, or one that overlaps its registered memory. That of the first replica counts for all.
+    atomic_bool watched;
+    uint32_t rest; // trainer; reports that the end of the last call has claimed.
+};
+
+// A gradient, one for each parameter in each contribution. A step here is a whole window of
+// accumulation.
+struct gradient {
+    // Of a shared parameter these are those of its owner.
+    void *registered; // Set at register, then constant. Where it is when no other place is given.
+    // trainer threads until the bucket is handed over, then driver
+    _Atomic(void *) memory; // Borrowed; where it is in this step. NULL: nowhere.
+    atomic_uint awaited; // Reports that are not there, in the calls that hand it over.
+    bool unused; // Of the open step: contributes zeros. Set when it is handed over.
+    bool excused; // trainer; a call of this step declared it unused.
+    bool withdrawn; // trainer; its bucket contributed nothing. Set at step_end.
+    atomic_bool used; // A call of this step reported it, of whatever replica or module.
+
+    struct report report; // Of the first replica.
+};
+
+// The gradient of a further replica.
+struct replica_gradient {
+    void *registered; // As of the first one.
+    _Atomic(void *) memory;
+    struct report report;
+};
+
+// What is in flight for one bucket of the present layout.
+struct bucket_run {
+    atomic_uint missing; // Gradients that were not handed over in this step.
+    bool withdrawn; // trainer; a call was given up: contributes nothing.
+
+    // driver only; worker/engine/landing.c
+    bool enqueued; // All that it does on this rank's device is, and the order core does not know.
+    bool told; // It does, and takes the bucket for final; it is not done yet.
+
+    // driver only; worker/session/module/deferral.c
+    bool put_off; // What the call has made of it counts later.
+    bool decided; // It does not, and takes what was put off ...
+    bool taken; // ... where that can be; ...
+    uint64_t taken_weight; // ... and has this weight.
+
+    struct collective collective; // driver only
+};
+
+// What one travelling call of a module brings into a step: its gradients, and what is in flight for
+// them. The layout that cuts them into buckets is the module's.
+struct contribution {
+    // set at register, then constant
+    struct lockstep_module *module;
+    uint32_t index; // The call of its slots.
+
+    struct gradient *gradients; // [parameter_count]
+    struct replica_gradient *replicas; // [(replicas - 1) * parameter_count], replica by replica.
+    struct given_place *places; // [replicas * parameter_count], replica by replica.
+    atomic_bool handed; // Its last call of the open step has ended.
+    bool has_rest; // trainer; the end of the last call has claimed reports.
+    bool withdrawn; // trainer; some of its buckets are.
+    bool returned; // trainer; lockstep_call_wait has given back its results in the open step.
+
+    // driver while a step is open, trainer between steps
+    struct bucket_run *runs; // [buckets of a layout]
+    // What results come behind where nothing was reported: see
+    // worker/session/module/device_events.h. Atomic; trainer threads say it while a step is open.
+    struct device_behind behind;
+    // [replicas][buckets of a layout]: see worker/session/module/device_events.h. NULL: this rank
+    // has no device.
+    struct ready_gate *gates;
+    struct extent *extents; // [parameter_count]: in layout order.
+    // With replicas on devices; else NULL.
+    struct collective_replica *copies; // [buckets of a layout][replicas]
+    struct extent *copy_extents; // [replicas][parameter_count]: in layout order.
+    uint64_t *unit_ends; // [parameter_count]: of the gradients in their bucket, in layout order.
+    uint64_t *used; // [parameter_count]: used bits of a bucket's gradients, from its first place.
+    uint32_t announced; // Buckets of which the order core knows that they are ready.
+    uint32_t waits_held; // Waits that have come before that was all of them.
+
+    // [parameter_count]: some rank has used the parameter in the step. The trainer clears it at
+    // step_begin, the driver sets it when a bucket is done, the trainer reads it after the step has
+    // settled. In a solo session step_end sets it.
+    bool *used_anywhere;
+
+    // Order of readiness in the step; a learning step makes a layout of it.
+    uint32_t *ready_order; // [parameter_count]
+    atomic_uint ready_count;
+};
+
+struct lockstep_call {
+    // set at register, then constant
+    struct lockstep_module *module;
+    struct contribution *contribution; // That its gradients belong to.
+    uint32_t number; // Of the module in the step, from 0.
+
+    // trainer, before it opens the call; any thread while it is open
+    uint64_t serial; // Of all calls of the module, from 1.
+    uint64_t step; // That it was begun in.
+    bool last; // Gradients travel with this one.
+    bool ended;
+    bool given_up; // By lockstep_call_abort.
+    uint32_t gradients; // That are to be reported in it.
+};
+
+// A set of parameters of a module that are trained together, and how they are cut into buckets.
+struct module_set {
+    uint64_t hash; // Of the set; 0: free.
+    uint64_t used; // Last step in which it was in force; 0 in a set that was loaded.
+    bool learned; // The layout was agreed; until then it follows the definition.
+    struct bucket_layout layout;
+};
+
+// The sets of a module. Driver while a step is open, trainer between steps.
+struct module_sets {
+    struct module_set all[LOCKSTEP_MAX_SETS];
+    struct module_set *set; // The set in force.
+    struct bucket_layout next; // Agreed, in force from the next step.
+    bool next_agreed;
+    uint32_t next_words; // Layout words received so far.
+    uint32_t *words; // [LAYOUT words of this module]: to and from the coordinator.
+    uint32_t word_capacity;
+};
+
+// What the calls of a module have come to. trainer
+struct module_calls {
+    uint64_t called_step; // Last step with a call.
+    uint64_t touched_step; // Last step with a call of a module that shares a parameter of it.
+    uint32_t count; // Calls in the open step.
+    uint64_t serial; // Serial of the last call.
+    uint64_t window_serial; // Serial of the last call before the open window.
+    uint64_t aborted_step; // Last step with a call that was given up.
+    bool carries; // True if a bucket was deferred before the open step.
+};
+
+struct lockstep_module {
+    // set at register, then constant
+    struct lockstep_session *session;
+    uint32_t index; // In session->modules; lower when one before it was closed.
+    char *name; // Owned.
+    struct tensor *parameters;
+    uint32_t parameter_count;
+    struct tensor *buffers;
+    uint32_t buffer_count;
+    lockstep_gradient_kind gradient_kind;
+    lockstep_unused_policy unused;
+    lockstep_abort_policy on_abort;
+    uint32_t calls_per_step;
+    lockstep_wire wire;
+    int32_t float16_exponent;
+    bool separate_calls; // Each travels by itself.
+    uint32_t replicas; // At least 1.
+    void **replica_data; // [(replicas - 1) * parameter_count]: values of the further ones.
+    struct device *devices[LOCKSTEP_MAX_REPLICAS]; // Of each replica; NULL: it is on the host.
+    struct home *homes; // [parameter_count]
+    uint32_t *awaits; // [parameter_count]: reports that complete a gradient, of all that share it.
+    uint32_t shared_count; // Parameters that another one owns, of this module or of another.
+
+    struct contribution *contributions; // [contribution_count]
+    uint32_t contribution_count; // Calls of a step that travel.
+    struct lockstep_call *calls; // [calls_per_step]
+    _Atomic(uint64_t) open; // The call under way, or 0: see worker/session/module/claims.h.
+
+    struct module_calls made; // trainer
+    bool *frozen; // [parameter_count]
+    uint32_t *unused_in; // [parameter_count]: set of declared phases, by their bits.
+
+    // driver while a step is open, trainer between steps
+    struct stash *stash; // Made at start; NULL: no bucket is ever deferred.
+    struct bucket_parameter *shapes; // [parameter_count]: what the layout is made from.
+    uint32_t trainable_count; // Parameters in the layout.
+    struct bucket_layout layout; // The layout of the set in force; the arrays are the set's.
+    uint32_t *bucket_of; // [parameter_count]: bucket of each parameter in the layout.
+    struct module_sets sets;
+
+    // trainer
+    void *gradient_memory; // From lockstep_module_gradients; NULL: none.
+    size_t gradient_memory_bytes;
+};
+
+// A thread that waits for a contribution (worker/api/call_wait.c). On its stack.
+struct call_waiter {
+    struct list waiters; // guarded by session.mutex
+    const struct contribution *contribution;
+    // guarded by session.mutex
+    bool leaves; // It only asks, or its time is over.
+    bool answered;
+    enum order_release answer;
+};
+
+// True if the parameter travels under its own name: it is not shared, or it is the owner.
+static inline bool home_is_own(const struct lockstep_module *module, uint32_t parameter)
+{
+    const struct home *home = &module->homes[parameter];
+    return home->module == module && home->parameter == parameter;
+}
+
+#endif
