@@ -3,7 +3,8 @@
 // doc/xxhash_spec.md), so that other languages can compute the same. About one memory pass, for
 // names as well as for tensors of hundreds of MB. Not cryptographic: whoever chooses the bytes can
 // make two of them collide. The value depends on the bytes alone, not on how they were cut into
-// updates, and is the same on every machine (all that we support are little-endian). Any thread.
+// updates, and is the same on every machine (all that we support are little-endian). Pure. Any
+// thread.
 #ifndef LOCKSTEP_BASE_HASH64_H
 #define LOCKSTEP_BASE_HASH64_H
 

@@ -126,7 +126,7 @@ static int wait_alone(const struct wait *wait, struct contribution *contribution
     mutex_lock(&wait->session->mutex);
     if (!contribution->returned) {
         call_note_withdrawn(contribution);
-        status = ready_await_end(wait->session, NULL);
+        status = device_events_await_end(wait->session, NULL);
         if (status == 0)
             status = step_settle_contribution(contribution, wait->session->step.weight);
         if (status == 0)
@@ -249,7 +249,7 @@ static int wait_within(struct lockstep_call *call, uint32_t timeout_ms)
                          "module '%s': %" PRIu32 " threads wait for calls already; "
                          "config.trainer_threads says how many may",
                          call->module->name, session->config.trainer_threads);
-    ready_say_wait(session);
+    device_events_say_wait(session);
     status = wait_for_all(&wait, call);
     atomic_fetch_sub(&session->waiting, 1);
     if (status == 0)

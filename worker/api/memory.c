@@ -346,7 +346,7 @@ int lockstep_parameter_move(lockstep_module *module, uint32_t parameter, void *d
         return status;
     if (data)
         module->parameters[parameter].data = data;
-    shared_move(module, parameter);
+    owner_move(module, parameter);
     memory_set_gradient(module, parameter, gradient);
     module->session->places.moved = true;
     return 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Modules: what a trainer declares, checked and copied, and the bucket layout they begin with.
+// Modules: their registration and their end, and the bucket layout they begin with. What a trainer
+// declares of parameters and buffers is checked and copied in declare.c.
 // Registration is on the trainer's thread and local; who touches what later stands in
 // worker/session/session.h. What all ranks compare is in worker/session/module/manifest.c, what
 // happens in a step in worker/session/module/contribution.c.
@@ -10,6 +11,7 @@
 #include "base/hash64.h"
 #include "base/text.h"
 #include "base/utf8.h"
+#include "worker/api/declare.h"
 #include "worker/api/memory.h"
 #include "worker/api/step_device.h"
 #include "worker/kernels/kernels.h"
@@ -25,275 +27,10 @@
 #include "worker/support/error.h"
 #include "worker/support/handle.h"
 
-#include <fnmatch.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-// ---- Checking what was declared ----------------------------------------------------------------
-
-static int module_check_name(const char *name, const char *what, uint32_t index)
-{
-    if (!name || name[0] == '\0')
-        return error_set(LOCKSTEP_E_INVALID, "%s %" PRIu32 " has no name", what, index);
-    if (strlen(name) >= LOCKSTEP_NAME_BYTES)
-        return error_set(LOCKSTEP_E_INVALID,
-                         "the name of %s %" PRIu32 " is too long: %zu bytes, at "
-                         "most %d",
-                         what, index, strlen(name), LOCKSTEP_NAME_BYTES - 1);
-    if (!utf8_valid(name, strlen(name)))
-        return error_set(LOCKSTEP_E_INVALID, "the name of %s %" PRIu32 " is not valid UTF-8", what,
-                         index);
-    return 0;
-}
-
-// The number of elements of a shape, or a failure when it is negative or does not fit in memory.
-static int module_count_elements(const char *name, uint32_t dims, const int64_t *shape, size_t size,
-                                 uint64_t *elements)
-{
-    uint64_t count = 1;
-    bool empty = false;
-    if (dims > LOCKSTEP_MAX_DIMS || (dims > 0 && !shape))
-        return error_set(LOCKSTEP_E_INVALID,
-                         "'%s' has %" PRIu32 " dimensions%s; at most %d are "
-                         "possible",
-                         name, dims, !shape ? " and no shape" : "", LOCKSTEP_MAX_DIMS);
-    for (uint32_t i = 0; i < dims; i++) {
-        if (shape[i] < 0)
-            return error_set(LOCKSTEP_E_INVALID,
-                             "'%s' has the negative size %" PRId64 " in dimension %" PRIu32, name,
-                             shape[i], i);
-        if (shape[i] == 0)
-            empty = true;
-        else if (count > (uint64_t)INT64_MAX / size / (uint64_t)shape[i])
-            return error_set(LOCKSTEP_E_INVALID, "'%s' has more elements than memory can hold",
-                             name);
-        else
-            count *= (uint64_t)shape[i];
-    }
-    *elements = empty ? 0 : count;
-    return 0;
-}
-
-// The strides of dense memory whose dimensions lie in some order. Dimensions of one element, and
-// those of an empty tensor, may have any: they get those of memory in the order of definition, so
-// that ranks agree on them.
-static int module_fill_strides(struct tensor *tensor, const char *name, const int64_t *strides)
-{
-    uint32_t left = 0; // Dimensions to be found, as bits.
-    int64_t dense = 1;
-    for (uint32_t i = tensor->dims; i-- > 0;) {
-        tensor->strides[i] = dense;
-        dense *= tensor->shape[i] > 0 ? tensor->shape[i] : 1;
-        left |= (uint32_t)(tensor->shape[i] > 1) << i;
-    }
-    if (!strides || tensor->elements == 0)
-        return 0;
-    for (dense = 1; left != 0;) {
-        uint32_t next = 0;
-        while (next < tensor->dims && ((left >> next & 1) == 0 || strides[next] != dense))
-            next++;
-        if (next == tensor->dims)
-            return error_set(LOCKSTEP_E_INVALID,
-                             "'%s' has strides that leave holes or overlap: no dimension that is "
-                             "left has the stride %" PRId64,
-                             name, dense);
-        tensor->strides[next] = dense;
-        dense *= tensor->shape[next];
-        left &= ~((uint32_t)1 << next);
-    }
-    return 0;
-}
-
-struct tensor_source {
-    const char *what;
-    const char *name;
-    lockstep_dtype dtype;
-    uint32_t dims;
-    const int64_t *shape;
-    const int64_t *strides;
-    void *data;
-    uint32_t flags;
-};
-
-// Patterns are as of a shell; a star also stands for dots and slashes.
-static bool module_ignores(const struct lockstep_module_config *config, const char *name)
-{
-    for (uint64_t i = 0; i < config->ignore_count; i++) {
-        if (fnmatch(config->ignore[i], name, 0) == 0)
-            return true;
-    }
-    return false;
-}
-
-static int module_fill_tensor(struct tensor *tensor, const struct lockstep_module_config *config,
-                              const struct tensor_source *from, uint32_t index)
-{
-    int status = module_check_name(from->name, from->what, index);
-    if (status < 0)
-        return status;
-    tensor->dtype = (enum dtype)from->dtype;
-    if (!kernel_supported(tensor->dtype, REDUCE_SUM))
-        return error_set(dtype_size(tensor->dtype) == 0 ? LOCKSTEP_E_INVALID
-                                                        : LOCKSTEP_E_UNSUPPORTED,
-                         "'%s' has dtype %d (%s), which this build does not support", from->name,
-                         (int)from->dtype, dtype_name(tensor->dtype));
-    status = module_count_elements(from->name, from->dims, from->shape, dtype_size(tensor->dtype),
-                                   &tensor->elements);
-    if (status < 0)
-        return status;
-    if (!from->data && tensor->elements > 0)
-        return error_set(LOCKSTEP_E_INVALID, "'%s' has %" PRIu64 " elements and data NULL",
-                         from->name, tensor->elements);
-    tensor->dims = from->dims;
-    for (uint32_t i = 0; i < from->dims; i++)
-        tensor->shape[i] = from->shape[i];
-    status = module_fill_strides(tensor, from->name, from->strides);
-    if (status < 0)
-        return status;
-    tensor->data = from->data;
-    tensor->flags = from->flags;
-    tensor->ignored = module_ignores(config, from->name);
-    tensor->name = strdup(from->name);
-    return !tensor->name ? error_set(LOCKSTEP_E_SYSTEM, "no memory") : 0;
-}
-
-static int module_fill_count(struct lockstep_module *module, uint32_t index,
-                             const struct lockstep_parameter *parameter)
-{
-    struct tensor *tensor = &module->parameters[index];
-    if (parameter->ready_count > LOCKSTEP_MAX_READY_COUNT)
-        return error_set(LOCKSTEP_E_INVALID,
-                         "'%s' has the ready_count %" PRIu64 "; a gradient has at most %d reports "
-                         "in a call",
-                         tensor->name, parameter->ready_count, LOCKSTEP_MAX_READY_COUNT);
-    tensor->ready_count = parameter->ready_count == 0 ? 1 : (uint32_t)parameter->ready_count;
-    module->awaits[index] = tensor->ready_count * module->replicas;
-    return 0;
-}
-
-static int module_fill_parameter(struct lockstep_module *module,
-                                 const struct lockstep_module_config *config, uint32_t index,
-                                 const struct lockstep_parameter *parameter)
-{
-    struct tensor *tensor = &module->parameters[index];
-    const struct tensor_source from = {.what = "parameter",
-                                       .name = parameter->name,
-                                       .dtype = parameter->dtype,
-                                       .dims = parameter->dims,
-                                       .shape = parameter->shape,
-                                       .strides = parameter->strides,
-                                       .data = parameter->data,
-                                       .flags = parameter->flags};
-    int status = module_fill_tensor(tensor, config, &from, index);
-    if (status < 0)
-        return status;
-    if ((parameter->flags & ~(LOCKSTEP_PARAMETER_FROZEN | LOCKSTEP_PARAMETER_SHARED)) != 0)
-        return error_set(LOCKSTEP_E_INVALID, "'%s' has unknown flags 0x%" PRIx32, tensor->name,
-                         parameter->flags);
-    status = module_fill_count(module, index, parameter);
-    if (status < 0)
-        return status;
-    module->contributions[0].gradients[index].registered = parameter->gradient;
-    module->shapes[index] =
-        (struct bucket_parameter){.dtype = tensor->dtype, .elements = tensor->elements};
-    module->frozen[index] = (tensor->flags & LOCKSTEP_PARAMETER_FROZEN) != 0;
-    if (tensor->flags == 0 && !tensor->ignored && !dtype_is_float(tensor->dtype))
-        return error_set(LOCKSTEP_E_INVALID,
-                         "'%s' is %s: a mean of integers does not exist; mark "
-                         "it LOCKSTEP_PARAMETER_FROZEN or declare a buffer",
-                         tensor->name, dtype_name(tensor->dtype));
-    return 0;
-}
-
-static int module_check_policy(const struct lockstep_buffer *buffer)
-{
-    if ((unsigned)buffer->policy > LOCKSTEP_BUFFER_SUM)
-        return error_set(LOCKSTEP_E_INVALID, "'%s' has the unknown policy %d", buffer->name,
-                         (int)buffer->policy);
-    if (buffer->policy == LOCKSTEP_BUFFER_MEAN && !dtype_is_float((enum dtype)buffer->dtype))
-        return error_set(LOCKSTEP_E_INVALID,
-                         "'%s' is %s: a mean of integers does not exist; use LOCKSTEP_BUFFER_SUM "
-                         "or LOCKSTEP_BUFFER_BROADCAST",
-                         buffer->name, dtype_name((enum dtype)buffer->dtype));
-    if (buffer->every != 0 && buffer->policy < LOCKSTEP_BUFFER_BROADCAST)
-        return error_set(LOCKSTEP_E_INVALID,
-                         "'%s' has every %" PRIu64 " and a policy that does not repeat",
-                         buffer->name, buffer->every);
-    return 0;
-}
-
-static int module_fill_buffer(struct lockstep_module *module,
-                              const struct lockstep_module_config *config, uint32_t index,
-                              const struct lockstep_buffer *buffer)
-{
-    struct tensor *tensor = &module->buffers[index];
-    const struct tensor_source from = {.what = "buffer",
-                                       .name = buffer->name,
-                                       .dtype = buffer->dtype,
-                                       .dims = buffer->dims,
-                                       .shape = buffer->shape,
-                                       .strides = buffer->strides,
-                                       .data = buffer->data,
-                                       .flags = (uint32_t)buffer->policy};
-    const int status = module_fill_tensor(tensor, config, &from, index);
-    if (status < 0)
-        return status;
-    tensor->every = buffer->every == 0 ? 1 : buffer->every;
-    return module_check_policy(buffer);
-}
-
-static bool module_pattern_matches(const struct lockstep_module *module, const char *pattern)
-{
-    for (uint32_t i = 0; i < module->parameter_count; i++) {
-        if (fnmatch(pattern, module->parameters[i].name, 0) == 0)
-            return true;
-    }
-    for (uint32_t i = 0; i < module->buffer_count; i++) {
-        if (fnmatch(pattern, module->buffers[i].name, 0) == 0)
-            return true;
-    }
-    return false;
-}
-
-// A pattern without a match is most likely misspelt, and then something travels that should not.
-static void module_warn_of_patterns(struct lockstep_module *module,
-                                    const struct lockstep_module_config *config)
-{
-    for (uint64_t i = 0; i < config->ignore_count; i++) {
-        if (!module_pattern_matches(module, config->ignore[i]))
-            log_event(&module->session->log, LOG_LEVEL_WARN, "ignore_matches_nothing",
-                      "module=%s pattern=%s hint=%s", module->name, config->ignore[i],
-                      "compare it with the names of the parameters and buffers");
-    }
-}
-
-static int module_check_unique(const struct tensor *tensors, uint32_t count, const char *what)
-{
-    // Sorting would need a copy; a hash set of the names is shorter. Open addressing, half full.
-    uint32_t capacity = 16;
-    uint32_t *seen;
-    int status = 0;
-    while (capacity < count * 2)
-        capacity *= 2;
-    seen = calloc(capacity, sizeof(*seen));
-    if (!seen)
-        return error_set(LOCKSTEP_E_SYSTEM, "no memory");
-    for (uint32_t i = 0; i < count && status == 0; i++) {
-        uint32_t at = (uint32_t)hash64(tensors[i].name, strlen(tensors[i].name)) & (capacity - 1);
-        while (seen[at] != 0 && strcmp(tensors[seen[at] - 1].name, tensors[i].name) != 0)
-            at = (at + 1) & (capacity - 1);
-        if (seen[at] != 0)
-            status = error_set(LOCKSTEP_E_INVALID,
-                               "%s %" PRIu32 " and %" PRIu32 " are both named "
-                               "'%s'",
-                               what, seen[at] - 1, i, tensors[i].name);
-        seen[at] = i + 1;
-    }
-    free(seen);
-    return status;
-}
 
 // ---- Making a module ---------------------------------------------------------------------------
 
@@ -407,23 +144,23 @@ static int module_fill(struct lockstep_module *module, const struct lockstep_mod
         struct lockstep_parameter parameter;
         module_element(&parameter, sizeof(parameter), config->parameters, i,
                        config->parameter_bytes);
-        status = module_fill_parameter(module, config, i, &parameter);
+        status = declare_parameter(module, config, i, &parameter);
     }
     for (uint32_t i = 0; i < config->buffer_count && status == 0; i++) {
         struct lockstep_buffer buffer;
         module_element(&buffer, sizeof(buffer), config->buffers, i, config->buffer_bytes);
-        status = module_fill_buffer(module, config, i, &buffer);
+        status = declare_buffer(module, config, i, &buffer);
     }
     if (status == 0)
-        status = module_check_unique(module->parameters, module->parameter_count, "parameters");
+        status = declare_check_unique(module->parameters, module->parameter_count, "parameters");
     if (status == 0)
-        status = module_check_unique(module->buffers, module->buffer_count, "buffers");
+        status = declare_check_unique(module->buffers, module->buffer_count, "buffers");
     if (status == 0)
         status = module_fill_replicas(module, config);
     if (status == 0)
         status = residency_check_module(module);
     if (status == 0)
-        status = shared_find(module);
+        status = owner_find(module);
     return status == 0 ? overlap_check(module->session, module) : status;
 }
 
@@ -526,7 +263,7 @@ static int module_check_patterns(const struct lockstep_module_config *config)
     for (uint32_t i = 0; i < config->ignore_count && status == 0; i++) {
         if (!config->ignore[i] || config->ignore[i][0] == '\0')
             return error_set(LOCKSTEP_E_INVALID, "ignore pattern %" PRIu32 " is empty", i);
-        status = module_check_name(config->ignore[i], "ignore pattern", i);
+        status = declare_check_name(config->ignore[i], "ignore pattern", i);
     }
     return status;
 }
@@ -568,7 +305,7 @@ static int module_config(const struct lockstep_module_config *given,
     if (whole->separate_calls > 1 || (unsigned)whole->on_abort > LOCKSTEP_ABORT_ACCEPT)
         return error_set(LOCKSTEP_E_INVALID, "the module's separate_calls is not 0 or 1, or its "
                                              "on_abort is unknown");
-    return module_check_name(whole->name, "module", 0);
+    return declare_check_name(whole->name, "module", 0);
 }
 
 static int module_check_room(const struct lockstep_session *session,
@@ -619,7 +356,7 @@ int lockstep_module_register(lockstep_session *session, const struct lockstep_mo
         return status;
     status = module_build(session, &whole, &made);
     if (status == 0)
-        status = shared_join(made);
+        status = owner_join(made);
     if (status < 0) {
         module_unregister(made);
         return status;
@@ -628,7 +365,7 @@ int lockstep_module_register(lockstep_session *session, const struct lockstep_mo
     session->modules[session->module_count++] = made;
     session->training.changed = session->places.moved = true;
     session->tensor_count += made->parameter_count + made->buffer_count;
-    module_warn_of_patterns(made, &whole);
+    declare_warn_of_patterns(made, &whole);
     *module = made;
     return 0;
 }
@@ -666,9 +403,9 @@ int lockstep_module_close(lockstep_module *module)
         return error_set(
             LOCKSTEP_E_INVALID, "module '%s' is closed inside a %s: end step %" PRIu64 " first",
             module->name, session->step.is_open ? "step" : "window", session->step.number);
-    status = step_land(session, COND_NO_DEADLINE);
+    status = step_device_land(session, COND_NO_DEADLINE);
     if (status == 0)
-        status = shared_leave(module);
+        status = owner_leave(module);
     if (status < 0)
         return status;
     module_take_out(session, module);

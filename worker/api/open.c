@@ -4,9 +4,9 @@
 // again. Runs on trainer threads, but for the two callbacks of the control thread, which only hand
 // on what they get: to the engine's inbox, or to the watch.
 
+#include "worker/api/buffers.h"
 #include "worker/api/memory.h"
 #include "worker/api/module.h"
-#include "worker/api/start.h"
 #include "worker/api/step_device.h"
 #include "worker/api/watched.h"
 #include "worker/control/grpc.h"
@@ -92,10 +92,10 @@ static void open_free(struct lockstep_session *session)
     for (uint32_t i = 0; session->works.all && i < LOCKSTEP_MAX_PLAIN; i++)
         handle_remove(&session->works.all[i]);
     handle_remove(session);
-    state_fini(session);
+    buffers_fini(session);
     memory_fini(session);
     if (session->devices.first)
-        ready_close(session);
+        device_events_close(session);
     for (uint32_t i = 0; i < session->devices.count; i++)
         device_close(session->devices.all[i]);
     watch_close(session->watch);
@@ -372,7 +372,7 @@ static int open_device(struct lockstep_session *session)
     }
     session->devices.first = opened == 0 ? session->devices.all[0] : NULL;
     if (session->devices.first)
-        ready_open(session);
+        device_events_open(session);
     return opened == -2 ? error_set(LOCKSTEP_E_SYSTEM, "no memory for a device") : 0;
 }
 
@@ -508,7 +508,7 @@ int lockstep_close(lockstep_session *session)
     handle_remove(session);
     // Nobody leaves it: its words end with it.
     (void)progress_enter(&session->tracker, API_CLOSE, PROGRESS_NO_MODULE, 0);
-    (void)step_land(session, clock_now_ms() + OPEN_LAND_MS);
+    (void)step_device_land(session, clock_now_ms() + OPEN_LAND_MS);
     if (!session->config.solo)
         open_shut(session, true);
     trace_close(&session->trace, session->gate.failure != 0);

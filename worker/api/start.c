@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The state that ranks share: lockstep_start (verify, then broadcast), buffers that are made equal
-// again and again, the state hash and the state check. Runs on the trainer's thread, over the
-// session's own plain collectives; so it needs no messages of its own on the data plane.
+// The state that ranks share: lockstep_start (verify, then broadcast), the state hash and the state
+// check. Runs on the trainer's thread, over the session's own plain collectives; so it needs no
+// messages of its own on the data plane.
 //
 // Start sends hashes first: the root's hash of every tensor goes to all (8 bytes each), every rank
 // marks what differs, the marks are OR-ed, and only marked tensors travel. On ranks that are equal
@@ -11,17 +11,10 @@
 // Where ranks have devices, they agree between the two where every tensor is
 // (worker/session/module/residency.h). What is on this rank's device is hashed by way of the host,
 // and travels as a plain collective that begins and ends there: how it does is the transport's.
-//
-// Buffers with a policy that repeats are put into groups by policy, dtype and place at start. At
-// the end of a step those of a group that are due travel as one collective, which begins before the
-// engine is told that the step ends: so it runs beside the last buckets. The commit wave waits for
-// it, so whoever leaves step_end knows that every rank has equal buffers. Which are due follows
-// from the number of the step, which is equal on all ranks.
-
-#include "worker/api/start.h"
 
 #include "base/hash64.h"
 #include "base/text.h"
+#include "worker/api/buffers.h"
 #include "worker/device/device.h"
 #include "worker/kernels/kernels.h"
 #include "worker/session/module/deferral.h"
@@ -81,7 +74,7 @@ static int state_hash_device(const struct lockstep_session *session, const struc
     for (size_t at = 0; at < bytes && status == 0; at += STATE_PIECE_BYTES) {
         const size_t size = bytes - at < STATE_PIECE_BYTES ? bytes - at : STATE_PIECE_BYTES;
         if (device_copy(session->devices.first, piece, (const char *)tensor->data + at, size) < 0)
-            status = ready_failed(session);
+            status = device_events_failed(session);
         else
             hash64_update(&hash, piece, size);
     }
@@ -185,7 +178,8 @@ static int state_send_batch(struct lockstep_session *session, uint32_t root,
     return status;
 }
 
-int state_broadcast(struct lockstep_session *session, uint32_t root)
+// Makes the values of all parameters and buffers those of rank root.
+static int state_broadcast(struct lockstep_session *session, uint32_t root)
 {
     struct state_list list;
     int status = state_collect(session, &list);
@@ -197,173 +191,6 @@ int state_broadcast(struct lockstep_session *session, uint32_t root)
     for (uint32_t next = 0; next < list.count && status == 0;)
         status = state_send_batch(session, root, &list, &next);
     state_free(&list);
-    return status;
-}
-
-// ---- Buffers that are made equal again and again -----------------------------------------------
-
-static bool state_repeats(const struct tensor *buffer)
-{
-    return !buffer->ignored && buffer->elements > 0 && buffer->flags != LOCKSTEP_BUFFER_AT_START &&
-           buffer->flags != LOCKSTEP_BUFFER_IGNORE;
-}
-
-// Puts the buffers of one policy, dtype and place where the group begins.
-static void state_fill_group(const struct lockstep_session *session, struct buffer_group *group)
-{
-    for (uint32_t m = 0; m < session->module_count; m++) {
-        const struct lockstep_module *module = session->modules[m];
-        for (uint32_t i = 0; i < module->buffer_count; i++) {
-            const struct tensor *buffer = &module->buffers[i];
-            if (state_repeats(buffer) && buffer->flags == (uint32_t)group->policy &&
-                buffer->dtype == group->dtype && buffer->on_devices == group->on_devices)
-                group->tensors[group->count++] = buffer;
-        }
-    }
-}
-
-static void state_name_group(const struct buffer_group *group)
-{
-    static const char *const policies[] = {[LOCKSTEP_BUFFER_BROADCAST] = "broadcast",
-                                           [LOCKSTEP_BUFFER_MEAN] = "mean",
-                                           [LOCKSTEP_BUFFER_SUM] = "sum"};
-    snprintf(group->work->name, sizeof(group->work->name), "lockstep/buffers/%s/%s%s",
-             policies[group->policy], dtype_name(group->dtype),
-             group->on_devices ? "/devices" : "");
-}
-
-// Always the same for a policy, dtype and place, because it counts how often its name was used.
-static struct lockstep_work *state_work(const struct lockstep_session *session,
-                                        const struct buffer_group *group)
-{
-    const int dtypes = DTYPE_UINT8 - DTYPE_FLOAT32 + 1;
-    static_assert(2 * 3 * (DTYPE_UINT8 - DTYPE_FLOAT32 + 1) == LOCKSTEP_MAX_BUFFER_GROUPS,
-                  "one for each policy that repeats, each dtype, and each place");
-    const int kind = (int)group->policy - LOCKSTEP_BUFFER_BROADCAST + (group->on_devices ? 3 : 0);
-    return &session->works
-                .all[LOCKSTEP_MAX_PLAIN + kind * dtypes + (int)group->dtype - DTYPE_FLOAT32];
-}
-
-static void state_make_group(struct lockstep_session *session, struct buffer_group *group,
-                             uint32_t *used)
-{
-    group->tensors = session->buffers.tensors + *used;
-    group->extents = session->buffers.extents + *used;
-    group->work = state_work(session, group);
-    state_fill_group(session, group);
-    if (group->count == 0)
-        return;
-    state_name_group(group);
-    session->buffers.groups[session->buffers.group_count++] = *group;
-    *used += group->count;
-}
-
-// One group for each policy, dtype and place that there is; the same on every rank, because
-// manifests are equal, and places agreed.
-static int state_make_groups(struct lockstep_session *session)
-{
-    uint32_t used = 0;
-    session->buffers.tensors = calloc(session->tensor_count + 1, sizeof(*session->buffers.tensors));
-    session->buffers.extents = calloc(session->tensor_count + 1, sizeof(*session->buffers.extents));
-    if (!session->buffers.tensors || !session->buffers.extents)
-        return error_set(LOCKSTEP_E_SYSTEM, "no memory");
-    for (int policy = LOCKSTEP_BUFFER_BROADCAST; policy <= LOCKSTEP_BUFFER_SUM; policy++) {
-        for (int dtype = DTYPE_FLOAT32; dtype <= DTYPE_UINT8; dtype++) {
-            for (int place = 0; place < 2; place++) {
-                struct buffer_group group = {.policy = (lockstep_buffer_policy)policy,
-                                             .dtype = (enum dtype)dtype,
-                                             .on_devices = place == 1};
-                state_make_group(session, &group, &used);
-            }
-        }
-    }
-    return 0;
-}
-
-void state_fini(struct lockstep_session *session)
-{
-    for (uint32_t g = 0; g < session->buffers.group_count; g++) {
-        if (session->buffers.groups[g].ready.event)
-            device_event_free(session->buffers.groups[g].ready_device,
-                              session->buffers.groups[g].ready.event);
-    }
-    free(session->buffers.tensors);
-    free(session->buffers.extents);
-    session->buffers.tensors = NULL;
-    session->buffers.extents = NULL;
-    session->buffers.group_count = 0;
-}
-
-// What a stream makes of the buffers of a group is there when the event has happened. When the
-// device fails, it says so where they are read.
-static void state_follow(const struct lockstep_session *session, struct buffer_group *group,
-                         void *stream, struct collective *like)
-{
-    struct device_ready *ready = &group->ready;
-    struct device *device = session->devices.first;
-    if (!group->on_devices || !session->devices.first)
-        return;
-    like->device = session->devices.first;
-    ready->pending = stream != NULL;
-    if (!stream)
-        return;
-    for (uint32_t i = 1; i < session->devices.count && !device_has_stream(device, stream); i++)
-        device = session->devices.all[i];
-    if (group->ready_device != device && ready->event) {
-        device_event_free(group->ready_device, ready->event);
-        ready->event = NULL;
-    }
-    if (!ready->event)
-        ready->event = device_event_make(device);
-    group->ready_device = device;
-    ready->stream = stream;
-    if (!ready->event || device_event_record(device, ready->event, stream) < 0)
-        return;
-    like->ready = ready;
-    like->ready_count = 1;
-}
-
-static void state_begin_group(const struct lockstep_session *session, struct buffer_group *group,
-                              uint64_t step, void *stream)
-{
-    struct collective like = {
-        .kind = group->policy == LOCKSTEP_BUFFER_BROADCAST ? COLLECTIVE_BROADCAST
-                                                           : COLLECTIVE_ALLREDUCE,
-        .dtype = group->dtype,
-        .op = group->policy == LOCKSTEP_BUFFER_MEAN ? REDUCE_MEAN : REDUCE_SUM,
-        .root = group->policy == LOCKSTEP_BUFFER_BROADCAST ? session->config.root : 0,
-        .extents = group->extents};
-    for (uint32_t i = 0; i < group->count; i++) {
-        const struct tensor *tensor = group->tensors[i];
-        if (step % tensor->every != 0)
-            continue;
-        group->extents[like.extent_count++] =
-            (struct extent){.in = tensor->data, .out = tensor->data, .elements = tensor->elements};
-        like.elements += tensor->elements;
-    }
-    group->in_flight = like.extent_count > 0;
-    if (group->in_flight)
-        state_follow(session, group, stream, &like);
-    if (group->in_flight)
-        work_repeat(group->work, &like);
-}
-
-void state_begin(struct lockstep_session *session, uint64_t step, void *stream)
-{
-    for (uint32_t g = 0; g < session->buffers.group_count && !session->config.solo; g++)
-        state_begin_group(session, &session->buffers.groups[g], step, stream);
-}
-
-int state_await(struct lockstep_session *session)
-{
-    int status = 0;
-    for (uint32_t g = 0; g < session->buffers.group_count; g++) {
-        struct buffer_group *group = &session->buffers.groups[g];
-        const int waited = group->in_flight ? work_wait(group->work, LOCKSTEP_WAIT_FOREVER) : 0;
-        group->in_flight = false;
-        if (status == 0)
-            status = waited;
-    }
     return status;
 }
 
@@ -394,8 +221,8 @@ static int state_settle_places(struct lockstep_session *session)
     int status = residency_agree(session);
     if (status < 0 || session->config.solo)
         return status;
-    state_fini(session);
-    status = state_make_groups(session);
+    buffers_fini(session);
+    status = buffers_make(session);
     if (status < 0)
         return status;
     mutex_lock(&session->mutex);
@@ -410,8 +237,8 @@ static int state_start(struct lockstep_session *session)
 {
     int status = 0;
     if (!session->config.solo) {
-        state_fini(session);
-        status = state_make_groups(session);
+        buffers_fini(session);
+        status = buffers_make(session);
         if (status == 0)
             status = deferral_start(session);
         if (status == 0)
@@ -541,8 +368,8 @@ int lockstep_state_sync(lockstep_session *session)
         return status;
     const struct visit visit = progress_enter(&session->tracker, API_STATE, PROGRESS_NO_MODULE, 0);
     await_enter(API_STATE_SYNC, LOCKSTEP_MAX_MODULES);
-    state_begin(session, 0, NULL);
-    status = state_await(session);
+    buffers_begin(session, 0, NULL);
+    status = buffers_await(session);
     if (status == 0)
         status = state_collective(session, "lockstep/state/synchronized", NULL, 1, &barrier);
     return progress_leave(&visit, status);

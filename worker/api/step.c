@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The step as the trainer sees it: begin, end, wait, report. Runs on the trainer's thread; it tells
+// The step as the trainer sees it: begin, end, wait. Runs on the trainer's thread; it tells
 // the engine when the step has begun and ended. What lies between them, calls and gradients, is in
 // call.c; what then happens is decided in worker/order/order.c.
 
@@ -10,9 +10,11 @@
 #include "base/hash64.h"
 #include "base/text.h"
 #include "base/utf8.h"
+#include "worker/api/buffers.h"
 #include "worker/api/call.h"
-#include "worker/api/start.h"
 #include "worker/api/step_device.h"
+#include "worker/api/step_report.h"
+#include "worker/api/step_verdict.h"
 #include "worker/kernels/kernels.h"
 #include "worker/order/payloads.h"
 #include "worker/order/plan.h"
@@ -266,7 +268,7 @@ static int step_begin(struct lockstep_session *session, const struct lockstep_st
     uint32_t exhausted = 0;
     int status = step_options(options, &whole);
     if (status == 0)
-        status = step_land(session, COND_NO_DEADLINE);
+        status = step_device_land(session, COND_NO_DEADLINE);
     if (status == 0)
         status = overlap_check_moved(session);
     if (status == 0)
@@ -394,7 +396,7 @@ static void step_contribute(struct lockstep_session *session)
 int step_settle_contribution(struct contribution *contribution, uint64_t weight)
 {
     const struct lockstep_module *module = contribution->module;
-    int status = ready_await(contribution);
+    int status = device_events_await(contribution);
     for (uint32_t p = 0; p < module->parameter_count; p++) {
         struct gradient *gradient = &contribution->gradients[p];
         if (!module->shapes[p].trainable || atomic_load(&gradient->awaited) > 0 ||
@@ -404,7 +406,7 @@ int step_settle_contribution(struct contribution *contribution, uint64_t weight)
         if (status == 0 && module->replicas > 1 && replica_is_on_devices(module, p))
             status = replica_settle(contribution, p);
         if (weight > 1 && module->gradient_kind == LOCKSTEP_GRADIENT_SUM && status == 0)
-            status = step_divide(module, p, atomic_load(&gradient->memory), weight);
+            status = step_device_divide(module, p, atomic_load(&gradient->memory), weight);
     }
     return status;
 }
@@ -412,7 +414,7 @@ int step_settle_contribution(struct contribution *contribution, uint64_t weight)
 // A world of one: what the data plane would have done, here.
 static int step_settle_alone(struct lockstep_session *session, void *stream)
 {
-    int status = ready_await_end(session, stream);
+    int status = device_events_await_end(session, stream);
     for (uint32_t m = 0; m < session->module_count; m++) {
         const struct lockstep_module *module = session->modules[m];
         for (uint32_t i = 0; i < module->contribution_count; i++) {
@@ -427,210 +429,6 @@ static int step_settle_alone(struct lockstep_session *session, void *stream)
     session->step.settled = session->step.number;
     mutex_unlock(&session->mutex);
     return status;
-}
-
-static uint64_t step_since(uint64_t begin, uint64_t at)
-{
-    return at == 0 ? 0 : at - begin;
-}
-
-static void step_fill_report(struct lockstep_session *session)
-{
-    struct lockstep_report *report = &session->step.report;
-    struct step_times *times = &session->step.times;
-    report->step = session->step.number;
-    report->first_ready_us = step_since(times->begin, atomic_load(&times->first_ready));
-    report->last_ready_us = step_since(times->begin, atomic_load(&session->progress->ready_us));
-    report->first_wire_us = step_since(times->begin, times->first_sent);
-    report->last_wire_us = step_since(times->begin, times->last_received);
-    report->end_us = step_since(times->begin, times->end);
-    report->done_us = step_since(times->begin, clock_now_us());
-    report->in_flight_us = times->in_flight_us;
-    report->overlap_us = times->overlap_us;
-    report->exposed_us = report->done_us - report->end_us;
-    report->learning = session->step.learning ? 1 : 0;
-    report->weight_total = atomic_load(&session->tallies.weight_total);
-    report->buckets = atomic_load(&session->tallies.buckets_travelled);
-    report->zero_filled = atomic_load(&session->tallies.zero_filled);
-    report->deferred = atomic_load(&session->tallies.put_off);
-    report->runs = atomic_load(&session->tallies.runs);
-    report->control_messages = atomic_load(&session->tallies.control_messages);
-}
-
-static void step_add(_Atomic(uint64_t) *total, uint64_t value)
-{
-    atomic_fetch_add_explicit(total, value, memory_order_relaxed);
-}
-
-// For the heartbeat.
-static void step_count_totals(struct lockstep_session *session)
-{
-    const struct lockstep_report *report = &session->step.report;
-    struct progress *progress = session->progress;
-    step_add(&progress->steps, 1);
-    step_add(&progress->bytes_copied, report->bytes_copied);
-    step_add(&progress->in_flight_us, report->in_flight_us);
-    step_add(&progress->overlap_us, report->overlap_us);
-    step_add(&progress->exposed_us, report->exposed_us);
-    step_add(&progress->zero_filled, report->zero_filled);
-    step_add(&progress->unused, session->step.contribution.unused_total);
-}
-
-// The other names of a parameter in its module.
-static void step_name_shared(const struct lockstep_module *module, uint32_t parameter,
-                             struct text *text)
-{
-    for (uint32_t p = parameter + 1; module->shared_count > 0 && p < module->parameter_count; p++) {
-        if (module->homes[p].module == module && module->homes[p].parameter == parameter)
-            text_append(text, " (also '%s')", module->parameters[p].name);
-    }
-}
-
-// Names the unused parameters of one severity. The same on every rank, because the commit wave gave
-// all ranks the same list.
-static void step_name_unused(const struct lockstep_session *session,
-                             const struct commit_wave *outcome, enum unused_severity severity,
-                             const char *separator, struct text *text)
-{
-    uint64_t more = severity == UNUSED_IS_ERROR ? outcome->unused_errors : outcome->unused_warnings;
-    text_append(text, "step %" PRIu64 ": %" PRIu64 " gradient%s not produced by the backward pass:",
-                session->step.number, more, more == 1 ? " was" : "s were");
-    for (uint32_t i = 0; i < outcome->unused_named; i++) {
-        const struct unused_parameter *unused = &outcome->unused[i];
-        const struct lockstep_module *module = session->modules[unused->module];
-        if (unused->severity != (uint32_t)severity)
-            continue;
-        more--;
-        text_append(text, "%smodule '%s'", separator, module->name);
-        if (module->separate_calls)
-            text_append(text, " call %" PRIu32, unused->call + 1);
-        text_append(text, " parameter '%s'", module->parameters[unused->parameter].name);
-        step_name_shared(module, unused->parameter, text);
-        text_append(text, " on rank %" PRIu32, unused->rank);
-    }
-    if (more > 0)
-        text_append(text, "%sand %" PRIu64 " more", separator, more);
-}
-
-static int step_unused_error(const struct lockstep_session *session,
-                             const struct commit_wave *outcome)
-{
-    char bytes[LOCKSTEP_REPORT_BYTES];
-    struct text text;
-    text_init(&text, bytes, sizeof(bytes));
-    step_name_unused(session, outcome, UNUSED_IS_ERROR, "\n  ", &text);
-    return error_set(LOCKSTEP_E_UNUSED, "%s", bytes);
-}
-
-static void step_warn(struct lockstep_session *session, const struct commit_wave *outcome)
-{
-    char bytes[LOCKSTEP_TEXT_BYTES];
-    struct text text;
-    if (outcome->unused_warnings == 0 || !log_enabled(&session->log, LOG_LEVEL_WARN))
-        return;
-    text_init(&text, bytes, sizeof(bytes));
-    step_name_unused(session, outcome, UNUSED_IS_WARNING, " ", &text);
-    log_event(&session->log, LOG_LEVEL_WARN, "unused_parameters",
-              "step=%" PRIu64 " count=%" PRIu64 " text=%s", session->step.number,
-              outcome->unused_warnings, bytes);
-}
-
-// Names the calls that were given up of modules that accept it, or of the others.
-static void step_name_aborted(const struct lockstep_session *session,
-                              const struct commit_wave *outcome, bool accepted,
-                              const char *separator, struct text *text)
-{
-    const uint32_t accepted_total = outcome->aborted_total - outcome->aborted_errors;
-    uint32_t more = accepted ? accepted_total : outcome->aborted_errors;
-    text_append(text, "step %" PRIu64 ": a backward pass was given up (lockstep_call_abort):",
-                session->step.number);
-    for (uint32_t i = 0; i < outcome->aborted_named; i++) {
-        if ((outcome->aborted[i].accepted != 0) != accepted)
-            continue;
-        more--;
-        text_append(text, "%smodule '%s' on rank %" PRIu32, separator,
-                    session->modules[outcome->aborted[i].module]->name, outcome->aborted[i].rank);
-    }
-    if (more > 0)
-        text_append(text, "%sand %" PRIu32 " more", separator, more);
-}
-
-static void step_warn_aborted(struct lockstep_session *session, const struct commit_wave *outcome)
-{
-    char bytes[LOCKSTEP_TEXT_BYTES];
-    struct text text;
-    if (outcome->aborted_total == outcome->aborted_errors ||
-        !log_enabled(&session->log, LOG_LEVEL_WARN))
-        return;
-    text_init(&text, bytes, sizeof(bytes));
-    step_name_aborted(session, outcome, true, " ", &text);
-    log_event(&session->log, LOG_LEVEL_WARN, "calls_given_up",
-              "step=%" PRIu64 " count=%" PRIu32 " text=%s", session->step.number,
-              outcome->aborted_total - outcome->aborted_errors, bytes);
-}
-
-static int step_aborted_error(const struct lockstep_session *session,
-                              const struct commit_wave *outcome)
-{
-    char bytes[LOCKSTEP_REPORT_BYTES];
-    struct text text;
-    text_init(&text, bytes, sizeof(bytes));
-    step_name_aborted(session, outcome, false, "\n  ", &text);
-    text_append(&text, "\ndo not use the gradients of this step");
-    return error_set(LOCKSTEP_E_UNUSED, "%s", bytes);
-}
-
-// Modules that were called, but by nobody with a weight: there is no mean, and nothing was written.
-static int step_weightless_error(const struct lockstep_session *session, uint64_t modules)
-{
-    char bytes[LOCKSTEP_REPORT_BYTES];
-    struct text text;
-    text_init(&text, bytes, sizeof(bytes));
-    text_append(&text, "step %" PRIu64 ": all ranks gave weight 0, so there is no mean of",
-                session->step.number);
-    for (uint32_t m = 0; m < session->module_count; m++) {
-        if ((modules >> m & 1) != 0)
-            text_append(&text, " module '%s'", session->modules[m]->name);
-    }
-    return error_set(LOCKSTEP_E_INVALID, "%s; the gradients are as they were", bytes);
-}
-
-// A gradient that others produced and this rank did not, with no memory to put the mean into: its
-// parameter would drift apart from theirs, so it is not passed over in silence.
-static int step_homeless_error(const struct lockstep_session *session)
-{
-    for (uint32_t m = 0; m < session->module_count; m++) {
-        const struct lockstep_module *module = session->modules[m];
-        for (uint32_t i = 0; i < module->contribution_count; i++) {
-            const uint32_t p = contribution_homeless(&module->contributions[i]);
-            if (p < module->parameter_count)
-                return error_set(LOCKSTEP_E_UNUSED,
-                                 "step %" PRIu64 ": module '%s' parameter '%s' has a mean from "
-                                 "other ranks and no memory for it here (call %" PRIu32
-                                 "): register gradient memory, or report it with memory on every "
-                                 "rank",
-                                 session->step.number, module->name, module->parameters[p].name,
-                                 i + 1);
-        }
-    }
-    return 0;
-}
-
-// What all ranks agreed on in the commit wave.
-static int step_verdict(struct lockstep_session *session, const struct commit_wave *outcome)
-{
-    step_warn(session, outcome);
-    step_warn_aborted(session, outcome);
-    if (outcome->counter_overflow)
-        return error_set(LOCKSTEP_E_INVALID, "the ranks together use more than %d counters",
-                         LOCKSTEP_MAX_COUNTERS);
-    if (outcome->aborted_errors > 0)
-        return step_aborted_error(session, outcome);
-    if ((outcome->called & ~outcome->weighted) != 0)
-        return step_weightless_error(session, outcome->called & ~outcome->weighted);
-    if (outcome->unused_errors > 0)
-        return step_unused_error(session, outcome);
-    return step_homeless_error(session);
 }
 
 static int step_check_end(struct lockstep_session *session, const void *stream)
@@ -672,8 +470,8 @@ static int step_enter_end(struct lockstep_session *session, void *stream)
     mutex_unlock(&session->mutex);
     call_finish(session);
     step_contribute(session);
-    ready_say_end(session, stream);
-    state_begin(session, session->step.number, stream);
+    device_events_say_end(session, stream);
+    buffers_begin(session, session->step.number, stream);
     if (session->config.solo)
         status = step_settle_alone(session, stream);
     else
@@ -692,10 +490,10 @@ static int step_leave_end(struct lockstep_session *session)
     mutex_lock(&session->mutex);
     outcome = session->step.outcome;
     mutex_unlock(&session->mutex);
-    step_fill_report(session);
+    step_report_fill(session);
     session->step.report.unused = outcome.unused_total;
     session->step.report.aborted = outcome.aborted_total;
-    step_count_totals(session);
+    step_report_count(session);
     return step_verdict(session, &outcome);
 }
 
@@ -724,11 +522,11 @@ static int step_end(struct lockstep_session *session, void *stream, uint32_t tim
                          session->step.number, timeout_ms, late);
     }
     session->step.is_open = session->step.ending = false;
-    buffers = state_await(session);
+    buffers = buffers_await(session);
     if (status == 0)
         status = buffers;
     if (status == 0)
-        status = step_await_device(session, stream);
+        status = step_device_await(session, stream);
     return status < 0 ? status : step_leave_end(session);
 }
 
@@ -751,31 +549,4 @@ int lockstep_step_end(lockstep_session *session, void *stream)
 int lockstep_step_wait(lockstep_session *session, void *stream, uint32_t timeout_ms)
 {
     return step_end_within(session, stream, timeout_ms);
-}
-
-int lockstep_step_report(lockstep_session *session, uint64_t step, uint32_t timeout_ms,
-                         struct lockstep_report *report)
-{
-    const int status = session_check_handle(session);
-    size_t bytes;
-    (void)timeout_ms;
-    if (status < 0)
-        return status;
-    if (!report || report->struct_bytes < sizeof(report->struct_bytes))
-        return error_set(LOCKSTEP_E_INVALID, "begin the report with LOCKSTEP_REPORT_INIT");
-    if (session->step.ending)
-        return error_set(LOCKSTEP_E_INVALID,
-                         "step %" PRIu64 " is in its end: lockstep_step_end comes first",
-                         session->step.number);
-    if (step == 0 || step != session->step.report.step)
-        return error_set(LOCKSTEP_E_INVALID,
-                         "there is no report of step %" PRIu64 "; the last one "
-                         "is of step %" PRIu64,
-                         step, session->step.report.step);
-    (void)step_land(session, COND_NO_DEADLINE); // Of a failed session it says what there is.
-    session->step.report.weight_total = atomic_load(&session->tallies.weight_total);
-    bytes = report->struct_bytes < sizeof(*report) ? report->struct_bytes : sizeof(*report);
-    session->step.report.struct_bytes = bytes;
-    memcpy(report, &session->step.report, bytes);
-    return 0;
 }

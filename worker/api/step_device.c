@@ -13,7 +13,7 @@
 
 #define STEP_PIECE 512 // Elements of 8 bytes that are divided at a time.
 
-int step_land(struct lockstep_session *session, uint64_t deadline_ms)
+int step_device_land(struct lockstep_session *session, uint64_t deadline_ms)
 {
     const struct wish wish = {.flag = &session->landing.landed, .deadline_ms = deadline_ms};
     int status = 0;
@@ -42,23 +42,23 @@ static bool step_lacks_memory(const struct lockstep_session *session)
 }
 
 // The first device's results come behind those of the others. A default stream is that of each.
-int step_await_device(struct lockstep_session *session, void *stream)
+int step_device_await(struct lockstep_session *session, void *stream)
 {
     if (!session->devices.first || session->config.solo)
         return 0;
     if (!stream || step_lacks_memory(session))
-        return step_land(session, COND_NO_DEADLINE);
+        return step_device_land(session, COND_NO_DEADLINE);
     int status = device_stream_follow(session->devices.first, stream);
     for (uint32_t i = 1; i < session->devices.count && status == 0; i++) {
         if (device_is_default_stream(stream))
             status =
                 device_stream_follow_at(session->devices.first, session->devices.all[i], stream);
     }
-    return status < 0 ? ready_failed(session) : 0;
+    return status < 0 ? device_events_failed(session) : 0;
 }
 
-int step_divide(const struct lockstep_module *module, uint32_t parameter, char *memory,
-                uint64_t weight)
+int step_device_divide(const struct lockstep_module *module, uint32_t parameter, char *memory,
+                       uint64_t weight)
 {
     const struct bucket_parameter *shape = &module->shapes[parameter];
     struct device *device = shape->device ? module->session->devices.first : NULL;
@@ -70,10 +70,10 @@ int step_divide(const struct lockstep_module *module, uint32_t parameter, char *
     for (uint64_t at = 0; device && at < shape->elements; at += most) {
         const uint64_t count = shape->elements - at < most ? shape->elements - at : most;
         if (device_copy(device, piece, memory + at * size, count * size) < 0)
-            return ready_failed(module->session);
+            return device_events_failed(module->session);
         kernel_divide(shape->dtype, piece, piece, weight, count);
         if (device_copy(device, memory + at * size, piece, count * size) < 0)
-            return ready_failed(module->session);
+            return device_events_failed(module->session);
     }
     return 0;
 }

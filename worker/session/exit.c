@@ -69,7 +69,7 @@ static void exit_tell(struct lockstep_session *session, uint64_t deadline_ms)
 }
 
 // Whoever holds the mutex at this moment opens or closes a session: then nothing is waited for.
-__attribute__((destructor)) static void exit_of_process(void)
+static __attribute__((destructor)) void exit_of_process(void)
 {
     if (fork_in_child() || pthread_mutex_trylock(&exit_mutex) != 0)
         return;

@@ -223,7 +223,7 @@ static void call_say_handed(struct contribution *contribution)
     atomic_store(&contribution->handed, true);
     if (atomic_load(&session->waiting) == 0 || session->config.solo)
         return;
-    ready_say_wait(session);
+    device_events_say_wait(session);
     transport_wake(session->transport);
 }
 
@@ -382,7 +382,7 @@ static int call_check_device(struct contribution *contribution, const struct rep
         &(struct passed_gradient){reported->replica, reported->memory, reported->stream});
     if (status < 0 || !reported->stream || home->module->shapes[home->parameter].elements == 0)
         return status;
-    return ready_reserve(
+    return device_events_reserve(
         call_home(contribution, reported->parameter),
         &(struct ready_report){reported->replica, home->parameter, reported->stream});
 }
@@ -392,7 +392,7 @@ static int call_note_stream(struct contribution *contribution, const struct repo
     const struct home *home = &contribution->module->homes[reported->parameter];
     if (!reported->stream || home->module->shapes[home->parameter].elements == 0)
         return 0;
-    return ready_record(
+    return device_events_record(
         call_home(contribution, reported->parameter),
         &(struct ready_report){reported->replica, home->parameter, reported->stream});
 }

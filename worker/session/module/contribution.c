@@ -71,7 +71,7 @@ bool contribution_init(struct contribution *contribution, struct lockstep_module
     contribution->used = calloc(count, sizeof(*contribution->used));
     contribution->used_anywhere = calloc(count, sizeof(*contribution->used_anywhere));
     contribution->ready_order = calloc(count, sizeof(*contribution->ready_order));
-    return ready_init(contribution) && contribution_init_copies(contribution) &&
+    return device_events_init(contribution) && contribution_init_copies(contribution) &&
            contribution->gradients && contribution->replicas &&
            contribution_init_places(contribution) && contribution->runs && contribution->extents &&
            contribution->unit_ends && contribution->used && contribution->used_anywhere &&
@@ -80,7 +80,7 @@ bool contribution_init(struct contribution *contribution, struct lockstep_module
 
 void contribution_fini(struct contribution *contribution)
 {
-    ready_fini(contribution);
+    device_events_fini(contribution);
     free(contribution->gradients);
     free(contribution->replicas);
     free(contribution->places);
@@ -143,7 +143,7 @@ static void contribution_window_begin(struct contribution *contribution)
         atomic_store_explicit(&replica->memory, replica->registered, memory_order_relaxed);
         atomic_store_explicit(&replica->report.used, false, memory_order_relaxed);
     }
-    ready_window_begin(contribution);
+    device_events_window_begin(contribution);
 }
 
 void module_window_begin(struct lockstep_module *module)
@@ -345,7 +345,7 @@ static void contribution_replicas(const struct contribution *contribution,
             .device = module->devices[r],
             .extents = extents,
             .extent_count = contribution_extents(contribution, &one, extents),
-            .ready = ready_events(contribution, r, bucket),
+            .ready = device_events_of(contribution, r, bucket),
             .ready_count = LOCKSTEP_READY_STREAMS};
     }
     collective->replicas = copies;
@@ -364,9 +364,9 @@ static void contribution_on_devices(const struct contribution *contribution,
     if (!collective->on_devices || !module->session->devices.first)
         return;
     collective->device = module->session->devices.first;
-    collective->ready = ready_events(contribution, 0, bucket);
+    collective->ready = device_events_of(contribution, 0, bucket);
     collective->ready_count = LOCKSTEP_READY_STREAMS;
-    if (ready_leaves_out(contribution, bucket))
+    if (device_events_leaves_out(contribution, bucket))
         collective->behind = &contribution->behind;
     if (contribution->copies)
         contribution_replicas(contribution, launch, bucket, collective);

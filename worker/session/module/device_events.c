@@ -15,34 +15,35 @@
 
 #define READY_LOOK_NS 20000 // Between two looks, in a world of one.
 
-static uint32_t ready_bucket_count(const struct lockstep_module *module)
+static uint32_t device_events_bucket_count(const struct lockstep_module *module)
 {
     const uint32_t count = module->parameter_count;
     return count < LOCKSTEP_MAX_BUCKETS ? count : LOCKSTEP_MAX_BUCKETS;
 }
 
 // Of all replicas.
-static uint32_t ready_gate_count(const struct lockstep_module *module)
+static uint32_t device_events_gate_count(const struct lockstep_module *module)
 {
-    return ready_bucket_count(module) * module->replicas;
+    return device_events_bucket_count(module) * module->replicas;
 }
 
-static struct ready_gate *ready_gate(const struct contribution *contribution, uint32_t replica,
-                                     uint32_t bucket)
+static struct ready_gate *device_events_gate(const struct contribution *contribution,
+                                             uint32_t replica, uint32_t bucket)
 {
-    return &contribution->gates[replica * ready_bucket_count(contribution->module) + bucket];
+    return &contribution
+                ->gates[replica * device_events_bucket_count(contribution->module) + bucket];
 }
 
-const struct device_ready *ready_events(const struct contribution *contribution, uint32_t replica,
-                                        uint32_t bucket)
+const struct device_ready *device_events_of(const struct contribution *contribution,
+                                            uint32_t replica, uint32_t bucket)
 {
-    return ready_gate(contribution, replica, bucket)->ready;
+    return device_events_gate(contribution, replica, bucket)->ready;
 }
 
-bool ready_init(struct contribution *contribution)
+bool device_events_init(struct contribution *contribution)
 {
     const struct lockstep_module *module = contribution->module;
-    const uint32_t count = ready_gate_count(module);
+    const uint32_t count = device_events_gate_count(module);
     if (!module->session->devices.first)
         return true;
     contribution->gates = calloc((size_t)count + 1, sizeof(*contribution->gates));
@@ -51,15 +52,15 @@ bool ready_init(struct contribution *contribution)
     return contribution->gates != NULL;
 }
 
-void ready_fini(struct contribution *contribution)
+void device_events_fini(struct contribution *contribution)
 {
     const struct lockstep_module *module = contribution->module;
-    const uint32_t count = !contribution->gates ? 0 : ready_gate_count(module);
+    const uint32_t count = !contribution->gates ? 0 : device_events_gate_count(module);
     for (uint32_t b = 0; b < count; b++) {
         struct ready_gate *gate = &contribution->gates[b];
         for (uint32_t i = 0; i < LOCKSTEP_READY_STREAMS; i++) {
             if (gate->ready[i].event)
-                device_event_free(module->devices[b / ready_bucket_count(module)],
+                device_event_free(module->devices[b / device_events_bucket_count(module)],
                                   gate->ready[i].event);
         }
         mutex_fini(&gate->mutex);
@@ -68,34 +69,34 @@ void ready_fini(struct contribution *contribution)
     contribution->gates = NULL;
 }
 
-static void ready_gate_clear(struct ready_gate *gate)
+static void device_events_gate_clear(struct ready_gate *gate)
 {
     for (uint32_t i = 0; i < LOCKSTEP_READY_STREAMS; i++)
         gate->taken[i] = gate->ready[i].pending = false;
 }
 
-void ready_window_begin(struct contribution *contribution)
+void device_events_window_begin(struct contribution *contribution)
 {
     const struct lockstep_module *module = contribution->module;
     const uint32_t count = !contribution->gates ? 0 : module->layout.bucket_count;
     for (uint32_t r = 0; r < module->replicas; r++) {
         for (uint32_t b = 0; b < count; b++)
-            ready_gate_clear(ready_gate(contribution, r, b));
+            device_events_gate_clear(device_events_gate(contribution, r, b));
     }
 }
 
 // ---- Reports -----------------------------------------------------------------------------------
 
-static struct ready_gate *ready_gate_of(const struct contribution *contribution,
-                                        const struct ready_report *report)
+static struct ready_gate *device_events_gate_of(const struct contribution *contribution,
+                                                const struct ready_report *report)
 {
-    return ready_gate(contribution, report->replica,
-                      contribution->module->bucket_of[report->parameter]);
+    return device_events_gate(contribution, report->replica,
+                              contribution->module->bucket_of[report->parameter]);
 }
 
 // The place of a stream: its own, or else one that no stream of this window has, rather one that
 // was never used than another stream's. LOCKSTEP_READY_STREAMS: there is none.
-static uint32_t ready_place_locked(const struct ready_gate *gate, const void *stream)
+static uint32_t device_events_place_locked(const struct ready_gate *gate, const void *stream)
 {
     uint32_t place = LOCKSTEP_READY_STREAMS;
     mutex_assert_held(&gate->mutex);
@@ -111,7 +112,7 @@ static uint32_t ready_place_locked(const struct ready_gate *gate, const void *st
 }
 
 // The first of this rank's devices that has.
-int ready_failed(const struct lockstep_session *session)
+int device_events_failed(const struct lockstep_session *session)
 {
     const char *text = NULL;
     for (uint32_t i = 0; i < session->devices.count && !text; i++)
@@ -120,14 +121,14 @@ int ready_failed(const struct lockstep_session *session)
                      !text ? "it has not said why" : text);
 }
 
-int ready_reserve(struct contribution *contribution, const struct ready_report *report)
+int device_events_reserve(struct contribution *contribution, const struct ready_report *report)
 {
     const struct lockstep_module *module = contribution->module;
-    struct ready_gate *gate = ready_gate_of(contribution, report);
+    struct ready_gate *gate = device_events_gate_of(contribution, report);
     uint32_t place;
     bool whole = true;
     mutex_lock(&gate->mutex);
-    place = ready_place_locked(gate, report->stream);
+    place = device_events_place_locked(gate, report->stream);
     if (place < LOCKSTEP_READY_STREAMS) {
         struct device_ready *ready = &gate->ready[place];
         if (!ready->event)
@@ -138,7 +139,7 @@ int ready_reserve(struct contribution *contribution, const struct ready_report *
     }
     mutex_unlock(&gate->mutex);
     if (!whole)
-        return ready_failed(module->session);
+        return device_events_failed(module->session);
     if (place < LOCKSTEP_READY_STREAMS)
         return 0;
     return error_set(LOCKSTEP_E_INVALID,
@@ -147,13 +148,13 @@ int ready_reserve(struct contribution *contribution, const struct ready_report *
                      LOCKSTEP_READY_STREAMS);
 }
 
-int ready_record(struct contribution *contribution, const struct ready_report *report)
+int device_events_record(struct contribution *contribution, const struct ready_report *report)
 {
     const struct lockstep_module *module = contribution->module;
-    struct ready_gate *gate = ready_gate_of(contribution, report);
+    struct ready_gate *gate = device_events_gate_of(contribution, report);
     int result = -1;
     mutex_lock(&gate->mutex);
-    const uint32_t place = ready_place_locked(gate, report->stream);
+    const uint32_t place = device_events_place_locked(gate, report->stream);
     if (place < LOCKSTEP_READY_STREAMS) {
         struct device_ready *ready = &gate->ready[place];
         ready->parameter = report->parameter;
@@ -162,12 +163,12 @@ int ready_record(struct contribution *contribution, const struct ready_report *r
             device_event_record(module->devices[report->replica], ready->event, report->stream);
     }
     mutex_unlock(&gate->mutex);
-    return result < 0 ? ready_failed(module->session) : 0;
+    return result < 0 ? device_events_failed(module->session) : 0;
 }
 
 // ---- Results where nothing was reported --------------------------------------------------------
 
-void ready_open(struct lockstep_session *session)
+void device_events_open(struct lockstep_session *session)
 {
     for (uint32_t i = 0; i < session->devices.count; i++) {
         session->devices.end_ready[i].event = device_event_make(session->devices.all[i]);
@@ -176,7 +177,7 @@ void ready_open(struct lockstep_session *session)
     }
 }
 
-void ready_close(struct lockstep_session *session)
+void device_events_close(struct lockstep_session *session)
 {
     for (uint32_t i = 0; i < session->devices.count; i++) {
         if (session->devices.end_ready[i].event)
@@ -186,7 +187,8 @@ void ready_close(struct lockstep_session *session)
     }
 }
 
-bool ready_is_stream_of(const struct lockstep_session *session, uint32_t device, void *stream)
+bool device_events_is_stream_of(const struct lockstep_session *session, uint32_t device,
+                                void *stream)
 {
     if (session->devices.count == 1 || !stream || device_is_default_stream(stream))
         return true;
@@ -194,17 +196,17 @@ bool ready_is_stream_of(const struct lockstep_session *session, uint32_t device,
 }
 
 // The default streams of all devices, or the stream of one.
-static void ready_mark_stream(const struct lockstep_session *session, struct device_ready *ready,
-                              void *stream)
+static void device_events_mark_stream(const struct lockstep_session *session,
+                                      struct device_ready *ready, void *stream)
 {
     for (uint32_t i = 0; i < session->devices.count; i++) {
         ready[i].stream = stream;
-        ready[i].pending = ready[i].event && ready_is_stream_of(session, i, stream);
+        ready[i].pending = ready[i].event && device_events_is_stream_of(session, i, stream);
     }
 }
 
-static int ready_record_streams(const struct lockstep_session *session,
-                                const struct device_ready *ready, void *stream)
+static int device_events_record_streams(const struct lockstep_session *session,
+                                        const struct device_ready *ready, void *stream)
 {
     int result = 0;
     for (uint32_t i = 0; i < session->devices.count && result == 0; i++) {
@@ -215,7 +217,7 @@ static int ready_record_streams(const struct lockstep_session *session,
 }
 
 // Some replica has not reported it.
-static bool ready_is_left_out(const struct contribution *contribution, uint32_t parameter)
+static bool device_events_is_left_out(const struct contribution *contribution, uint32_t parameter)
 {
     const struct lockstep_module *module = contribution->module;
     const struct gradient *gradient = &contribution->gradients[parameter];
@@ -232,7 +234,7 @@ static bool ready_is_left_out(const struct contribution *contribution, uint32_t 
     return false;
 }
 
-bool ready_leaves_out(const struct contribution *contribution, uint32_t bucket)
+bool device_events_leaves_out(const struct contribution *contribution, uint32_t bucket)
 {
     const struct lockstep_module *module = contribution->module;
     const struct bucket *shape = &module->layout.buckets[bucket];
@@ -241,106 +243,108 @@ bool ready_leaves_out(const struct contribution *contribution, uint32_t bucket)
         (module->session->world.size == 1 && module->replicas == 1))
         return false;
     for (uint32_t i = 0; i < shape->count && !left_out; i++)
-        left_out = ready_is_left_out(contribution, module->layout.order[shape->first + i]);
+        left_out = device_events_is_left_out(contribution, module->layout.order[shape->first + i]);
     return left_out;
 }
 
 // Nothing of it has come behind anything so far, and something is to.
-static bool ready_is_unsaid(const struct contribution *contribution)
+static bool device_events_is_unsaid(const struct contribution *contribution)
 {
     bool leaves_out = false;
     if (atomic_load_explicit(&contribution->behind.ready, memory_order_relaxed))
         return false;
     for (uint32_t b = 0; b < contribution->module->layout.bucket_count && !leaves_out; b++)
-        leaves_out = ready_leaves_out(contribution, b);
+        leaves_out = device_events_leaves_out(contribution, b);
     return leaves_out;
 }
 
 // Says it of all contributions, or of those that were handed over. Other threads hand over more
 // meanwhile, so the event is recorded when one is found; in a step in which all was reported,
 // never. A device that fails here says so where results are written.
-static void ready_say(struct lockstep_session *session, struct device_ready *ready, bool all,
-                      void *stream)
+static void device_events_say(struct lockstep_session *session, struct device_ready *ready,
+                              bool all, void *stream)
 {
     bool recorded = false;
     for (uint32_t m = 0; m < session->module_count; m++) {
         struct lockstep_module *module = session->modules[m];
         for (uint32_t i = 0; i < module->contribution_count; i++) {
             struct contribution *contribution = &module->contributions[i];
-            if (!(all || atomic_load(&contribution->handed)) || !ready_is_unsaid(contribution))
+            if (!(all || atomic_load(&contribution->handed)) ||
+                !device_events_is_unsaid(contribution))
                 continue;
             if (!(recorded && all))
-                (void)ready_record_streams(session, ready, stream);
+                (void)device_events_record_streams(session, ready, stream);
             recorded = true;
             atomic_store_explicit(&contribution->behind.ready, ready, memory_order_release);
         }
     }
 }
 
-void ready_say_end(struct lockstep_session *session, void *stream)
+void device_events_say_end(struct lockstep_session *session, void *stream)
 {
     if (!session->devices.first || session->config.solo)
         return;
-    ready_mark_stream(session, session->devices.end_ready, stream);
-    ready_say(session, session->devices.end_ready, true, stream);
+    device_events_mark_stream(session, session->devices.end_ready, stream);
+    device_events_say(session, session->devices.end_ready, true, stream);
 }
 
-void ready_say_wait(struct lockstep_session *session)
+void device_events_say_wait(struct lockstep_session *session)
 {
     if (session->devices.first && !session->config.solo)
-        ready_say(session, session->devices.wait_ready, false, NULL);
+        device_events_say(session, session->devices.wait_ready, false, NULL);
 }
 
 // ---- A world of one ----------------------------------------------------------------------------
 
-static int ready_await_event(const struct lockstep_session *session, struct device *device,
-                             void *event)
+static int device_events_await_event(const struct lockstep_session *session, struct device *device,
+                                     void *event)
 {
     const struct timespec pause = {.tv_nsec = READY_LOOK_NS};
     int happened;
     while ((happened = device_event_query(device, event)) == 0)
         nanosleep(&pause, NULL);
-    return happened < 0 ? ready_failed(session) : 0;
+    return happened < 0 ? device_events_failed(session) : 0;
 }
 
-static int ready_await_gate(const struct lockstep_module *module, struct device *device,
-                            const struct ready_gate *gate)
+static int device_events_await_gate(const struct lockstep_module *module, struct device *device,
+                                    const struct ready_gate *gate)
 {
     int status = 0;
     for (uint32_t i = 0; i < LOCKSTEP_READY_STREAMS && status == 0; i++) {
         if (gate->ready[i].pending)
-            status = ready_await_event(module->session, device, gate->ready[i].event);
+            status = device_events_await_event(module->session, device, gate->ready[i].event);
     }
     return status;
 }
 
-int ready_await(struct contribution *contribution)
+int device_events_await(struct contribution *contribution)
 {
     const struct lockstep_module *module = contribution->module;
     const uint32_t count = !contribution->gates ? 0 : module->layout.bucket_count;
     int status = 0;
     for (uint32_t r = 0; r < module->replicas; r++) {
         for (uint32_t b = 0; b < count && status == 0; b++)
-            status = ready_await_gate(module, module->devices[r], ready_gate(contribution, r, b));
+            status = device_events_await_gate(module, module->devices[r],
+                                              device_events_gate(contribution, r, b));
     }
     return status;
 }
 
-int ready_await_end(struct lockstep_session *session, void *stream)
+int device_events_await_end(struct lockstep_session *session, void *stream)
 {
     bool replicas = false;
     for (uint32_t m = 0; m < session->module_count && session->devices.first; m++)
         replicas = replicas || session->modules[m]->replicas > 1;
     if (!replicas)
         return 0;
-    ready_mark_stream(session, session->devices.end_ready, stream);
-    if (ready_record_streams(session, session->devices.end_ready, stream) < 0)
-        return ready_failed(session);
+    device_events_mark_stream(session, session->devices.end_ready, stream);
+    if (device_events_record_streams(session, session->devices.end_ready, stream) < 0)
+        return device_events_failed(session);
     int status = 0;
     for (uint32_t i = 0; i < session->devices.count && status == 0; i++) {
         if (session->devices.end_ready[i].pending)
-            status = ready_await_event(session, session->devices.all[i],
-                                       session->devices.end_ready[i].event);
+            status = device_events_await_event(session, session->devices.all[i],
+                                               session->devices.end_ready[i].event);
     }
     return status;
 }

@@ -32,10 +32,10 @@ struct ready_gate {
 };
 
 // The gates of a contribution; none where the session has no device. False without memory. Trainer.
-bool ready_init(struct contribution *contribution);
-void ready_fini(struct contribution *contribution);
+bool device_events_init(struct contribution *contribution);
+void device_events_fini(struct contribution *contribution);
 // Nothing is pending. Trainer, when results of the last step are in memory.
-void ready_window_begin(struct contribution *contribution);
+void device_events_window_begin(struct contribution *contribution);
 
 // What a stream of a replica's device produces.
 struct ready_report {
@@ -45,37 +45,38 @@ struct ready_report {
 };
 // Takes a place in the gate of the parameter's bucket for the stream. LOCKSTEP_E_INVALID: there are
 // LOCKSTEP_READY_STREAMS other ones. LOCKSTEP_E_SYSTEM: the device has failed. Any thread.
-int ready_reserve(struct contribution *contribution, const struct ready_report *report);
+int device_events_reserve(struct contribution *contribution, const struct ready_report *report);
 // Records that the parameter is complete when all that the stream was given is done. The place was
 // reserved. LOCKSTEP_E_SYSTEM: the device has failed. Any thread.
-int ready_record(struct contribution *contribution, const struct ready_report *report);
+int device_events_record(struct contribution *contribution, const struct ready_report *report);
 // [LOCKSTEP_READY_STREAMS]: what a replica's part of a bucket waits for. Driver, from when the
 // bucket was handed over.
-const struct device_ready *ready_events(const struct contribution *contribution, uint32_t replica,
-                                        uint32_t bucket);
+const struct device_ready *device_events_of(const struct contribution *contribution,
+                                            uint32_t replica, uint32_t bucket);
 
 // LOCKSTEP_E_SYSTEM, with what the session's device has said. Any thread.
-int ready_failed(const struct lockstep_session *session);
+int device_events_failed(const struct lockstep_session *session);
 
 // The events of a session with a device. Trainer, at open and close.
-void ready_open(struct lockstep_session *session);
-void ready_close(struct lockstep_session *session);
+void device_events_open(struct lockstep_session *session);
+void device_events_close(struct lockstep_session *session);
 // Whether a stream of the trainer is one of that device of the session, by its place. The default
 // streams, NULL too, are those of all. Any thread.
-bool ready_is_stream_of(const struct lockstep_session *session, uint32_t device, void *stream);
+bool device_events_is_stream_of(const struct lockstep_session *session, uint32_t device,
+                                void *stream);
 // Whether a bucket has a gradient on devices that was not reported here, and that others may have.
 // Who has the bucket.
-bool ready_leaves_out(const struct contribution *contribution, uint32_t bucket);
+bool device_events_leaves_out(const struct contribution *contribution, uint32_t bucket);
 // Results may be written also where nothing was reported, behind what the stream was given until
 // now: of all contributions that nobody waits for. Trainer, at lockstep_step_end.
-void ready_say_end(struct lockstep_session *session, void *stream);
+void device_events_say_end(struct lockstep_session *session, void *stream);
 // The same of those that were handed over by now: somebody waits for one of them. Any thread.
-void ready_say_wait(struct lockstep_session *session);
+void device_events_say_wait(struct lockstep_session *session);
 
 // World of one: waits until all of this has happened. Trainer. 0, or LOCKSTEP_E_SYSTEM.
-int ready_await(struct contribution *contribution);
+int device_events_await(struct contribution *contribution);
 // The same for what the stream was given that ends the step (NULL: the legacy default stream),
 // where replicas may be written that have reported nothing.
-int ready_await_end(struct lockstep_session *session, void *stream);
+int device_events_await_end(struct lockstep_session *session, void *stream);
 
 #endif

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The manifest: what a session has registered, line by line, as it is compared with that of the
-// other ranks by lockstep_start. Two manifests are equal when all lines are. Pure functions of the
-// session; trainer before the start, engine when the coordinator asks for lines.
+// other ranks by lockstep_start. Two manifests are equal when all lines are. Nothing here changes
+// the session. The trainer calls it before the start, the driver when the coordinator asks for
+// lines.
 
 #include "worker/session/module/manifest.h"
 
@@ -24,7 +25,7 @@ uint32_t module_manifest_count(const struct lockstep_session *session)
 }
 
 // Appends to the value of an item. What did not fit would not be compared, so all of it has to.
-__attribute__((format(printf, 2, 3))) static void manifest_say(struct manifest_item *item,
+static __attribute__((format(printf, 2, 3))) void manifest_say(struct manifest_item *item,
                                                                const char *format, ...)
 {
     const size_t used = strlen(item->value);

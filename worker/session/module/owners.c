@@ -24,30 +24,30 @@ struct owners {
     uint32_t capacity; // A power of two.
 };
 
-static const void *shared_data(const struct home *home)
+static const void *owner_data(const struct home *home)
 {
     return home->module->parameters[home->parameter].data;
 }
 
 // The place of this address, or the free one where it would be.
-static struct home *shared_place(const struct owners *owners, const void *data)
+static struct home *owner_place(const struct owners *owners, const void *data)
 {
     uint32_t at = (uint32_t)hash64(&data, sizeof(data)) & (owners->capacity - 1);
-    while (owners->homes[at].module && shared_data(&owners->homes[at]) != data)
+    while (owners->homes[at].module && owner_data(&owners->homes[at]) != data)
         at = (at + 1) & (owners->capacity - 1);
     return &owners->homes[at];
 }
 
-static void shared_add(struct owners *owners, struct lockstep_module *module, uint32_t parameter)
+static void owner_add(struct owners *owners, struct lockstep_module *module, uint32_t parameter)
 {
     const struct tensor *tensor = &module->parameters[parameter];
     if (tensor->elements > 0 && !tensor->ignored)
-        *shared_place(owners, tensor->data) = (struct home){module, parameter};
+        *owner_place(owners, tensor->data) = (struct home){module, parameter};
 }
 
 // With room for those of a further module.
-static bool shared_collect(const struct lockstep_session *session,
-                           const struct lockstep_module *further, struct owners *owners)
+static bool owner_collect(const struct lockstep_session *session,
+                          const struct lockstep_module *further, struct owners *owners)
 {
     owners->capacity = 16;
     while (owners->capacity < 2 * (session->tensor_count + further->parameter_count))
@@ -57,14 +57,14 @@ static bool shared_collect(const struct lockstep_session *session,
         struct lockstep_module *module = session->modules[m];
         for (uint32_t p = 0; p < module->parameter_count; p++) {
             if (home_is_own(module, p))
-                shared_add(owners, module, p);
+                owner_add(owners, module, p);
         }
     }
     return owners->homes != NULL;
 }
 
-static int shared_check_absent(const struct lockstep_module *module, uint32_t parameter,
-                               const struct home *owner)
+static int owner_check_absent(const struct lockstep_module *module, uint32_t parameter,
+                              const struct home *owner)
 {
     if (!owner->module)
         return 0;
@@ -75,8 +75,8 @@ static int shared_check_absent(const struct lockstep_module *module, uint32_t pa
                      owner->module->parameters[owner->parameter].name, owner->module->name);
 }
 
-static const char *shared_difference(const struct lockstep_module *module, uint32_t parameter,
-                                     const struct home *owner)
+static const char *owner_difference(const struct lockstep_module *module, uint32_t parameter,
+                                    const struct home *owner)
 {
     const struct tensor *tensor = &module->parameters[parameter];
     const struct tensor *owned = &owner->module->parameters[owner->parameter];
@@ -95,8 +95,8 @@ static const char *shared_difference(const struct lockstep_module *module, uint3
 }
 
 // Of further replicas each has its own value and gradient of an owner in the same module.
-static const char *shared_difference_of_replicas(const struct lockstep_module *module,
-                                                 uint32_t parameter, uint32_t owner)
+static const char *owner_difference_of_replicas(const struct lockstep_module *module,
+                                                uint32_t parameter, uint32_t owner)
 {
     for (uint32_t r = 1; r < module->replicas; r++) {
         const void *registered =
@@ -111,8 +111,8 @@ static const char *shared_difference_of_replicas(const struct lockstep_module *m
     return NULL;
 }
 
-static int shared_check_owner(const struct lockstep_module *module, uint32_t parameter,
-                              const struct home *owner)
+static int owner_check_owner(const struct lockstep_module *module, uint32_t parameter,
+                             const struct home *owner)
 {
     const char *name = module->parameters[parameter].name;
     const char *difference;
@@ -127,9 +127,9 @@ static int shared_check_owner(const struct lockstep_module *module, uint32_t par
                          "module '%s': parameter '%s' is shared with module '%s'; neither may "
                          "have separate_calls or replicas",
                          module->name, name, owner->module->name);
-    difference = shared_difference(module, parameter, owner);
+    difference = owner_difference(module, parameter, owner);
     if (!difference && owner->module == module)
-        difference = shared_difference_of_replicas(module, parameter, owner->parameter);
+        difference = owner_difference_of_replicas(module, parameter, owner->parameter);
     if (!difference)
         return 0;
     return error_set(LOCKSTEP_E_INVALID,
@@ -140,32 +140,31 @@ static int shared_check_owner(const struct lockstep_module *module, uint32_t par
                      owner->module->parameters[owner->parameter].name, owner->module->name);
 }
 
-int shared_find(struct lockstep_module *module)
+int owner_find(struct lockstep_module *module)
 {
     static const struct home nobody = {NULL, 0};
     struct owners owners;
     int status = 0;
-    if (!shared_collect(module->session, module, &owners))
+    if (!owner_collect(module->session, module, &owners))
         return error_set(LOCKSTEP_E_SYSTEM, "no memory");
     for (uint32_t p = 0; p < module->parameter_count && status == 0; p++) {
         const struct tensor *tensor = &module->parameters[p];
-        const struct home *owner = tensor->elements == 0 || tensor->ignored
-                                       ? &nobody
-                                       : shared_place(&owners, tensor->data);
+        const struct home *owner =
+            tensor->elements == 0 || tensor->ignored ? &nobody : owner_place(&owners, tensor->data);
         const bool shared = (tensor->flags & LOCKSTEP_PARAMETER_SHARED) != 0 && !tensor->ignored;
         status =
-            shared ? shared_check_owner(module, p, owner) : shared_check_absent(module, p, owner);
+            shared ? owner_check_owner(module, p, owner) : owner_check_absent(module, p, owner);
         module->homes[p] = shared ? *owner : (struct home){module, p};
         module->shared_count += shared;
         if (!shared && status == 0)
-            shared_add(&owners, module, p);
+            owner_add(&owners, module, p);
     }
     free(owners.homes);
     return status;
 }
 
 // Owners wait for the reports of the first `count` parameters of a module no more.
-static void shared_forget(struct lockstep_module *module, uint32_t count)
+static void owner_forget(struct lockstep_module *module, uint32_t count)
 {
     for (uint32_t p = 0; p < count; p++) {
         const struct home *home = &module->homes[p];
@@ -175,7 +174,7 @@ static void shared_forget(struct lockstep_module *module, uint32_t count)
     }
 }
 
-int shared_join(struct lockstep_module *module)
+int owner_join(struct lockstep_module *module)
 {
     for (uint32_t p = 0; p < module->parameter_count; p++) {
         const struct home *home = &module->homes[p];
@@ -184,7 +183,7 @@ int shared_join(struct lockstep_module *module)
         if (home_is_own(module, p))
             continue;
         if (more > UINT32_MAX - *awaits) {
-            shared_forget(module, p);
+            owner_forget(module, p);
             return error_set(LOCKSTEP_E_INVALID,
                              "module '%s': parameter '%s' makes more than %" PRIu32
                              " reports of one gradient: lower the ready_count",
@@ -195,8 +194,8 @@ int shared_join(struct lockstep_module *module)
     return 0;
 }
 
-static int shared_check_leave(const struct lockstep_module *module,
-                              const struct lockstep_module *other)
+static int owner_check_leave(const struct lockstep_module *module,
+                             const struct lockstep_module *other)
 {
     for (uint32_t p = 0; other != module && p < other->parameter_count; p++) {
         if (other->homes[p].module == module)
@@ -209,18 +208,18 @@ static int shared_check_leave(const struct lockstep_module *module,
     return 0;
 }
 
-int shared_leave(struct lockstep_module *module)
+int owner_leave(struct lockstep_module *module)
 {
     const struct lockstep_session *session = module->session;
     int status = 0;
     for (uint32_t m = 0; m < session->module_count && status == 0; m++)
-        status = shared_check_leave(module, session->modules[m]);
+        status = owner_check_leave(module, session->modules[m]);
     if (status == 0)
-        shared_forget(module, module->parameter_count);
+        owner_forget(module, module->parameter_count);
     return status;
 }
 
-void shared_move(struct lockstep_module *module, uint32_t parameter)
+void owner_move(struct lockstep_module *module, uint32_t parameter)
 {
     const struct lockstep_session *session = module->session;
     for (uint32_t m = 0; m < session->module_count; m++) {

@@ -11,12 +11,12 @@ struct lockstep_module;
 
 // Finds the owner of every parameter. Refuses data that an earlier parameter has and that is not
 // marked as shared, and owners that do not fit. Trainer, when the module is registered.
-int shared_find(struct lockstep_module *module);
+int owner_find(struct lockstep_module *module);
 // From now on owners wait for the reports of this module, too. Refuses more than can be counted.
-int shared_join(struct lockstep_module *module);
+int owner_join(struct lockstep_module *module);
 // The module is closed: owners wait for it no more. Refuses that while others share what it owns.
-int shared_leave(struct lockstep_module *module);
+int owner_leave(struct lockstep_module *module);
 // The value of a parameter has moved, also for those that share it.
-void shared_move(struct lockstep_module *module, uint32_t parameter);
+void owner_move(struct lockstep_module *module, uint32_t parameter);
 
 #endif

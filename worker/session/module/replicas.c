@@ -179,7 +179,7 @@ int replica_settle(struct contribution *contribution, uint32_t parameter)
     }
     fesetenv(&environment);
     atomic_store(&gradient->memory, memory);
-    return status < 0 ? ready_failed(module->session) : 0;
+    return status < 0 ? device_events_failed(module->session) : 0;
 }
 
 // ---- Giving back -------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ int replica_copy_contribution(struct contribution *contribution)
         for (uint32_t p = 0; p < module->parameter_count && status == 0; p++)
             status = replica_copy_gradient(contribution, r, p);
     }
-    return status < 0 ? ready_failed(module->session) : 0;
+    return status < 0 ? device_events_failed(module->session) : 0;
 }
 
 int replica_copy_results(struct lockstep_session *session)
@@ -249,5 +249,5 @@ int replica_copy_values(struct lockstep_session *session)
                     module->replica_data[i], module->parameters[p].data, replica_bytes(module, p));
         }
     }
-    return status < 0 ? ready_failed(session) : 0;
+    return status < 0 ? device_events_failed(session) : 0;
 }

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Buffers with a policy that repeats are put into groups by policy, dtype and place at start. At
+// the end of a step those of a group that are due travel as one collective, which begins before the
+// engine is told that the step ends: so it runs beside the last buckets. The commit wave waits for
+// it, so whoever leaves step_end knows that every rank has equal buffers. Which are due follows
+// from the number of the step, which is equal on all ranks. Trainer.
+
+#include "worker/api/buffers.h"
+
+#include "worker/device/device.h"
+#include "worker/kernels/kernels.h"
+#include "worker/session/session.h"
+#include "worker/session/work.h"
+#include "worker/support/error.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static bool buffers_repeats(const struct tensor *buffer)
+{
+    return !buffer->ignored && buffer->elements > 0 && buffer->flags != LOCKSTEP_BUFFER_AT_START &&
+           buffer->flags != LOCKSTEP_BUFFER_IGNORE;
+}
+
+// Puts the buffers of one policy, dtype and place where the group begins.
+static void buffers_fill_group(const struct lockstep_session *session, struct buffer_group *group)
+{
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        const struct lockstep_module *module = session->modules[m];
+        for (uint32_t i = 0; i < module->buffer_count; i++) {
+            const struct tensor *buffer = &module->buffers[i];
+            if (buffers_repeats(buffer) && buffer->flags == (uint32_t)group->policy &&
+                buffer->dtype == group->dtype && buffer->on_devices == group->on_devices)
+                group->tensors[group->count++] = buffer;
+        }
+    }
+}
+
+static void buffers_name_group(const struct buffer_group *group)
+{
+    static const char *const policies[] = {[LOCKSTEP_BUFFER_BROADCAST] = "broadcast",
+                                           [LOCKSTEP_BUFFER_MEAN] = "mean",
+                                           [LOCKSTEP_BUFFER_SUM] = "sum"};
+    snprintf(group->work->name, sizeof(group->work->name), "lockstep/buffers/%s/%s%s",
+             policies[group->policy], dtype_name(group->dtype),
+             group->on_devices ? "/devices" : "");
+}
+
+// Always the same for a policy, dtype and place, because it counts how often its name was used.
+static struct lockstep_work *buffers_work(const struct lockstep_session *session,
+                                          const struct buffer_group *group)
+{
+    const int dtypes = DTYPE_UINT8 - DTYPE_FLOAT32 + 1;
+    static_assert(2 * 3 * (DTYPE_UINT8 - DTYPE_FLOAT32 + 1) == LOCKSTEP_MAX_BUFFER_GROUPS,
+                  "one for each policy that repeats, each dtype, and each place");
+    const int kind = (int)group->policy - LOCKSTEP_BUFFER_BROADCAST + (group->on_devices ? 3 : 0);
+    return &session->works
+                .all[LOCKSTEP_MAX_PLAIN + kind * dtypes + (int)group->dtype - DTYPE_FLOAT32];
+}
+
+static void buffers_make_group(struct lockstep_session *session, struct buffer_group *group,
+                               uint32_t *used)
+{
+    group->tensors = session->buffers.tensors + *used;
+    group->extents = session->buffers.extents + *used;
+    group->work = buffers_work(session, group);
+    buffers_fill_group(session, group);
+    if (group->count == 0)
+        return;
+    buffers_name_group(group);
+    session->buffers.groups[session->buffers.group_count++] = *group;
+    *used += group->count;
+}
+
+// One group for each policy, dtype and place that there is; the same on every rank, because
+// manifests are equal, and places agreed.
+int buffers_make(struct lockstep_session *session)
+{
+    uint32_t used = 0;
+    session->buffers.tensors = calloc(session->tensor_count + 1, sizeof(*session->buffers.tensors));
+    session->buffers.extents = calloc(session->tensor_count + 1, sizeof(*session->buffers.extents));
+    if (!session->buffers.tensors || !session->buffers.extents)
+        return error_set(LOCKSTEP_E_SYSTEM, "no memory");
+    for (int policy = LOCKSTEP_BUFFER_BROADCAST; policy <= LOCKSTEP_BUFFER_SUM; policy++) {
+        for (int dtype = DTYPE_FLOAT32; dtype <= DTYPE_UINT8; dtype++) {
+            for (int place = 0; place < 2; place++) {
+                struct buffer_group group = {.policy = (lockstep_buffer_policy)policy,
+                                             .dtype = (enum dtype)dtype,
+                                             .on_devices = place == 1};
+                buffers_make_group(session, &group, &used);
+            }
+        }
+    }
+    return 0;
+}
+
+void buffers_fini(struct lockstep_session *session)
+{
+    for (uint32_t g = 0; g < session->buffers.group_count; g++) {
+        if (session->buffers.groups[g].ready.event)
+            device_event_free(session->buffers.groups[g].ready_device,
+                              session->buffers.groups[g].ready.event);
+    }
+    free(session->buffers.tensors);
+    free(session->buffers.extents);
+    session->buffers.tensors = NULL;
+    session->buffers.extents = NULL;
+    session->buffers.group_count = 0;
+}
+
+// What a stream makes of the buffers of a group is there when the event has happened. When the
+// device fails, it says so where they are read.
+static void buffers_follow(const struct lockstep_session *session, struct buffer_group *group,
+                           void *stream, struct collective *like)
+{
+    struct device_ready *ready = &group->ready;
+    struct device *device = session->devices.first;
+    if (!group->on_devices || !session->devices.first)
+        return;
+    like->device = session->devices.first;
+    ready->pending = stream != NULL;
+    if (!stream)
+        return;
+    for (uint32_t i = 1; i < session->devices.count && !device_has_stream(device, stream); i++)
+        device = session->devices.all[i];
+    if (group->ready_device != device && ready->event) {
+        device_event_free(group->ready_device, ready->event);
+        ready->event = NULL;
+    }
+    if (!ready->event)
+        ready->event = device_event_make(device);
+    group->ready_device = device;
+    ready->stream = stream;
+    if (!ready->event || device_event_record(device, ready->event, stream) < 0)
+        return;
+    like->ready = ready;
+    like->ready_count = 1;
+}
+
+static void buffers_begin_group(const struct lockstep_session *session, struct buffer_group *group,
+                                uint64_t step, void *stream)
+{
+    struct collective like = {
+        .kind = group->policy == LOCKSTEP_BUFFER_BROADCAST ? COLLECTIVE_BROADCAST
+                                                           : COLLECTIVE_ALLREDUCE,
+        .dtype = group->dtype,
+        .op = group->policy == LOCKSTEP_BUFFER_MEAN ? REDUCE_MEAN : REDUCE_SUM,
+        .root = group->policy == LOCKSTEP_BUFFER_BROADCAST ? session->config.root : 0,
+        .extents = group->extents};
+    for (uint32_t i = 0; i < group->count; i++) {
+        const struct tensor *tensor = group->tensors[i];
+        if (step % tensor->every != 0)
+            continue;
+        group->extents[like.extent_count++] =
+            (struct extent){.in = tensor->data, .out = tensor->data, .elements = tensor->elements};
+        like.elements += tensor->elements;
+    }
+    group->in_flight = like.extent_count > 0;
+    if (group->in_flight)
+        buffers_follow(session, group, stream, &like);
+    if (group->in_flight)
+        work_repeat(group->work, &like);
+}
+
+void buffers_begin(struct lockstep_session *session, uint64_t step, void *stream)
+{
+    for (uint32_t g = 0; g < session->buffers.group_count && !session->config.solo; g++)
+        buffers_begin_group(session, &session->buffers.groups[g], step, stream);
+}
+
+int buffers_await(struct lockstep_session *session)
+{
+    int status = 0;
+    for (uint32_t g = 0; g < session->buffers.group_count; g++) {
+        struct buffer_group *group = &session->buffers.groups[g];
+        const int waited = group->in_flight ? work_wait(group->work, LOCKSTEP_WAIT_FOREVER) : 0;
+        group->in_flight = false;
+        if (status == 0)
+            status = waited;
+    }
+    return status;
+}

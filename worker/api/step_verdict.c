@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What lockstep_step_end says of a step that has settled: warnings, and the status with its text.
+// All ranks say the same, except of a gradient that has no memory on one of them. Trainer.
+
+#include "worker/api/step_verdict.h"
+
+#include "base/text.h"
+#include "worker/session/module/contribution.h"
+#include "worker/session/session.h"
+#include "worker/support/error.h"
+
+#include <inttypes.h>
+
+// The other names of a parameter in its module.
+static void step_name_shared(const struct lockstep_module *module, uint32_t parameter,
+                             struct text *text)
+{
+    for (uint32_t p = parameter + 1; module->shared_count > 0 && p < module->parameter_count; p++) {
+        if (module->homes[p].module == module && module->homes[p].parameter == parameter)
+            text_append(text, " (also '%s')", module->parameters[p].name);
+    }
+}
+
+// Names the unused parameters of one severity. The same on every rank, because the commit wave gave
+// all ranks the same list.
+static void step_name_unused(const struct lockstep_session *session,
+                             const struct commit_wave *outcome, enum unused_severity severity,
+                             const char *separator, struct text *text)
+{
+    uint64_t more = severity == UNUSED_IS_ERROR ? outcome->unused_errors : outcome->unused_warnings;
+    text_append(text, "step %" PRIu64 ": %" PRIu64 " gradient%s not produced by the backward pass:",
+                session->step.number, more, more == 1 ? " was" : "s were");
+    for (uint32_t i = 0; i < outcome->unused_named; i++) {
+        const struct unused_parameter *unused = &outcome->unused[i];
+        const struct lockstep_module *module = session->modules[unused->module];
+        if (unused->severity != (uint32_t)severity)
+            continue;
+        more--;
+        text_append(text, "%smodule '%s'", separator, module->name);
+        if (module->separate_calls)
+            text_append(text, " call %" PRIu32, unused->call + 1);
+        text_append(text, " parameter '%s'", module->parameters[unused->parameter].name);
+        step_name_shared(module, unused->parameter, text);
+        text_append(text, " on rank %" PRIu32, unused->rank);
+    }
+    if (more > 0)
+        text_append(text, "%sand %" PRIu64 " more", separator, more);
+}
+
+static int step_unused_error(const struct lockstep_session *session,
+                             const struct commit_wave *outcome)
+{
+    char bytes[LOCKSTEP_REPORT_BYTES];
+    struct text text;
+    text_init(&text, bytes, sizeof(bytes));
+    step_name_unused(session, outcome, UNUSED_IS_ERROR, "\n  ", &text);
+    return error_set(LOCKSTEP_E_UNUSED, "%s", bytes);
+}
+
+static void step_warn(struct lockstep_session *session, const struct commit_wave *outcome)
+{
+    char bytes[LOCKSTEP_TEXT_BYTES];
+    struct text text;
+    if (outcome->unused_warnings == 0 || !log_enabled(&session->log, LOG_LEVEL_WARN))
+        return;
+    text_init(&text, bytes, sizeof(bytes));
+    step_name_unused(session, outcome, UNUSED_IS_WARNING, " ", &text);
+    log_event(&session->log, LOG_LEVEL_WARN, "unused_parameters",
+              "step=%" PRIu64 " count=%" PRIu64 " text=%s", session->step.number,
+              outcome->unused_warnings, bytes);
+}
+
+// Names the calls that were given up of modules that accept it, or of the others.
+static void step_name_aborted(const struct lockstep_session *session,
+                              const struct commit_wave *outcome, bool accepted,
+                              const char *separator, struct text *text)
+{
+    const uint32_t accepted_total = outcome->aborted_total - outcome->aborted_errors;
+    uint32_t more = accepted ? accepted_total : outcome->aborted_errors;
+    text_append(text, "step %" PRIu64 ": a backward pass was given up (lockstep_call_abort):",
+                session->step.number);
+    for (uint32_t i = 0; i < outcome->aborted_named; i++) {
+        if ((outcome->aborted[i].accepted != 0) != accepted)
+            continue;
+        more--;
+        text_append(text, "%smodule '%s' on rank %" PRIu32, separator,
+                    session->modules[outcome->aborted[i].module]->name, outcome->aborted[i].rank);
+    }
+    if (more > 0)
+        text_append(text, "%sand %" PRIu32 " more", separator, more);
+}
+
+static void step_warn_aborted(struct lockstep_session *session, const struct commit_wave *outcome)
+{
+    char bytes[LOCKSTEP_TEXT_BYTES];
+    struct text text;
+    if (outcome->aborted_total == outcome->aborted_errors ||
+        !log_enabled(&session->log, LOG_LEVEL_WARN))
+        return;
+    text_init(&text, bytes, sizeof(bytes));
+    step_name_aborted(session, outcome, true, " ", &text);
+    log_event(&session->log, LOG_LEVEL_WARN, "calls_given_up",
+              "step=%" PRIu64 " count=%" PRIu32 " text=%s", session->step.number,
+              outcome->aborted_total - outcome->aborted_errors, bytes);
+}
+
+static int step_aborted_error(const struct lockstep_session *session,
+                              const struct commit_wave *outcome)
+{
+    char bytes[LOCKSTEP_REPORT_BYTES];
+    struct text text;
+    text_init(&text, bytes, sizeof(bytes));
+    step_name_aborted(session, outcome, false, "\n  ", &text);
+    text_append(&text, "\ndo not use the gradients of this step");
+    return error_set(LOCKSTEP_E_UNUSED, "%s", bytes);
+}
+
+// Modules that were called, but by nobody with a weight: there is no mean, and nothing was written.
+static int step_weightless_error(const struct lockstep_session *session, uint64_t modules)
+{
+    char bytes[LOCKSTEP_REPORT_BYTES];
+    struct text text;
+    text_init(&text, bytes, sizeof(bytes));
+    text_append(&text, "step %" PRIu64 ": all ranks gave weight 0, so there is no mean of",
+                session->step.number);
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        if ((modules >> m & 1) != 0)
+            text_append(&text, " module '%s'", session->modules[m]->name);
+    }
+    return error_set(LOCKSTEP_E_INVALID, "%s; the gradients are as they were", bytes);
+}
+
+// A gradient that others produced and this rank did not, with no memory to put the mean into: its
+// parameter would drift apart from theirs, so it is not passed over in silence.
+static int step_homeless_error(const struct lockstep_session *session)
+{
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        const struct lockstep_module *module = session->modules[m];
+        for (uint32_t i = 0; i < module->contribution_count; i++) {
+            const uint32_t p = contribution_homeless(&module->contributions[i]);
+            if (p < module->parameter_count)
+                return error_set(LOCKSTEP_E_UNUSED,
+                                 "step %" PRIu64 ": module '%s' parameter '%s' has a mean from "
+                                 "other ranks and no memory for it here (call %" PRIu32
+                                 "): register gradient memory, or report it with memory on every "
+                                 "rank",
+                                 session->step.number, module->name, module->parameters[p].name,
+                                 i + 1);
+        }
+    }
+    return 0;
+}
+
+int step_verdict(struct lockstep_session *session, const struct commit_wave *outcome)
+{
+    step_warn(session, outcome);
+    step_warn_aborted(session, outcome);
+    if (outcome->counter_overflow)
+        return error_set(LOCKSTEP_E_INVALID, "the ranks together use more than %d counters",
+                         LOCKSTEP_MAX_COUNTERS);
+    if (outcome->aborted_errors > 0)
+        return step_aborted_error(session, outcome);
+    if ((outcome->called & ~outcome->weighted) != 0)
+        return step_weightless_error(session, outcome->called & ~outcome->weighted);
+    if (outcome->unused_errors > 0)
+        return step_unused_error(session, outcome);
+    return step_homeless_error(session);
+}
