@@ -126,8 +126,8 @@ const struct device_facts *device_facts(const struct device *device)
 
 // ---- contexts -----------------------------------------------------------------------------------
 
-// Of this thread, entered and not left: so many have pushed nothing, and what they would pop is the
-// trainer's.
+// How many of this thread's open device_enter have pushed no context. Their device_leave must not
+// pop: the current context is the trainer's.
 static _Thread_local unsigned refused_entries;
 
 void device_enter(struct device *device)

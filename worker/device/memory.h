@@ -11,17 +11,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Makes so many blocks of so many bytes, beside those that there are. May synchronize with the
-// device. 0 or -1.
+// Makes `count` more blocks of `bytes`. May synchronize with the device. 0 or -1.
 int device_reserve(struct device *device, enum device_memory kind, size_t bytes, uint32_t count);
-// The smallest free block of at least so many bytes. NULL: there is none.
+// Takes the smallest free block of at least so many bytes. NULL if there is none.
 struct device_block *device_find(struct device *device, enum device_memory kind, size_t bytes);
-// The same, or a new one, which may synchronize with the device. NULL: no memory, or the device has
-// failed.
+// The same, or makes a new block, which may synchronize with the device. NULL: there is no memory,
+// or the device has failed.
 struct device_block *device_take(struct device *device, enum device_memory kind, size_t bytes);
 void device_give(struct device *device, struct device_block *block);
 uint64_t device_allocations(const struct device *device); // Blocks made so far.
-// Each free block of scratch that is large enough for a bucket.
+// Calls visit for each free block of scratch that is large enough for a bucket.
 void device_visit_rows(const struct device *device,
                        void (*visit)(void *context, const struct device_block *block),
                        void *context);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the files of a device share: device.c (its life, events, streams) and memory.c (the
-// memory that transfers go through). Nobody else includes it.
+// The struct that open.c, device.c and memory.c share. No file outside of this wing includes it.
 
 #ifndef WORKER_DEVICE_PARTS_H
 #define WORKER_DEVICE_PARTS_H
@@ -16,32 +15,32 @@
 
 enum device_health {
     HEALTH_GOOD,
-    HEALTH_ENDING, // Somebody writes why.
+    HEALTH_ENDING, // A thread is writing the reason.
     HEALTH_FAILED,
 };
 
-// Whom the driver's thread calls. Lives as long as a callback may come, which can be longer than
-// its device.
+// The function that CUDA's thread calls. The bell lives as long as a callback may come, which can
+// be longer than its device.
 struct bell {
     struct mutex mutex;
     // guarded by mutex
     void (*ring)(void *context);
     void *context;
     // atomic
-    _Atomic(uint64_t) awaited; // Callbacks that were asked for and have not come.
+    _Atomic(uint64_t) awaited; // Callbacks that were requested and have not come.
 };
 
 struct device {
     // set at open, then constant
     const struct cuda *cuda;
     void *context;
-    int handle; // What CUDA calls the device.
-    bool retained; // The context is the primary one, and held.
+    int handle; // The device's CUdevice.
+    bool retained; // True if the context is the primary one, and this library holds it.
     struct device_facts facts;
     void *streams[DEVICE_STREAMS];
     void *copies; // The stream of device_copy.
-    void *follow[DEVICE_STREAMS]; // Events of device_stream_follow, and ...
-    void *crossed[DEVICE_STREAMS]; // ... of device_follow: another thread's.
+    void *follow[DEVICE_STREAMS]; // Events of device_stream_follow.
+    void *crossed[DEVICE_STREAMS]; // Events of device_follow, which runs on another thread.
     void *module;
     void *kernels[DEVICE_KERNELS];
     struct bell *bell;

@@ -8,7 +8,7 @@
 // no expression is contracted to a fused multiply-add, so every machine gives the same bits. One
 // exception: IEEE 754 leaves the sign and payload of a NaN that addition, multiplication or
 // division returns to the machine (one of the NaN operands, quieted; a fixed one for inf - inf).
-// Whoever needs one NaN on all ranks sends the bytes, as transports do.
+// Code that needs the same NaN on all ranks sends the bytes, as transports do.
 
 #ifndef WORKER_KERNELS_KERNELS_H
 #define WORKER_KERNELS_KERNELS_H
@@ -25,9 +25,9 @@ struct kernel_table;
 #define KERNELS_POWER_MIN (-126)
 #define KERNELS_POWER_MAX 127
 
-// Whether collectives of this build reduce this dtype with this op; false for no dtype or op. The
-// functions below want a pair that exists (a mean or a weight: of floats; OR: of integers): that is
-// the caller's to check.
+// True if collectives reduce this dtype with this op; false if one of the two does not exist. The
+// caller of the functions below makes sure that the pair exists: a mean or a weight for floats, OR
+// for integers.
 bool kernel_supported(enum dtype dtype, enum reduce_op op);
 
 // 16-bit floats are widened to float32, which is exact; operations are those of float32, and only
@@ -74,15 +74,17 @@ void kernel_widen(enum dtype dtype, float *out, const uint16_t *in, size_t count
 struct kernel_combination {
     enum dtype dtype;
     enum reduce_op op;
-    uint32_t count; // Of sources: 1 to KERNELS_MAX_SOURCES.
-    const void *const *sources; // [count]. NULL: zeros, as below.
+    uint32_t count; // Sources: 1 to KERNELS_MAX_SOURCES.
+    const void *const *sources; // [count]. NULL stands for zeros.
     const uint64_t *weights; // [count], REDUCE_MEAN only. NULL: all are 1.
     uint64_t total; // REDUCE_MEAN: divides the sum; at least 1.
-    enum dtype rounded; // DTYPE_BFLOAT16 of sums of float32: the result is rounded to it, and
-                        // widened. DTYPE_NONE or dtype: not so.
-    bool streams; // Stores go past the caches; they are done when the function returns.
-    void *also; // The result goes there, too, through the caches. It may be one of the sources.
-                // NULL: it does not. Neither place is all final before the other one is begun.
+    // For sums of float32, DTYPE_BFLOAT16 rounds the result to that dtype, and widens it again.
+    // DTYPE_NONE or dtype: the result is not rounded.
+    enum dtype rounded;
+    bool streams; // True if stores go past the caches; they are done when the function returns.
+    // A second place for the result, written through the caches. It may be one of the sources.
+    // NULL: none. Neither place is all final before the other one is begun.
+    void *also;
 };
 
 // Sets the calling thread's floating-point environment to round-to-nearest without flush-to-zero.
@@ -98,7 +100,7 @@ struct kernels_before {
 void kernels_enter(struct kernels_before *before);
 void kernels_leave(const struct kernels_before *before);
 
-// The table of one level, from 0 (portable) upwards; NULL: this machine has not so many.
+// The table of one level, from 0 (portable) upwards; NULL if this machine does not have the level.
 const struct kernel_table *kernel_level(unsigned level);
 // The table that is fastest for a dtype on this machine.
 const struct kernel_table *kernel_chosen(enum dtype dtype);

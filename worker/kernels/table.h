@@ -24,14 +24,14 @@ typedef void kernel_widen_loop(float *out, const uint16_t *in, size_t count);
 #define KERNEL_OPERANDS 4 // Sources of one loop, at most.
 
 struct kernel_operands {
-    const void *sources[KERNEL_OPERANDS]; // Those that are not there: anything.
-    uint64_t weights[KERNEL_OPERANDS]; // Likewise.
+    const void *sources[KERNEL_OPERANDS]; // [count]; the others may be anything.
+    uint64_t weights[KERNEL_OPERANDS]; // [count]; the others may be anything.
     unsigned count; // 1 to KERNEL_OPERANDS.
-    double factor; // Of what multiplies at the end: a power of two.
-    uint64_t total; // Of what divides at the end.
-    // Of the loops stream_*:
-    void *also; // The result goes there, too. NULL: it does not.
-    bool streams; // Past the caches. So it is where there is no `also`.
+    double factor; // A power of two, for loops that multiply at the end.
+    uint64_t total; // At least 1, for loops that divide at the end.
+    // For the loops stream_*:
+    void *also; // A second place for the result. NULL: none.
+    bool streams; // True if stores go past the caches. Without `also` they always do.
 };
 
 // out may be one of the sources.
@@ -39,7 +39,7 @@ typedef void kernel_combine_loop(void *out, const struct kernel_operands *from, 
 // Every store has whole elements of every dtype for which the memory is aligned. No overlap.
 typedef void kernel_copy_loop(void *out, const void *in, size_t bytes);
 
-// NULL: does not exist, and then in no level. The arguments are those of kernels.h.
+// A loop that is NULL does not exist in any level. The arguments are those of kernels.h.
 struct kernel_table {
     const char *name;
     kernel_reduce_loop *reduce[KERNEL_DTYPES][KERNEL_OPS];
@@ -47,17 +47,16 @@ struct kernel_table {
     kernel_weight_loop *scale[KERNEL_DTYPES];
     kernel_weight_loop *divide[KERNEL_DTYPES];
     kernel_power_loop *scale_power[KERNEL_DTYPES]; // power is 2^exponent.
-    kernel_narrow_loop *narrow[KERNEL_DTYPES]; // Of 16-bit floats.
+    kernel_narrow_loop *narrow[KERNEL_DTYPES]; // For 16-bit floats only.
     kernel_widen_loop *widen[KERNEL_DTYPES];
-    kernel_combine_loop *combine[KERNEL_DTYPES][KERNEL_OPS]; // Sums: times the factor.
-    kernel_combine_loop *combine_weighted[KERNEL_DTYPES]; // Times the factor.
-    kernel_combine_loop *combine_divided[KERNEL_DTYPES]; // Weighted, by the total.
-    // The same past the caches, or to two places, into whole lines of them. NULL: there is no such
-    // loop.
+    kernel_combine_loop *combine[KERNEL_DTYPES][KERNEL_OPS]; // Sums are multiplied by the factor.
+    kernel_combine_loop *combine_weighted[KERNEL_DTYPES]; // Multiplied by the factor.
+    kernel_combine_loop *combine_divided[KERNEL_DTYPES]; // Weighted, and divided by the total.
+    // The same past the caches, or to two places, in whole cache lines.
     kernel_combine_loop *stream_weighted[KERNEL_DTYPES];
     kernel_combine_loop *stream_divided[KERNEL_DTYPES];
     kernel_copy_loop *copy;
-    kernel_copy_loop *stream; // Past the caches; _mm_sfence is the caller's.
+    kernel_copy_loop *stream; // Past the caches; the caller runs _mm_sfence.
 };
 
 extern const struct kernel_table kernel_table_portable;

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether the payload of a wave can be: every number that a peer sends in one is checked here,
-// before it is an index, a count or a bound. Pure, any thread.
+// Whether the payload of a wave is possible. Every number that a peer sends in a payload is checked
+// here before it is used as an index, a count or a bound. Pure, any thread.
 //
-// A peer sends what several ranks have contributed. The check of such a payload is exact in this:
-// when two payloads of different ranks pass, the merged one passes. So a rank that checks what it
-// receives never sends what another rank refuses, and the peer whose payload is refused has made it
-// up itself.
+// A peer sends the merged payloads of several ranks. If two payloads of different ranks pass the
+// check, their merged payload passes, too. So a rank that checks every payload that it receives
+// never sends one that another rank refuses, and a peer whose payload is refused has invented it.
 
 #include "worker/order/check.h"
 
@@ -19,7 +18,7 @@
 
 // ---- The open wave -----------------------------------------------------------------------------
 
-// A text, and zeros behind it.
+// True if the phase is a text, padded with zeros.
 static bool check_phase(const char *phase)
 {
     const char *end = memchr(phase, '\0', LOCKSTEP_NAME_BYTES);
@@ -75,7 +74,7 @@ const char *order_close_check(const void *context, const struct wave_origin *ori
         return "it counts more calls than a close wave does";
     for (uint32_t i = 0; i < wave->extra_total && i < LOCKSTEP_MAX_EXTRA_CALLS && !wrong; i++)
         wrong = check_extra(context, wave, i);
-    // The minimum over all ranks, this one among them.
+    // The number is the minimum over all ranks, and this rank is one of them.
     if (!wrong && wave_origin_ranks(origin) == origin->world &&
         wave->plan_number > held->plan_number)
         wrong = "it is the agreement of all ranks on a plan that this rank does not have";
@@ -104,7 +103,7 @@ static const char *check_unused_one(const struct wave_bounds *bounds,
     return NULL;
 }
 
-// How many parameters the ranks can leave unused.
+// The most (parameter, rank) pairs that the ranks can leave unused.
 static uint64_t check_unused_most(const struct wave_bounds *bounds, uint32_t ranks)
 {
     uint64_t most = 0;

@@ -13,7 +13,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-// Of one phase all ranks hold the same plan in force, or a fault of ours would be a silent hang.
+// All ranks must hold the same plan of a phase in force. If a fault of this library broke that, the
+// job would hang silently, so it is checked.
 static void order_compare_header(struct order *order, const struct step_header *header)
 {
     const bool phase = header->phase == order->phase;
@@ -33,7 +34,7 @@ static void order_compare_header(struct order *order, const struct step_header *
     order_send(order, &message);
 }
 
-// A header whose rank begins a step where this one has called lockstep_start again.
+// True if the header's rank begins a step while this rank has called lockstep_start again.
 static bool order_parted(struct order *order, const struct step_header *header)
 {
     struct up_message message = {.kind = UP_FAIL};
@@ -53,7 +54,8 @@ static bool order_parted(struct order *order, const struct step_header *header)
     return true;
 }
 
-// A rank that has joined an open wave is past it when it starts again, and so are all others.
+// When a rank that has joined an open wave starts again, it has the result of the wave, and so have
+// all others.
 static void order_opening_received(struct order *order, const struct step_header *header)
 {
     if (header->step > order->settled && header->step > order->opening)

@@ -203,7 +203,7 @@ void order_step_begun(struct order *order, uint64_t step, uint64_t phase, const 
     order->header_equal = order->world_size == 1;
     order->planned = order->slot_count = order->low = order->front = order->unplaced_count = 0;
     memcpy(order->buckets, buckets, sizeof(order->buckets));
-    order->space = ~phase; // Learning has no plan; no plan's hash can be expected to equal this.
+    order->space = ~phase; // A learning step has no plan. No plan's hash is likely to equal this.
     memset(&order->close, 0, sizeof(order->close));
     memset(&order->verdict, 0, sizeof(order->verdict));
     order_waits_reset(order);
@@ -232,7 +232,7 @@ static void order_defer(struct order *order, const struct slot_id *id)
                &(struct order_action){.kind = ORDER_DEFER, .deferred = id, .step = order->step});
 }
 
-// Whether a place for it could be kept.
+// Keeps a slot that has no place in the order yet. False if there is no room.
 static bool order_keep(struct order *order, const struct slot_id *id)
 {
     if (order->unplaced_count == LOCKSTEP_MAX_SLOTS)
@@ -258,7 +258,8 @@ static void order_report_ready(struct order *order, const struct slot_id *id, en
     order_send(order, &message);
 }
 
-// All ranks learn of it in the close wave. What cannot be kept is more than can be run.
+// All ranks learn of the call in the close wave. If there is no room for the slot, there are more
+// slots than a step can run.
 static void order_unplanned_ready(struct order *order, const struct slot_id *id)
 {
     if (order->options.unplanned == UNPLANNED_DEFER) {
@@ -326,7 +327,7 @@ void order_slot_summed(struct order *order, uint32_t index)
     order_advance(order);
 }
 
-// Among those without a place; unplaced_count: it is not ready here.
+// The index of a slot in unplaced[]; unplaced_count if the slot is not ready here.
 static uint32_t order_unplaced_index(const struct order *order, const struct slot_id *id)
 {
     uint32_t i = 0;
@@ -346,7 +347,7 @@ static void order_append(struct order *order, const struct order_slot *slot)
         order->unplaced[index] = order->unplaced[--order->unplaced_count];
 }
 
-// The same on every rank: that of the calls outside the plan not all can be run, or none may be.
+// True if the calls outside the plan may not run, or not all of them can. Equal on every rank.
 static bool order_refuses(const struct order *order)
 {
     const struct close_wave *verdict = &order->verdict;
@@ -391,7 +392,8 @@ void order_close_completed(struct order *order, const struct close_wave *result)
     order_advance(order);
 }
 
-// Nobody needs anything from another rank any more: a verdict of this step takes effect here.
+// No rank needs anything from another rank any more, so a verdict about this step takes effect
+// here.
 void order_commit_completed(struct order *order)
 {
     if (order->failed || !order->commit_joined)
@@ -410,14 +412,14 @@ void order_commit_completed(struct order *order)
 
 // ---- The coordinator's side --------------------------------------------------------------------
 
-// NULL: it can be.
+// NULL, or why the coordinator cannot have sent this grant.
 static const char *order_impossible_grant(struct order *order, const struct down_grant *grant)
 {
     if (order->slot_count == LOCKSTEP_MAX_SLOTS)
         return "the coordinator granted more slots than a plan may have";
     if (order_find(order, &grant->slot, 0, order->slot_count))
         return "the coordinator granted a slot twice";
-    // Only a rank that gives up calls has memory for what they bring later.
+    // Only a rank with zero_defer has memory for the gradients of calls that were given up.
     if (grant->forced && !order->options.zero_defer)
         return "the coordinator gave up a call of this rank, which gives up none";
     return NULL;

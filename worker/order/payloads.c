@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the exchanges of a step carry, and how two payloads become one. Pure, exact, commutative and
-// associative, so that all ranks get the same bits whatever the tree.
+// The payloads of the exchanges of a step, and how two of them are merged. Pure. Merging is exact,
+// commutative and associative, so all ranks get the same bits whatever the tree.
 
 #include "worker/order/payloads.h"
 

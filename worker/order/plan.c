@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The plans that a rank holds: one in force for each phase, and at most one newer, which all ranks
-// put into force before the same step. Pure; part of the order core, see order.h.
+// The plans that a rank holds: one in force for each phase, and at most one newer plan, which all
+// ranks put into force before the same step. Pure; part of the order core, see order.h.
 
 #include "worker/order/plan.h"
 
@@ -13,7 +13,7 @@ void order_forget_plans(struct order *order)
     order->plans.count = 0;
 }
 
-// Index of the plan of a phase; plan_count: there is none.
+// The index of the plan of a phase; plans.count if there is none.
 static uint32_t order_plan_index(const struct order *order, uint64_t phase)
 {
     uint32_t i = 0;
@@ -34,7 +34,7 @@ const struct order_plan *order_plan_of(const struct order *order, uint64_t phase
     return index < order->plans.count ? &order->plans.held[index] : NULL;
 }
 
-// Steps have one phase each, so no two plans were used last in the same step.
+// A step has one phase, so no two plans were used last in the same step.
 static struct order_plan *order_oldest_plan(struct order *order)
 {
     struct order_plan *oldest = &order->plans.held[0];
@@ -45,9 +45,9 @@ static struct order_plan *order_oldest_plan(struct order *order)
     return oldest;
 }
 
-// What the newer plan was made from may be forgotten since, or learned anew: then so is this one.
-// Who holds which plan in force follows from the steps alone, so all ranks decide alike; when the
-// plan arrived decides nothing.
+// The plan that the newer one was made from may have been forgotten or learned again; then the
+// newer one is dropped. Which plans are in force follows from the steps alone, not from when a plan
+// arrived, so all ranks decide alike.
 void order_switch_plans(struct order *order, uint64_t number)
 {
     struct order_plan *newer = &order->plans.newer;
@@ -75,7 +75,7 @@ static void order_install_learned(struct order *order)
     plan->used = order->step;
 }
 
-// A slot that is there twice would be launched twice, with the same memory.
+// True if a slot is in the plan twice. It would be launched twice, with the same memory.
 static bool order_plan_repeats(const struct order_plan *plan)
 {
     for (uint32_t i = 1; i < plan->count; i++) {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Steps that differ from their plan, time and again and always alike: then the coordinator is told
-// what the plan should be (R13). Pure; part of the order core, see order.h.
+// If successive steps differ from their plan in the same way, the coordinator is told what the plan
+// should be (R13). Pure; part of the order core, see order.h.
 //
-// A step deviates when calls outside its plan were appended, which all ranks know from the close
-// wave, so rank 0 speaks of it; or when this rank gave up planned calls in favour of one that it
-// waited for, which nobody else knows. It is said after a step that is settled: so all ranks know
-// what its close wave has put into force. A plan should have the calls that were appended, behind
-// all others; and what was given up, right behind what was waited for then.
+// A step deviates in two ways. Calls outside its plan were appended: all ranks know that from the
+// close wave, so rank 0 reports it. Or this rank gave up planned calls in favour of a call that it
+// waited for, which no other rank knows. The report follows when the step is settled, because then
+// all ranks know which plans its close wave has put into force. The plan should have the appended
+// calls behind all others, and the calls that were given up right behind the call that was waited
+// for.
 
 #include "worker/order/replan.h"
 
@@ -22,7 +23,7 @@ static uint64_t deviation_add(uint64_t deviation, uint64_t first, uint64_t secon
     return (deviation ^ deviation >> 32) | 1; // Never 0.
 }
 
-// What this rank has to say of the step, as a number; 0: nothing.
+// A hash of the deviation that this rank reports; 0 if there is none.
 static uint64_t deviation_of(const struct order *order)
 {
     uint64_t deviation = 0;
@@ -37,7 +38,8 @@ static uint64_t deviation_of(const struct order *order)
     return deviation;
 }
 
-// After LOCKSTEP_REPLAN_STEPS steps, and twice as many each time: the plan may stay as it is.
+// True after LOCKSTEP_REPLAN_STEPS steps that deviate alike, then after twice as many, and so on,
+// because the coordinator may leave the plan as it is.
 static bool replan_due(uint32_t alike)
 {
     const uint32_t turns = alike / LOCKSTEP_REPLAN_STEPS;
@@ -46,7 +48,7 @@ static bool replan_due(uint32_t alike)
 
 // ---- The calls ---------------------------------------------------------------------------------
 
-// False: there are more than can be told. A call that is there already is not added.
+// Adds a call that is not there yet. False if there is no room.
 static bool replan_add(struct up_replan *replan, uint32_t module, uint32_t call)
 {
     for (uint32_t i = 0; i < replan->call_count; i++) {
@@ -64,7 +66,7 @@ static bool replan_add_slot(struct up_replan *replan, const struct order_slot *s
     return replan_add(replan, slot->id.module, slot->id.call);
 }
 
-// What was given up behind this slot, which is the last of what was waited for.
+// Adds the calls that were given up for a wait whose last slot is at `behind`.
 static bool replan_add_behind(const struct order *order, uint32_t behind, struct up_replan *replan)
 {
     bool fits = true;

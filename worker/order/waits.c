@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Threads of the trainer that wait for a call before the end of the step: when they may go on, what
-// they give up, and what the coordinator has to be told so that ranks that wait for each other are
-// found out. Pure; part of the order core, whose rules stand in order.h (R9).
+// they give up, and what the coordinator is told, so that it finds ranks that wait for each other.
+// Pure; part of the order core, whose rules stand in order.h (R9).
 //
-// Words: a wait *counts* when its thread is blocked by it, which is over when the wait is
-// withdrawn. The rank is *blocked* when as many waits count as the trainer has threads. A planned
-// slot is *lacking* when it is not ready here, unless its call is open and may be waited for.
+// Words: a wait *counts* while its thread is blocked by it, until the wait is withdrawn. The rank
+// is *blocked* when as many waits count as the trainer has threads. A planned slot is *lacking*
+// when it is not ready here, unless its call is open and may be waited for.
 
 #include "worker/order/waits.h"
 
@@ -49,8 +49,8 @@ static void wait_release(struct order *order, uint32_t index, enum order_release
     wait_answer(order, &call, release);
 }
 
-// Slots become final in any order, and each is looked at once. Those without a place are missing
-// in the end.
+// Slots become final in any order, and each is counted once. The sum lacks the slots that have no
+// place in the order yet.
 static bool wait_is_final(const struct order *order, struct order_wait *wait)
 {
     for (; wait->at < order->slot_count; wait->at++) {
@@ -113,7 +113,8 @@ static bool slot_lacking(const struct order *order, const struct order_slot *slo
     return true;
 }
 
-// Also of a call that is final already: what is given up must not depend on time.
+// Also gives up slots if the call is already final, because what is given up must not depend on
+// time.
 static void waits_forfeit(struct order *order)
 {
     uint32_t end = 0;
@@ -147,9 +148,9 @@ static void set_add(struct slot_set *set, uint32_t position)
     set->words[position / 64] |= UINT64_C(1) << position % 64;
 }
 
-// A slot is launched when it lies in the window of the lowest one that is not final: it needs all
-// that are W and more before it. Where operations are paired by their order, it needs all before
-// it.
+// A slot is launched when it lies in the window of W slots that begins at the lowest slot that is
+// not final, so it needs all slots that are W or more before it. If operations are paired by their
+// order, it needs all slots before it.
 void order_need(const struct order *order, struct call_id call, struct slot_set *needs)
 {
     const uint32_t end = order_call_end(order, &call);
@@ -163,7 +164,7 @@ void order_need(const struct order *order, struct call_id call, struct slot_set 
     }
 }
 
-// Names the first slot of each call; those of a call need not stand together.
+// Names the first slot of each call. The slots of a call need not be next to each other.
 static void blocked_name(struct up_blocked *blocked, uint32_t position, const struct slot_id *slot)
 {
     for (uint32_t i = 0; i < blocked->lack_count; i++) {
@@ -176,7 +177,8 @@ static void blocked_name(struct up_blocked *blocked, uint32_t position, const st
         .position = position, .call = {.module = slot->module, .call = slot->call}};
 }
 
-// The lowest lacking position; LOCKSTEP_MAX_SLOTS: there is none.
+// Fills in the lacking slots. Returns the lowest lacking position; LOCKSTEP_MAX_SLOTS if none is
+// lacking.
 static uint32_t blocked_lacks(const struct order *order, struct up_blocked *blocked)
 {
     uint32_t lowest = LOCKSTEP_MAX_SLOTS;
@@ -190,7 +192,8 @@ static uint32_t blocked_lacks(const struct order *order, struct up_blocked *bloc
     return lowest;
 }
 
-// A call outside the plan completes only after every rank's step_end, this one's included.
+// Reports a wait for a call outside the plan, which completes only after step_end on every rank,
+// this one included.
 static void waits_never_end(struct order *order, const struct call_id *call)
 {
     struct up_message message = {.kind = UP_FAIL};
@@ -210,8 +213,8 @@ static void waits_never_end(struct order *order, const struct call_id *call)
                           .kind = ORDER_SEND, .up = &message, .step = order->step, .call = *call});
 }
 
-// A wait for a call outside the plan ends no earlier than this rank is released otherwise: it is
-// told of only when there is no other.
+// A wait for a call outside the plan cannot be the first to end, so it is reported only if there is
+// no other wait.
 static void waits_say_blocked(struct order *order)
 {
     struct up_message message = {.kind = UP_BLOCKED};
@@ -247,7 +250,7 @@ static void waits_say_blocked(struct order *order)
     order_send(order, &message);
 }
 
-// Of a call the lowest bucket that is not granted.
+// The lowest bucket of a call that is not granted; NULL if all are.
 static const struct slot_id *learning_slot(const struct order *order, const struct call_id *call)
 {
     const struct slot_id *lowest = NULL;
@@ -266,7 +269,8 @@ static bool said_already(const struct up_wait *said, const struct up_wait *wait)
            memcmp(said->also, wait->also, wait->also_count * sizeof(said->also[0])) == 0;
 }
 
-// A thread whose slots are all granted goes on by itself.
+// If all slots of a thread's call are granted, the thread goes on without help, and nothing is
+// reported.
 static void waits_say_learning(struct order *order)
 {
     struct up_message message = {.kind = UP_WAIT};
@@ -311,7 +315,7 @@ void order_waits_advance(struct order *order)
     waits_say(order);
 }
 
-// Says that this rank is blocked no more, after it was said that it is.
+// Takes back the report that this rank is blocked.
 static void waits_unsay(struct order *order)
 {
     struct up_message message = {.kind = UP_BLOCKED};
@@ -362,7 +366,7 @@ void order_wait_begun(struct order *order, struct call_id call)
     if (order->failed)
         return;
     if (!order->open || call.module >= LOCKSTEP_MAX_MODULES) {
-        wait_answer(order, &call, RELEASE_FINAL); // Its step is settled.
+        wait_answer(order, &call, RELEASE_FINAL); // The step of the call is settled.
         return;
     }
     if (call_deferred(order, &call)) {
@@ -384,14 +388,14 @@ enum order_release order_wait_ask(const struct order *order, struct call_id call
 {
     struct order_wait wait = {.call = call};
     if (!order->open || call.module >= LOCKSTEP_MAX_MODULES)
-        return RELEASE_FINAL; // Its step is settled.
+        return RELEASE_FINAL; // The step of the call is settled.
     if (call_deferred(order, &call))
         return RELEASE_DEFERRED;
     return wait_is_final(order, &wait) ? RELEASE_FINAL : RELEASE_WITHDRAWN;
 }
 
-// While the coordinator counts on a wait that is over, it may find this rank in a cycle that is
-// none: so the thread goes on only when it has answered.
+// While the coordinator believes in a wait that is over, it may see this rank in a cycle that does
+// not exist. So the thread goes on only when the coordinator has answered.
 void order_wait_ended(struct order *order, struct call_id call)
 {
     uint32_t i = 0;
@@ -411,7 +415,7 @@ void order_wait_ended(struct order *order, struct call_id call)
 void order_queried(struct order *order, const struct down_query *query)
 {
     if (order->failed || query->step > order->step + 1)
-        return; // Nobody can be there.
+        return; // No rank can be in that step.
     if (query->withdrawn && query->step == order->step && order->waits.unanswered > 0 &&
         --order->waits.unanswered == 0)
         waits_withdraw(order);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of cfi_find.c that other files call.
+// Finds the call frame information of an address. Threads: as in cfi.h.
 
 #ifndef WORKER_STACKS_CFI_FIND_H
 #define WORKER_STACKS_CFI_FIND_H
@@ -10,7 +10,8 @@
 
 struct cfi_function;
 
-// The rules at an address. resident: read only what is in main memory (peek_resident). False: none.
+// Finds the function and the rules at an address. resident: true if only main memory is read
+// (peek_resident). False: there are none.
 bool cfi_find(uintptr_t code, bool exact, bool resident, struct cfi_function *function);
 
 #endif

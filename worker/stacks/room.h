@@ -10,12 +10,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Bytes that the kernel's frame and the handler take.
+// Bytes that the kernel's frame and the handler need.
 size_t stack_room_bytes(void);
 
-// Whether so many bytes are below an address. at: of a thread that sleeps, its stack pointer.
-// sleeps false: any address on the stack of a thread that runs, whose stack pointer is not known.
-// Then there is room only where the end of the stack has never been used.
+// True if the stack has that room. If the thread sleeps, `at` is its stack pointer. If it runs, its
+// stack pointer is not known, and `at` is any address on its stack; then there is room only if the
+// end of the stack has never been used.
 bool stack_room(uintptr_t at, bool sleeps);
 
 #endif

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where the threads of this process are: what the kernel says of each, its native frames, and those
-// of its Python (python.h). Threads that have called a session come first. Threads that sleep are
-// not disturbed, nor are those that have not called the library; others are interrupted by a
-// signal. For after a verdict: a capture takes up to STACKS_MS, PYTHON_MS and NAMER_MS (namer.h).
-// The watch thread; allocates in stacks_open only. In a forked child it finds nothing and does
-// nothing.
+// Where the threads of this process are: what the kernel says of each thread, its native frames,
+// and its Python frames (python.h). Threads that have called a session come first. A thread that
+// sleeps, or that has not called the library, is not disturbed; other threads are interrupted by a
+// signal. A capture takes up to STACKS_MS, PYTHON_MS and NAMER_MS (namer.h) together, so it is made
+// after a verdict only. The watch thread; allocates in stacks_open only. In a forked child it finds
+// nothing and does nothing.
 
 #ifndef WORKER_STACKS_STACKS_H
 #define WORKER_STACKS_STACKS_H
@@ -16,12 +16,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define STACKS_FRAMES 2048 // Of all threads together.
-#define STACKS_OTHER_FRAMES 16 // Of a thread that has not called the library.
-#define STACKS_TIDS 512 // Threads of the process that are looked at.
-#define STACKS_DISKS 16 // Threads in state D that are remembered.
-#define STACKS_ANSWER_MS 100 // What one thread may take to answer, ...
-#define STACKS_MS 300 // ... and all of them. Those who come later are reported without frames.
+#define STACKS_FRAMES 2048 // Most frames of all threads together.
+#define STACKS_OTHER_FRAMES 16 // Most frames of a thread that has not called the library.
+#define STACKS_TIDS 512 // Most threads of the process that are looked at.
+#define STACKS_DISKS 16 // Most threads in state D that are remembered.
+#define STACKS_ANSWER_MS 100 // The time in which one thread has to answer.
+#define STACKS_MS 300 // The time for all threads. Later threads are reported without frames.
 
 struct namer;
 struct python;
@@ -33,17 +33,18 @@ struct stacks_disk {
 };
 
 struct stacks {
-    uint32_t thread_count; // The last caller is the first one, other callers follow.
+    uint32_t thread_count; // The last caller comes first, then the other callers.
     uint32_t frame_count;
     struct stack_thread threads[LOCKSTEP_STACK_THREADS];
-    // Thread after thread; of one, the Python frames and then the native ones, innermost first.
-    // The offset of a frame that has called another one is inside the call, not after it.
+    // The frames of one thread after another. Each thread has its Python frames and then its native
+    // frames, innermost first. The offset of a frame that has called another one is inside the
+    // call, not after it.
     struct stack_frame frames[STACKS_FRAMES];
 
     // stacks.c only
     struct python *python; // NULL: no interpreter.
     struct namer *namer;
-    int pid; // Of the process that opened it.
+    int pid; // The process that opened it.
     uintptr_t code[STACKS_FRAMES]; // Address of each native frame; 0: Python.
     uint32_t tid_count;
     uint32_t tids[STACKS_TIDS]; // All threads of the process.
@@ -51,13 +52,13 @@ struct stacks {
     struct stacks_disk disks[STACKS_DISKS];
 };
 
-// Loads the unwinder and looks for an interpreter; one that is loaded later is not seen. Nothing
-// else is put in place. 0, or LOCKSTEP_E_SYSTEM. stacks_close accepts NULL.
+// Looks for an interpreter; one that is loaded later is not seen. 0, or LOCKSTEP_E_SYSTEM.
+// stacks_close accepts NULL.
 int stacks_open(struct stacks **stacks);
 void stacks_close(struct stacks *stacks);
 
-// Fills in threads and frames. callers: the session whose threads are meant; NULL: of all sessions.
-// One capture at a time in a process; others wait for it.
+// Fills in threads and frames. callers: the session whose threads are meant; NULL: all sessions. A
+// process makes one capture at a time; other captures wait for it.
 void stacks_capture(struct stacks *stacks, const struct callers *callers);
 
 #endif
