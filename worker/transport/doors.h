@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of doors.c that other files call.
+// The listeners of a rank, and what it lacks for links. Engine thread.
 
 #ifndef WORKER_TRANSPORT_DOORS_H
 #define WORKER_TRANSPORT_DOORS_H
@@ -17,7 +17,7 @@ struct transport;
 struct doors {
     struct listener *listener;
     struct listener *mates; // For processes of this host; NULL: there is none.
-    char address[LOCKSTEP_ADDRESS_BYTES]; // Of both.
+    char address[LOCKSTEP_ADDRESS_BYTES]; // Of both listeners.
     struct endpoint listener_endpoint;
     struct endpoint mates_endpoint;
     uint64_t listen_ms; // When the listeners are heard again; 0: they are.
@@ -38,9 +38,9 @@ void doors_rest(struct transport *transport);
 bool doors_open(struct transport *transport);
 void doors_tick(struct transport *transport, uint64_t now_ms);
 uint64_t doors_deadline(const struct transport *transport);
-// The generation did not form. Whether this rank lacked something for it: then it was reported.
+// The generation did not form. True if this rank lacked something for it: then that was reported.
 bool doors_report(struct transport *transport);
-// Nobody can connect any more, and no generation after this one can form. Engine thread.
+// No rank can connect from now on, and no later generation can form. Engine thread.
 void transport_close_doors(struct transport *transport);
 
 #endif

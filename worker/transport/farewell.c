@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What ranks say to each other when one of them ends: the goodbye (LEAVE), the last frame on a
-// link, with the reason of the sender; and the news that a rank was lost (LOST), which everybody
-// who hears it for the first time passes on to all neighbours. So every rank knows who was lost
-// before the links of those end who saw it. Engine thread.
+// link, with the reason of the sender; and the news that a rank was lost (LOST), which each
+// rank passes on to all neighbours when it hears it for the first time. So every rank knows which
+// rank was lost before the links of the ranks that saw it end. Engine thread.
 //
 // A member that lies can name whom it likes, and end the job, as it can by ending its own link;
 // what it says is shown as its own word ("rank 1 says: ..."). Each rank is told of once: a rank

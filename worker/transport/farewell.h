@@ -36,7 +36,7 @@ void farewell_goodbye(struct peer_link *peer);
 // A frame of kind LEAVE or LOST. NULL, or what is impossible about it.
 const char *farewell_begins(struct peer_link *peer);
 const char *farewell_ended(struct peer_link *peer);
-// Reports one loss of which a peer has told. Whether there was one.
+// Reports one loss that a peer has told of. True if there was one.
 bool farewell_report(struct transport *transport);
 void farewell_forget(struct transport *transport);
 // Why this rank ends, for its goodbyes. Copied.

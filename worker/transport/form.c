@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the links of a generation come to stand, and who is kept out. Engine thread.
+// How the links of a generation come to stand, and which connections are refused. Engine thread.
 //
 // Every pair of neighbours (protos/topology.h) has one connection; the higher rank makes it.
-// Whoever accepts says a challenge, whoever has connected a hello with its proof of membership, and
-// then whoever has accepted a welcome with its own (worker/link/hello.h). Before a connection has
-// proven membership it may cost this rank one of LOCKSTEP_MAX_UNPROVEN places and the bytes of one
-// hello, nothing else: no other frame is decoded, and the challenge is all that it hears. A peer
-// may be told of the generation before this rank is: a whole hello that comes early waits in its
-// place for transport_form.
+// The accepting rank says a challenge, the connecting rank a hello with its proof of membership,
+// and then the accepting rank a welcome with its own proof (worker/link/hello.h). Before a
+// connection has proven membership it may cost this rank one of LOCKSTEP_MAX_UNPROVEN places and
+// the bytes of one hello, nothing else: no other frame is decoded, and the challenge is all that it
+// hears. A peer may be told of the generation before this rank is: a whole hello that comes early
+// waits in its place for transport_form.
 //
 // Mates (ranks of one host) are reached through memory where that is possible: the address of a
-// rank names a unix socket besides, and the connecting side tries that first. Nobody of that name,
-// a name of another user or no memory is known at once, and then they meet as all others do.
+// rank names a unix socket besides, and the connecting side tries that first. No socket of that
+// name, a name of another user or no memory is known at once, and then they meet as all others do.
 //
 // Rules for a connection that has come in (a guest):
 // - garbage, a frame that is no hello, more than a hello, or one that takes longer than
@@ -22,9 +22,9 @@
 //   has failed;
 // - no place is free: the oldest guest without a hello makes room, else the oldest one that waits
 //   for the generation to be known here.
-// Whoever is refused finds its connection closed, and a member tries again until its deadline. So
-// whoever fills all places can delay a member, which needs one round trip for its hello, only by
-// opening more than LOCKSTEP_MAX_UNPROVEN connections in that time, again and again.
+// The connection of a refused guest is closed, and a member tries again until its deadline. So a
+// stranger that fills all places can delay a member, which needs one round trip for its hello, only
+// by opening more than LOCKSTEP_MAX_UNPROVEN connections in that time, again and again.
 
 #include "worker/transport/form.h"
 
@@ -268,7 +268,7 @@ static void guest_decide(struct transport *transport, struct guest *guest)
         guest_refuse(transport, guest);
 }
 
-// Whether the header can be the one of a hello.
+// True if the header can be the one of a hello.
 static bool guest_is_hello(const struct guest *guest)
 {
     struct frame_header header;

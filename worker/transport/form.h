@@ -34,7 +34,7 @@ struct forming {
     bool failed;
     bool differs; // True if it failed because a member is configured otherwise.
     uint32_t guest_count;
-    uint64_t guest_number; // Of the next one to come.
+    uint64_t guest_number; // Number of the next guest.
     struct guest guests[LOCKSTEP_MAX_UNPROVEN];
 };
 

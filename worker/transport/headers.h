@@ -24,7 +24,7 @@ struct early_header {
 struct step_headers {
     struct early_header early[LOCKSTEP_EARLY_HEADERS];
     uint32_t count;
-    uint8_t note[LOCKSTEP_NOTE_BYTES]; // Of the header that is being received.
+    uint8_t note[LOCKSTEP_NOTE_BYTES]; // The note of the header that is being received.
     uint64_t sent; // Step of the last header that this rank sent.
     uint64_t received; // Step of the last one that came.
 };

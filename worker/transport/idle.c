@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What whoever drives the transport needs to know before it leaves it alone: whether something is
-// in flight, how long nothing is due, and how to sleep without owning it. The waiting of who drives
-// on is in wait.c. Functions are for the driver, but for transport_doze.
+// What a driver needs to know before it stops driving the transport: whether something is in
+// flight, how long nothing is due, and how to sleep without owning the transport. A driver that
+// goes on waits in wait.c. Functions are for the driver, but for transport_doze.
 
 #include "worker/transport/idle.h"
 

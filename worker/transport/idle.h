@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of idle.c that other files call.
+// What a driver asks before it stops driving the transport. Driver, but for transport_doze.
 
 #ifndef WORKER_TRANSPORT_IDLE_H
 #define WORKER_TRANSPORT_IDLE_H

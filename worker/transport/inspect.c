@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which links stand still: for whoever explains a stall. A link is looked at only when somebody
-// asks, so it stands still since the first look at which it was as it is now; that is a bound from
+// Which links stand still: for the explanation of a stall. A link is looked at only when asked
+// for, so it stands still since the first look at which it was as it is now; that is a bound from
 // below. Driver.
 
 #include "worker/transport/inspect.h"
@@ -26,7 +26,7 @@ static struct link_state inspect_look(struct transport *transport, struct peer_l
     return now;
 }
 
-// Whether nothing has moved on it for long enough. What was seen is kept with the peer.
+// True if nothing has moved on it for long enough. What was seen is kept with the peer.
 static bool inspect_stands(struct peer_link *peer, const struct link_state *now, uint64_t now_ms,
                            struct link_state *link)
 {

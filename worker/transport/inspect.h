@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of inspect.c that other files call.
+// Facts that explain a stall: links that stand still, and what a device waits for. Engine thread.
 
 #ifndef WORKER_TRANSPORT_INSPECT_H
 #define WORKER_TRANSPORT_INSPECT_H

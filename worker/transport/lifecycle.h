@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of lifecycle.c that other files call.
+// The life of a transport: open, close, and a generation from forming to its end. Engine thread,
+// but for what is marked "any thread".
 
 #ifndef WORKER_TRANSPORT_LIFECYCLE_H
 #define WORKER_TRANSPORT_LIFECYCLE_H
@@ -33,8 +34,8 @@ void transport_abandon(struct transport *transport);
 // have taken it and ended their side. Blocks for linger_ms at most, drops what arrives, makes no
 // events, and forgets what was not done. Not from an event.
 void transport_leave(struct transport *transport, uint64_t linger_ms);
-// The same after a rank was lost: peers are told why, and devices wait for nobody.
+// The same after a rank was lost: peers are told why, and devices wait for no rank.
 void transport_retreat(struct transport *transport, uint64_t linger_ms);
-void transport_close(struct transport *transport); // Frees. Any thread, when nobody drives.
+void transport_close(struct transport *transport); // Frees. Any thread, when no thread drives.
 
 #endif

@@ -39,7 +39,8 @@
 #define MEASURE_TRIES 4 // ... of so many, ...
 #define MEASURE_LONG_NS 100000000 // ... or at once, when no scheduler explains it.
 #define MEASURE_ANSWERS (4 * MEASURE_PINGS) // To one peer.
-#define MEASURE_BURST_FRAMES (8 * MEASURE_BURST_BYTES / MEASURE_FRAME_BYTES) // Of one peer.
+#define MEASURE_BURST_FRAMES \
+    (8 * MEASURE_BURST_BYTES / MEASURE_FRAME_BYTES) // Most burst frames of one peer.
 static_assert(MEASURE_TRIES * 2 * MEASURE_BURST_BYTES / MEASURE_FRAME_BYTES <= MEASURE_BURST_FRAMES,
               "who measures as here is not taken for one that does so for ever");
 #define MEASURE_LOOPBACK_NS 2000
@@ -297,7 +298,7 @@ const char *measure_frame_begins(struct peer_link *peer, struct stream *stream)
     return NULL;
 }
 
-// Whether this is the answer that is waited for; a late one is not.
+// True if this is the answer that is waited for; a late one is not.
 static bool measure_awaited(const struct peer_link *peer, enum measure_stage stage)
 {
     const struct measure *measure = &transport_of(peer)->measure;
@@ -311,7 +312,7 @@ const char *measure_frame_ended(struct peer_link *peer)
     if (++peer->measured > MEASURE_ANSWERS + MEASURE_BURST_FRAMES)
         return "it measures for too long";
     if (transport_of(peer)->measure.over)
-        return NULL; // Nobody waits for an answer any more.
+        return NULL; // No rank awaits an answer any more.
     switch ((enum measure_part)header->part) {
     case MEASURE_PING:
         peer->pinged++;

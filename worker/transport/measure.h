@@ -33,12 +33,12 @@ struct measure {
     struct peer_link *targets[2];
     uint32_t target_count;
     uint32_t target; // The one that is measured.
-    uint32_t number; // Of the last ping or burst.
+    uint32_t number; // Number of the last ping or burst.
     uint32_t pings; // Answered by the target.
-    uint64_t best_ns[2]; // Of the round trips to each target.
+    uint64_t best_ns[2]; // By target: the shortest round trip.
     uint64_t burst_bytes;
     uint64_t burst_ns; // The best of this size.
-    uint32_t tries; // Of this size.
+    uint32_t tries; // Bursts of this size that were sent.
     uint64_t sent_ns;
     uint8_t *bytes; // What bursts consist of, and where those of others end.
     // Results: of the slowest target.
@@ -48,10 +48,11 @@ struct measure {
 
 // The generation begins. 0, or -1 without memory.
 int measure_form(struct transport *transport);
-// Begins to measure when it has not; whether that has come to its end. All links stand.
+// Begins to measure if it has not begun. True if measuring has ended. All links stand.
 bool measure_settled(struct transport *transport, uint64_t now_ms);
-// Whether an answer is waited for, and how long at most; UINT64_MAX: none.
+// True while an answer is awaited.
 bool measure_awaits(const struct transport *transport);
+// When measure_settled has something to do; UINT64_MAX: never.
 uint64_t measure_deadline(const struct transport *transport);
 // A frame of kind MEASURE. NULL, or what is impossible about it.
 const char *measure_frame_begins(struct peer_link *peer, struct stream *stream);

@@ -38,7 +38,7 @@
 #include <errno.h>
 #include <string.h>
 
-#define TRANSPORT_READS 4 // Of one link, before the others have their turn.
+#define TRANSPORT_READS 4 // Reads of one link before the others have their turn.
 #define TRANSPORT_CHECK_MS 1000 // Between looks at silent hosts.
 
 // ---- ways of reducing ---------------------------------------------------------------------------
@@ -358,7 +358,7 @@ void transport_progress(struct transport *transport, int timeout_ms)
         wait_for_work(transport, busy ? 0 : transport_timeout(transport, deadline_ms));
         waited = true;
     }
-    // Whoever asked for attention by now has it.
+    // A thread that has asked for attention by now has it.
     (void)attention_take(&transport->flows.attention);
 }
 

@@ -42,7 +42,7 @@ struct transport; // Opaque.
 struct transport_links {
     bool shares; // This rank and its mates share memory; true also when it has no mates.
     uint64_t latency_ns; // One way, of a few bytes; the slowest of the links measured. 0: unknown.
-    uint64_t bytes_per_s; // Of one link in one direction while all are busy; the same.
+    uint64_t bytes_per_s; // Of the slowest link measured, in one direction while all are busy.
 };
 
 // Launch and join never fail by themselves: what goes wrong is an event. Their frames leave in the
@@ -66,7 +66,7 @@ void transport_statistics(const struct transport *transport, struct transport_st
 
 // The table of ways that flows are handed.
 extern const struct ways transport_ways;
-// Whether something launched or joined here waits for a frame of that peer, or to it.
+// True if something launched or joined here waits for a frame of that peer, or to it.
 bool transport_needs(struct transport *transport, const struct peer_link *peer);
 // True if some wave that was joined here waits for a message of this rank, or has one for it.
 bool transport_wave_needs(struct transport *transport, uint32_t rank);

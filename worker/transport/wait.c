@@ -150,7 +150,7 @@ static bool wait_has_links(const struct transport *transport, bool in_memory)
     return false;
 }
 
-// Whether something may come that only the kernel knows of.
+// True if something may come that only the kernel knows of.
 static bool wait_has_sockets(const struct transport *transport)
 {
     return !transport->flows.formed || wait_has_links(transport, false);
@@ -185,7 +185,7 @@ static bool wait_look_everywhere(struct transport *transport, uint32_t looks)
     return wait_poll(transport, 0);
 }
 
-// Whether what is awaited takes about as long as a wake-up.
+// True if what is awaited takes about as long as a wake-up.
 static bool wait_is_short(const struct transport *transport)
 {
     const struct list *first = transport->flows.active.next;

@@ -23,7 +23,7 @@ struct patience {
 void wait_prepare(struct transport *transport);
 // Waits until something may be done, or for so long (-1: no bound).
 void wait_for_work(struct transport *transport, int timeout_ms);
-// Nobody drives for a while: peers in memory are told to ring. False: there is something to do.
+// No thread drives for a while: peers in memory are told to ring. False: there is work to do.
 bool wait_leave_alone(struct transport *transport);
 void transport_wake(struct transport *transport); // Any thread.
 

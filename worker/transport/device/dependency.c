@@ -43,7 +43,7 @@ static bool dependency_is_written(const struct collective *collective, const str
     return false;
 }
 
-// Of replicas each may have left out something.
+// Each replica may have left out something.
 bool dependency_matters(const struct device_flow *flow)
 {
     const struct collective *collective = flow->collective;

@@ -32,7 +32,7 @@ enum device_way device_way_of(const struct transport_world *world,
                               const struct collective *collective);
 // How many ranks of the world have a device.
 uint32_t device_ranks(const struct transport_world *world);
-// Whether some collectives of this world have to be launched in one order on all ranks that have a
+// True if some collectives of this world have to be launched in one order on all ranks that have a
 // device, because NCCL sums them: there are two of these at least, and all have one, or they meet.
 bool device_flow_is_strict(const struct transport_world *world);
 

@@ -35,16 +35,16 @@ void devices_close(struct flows *flows);
 void devices_launch(struct flows *flows, struct collective *collective, enum device_way way);
 // Looks at what devices have done since, without waiting.
 void devices_work(struct flows *flows, struct rendezvous *rendezvous);
-// One event. Whether there was one.
+// Reports one event. True if there was one.
 bool devices_report(struct flows *flows);
 // The collective of which this one is the part that hosts carry; NULL: it is one by itself.
 struct collective *devices_outer(struct flows *flows, const struct collective *collective);
 void devices_travelled(struct flows *flows, const struct collective *collective);
-// Whether something launched here waits for what that peer, which has said goodbye, may not have
+// True if something launched here waits for what that peer, which has said goodbye, may not have
 // done.
 bool devices_needs(struct flows *flows, const struct peer_link *peer);
 bool devices_idle(const struct flows *flows);
-// When to look again although nobody wakes the driver; UINT64_MAX: not before that.
+// When to look again although nothing wakes the driver; UINT64_MAX: never.
 uint64_t devices_deadline(const struct flows *flows, uint64_t now_ms);
 // A block, unless *block is one already. False: there is none now. It comes when NCCL has nothing
 // in flight here, because more memory may be had only when the device is at rest, and NCCL may wait

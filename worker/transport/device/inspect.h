@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of inspect.c that other files call.
+// What collectives on this rank's device wait for. The driver's thread.
 
 #ifndef WORKER_TRANSPORT_DEVICE_INSPECT_H
 #define WORKER_TRANSPORT_DEVICE_INSPECT_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of mixed.c that other files call.
+// NCCL sums between devices, and the hosts reduce that. The driver's thread.
 
 #ifndef WORKER_TRANSPORT_DEVICE_MIXED_H
 #define WORKER_TRANSPORT_DEVICE_MIXED_H

@@ -53,7 +53,7 @@ static uint64_t nccl_factor(const struct collective *collective)
     return collective->weight > 0 && collective->input_is_sum ? 1 : collective->weight;
 }
 
-// Whether the input can travel as it lies there. The sum of replicas is one row.
+// True if the input can travel as it lies there. The sum of replicas is one row.
 static bool nccl_is_view(const struct collective *collective)
 {
     if (nccl_factor(collective) != 1 || nccl_wire(collective) != collective->dtype ||
@@ -279,7 +279,7 @@ static int nccl_go_on(struct devices *devices, struct device_flow *flow,
                : 0;
 }
 
-// Whether it is the next that NCCL gets.
+// True if it is the next that NCCL gets.
 static bool nccl_is_next(const struct devices *devices, const struct device_flow *flow)
 {
     list_for_each (node, &devices->working) {

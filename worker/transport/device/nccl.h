@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of nccl.c that other files call.
+// Collectives that NCCL carries. The driver's thread.
 
 #ifndef WORKER_TRANSPORT_DEVICE_NCCL_H
 #define WORKER_TRANSPORT_DEVICE_NCCL_H

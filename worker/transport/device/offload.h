@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of offload.c that other files call.
+// Results that wait for the trainer leave the device for memory of the host. The driver's thread.
 
 #ifndef WORKER_TRANSPORT_DEVICE_OFFLOAD_H
 #define WORKER_TRANSPORT_DEVICE_OFFLOAD_H
@@ -17,7 +17,7 @@ void offload_summed(struct device_flow *flow);
 // Puts one that is held aside, so that others have what it held. False: nothing is free by that, or
 // not yet.
 bool offload_make_room(struct devices *devices);
-// Whether one that was held will give back what it has, and waits for no other rank.
+// True if one that was held will give back what it has, and waits for no other rank.
 bool offload_is_leaving(const struct devices *devices);
 // Goes on with a flow that is put aside. 0, or -1 when the device has failed.
 int offload_work(struct devices *devices, struct device_flow *flow);

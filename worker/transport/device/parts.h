@@ -14,7 +14,7 @@
 
 #define CACHED_TABLES 512 // Tables that are kept; a power of two.
 #define DEVICE_REVOKED_WORDS 512
-#define DEVICE_SEGMENTS 16 // Of a row, at most.
+#define DEVICE_SEGMENTS 16 // Most segments of a row.
 
 enum device_stage {
     STAGE_WAITING, // It waits for its turn with NCCL, or for memory.

@@ -25,17 +25,17 @@ enum naming_stage {
 
 struct rendezvous {
     enum naming_stage stage;
-    char text[TRANSPORT_TEXT_BYTES]; // Of NAMING_FAILED.
+    char text[TRANSPORT_TEXT_BYTES]; // Reason of NAMING_FAILED.
     struct wave wave;
 };
 
 // A generation begins.
 void rendezvous_form(struct flows *flows, struct rendezvous *rendezvous);
-// Whether the communicator stands, or none is needed. All links stand.
+// True if the communicator stands, or none is needed. All links stand.
 bool rendezvous_formed(const struct flows *flows, const struct rendezvous *rendezvous);
 // Why it never will; NULL.
 const char *rendezvous_failed(const struct flows *flows, const struct rendezvous *rendezvous);
-// The wave that tells how to meet. Whether it was that one.
+// A wave is done. True if it was the one of the rendezvous.
 bool rendezvous_wave_done(struct flows *flows, struct rendezvous *rendezvous,
                           const struct wave *wave);
 // Goes on with forming: between the links' standing and the event that says so. Also on a rank

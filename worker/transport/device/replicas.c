@@ -146,13 +146,13 @@ void replicas_release(struct devices *devices, struct device_flow *flow)
 // What happens to a run of the row when a replica comes to it.
 enum joining {
     JOINING_NONE, // It does not contribute.
-    JOINING_BEGINS, // Nobody has before.
+    JOINING_BEGINS, // No replica has before.
     JOINING_ADDS,
 };
 
 struct joined_run {
     enum joining joining;
-    uint64_t first; // Of its elements in the row.
+    uint64_t first; // Its first element in the row.
     uint64_t elements;
 };
 

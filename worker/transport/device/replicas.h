@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of replicas.c that other files call.
+// Several replicas of the same gradients in this process. The driver's thread.
 
 #ifndef WORKER_TRANSPORT_DEVICE_REPLICAS_H
 #define WORKER_TRANSPORT_DEVICE_REPLICAS_H

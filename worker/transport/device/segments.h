@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of segments.c that other files call.
+// A row goes to the host and back by segments. The driver's thread.
 
 #ifndef WORKER_TRANSPORT_DEVICE_SEGMENTS_H
 #define WORKER_TRANSPORT_DEVICE_SEGMENTS_H
@@ -25,14 +25,14 @@ int segments_collect(struct devices *devices, struct device_flow *flow, enum dev
                      uint64_t from);
 // Whether more has landed since: 1 or 0; -1. flow->landed says how much.
 int segments_look(struct devices *devices, struct device_flow *flow);
-// Whether the hosts can begin with what has landed.
+// True if the hosts can begin with what has landed.
 bool segments_may_travel(const struct devices *devices, const struct device_flow *flow);
 // Enqueues the way back, to the row on the device, of what has become final, on DEVICE_DELIVER; ...
 int segments_return(struct devices *devices, struct device_flow *flow);
 // ... of all the rest, which is final, on that stream. 0 or -1.
 int segments_return_rest(struct devices *devices, struct device_flow *flow,
                          enum device_stream stream);
-// Whether the device may still copy something of a flow that travels; ...
+// True if the device may still copy something of a flow that travels; ...
 bool segments_are_under_way(const struct device_flow *flow);
 // ... what DEVICE_DELIVER is given from now on comes behind all of that. 0 or -1.
 int segments_gather(struct devices *devices, struct device_flow *flow);

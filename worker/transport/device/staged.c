@@ -154,7 +154,7 @@ static int staged_extents(struct devices *devices, struct device_flow *flow)
     return 0;
 }
 
-// Whether this rank has memory for a result that it has not already.
+// True if this rank has memory for a result that it has not already.
 static bool staged_has_place(const struct devices *devices, const struct collective *collective)
 {
     const bool root = staged_is_root(devices, collective);
@@ -190,7 +190,7 @@ int staged_travel(struct devices *devices, struct device_flow *flow)
 
 // ---- to the device ------------------------------------------------------------------------------
 
-// Whether the device has to be told of the result at all.
+// True if the device has to be told of the result at all.
 static bool staged_has_output(const struct devices *devices, const struct collective *collective)
 {
     if (collective->elements == 0 ||

@@ -48,7 +48,7 @@ static void table_cache_free(struct devices *devices, struct cached_table *cache
     *cached = (struct cached_table){.key = NULL};
 }
 
-// Its own place, a free one, or that of one that nobody uses. NULL: all near ones are in use.
+// Its own place, a free one, or that of one that no flow uses. NULL: all near ones are in use.
 static struct cached_table *table_cache_find(struct devices *devices, const void *key)
 {
     const uint64_t mixed = (uint64_t)(uintptr_t)key * 0x9e3779b97f4a7c15u;

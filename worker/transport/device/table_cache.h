@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of table_cache.c that other files call.
+// Tables of collectives as kernels read them, kept for the next step. The driver's thread.
 
 #ifndef WORKER_TRANSPORT_DEVICE_TABLE_CACHE_H
 #define WORKER_TRANSPORT_DEVICE_TABLE_CACHE_H

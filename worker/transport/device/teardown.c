@@ -2,7 +2,7 @@
 //
 // The end of a generation on devices: what was launched is forgotten. The driver's thread.
 //
-// The end. Whoever gives up a generation says so in a word that the device reads (`revoked`),
+// A rank that gives up a generation says so in a word that the device reads (`revoked`),
 // before NCCL is told: from then on no finish kernel begins to write. Then the communicator is
 // aborted, which ends the kernels of NCCL, and what writes is waited for. Flows whose work still
 // waits, for a trainer's stream say, keep their blocks until the device has come past it.
@@ -48,7 +48,7 @@ static bool teardown_awaits(struct device *device, const struct device_ready *re
     return false;
 }
 
-// Whether the flow waits for a stream of the trainer, which may never come to its end.
+// True if the flow waits for a stream of the trainer, which may never come to its end.
 static bool teardown_flow_awaits(const struct devices *devices, const struct device_flow *flow)
 {
     const struct collective *collective = flow->collective;
@@ -84,7 +84,7 @@ static void teardown_leave_flow(struct devices *devices, struct device_flow *flo
     }
 }
 
-// Whether some of what is left may write gradients, and its time has come.
+// True if some of what is left may write gradients, and its time has come.
 static bool teardown_writes(const struct devices *devices)
 {
     list_for_each (node, &devices->left) {
@@ -94,7 +94,7 @@ static bool teardown_writes(const struct devices *devices)
     return false;
 }
 
-// Whether some of what is left may read gradients. What is enqueued runs in order: if one waits for
+// True if some of what is left may read gradients. What is enqueued runs in order: if one waits for
 // the trainer, others may wait behind it, and nobody waits here.
 static bool teardown_reads(const struct devices *devices)
 {

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 enum attention_state {
-    ATTENTION_AWAKE, // Nobody asks for anything.
+    ATTENTION_AWAKE, // No thread asks for anything.
     ATTENTION_ASLEEP, // The engine is blocked or about to be: a write to the descriptor is needed.
     ATTENTION_ASKED, // attention_ask was called.
 };

@@ -28,8 +28,8 @@ struct device_ready {
     bool pending; // The event was recorded for this collective.
 };
 
-// What results have to come behind where a rank has reported nothing: nobody has named the streams
-// that may still write there. The trainer says so late, when it waits for results.
+// What results must follow where a rank has reported nothing: no caller has named the streams that
+// may still write there. The trainer names them late, when it waits for results.
 struct device_behind {
     // One for each of this rank's devices. Borrowed until done(). NULL: not said yet.
     _Atomic(const struct device_ready *) ready;
@@ -70,8 +70,8 @@ struct collective {
                        // ranks, whose weights they bring themselves.
     // How sums and means travel where that is not as they are: docs/numbers.md. Equal on all ranks.
     // float32 with both bfloat16; a 16-bit float with partial float32. DTYPE_NONE: dtype.
-    enum dtype partial; // Of partial sums.
-    enum dtype final; // Of final bytes.
+    enum dtype partial; // Dtype of partial sums.
+    enum dtype final; // Dtype of final bytes.
     int exponent; // float16 without partial: contributions are multiplied by 2^exponent.
     // Units (worker/memory/units.h): the parameters inside. COLLECTIVE_ALLREDUCE only; equal on all
     // ranks.
@@ -105,7 +105,7 @@ struct collective {
     uint64_t *used;
 
     // Results, set before done().
-    uint64_t weight_total; // REDUCE_MEAN: 0 means that nobody contributed; memory is untouched.
+    uint64_t weight_total; // REDUCE_MEAN: 0 means that no rank contributed; memory is untouched.
     uint64_t first_sent_us; // clock_now_us() of the first byte handed to a link; 0: none.
     uint64_t last_received_us;
 

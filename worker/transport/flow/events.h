@@ -93,8 +93,8 @@ struct transport_statistics {
     uint64_t bytes_sent; // On the wire, headers included.
     uint64_t bytes_received;
     uint64_t payload_bytes_sent; // Collectives only.
-    uint64_t bytes_copied; // Of results, from scratch to user memory; 0 when all of it is used, and
-                           // final bytes travel as they are.
+    uint64_t bytes_copied; // Results copied from scratch to user memory; 0 when all of it is used,
+                           // and final bytes travel as they are.
     uint64_t frames_sent;
     uint64_t frames_parked_max; // Highest number of frames that waited for a launch.
     uint64_t scratch_bytes; // Held in the scratch pool, in use or not.
@@ -110,12 +110,13 @@ struct transport_config {
     const char *host; // TCP: numeric address to listen on and to advertise; borrowed.
     uint16_t port_first; // 0: any port.
     uint16_t port_last;
-    struct regions *regions; // Of the caller's memory; borrowed. NULL: none.
+    struct regions *regions; // Regions of the caller's memory; borrowed. NULL: none.
     struct device *device; // This rank's, the first of them; borrowed. NULL: none.
     struct device *const *further; // [further_count]: the others, for replicas; borrowed.
     uint32_t further_count;
     uint64_t abort_ms; // How long NCCL may take to give up a communicator. 0: 5000.
-    uint64_t segment_bytes; // Of what comes from a device to the host and goes back. 0: 2 MiB.
+    uint64_t
+        segment_bytes; // Segment of a row that goes from a device to the host and back. 0: 2 MiB.
     bool shares; // TCP: links to mates go through memory where that is possible.
     uint32_t torn_bytes; // Loopback: at most so many bytes per read and write, 0: no limit. For
                          // tests of the rule that memory is written in whole elements.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of flow.c that other files call.
+// Collectives in flight: how one is found, launched and ends. Engine thread.
 
 #ifndef WORKER_TRANSPORT_FLOW_FLOW_H
 #define WORKER_TRANSPORT_FLOW_FLOW_H
@@ -16,15 +16,15 @@ struct stream;
 struct flows;
 
 void flow_launch(struct flows *flows, struct collective *collective);
-// Whether it can be launched when only a part of its memory may be used (collective.landed).
+// True if it can be launched when only a part of its memory may be used (collective.landed).
 bool flow_follows(const struct flows *flows, const struct collective *collective);
 // More of what is launched may be used.
 void flow_landed(struct flows *flows, const struct collective *collective);
 // Elements of what is launched, from the first, that are final here: more and more of them where it
 // runs by stripes of a ring or by pieces, else none before it is done.
 uint64_t flow_final_elements(const struct collective *collective);
-// A collective that uses no ring was launched: whoever has sent frames of it runs another
-// algorithm.
+// A collective that uses no ring was launched: a peer that has sent frames of a ring for it runs
+// another algorithm.
 void flow_meet_others(struct flows *flows, struct flow *flow);
 // An allreduce between hosts, as a part of another one.
 void flow_launch_between_hosts(struct flows *flows, struct collective *collective);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The memory of what is in flight: pools, sized when a generation forms, and the totals. What runs
-// in them is flow.c's. Engine thread, but for flows_init and flows_fini: any thread while nobody
-// drives.
+// in them is flow.c's. Engine thread, but for flows_init and flows_fini: any thread while no
+// thread drives.
 
 #include "worker/transport/flow/flows.h"
 

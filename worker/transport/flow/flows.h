@@ -71,7 +71,7 @@ struct flow {
 struct flow_pools {
     struct scratch chunks; // Partial sums.
     struct scratch frames; // struct out_frame
-    struct scratch heads; // Of frames with many used bits.
+    struct scratch heads; // Headers of frames with many used bits.
     struct scratch flows; // struct flow, and behind it what a way keeps there.
     struct scratch parts; // What a way keeps in a block of its own: flow.part.
     struct scratch parkings;
@@ -93,11 +93,11 @@ struct flows {
     struct transport_events events;
     struct regions *regions; // Borrowed; NULL: none.
     enum slot_fill slot_fill;
-    uint32_t processors; // That this process may run on.
+    uint32_t processors; // Processors that this process may run on.
     // set at transport_form, then constant for the generation
     struct transport_world world; // peers is NULL.
-    struct ring_group ring; // Of the world.
-    struct ring_group hosts; // Between hosts: size 0 where this rank has no place in such a ring.
+    struct ring_group ring; // The ring of the world.
+    struct ring_group hosts; // The ring between hosts. Size 0: this rank has no place in it.
     uint32_t peer_count;
     uint64_t form_deadline_ms;
     bool crowded; // True if the ranks on these cores have no core each: others are let run.
@@ -107,18 +107,18 @@ struct flows {
     struct thread_id_check thread;
     bool formed; // True once all links stand and are measured.
     bool formed_reported; // True once formed() or form_failed() was reported.
-    uint64_t agreed_bytes_per_s; // Of the slowest link of all ranks; 0: not agreed yet.
+    uint64_t agreed_bytes_per_s; // Bandwidth of the slowest link of all; 0: not agreed yet.
     struct list buckets[FLOWS_BUCKETS];
     uint32_t frames_parked;
     struct list active; // Launched and not done.
-    struct list feed; // Of them, those with stripes to start, in the order of launch.
+    struct list feed; // Those of `active` with stripes to start, in the order of launch.
     struct list local; // In a world of one: to be computed.
     struct list done;
     struct list mismatched;
     struct flow_waves waves;
-    struct transport_statistics totals; // Of links that are closed.
-    struct shared *shared; // Of this generation's host, or NULL: worker/transport/host/host.c.
-    struct devices *devices; // Of this rank's device, or NULL: worker/transport/device/devices.c.
+    struct transport_statistics totals; // Sums over links that are closed.
+    struct shared *shared; // State of host/, for this generation; NULL: this rank shares no memory.
+    struct devices *devices; // State of device/; NULL: this rank has no device.
     bool pairs_queued; // True if frames were queued since pair_feed was asked last.
     struct flow_pools pools;
     struct peer_link peers[LOCKSTEP_MAX_NEIGHBOURS];

@@ -19,8 +19,8 @@ struct stream;
 // Frames that arrived before their collective was launched here.
 struct parked_frame {
     struct frame_header header;
-    uint32_t offset; // Of the payload in bytes.
-    uint32_t used_offset; // Of the used bits in used.
+    uint32_t offset; // Place of the payload in `bytes`.
+    uint32_t used_offset; // Place of the used bits in `used`.
     bool complete;
 };
 
@@ -30,9 +30,9 @@ static_assert(PARKING_USED_BYTES >=
                   (LOCKSTEP_MAX_PARAMETERS + LOCKSTEP_EAGER_FRAMES) / 8 + LOCKSTEP_EAGER_FRAMES,
               "the used bits of the eager frames of one collective fit");
 
-// Of one collective and one peer.
+// The parked frames of one collective and one peer.
 struct parking {
-    struct parking *next; // Of the same collective.
+    struct parking *next; // Of the same collective and another peer.
     struct peer_link *peer;
     uint32_t count;
     uint32_t consumed;
@@ -43,11 +43,11 @@ struct parking {
     _Alignas(8) uint8_t bytes[LOCKSTEP_EAGER_BYTES + 8 * LOCKSTEP_EAGER_FRAMES];
 };
 
-// Of a frame that begins, and its flow is not launched here. NULL, or what is impossible about it.
+// A frame begins whose flow is not launched here. NULL, or what is impossible about it.
 const char *park_begin(struct peer_link *peer, struct flow *flow, struct stream *stream);
 // A parked frame is whole. Takes it, and those before it, if the flow was launched meanwhile.
 const char *park_end(struct peer_link *peer, struct flow *flow, struct stream *stream);
-// After the launch: takes what is parked. Whoever has parked what is impossible is lost.
+// After the launch: takes what is parked. A peer that has parked an impossible frame is lost.
 void park_catch_up(struct flows *flows, struct flow *flow);
 
 // Why ranks disagree about a collective.

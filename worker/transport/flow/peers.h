@@ -68,7 +68,7 @@ struct peer_link {
     uint32_t measured; // Frames by which the peer measured, or was measured.
     uint32_t pinged; // Pings among them that were answered.
     uint32_t flows_early; // Flows that this peer announced first and that are not launched here.
-    uint32_t parkings; // Of its frames.
+    uint32_t parkings; // Parkings that hold its frames.
     struct link_state seen; // At the last transport_inspect; still_ms: since when it is so.
     struct stream stream;
 };

@@ -37,7 +37,7 @@ static bool reduce_meets_zero(const struct collective *collective)
     return collective->op == REDUCE_MIN || collective->op == REDUCE_MAX;
 }
 
-// Whether sums are computed by pieces.
+// True if sums are computed by pieces.
 static bool reduce_is_wide(const struct flow *flow)
 {
     const struct collective *collective = flow->collective;

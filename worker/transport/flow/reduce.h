@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of reduce.c that other files call.
+// This rank's contribution to a run of elements, and the final bytes. Engine thread.
 
 #ifndef WORKER_TRANSPORT_FLOW_REDUCE_H
 #define WORKER_TRANSPORT_FLOW_REDUCE_H
@@ -13,7 +13,7 @@
 struct collective;
 struct flow;
 
-// Whether the first hop can be sent from user memory as it is.
+// True if the first hop can be sent from user memory as it is.
 bool reduce_is_plain(const struct flow *flow);
 // Writes this rank's contribution to `count` elements from `first` into acc.
 void reduce_start(const struct flow *flow, struct ring_span span, uint8_t *acc);
@@ -21,7 +21,7 @@ void reduce_start(const struct flow *flow, struct ring_span span, uint8_t *acc);
 uint64_t reduce_add(const struct flow *flow, struct ring_span span, uint8_t *acc);
 // The owner's last step: adds this rank's contribution to acc, divides, and writes what is final to
 // the outputs: directly, when all of them have memory and all units are used, else by way of acc.
-// Returns the weight in all, `weight` being that of acc. Returns 0 for a mean to which nobody
+// Returns the weight in all, `weight` being that of acc. Returns 0 for a mean to which no rank
 // contributed; then nothing is written.
 uint64_t reduce_finish(const struct flow *flow, struct ring_span span, uint8_t *acc,
                        uint64_t weight, bool direct);

@@ -46,7 +46,7 @@ struct wave_origin {
     uint32_t count;
 };
 
-// Of what a move receives.
+// The origin of the value that a move receives.
 struct wave_origin wave_origin(uint32_t world, const struct wave_move *move);
 uint32_t wave_origin_ranks(const struct wave_origin *origin); // Their number.
 bool wave_origin_has(const struct wave_origin *origin, uint32_t rank);
@@ -69,7 +69,7 @@ struct wave {
     // so the peer that sent an impossible one is the one that lies. NULL: no payload is impossible.
     const char *(*check)(const void *context, const struct wave_origin *origin, const void *payload,
                          const void *own);
-    const void *context; // Of check; borrowed until wave_done().
+    const void *context; // For check; borrowed until wave_done().
     const char *name; // For a person.
     // In: this rank's contribution. Out: the merged payload of all ranks.
     _Alignas(8) uint8_t payload[LOCKSTEP_WAVE_BYTES];

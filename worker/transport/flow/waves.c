@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Waves: who sends what to whom is wave.c's; here are the payloads, their merge, and what
+// Waves: their schedule is wave.c's; here are the payloads, their merge, and what
 // arrives before its wave is joined or its move has come. Engine thread.
 //
 // A message is sent as a copy, because the value changes with the next merge. What arrives is kept

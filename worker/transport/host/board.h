@@ -41,10 +41,10 @@
 #define BOARD_SHOT_BLOCKS 8
 #define BOARD_TINY BOARD_SHOT_BLOCKS // Instead of the number of one: the payload is in the record.
 #define BOARD_UNIT_WORDS 8 // Used bits of so many words ride in the record and the run.
-#define BOARD_WIDE_BLOCKS 16 // Of a seat, for the used bits of collectives with more units.
+#define BOARD_WIDE_BLOCKS 16 // Blocks of a seat for the used bits of collectives with more units.
 #define BOARD_WIDE_WORDS (LOCKSTEP_MAX_PARAMETERS / 64)
 #define BOARD_ROWS 512 // Runs of registered memory in which a collective may lie.
-#define BOARD_ROW_BLOCKS 16 // Of a seat, for collectives that lie in several.
+#define BOARD_ROW_BLOCKS 16 // Blocks of a seat for collectives that lie in several rows.
 #define BOARD_SLOTS 3
 // On one host; two levels have their own. Twice as many for two ranks.
 #define BOARD_SLOT_BYTES (256 * 1024)
@@ -52,11 +52,11 @@
 // three ranks: 32 KiB, which does not, takes one and a half times as long
 // (docs/internals/data-plane.md).
 #define BOARD_BLOCK_BYTES (8 * 1024)
-#define BOARD_NEWS 256 // Of regions, not heard yet. A power of two.
+#define BOARD_NEWS 256 // News of regions that were not read yet. A power of two.
 #define BOARD_NONE UINT32_MAX
 #define BOARD_SHOT_BITS 16
-#define BOARD_NOTICES 8 // Of a seat: the last shots. A power of two.
-#define BOARD_NOTICE_WORDS 10 // Of payload.
+#define BOARD_NOTICES 8 // Notices of a seat: those of its last shots. A power of two.
+#define BOARD_NOTICE_WORDS 10 // Words of payload in a notice.
 
 static_assert(BOARD_RECORDS >= LOCKSTEP_EARLY_COLLECTIVES, "all that may be early can be joined");
 static_assert(BOARD_QUEUE > BOARD_RECORDS, "what is queued fits");
@@ -86,11 +86,11 @@ struct board_record {
     uint64_t shape; // Hash of what decides how it is cut.
     uint64_t weight;
     uint64_t factor; // By which its inputs are to be multiplied; 0: it contributes nothing.
-    uint32_t use; // Of a shot: how often the record has been one.
+    uint32_t use; // How often the record has been a shot.
     uint32_t payload; // Of a shot: a block of its seat, or BOARD_TINY.
     uint8_t tiny[BOARD_TINY_BYTES];
     uint64_t used[BOARD_UNIT_WORDS];
-    uint32_t block; // Of its seat's wide blocks; BOARD_NONE: used bits are here.
+    uint32_t block; // One of its seat's wide blocks; BOARD_NONE: used bits are here.
     struct board_memory memory;
 };
 static_assert(offsetof(struct board_record, tiny) == 64, "the payload begins with a line");
@@ -108,7 +108,7 @@ struct board_run {
     uint32_t one; // BOARD_RUN_MISMATCH: two seats that disagree.
     uint32_t other;
     uint64_t factors[LOCKSTEP_MAX_MATES];
-    uint64_t weight; // Of all. BOARD_RUN_MISMATCH: the signature of `other`.
+    uint64_t weight; // Sum of all ranks. BOARD_RUN_MISMATCH: the signature of `other`.
     uint64_t used[BOARD_UNIT_WORDS];
     struct board_memory memory[LOCKSTEP_MAX_MATES]; // BOARD_RUN_REGISTERED: by seat.
 };
@@ -131,11 +131,12 @@ struct board_shots {
 // record where that has changed. Constant while `shot` is.
 struct board_notice {
     _Alignas(BOARD_LINE) _Atomic uint64_t shot; // As board_shots.last; 0: it is being written.
-    _Atomic uint64_t space; // Of the tag, whose step is 0.
+    _Atomic uint64_t space; // From the tag, whose step is 0.
     _Atomic uint64_t slot_use; // Its slot, and behind it in the upper half the record's use.
     _Atomic uint64_t signature;
     _Atomic uint64_t shape;
-    _Atomic uint64_t bytes; // Of the payload. In the upper half: where it is, as in the record.
+    _Atomic uint64_t
+        bytes; // Size of the payload. In the upper half: where it is, as in the record.
     _Atomic uint64_t payload[BOARD_NOTICE_WORDS];
 };
 static_assert(sizeof(struct board_notice) == BOARD_LINE, "a notice is a pair of lines");
@@ -165,10 +166,10 @@ struct board_news {
     uint32_t number[BOARD_NEWS];
 };
 
-// Of a seat's part of a piece, where ranks of several hosts have met.
+// The final facts of a seat's part of a piece, where ranks of several hosts have met.
 struct board_final {
-    uint64_t weight; // Of all hosts.
-    uint64_t used[BOARD_WIDE_WORDS]; // Of the units that the part meets.
+    uint64_t weight; // Sum of all hosts.
+    uint64_t used[BOARD_WIDE_WORDS]; // Used bits of the units that the part meets.
 };
 
 struct board_seat {
@@ -183,7 +184,7 @@ struct board_seat {
     struct board_counter copied_out;
     struct board_counter runs_done;
     struct board_counter stored; // Registered runs, ever: its slice is in the memory of all.
-    struct board_counter revoked; // 1: nobody may touch the memory of its rank any more.
+    struct board_counter revoked; // 1: no rank may touch the memory of its rank any more.
     struct board_counter core; // On which it waits, and one; 0: not known.
     struct board_block block;
     struct board_news mapped_of[LOCKSTEP_MAX_MATES]; // By seat: regions of that mate, mapped here.

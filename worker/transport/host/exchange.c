@@ -50,7 +50,7 @@ enum seen {
 // What an exchange is, and what it has seen.
 struct exchange {
     struct collective *collective;
-    uint32_t record; // Of this rank.
+    uint32_t record; // This rank's record.
     uint64_t bytes;
     uint32_t seen; // Bits, by seat.
     uint32_t records[LOCKSTEP_MAX_MATES]; // By seat.
@@ -130,7 +130,7 @@ static enum seen exchange_see(const struct shared *shared, struct exchange *exch
 
 // ---- an exchange --------------------------------------------------------------------------------
 
-// Whether a payload is a shot: there is room for it, and its memory is not registered.
+// True if a payload is a shot: there is room for it, and its memory is not registered.
 static bool exchange_fits(const struct shared *shared, const struct collective *collective)
 {
     struct regions *regions = shared->flows->regions;
@@ -185,7 +185,7 @@ static bool exchange_look(const struct shared *shared, struct exchange *exchange
     return true;
 }
 
-// Whether a mate that is awaited waits on the core of this rank, as far as is known.
+// True if a mate that is awaited waits on the core of this rank, as far as is known.
 static bool exchange_awaits_beside(const struct shared *shared, const struct exchange *exchange)
 {
     const uint64_t core = board_read(&host_seat(shared, shared->seat)->core);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of exchange.c that other files call.
+// The short way of a small collective that its caller waits for. Engine thread.
 
 #ifndef WORKER_TRANSPORT_HOST_EXCHANGE_H
 #define WORKER_TRANSPORT_HOST_EXCHANGE_H
@@ -17,7 +17,7 @@ struct flows;
 bool exchange_shots(struct flows *flows, struct collective *collective, bool patient);
 // Writes the notice of the last shot that was announced; it has so many bytes.
 void exchange_note(struct shared *shared, uint32_t index, uint64_t bytes);
-// A flow is launched. Whether its shot was announced by an exchange before.
+// A flow is launched. True if an exchange has announced its shot before.
 bool exchange_continues(struct shared *shared, struct flow *flow);
 
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of fill.c that other files call.
+// How slots are filled: through the caches or past them. Engine thread.
 
 #ifndef WORKER_TRANSPORT_HOST_FILL_H
 #define WORKER_TRANSPORT_HOST_FILL_H
@@ -13,7 +13,7 @@ struct flow;
 struct shared;
 struct host_run;
 
-// The leader: whether the slots of this run are to be filled past the caches.
+// At the leader: true if the slots of this run are to be filled past the caches.
 bool fill_choose(struct shared *shared, uint64_t run, const struct flow *flow);
 // This rank sees the next run.
 void fill_see(struct shared *shared, struct host_run *run, const struct board_run *from);

@@ -40,7 +40,7 @@ void host_tell(struct shared *shared)
     }
 }
 
-// Of this rank's own seat: some other one, for a loss is one of a link.
+// For this rank's own seat it is some other mate, because only a link can be lost.
 static struct peer_link *host_mate(struct shared *shared, uint32_t seat)
 {
     struct peer_link *mate = shared->mates[seat];
@@ -94,7 +94,7 @@ void host_describe(struct shared *shared, const struct collective *collective,
     record->block = BOARD_NONE;
 }
 
-// Whether it becomes a shot.
+// True if it becomes a shot.
 static bool host_fill(struct shared *shared, const struct flow *flow, uint32_t index)
 {
     struct board_record *record = &host_seat(shared, shared->seat)->records[index];
@@ -357,7 +357,7 @@ static bool host_see_runs(struct shared *shared)
 
 // ---- progress -----------------------------------------------------------------------------------
 
-// Whether a mate is about to be reported: before that, what it has left is worked off.
+// True if a mate is about to be reported: before that, what it has left is worked off.
 static bool host_loses(struct shared *shared)
 {
     bool loses = false;
@@ -399,7 +399,7 @@ bool host_work(struct flows *flows)
     return any;
 }
 
-// Whether what waits for a record finds one.
+// True if what waits for a record finds one.
 static bool host_may_join(const struct shared *shared)
 {
     const struct flow *flow = list_entry(list_first(&shared->waiting), struct flow, feed);

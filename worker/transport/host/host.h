@@ -16,7 +16,7 @@
 #include "worker/transport/host/rows.h"
 #include "worker/transport/host/trial.h"
 
-#define FILL_CLASSES 8 // Of runs, by their size.
+#define FILL_CLASSES 8 // Classes of runs, by size.
 #define SEQUENCE_BUCKETS 256 // A power of two.
 
 struct two_level;
@@ -133,7 +133,7 @@ struct spread {
 struct shared {
     struct flows *flows;
     struct board board;
-    uint32_t seat; // Of this rank.
+    uint32_t seat; // This rank's seat.
     uint32_t seats; // Ranks of this host.
     struct peer_link *mates[LOCKSTEP_MAX_MATES]; // By seat; NULL: this rank.
     uint32_t proven; // Number of mates whose links stand.

@@ -140,7 +140,7 @@ uint8_t *pieces_place(const struct shared *shared, const struct flow *flow, uint
            (part.first - whole.first) * flow->map.element_bytes;
 }
 
-// Whether nobody has used anything of it: then nothing travels, and memory stays as it is.
+// True if no rank has used any of it: then nothing travels, and memory stays as it is.
 static bool pieces_is_unused(const struct flow *flow, struct ring_span span)
 {
     const struct collective *collective = flow->collective;
@@ -385,7 +385,7 @@ static bool pieces_all_reach(const struct shared *shared, size_t counter, uint64
     return true;
 }
 
-// Whether what this rank has of the next piece to be copied in is there.
+// True if what this rank has of the next piece to be copied in is there.
 static bool pieces_have_landed(const struct shared *shared)
 {
     const struct host_run *run = &shared->runs[pieces_seek(shared, &shared->in) % BOARD_RUNS];
@@ -393,7 +393,7 @@ static bool pieces_have_landed(const struct shared *shared)
     return span.first + span.count <= flow_landed_elements(run->flow);
 }
 
-// Whether the next piece of each stage may go through it.
+// True if the next piece of each stage may go through it.
 static bool pieces_may_copy_in(const struct shared *shared)
 {
     const uint64_t piece = shared->in.piece;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of pieces.c that other files call.
+// Runs through slots of the board. Engine thread.
 
 #ifndef WORKER_TRANSPORT_HOST_PIECES_H
 #define WORKER_TRANSPORT_HOST_PIECES_H
@@ -17,7 +17,7 @@ struct host_run;
 
 // Cuts a run: piece_elements and pieces.
 void pieces_cut(const struct shared *shared, struct host_run *run, const struct flow *flow);
-// One piece in each stage at most. Whether it did anything.
+// Works on one piece in each stage at most. True if it did anything.
 bool pieces_work(struct shared *shared);
 bool pieces_pending(const struct shared *shared);
 // This rank's inputs as they are, zeros where there are none. streams: past the caches.

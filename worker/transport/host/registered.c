@@ -51,7 +51,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define REGISTERED_BLOCKS 16 // Written between two looks at who has revoked its memory.
+#define REGISTERED_BLOCKS 16 // Written between two looks for ranks that have revoked its memory.
 #define REGISTERED_TURNS 4 // So often in one run, before links have their turn.
 #define REGISTERED_LET_GO_MS 50
 
@@ -158,7 +158,7 @@ static struct host_run *registered_oldest(struct shared *shared)
     return NULL;
 }
 
-// Whether all have stored their slices.
+// True if all have stored their slices.
 static bool registered_is_done(const struct shared *shared, const struct host_run *run)
 {
     for (uint32_t i = 0; i < shared->seats; i++) {
@@ -168,7 +168,7 @@ static bool registered_is_done(const struct shared *shared, const struct host_ru
     return true;
 }
 
-// Runs that all have stored are done here, and what they kept is free again. Whether there were
+// Runs that all have stored are done here, and what they kept is free again. True if there were
 // any.
 static bool registered_end_runs(struct shared *shared)
 {
@@ -436,7 +436,7 @@ static bool registered_has_unfinished(const struct shared *shared)
     return false;
 }
 
-// Whether a mate that may be alive is inside of a block.
+// True if a mate that may be alive is inside of a block.
 static bool registered_is_written(const struct shared *shared)
 {
     for (uint32_t i = 0; i < shared->seats; i++) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of registered.c that other files call.
+// Runs in the ranks' registered memory. Engine thread.
 
 #ifndef WORKER_TRANSPORT_HOST_REGISTERED_H
 #define WORKER_TRANSPORT_HOST_REGISTERED_H
@@ -24,7 +24,7 @@ void registered_drop(struct shared *shared, uint32_t record);
 // or what is impossible about it; *seat: whose.
 const char *registered_read(struct shared *shared, const struct board_run *from,
                             const struct flow *flow, struct host_run *run, uint32_t *seat);
-// Some blocks of one run, and news of regions. Whether it did anything.
+// Works on some blocks of one run, and on news of regions. True if it did anything.
 bool registered_work(struct shared *shared);
 bool registered_pending(const struct shared *shared);
 // Returns when no mate writes to this rank's memory any more.

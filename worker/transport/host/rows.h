@@ -20,7 +20,7 @@ struct row {
 
 struct rows {
     uint32_t count; // 0: some of the memory is in no region that all mates have.
-    uint32_t block; // Of its seat, where there are several; else BOARD_NONE.
+    uint32_t block; // A block of its seat, if there are several rows; else BOARD_NONE.
     struct row only; // The one, where there is one.
     const struct row *list; // [count], where there are several.
 };

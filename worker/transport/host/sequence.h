@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of sequence.c that other files call.
+// The leader makes runs of what all ranks of the host have joined. Engine thread.
 
 #ifndef WORKER_TRANSPORT_HOST_SEQUENCE_H
 #define WORKER_TRANSPORT_HOST_SEQUENCE_H
@@ -15,9 +15,9 @@ struct shared;
 
 void sequence_init(struct sequence *sequence);
 void sequence_fini(struct sequence *sequence);
-// The leader: appends runs for what all have joined. Whether it did anything.
+// At the leader: appends runs for what all have joined. True if it did anything.
 bool sequence_work(struct shared *shared);
-// Whether somebody has joined something since.
+// True if somebody has joined something since.
 bool sequence_pending(const struct shared *shared);
 // A record of a seat is a join, and a shot. What is known of its tag now; NULL: it is impossible.
 struct match *sequence_join(struct shared *shared, uint32_t seat, uint32_t index, bool shot);
@@ -26,7 +26,7 @@ void sequence_joined(struct shared *shared, struct match *match);
 void sequence_forget(struct sequence *sequence, struct match *match);
 // What is known of a tag; NULL: nothing.
 struct match *sequence_find(struct sequence *sequence, const struct collective_tag *tag);
-// The same for a tag that nobody here has joined yet; NULL: they are too many.
+// The same for a tag that no rank here has joined yet; NULL: they are too many.
 struct match *sequence_expect(struct sequence *sequence, const struct collective_tag *tag);
 
 #endif

@@ -4,10 +4,10 @@
 // thread.
 //
 // Life of the board. When the links to all mates stand, the leader makes it and hands it to each;
-// who has mapped it says so in it; when all have, the leader writes that it stands. Where a link
-// cannot pass descriptors, or a mate cannot map it, the leader writes that it has fallen, and who
-// hears nothing until its deadline goes without by itself. Ranks may differ in that: the
-// coordinator is told by each, and nobody uses it unless it stands everywhere.
+// a rank that has mapped it says so in it; when all have, the leader writes that it stands. Where a
+// link cannot pass descriptors, or a mate cannot map it, the leader writes that it has fallen, and
+// who hears nothing until its deadline goes without by itself. Ranks may differ in that: the
+// coordinator is told by each, and no rank uses it unless it stands everywhere.
 //
 // Nothing here waits: what cannot be done is tried again when the board has changed.
 
@@ -137,7 +137,7 @@ static uint64_t host_slot_bytes(const struct shared *shared)
     return shared->seats == 2 ? 2 * BOARD_SLOT_BYTES : BOARD_SLOT_BYTES;
 }
 
-// Hands the board to who has not got it. False: that cannot be done.
+// Hands the board to mates that have not got it. False: that cannot be done.
 static bool host_pass(struct shared *shared)
 {
     const struct link_note note = {.kind = LINK_NOTE_BOARD, .bytes = shared->board.bytes};
@@ -296,7 +296,7 @@ void host_forget(struct flows *flows)
     flows->shared = NULL;
 }
 
-// Whether a mate has said on the board what the negotiation waits for.
+// True if a mate has said on the board what the negotiation waits for.
 bool host_has_news(const struct shared *shared)
 {
     if (!shared->board.head)

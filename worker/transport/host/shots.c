@@ -123,7 +123,7 @@ bool shots_spend(struct shared *shared, uint32_t index)
     return true;
 }
 
-// Whether all mates have read the shot in a record.
+// True if all mates have read the shot in a record.
 static bool shots_is_read(const struct shared *shared, uint32_t index)
 {
     for (uint32_t i = 0; i < shared->seats; i++) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of shots.c that other files call.
+// Small payloads in memory, without a run. Engine thread.
 
 #ifndef WORKER_TRANSPORT_HOST_SHOTS_H
 #define WORKER_TRANSPORT_HOST_SHOTS_H
@@ -19,7 +19,7 @@ void shots_init(struct shared *shared);
 // decided.
 uint64_t shots_most_bytes(const struct flows *flows);
 void shots_begin(struct shared *shared);
-// Whether a collective is small enough.
+// True if a collective is small enough.
 bool shots_fits(const struct shared *shared, const struct flow *flow);
 // Puts a payload into the record or a block. False: there is none, so it becomes no shot.
 bool shots_fill(struct shared *shared, const struct flow *flow, uint32_t index);
@@ -32,13 +32,13 @@ uint8_t *shots_place(const struct shared *shared, uint32_t seat, uint32_t index,
                      uint64_t bytes);
 // The record is at rest when all have read it. False: it is no shot.
 bool shots_spend(struct shared *shared, uint32_t index);
-// Whether a record can be had; moves those that all have read to the ones at rest.
+// True if a record can be had; moves those that all have read to the ones at rest.
 bool shots_refill(struct shared *shared);
-// Whether shots_refill would find some.
+// True if shots_refill would find some.
 bool shots_may_refill(const struct shared *shared);
 // Tells the mates whether this rank waits for a record.
 void shots_starve(struct shared *shared, bool starves);
-// Takes shots and computes what all have joined. Whether it did anything.
+// Takes shots and computes what all have joined. True if it did anything.
 bool shots_work(struct shared *shared);
 bool shots_pending(const struct shared *shared);
 // What all have joined becomes a run after all: their shots are read.

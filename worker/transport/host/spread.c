@@ -35,7 +35,7 @@ static uint32_t spread_count(const struct shared *shared, size_t core)
     return count;
 }
 
-// Whether this rank is the one that has to leave its core.
+// True if this rank is the one that has to leave its core.
 static bool spread_leaves(const struct shared *shared, size_t core)
 {
     const uint32_t cores = shared->flows->processors;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of spread.c that other files call.
+// Which rank waits on which core. Engine thread.
 
 #ifndef WORKER_TRANSPORT_HOST_SPREAD_H
 #define WORKER_TRANSPORT_HOST_SPREAD_H

@@ -64,7 +64,7 @@ struct inner {
     struct extent extent;
     uint64_t used[BOARD_WIDE_WORDS];
     uint64_t *unit_ends; // [LOCKSTEP_MAX_PARAMETERS]
-    struct unit_range units; // Of the whole collective.
+    struct unit_range units; // Those of the whole collective.
     struct flow *outer;
     uint64_t piece;
     bool settled; // Nothing is to come of it any more.
@@ -346,7 +346,7 @@ static void inner_formats(struct collective *inner, const struct collective *out
     inner->exponent = outer->exponent;
 }
 
-// Whether the sum of this host has something in it, whatever its weight.
+// True if the sum of this host has something in it, whatever its weight.
 static bool inner_counts(const struct shared *shared, const struct host_run *run)
 {
     for (uint32_t i = 0; i < shared->seats; i++) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of two_level.c that other files call.
+// An allreduce inside each host and between hosts. Engine thread.
 
 #ifndef WORKER_TRANSPORT_HOST_TWO_LEVEL_H
 #define WORKER_TRANSPORT_HOST_TWO_LEVEL_H
@@ -29,7 +29,7 @@ void two_level_end(struct shared *shared);
 void two_level_joined(struct shared *shared, struct match *match);
 // The leader: its run was appended here.
 void two_level_appended(struct shared *shared, const struct match *match);
-// Whether anything is to come from that neighbour between hosts.
+// True if anything is to come from that neighbour between hosts.
 bool two_level_needs(struct shared *shared, const struct peer_link *peer);
 // Parts of a piece; most bytes of a piece; and those of a slot of such a board.
 uint32_t two_level_rings(const struct shared *shared);

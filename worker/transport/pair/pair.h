@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the files of allreduces by pairs share: pair.c (frames: when one may be sent,
-// where one that arrives goes) and value.c (what a stripe is worth: sums and
-// results). Nobody else includes it. Engine thread.
+// What the files of this wing share: pair.c (frames: when one may be sent, and where one that
+// arrives goes) and value.c (the value of a stripe: sums and results). Engine thread.
 
 #ifndef WORKER_TRANSPORT_PAIR_PAIR_H
 #define WORKER_TRANSPORT_PAIR_PAIR_H
@@ -32,9 +31,9 @@ struct pair_stripe {
     enum pair_value value;
     uint8_t *block; // VALUE_SCRATCH: the block, ...
     uint8_t *sum; // ... and in it the first element of what this rank holds.
-    uint8_t *results; // Of the whole stripe. NULL: not needed so far.
-    uint64_t weight; // Of the value.
-    uint64_t weights[PAIR_MAX_MOVES]; // Of the frames that have arrived.
+    uint8_t *results; // Results of the whole stripe. NULL: not needed so far.
+    uint64_t weight; // Weight of the value.
+    uint64_t weights[PAIR_MAX_MOVES]; // By move: weight of the frame that has arrived.
     void *received[PAIR_MAX_MOVES]; // Blocks of partial sums that wait. NULL: zeros.
 };
 
@@ -49,7 +48,7 @@ struct pair_run {
     // set at the launch, then constant
     struct pair pair;
     uint32_t moves;
-    uint32_t sends; // By move: whether it sends.
+    uint32_t sends; // Bits, by move: this rank sends in it.
     uint32_t last_sum;
     struct pair_turn turns[PAIR_MAX_MOVES];
     // engine thread only

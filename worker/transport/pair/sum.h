@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of sum.c that other files call.
+// The arithmetic of a reduction by pairs. Engine thread.
 
 #ifndef WORKER_TRANSPORT_PAIR_SUM_H
 #define WORKER_TRANSPORT_PAIR_SUM_H
@@ -12,9 +12,9 @@
 
 struct flow;
 
-// Whether this rank's input can be used as it is in user memory: in frames, and as an operand.
+// True if this rank's input can be used as it is in user memory: in frames, and as an operand.
 bool pair_sum_is_plain(const struct flow *flow, struct ring_span span);
-// Whether the sum of two operands may depend on which one is the first.
+// True if the sum of two operands may depend on which one is the first.
 bool pair_sum_is_ordered(const struct flow *flow);
 // lower = lower op upper, both partial sums.
 void pair_sum_add(const struct flow *flow, uint64_t count, uint8_t *lower, const uint8_t *upper);

@@ -57,7 +57,7 @@ static bool pair_value_make(struct flows *flows, struct flow *flow, struct pair_
     return true;
 }
 
-// Whether a value that this rank has now can be the source of a frame.
+// True if a value that this rank has now can be the source of a frame.
 bool pair_value_ready(struct flows *flows, struct flow *flow, struct pair_stripe *stripe,
                       struct ring_span held)
 {
@@ -88,7 +88,7 @@ static bool pair_is_backed(const struct flow *flow, struct ring_span span)
     return bytes == 0 || extent_backed(extent_seek(&flow->map, span.first), EXTENT_OUT, bytes);
 }
 
-// Whether user memory can be all that there is of the results.
+// True if user memory can be all that there is of the results.
 static bool pair_is_direct(const struct flow *flow, struct ring_span span)
 {
     return flow->final == flow->collective->dtype && pair_usage(flow, span) == USAGE_ALL &&
@@ -129,7 +129,7 @@ static void pair_store(struct flows *flows, const struct flow *flow, struct ring
         flows->totals.bytes_copied += span.count * flow->map.element_bytes;
 }
 
-// Whether there is a result at all.
+// True if there is a result at all.
 bool pair_results(const struct flow *flow, struct ring_span span, uint64_t weight)
 {
     return (!pair_is_mean(flow) || weight > 0) && pair_usage(flow, span) != USAGE_NONE;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of value.c that other files call.
+// What a stripe is worth on this rank after each move. Engine thread.
 
 #ifndef WORKER_TRANSPORT_PAIR_VALUE_H
 #define WORKER_TRANSPORT_PAIR_VALUE_H
@@ -19,7 +19,7 @@ struct flows;
 void pair_put(struct flows *flows, void *block);
 // The stripe begins: its value is this rank's input.
 void pair_value_init(struct flow *flow, struct pair_stripe *stripe, struct ring_span span);
-// Whether the value can be the source of a frame; held: what this rank holds of it. It has memory
+// True if the value can be the source of a frame; held: what this rank holds of it. It has memory
 // then, where it needs some. False: there is none.
 bool pair_value_ready(struct flows *flows, struct flow *flow, struct pair_stripe *stripe,
                       struct ring_span held);
@@ -30,7 +30,7 @@ bool pair_settle(struct flows *flows, struct flow *flow, struct pair_run *run, u
 // Where the result of the first element of the span is to be; NULL: in user memory.
 uint8_t *pair_result_at(const struct flow *flow, const struct pair_run *run, uint64_t index,
                         struct ring_span span);
-// Whether there is a result at all.
+// True if there is a result at all.
 bool pair_results(const struct flow *flow, struct ring_span span, uint64_t weight);
 // What arrived in the stripe's move meets the value: of partial sums; ...
 bool pair_sum(struct flows *flows, struct flow *flow, struct pair_run *run, uint64_t index);

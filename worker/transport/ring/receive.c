@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-// Whether final bytes of a chunk are written to user memory as they come. Its used bits are final.
+// True if final bytes of a chunk are written to user memory as they come. Its used bits are final.
 static bool ring_is_direct(const struct flow *flow, struct ring_span span)
 {
     const uint64_t bytes = span.count * flow->map.element_bytes;

@@ -253,7 +253,7 @@ static void ring_sent(struct flows *flows, struct out_frame *frame, bool dropped
 
 // ---- frames -------------------------------------------------------------------------------------
 
-// Whether a frame may come from this peer: it is the neighbour that a launch has fixed, or becomes
+// True if a frame may come from this peer: it is the neighbour that a launch has fixed, or becomes
 // the one that the launch will have to agree with.
 static bool ring_is_from(struct peer_link *peer, const struct flow *flow,
                          struct peer_link **neighbour)
@@ -384,7 +384,7 @@ static void ring_schedule(const struct flows *flows, struct flow *flow)
     flow->sends_left = ring_sends_total(&ring_run(flow)->ring);
 }
 
-// Whether those that have spoken of it before the launch are its neighbours; they are from now on.
+// True if those that have spoken of it before the launch are its neighbours; they are from now on.
 static bool ring_joins(struct flows *flows, struct flow *flow)
 {
     struct peer_link *const before = flow->group->predecessor;

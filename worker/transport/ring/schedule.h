@@ -42,11 +42,11 @@ struct ring {
     uint32_t rank;
     uint32_t element_bytes;
     bool reduces; // False: a broadcast.
-    uint32_t root; // Of a broadcast.
+    uint32_t root; // Root of a broadcast.
     uint32_t window; // Stripes in flight.
     uint64_t elements;
     uint64_t chunk_elements; // Most of one chunk.
-    uint64_t stripe_elements; // Of every stripe but the last.
+    uint64_t stripe_elements; // Elements of every stripe but the last.
     uint64_t stripes; // At least 1.
     bool eager; // So small that no credit is needed; see ring_eager in schedule.c.
 };
@@ -57,7 +57,7 @@ void ring_init_allreduce(struct ring *ring, uint32_t world, uint32_t rank, uint6
 void ring_init_broadcast(struct ring *ring, uint32_t world, uint32_t rank, uint32_t root,
                          uint64_t elements, uint32_t element_bytes, uint32_t chunk_bytes);
 
-// Whether this stripe has a chunk of this owner. False for what is no rank.
+// True if this stripe has a chunk of this owner. False for what is no rank.
 bool ring_present(const struct ring *ring, uint64_t stripe, uint32_t owner);
 uint64_t ring_stripe_of(const struct ring *ring, uint64_t element);
 // Elements of a chunk that is present.
