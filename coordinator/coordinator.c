@@ -28,7 +28,7 @@ size_t coordinator_bytes(void)
     return sizeof(struct coordinator);
 }
 
-static_assert(sizeof(struct coordinator) <= 64 * 1024 * 1024, "a small daemon stays small");
+static_assert(sizeof(struct coordinator) <= 66 * 1024 * 1024, "a small daemon stays small");
 
 struct coordinator *coordinator_init(void *memory, const struct coordinator_config *config)
 {
@@ -129,6 +129,7 @@ static void core_member_heartbeat(struct coordinator *core, struct worker *worke
     const struct up_heartbeat last = worker->heartbeat;
     beat_heard(core, worker);
     core_heartbeat(core, worker, heartbeat);
+    job_settled(core, core_job_of(core, worker), heartbeat->settled);
     stall_heartbeat(core, worker, &last);
     crossing_heartbeat(core, worker, &last.await);
     sides_heartbeat(core, worker, &last);

@@ -184,7 +184,7 @@ struct coordinator_sink {
     void *context;
 };
 
-// Memory that coordinator_init needs, below 64 MiB. It need not be zero, and most of it is touched
+// Memory that coordinator_init needs, below 66 MiB. It need not be zero, and most of it is touched
 // only when there are many jobs and workers.
 size_t coordinator_bytes(void);
 struct coordinator *coordinator_init(void *memory, const struct coordinator_config *config);
@@ -217,12 +217,28 @@ struct job_view {
     uint32_t hosts; // Groups of workers that may share memory; 0 while gathering.
     bool tuned; // All links stand, and `tuning` says what they are like.
     struct tuning tuning;
-    uint64_t step_min; // Lowest and highest step that members reported.
+    // Lowest and highest step of its members. A member is at least at the last step that is final
+    // on every rank, though its heartbeat is older; one that left is at its last final step.
+    uint64_t step_min;
     uint64_t step_max;
     struct step_totals totals; // Sums over its workers, as of their last heartbeats.
     uint64_t messages_total; // Control messages from its members, heartbeats not included.
     uint64_t dropped_total; // Messages of other generations, or after the end of theirs.
     char halt_text[LOCKSTEP_TEXT_BYTES];
+    const char *halt_kind; // "lost"; NULL: no verdict. Static.
+    bool halt_has_rank;
+    uint32_t halt_rank; // That the verdict is about.
+    uint64_t settled; // The last step that is final on every rank, as far as known.
+    // In the clock of now_ms; 0: it has not happened.
+    uint64_t settled_ms; // When the first rank said so.
+    uint64_t formed_ms; // When the generation formed.
+    uint64_t ended_ms; // When a verdict ended it, or the last rank left.
+    // Of the ranks that left with a failure: how many, and the lowest one with what it failed in.
+    uint32_t failed;
+    uint32_t failed_rank;
+    char failed_text[LOCKSTEP_FAREWELL_TEXT_BYTES];
+    uint32_t metric_count;
+    char metrics[LOCKSTEP_JOB_METRICS][LOCKSTEP_METRIC_NAME_BYTES];
 };
 
 // Why a job makes no progress: what its culprits do.
@@ -274,6 +290,7 @@ struct worker_view {
     bool slow; // In its place for longer than usual, though no culprit.
     uint64_t bound_ms; // How long it may be in its place; 0: it has not said where it is.
     uint64_t lag_steps; // Behind the median of its job.
+    uint64_t waited_ms; // Blocked on other ranks since the generation formed.
     uint32_t straggler_permille; // What the job would win if this rank were as fast as the others.
 };
 
@@ -336,6 +353,21 @@ struct rate_view {
     uint64_t steps; // That a rank finished on average. 0: none, and the rest is 0.
     uint64_t step_us; // From one step to the next, ...
     uint64_t exposed_us; // ... of which this was waited at its end.
+    uint64_t hidden_us; // Time before its end during which gradients were on their way.
+    uint64_t bytes_per_s; // That all ranks sent.
+};
+
+// Part of the whole run of a job: a second at first, longer the longer the job runs.
+struct history_view {
+    uint64_t age_ms; // Since its end.
+    uint64_t span_ms;
+    double steps; // That a rank finished on average. 0: none, and the next three are 0.
+    double step_us;
+    double exposed_us;
+    double hidden_us;
+    double bytes_per_s; // That all ranks sent.
+    uint32_t known; // Bits: the metrics that some rank said.
+    float metrics[LOCKSTEP_JOB_METRICS]; // The mean over the ranks; 0 if not known.
 };
 
 // A line of a job's log.

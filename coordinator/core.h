@@ -30,6 +30,7 @@
 //   culprit.c      the sentence about a stall
 //   standing.c     the same when no rank is blamed
 //   rates.c        step times, and ranks that others always wait for
+//   history.c      a job over its whole run
 //   journal.c      the log of a job
 //   verdict.c      halts, deaths, leaving
 //   sides.c        both sides of a collective that differs
@@ -43,6 +44,7 @@
 
 #include "coordinator/coordinator.h"
 #include "coordinator/cost.h"
+#include "coordinator/history.h"
 #include "coordinator/sentence.h"
 #include "coordinator/stall.h"
 #include "protos/limits.h"
@@ -295,6 +297,12 @@ struct job {
 
     struct halt halt;
 
+    // Of the generation.
+    uint64_t formed_ms; // 0: none has formed yet.
+    uint64_t ended_ms; // A verdict ended it, or the last rank left; 0: neither has happened.
+    uint64_t settled; // The last step that is final on every rank, as far as known.
+    uint64_t settled_ms; // When the first rank said so.
+
     uint64_t messages_total;
     uint64_t dropped_total;
 
@@ -304,6 +312,7 @@ struct job {
     struct sides sides;
     struct stall stall;
     struct rates rates;
+    struct history history;
     struct journal journal;
 };
 

@@ -7,6 +7,7 @@
 
 #include "coordinator/core.h"
 #include "coordinator/crossing.h"
+#include "coordinator/history.h"
 #include "coordinator/job.h"
 #include "coordinator/learning.h"
 #include "coordinator/sentence.h"
@@ -32,8 +33,13 @@ static void gather_reset(struct job *job)
     crossing_reset(job);
     job->sides.active = false;
     job->module_count = 0;
+    job->formed_ms = 0;
+    job->ended_ms = 0;
+    job->settled = 0;
+    job->settled_ms = 0;
     job->halt.kind = HALT_NONE;
     job->halt.step = 0;
+    job->halt.has_rank = false;
     job->halt.text[0] = '\0';
     job->difference.active = false;
     learning_reset(&job->learning);
@@ -57,6 +63,7 @@ struct job *gather_create(struct coordinator *core, const char *name)
     job->messages_total = 0;
     job->dropped_total = 0;
     stall_init(job);
+    history_init(&job->history);
     gather_reset(job);
     return job;
 }

@@ -29,6 +29,14 @@ bool job_running(const struct job *job)
     return job->state == JOB_STARTING || job->state == JOB_RUNNING;
 }
 
+void job_settled(struct coordinator *core, struct job *job, uint64_t step)
+{
+    if (step <= job->settled)
+        return;
+    job->settled = step;
+    job->settled_ms = core->now;
+}
+
 // Nobody's stream is at stake: finished, halted, or gathering in vain.
 static bool job_deserted(const struct job *job)
 {

@@ -18,6 +18,8 @@ bool job_recycle(struct coordinator *core);
 void job_remove_worker(struct coordinator *core, struct job *job, struct worker *worker);
 struct worker *job_worker(struct coordinator *core, const struct job *job, uint32_t index);
 bool job_running(const struct job *job); // Starting or running.
+// A rank said that a step is final on every rank.
+void job_settled(struct coordinator *core, struct job *job, uint64_t step);
 
 // For a verdict about members that are in lockstep_start: the step that comes after it.
 uint64_t job_start_step(const struct job *job, const struct worker *starter);

@@ -10,11 +10,14 @@
 #include "coordinator/rates.h"
 
 #include "coordinator/core.h"
+#include "coordinator/history.h"
 #include "coordinator/job.h"
 
 struct rates_sums {
     uint64_t steps;
     uint64_t exposed_us;
+    uint64_t hidden_us;
+    uint64_t bytes;
 };
 
 void rates_reset(struct rates *rates)
@@ -41,6 +44,11 @@ static void rates_sort(uint64_t *numbers, uint32_t count)
     }
 }
 
+static uint32_t rates_cut(uint64_t number)
+{
+    return number < UINT32_MAX ? (uint32_t)number : UINT32_MAX;
+}
+
 // What grew; a worker that counts backwards is not believed.
 static uint64_t grown(uint64_t now, uint64_t then)
 {
@@ -50,11 +58,13 @@ static uint64_t grown(uint64_t now, uint64_t then)
 static struct rates_sums rates_sum(struct coordinator *core, struct job *job)
 {
     uint64_t steps[LOCKSTEP_MAX_WORLD];
-    struct rates_sums sums = {0, 0};
+    struct rates_sums sums = {.steps = 0};
     for (uint32_t i = 0; i < job->count; i++) {
         const struct up_heartbeat *beat = &job_worker(core, job, i)->heartbeat;
         sums.steps += beat->totals.steps;
         sums.exposed_us += beat->totals.exposed_us;
+        sums.hidden_us += beat->totals.overlap_us;
+        sums.bytes += beat->bytes_sent;
         steps[i] = beat->step;
     }
     rates_sort(steps, job->count);
@@ -120,14 +130,26 @@ static void rates_sample(struct coordinator *core, struct job *job, const struct
 {
     struct rates *rates = &job->rates;
     const uint64_t steps = grown(sums->steps, rates->steps);
+    const uint64_t exposed_us = grown(sums->exposed_us, rates->exposed_us);
+    const uint64_t hidden_us = grown(sums->hidden_us, rates->hidden_us);
+    const uint64_t bytes = grown(sums->bytes, rates->bytes);
     const uint64_t elapsed_us = (core->now - rates->from_ms) * 1000;
+    struct history_slot slot = {.at_ms = core->now,
+                                .span_ms = (float)elapsed_us / 1000,
+                                .steps = (float)steps / (float)job->count,
+                                .exposed_us = (float)exposed_us / (float)job->count,
+                                .hidden_us = (float)hidden_us / (float)job->count,
+                                .bytes = (float)bytes};
+    history_add(core, job, &slot);
     struct rate_sample *sample = &rates->samples[rates->count++ % LOCKSTEP_RATE_SAMPLES];
     *sample = (struct rate_sample){.at_ms = core->now};
+    sample->bytes_per_s = bytes * 1000000 / elapsed_us;
     if (steps == 0)
         return;
-    sample->steps = (steps + job->count / 2) / job->count;
-    sample->step_us = elapsed_us * job->count / steps;
-    sample->exposed_us = grown(sums->exposed_us, rates->exposed_us) / steps;
+    sample->steps = rates_cut((steps + job->count / 2) / job->count);
+    sample->step_us = rates_cut(elapsed_us * job->count / steps);
+    sample->exposed_us = rates_cut(exposed_us / steps);
+    sample->hidden_us = rates_cut(hidden_us / steps);
 }
 
 void rates_tick(struct coordinator *core, struct job *job)
@@ -149,6 +171,8 @@ void rates_tick(struct coordinator *core, struct job *job)
     rates->from_ms = core->now;
     rates->steps = sums.steps;
     rates->exposed_us = sums.exposed_us;
+    rates->hidden_us = sums.hidden_us;
+    rates->bytes = sums.bytes;
 }
 
 bool coordinator_rate_view(const struct coordinator *coordinator, uint32_t job, uint32_t index,
@@ -166,5 +190,7 @@ bool coordinator_rate_view(const struct coordinator *coordinator, uint32_t job, 
     view->steps = sample->steps;
     view->step_us = sample->step_us;
     view->exposed_us = sample->exposed_us;
+    view->hidden_us = sample->hidden_us;
+    view->bytes_per_s = sample->bytes_per_s;
     return true;
 }

@@ -279,6 +279,7 @@ void roster_form(struct coordinator *core, struct job *job)
     core->formed = true;
     job->number++;
     job->state = JOB_STARTING;
+    job->formed_ms = core->now;
     job->gathering.deadline_ms = UINT64_MAX;
     for (uint32_t rank = 0; rank < job->count; rank++) {
         struct worker *worker = &core->workers[workers[roster.at[rank]]];

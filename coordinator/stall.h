@@ -151,9 +151,11 @@ struct stall {
 
 struct rate_sample {
     uint64_t at_ms;
-    uint64_t steps; // That a member finished, on average.
-    uint64_t step_us; // Each of them took, ...
-    uint64_t exposed_us; // ... and of that waited at its end.
+    uint64_t bytes_per_s; // That all members sent.
+    uint32_t steps; // That a member finished, on average.
+    uint32_t step_us; // Each of them took, ...
+    uint32_t exposed_us; // ... of that waited at its end, ...
+    uint32_t hidden_us; // ... and had gradients on their way for so long before its end.
 };
 
 struct rates {
@@ -161,6 +163,8 @@ struct rates {
     uint64_t from_ms; // Beginning of the present sample.
     uint64_t steps; // Sums over the members then.
     uint64_t exposed_us;
+    uint64_t hidden_us;
+    uint64_t bytes;
     uint64_t median_step; // That members have opened.
     uint32_t until_look; // Samples until stragglers are looked for.
     uint32_t looks; // Looks ever; kept by their number modulo STALL_SCORES:

@@ -69,6 +69,8 @@ static void verdict_tell(struct coordinator *core, struct job *job, const struct
 {
     struct sentence sentence;
     struct down_halt *halt = &core_message(core, job, DOWN_HALT)->u.halt;
+    if (job->state != JOB_HALTED)
+        job->ended_ms = core->now;
     job->state = JOB_HALTED;
     job->halt.kind = verdict->kind;
     job->halt.step = verdict->step;
@@ -187,6 +189,7 @@ static void verdict_member_left(struct coordinator *core, struct job *job, struc
     if (job->left == job->count) {
         stall_end(core, job, "all ranks have left");
         job->state = JOB_FINISHED;
+        job->ended_ms = core->now;
         core_log(core, "job_finished", "job=%s generation=%" PRIu64, job->name, job->number);
         journal_note(core, job, "job_finished", "all ranks have left");
         return;
@@ -211,6 +214,8 @@ void verdict_leave(struct coordinator *core, struct worker *worker, const struct
     if (stage != STAGE_OUT && leave->cause[0] != '\0')
         sentence_clean(worker->left_cause, sizeof(worker->left_cause), leave->cause,
                        sizeof(leave->cause));
+    if (stage == STAGE_MEMBER)
+        job_settled(core, core_job_of(core, worker), leave->settled);
     core_close(core, worker);
     if (stage == STAGE_OUT)
         verdict_forget_out(core, worker);

@@ -9,6 +9,7 @@
 #include "coordinator/bounds.h"
 #include "coordinator/core.h"
 #include "coordinator/job.h"
+#include "coordinator/verdict.h"
 
 uint32_t coordinator_job_count(const struct coordinator *coordinator)
 {
@@ -33,18 +34,50 @@ static void view_add(struct step_totals *sum, const struct step_totals *totals)
     sum->unused += totals->unused;
 }
 
+// A step is final when every rank has done its part of it. So the step that one rank said is final
+// is behind all of them, however old their heartbeats are.
+static uint64_t view_step(const struct job *job, const struct worker *worker)
+{
+    const struct up_heartbeat *beat = &worker->heartbeat;
+    if (worker->left)
+        return beat->settled;
+    return beat->step > job->settled ? beat->step : job->settled;
+}
+
 static void view_steps(const struct coordinator *coordinator, const struct job *job,
                        struct job_view *view)
 {
     for (uint32_t i = 0; i < job->count; i++) {
         const struct worker *worker = &coordinator->workers[job->workers[i]];
-        const uint64_t step = worker->heartbeat.step;
+        const uint64_t step = view_step(job, worker);
         if (i == 0 || step < view->step_min)
             view->step_min = step;
         if (i == 0 || step > view->step_max)
             view->step_max = step;
         view_add(&view->totals, &worker->heartbeat.totals);
     }
+}
+
+static void view_life(const struct coordinator *coordinator, const struct job *job,
+                      struct job_view *view)
+{
+    view->halt_kind = job->halt.kind == HALT_NONE ? NULL : verdict_kind_name(job->halt.kind);
+    view->halt_has_rank = job->halt.has_rank;
+    view->halt_rank = job->halt.rank;
+    view->settled = job->settled;
+    view->settled_ms = job->settled_ms;
+    view->formed_ms = job->formed_ms;
+    view->ended_ms = job->ended_ms;
+    for (uint32_t i = job->count; i > 0; i--) {
+        const struct worker *worker = &coordinator->workers[job->workers[i - 1]];
+        if (!worker->left || worker->left_cause[0] == '\0')
+            continue;
+        view->failed++;
+        view->failed_rank = worker->rank;
+        memcpy(view->failed_text, worker->left_cause, sizeof(view->failed_text));
+    }
+    view->metric_count = job->history.metric_count;
+    memcpy(view->metrics, job->history.names, sizeof(view->metrics));
 }
 
 bool coordinator_job_view(const struct coordinator *coordinator, uint32_t job,
@@ -70,6 +103,7 @@ bool coordinator_job_view(const struct coordinator *coordinator, uint32_t job,
     view->messages_total = from->messages_total;
     view->dropped_total = from->dropped_total;
     view_steps(coordinator, from, view);
+    view_life(coordinator, from, view);
     return true;
 }
 
@@ -97,9 +131,10 @@ static void view_stall(const struct coordinator *coordinator, const struct job *
     if (worker->stage != STAGE_MEMBER)
         return;
     view->kind = view_kind(coordinator, job, worker, now_ms);
+    view->waited_ms = worker->heartbeat.place.waited_us / 1000;
     view->straggler_permille = worker->beat.straggler_permille;
-    if (job->rates.median_step > worker->heartbeat.step)
-        view->lag_steps = job->rates.median_step - worker->heartbeat.step;
+    if (job->rates.median_step > view->step)
+        view->lag_steps = job->rates.median_step - view->step;
     if (!beat_known(worker))
         return;
     bounds_of(coordinator, job, worker, &bound);
@@ -121,7 +156,7 @@ bool coordinator_worker_view(const struct coordinator *coordinator, uint32_t job
     view->has_rank = from->stage == STAGE_MEMBER;
     memcpy(view->host, from->hello.host, sizeof(view->host));
     view->pid = from->hello.pid;
-    view->step = from->heartbeat.step;
+    view->step = view_step(owner, from);
     view->settled = from->heartbeat.settled;
     view->activity = from->heartbeat.activity;
     view->activity_ms = from->heartbeat.since_ms + age;

@@ -73,7 +73,7 @@ threaded = $(if $(THREADED),$(filter-out $(ONE_THREAD),$(filter \
 # A sanitizer finds elsewhere, in less time, what it would find here. These look at places where
 # threads wait, at numbers that are the same in every build, at what the machine does, and at our
 # scripts. SANITIZED leaves them out.
-NO_ADDRESSES := $(patsubst %,tests/%,fault/test_stall_places.c fault/test_stall_hosts.sh fault/test_phases.sh \
+NO_ADDRESSES := $(patsubst %,tests/%,browser/test_page.sh fault/test_stall_places.c fault/test_stall_hosts.sh fault/test_phases.sh \
     fault/test_healthy.c fault/test_two_level_hosts.sh fault/test_address_hosts.sh fault/test_watch_python.sh \
     sim/test_sim_order.c sim/test_sim_vectors.c conformance/test_reducer_mnist.c conformance/test_reducer_random.c \
     conformance/test_progress.c golden/test_bench.sh golden/test_exports.sh golden/test_install.sh golden/test_launchers.sh \

@@ -145,6 +145,9 @@ static_assert(LOCKSTEP_MAX_SLOTS % 64 == 0, "sets of positions are whole words")
 #define LOCKSTEP_STALLS_KEPT 32 // Of one job, the last ones.
 #define LOCKSTEP_JOB_EVENTS 64 // Lines of a job's log of events.
 #define LOCKSTEP_RATE_SAMPLES 300 // Seconds of step times that a job remembers.
+#define LOCKSTEP_HISTORY_SLOTS 512 // Parts of a job's whole run that it remembers. Even.
+#define LOCKSTEP_JOB_METRICS 8 // Names of numbers that the marks of a job's ranks may say.
+#define LOCKSTEP_METRIC_NAME_BYTES 24
 
 static_assert((LOCKSTEP_TRACE_EVENTS & (LOCKSTEP_TRACE_EVENTS - 1)) == 0, "a mask selects a place");
 

@@ -18,13 +18,25 @@
     extern const char name##_end[]
 // clang-format on
 
+#define SCRIPT "text/javascript; charset=utf-8"
+
 TAKE_IN(page_html, "server/page/index.html");
 TAKE_IN(page_css, "server/page/page.css");
+TAKE_IN(page_words, "server/page/words.js");
+TAKE_IN(page_ask, "server/page/ask.js");
+TAKE_IN(page_verdict, "server/page/verdict.js");
+TAKE_IN(page_charts, "server/page/charts.js");
+TAKE_IN(page_ranks, "server/page/ranks.js");
 TAKE_IN(page_js, "server/page/page.js");
 
 const struct page_file page_files[] = {
     {"/", "text/html; charset=utf-8", page_html, page_html_end},
     {"/page.css", "text/css; charset=utf-8", page_css, page_css_end},
-    {"/page.js", "text/javascript; charset=utf-8", page_js, page_js_end},
+    {"/words.js", SCRIPT, page_words, page_words_end},
+    {"/ask.js", SCRIPT, page_ask, page_ask_end},
+    {"/verdict.js", SCRIPT, page_verdict, page_verdict_end},
+    {"/charts.js", SCRIPT, page_charts, page_charts_end},
+    {"/ranks.js", SCRIPT, page_ranks, page_ranks_end},
+    {"/page.js", SCRIPT, page_js, page_js_end},
     {NULL, NULL, NULL, NULL},
 };

@@ -159,6 +159,12 @@ static void get_state(struct http_core *core, struct evhttp_request *request,
     get_job(core, request, about, render_state);
 }
 
+static void get_history(struct http_core *core, struct evhttp_request *request,
+                        const struct about *about)
+{
+    get_job(core, request, about, render_history);
+}
+
 static void get_stalls(struct http_core *core, struct evhttp_request *request,
                        const struct about *about)
 {
@@ -264,11 +270,9 @@ struct job_route {
 };
 
 static const struct job_route job_routes[] = {
-    {"", false, get_whole},
-    {"/state", false, get_state},
-    {"/stalls", false, get_stalls},
-    {"/events", true, get_events},
-    {"/timeline", true, get_timeline},
+    {"", false, get_whole},           {"/state", false, get_state},
+    {"/history", false, get_history}, {"/stalls", false, get_stalls},
+    {"/events", true, get_events},    {"/timeline", true, get_timeline},
 };
 
 // "/ranks/3/stack"

@@ -110,7 +110,36 @@ static void render_verdict(struct json *json, const struct snapshot *snapshot,
     json_string(json, "phase", stall && stall->phase[0] ? stall->phase : NULL);
 }
 
-static void render_job_members(struct json *json, const struct job_view *job)
+// Null for what has not happened.
+static void render_age(struct json *json, const char *key, uint64_t now_ms, uint64_t at_ms)
+{
+    if (at_ms > 0)
+        json_u64(json, key, now_ms > at_ms ? now_ms - at_ms : 0);
+    else
+        json_null(json, key);
+}
+
+// How far the generation is, and how it ended.
+static void render_life(struct json *json, const struct job_view *job, uint64_t now_ms)
+{
+    json_u64(json, "settled", job->settled);
+    render_age(json, "settled_age_ms", now_ms, job->settled_ms);
+    render_age(json, "formed_age_ms", now_ms, job->formed_ms);
+    render_age(json, "ended_age_ms", now_ms, job->ended_ms);
+    json_string(json, "halt_kind", job->halt_kind);
+    if (job->halt_has_rank)
+        json_u64(json, "halt_rank", job->halt_rank);
+    else
+        json_null(json, "halt_rank");
+    json_u64(json, "failed", job->failed);
+    if (job->failed > 0)
+        json_u64(json, "failed_rank", job->failed_rank);
+    else
+        json_null(json, "failed_rank");
+    json_string(json, "failed_text", job->failed > 0 ? job->failed_text : NULL);
+}
+
+static void render_job_members(struct json *json, const struct job_view *job, uint64_t now_ms)
 {
     json_string(json, "name", job->name);
     json_string(json, "state", coordinator_job_state_name(job->state));
@@ -126,6 +155,7 @@ static void render_job_members(struct json *json, const struct job_view *job)
     json_string(json, "halt_text", job->halt_text[0] ? job->halt_text : NULL);
     json_u64(json, "hosts", job->hosts);
     render_tuning(json, job);
+    render_life(json, job, now_ms);
 }
 
 // "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f", as nvidia-smi has it.
@@ -201,7 +231,7 @@ void render_job_summary(struct json *json, const char *key, const struct snapsho
                         const struct snapshot_job *job)
 {
     json_object_begin(json, key);
-    render_job_members(json, &job->view);
+    render_job_members(json, &job->view, snapshot->made_ms);
     render_verdict(json, snapshot, job);
     render_devices(json, snapshot, job);
     render_slowest(json, snapshot, job);
@@ -235,7 +265,7 @@ bool render_job(struct json *json, const struct snapshot *snapshot, const char *
     if (!job)
         return false;
     json_object_begin(json, NULL);
-    render_job_members(json, &job->view);
+    render_job_members(json, &job->view, snapshot->made_ms);
     render_verdict(json, snapshot, job);
     render_devices(json, snapshot, job);
     render_slowest(json, snapshot, job);

@@ -13,9 +13,9 @@
 // ---- ranks ------------------------------------------------------------------------------------
 
 static const char *const columns[] = {
-    "rank",      "host",     "pid",    "device", "step",  "state",     "kind",
-    "slow",      "api",      "inside", "module", "call",  "age_ms",    "ready",
-    "gradients", "position", "count",  "lag",    "flags", "silent_ms", "mark"};
+    "rank",  "host",   "pid",    "device",    "step",   "state", "kind",      "slow",
+    "api",   "inside", "module", "call",      "age_ms", "ready", "gradients", "position",
+    "count", "lag",    "flags",  "silent_ms", "mark",   "late",  "waited_ms"};
 
 // What the trainer did last, and since when.
 static void render_doing(struct json *json, const struct snapshot *snapshot,
@@ -62,6 +62,8 @@ static void render_row(struct json *json, const struct snapshot *snapshot,
     json_u64(json, NULL, worker->flags);
     json_u64(json, NULL, worker->heartbeat_age_ms);
     json_string(json, NULL, worker->mark);
+    json_double(json, NULL, worker->straggler_permille / 1000.0);
+    json_u64(json, NULL, worker->waited_ms);
     json_array_end(json);
 }
 
@@ -155,9 +157,60 @@ static void render_rates(struct json *json, const struct snapshot *snapshot,
         json_u64(json, NULL, rate->age_ms / 1000);
         json_u64(json, NULL, rate->step_us);
         json_u64(json, NULL, rate->exposed_us);
+        json_u64(json, NULL, rate->hidden_us);
+        json_u64(json, NULL, rate->bytes_per_s);
         json_array_end(json);
     }
     json_array_end(json);
+}
+
+static void render_history_names(struct json *json, const struct job_view *job)
+{
+    static const char *const fixed[] = {"age_ms",     "span_ms",   "steps",      "step_us",
+                                        "exposed_us", "hidden_us", "bytes_per_s"};
+    json_array_begin(json, "columns");
+    for (size_t i = 0; i < sizeof(fixed) / sizeof(fixed[0]); i++)
+        json_string(json, NULL, fixed[i]);
+    for (uint32_t m = 0; m < job->metric_count; m++)
+        json_string(json, NULL, job->metrics[m]);
+    json_array_end(json);
+    json_u64(json, "metrics", job->metric_count);
+}
+
+static void render_history_row(struct json *json, const struct job_view *job,
+                               const struct history_view *slot)
+{
+    json_array_begin(json, NULL);
+    json_u64(json, NULL, slot->age_ms);
+    json_u64(json, NULL, slot->span_ms);
+    json_double(json, NULL, slot->steps);
+    json_double(json, NULL, slot->step_us);
+    json_double(json, NULL, slot->exposed_us);
+    json_double(json, NULL, slot->hidden_us);
+    json_double(json, NULL, slot->bytes_per_s);
+    for (uint32_t m = 0; m < job->metric_count; m++) {
+        if (slot->known >> m & 1)
+            json_double(json, NULL, (double)slot->metrics[m]);
+        else
+            json_null(json, NULL);
+    }
+    json_array_end(json);
+}
+
+bool render_history(struct json *json, const struct snapshot *snapshot, const char *name)
+{
+    const struct snapshot_job *job = snapshot_find(snapshot, name);
+    if (!job)
+        return false;
+    json_object_begin(json, NULL);
+    json_string(json, "job", job->view.name);
+    render_history_names(json, &job->view);
+    json_array_begin(json, "rows");
+    for (uint32_t i = 0; i < job->history.count; i++)
+        render_history_row(json, &job->view, &snapshot->history[job->history.first + i]);
+    json_array_end(json);
+    json_object_end(json);
+    return true;
 }
 
 static void render_log(struct json *json, const struct snapshot *snapshot,

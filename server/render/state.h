@@ -15,6 +15,8 @@ struct worker_view;
 
 // What the page shows of a job: one object, compact, again and again. False: as above.
 bool render_state(struct json *json, const struct snapshot *snapshot, const char *name);
+// The whole run of a job, the oldest part first, with the metrics of its marks. False: as above.
+bool render_history(struct json *json, const struct snapshot *snapshot, const char *name);
 // The ranks for which the others wait most, the worst first, of those that the others wait for at
 // all. Returns how many. [RENDER_STRAGGLERS]
 uint32_t render_stragglers(const struct snapshot *snapshot, const struct snapshot_job *job,

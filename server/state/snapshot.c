@@ -4,6 +4,7 @@
 
 #include "server/state/snapshot.h"
 
+#include "coordinator/history.h"
 #include "coordinator/journal.h"
 #include "coordinator/rates.h"
 #include "coordinator/stall_view.h"
@@ -31,6 +32,7 @@ struct making {
     struct growing stalls;
     struct growing rates;
     struct growing events;
+    struct growing history;
 };
 
 // Place of the next item, which counts when it is filled; NULL: no memory.
@@ -83,6 +85,13 @@ static bool add_event(struct making *making, uint32_t job, uint32_t index)
            coordinator_event_view(making->core, job, index, making->snapshot->made_ms, view);
 }
 
+static bool add_history(struct making *making, uint32_t job, uint32_t index)
+{
+    struct history_view *view = next_of(&making->history, sizeof(*view));
+    return view &&
+           coordinator_history_view(making->core, job, index, making->snapshot->made_ms, view);
+}
+
 // Takes over what a job has of something, up to a bound.
 static struct snapshot_part take_all(struct making *making, uint32_t job, struct growing *list,
                                      bool (*add)(struct making *, uint32_t, uint32_t),
@@ -96,17 +105,24 @@ static struct snapshot_part take_all(struct making *making, uint32_t job, struct
     return part;
 }
 
+// Its workers were turned away, or went, before a world formed: there is nothing to show.
+static bool deserted(const struct job_view *job)
+{
+    return job->state == JOB_GATHERING && job->joined == 0;
+}
+
 static void add_job(struct making *making, uint32_t index)
 {
     struct snapshot *snapshot = making->snapshot;
     struct snapshot_job *job = &snapshot->jobs[snapshot->job_count];
-    if (!coordinator_job_view(making->core, index, &job->view))
+    if (!coordinator_job_view(making->core, index, &job->view) || deserted(&job->view))
         return;
     job->workers = take_all(making, index, &making->workers, add_worker, LOCKSTEP_MAX_WORLD);
     job->modules = take_all(making, index, &making->modules, add_module, LOCKSTEP_MAX_MODULES);
     job->stalls = take_all(making, index, &making->stalls, add_stall, LOCKSTEP_STALLS_KEPT + 1);
     job->rates = take_all(making, index, &making->rates, add_rate, LOCKSTEP_RATE_SAMPLES);
     job->events = take_all(making, index, &making->events, add_event, LOCKSTEP_JOB_EVENTS);
+    job->history = take_all(making, index, &making->history, add_history, LOCKSTEP_HISTORY_SLOTS);
     snapshot->job_count++;
 }
 
@@ -126,6 +142,7 @@ struct snapshot *snapshot_make(const struct coordinator *core, uint64_t now_ms)
     snapshot->stalls = making.stalls.items;
     snapshot->rates = making.rates.items;
     snapshot->events = making.events.items;
+    snapshot->history = making.history.items;
     return snapshot;
 }
 
@@ -138,6 +155,7 @@ void snapshot_free(struct snapshot *snapshot)
     free(snapshot->stalls);
     free(snapshot->rates);
     free(snapshot->events);
+    free(snapshot->history);
     free(snapshot);
 }
 

@@ -54,6 +54,7 @@ struct snapshot_job {
     struct snapshot_part stalls; // The newest first; only that one can be active.
     struct snapshot_part rates; // The newest first, as the next.
     struct snapshot_part events;
+    struct snapshot_part history; // The oldest first.
 };
 
 struct snapshot {
@@ -71,6 +72,7 @@ struct snapshot {
     struct stall_view *stalls;
     struct rate_view *rates;
     struct event_view *events;
+    struct history_view *history;
 };
 
 // The latest job of that name; NULL: there is none.

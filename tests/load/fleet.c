@@ -5,6 +5,9 @@
 // them stays outside the library after a while, and all others wait for it. Asked where they are,
 // they answer with invented stacks and events.
 //
+// --late makes all others wait for one rank in each step. --leave-ms ends the job in good order,
+// --lose-ms by the death of rank 1. Then the program ends.
+//
 // --hostile gives texts that a page must not take for markup.
 
 #include "base/clock.h"
@@ -29,6 +32,7 @@
 #define SLOTS 12
 #define MODULES 3
 #define RANKS_A_HOST 8
+#define LINGER_MS 1000 // For what is still to be sent.
 
 static struct {
     const char *address;
@@ -38,8 +42,12 @@ static struct {
     uint32_t count; // 0: all that follow.
     uint32_t culprit; // UINT32_MAX: none.
     uint64_t culprit_ms;
+    uint32_t late; // UINT32_MAX: none.
+    uint64_t leave_ms; // 0: never.
+    uint64_t lose_ms; // 0: never.
     bool hostile;
-} options = {.job = "fleet", .workers = 4, .culprit = UINT32_MAX, .culprit_ms = 5000};
+} options = {
+    .job = "fleet", .workers = 4, .culprit = UINT32_MAX, .culprit_ms = 5000, .late = UINT32_MAX};
 
 static const char *const module_names[MODULES] = {"actor", "critic", "world_model.encoder"};
 static const char *const hostile_names[MODULES] = {"<script>document.title='taken'</script>",
@@ -51,11 +59,13 @@ struct worker {
     uint32_t id;
     atomic_uint rank;
     atomic_bool trains; // It sends heartbeats.
+    struct generation_id generation;
 };
 
 static struct worker *workers;
 static atomic_uint verified;
 static atomic_uint ended;
+static atomic_bool stopping; // No more heartbeats.
 static _Atomic(uint64_t) started_ms; // When the last one had started; 0: not yet.
 
 static void say(struct worker *worker, const struct up_message *message)
@@ -83,7 +93,9 @@ static void fill_place(struct place *place, uint32_t rank, uint64_t elapsed_ms)
     place->usual_us = 20000;
     place->longest_us = 40000;
     place->module = place->slot.module;
-    place->waited_us = elapsed_ms * 100;
+    place->waited_us = elapsed_ms * (rank == options.late ? 20 : 100);
+    if (options.late != UINT32_MAX && rank != options.late)
+        place->waited_us = elapsed_ms * 300;
     if (waits && rank == options.culprit) {
         place->api = API_CALL_END;
         place->module = 0;
@@ -118,9 +130,16 @@ static void fill_heartbeat(struct worker *worker, struct up_message *message)
     beat->totals.steps = beat->settled;
     beat->totals.in_flight_us = beat->settled * 60000;
     beat->totals.overlap_us = beat->settled * 50000;
-    beat->totals.exposed_us = beat->settled * 10000;
-    snprintf(beat->mark, sizeof(beat->mark), "%s",
-             options.hostile ? "<b onclick=alert(1)>mark</b>" : "train");
+    // Sums of 10 ms on average, less in one half of a minute than in the other.
+    beat->totals.exposed_us = beat->settled * 10000 + trained_ms % 60000 / 3;
+    beat->bytes_sent = beat->settled * 40000000 + trained_ms % 10000 * 4000;
+    const double loss = 0.3 + 2 / (1 + (double)trained_ms / 20000);
+    const double rate = 1280 + (double)(trained_ms * 7 % 97);
+    if (options.hostile)
+        snprintf(beat->mark, sizeof(beat->mark), "<b onclick=alert(1)>mark</b>");
+    else
+        snprintf(beat->mark, sizeof(beat->mark), "epoch %u loss=%.4f samples/s=%.0f",
+                 (unsigned)(trained_ms / 30000), loss, rate);
     if (begun_ms)
         fill_place(&beat->place, atomic_load(&worker->rank), elapsed_ms);
 }
@@ -237,6 +256,7 @@ static void on_message(void *context, const struct down_message *message)
     struct up_message links = {.kind = UP_LINKS, .generation = message->generation};
     struct up_message start = {.kind = UP_START, .generation = message->generation};
     if (message->kind == DOWN_GENERATION) {
+        worker->generation = message->generation;
         atomic_store(&worker->rank, message->u.generation_start.rank);
         links.u.links = (struct up_links){.shares = true,
                                           .latency_ns = 1000,
@@ -254,7 +274,8 @@ static void on_message(void *context, const struct down_message *message)
             atomic_store(&started_ms, clock_now_ms());
     } else if (message->kind == DOWN_INSPECT) {
         answer(worker, message);
-    } else if (message->kind == DOWN_REFUSED || message->kind == DOWN_HALT) {
+    } else if (message->kind == DOWN_REFUSED ||
+               (message->kind == DOWN_HALT && !atomic_load(&stopping))) {
         fprintf(stderr, "fleet: worker %u was turned away\n", worker->id);
         atomic_fetch_add(&ended, 1);
     }
@@ -263,7 +284,7 @@ static void on_message(void *context, const struct down_message *message)
 static void on_ended(void *context, const char *text)
 {
     const struct worker *worker = context;
-    if (atomic_fetch_add(&ended, 1) == 0)
+    if (atomic_fetch_add(&ended, 1) == 0 && !atomic_load(&stopping))
         fprintf(stderr, "fleet: the stream of worker %u has ended: %s\n", worker->id, text);
 }
 
@@ -286,15 +307,13 @@ static bool open_worker(uint32_t index)
 
 static bool read_options(int argc, char **argv)
 {
-    static const struct option longs[] = {{"address", required_argument, NULL, 'a'},
-                                          {"job", required_argument, NULL, 'j'},
-                                          {"workers", required_argument, NULL, 'w'},
-                                          {"culprit", required_argument, NULL, 'c'},
-                                          {"after-ms", required_argument, NULL, 't'},
-                                          {"hostile", no_argument, NULL, 'h'},
-                                          {"first", required_argument, NULL, 'f'},
-                                          {"count", required_argument, NULL, 'n'},
-                                          {0}};
+    static const struct option longs[] = {
+        {"address", required_argument, NULL, 'a'},  {"job", required_argument, NULL, 'j'},
+        {"workers", required_argument, NULL, 'w'},  {"culprit", required_argument, NULL, 'c'},
+        {"after-ms", required_argument, NULL, 't'}, {"hostile", no_argument, NULL, 'h'},
+        {"late", required_argument, NULL, 'l'},     {"leave-ms", required_argument, NULL, 'e'},
+        {"lose-ms", required_argument, NULL, 'd'},  {"first", required_argument, NULL, 'f'},
+        {"count", required_argument, NULL, 'n'},    {0}};
     int code;
     while ((code = getopt_long(argc, argv, "", longs, NULL)) != -1) {
         switch (code) {
@@ -319,6 +338,15 @@ static bool read_options(int argc, char **argv)
         case 'n':
             options.count = (uint32_t)atoi(optarg);
             break;
+        case 'l':
+            options.late = (uint32_t)atoi(optarg);
+            break;
+        case 'e':
+            options.leave_ms = (uint64_t)atoi(optarg);
+            break;
+        case 'd':
+            options.lose_ms = (uint64_t)atoi(optarg);
+            break;
         case 'h':
             options.hostile = true;
             break;
@@ -337,7 +365,7 @@ static void beat(void *argument)
 {
     static struct up_message message;
     (void)argument;
-    for (uint32_t i = 0;; i = (i + 1) % options.count) {
+    for (uint32_t i = 0; !atomic_load(&stopping); i = (i + 1) % options.count) {
         if (atomic_load(&workers[i].trains)) {
             message = (struct up_message){.kind = UP_HEARTBEAT};
             fill_heartbeat(&workers[i], &message);
@@ -347,12 +375,44 @@ static void beat(void *argument)
     }
 }
 
+// All leave; one more step is settled than the last heartbeats said.
+static void leave(void)
+{
+    static struct up_message message;
+    const uint64_t settled = (clock_now_ms() - atomic_load(&started_ms)) / STEP_MS + 1;
+    for (uint32_t i = 0; i < options.count; i++) {
+        if (!atomic_exchange(&workers[i].trains, false))
+            continue;
+        message = (struct up_message){.kind = UP_LEAVE, .u.leave = {.settled = settled}};
+        message.generation = workers[i].generation;
+        say(&workers[i], &message);
+    }
+    for (uint32_t i = 0; i < options.count; i++) {
+        if (workers[i].control)
+            control_close(workers[i].control, LINGER_MS);
+    }
+}
+
+// Rank 1 dies, and all others leave after the verdict.
+static void lose(void)
+{
+    uint32_t i = 0;
+    while (i + 1 < options.count && atomic_load(&workers[i].rank) != 1)
+        i++;
+    atomic_store(&workers[i].trains, false);
+    control_close(workers[i].control, 0);
+    workers[i].control = NULL;
+    usleep(LINGER_MS * 1000);
+    leave();
+}
+
 int main(int argc, char **argv)
 {
     struct thread heart;
     if (!read_options(argc, argv)) {
         fprintf(stderr, "usage: fleet --address HOST:PORT [--job NAME] [--workers N] "
-                        "[--first ID --count N] [--culprit RANK --after-ms MS] [--hostile]\n");
+                        "[--first ID --count N] [--culprit RANK --after-ms MS] [--late RANK] "
+                        "[--leave-ms MS] [--lose-ms MS] [--hostile]\n");
         return 2;
     }
     prctl(PR_SET_PDEATHSIG, SIGKILL); // It ends with the test that started it.
@@ -371,6 +431,13 @@ int main(int argc, char **argv)
         return 1;
     printf("%u workers train\n", options.count);
     fflush(stdout);
+    if (options.leave_ms > 0 || options.lose_ms > 0) {
+        usleep((useconds_t)(options.leave_ms + options.lose_ms) * 1000);
+        atomic_store(&stopping, true);
+        thread_join(&heart);
+        options.lose_ms > 0 ? lose() : leave();
+        return 0;
+    }
     thread_join(&heart);
     return 0;
 }

@@ -141,6 +141,11 @@ static void job_spans(struct spans *spans, struct job *job)
     HOLE(&holes, job->difference);
     HOLE(&holes, job->stall);
     HOLE(&holes, job->rates);
+    HOLE(&holes, job->history);
+    HOLE(&holes, job->formed_ms);
+    HOLE(&holes, job->ended_ms);
+    HOLE(&holes, job->settled);
+    HOLE(&holes, job->settled_ms);
     HOLE(&holes, job->journal);
     learning_holes(&holes, &job->learning);
     spans_of(spans, job, sizeof(*job), &holes);

@@ -215,6 +215,63 @@ static void test_missed_heartbeats_change_what_is_shown_and_nothing_else(void **
     assert_false(story_worker(story, 0, 0).frozen);
 }
 
+// Condition: the heartbeats of two ranks are of different steps, and the one has said that step 58
+// is final on all ranks. Decision: both are shown at that step at least.
+static void test_old_heartbeats_do_not_look_like_steps_apart(void **state)
+{
+    struct story *story = *state;
+    story_run(story, 2);
+    heartbeat(story, 1, 8);
+    story->now_ms += 900;
+    heartbeat(story, 2, 59);
+    const struct job_view job = story_job(story, 0);
+    assert_int_equal(job.settled, 58);
+    assert_int_equal(job.settled_ms, story->now_ms);
+    assert_int_equal(job.step_min, 58);
+    assert_int_equal(job.step_max, 59);
+    assert_int_equal(story_worker(story, 0, 0).step, 58);
+    assert_int_equal(story_worker(story, 0, 0).settled, 7);
+}
+
+// The last heartbeats are older than the last step.
+static void test_the_last_step_of_a_job_is_shown(void **state)
+{
+    struct story *story = *state;
+    story_run(story, 2);
+    heartbeat(story, 1, 8);
+    heartbeat(story, 2, 9);
+    assert_int_equal(story_job(story, 0).ended_ms, 0);
+    story_leave(story, 1, 20);
+    story->now_ms += 5;
+    story_leave(story, 2, 20);
+    const struct job_view job = story_job(story, 0);
+    assert_int_equal(job.state, JOB_FINISHED);
+    assert_int_equal(job.ended_ms, story->now_ms);
+    assert_int_equal(job.settled, 20);
+    assert_int_equal(job.step_min, 20);
+    assert_int_equal(job.step_max, 20);
+    assert_null(job.halt_kind);
+    assert_int_equal(job.failed, 0);
+}
+
+static void test_an_end_has_a_cause(void **state)
+{
+    struct story *story = *state;
+    story_run(story, 2);
+    const uint64_t formed_ms = story_job(story, 0).formed_ms;
+    assert_true(formed_ms > 0);
+    story->now_ms += 5;
+    story_close(story, 2, "reset");
+    story->now_ms += 5;
+    story_leave(story, 1, 3);
+    const struct job_view job = story_job(story, 0);
+    assert_int_equal(job.state, JOB_HALTED);
+    assert_string_equal(job.halt_kind, "lost");
+    assert_true(job.halt_has_rank);
+    assert_int_equal(job.halt_rank, 1);
+    assert_int_equal(job.ended_ms, story->now_ms - 5);
+}
+
 static void test_views_of_what_is_not_there(void **state)
 {
     struct story *story = *state;
@@ -279,7 +336,7 @@ static void test_a_life_in_log_lines(void **state)
 static void test_the_memory_is_what_the_header_promises(void **state)
 {
     (void)state;
-    assert_in_range(coordinator_bytes(), 1, 64 * 1024 * 1024);
+    assert_in_range(coordinator_bytes(), 1, 66 * 1024 * 1024);
 }
 
 int main(void)
@@ -295,6 +352,9 @@ int main(void)
         TEST(test_draining_refuses_whoever_is_no_member),
         TEST(test_views_show_what_heartbeats_say),
         TEST(test_missed_heartbeats_change_what_is_shown_and_nothing_else),
+        TEST(test_old_heartbeats_do_not_look_like_steps_apart),
+        TEST(test_the_last_step_of_a_job_is_shown),
+        TEST(test_an_end_has_a_cause),
         TEST(test_views_of_what_is_not_there),
         TEST(test_a_life_in_log_lines),
         TEST(test_the_memory_is_what_the_header_promises),

@@ -4,6 +4,7 @@
 // wait for; and the log of a job.
 
 #include "coordinator/culprit.h"
+#include "coordinator/history.h"
 #include "coordinator/journal.h"
 #include "coordinator/rates.h"
 #include "tests/unit/coordinator/fleet_case.h"
@@ -150,6 +151,60 @@ static void test_who_is_behind_the_median_lags(void **state)
     assert_int_equal(fleet_worker(&fleet, 4).lag_steps, 0);
 }
 
+// Condition: a job runs for longer than there are slots. Decision: the slots cover the whole run,
+// they are coarser, and what they count is what the ranks counted.
+static void test_a_history_covers_the_whole_run(void **state)
+{
+    (void)state;
+    const uint32_t seconds = 3 * LOCKSTEP_HISTORY_SLOTS + 7;
+    struct history_view slot;
+    double steps = 0;
+    uint64_t span_ms = 0;
+    uint64_t age_ms = UINT64_MAX;
+    uint32_t count = 0;
+    fleet_begin(&fleet, &story, 3, 1);
+    for (uint32_t rank = 0; rank < 3; rank++)
+        fleet.ranks[rank].beat.totals.steps = 0;
+    run(seconds, 10, 0, 0);
+    for (; coordinator_history_view(story.core, 0, count, story.now_ms, &slot); count++) {
+        assert_true(slot.age_ms < age_ms);
+        if (count > 0)
+            assert_in_range((uint64_t)slot.step_us, 80000, 125000);
+        age_ms = slot.age_ms;
+        span_ms += slot.span_ms;
+        steps += slot.steps;
+    }
+    assert_in_range(count, LOCKSTEP_HISTORY_SLOTS / 2, LOCKSTEP_HISTORY_SLOTS);
+    assert_in_range(span_ms, 1000 * (uint64_t)(seconds - 10), 1000 * (uint64_t)(seconds + 1));
+    assert_in_range((uint64_t)steps, 10 * (seconds - 10), 10 * (seconds + 1));
+    assert_true(age_ms <= 4000);
+    assert_false(coordinator_history_view(story.core, 1, 0, story.now_ms, &slot));
+}
+
+static void test_numbers_in_marks_are_metrics(void **state)
+{
+    (void)state;
+    struct history_view slot;
+    fleet_begin(&fleet, &story, 3, 1);
+    strcpy(fleet.ranks[0].beat.mark, "epoch 3, loss=0.5 lr=1e-3; nan=nan x=0x1 =3 y= z=1e99");
+    strcpy(fleet.ranks[1].beat.mark, "loss=1.5");
+    strcpy(fleet.ranks[2].beat.mark, "loss=a");
+    run(10, 10, 0, 0);
+    const struct job_view job = story_job(&story, 0);
+    assert_int_equal(job.metric_count, 2);
+    assert_string_equal(job.metrics[0], "loss");
+    assert_string_equal(job.metrics[1], "lr");
+    assert_true(coordinator_history_view(story.core, 0, 5, story.now_ms, &slot));
+    assert_int_equal(slot.known, 3);
+    assert_float_equal(slot.metrics[0], 1, 1e-6);
+    assert_float_equal(slot.metrics[1], 0.001, 1e-9);
+    // More names than a job has room for, and names that begin alike.
+    strcpy(fleet.ranks[0].beat.mark, "loss=1 los=2 loss2=3 c=4 d=5 e=6 f=7 g=8 h=9");
+    run(5, 10, 0, 0);
+    assert_int_equal(story_job(&story, 0).metric_count, LOCKSTEP_JOB_METRICS);
+    assert_string_equal(story_job(&story, 0).metrics[2], "los");
+}
+
 static void test_a_job_keeps_its_last_lines(void **state)
 {
     (void)state;
@@ -199,6 +254,8 @@ int main(void)
         TEST(test_who_stands_still_is_no_straggler),
         TEST(test_a_worker_that_counts_backwards_is_not_believed),
         TEST(test_who_is_behind_the_median_lags),
+        TEST(test_a_history_covers_the_whole_run),
+        TEST(test_numbers_in_marks_are_metrics),
         TEST(test_a_job_keeps_its_last_lines),
         TEST(test_functions_and_kinds_have_names),
     };

@@ -26,7 +26,7 @@ static struct snapshot snapshot;
 static struct worker_view workers[WORKERS];
 static struct module_view modules[2] = {{"actor"}, {"cri\"tic"}};
 static struct stall_view stalls[2];
-static struct rate_view rates[2] = {{500, 3, 310000, 12000}, {1500, 0, 0, 0}};
+static struct rate_view rates[2] = {{500, 3, 310000, 12000, 9000, 5000}, {.age_ms = 1500}};
 static struct event_view events[1] = {{2000, "stall_began", "rank 3 is <outside>"}};
 static struct json json;
 
@@ -204,9 +204,9 @@ static void state_has_a_row_for_each_rank(void **state)
     assert_true(render_state(&json, &snapshot, "run \"1\""));
     expect("\"columns\":[\"rank\",\"host\",\"pid\"");
     expect("[3,\"node-0\",903,\"cpu\",1832,\"paused\",\"outside\",0,\"call_end\",false,\"actor\",5,"
-           "41300,0,0,3,12,0,9,300,\"\"]");
+           "41300,0,0,3,12,0,9,300,\"\",0.01,0]");
     expect("[0,\"node-0\",900,\"cpu\",1832,\"waiting\",null,0,\"step_end\",true,null,0,300,");
-    expect("\"rates\":[[0,310000,12000],[1,0,0]]");
+    expect("\"rates\":[[0,310000,12000,9000,5000],[1,0,0,0,0]]");
     expect("\"log\":[[2000,\"rank 3 is <outside>\",\"stall_began\"]]");
     expect("{\"name\":\"actor\",\"ranks\":1}");
     assert_null(strchr(text(), '\n')); // It is one line of a stream.

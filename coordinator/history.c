@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A job over its whole run: step times, communication, and the numbers in the marks of its ranks.
+// A mark "epoch 3 loss=0.41 lr=1e-3" has two metrics, `loss` and `lr`. A job has the first
+// LOCKSTEP_JOB_METRICS names that its ranks say. Runs inside coordinator_step.
+
+#include "coordinator/history.h"
+
+#include "coordinator/core.h"
+#include "coordinator/job.h"
+
+#include <stdlib.h>
+
+#define HISTORY_NUMBER_BYTES 32
+#define HISTORY_MOST 1e30 // Of a metric, above or below zero.
+
+void history_init(struct history *history)
+{
+    history->count = 0;
+    history->samples_each = 1;
+    history->samples_last = 0;
+    history->metric_count = 0;
+}
+
+// ---- Metrics -----------------------------------------------------------------------------------
+
+struct history_sums {
+    double sum[LOCKSTEP_JOB_METRICS];
+    uint32_t ranks[LOCKSTEP_JOB_METRICS]; // That said the metric.
+};
+
+// Index of a metric, added when there is room; LOCKSTEP_JOB_METRICS: there is none.
+static uint32_t history_metric(struct history *history, const char *name, size_t bytes)
+{
+    uint32_t index = 0;
+    while (index < history->metric_count && (strncmp(history->names[index], name, bytes) != 0 ||
+                                             history->names[index][bytes] != '\0'))
+        index++;
+    if (index < history->metric_count || index == LOCKSTEP_JOB_METRICS)
+        return index;
+    memcpy(history->names[index], name, bytes);
+    history->names[index][bytes] = '\0';
+    history->metric_count++;
+    return index;
+}
+
+// A decimal number that is the whole text: strtod would take "inf" and "0x1" as well.
+static bool history_number(const char *text, size_t bytes, double *number)
+{
+    char copy[HISTORY_NUMBER_BYTES];
+    char *end;
+    if (bytes == 0 || bytes >= sizeof(copy) || strspn(text, "+-.0123456789eE") < bytes)
+        return false;
+    memcpy(copy, text, bytes);
+    copy[bytes] = '\0';
+    *number = strtod(copy, &end);
+    return *end == '\0' && *number > -HISTORY_MOST && *number < HISTORY_MOST;
+}
+
+// One word of a mark.
+static void history_word(struct history *history, const char *word, size_t bytes,
+                         struct history_sums *sums)
+{
+    static const char letters[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-";
+    const size_t name = strspn(word, letters);
+    double number;
+    if (name == 0 || name >= bytes || name >= LOCKSTEP_METRIC_NAME_BYTES || word[name] != '=' ||
+        !history_number(word + name + 1, bytes - name - 1, &number))
+        return;
+    const uint32_t index = history_metric(history, word, name);
+    if (index == LOCKSTEP_JOB_METRICS)
+        return;
+    sums->sum[index] += number;
+    sums->ranks[index]++;
+}
+
+static void history_mark(struct history *history, const char *mark, struct history_sums *sums)
+{
+    static const char between[] = " ,;";
+    for (mark += strspn(mark, between); *mark; mark += strspn(mark, between)) {
+        const size_t bytes = strcspn(mark, between);
+        history_word(history, mark, bytes, sums);
+        mark += bytes;
+    }
+}
+
+static void history_metrics(struct coordinator *core, struct job *job, struct history_slot *sample)
+{
+    struct history_sums sums = {.ranks = {0}};
+    for (uint32_t i = 0; i < job->count; i++)
+        history_mark(&job->history, job_worker(core, job, i)->heartbeat.mark, &sums);
+    sample->known = 0;
+    for (uint32_t m = 0; m < LOCKSTEP_JOB_METRICS; m++) {
+        sample->metrics[m] = sums.ranks[m] > 0 ? (float)(sums.sum[m] / sums.ranks[m]) : 0;
+        sample->known |= (uint32_t)(sums.ranks[m] > 0) << m;
+    }
+}
+
+// ---- Slots -------------------------------------------------------------------------------------
+
+// Adds a later slot, of which `samples` hold as much as `others` of the one before.
+static void history_merge(struct history_slot *slot, const struct history_slot *later,
+                          uint32_t samples, uint32_t others)
+{
+    const float share = (float)samples / (float)(samples + others);
+    slot->at_ms = later->at_ms;
+    slot->span_ms += later->span_ms;
+    slot->steps += later->steps;
+    slot->exposed_us += later->exposed_us;
+    slot->hidden_us += later->hidden_us;
+    slot->bytes += later->bytes;
+    for (uint32_t m = 0; m < LOCKSTEP_JOB_METRICS; m++) {
+        const bool known = (slot->known >> m & 1) != 0;
+        if ((later->known >> m & 1) == 0)
+            continue;
+        slot->metrics[m] =
+            known ? slot->metrics[m] * (1 - share) + later->metrics[m] * share : later->metrics[m];
+    }
+    slot->known |= later->known;
+}
+
+static void history_halve(struct history *history)
+{
+    for (uint32_t i = 0; i < LOCKSTEP_HISTORY_SLOTS / 2; i++) {
+        struct history_slot slot = history->slots[2 * i];
+        history_merge(&slot, &history->slots[2 * i + 1], 1, 1);
+        history->slots[i] = slot;
+    }
+    history->count = LOCKSTEP_HISTORY_SLOTS / 2;
+    history->samples_each *= 2;
+    history->samples_last = history->samples_each;
+}
+
+void history_add(struct coordinator *core, struct job *job, struct history_slot *sample)
+{
+    struct history *history = &job->history;
+    history_metrics(core, job, sample);
+    if (history->count > 0 && history->samples_last < history->samples_each) {
+        history_merge(&history->slots[history->count - 1], sample, 1, history->samples_last);
+        history->samples_last++;
+        return;
+    }
+    if (history->count == LOCKSTEP_HISTORY_SLOTS)
+        history_halve(history);
+    history->slots[history->count++] = *sample;
+    history->samples_last = 1;
+}
+
+bool coordinator_history_view(const struct coordinator *coordinator, uint32_t job, uint32_t index,
+                              uint64_t now_ms, struct history_view *view)
+{
+    memset(view, 0, sizeof(*view));
+    if (job >= coordinator->job_count)
+        return false;
+    const struct history *history = &coordinator->jobs[coordinator->job_order[job]].history;
+    if (index >= history->count)
+        return false;
+    const struct history_slot *slot = &history->slots[index];
+    view->age_ms = now_ms - slot->at_ms;
+    view->span_ms = (uint64_t)slot->span_ms;
+    view->steps = (double)slot->steps;
+    if (slot->steps > 0) {
+        view->step_us = (double)slot->span_ms * 1000 / (double)slot->steps;
+        view->exposed_us = (double)slot->exposed_us / (double)slot->steps;
+        view->hidden_us = (double)slot->hidden_us / (double)slot->steps;
+    }
+    if (slot->span_ms > 0)
+        view->bytes_per_s = (double)slot->bytes * 1000 / (double)slot->span_ms;
+    view->known = slot->known;
+    memcpy(view->metrics, slot->metrics, sizeof(view->metrics));
+    return true;
+}
