@@ -93,6 +93,7 @@ static void ask_refused(struct ask *ask, const char *path, int code, const char 
 {
     char message[LOCKSTEP_TEXT_BYTES / 2];
     const char *error = json_read_member(body, "error");
+    ask->refused = code;
     const bool says =
         json_read_string(json_read_member(error, "message"), message, sizeof(message)) ||
         json_read_string(error, message, sizeof(message));

@@ -20,6 +20,7 @@ struct ask {
     bool guessed; // True if the address is the default one.
     char job[LOCKSTEP_JOB_NAME_BYTES]; // "": none was named.
     char error[LOCKSTEP_TEXT_BYTES]; // Of the last question.
+    int refused; // HTTP status of the last question, when it was no good answer; 0: there was none.
 };
 
 // Values of options. 0, or CLI_MISUSE with a sentence on stderr.

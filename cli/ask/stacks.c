@@ -20,6 +20,7 @@
 #include <string.h>
 
 #define WORD_BYTES 32
+#define NOT_FOUND 404
 
 struct stacks_options {
     struct ask ask;
@@ -313,19 +314,31 @@ static void print_stacks(const char *body, bool wants_fresh)
         printf("and %" PRIu32 " thread%s of Lockstep itself\n", own, own == 1 ? "" : "s");
 }
 
+static bool get_stacks(struct stacks_options *options, char **body)
+{
+    struct ask *ask = &options->ask;
+    char path[ASK_PATH_BYTES];
+    snprintf(path, sizeof(path), "/api/v1%s%s/ranks/%" PRIu64 "/stack%s",
+             ask->job[0] ? "/jobs/" : "", ask->job, options->rank,
+             options->fresh ? "?fresh=1" : "");
+    return ask_get(ask, path, body);
+}
+
 int stacks_main(int argc, char **argv)
 {
     struct stacks_options options;
-    char path[ASK_PATH_BYTES];
     char *body;
     const int result = read_options(&options, argc, argv);
     if (result != 0)
         return result < 0 ? CLI_OK : result;
-    struct ask *ask = &options.ask;
-    snprintf(path, sizeof(path), "/api/v1%s%s/ranks/%" PRIu64 "/stack%s",
-             ask->job[0] ? "/jobs/" : "", ask->job, options.rank, options.fresh ? "?fresh=1" : "");
-    if (!ask_get(ask, path, &body)) {
-        cli_say(syntax.name, "%s", ask->error);
+    bool got = get_stacks(&options, &body);
+    // A rank that was never asked has no last answer. Sentences of stalls name such ranks, too.
+    if (!got && !options.fresh && options.ask.refused == NOT_FOUND) {
+        options.fresh = true;
+        got = get_stacks(&options, &body);
+    }
+    if (!got) {
+        cli_say(syntax.name, "%s", options.ask.error);
         return CLI_FAILED;
     }
     if (options.json)

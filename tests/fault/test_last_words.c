@@ -33,6 +33,7 @@ enum end {
     END_QUICK, // Rank 1 calls _exit.
     END_ABORT,
     END_KILL, // Rank 1 waits for SIGKILL.
+    END_SLICES, // Rank 1 waits in slices, each of which times out, and is killed in one of them.
     END_WELL, // A collective ends well after the failure: it is no cause any more.
 };
 
@@ -118,10 +119,24 @@ static void fail_call(struct trainer *trainer)
         _exit(8);
 }
 
+static void wait_in_slices(struct trainer *trainer, int socket)
+{
+    lockstep_work *work;
+    must(lockstep_barrier_async(trainer->session, "slices", &work), "barrier_async");
+    for (int i = 0;; i++) {
+        if (lockstep_work_wait(work, 200) != LOCKSTEP_E_TIMEOUT)
+            _exit(8);
+        if (i == 0)
+            say(socket, "kill me");
+    }
+}
+
 static int end_after_failure(struct trainer *trainer, int socket, enum end end)
 {
     begin_step(trainer);
     must(lockstep_step_end(trainer->session, NULL), "step_end");
+    if (end == END_SLICES)
+        wait_in_slices(trainer, socket);
     fail_call(trainer);
     if (end == END_EXIT_CHILD) {
         const pid_t child = fork();
@@ -264,16 +279,18 @@ static void ends_after_failure(enum end end, char *text, size_t bytes)
     coordinator_start(&coordinator, NULL);
     for (uint32_t rank = 0; rank < RANKS; rank++)
         start_rank(rank, (int)end);
-    if (end == END_KILL) {
+    if (end == END_KILL || end == END_SLICES) {
         hear(1, text, bytes);
-        pause_us(20000);
+        pause_us(end == END_KILL ? 20000
+                                 : 2500000); // Two heartbeats, with what failed if anything.
         kill(pids[1], SIGKILL);
     }
     hear(0, text, bytes);
     printf("%s\n", text);
     assert_non_null(strstr(text, "rank 1 "));
-    if (end == END_WELL) {
+    if (end == END_WELL || end == END_SLICES) {
         assert_null(strstr(text, "LOCKSTEP_E_INVALID"));
+        assert_null(strstr(text, "LOCKSTEP_E_TIMEOUT"));
         return;
     }
     snprintf(pid, sizeof(pid), "pid %d ended", (int)pids[1]);
@@ -297,6 +314,9 @@ ENDS(the_exit_of_a_child_tells_nothing_and_breaks_nothing, END_EXIT_CHILD)
 ENDS(a_quick_exit_tells_the_failure, END_QUICK)
 ENDS(an_abort_tells_the_failure, END_ABORT)
 ENDS(a_kill_tells_the_failure, END_KILL)
+// Condition: the waits of a process time out, and it is killed in the next one. Decision: a timeout
+// is no cause.
+ENDS(a_wait_in_slices_is_no_failure, END_SLICES)
 // Condition: a collective has ended well after the failure. Decision: the failure is no cause.
 ENDS(an_old_failure_is_no_cause, END_WELL)
 
@@ -338,6 +358,7 @@ int main(void)
         cmocka_unit_test_teardown(a_quick_exit_tells_the_failure, teardown),
         cmocka_unit_test_teardown(an_abort_tells_the_failure, teardown),
         cmocka_unit_test_teardown(a_kill_tells_the_failure, teardown),
+        cmocka_unit_test_teardown(a_wait_in_slices_is_no_failure, teardown),
         cmocka_unit_test_teardown(an_old_failure_is_no_cause, teardown),
         cmocka_unit_test_teardown(a_wait_says_that_the_coordinator_is_gone, teardown),
     };

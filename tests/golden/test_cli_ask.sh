@@ -43,6 +43,7 @@ check stalls_over 0 stalls --job calm
 check stacks 0 stacks 3
 check stacks_fresh 1 stacks 3 --job mnist --fresh
 check stacks_young 0 stacks 3 --job young --fresh
+check stacks_young 0 stacks 3 --job young
 check stacks_no_token 1 stacks 3 --job secret
 echo correct-horse >"$work/token"
 check stacks 0 stacks 3 --job secret --token "$work/token"

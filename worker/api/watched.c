@@ -13,12 +13,26 @@
 #include "worker/watch/progress.h"
 #include "worker/watch/watch.h"
 
+#include <string.h>
+
+// A trainer may wait in slices. Inside of the next slice the end of the last one is no failure, and
+// a process that is killed there does not end because of it.
+static bool watched_waits_again(const struct up_heartbeat *heartbeat)
+{
+    static const char timeout[] = "LOCKSTEP_E_TIMEOUT: ";
+    const enum api_function api = heartbeat->place.api;
+    return heartbeat->place.inside && strncmp(heartbeat->failure, timeout, strlen(timeout)) == 0 &&
+           (api == API_WORK_WAIT || api == API_CALL_WAIT || api == API_STEP_END);
+}
+
 static void watched_fill(void *context, const struct down_query *query, uint64_t *stood,
                          struct up_message *beat)
 {
     struct lockstep_session *session = context;
     struct up_heartbeat *heartbeat = &beat->u.heartbeat;
     session_read_note(session, heartbeat->failure, sizeof(heartbeat->failure));
+    if (watched_waits_again(heartbeat))
+        heartbeat->failure[0] = '\0';
     if (beat->generation.number == 0)
         return; // Nothing can be awaited before the world has formed.
     await_read(session, query, stood, &heartbeat->await);
