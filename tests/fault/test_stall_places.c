@@ -217,7 +217,7 @@ static int mount_teardown(void **state)
 }
 
 // Condition: rank 1 makes a file where the file system takes no more writes, and takes no signal.
-// Decision: it is named with the system call and the function of the kernel.
+// Decision: it is named with the system call, the function of the kernel, and its own function.
 static void asleep_on_a_dead_mount(void **state)
 {
     char path[64];
@@ -239,7 +239,7 @@ static void asleep_on_a_dead_mount(void **state)
     stall_expect(&coordinator,
                  "'1:outside:disk:why\": \"sleeps in the kernel:says=it sleeps in the kernel'",
                  WAIT_MS);
-    stall_expect(&coordinator, "'1:outside:says= openat (percpu_rwsem_wait)'", WAIT_MS);
+    stall_expect(&coordinator, "'1:outside:hold_frozen:says= openat (percpu_rwsem_wait)'", WAIT_MS);
     mount_thaw();
     world_release(&world, 1);
     end();

@@ -91,11 +91,11 @@ void namer_close(struct namer *namer)
 }
 
 void namer_name(struct namer *namer, struct stack_frame *frames, const uintptr_t *addresses,
-                size_t count, bool files)
+                size_t count)
 {
     assert(count <= NAMER_FRAMES);
     symbols_name(frames, addresses, count, false);
-    if (!files || !namer_join(namer, clock_now_ms()))
+    if (!namer_join(namer, clock_now_ms()))
         return;
     namer->count = count;
     memcpy(namer->frames, frames, count * sizeof(frames[0]));

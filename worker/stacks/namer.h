@@ -10,7 +10,6 @@
 
 #include "protos/types.h"
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,6 +26,6 @@ void namer_close(struct namer *namer);
 // As symbols_name, for at most NAMER_FRAMES frames. While a thread is stuck, no other one is
 // started, and nothing has a symbol.
 void namer_name(struct namer *namer, struct stack_frame *frames, const uintptr_t *addresses,
-                size_t count, bool files);
+                size_t count);
 
 #endif

@@ -152,7 +152,7 @@ static void stacks_add_thread(struct stacks *stacks, const struct thread_note *n
     const uint32_t index = stacks->thread_count;
     struct stack_addresses addresses;
     stacks->threads[index] = (struct stack_thread){.trainer = note->last};
-    if (!stacks_ask(note, &stacks->threads[index], stacks->disk_count > 0, deadline_ms, &addresses))
+    if (!stacks_ask(note, &stacks->threads[index], stacks->disk, deadline_ms, &addresses))
         return;
     if (stacks->python)
         stacks_add_python(stacks, index, note->id);
@@ -175,7 +175,7 @@ static void stacks_add_other(struct stacks *stacks, uint32_t tid, uint64_t deadl
         stacks->thread_count += proc_task_read(PROC_TASK_DIRECTORY, tid, thread, &signals);
         return;
     }
-    switch (stack_sleep_look(tid, stacks->disk_count > 0, thread, &signals, &addresses)) {
+    switch (stack_sleep_look(tid, stacks->disk, thread, &signals, &addresses)) {
     case LOOK_GONE:
         return;
     case LOOK_SLEEPS:
@@ -204,33 +204,21 @@ static void stacks_add_others(struct stacks *stacks, uint64_t deadline_ms)
     }
 }
 
-// ---- Disks -------------------------------------------------------------------------------------
+// ---- Capture of all -----------------------------------------------------------------------------
 
-// A thread that sleeps in state D may wait for a file system that does not answer. What it is in is
-// read once before and once after the capture.
-static void stacks_note_disk(struct stacks *stacks, uint32_t tid)
+// Whether a thread sleeps in state D. It may wait for a file system that does not answer: the watch
+// thread then touches no page that would have to be read from a file. Names are read by a thread of
+// their own (namer.h).
+static bool stacks_waits_for_disk(const struct stacks *stacks)
 {
     struct stack_thread thread;
     struct proc_signals signals;
-    if (stacks->disk_count < STACKS_DISKS &&
-        proc_task_read(PROC_TASK_DIRECTORY, tid, &thread, &signals) && thread.state == 'D')
-        stacks->disks[stacks->disk_count++] =
-            (struct stacks_disk){.tid = tid, .switches = signals.switches};
-}
-
-// Whether the file systems can be trusted to answer: a thread that hangs on one must not take the
-// watch thread with it. A thread that has gone on since waited for a moment only.
-static bool stacks_disk_answers(const struct stacks *stacks)
-{
-    struct stack_thread thread;
-    struct proc_signals signals;
-    for (uint32_t i = 0; i < stacks->disk_count; i++) {
-        const struct stacks_disk *disk = &stacks->disks[i];
-        if (proc_task_read(PROC_TASK_DIRECTORY, disk->tid, &thread, &signals) &&
-            thread.state == 'D' && signals.switches == disk->switches)
-            return false;
+    for (uint32_t i = 0; i < stacks->tid_count; i++) {
+        if (proc_task_read(PROC_TASK_DIRECTORY, stacks->tids[i], &thread, &signals) &&
+            thread.state == 'D')
+            return true;
     }
-    return true;
+    return false;
 }
 
 static void stacks_capture_locked(struct stacks *stacks, const struct callers *callers)
@@ -239,23 +227,20 @@ static void stacks_capture_locked(struct stacks *stacks, const struct callers *c
     const uint32_t count = callers_list(callers, notes, LOCKSTEP_STACK_THREADS);
     mutex_assert_held(&stacks_mutex);
     stacks->tid_count = proc_task_list(PROC_TASK_DIRECTORY, stacks->tids, STACKS_TIDS);
-    for (uint32_t i = 0; i < stacks->tid_count; i++)
-        stacks_note_disk(stacks, stacks->tids[i]);
+    stacks->disk = stacks_waits_for_disk(stacks);
     if (stacks->python && count > 0)
         (void)python_dump(stacks->python);
     const uint64_t deadline_ms = clock_now_ms() + STACKS_MS;
     for (uint32_t i = 0; i < count; i++)
         stacks_add_thread(stacks, &notes[i], deadline_ms);
     stacks_add_others(stacks, deadline_ms);
-    namer_name(stacks->namer, stacks->frames, stacks->code, stacks->frame_count,
-               stacks_disk_answers(stacks));
+    namer_name(stacks->namer, stacks->frames, stacks->code, stacks->frame_count);
 }
 
 void stacks_capture(struct stacks *stacks, const struct callers *callers)
 {
     stacks->thread_count = 0;
     stacks->frame_count = 0;
-    stacks->disk_count = 0;
     if (getpid() != stacks->pid)
         return;
     mutex_lock(&stacks_mutex);

@@ -13,24 +13,18 @@
 #include "protos/types.h"
 #include "worker/support/callers.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #define STACKS_FRAMES 2048 // Most frames of all threads together.
 #define STACKS_OTHER_FRAMES 16 // Most frames of a thread that has not called the library.
 #define STACKS_TIDS 512 // Most threads of the process that are looked at.
-#define STACKS_DISKS 16 // Most threads in state D that are remembered.
 #define STACKS_ANSWER_MS 100 // The time in which one thread has to answer.
 #define STACKS_MS 300 // The time for all threads. Later threads are reported without frames.
 
 struct namer;
 struct python;
-
-// A thread that slept in state D when the capture began.
-struct stacks_disk {
-    uint32_t tid;
-    uint64_t switches; // Of struct proc_signals.
-};
 
 struct stacks {
     uint32_t thread_count; // The last caller comes first, then the other callers.
@@ -46,10 +40,9 @@ struct stacks {
     struct namer *namer;
     int pid; // The process that opened it.
     uintptr_t code[STACKS_FRAMES]; // Address of each native frame; 0: Python.
+    bool disk; // True if a thread slept in state D when the capture began.
     uint32_t tid_count;
     uint32_t tids[STACKS_TIDS]; // All threads of the process.
-    uint32_t disk_count;
-    struct stacks_disk disks[STACKS_DISKS];
 };
 
 // Looks for an interpreter; one that is loaded later is not seen. 0, or LOCKSTEP_E_SYSTEM.

@@ -43,12 +43,12 @@ void symbols_name(struct stack_frame *frames, const uintptr_t *addresses, size_t
         sem_post(&came_back);
 }
 
-static void name(struct namer *namer, bool files, const char *symbol)
+static void name(struct namer *namer, const char *symbol)
 {
     const uintptr_t addresses[2] = {7, 9};
     struct stack_frame frames[2];
     memset(frames, 0x55, sizeof(frames));
-    namer_name(namer, frames, addresses, 2, files);
+    namer_name(namer, frames, addresses, 2);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(frames[i].offset, addresses[i]);
         assert_string_equal(frames[i].object, "object");
@@ -77,9 +77,8 @@ static void test_names(void **state)
     struct namer *namer = namer_open();
     (void)state;
     assert_non_null(namer);
-    name(namer, true, "symbol");
-    name(namer, false, "");
-    name(namer, true, "symbol");
+    name(namer, "symbol");
+    name(namer, "symbol");
     assert_int_equal(atomic_load(&opened), 2);
     namer_close(namer);
     namer_close(NULL);
@@ -94,10 +93,10 @@ static void test_dead_file_system(void **state)
     assert_non_null(namer);
     atomic_store(&dead, true);
     const uint64_t began_ms = clock_now_ms();
-    name(namer, true, "");
+    name(namer, "");
     assert_in_range(clock_now_ms() - began_ms, NAMER_MS - 1, test_bound_ms(2 * NAMER_MS));
     const uint64_t again_ms = clock_now_ms();
-    name(namer, true, "");
+    name(namer, "");
     assert_in_range(clock_now_ms() - again_ms, 0, test_bound_ms(NAMER_MS / 2));
     assert_int_equal(atomic_load(&opened), 1);
     answer();
@@ -106,9 +105,9 @@ static void test_dead_file_system(void **state)
     while (atomic_load(&opened) == 1 && clock_now_ms() < end_ms) {
         const uintptr_t address = 7;
         struct stack_frame frame = {.offset = 0};
-        namer_name(namer, &frame, &address, 1, true);
+        namer_name(namer, &frame, &address, 1);
     }
-    name(namer, true, "symbol");
+    name(namer, "symbol");
     namer_close(namer);
 }
 
@@ -120,7 +119,7 @@ static void test_close_does_not_wait(void **state)
     (void)state;
     assert_non_null(namer);
     atomic_store(&dead, true);
-    name(namer, true, "");
+    name(namer, "");
     const uint64_t began_ms = clock_now_ms();
     namer_close(namer);
     assert_in_range(clock_now_ms() - began_ms, 0, test_bound_ms(500));
