@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the trainer is blocked in, for other ranks: ranks that wait in different functions wait for
-// ever, and the coordinator finds them from what each of them says here. A call that blocks says
-// what it waits for (struct standing); the watch reads that and puts it into a heartbeat when the
-// same wait still stands at its next look. Nothing is sent of waits that are shorter.
+// The function in which the trainer is blocked, for other ranks. Ranks that wait in different
+// functions wait for ever; the coordinator finds such ranks from what each of them says here. A
+// call that blocks says what it waits for (struct standing); the watch reads that and puts it into
+// a heartbeat when the same wait still stands at its next look. Shorter waits are not sent.
 //
 // A wait is only told when the trainer makes nothing until all ranks have done what it waits for,
 // or the session has failed. So a wait with a timeout is not told when the trainer goes on after it
@@ -22,11 +22,11 @@ struct lockstep_work;
 struct standing {
     struct await_key key;
     enum api_function function;
-    uint32_t module; // Of the function; LOCKSTEP_MAX_MODULES: it has none.
+    uint32_t module; // The function's module; LOCKSTEP_MAX_MODULES: it has none.
     const struct lockstep_work *work; // AWAIT_COLLECTIVE
 };
 
-// What the trainer is blocked in now. guarded by the session's mutex
+// The trainer's present wait. guarded by the session's mutex
 struct awaiting {
     const struct standing *standing; // NULL: there is nothing to be told.
     uint64_t number; // Counts the trainer's waits.

@@ -21,15 +21,15 @@ struct buffer_group {
     // set at start, then constant
     lockstep_buffer_policy policy;
     enum dtype dtype;
-    bool on_devices; // On the ranks that have one.
+    bool on_devices; // True if they are on the device of each rank that has one.
     const struct tensor **tensors; // [count], in manifest order.
-    struct extent *extents; // [count]: of those that are due. driver while in flight
+    struct extent *extents; // [count]: those that are due. driver while in flight
     uint32_t count;
     struct lockstep_work *work; // Its own, so that no trainer can use it up.
 
     bool in_flight; // trainer
-    struct device_ready ready; // trainer; of the stream by which the step ends, ...
-    struct device *ready_device; // ... which is one of this device.
+    struct device_ready ready; // trainer; the event of the stream by which the step ends.
+    struct device *ready_device; // trainer; the device of that stream.
 };
 
 // set at start, then constant

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who drives a session: the right to touch what belongs to the engine (the transport, the order
-// core, every field of struct lockstep_session marked "driver only"), held by one thread at a time.
-// The engine thread has it while nobody else wants it; a call that blocks takes it and does the
-// engine's work itself, so that nothing has to be handed to another thread and back. The rules, and
-// why no wake-up is lost, are in drive.c.
+// The right to drive a session: to touch what belongs to the engine (the transport, the order core,
+// everything that is marked "driver only"). One thread at a time holds it. The engine thread has it
+// while no other thread wants it. A call that blocks takes it and does the engine's work itself, so
+// nothing has to be handed to another thread and back. The rules, and why no wake-up is lost, are
+// in drive.c.
 
 #ifndef WORKER_SESSION_DRIVE_H
 #define WORKER_SESSION_DRIVE_H
@@ -32,7 +32,7 @@ enum drive_rest {
     DRIVE_DOZES, // Sleeps until something arrives: nothing is in flight.
 };
 
-// Who is to be woken.
+// The thread that is to be woken.
 enum drive_alarm {
     ALARM_NOBODY,
     ALARM_DRIVER,
@@ -71,20 +71,20 @@ struct drive {
     struct ring_buffer inbox; // struct command
     enum drive_holder holder;
     enum drive_rest rest;
-    bool left; // There is work for the engine thread, and nobody does it.
-    uint64_t uses; // How often another thread has taken the right.
+    bool left; // True if there is work for the engine thread, and no thread does it.
+    uint64_t uses; // Counts how often another thread has taken the right.
     struct list waiters; // Calls that block while another thread drives: struct drive_waiter.
 };
 
-// What a call that blocks waits for: the first of these that is not NULL. All are guarded by the
-// session's mutex.
+// The end of a wait of a call that blocks: the first of these that is not NULL. All are guarded by
+// the session's mutex.
 struct wish {
-    const struct lockstep_work *work; // Not in flight any more.
-    const uint64_t *counter; // Equals value.
-    const bool *flag; // True.
+    const struct lockstep_work *work; // Until it is not in flight any more.
+    const uint64_t *counter; // Until it equals value.
+    const bool *flag; // Until it is true.
     uint64_t value;
     uint64_t deadline_ms; // Of clock_now_ms, or COND_NO_DEADLINE.
-    // What every rank must do before; NULL: other ranks are not told of this wait (await.h).
+    // What every rank must do before. NULL: other ranks are not told of this wait (await.h).
     const struct standing *standing;
 };
 
@@ -94,13 +94,14 @@ void drive_fini(struct drive *drive);
 
 // Carries out a command, if there is one, as if it had been put into the inbox, and drives or waits
 // until the wish has come true, the session has failed, or the deadline has passed. Trainer; the
-// caller holds the session's mutex, which is released meanwhile. The caller looks which it was.
+// caller holds the session's mutex, which is released meanwhile. The caller finds out which.
 void drive_until_locked(struct lockstep_session *session, const struct command *command,
                         const struct wish *wish);
-// Something that a wish can be about has changed, or the session has failed.
+// To be called when something has changed that a wish can be about, or the session has failed.
 void drive_changed_locked(struct lockstep_session *session);
-// There is something in the inbox, or the session has failed: whoever drives is to look, or else
-// the engine thread. Any thread. What it returns is for drive_sound, when the mutex was released.
+// To be called when a command is in the inbox, or the session has failed. The result is for
+// drive_sound, which wakes the driver, or the engine thread if no thread drives, after the mutex
+// was released. Any thread.
 enum drive_alarm drive_alarm_locked(struct lockstep_session *session);
 void drive_sound(struct lockstep_session *session, enum drive_alarm alarm);
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The session and what hangs on it: the internal structures of the library, shared by its files.
-// Who may touch which field is said beside it; docs/internals/threading.md has the whole picture:
+// The session: its parts put together. Each part has a header of its own. A comment beside a field,
+// or above its struct, says which threads may touch it, in these words. docs/internals/threading.md
+// has the whole picture.
 //
 //   trainer   the thread(s) of the program that calls the public functions
-//   driver    whoever has the right to drive (drive.h): owns the transport, the order core, every
-//             collective. The engine thread, one a session, or a trainer inside a call that blocks
+//   driver    the thread that has the right to drive (drive.h): it owns the transport, the order
+//             core and every collective. It is the engine thread, one a session, or a trainer
+//             thread inside a call that blocks
 //   control   one thread a session, inside worker/control/grpc.c: moves control messages
 //
 // Lock order: session.mutex is a leaf; nothing else is locked while it is held, and no callback of
@@ -53,14 +55,14 @@ struct lockstep_session {
     struct config config;
     struct log log;
     struct uuid uuid;
-    char address[LOCKSTEP_ADDRESS_BYTES]; // Of the data plane.
+    char address[LOCKSTEP_ADDRESS_BYTES]; // This rank's, of the data plane.
     struct control *control; // NULL in a solo session.
     struct transport *transport; // NULL in a solo session.
     struct own_devices devices;
     struct lockstep_session *next_open; // guarded by the list of open sessions (fork.c)
-    struct trace trace; // What it holds is atomic.
+    struct trace trace; // Its content is atomic.
     struct progress *progress; // In the trace.
-    struct tracker tracker; // Of the trainer.
+    struct tracker tracker; // Follows the trainer.
     struct watch *watch; // NULL in a solo session.
     struct telling telling;
 
@@ -87,8 +89,8 @@ struct lockstep_session {
     struct mutex mutex;
     struct drive drive;
     struct list call_waiters; // struct call_waiter, in the order in which they came.
-    bool verified; // The present lockstep_start, or the last one.
-    bool reserved; // COMMAND_RESERVE was carried out, since it was given last.
+    bool verified; // True if the manifests of the present or last lockstep_start are equal.
+    bool reserved; // True if the last COMMAND_RESERVE was carried out.
     struct works works;
     struct awaiting awaiting;
     struct counters counters;

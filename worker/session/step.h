@@ -13,11 +13,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// What a step header says for people: the phase's name with its NUL, and one bit for every
-// parameter of the session that is trained in the step.
+// The part of a step header that is for people: the phase's name with its NUL, and one bit for
+// every parameter of the session that is trained in the step.
 struct step_note {
     uint64_t step;
-    uint32_t count; // Of bytes.
+    uint32_t count; // Bytes in use.
     uint8_t bytes[LOCKSTEP_NOTE_BYTES];
 };
 
@@ -30,10 +30,10 @@ struct step_times {
     // driver, read by the trainer after the step settled
     uint64_t first_sent;
     uint64_t last_received;
-    uint32_t in_flight; // Buckets on their way ...
-    uint64_t in_flight_since; // ... and since when there is one.
-    uint64_t in_flight_us; // Spans: how long there was one, ...
-    uint64_t overlap_us; // ... and of that, before `end`.
+    uint32_t in_flight; // Buckets on their way.
+    uint64_t in_flight_since; // The time since which there is one.
+    uint64_t in_flight_us; // The span in which there was one.
+    uint64_t overlap_us; // The part of that span before `end`.
 };
 
 struct step {

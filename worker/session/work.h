@@ -23,21 +23,21 @@ enum work_state {
 
 struct lockstep_work {
     struct lockstep_session *session;
-    uint32_t uses; // trainer; of work that repeats, see work_repeat.
+    uint32_t uses; // trainer; counts the uses of work that repeats, see work_repeat.
     // driver only while in flight
     struct collective collective;
-    struct collective confirmation; // Of a broadcast: that all ranks began the same one.
-    bool confirmed; // It has one.
-    uint32_t missing; // Of the two: not done yet.
+    struct collective confirmation; // For a broadcast: all ranks began the same one.
+    bool confirmed; // True if there is a confirmation.
+    uint32_t missing; // Collectives that are not done yet: 0 to 2.
     struct extent extent;
     struct extent barrier_extent;
     int32_t barrier; // The element of a barrier, or of a confirmation.
     // guarded by session.mutex
     enum work_state state;
     struct lockstep_work *next_free;
-    uint32_t lent; // 1 + its number among session->lent; 0: it has no memory of others.
+    uint32_t lent; // 1 + its place in works.lent; 0: it has borrowed no memory.
     // set when it is begun, then constant
-    uint64_t begun_ms; // Of the trainer's work; by clock_coarse_ms.
+    uint64_t begun_ms; // By clock_coarse_ms; for the trainer's work.
     char name[LOCKSTEP_NAME_BYTES];
 };
 
@@ -54,7 +54,7 @@ struct name_use {
 };
 #define SESSION_MAX_NAMES 4096
 
-// What the trainer called last: called again, it needs not be checked, nor found out about.
+// The trainer's last collective. The same one called again needs no check and no choice.
 struct plain_form {
     char name[LOCKSTEP_NAME_BYTES]; // "": nothing.
     size_t name_bytes; // With its NUL.
@@ -93,14 +93,15 @@ uint64_t work_signature(const struct collective *collective);
 // Sets the collective of the trainer that a thread waits for, and the oldest ones that are in
 // flight for longer than LOCKSTEP_OVERDUE_MS. Watch thread.
 void work_tell(struct lockstep_session *session, struct up_heartbeat *beat);
-// How the trainer calls it: "lockstep_allreduce with 4 elements of float32, sum". "": the library
-// does. text has room for LOCKSTEP_FORM_BYTES.
+// Writes how the trainer called it: "lockstep_allreduce with 4 elements of float32, sum". "": the
+// library called it. text has room for LOCKSTEP_FORM_BYTES.
 void work_form(const struct lockstep_work *work, char *text, size_t bytes);
 // Launches what the work consists of; one part of it is done. Driver.
 void work_launch(struct lockstep_work *work);
 void work_done(struct lockstep_work *work);
-// Work that its caller waits for and drives may be complete without a launch; else it is to be
-// launched at once. Driver. Then it is done: only its caller knows of it.
+// Carries out work whose caller waits for it and drives, without a launch, if that is possible.
+// True: the work is complete, and only its caller knows of it. False: it is to be launched at once.
+// Driver.
 bool work_exchange(struct lockstep_work *work);
 void work_exchanged_locked(struct lockstep_work *work);
 // 0, or a failure: the trainer's arguments of a collective are wrong.

@@ -29,27 +29,27 @@ struct tensor {
     uint64_t elements;
     void *data; // Borrowed from the trainer.
     uint32_t flags; // Parameters: LOCKSTEP_PARAMETER_*. Buffers: the policy.
-    bool ignored; // Matches a pattern of its module: declared, and never touched.
-    bool on_device; // Its value is in the memory of this rank's device.
-    bool on_devices; // Buffers: agreed by lockstep_start: it is so on all ranks that have one.
+    bool ignored; // True if it matches an ignore pattern: declared, and never touched.
+    bool on_device; // True if its value is in the memory of this rank's device.
+    bool on_devices; // Buffers: true on all ranks that have a device; agreed by lockstep_start.
     uint64_t every; // Buffers with a policy that repeats: steps between two exchanges.
     uint32_t ready_count; // Parameters: reports of one replica in one call.
 };
 
-// Under which module and number a parameter travels: its own, or, shared, those of its owner, which
-// may be an earlier parameter of the same module.
+// The module and the number under which a parameter travels. A shared parameter travels under those
+// of its owner, which may be an earlier parameter of the same module.
 struct home {
     struct lockstep_module *module;
     uint32_t parameter;
 };
 
-// What the calls of a module say of one gradient, of one replica.
+// The reports of one gradient of one replica, over the calls of its module.
 struct report {
-    _Atomic(uint64_t) claim; // Who spoke for it last: see worker/session/module/claims.c.
-    _Atomic(uint64_t) settled; // How many of the claimed reports are not in flight any more.
-    atomic_bool used; // A call of this step reported it.
+    _Atomic(uint64_t) claim; // The last claim: see worker/session/module/claims.c.
+    _Atomic(uint64_t) settled; // Claimed reports that are not in flight any more.
+    atomic_bool used; // True if a call of this step reported it.
     // True if reports of the gradient look at worker/session/module/places.c: a place was given for
-    // it, or one that overlaps its registered memory. That of the first replica counts for all.
+    // it, or one that overlaps its registered memory. The first replica's counts for all replicas.
     atomic_bool watched;
     uint32_t rest; // trainer; reports that the end of the last call has claimed.
 };
@@ -57,79 +57,80 @@ struct report {
 // A gradient, one for each parameter in each contribution. A step here is a whole window of
 // accumulation.
 struct gradient {
-    // Of a shared parameter these are those of its owner.
-    void *registered; // Set at register, then constant. Where it is when no other place is given.
+    // For a shared parameter the fields of its owner's gradient count.
+    void *registered; // Set at register, then constant. Its place when no other place is given.
     // trainer threads until the bucket is handed over, then driver
-    _Atomic(void *) memory; // Borrowed; where it is in this step. NULL: nowhere.
-    atomic_uint awaited; // Reports that are not there, in the calls that hand it over.
-    bool unused; // Of the open step: contributes zeros. Set when it is handed over.
-    bool excused; // trainer; a call of this step declared it unused.
-    bool withdrawn; // trainer; its bucket contributed nothing. Set at step_end.
-    atomic_bool used; // A call of this step reported it, of whatever replica or module.
+    _Atomic(void *) memory; // Borrowed; its place in this step. NULL: it has none.
+    atomic_uint awaited; // Reports still to come, in the calls that hand it over.
+    bool unused; // True if it contributes zeros to the open step. Set when it is handed over.
+    bool excused; // trainer; true if a call of this step declared it unused.
+    bool withdrawn; // trainer; true if its bucket contributed nothing. Set at step_end.
+    atomic_bool used; // True if a call of this step reported it, of any replica or module.
 
-    struct report report; // Of the first replica.
+    struct report report; // The first replica's.
 };
 
 // The gradient of a further replica.
 struct replica_gradient {
-    void *registered; // As of the first one.
+    void *registered; // As in struct gradient.
     _Atomic(void *) memory;
     struct report report;
 };
 
-// What is in flight for one bucket of the present layout.
+// The state of one bucket of the present layout in the open step.
 struct bucket_run {
     atomic_uint missing; // Gradients that were not handed over in this step.
-    bool withdrawn; // trainer; a call was given up: contributes nothing.
+    bool withdrawn; // trainer; true if a call was given up: the bucket contributes nothing.
 
     // driver only; worker/engine/landing.c
-    bool enqueued; // All that it does on this rank's device is, and the order core does not know.
-    bool told; // It does, and takes the bucket for final; it is not done yet.
+    // True if all its work on this rank's device is enqueued, and the order core was not told.
+    bool enqueued;
+    bool told; // True if the order core takes the bucket for final, and it is not done yet.
 
     // driver only; worker/session/module/deferral.c
-    bool put_off; // What the call has made of it counts later.
-    bool decided; // It does not, and takes what was put off ...
-    bool taken; // ... where that can be; ...
-    uint64_t taken_weight; // ... and has this weight.
+    bool put_off; // True if the bucket is deferred: what the call made of it counts later.
+    bool decided; // True if the bucket travels in this step.
+    bool taken; // True if it takes deferred gradients along.
+    uint64_t taken_weight; // Its weight with those.
 
     struct collective collective; // driver only
 };
 
-// What one travelling call of a module brings into a step: its gradients, and what is in flight for
-// them. The layout that cuts them into buckets is the module's.
+// The part of one travelling call of a module in a step: its gradients and its buckets. The layout
+// that cuts gradients into buckets is the module's.
 struct contribution {
     // set at register, then constant
     struct lockstep_module *module;
-    uint32_t index; // The call of its slots.
+    uint32_t index; // The number of the call in the names of its slots.
 
     struct gradient *gradients; // [parameter_count]
     struct replica_gradient *replicas; // [(replicas - 1) * parameter_count], replica by replica.
     struct given_place *places; // [replicas * parameter_count], replica by replica.
-    atomic_bool handed; // Its last call of the open step has ended.
-    bool has_rest; // trainer; the end of the last call has claimed reports.
-    bool withdrawn; // trainer; some of its buckets are.
-    bool returned; // trainer; lockstep_call_wait has given back its results in the open step.
+    atomic_bool handed; // True if its last call of the open step has ended.
+    bool has_rest; // trainer; true if the end of the last call has claimed reports.
+    bool withdrawn; // trainer; true if a bucket of it is withdrawn.
+    bool returned; // trainer; true if lockstep_call_wait has returned its results in the open step.
 
     // driver while a step is open, trainer between steps
     struct bucket_run *runs; // [buckets of a layout]
-    // What results come behind where nothing was reported: see
-    // worker/session/module/device_events.h. Atomic; trainer threads say it while a step is open.
+    // The work of streams behind which results are written where nothing was reported: see
+    // worker/session/module/device_events.h. Atomic; trainer threads set it while a step is open.
     struct device_behind behind;
     // [replicas][buckets of a layout]: see worker/session/module/device_events.h. NULL: this rank
     // has no device.
     struct ready_gate *gates;
     struct extent *extents; // [parameter_count]: in layout order.
-    // With replicas on devices; else NULL.
+    // NULL: no replica is on a device.
     struct collective_replica *copies; // [buckets of a layout][replicas]
     struct extent *copy_extents; // [replicas][parameter_count]: in layout order.
-    uint64_t *unit_ends; // [parameter_count]: of the gradients in their bucket, in layout order.
+    uint64_t *unit_ends; // [parameter_count]: ends of gradients in their bucket, in layout order.
     uint64_t *used; // [parameter_count]: used bits of a bucket's gradients, from its first place.
-    uint32_t announced; // Buckets of which the order core knows that they are ready.
-    uint32_t waits_held; // Waits that have come before that was all of them.
+    uint32_t announced; // Buckets that are ready and that the order core knows.
+    uint32_t waits_held; // Waits that came before all buckets were announced.
 
-    // [parameter_count]: some rank has used the parameter in the step. The trainer clears it at
-    // step_begin, the driver sets it when a bucket is done, the trainer reads it after the step has
-    // settled. In a solo session step_end sets it.
+    // [parameter_count]: true if a rank has used the parameter in the step. The trainer clears it
+    // at step_begin, the driver sets it when a bucket is done, the trainer reads it after the step
+    // has settled. In a solo session step_end sets it.
     bool *used_anywhere;
 
     // Order of readiness in the step; a learning step makes a layout of it.
@@ -140,23 +141,23 @@ struct contribution {
 struct lockstep_call {
     // set at register, then constant
     struct lockstep_module *module;
-    struct contribution *contribution; // That its gradients belong to.
-    uint32_t number; // Of the module in the step, from 0.
+    struct contribution *contribution; // The contribution of its gradients.
+    uint32_t number; // Counts the module's calls in the step, from 0.
 
     // trainer, before it opens the call; any thread while it is open
-    uint64_t serial; // Of all calls of the module, from 1.
-    uint64_t step; // That it was begun in.
-    bool last; // Gradients travel with this one.
+    uint64_t serial; // Counts all calls of the module, from 1.
+    uint64_t step; // The step in which it was begun.
+    bool last; // True if gradients travel with this call.
     bool ended;
-    bool given_up; // By lockstep_call_abort.
-    uint32_t gradients; // That are to be reported in it.
+    bool given_up; // True if lockstep_call_abort ended it.
+    uint32_t gradients; // Gradients that are to be reported in it.
 };
 
 // A set of parameters of a module that are trained together, and how they are cut into buckets.
 struct module_set {
-    uint64_t hash; // Of the set; 0: free.
-    uint64_t used; // Last step in which it was in force; 0 in a set that was loaded.
-    bool learned; // The layout was agreed; until then it follows the definition.
+    uint64_t hash; // Hash of the set; 0: free.
+    uint64_t used; // Last step in which the set was in force; 0 in a set that was loaded.
+    bool learned; // True if the layout was agreed; until then it follows the definition.
     struct bucket_layout layout;
 };
 
@@ -171,7 +172,7 @@ struct module_sets {
     uint32_t word_capacity;
 };
 
-// What the calls of a module have come to. trainer
+// The state of a module's calls. trainer
 struct module_calls {
     uint64_t called_step; // Last step with a call.
     uint64_t touched_step; // Last step with a call of a module that shares a parameter of it.
@@ -185,7 +186,7 @@ struct module_calls {
 struct lockstep_module {
     // set at register, then constant
     struct lockstep_session *session;
-    uint32_t index; // In session->modules; lower when one before it was closed.
+    uint32_t index; // Place in session->modules; falls when a module before it is closed.
     char *name; // Owned.
     struct tensor *parameters;
     uint32_t parameter_count;
@@ -197,18 +198,19 @@ struct lockstep_module {
     uint32_t calls_per_step;
     lockstep_wire wire;
     int32_t float16_exponent;
-    bool separate_calls; // Each travels by itself.
+    bool separate_calls; // True if each call travels by itself.
     uint32_t replicas; // At least 1.
     void **replica_data; // [(replicas - 1) * parameter_count]: values of the further ones.
-    struct device *devices[LOCKSTEP_MAX_REPLICAS]; // Of each replica; NULL: it is on the host.
+    struct device *devices[LOCKSTEP_MAX_REPLICAS]; // One for each replica; NULL: the host.
     struct home *homes; // [parameter_count]
-    uint32_t *awaits; // [parameter_count]: reports that complete a gradient, of all that share it.
-    uint32_t shared_count; // Parameters that another one owns, of this module or of another.
+    uint32_t
+        *awaits; // [parameter_count]: reports that complete a gradient, from all that share it.
+    uint32_t shared_count; // Parameters that another parameter owns, in this module or another.
 
     struct contribution *contributions; // [contribution_count]
     uint32_t contribution_count; // Calls of a step that travel.
     struct lockstep_call *calls; // [calls_per_step]
-    _Atomic(uint64_t) open; // The call under way, or 0: see worker/session/module/claims.h.
+    _Atomic(uint64_t) open; // The open call, or 0: see worker/session/module/calls.h.
 
     struct module_calls made; // trainer
     bool *frozen; // [parameter_count]
@@ -232,7 +234,7 @@ struct call_waiter {
     struct list waiters; // guarded by session.mutex
     const struct contribution *contribution;
     // guarded by session.mutex
-    bool leaves; // It only asks, or its time is over.
+    bool leaves; // True if the thread only asks, or its time is over.
     bool answered;
     enum order_release answer;
 };

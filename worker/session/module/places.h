@@ -13,19 +13,19 @@
 
 struct lockstep_session;
 
-// The memory of a gradient that was given with a report. A node of the tree of
-// worker/session/module/places.c. guarded by places.mutex
+// Memory that was given for a gradient with a report. A node of the tree of places.c. guarded by
+// places.mutex
 struct given_place {
     struct given_place *before; // Subtrees; no two places in the tree overlap.
     struct given_place *behind;
     uintptr_t begin;
     uintptr_t end;
-    uint64_t window; // It is in the tree while this is the session's.
+    uint64_t window; // The place is in the tree while this is the session's window.
     uint64_t priority; // set at register, then constant
     struct home by; // The name under which it was given.
-    struct contribution *contribution; // That the gradient travels in, ...
-    uint32_t parameter; // ... with its number there ...
-    uint32_t replica; // ... and its replica.
+    struct contribution *contribution; // The contribution in which the gradient travels.
+    uint32_t parameter; // The gradient's number there.
+    uint32_t replica;
 };
 
 enum overlap_kind {
@@ -39,7 +39,7 @@ struct overlap_place {
     uintptr_t begin;
     uintptr_t end;
     const struct lockstep_module *module;
-    uint32_t index; // Of the parameter or buffer.
+    uint32_t index; // Number of the parameter or buffer.
     uint32_t replica;
     enum overlap_kind kind;
 };
@@ -55,13 +55,13 @@ struct places {
     bool moved; // True if memory of a tensor has moved: overlaps are to be looked for again.
 };
 
-// A gradient whose place is looked at.
+// A gradient and the place that is given for it.
 struct placed {
-    struct contribution *contribution; // That it travels in.
+    struct contribution *contribution; // The contribution in which it travels.
     uint32_t parameter; // Its number there.
     uint32_t replica;
     struct home by; // The name under which it is reported.
-    void *memory; // NULL: where it was.
+    void *memory; // NULL: the place that it has.
 };
 
 // Forgets the places that were given in the last window. Trainer, before a window.
@@ -69,10 +69,10 @@ void places_window_begin(struct lockstep_session *session);
 // Refuses a place that overlaps that of another gradient which travels in the window, or a value or
 // buffer, and a second place for a shared parameter. Any thread, with places.mutex held.
 int places_check_locked(struct lockstep_session *session, const struct placed *placed);
-// The place was looked at, and the report is taken. Any thread, in the same critical section.
+// Takes a place that was checked. Any thread, in the same critical section.
 void places_take_locked(struct lockstep_session *session, const struct placed *placed);
-// Whether the registered memory of a gradient that this rank has not used is another one's in this
-// window. Any thread.
+// True if the registered memory of a gradient that this rank has not used is another gradient's in
+// this window. Any thread.
 bool places_is_lost(struct lockstep_session *session, const struct placed *placed);
 
 #endif
