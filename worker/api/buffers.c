@@ -3,8 +3,8 @@
 // Buffers with a policy that repeats are put into groups by policy, dtype and place at start. At
 // the end of a step those of a group that are due travel as one collective, which begins before the
 // engine is told that the step ends: so it runs beside the last buckets. The commit wave waits for
-// it, so whoever leaves step_end knows that every rank has equal buffers. Which are due follows
-// from the number of the step, which is equal on all ranks. Trainer.
+// it, so every rank that leaves step_end has buffers that are equal on all ranks. Which are due
+// follows from the number of the step, which is equal on all ranks. Trainer.
 
 #include "worker/api/buffers.h"
 
@@ -109,7 +109,7 @@ void buffers_fini(struct lockstep_session *session)
     session->buffers.group_count = 0;
 }
 
-// What a stream makes of the buffers of a group is there when the event has happened. When the
+// The buffers of a group that a stream produces are complete when the event has happened. When the
 // device fails, it says so where they are read.
 static void buffers_follow(const struct lockstep_session *session, struct buffer_group *group,
                            void *stream, struct collective *like)

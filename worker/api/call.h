@@ -12,10 +12,10 @@ struct lockstep_call;
 struct lockstep_module;
 struct lockstep_session;
 
-// Of a contribution that was handed over: which of its gradients were withdrawn, for when buckets
+// Marks the withdrawn gradients of a contribution that was handed over, for when buckets
 // are other ones. Trainer.
 void call_note_withdrawn(struct contribution *contribution);
-// What the calls of the step have left over travels now. Trainer, at step_end.
+// Hands over what the calls of the step have left over. Trainer, at step_end.
 void call_finish(struct lockstep_session *session);
 
 #endif

@@ -135,7 +135,8 @@ int lockstep_broadcast_async(lockstep_session *session, const char *name, void *
     return collective_async(session, name, data, count, &like, work);
 }
 
-// A barrier is an allreduce of one element that nobody reads; without data the work brings its own.
+// A barrier is an allreduce of one element that is never read; without data the work brings its
+// own.
 int lockstep_barrier_async(lockstep_session *session, const char *name, lockstep_work **work)
 {
     struct collective like = collective_allreduce(LOCKSTEP_INT32, LOCKSTEP_SUM);

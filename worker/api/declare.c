@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a trainer declares of the parameters and buffers of a module: checked, and copied into the
-// module. Trainer.
+// The check of what a trainer declares of the parameters and buffers of a module. The declaration
+// is copied into the module. Trainer.
 
 #include "worker/api/declare.h"
 

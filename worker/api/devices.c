@@ -111,7 +111,7 @@ static uint32_t attribute(const struct cuda *cuda, enum cuda_device_attribute wh
                : 0;
 }
 
-// As a rank does it, and lets it go again.
+// Opens the device as a rank does, and closes it again.
 static void try_device(uint32_t index, char *problem, size_t bytes)
 {
     char choice[32];

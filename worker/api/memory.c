@@ -5,7 +5,7 @@
 //
 // What is given lies in regions (worker/memory/regions.h), small blocks several in one
 // (worker/memory/arenas.h), where ranks may share memory and the kernel has such pages, else in
-// private ones. Nobody needs to know which: regions_find says it where it matters.
+// private ones. regions_find says which it is where that matters.
 
 #include "worker/api/memory.h"
 
@@ -266,7 +266,7 @@ void memory_free_gradients(struct lockstep_module *module)
     module->gradient_memory = NULL;
 }
 
-// What is given is memory of the host.
+// The memory that is given is the host's.
 static int memory_check_place(const struct lockstep_module *module, const void *block)
 {
     int status = 0;

@@ -178,7 +178,7 @@ static int module_add_handles(struct lockstep_module *module)
                       : 0;
 }
 
-// Those that were not added are not missed.
+// A handle that was not added is no failure.
 void module_remove_handles(struct lockstep_module *module)
 {
     for (uint32_t i = 0; module->calls && i < module->calls_per_step; i++)
@@ -372,7 +372,7 @@ int lockstep_module_register(lockstep_session *session, const struct lockstep_mo
 
 // ---- Ending a module ---------------------------------------------------------------------------
 
-// What was learned of the others is learned again: all modules begin as lockstep_start found them.
+// The layouts of the others are learned again: all modules begin as lockstep_start found them.
 static int module_unlearn(struct lockstep_module *module)
 {
     module->sets.next_agreed = false;

@@ -306,7 +306,7 @@ static void open_shut(struct lockstep_session *session, bool leave)
     fork_unwatch(session);
     if (session->transport)
         transport_close(session->transport);
-    // What the control thread posted last finds no engine any more.
+    // Commands that the control thread posted last find no engine any more.
     for (struct command command; ring_buffer_pop(&session->drive.inbox, &command);)
         session_drop(&command);
 }
@@ -340,7 +340,7 @@ static int open_begin(struct lockstep_session *session)
     return error_set(LOCKSTEP_E_SYSTEM, "no memory for a session");
 }
 
-// Which one "auto" means depends on the thread, so it is asked here.
+// The device that "auto" means depends on the thread, so it is looked up here.
 static int open_one(struct lockstep_session *session, const char *choice)
 {
     char error[LOCKSTEP_TEXT_BYTES];
@@ -506,7 +506,7 @@ int lockstep_close(lockstep_session *session)
     if (status < 0)
         return status;
     handle_remove(session);
-    // Nobody leaves it: its words end with it.
+    // This visit is never left: its words end with the session.
     (void)progress_enter(&session->tracker, API_CLOSE, PROGRESS_NO_MODULE, 0);
     (void)step_device_land(session, clock_now_ms() + OPEN_LAND_MS);
     if (!session->config.solo)

@@ -138,7 +138,7 @@ struct saved_reader {
     char *words[SAVED_WORDS];
     uint32_t word_count; // 0: there is no more line.
 
-    // Of the set that is being read.
+    // The set that is being read.
     struct bucket_parameter *shapes; // [most parameters of a module]
     uint32_t *words_of_layout; // [1 + 2 * most parameters of a module]
     uint32_t parameter; // The last one that was found.

@@ -227,7 +227,7 @@ static int step_agree(struct lockstep_session *session, struct lockstep_step_opt
     return 0;
 }
 
-// What every step does, also one that only accumulates.
+// Every step begins so, also one that only accumulates.
 static void step_opened(struct lockstep_session *session,
                         const struct lockstep_step_options *options)
 {
@@ -353,8 +353,8 @@ static void step_contribute_aborted(const struct lockstep_module *module, struct
     order_commit_merge(wave, &one);
 }
 
-// Which modules this rank has called, and of which it gave a call up. A call without a weight may
-// carry what was put off.
+// The modules that this rank has called, and those of which it gave a call up. A call without a
+// weight may carry what was put off.
 static void step_contribute_calls(const struct lockstep_session *session, struct commit_wave *wave)
 {
     for (uint32_t m = 0; m < session->module_count; m++) {
@@ -369,8 +369,8 @@ static void step_contribute_calls(const struct lockstep_session *session, struct
     }
 }
 
-// What this rank says in the commit wave: its calls, which parameters these did not use, and its
-// counters. Of a module whose call was given up it says no more than that.
+// Fills in this rank's part of the commit wave: its calls, which parameters these did not use, and
+// its counters. Of a module whose call was given up it says no more than that.
 static void step_contribute(struct lockstep_session *session)
 {
     struct commit_wave *wave = &session->step.contribution;
@@ -392,7 +392,7 @@ static void step_contribute(struct lockstep_session *session)
     mutex_unlock(&session->mutex);
 }
 
-// What was handed over, is used and was not withdrawn has a result.
+// A gradient that was handed over, is used and was not withdrawn has a result.
 int step_settle_contribution(struct contribution *contribution, uint64_t weight)
 {
     const struct lockstep_module *module = contribution->module;

@@ -28,7 +28,7 @@ int step_device_land(struct lockstep_session *session, uint64_t deadline_ms)
     return status;
 }
 
-// Whether some gradient has no memory: then who has used it has to be known.
+// True if some gradient has no memory: then who has used it has to be known.
 static bool step_lacks_memory(const struct lockstep_session *session)
 {
     for (uint32_t m = 0; m < session->module_count; m++) {

@@ -79,7 +79,7 @@ int lockstep_step_report(lockstep_session *session, uint64_t step, uint32_t time
                          "there is no report of step %" PRIu64 "; the last one "
                          "is of step %" PRIu64,
                          step, session->step.report.step);
-    (void)step_device_land(session, COND_NO_DEADLINE); // Of a failed session it says what there is.
+    (void)step_device_land(session, COND_NO_DEADLINE); // A failed session has a report, too.
     session->step.report.weight_total = atomic_load(&session->tallies.weight_total);
     bytes = report->struct_bytes < sizeof(*report) ? report->struct_bytes : sizeof(*report);
     session->step.report.struct_bytes = bytes;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What lockstep_step_end says of a step that has settled: warnings, and the status with its text.
-// All ranks say the same, except of a gradient that has no memory on one of them. Trainer.
+// The result of lockstep_step_end for a step that has settled: warnings, and the status with its
+// text. It is the same on all ranks, unless a gradient has no memory on one of them. Trainer.
 
 #include "worker/api/step_verdict.h"
 
@@ -116,7 +116,8 @@ static int step_aborted_error(const struct lockstep_session *session,
     return error_set(LOCKSTEP_E_UNUSED, "%s", bytes);
 }
 
-// Modules that were called, but by nobody with a weight: there is no mean, and nothing was written.
+// Modules that were called, but by no rank with a weight: there is no mean, and nothing was
+// written.
 static int step_weightless_error(const struct lockstep_session *session, uint64_t modules)
 {
     char bytes[LOCKSTEP_REPORT_BYTES];

@@ -11,7 +11,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-// Whether this rank contributed a gradient of the parameter to the last step, in whichever call; of
+// True if this rank contributed a gradient of the parameter to the last step, in whichever call; of
 // a shared one, in whichever module.
 static bool usage_here(const struct lockstep_module *module, uint32_t parameter)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the order core decides, and the engine does: launches, waves, headers, the end of a step,
-// and sentences with the names that the core knows only by their numbers. Whoever drives.
+// The decisions of the order core, which the engine carries out: launches, waves, headers, the end
+// of a step, and sentences with the names that the core knows only by their numbers. Driver only.
 
 #include "worker/engine/decisions.h"
 
@@ -137,7 +137,7 @@ static void engine_launch(struct lockstep_session *session, const struct order_a
 
 // ---- Waves and headers -------------------------------------------------------------------------
 
-// What the waves of a kind are. All ranks know the same bounds.
+// The collective of a wave of this kind. All ranks know the same bounds.
 static const struct wave_rules {
     uint32_t size;
     void (*merge)(void *into, const void *from);

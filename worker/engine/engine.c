@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The engine: what whoever drives a session does with the transport and the order core. It takes
+// The engine: what the driver of a session does with the transport and the order core. It takes
 // commands from the trainer and messages from the coordinator out of the inbox, feeds them to the
 // order core as facts, and does what the core decides. It decides nothing about order itself. Which
 // thread drives is said in worker/session/drive.c.
@@ -8,7 +8,7 @@
 // decisions.c does what the core decides, events.c takes what the data plane reports,
 // messages.c speaks with the coordinator, landing.c and waits.c see to this
 // rank's device and to the trainer's waits, and tell.c to the end. Here is what the trainer
-// commands, and what is done each time that somebody drives.
+// commands, and what is done each time that a thread drives.
 
 #include "worker/engine/engine.h"
 
@@ -383,7 +383,7 @@ int engine_start(struct lockstep_session *session)
     return status;
 }
 
-// What the trials of worker/transport/host/fill.c came to. Nobody drives.
+// What the trials of worker/transport/host/fill.c came to. No thread drives.
 static void engine_log_slots(struct lockstep_session *session)
 {
     struct transport_statistics now;

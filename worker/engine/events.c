@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the data plane reports to the engine. Results and waves go on to the order core, as facts;
-// what ends the job goes to the coordinator. Whoever drives.
+// The reports of the data plane to the engine. Results and waves go on to the order core, as facts;
+// what ends the job goes to the coordinator. Driver only.
 
 #include "worker/engine/events.h"
 
@@ -31,7 +31,7 @@ static void engine_formed(void *context)
     struct lockstep_session *session = context;
     struct up_message message = {.kind = UP_LINKS};
     session->engine.linked = true;
-    // All neighbours have come: whoever knocks from now on is a stranger.
+    // All neighbours have come: a peer that connects from now on is a stranger.
     transport_close_doors(session->transport);
     tune_links(session, &message.u.links);
     engine_send(session, &message);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the engine does about this rank's device: when a bucket on it counts as final, and what is
-// reserved for it. Not how it travels. The driver runs all of it.
+// The engine's part in the work of this rank's device: when a bucket on it counts as final, and
+// what is reserved for it. Not how it travels. The driver runs all of it.
 //
 // A bucket on the device is final when its results are there: then the transport says that it is
 // done, as of any other. A trainer that ends its step by a stream needs less: that everything is
@@ -135,7 +135,7 @@ static const struct buffer_group *engine_held_group(const struct lockstep_sessio
     return NULL;
 }
 
-// Of what was said for all devices.
+// The events that were recorded for all devices.
 static bool engine_is_one_of(const struct device_ready *all, const struct device_ready *ready)
 {
     for (uint32_t i = 0; i < LOCKSTEP_MAX_OWN_DEVICES; i++) {
@@ -171,16 +171,16 @@ void engine_describe_held(const struct lockstep_session *session, const struct d
 // wait for this one: so nothing is allocated while a step is under way. What layouts take is known
 // when they come into force.
 
-// What the buckets on this device take.
+// The room that the buckets on this device take.
 struct demand {
     uint64_t
-        bytes[LOCKSTEP_WINDOW]; // Of the largest ones, the largest first: so many are in flight.
+        bytes[LOCKSTEP_WINDOW]; // The largest buckets, the largest first: so many are in flight.
     uint32_t members; // Extents and units of one, at most.
     uint32_t slots;
-    // Of modules with replicas, by this rank's devices: rows of one bucket, and tables of all.
+    // For modules with replicas, by this rank's devices: rows of one bucket, and tables of all.
     uint32_t rows[LOCKSTEP_MAX_OWN_DEVICES];
     uint32_t tables[LOCKSTEP_MAX_OWN_DEVICES];
-    // Where results may have to wait for the trainer: of all that may, and of the largest one.
+    // For results that may have to wait for the trainer: of all of them, and of the largest one.
     uint64_t late_bytes;
     uint64_t late_largest;
 };
@@ -221,7 +221,7 @@ static void demand_add_replicas(struct demand *demand, const struct lockstep_mod
     }
 }
 
-// As it travels, where that is longer.
+// The bytes as they travel, if those are more.
 static void demand_add_late(struct demand *demand, const struct lockstep_module *module,
                             const struct bucket *bucket)
 {

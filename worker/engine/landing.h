@@ -15,7 +15,7 @@ struct lockstep_session;
 // All that a bucket does on this rank's device is enqueued: an event of the transport. Driver, like
 // all here.
 void engine_enqueued(void *context, struct collective *collective);
-// Of a bucket there only the trainer's part is left: the same.
+// The same for a bucket of which only the trainer's part is left.
 void engine_summed(void *context, struct collective *collective);
 // The trainer ends the step by a stream: what is enqueued counts as final from now on.
 void engine_end_by_stream(struct lockstep_session *session);
@@ -24,7 +24,7 @@ bool engine_device_is_due(const struct lockstep_session *session);
 void engine_device_attend(struct lockstep_session *session);
 // A bucket on this rank's device is done. Whether the order core takes it for final already.
 bool engine_device_done(struct lockstep_session *session, struct collective *collective);
-// What a stream has not made yet, for a person: "the gradient of 'fc.weight'".
+// The gradients that a stream has not made yet, for a person: "the gradient of 'fc.weight'".
 void engine_describe_held(const struct lockstep_session *session, const struct device_held *held,
                           char *text, size_t bytes);
 // Makes room for buckets on this rank's device, and for groups of buffers. -1: the device has none.

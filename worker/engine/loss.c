@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What ranks tell each other when one of them ends, so that all name the same one without a
+// The messages between ranks when one of them ends, so that all name the same one without a
 // coordinator: what this rank saw, what it was told, and what it says when it ends itself. The rule
-// by which one is chosen is in worker/session/losses.h. Whoever drives.
+// by which one is chosen is in worker/session/losses.h. Driver only.
 
 #include "worker/engine/loss.h"
 
@@ -169,13 +169,13 @@ void engine_told(void *context, uint32_t from, const struct farewell *loss)
     message.u.lost.step = losses_word_step(loss, order_present_step(session->engine.order));
     snprintf(message.u.lost.text, sizeof(message.u.lost.text), "word from rank %" PRIu32 ": %s",
              loss->witness, loss->text);
-    // Who gives itself up, and who tells of this rank, tells the coordinator.
+    // A rank that gives itself up, and a rank that tells of this one, tells the coordinator itself.
     engine_report(
         session, loss->rank == session->world.rank || loss->rank == loss->witness ? NULL : &message,
         &seen);
 }
 
-// What is known by now may be more than what was seen first.
+// More may be known by now than was seen first.
 void engine_choose_loss(struct lockstep_session *session, struct down_halt *halt)
 {
     const struct farewell *first = losses_first(&session->end.losses, session->world.rank);

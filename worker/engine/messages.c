@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the engine says to the coordinator, and what it does about what the coordinator says.
-// Whoever drives.
+// The messages of the engine to the coordinator, and what it does about those from there. Driver
+// only.
 
 #include "worker/engine/messages.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the files of the engine share, which engine.c lists. Nobody else includes it. Whoever drives
-// calls all of it.
+// Declarations that the files of the engine share, which engine.c lists. No other wing includes
+// this header. Driver only.
 
 #ifndef WORKER_ENGINE_PARTS_H
 #define WORKER_ENGINE_PARTS_H

@@ -2,7 +2,7 @@
 //
 // How a session ends while its engine runs. engine_fail is the only way, and engine_let_go lets go
 // of user memory before anybody learns of the failure. What this rank has seen itself it tells the
-// coordinator, whose sentence is the same for all ranks, and is waited for. Whoever drives.
+// coordinator, whose sentence is the same for all ranks, and is waited for. Driver only.
 
 #include "worker/engine/tell.h"
 
@@ -55,7 +55,7 @@ void engine_fail(struct lockstep_session *session, int status, const char *text)
 }
 
 // Another rank may still need our last frames to settle the step before the one that failed: those
-// are sent first, and a goodbye with the reason, so that nobody takes this rank for dead.
+// are sent first, and a goodbye with the reason, so that no rank takes this one for dead.
 void engine_let_go(struct lockstep_session *session)
 {
     session->end.let_go = true;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the links of a generation are like, and which algorithm follows from it: what this rank says
+// The links of a generation, and the tuning that follows: what this rank says
 // to the coordinator when its links stand, what it takes over when all have said so, and X
 
 #include "worker/engine/tune.h"
@@ -62,7 +62,7 @@ void tune_agreed(struct lockstep_session *session, const struct tuning *tuning)
               tuning->halving_bytes, tuning_name(tuning->wish), session->config.world.placed_by);
 }
 
-// What was loaded counts from the first lockstep_start on: it has compared the files.
+// Loaded tuning counts from the first lockstep_start on, which has compared the files.
 void tune_started(struct lockstep_session *session)
 {
     if (!session->training.has_loaded_tuning)

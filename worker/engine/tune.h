@@ -13,9 +13,9 @@
 struct collective;
 struct lockstep_session;
 
-// What this rank tells the coordinator when its links stand.
+// Fills in what this rank tells the coordinator when its links stand.
 void tune_links(const struct lockstep_session *session, struct up_links *links);
-// Whether this world can run what the coordinator says: the tuning, and an algorithm of a plan.
+// True if this world can run what the coordinator says: the tuning, and an algorithm of a plan.
 bool tune_possible(const struct lockstep_session *session, const struct tuning *tuning);
 bool tune_runs(const struct lockstep_session *session, uint32_t algorithm);
 // All ranks have; now lockstep_open returns.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The engine's part in lockstep_call_wait: it tells the order core who waits for what, and the
-// threads what it answers. Runs on whoever drives. The threads are in worker/api/call_wait.c.
+// threads what it answers. Driver only. The threads are in worker/api/call_wait.c.
 
 #include "worker/engine/waits.h"
 
@@ -25,8 +25,9 @@ static struct contribution *wait_contribution(const struct lockstep_session *ses
 
 // ---- Answers -----------------------------------------------------------------------------------
 
-// Who has withdrawn is not told by the answer, but it makes no difference: threads that wait for
-// the same call are told the same. Only a thread that goes on waiting is not to get a "withdrawn".
+// The answer does not say which thread has withdrawn, but it makes no difference: threads that wait
+// for the same call are told the same. Only a thread that goes on waiting is not to get a
+// "withdrawn".
 static void wait_answer(struct lockstep_session *session, const struct contribution *contribution,
                         enum order_release answer)
 {
@@ -44,7 +45,7 @@ static void wait_answer(struct lockstep_session *session, const struct contribut
     mutex_unlock(&session->mutex);
 }
 
-// Without a coordinator nobody says that ranks wait for each other.
+// Without a coordinator no rank hears that ranks wait for each other.
 static void wait_limit(struct lockstep_session *session)
 {
     const uint32_t timeout_ms = session->config.halt_timeout_ms;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the trainer is blocked in; await.h says what it is for. Trainer threads write it and the
+// The trainer's present wait; await.h says what it is for. Trainer threads write it and the
 // watch reads it, all under the session's mutex. So what is read is of one moment: the trainer has
 // entered its wait, and everything that it did before is counted.
 

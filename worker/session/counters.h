@@ -15,7 +15,7 @@ struct lockstep_session;
 
 struct counter {
     uint64_t hash; // 0: free.
-    int64_t total; // As of the last settled step.
+    int64_t total; // At the last settled step.
     int64_t pending; // Added here since step_end.
 };
 

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who drives a session: the engine thread, and how calls that block do its work themselves. Runs on
+// The right to drive a session: how the engine thread and calls that block share its work. Runs on
 // the engine thread and on trainer threads. What driving consists of is in worker/engine/engine.c.
 //
 // The rules. `holder` says who has the right to drive; it changes under the session's mutex only,
 // so whatever one driver has written, the next one sees.
 //
-// - A call that blocks takes the right when nobody has it, and drives until its wish has come true.
+// - A call that blocks takes the right when no thread has it, and drives until its wish has come
+// true.
 //   When another thread has it, the call becomes a waiter; if that thread is the engine's, it is
 //   told to pass the right on.
-// - Whoever gives up the right passes it to the first waiter whose wish has not come true; without
-//   one, nobody has it.
-// - The engine thread takes the right when nobody has it and there is work left (`left`), or when
+// - A thread that gives up the right passes it to the first waiter whose wish has not come true;
+//   without a waiter, no thread has it.
+// - The engine thread takes the right when no thread has it and there is work left (`left`), or
+// when
 //   no call has used it during a lease. It keeps it while anything is in flight; when nothing is,
 //   it gives it up and dozes: it sleeps until something arrives, without the right, so a call that
-//   blocks then finds it free and wakes nobody.
+//   blocks then finds it free and wakes no thread.
 // - A lease begins when the engine thread would drive and sees that calls have used the right since
 //   it last looked: it sleeps through 1 ms, then 2, up to 8, as long as they go on doing so. Calls
 //   that follow each other so neither hand anything over nor compete with a thread that the same
@@ -23,15 +25,17 @@
 // Why no wake-up is lost. Say that something is due: a command is in the inbox, the session has
 // failed, or a wish is not true yet. Under the mutex one of these holds:
 //
-// (a) Somebody drives. A driver looks at inbox, failure, waiters and its own wish under the mutex
-//     before each transport_progress, and whoever changes one of them calls transport_wake after
-//     it. A wake-up that comes before the driver sleeps ends that sleep at once; one that an
+// (a) A thread drives. A driver looks at inbox, failure, waiters and its own wish under the mutex
+//     before each transport_progress, and a thread that changes one of them calls transport_wake
+//     after it. A wake-up that comes before the driver sleeps ends that sleep at once; one that an
 //     earlier driver has left behind makes a later one look once too often.
-// (b) Nobody drives, and `left` is set. Whoever set it has seen, under the same mutex, that the
+// (b) No thread drives, and `left` is set. The thread that set it has seen, under the same mutex,
+// that the
 //     engine thread is awake, or has rung the bell. The thread looks at `left` under the mutex
 //     before it sleeps, and the bell stays readable until it is heard. So it takes the right, or
 //     finds that a call has taken it, which is (a) again.
-// (c) Nobody drives, and `left` is not set. Then, when the right was given up, the inbox was empty,
+// (c) No thread drives, and `left` is not set. Then, when the right was given up, the inbox was
+// empty,
 //     nothing was in flight, and every waiter's wish was true (they were told); what is posted
 //     later sets `left`. What else may arrive, such as the death of a peer, can wait for the end of
 //     the lease or wakes who dozes.
@@ -108,7 +112,7 @@ static void drive_hear(struct drive *drive)
 }
 
 // The engine thread has something to do. Whether the bell is to be rung for it, after the mutex was
-// released: from then on it counts as awake, so nobody rings twice.
+// released: from then on it counts as awake, so no thread rings twice.
 static bool drive_call_engine_locked(struct drive *drive)
 {
     const bool rests = drive->rest != DRIVE_AWAKE;
@@ -262,7 +266,7 @@ static bool driver_round_locked(struct driver *driver)
     const bool has_commands = ring_buffer_count(&session->drive.inbox) > 0;
     bool in_time = true;
     mutex_unlock(&session->mutex);
-    // What was carried out may be what is waited for: then nobody would end a sleep.
+    // What was carried out may be what is waited for: then no thread would end a sleep.
     if (!(has_commands || session->drive.work->is_due(session)) ||
         !session->drive.work->attend(session))
         transport_progress(session->transport, driver_patience(driver, &in_time));

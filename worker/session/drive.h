@@ -83,7 +83,7 @@ struct wish {
     const uint64_t *counter; // Until it equals value.
     const bool *flag; // Until it is true.
     uint64_t value;
-    uint64_t deadline_ms; // Of clock_now_ms, or COND_NO_DEADLINE.
+    uint64_t deadline_ms; // By clock_now_ms, or COND_NO_DEADLINE.
     // What every rank must do before. NULL: other ranks are not told of this wait (await.h).
     const struct standing *standing;
 };

@@ -68,7 +68,8 @@ static void exit_tell(struct lockstep_session *session, uint64_t deadline_ms)
         nanosleep(&moment, NULL);
 }
 
-// Whoever holds the mutex at this moment opens or closes a session: then nothing is waited for.
+// A thread that holds the mutex at this moment opens or closes a session: then nothing is waited
+// for.
 static __attribute__((destructor)) void exit_of_process(void)
 {
     if (fork_in_child() || pthread_mutex_trylock(&exit_mutex) != 0)

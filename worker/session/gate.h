@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every public function begins with, and how a session fails: see gate.c.
+// The checks with which every public function begins, and the failure of a session: see gate.c.
 
 #ifndef WORKER_SESSION_GATE_H
 #define WORKER_SESSION_GATE_H
@@ -49,11 +49,11 @@ void session_fail(struct lockstep_session *session, int status, const char *text
 // 0, or the failure with its text set for this thread. Caller holds the mutex.
 int session_failure_locked(struct lockstep_session *session);
 
-// What later error texts end with: "; the coordinator is gone ...", or "" while it is there. Any
+// The end of later error texts: "; the coordinator is gone ...", or "" while it is there. Any
 // thread.
 const char *session_alone_text(const struct lockstep_session *session);
-// What the text of a wait whose time is over ends with: which coordinator is gone since when, or ""
-// while it is there. Any thread.
+// Writes the end of the text of a wait whose time is over: which coordinator is gone since when, or
+// "" while it is there. Any thread.
 #define SESSION_LATE_BYTES (LOCKSTEP_ADDRESS_BYTES + 128)
 void session_late_text(const struct lockstep_session *session, char text[SESSION_LATE_BYTES]);
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether the limits of this process have room for a session: file descriptors, threads, address
-// space, data and the size of files. It is asked before gRPC is used for the first time, because
-// gRPC aborts the process, or waits without end, when one of these runs out while it starts.
+// The check that the limits of this process have room for a session: file descriptors, threads,
+// address space, data and the size of files. It is made before gRPC is used for the first time,
+// because gRPC aborts the process, or waits without end, when one of these runs out while it
+// starts.
 //
 // Asking proves: descriptors are opened and closed, threads are started and joined, address space
 // is mapped and unmapped. Other threads of the trainer may take the room afterwards; nothing
@@ -17,12 +18,12 @@
 
 struct config;
 
-// Whether a session with this configuration has room. 0, or LOCKSTEP_E_SYSTEM with the error text
-// set, which names the limit as the shell does. Blocks: for a moment, until its threads have ended.
-// Any thread.
+// Checks that a session with this configuration has room. 0, or LOCKSTEP_E_SYSTEM with the error
+// text set, which names the limit as the shell does. Blocks: for a moment, until its threads have
+// ended. Any thread.
 int headroom_check(const struct config *config);
 
-// Whether `count` more descriptors can be had. False: `text` says for what they are needed, how
+// True if `count` more descriptors can be had. False: `text` says for what they are needed, how
 // many can be had, and which limit is in the way. Any thread.
 bool headroom_descriptors(uint32_t count, const char *what, char *text, size_t text_bytes);
 

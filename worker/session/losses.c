@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who was lost first; see losses.h. Pure.
+// The rank that was lost first; see losses.h. Pure.
 
 #include "worker/session/losses.h"
 
@@ -14,7 +14,7 @@ void losses_add(struct losses *losses, const struct farewell *farewell)
         losses->of[losses->count++] = *farewell;
 }
 
-// Whether this rank has told of the end of another one.
+// True if this rank has told of the end of another one.
 static bool losses_witnessed(const struct losses *losses, uint32_t rank)
 {
     for (uint32_t i = 0; i < losses->count; i++) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a rank has seen, or was told, of ranks that are gone, and which of them it names when no
+// The ranks that are gone, as far as a rank has seen or was told, and the one that it names when no
 // coordinator does. Pure.
 //
 // When a rank dies, its neighbours end because of it, and theirs because of them: a cascade of
@@ -26,8 +26,8 @@ struct losses {
 
 // Takes an account. Of each rank the first one is kept; what is too many is dropped.
 void losses_add(struct losses *losses, const struct farewell *farewell);
-// The one that rank `own` names; NULL: nobody is lost. An account of `own` itself comes last, since
-// that rank is alive.
+// The one that rank `own` names; NULL: no rank is lost. An account of `own` itself comes last,
+// since that rank is alive.
 const struct farewell *losses_first(const struct losses *losses, uint32_t own);
 
 // The step that a rank names when it passes on the word of a witness. present: the step that this

@@ -22,7 +22,7 @@ struct note {
 // A call has failed, which the session may survive: what it said is the reason when the session is
 // closed next. Any thread.
 void session_note(struct lockstep_session *session, int status, const char *text);
-// What a session that is closed gives as its reason: "LOCKSTEP_E_INVALID: ...", or "".
+// Copies the reason that a session gives when it is closed: "LOCKSTEP_E_INVALID: ...", or "".
 void session_read_note(struct lockstep_session *session, char *text, size_t bytes);
 
 #endif

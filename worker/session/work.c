@@ -133,7 +133,7 @@ static void work_free_locked(struct lockstep_work *work)
 
 // A broadcast would complete on its root, and on all before an odd one, without hearing of ranks
 // that began another one. So beside it runs an allreduce of one element under the same signature,
-// which nobody completes before all have begun the same broadcast. The library's own broadcasts
+// which no rank completes before all have begun the same broadcast. The library's own broadcasts
 // follow a verified manifest and need none.
 static void work_confirm(struct lockstep_work *work)
 {
@@ -289,7 +289,7 @@ static int work_make_locked(struct lockstep_session *session, const struct plain
     return 0;
 }
 
-// The same of what is called with these arguments. The trainer's own are checked.
+// The same for a call with these arguments. Those of the trainer are checked.
 static int work_take_locked(struct lockstep_session *session, enum work_caller caller,
                             const char *name, void *data, uint64_t count,
                             const struct collective *like, struct lockstep_work **work)

@@ -47,7 +47,7 @@ struct lent_range {
     uintptr_t end;
 };
 
-// How often a name was used, so that the k-th use meets the k-th use.
+// The uses of a name so far: the k-th use here meets the k-th use on the other ranks.
 struct name_use {
     uint64_t hash; // 0: free.
     uint32_t uses;
@@ -57,7 +57,7 @@ struct name_use {
 // The trainer's last collective. The same one called again needs no check and no choice.
 struct plain_form {
     char name[LOCKSTEP_NAME_BYTES]; // "": nothing.
-    size_t name_bytes; // With its NUL.
+    size_t name_bytes; // Bytes of the name with its NUL; 0: there is no form.
     enum collective_kind kind;
     enum dtype dtype;
     enum reduce_op op;
@@ -117,7 +117,7 @@ void work_forget_form(struct lockstep_session *session);
 // Both in one, in which the caller drives where it can. With LOCKSTEP_E_TIMEOUT it is in flight.
 int work_call(struct lockstep_session *session, const char *name, void *data, uint64_t count,
               const struct collective *like, uint32_t timeout_ms, struct lockstep_work **work);
-// The same two for a caller.
+// The same two functions for either caller.
 int work_begin_by(struct lockstep_session *session, enum work_caller caller, const char *name,
                   void *data, uint64_t count, const struct collective *like,
                   struct lockstep_work **work);

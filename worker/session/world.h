@@ -17,7 +17,7 @@ struct session_world {
     uint32_t rank;
     uint32_t size;
     uint32_t chunk_bytes;
-    uint32_t hosts; // Of struct locality.
+    uint32_t hosts; // As in struct locality.
     uint32_t devices; // Ranks with a device.
     struct tuning tuning; // Before the first lockstep_start what was loaded takes its place.
     uint32_t peer_count;
@@ -26,9 +26,9 @@ struct session_world {
     bool formed; // guarded by the session's mutex
 };
 
-// What the rule of protos/tuning.h asks of the world.
+// The facts about the world that the rule of protos/tuning.h asks for.
 struct tuning_world world_of_tuning(const struct lockstep_session *session);
-// How a collective of such a kind, dtype and elements travels: the same on all ranks.
+// The algorithm of a collective of such a kind, dtype and elements: the same on all ranks.
 enum plan_algorithm world_algorithm(const struct lockstep_session *session,
                                     const struct collective *collective);
 

@@ -23,12 +23,12 @@ enum {
     KEYS = 2 * DTYPES
 };
 
-// Of one key.
+// The walk of one key.
 struct walk {
-    uint64_t bytes_left; // Of gradients not yet walked over.
+    uint64_t bytes_left; // Bytes of gradients not yet walked over.
     uint32_t count_left; // Likewise.
     uint32_t tail_count; // When so many are left, the last bucket begins. 0: no such rule.
-    uint64_t cap; // Of the open bucket.
+    uint64_t cap; // Cap of the open bucket, in bytes.
     uint32_t open_from; // Position in the order of its first member, when open_count > 0.
     uint32_t open_count; // Gradients in the open bucket.
     uint64_t open_bytes;
@@ -46,7 +46,7 @@ static uint32_t source_at(const struct source *source, uint32_t position)
     return source->order ? source->order[position] : source->length - 1 - position;
 }
 
-// Of a parameter whose dtype is a known one.
+// The key of a parameter whose dtype is a known one.
 static uint32_t parameter_key(const struct bucket_parameter *parameter)
 {
     return (uint32_t)parameter->dtype + (parameter->device ? DTYPES : 0);
@@ -337,7 +337,7 @@ static enum bucket_error decode_buckets(const uint32_t *ends, uint32_t count,
     return BUCKET_OK;
 }
 
-// Whether so many words can hold so many buckets and parameters, and they fit.
+// True if so many words can hold so many buckets and parameters, and they fit.
 static enum bucket_error check_words(const uint32_t *words, uint32_t word_count,
                                      uint32_t trainable_count, const struct bucket_layout *layout,
                                      struct text *error)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which gradients travel together: the layout of one module, from its parameters, the order in
+// The gradients that travel together: the layout of one module, from its parameters, the order in
 // which their gradients become ready, and three caps. Also the words in which a layout travels.
 // Not the memory of buckets, and not when they are launched. Pure; any thread. Allocates nothing.
 //
@@ -35,7 +35,7 @@ struct bucket_parameter {
     enum dtype dtype;
     bool trainable; // Others are in no bucket.
     uint64_t elements;
-    bool device; // In the memory of devices, on the ranks that have one. Equal on all ranks.
+    bool device; // True if it is in device memory on ranks that have a device. Equal on all ranks.
 };
 
 struct bucket_caps {

@@ -43,7 +43,7 @@ int call_check_open(struct lockstep_call *call)
     return 0;
 }
 
-// Whether the module contributes to the open step: it was called, or a module that shares a
+// True if the module contributes to the open step: it was called, or a module that shares a
 // parameter of it was.
 bool call_takes_part(const struct lockstep_module *module)
 {
@@ -87,7 +87,7 @@ int call_unused_error(const struct lockstep_module *module, uint32_t parameter, 
 
 // ---- What is missing ---------------------------------------------------------------------------
 
-// Whether nothing more is to be reported of the parameter's first replica in this call.
+// True if nothing more is to be reported of the parameter's first replica in this call.
 static bool call_is_complete(const struct opened *open, uint32_t parameter)
 {
     const uint64_t claim = atomic_load_explicit(

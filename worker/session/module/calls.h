@@ -11,8 +11,8 @@ struct answer_place;
 
 // ---- The open call -----------------------------------------------------------------------------
 
-// What module->open says in one word, so that a reader never mixes two calls: the number of the
-// call in the low bits, whether it is a last one, and its serial. 0: no call is open.
+// The content of module->open in one word, so that a reader never mixes two calls: the number of
+// the call in the low bits, whether it is a last one, and its serial. 0: no call is open.
 #define OPEN_LAST_SHIFT 8
 #define OPEN_SERIAL_SHIFT 9
 static_assert(LOCKSTEP_MAX_CALLS <= 1 << OPEN_LAST_SHIFT, "the number of a call fits");
@@ -64,7 +64,7 @@ bool call_takes_part(const struct lockstep_module *module);
 // First line of every public function of a module: 0 when the handle is a live module of a session
 // that has not failed; else the status, with the error text set. Any thread.
 int module_check(struct lockstep_module *module);
-// The same for a function of a call.
+// The same check for a function of a call.
 int call_check(struct lockstep_call *call);
 // The status of a report that came too often, or of a declaration that did: `before` is what the
 // claim was. The text of a report reads the call's number and the step's as any thread may.

@@ -19,10 +19,10 @@
 //
 // Gradients of all calls of a step add up in the trainer's memory, so a parameter travels once,
 // with the last call: there every claim takes so many reports from what the gradient awaits, and
-// whoever takes the last ones *hands it over* to its bucket, exactly once. In the calls before it
-// is only noted that it is used. When the last call never comes, step_end takes what is left, under
-// a serial of its own. In a step that accumulates no call is the last one. Where calls have
-// gradients of their own, each is a last one, with a contribution of its own.
+// the thread that takes the last ones *hands it over* to its bucket, exactly once. In the calls
+// before it is only noted that it is used. When the last call never comes, step_end takes what is
+// left, under a serial of its own. In a step that accumulates no call is the last one. Where calls
+// have gradients of their own, each is a last one, with a contribution of its own.
 //
 // A shared parameter has its claims in every module that has it, and one gradient, with its owner:
 // that one awaits the reports of all.
@@ -102,7 +102,7 @@ static bool call_claim(struct report *report, uint64_t serial, uint32_t limit, u
 }
 
 // One more report that was claimed under this serial is settled: the last thing that is done for
-// it. Of a gradient with one report in a call nobody else says it.
+// it. A gradient with one report in a call has no other thread that does so.
 static void call_say_settled(struct report *report, uint64_t serial, uint32_t ready_count)
 {
     const uint64_t first = serial << CLAIM_BITS | 1;
@@ -129,7 +129,7 @@ static uint32_t call_claimed(const struct report *report, uint64_t serial, uint3
 
 // ---- Handing over ------------------------------------------------------------------------------
 
-// Where the gradient of a call's parameter travels: there, or with the owner.
+// The contribution in which the gradient of a call's parameter travels: its own or the owner's.
 static struct contribution *call_home(struct contribution *contribution, uint32_t parameter)
 {
     struct lockstep_module *module = contribution->module->homes[parameter].module;
@@ -206,7 +206,7 @@ static void call_settle(struct contribution *contribution, uint32_t parameter, u
     call_settle_gradient(contribution, call_gradient(contribution, parameter), parameter, reports);
 }
 
-// Whether the end of a call or of the step speaks for the parameter. A module that takes no part
+// True if the end of a call or of the step speaks for the parameter. A module that takes no part
 // still says that nothing comes of what it shares.
 static bool call_speaks_for(const struct lockstep_module *module, uint32_t parameter)
 {
@@ -347,7 +347,7 @@ struct reported {
     uint32_t replica;
     uint32_t parameter;
     void *memory; // NULL: where it was.
-    void *stream; // That produces it. NULL: it is there.
+    void *stream; // The stream that produces it. NULL: it is in memory.
 };
 
 // A report without memory means the one that was registered.
@@ -397,7 +397,7 @@ static int call_note_stream(struct contribution *contribution, const struct repo
         &(struct ready_report){reported->replica, home->parameter, reported->stream});
 }
 
-// What was used is asked of the owner of a shared parameter.
+// For a shared parameter its owner records the use.
 static void call_note_report(struct contribution *contribution, struct gradient *gradient,
                              const struct reported *reported)
 {
@@ -414,7 +414,7 @@ static void call_note_report(struct contribution *contribution, struct gradient 
     call_count_ready(contribution->module->session);
 }
 
-// What places.c is told of a report.
+// A report in the terms of places.c.
 static struct placed call_placed(struct contribution *contribution, const struct reported *reported)
 {
     return (struct placed){
@@ -532,7 +532,7 @@ int lockstep_grad_ready(lockstep_module *module, lockstep_call *call, uint32_t p
     return lockstep_replica_ready(module, call, 0, parameter, gradient, stream);
 }
 
-// Of all replicas. Those before one that was ready already stay declared.
+// Declares all replicas. Those before one that was ready already stay declared.
 static int call_declare_unused(const struct lockstep_call *call, uint32_t parameter)
 {
     const struct lockstep_module *module = call->module;

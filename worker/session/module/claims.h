@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the files of calls share: worker/api/call.c, which begins and ends them, and claims.c, which
-// takes reports. Included by these two and by the test of their interleavings.
+// The functions of claims.c that end calls. worker/api/call.c, which begins and ends calls, and the
+// test of interleavings include this header.
 
 #ifndef WORKER_SESSION_MODULE_CLAIMS_H
 #define WORKER_SESSION_MODULE_CLAIMS_H

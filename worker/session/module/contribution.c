@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a module contributes to a step: for each travelling call its buckets, as collectives over
+// The contribution of a module to a step: for each travelling call its buckets, as collectives over
 // the gradients' own memory, and the layout that says which gradients these are. Who touches what
 // stands in worker/session/session.h.
 
@@ -27,7 +27,7 @@ static uint32_t contribution_bucket_room(const struct lockstep_module *module)
     return count < LOCKSTEP_MAX_BUCKETS ? count : LOCKSTEP_MAX_BUCKETS;
 }
 
-// What replicas on devices take.
+// The arrays for replicas on devices.
 static bool contribution_init_copies(struct contribution *contribution)
 {
     const struct lockstep_module *module = contribution->module;
@@ -187,11 +187,11 @@ uint32_t contribution_homeless(const struct contribution *contribution)
 
 // ---- A bucket as a collective ------------------------------------------------------------------
 
-// How a bucket is launched.
+// The way in which a bucket is launched.
 struct launch {
     const struct bucket *bucket;
     const struct bucket_run *run;
-    bool zero; // With nothing of this rank's.
+    bool zero; // True if it has nothing of this rank's.
     bool held; // Its result goes elsewhere for now.
     uint32_t replica; // Whose memory is meant: what this one has; or LAUNCH_WHOLE.
 };
@@ -208,7 +208,7 @@ static bool contribution_uses(const struct contribution *contribution, const str
     return !contribution->gradients[parameter].unused;
 }
 
-// What one replica has reported of a gradient; NULL: nothing.
+// The gradient that one replica has reported; NULL: it has not.
 static const void *contribution_of(const struct contribution *contribution, uint32_t replica,
                                    uint32_t parameter)
 {
@@ -220,7 +220,8 @@ static const void *contribution_of(const struct contribution *contribution, uint
     return atomic_load(&further->report.used) ? atomic_load(&further->memory) : NULL;
 }
 
-// Of replicas on devices any one that has reported: the transport adds up what each has.
+// With replicas on devices, the gradient of any one that has reported: the transport adds up what
+// each has.
 static const void *contribution_of_any(const struct contribution *contribution, uint32_t parameter)
 {
     const void *memory = NULL;
@@ -253,7 +254,7 @@ static void *contribution_output(const struct contribution *contribution,
     return contribution->gradients[parameter].memory;
 }
 
-// Whether memory lies right behind that of an extent; or both are nothing.
+// True if memory lies right behind that of an extent; or both are nothing.
 static bool contribution_goes_on(const void *before, size_t bytes, const void *memory)
 {
     if (!before || !memory)

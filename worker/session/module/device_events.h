@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What has to have happened on a device before a bucket may be read: for each bucket of a
+// The events on a device that must have happened before a bucket may be read: for each bucket of a
 // contribution, and each replica of it, one event for every stream that produces gradients of it,
 // recorded again by each report of that stream. And what before it may be written, where gradients
 // of it were not reported. Not the waiting: that is the transport's, on the device.
@@ -27,7 +27,7 @@
 struct ready_gate {
     struct mutex mutex;
     // guarded by mutex until the bucket is handed over, then driver
-    bool taken[LOCKSTEP_READY_STREAMS]; // By its stream, in this window.
+    bool taken[LOCKSTEP_READY_STREAMS]; // True if a stream has used it in this window.
     struct device_ready ready[LOCKSTEP_READY_STREAMS];
 };
 
@@ -60,17 +60,17 @@ int device_events_failed(const struct lockstep_session *session);
 // The events of a session with a device. Trainer, at open and close.
 void device_events_open(struct lockstep_session *session);
 void device_events_close(struct lockstep_session *session);
-// Whether a stream of the trainer is one of that device of the session, by its place. The default
+// True if a stream of the trainer is one of that device of the session, by its place. The default
 // streams, NULL too, are those of all. Any thread.
 bool device_events_is_stream_of(const struct lockstep_session *session, uint32_t device,
                                 void *stream);
-// Whether a bucket has a gradient on devices that was not reported here, and that others may have.
-// Who has the bucket.
+// True if a bucket has a gradient on devices that was not reported here, and that others may have.
+// The thread that has the bucket.
 bool device_events_leaves_out(const struct contribution *contribution, uint32_t bucket);
 // Results may be written also where nothing was reported, behind what the stream was given until
-// now: of all contributions that nobody waits for. Trainer, at lockstep_step_end.
+// now: for all contributions that no thread waits for. Trainer, at lockstep_step_end.
 void device_events_say_end(struct lockstep_session *session, void *stream);
-// The same of those that were handed over by now: somebody waits for one of them. Any thread.
+// The same for those that were handed over by now: a thread waits for one of them. Any thread.
 void device_events_say_wait(struct lockstep_session *session);
 
 // World of one: waits until all of this has happened. Trainer. 0, or LOCKSTEP_E_SYSTEM.

@@ -38,7 +38,7 @@ static __attribute__((format(printf, 2, 3))) void manifest_say(struct manifest_i
     (void)length;
 }
 
-// What has no field of its own, as "key=value key=value".
+// Writes what has no field of its own, as "key=value key=value".
 static void manifest_options(const struct tensor *tensor, enum manifest_kind kind,
                              struct manifest_item *item)
 {
@@ -113,7 +113,7 @@ static void manifest_module(const struct lockstep_module *module, struct manifes
                  wires[module->wire], module->float16_exponent);
 }
 
-// Of replicas only the first: ranks may have different numbers of them.
+// The first replica only: ranks may have different numbers of them.
 static void manifest_parameter(const struct lockstep_module *module, uint32_t parameter,
                                struct manifest_item *item)
 {

@@ -45,7 +45,7 @@ static void owner_add(struct owners *owners, struct lockstep_module *module, uin
         *owner_place(owners, tensor->data) = (struct home){module, parameter};
 }
 
-// With room for those of a further module.
+// Makes room for the owners of a further module.
 static bool owner_collect(const struct lockstep_session *session,
                           const struct lockstep_module *further, struct owners *owners)
 {

@@ -12,7 +12,7 @@ struct lockstep_module;
 // Finds the owner of every parameter. Refuses data that an earlier parameter has and that is not
 // marked as shared, and owners that do not fit. Trainer, when the module is registered.
 int owner_find(struct lockstep_module *module);
-// From now on owners wait for the reports of this module, too. Refuses more than can be counted.
+// Owners wait for the reports of this module, too, from now on. Refuses more than can be counted.
 int owner_join(struct lockstep_module *module);
 // The module is closed: owners wait for it no more. Refuses that while others share what it owns.
 int owner_leave(struct lockstep_module *module);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where gradients lie whose memory is given with their reports. Two gradients of a window that
+// The places of gradients whose memory is given with their reports. Two gradients of a window that
 // share a byte would be reduced twice, and a value or buffer that shares one with a gradient would
 // be overwritten. What is registered is compared in overlap.c, before a step; here a place that
 // comes with a report is compared with what was registered and with all places of the window. Any
@@ -48,7 +48,7 @@ static struct given_place *tree_find(struct given_place *root, uintptr_t address
     return found;
 }
 
-// Where the pointer to a place is, or where it would be.
+// The link of the tree that points to a place, or would.
 static struct given_place **tree_link(struct given_place **root, const struct given_place *place)
 {
     while (*root && *root != place && (*root)->priority >= place->priority)

@@ -117,7 +117,7 @@ void replica_combine(struct contribution *contribution, uint32_t parameter)
 
 // ---- A world of one, on devices ----------------------------------------------------------------
 
-// Where a replica's gradient lies, when it has reported it; else NULL.
+// The memory of a replica's gradient, if the replica has reported it; else NULL.
 static void *replica_reported(const struct contribution *contribution, uint32_t replica,
                               uint32_t parameter)
 {

@@ -15,7 +15,7 @@ struct lockstep_parameter;
 struct lockstep_session;
 struct replica_gradient;
 
-// What belongs to one gradient of a further replica: from 1.
+// The gradient of a further replica, which is numbered from 1.
 struct replica_gradient *replica_gradient(const struct contribution *contribution, uint32_t replica,
                                           uint32_t parameter);
 // Takes a parameter of a further replica; it has to be declared like that of the first. Trainer,

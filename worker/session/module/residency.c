@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where tensors are, and how ranks agree on it; see residency.h.
+// The memory in which tensors are, and how ranks agree on it; see residency.h.
 //
 // The agreement is one OR over a byte for each tensor: somebody has it on a device, somebody who
 // has a device has it in host memory. A rank without a device says nothing. Both bits at once are a
@@ -89,7 +89,7 @@ static int residency_find_tensor(const struct lockstep_module *module, struct te
     return residency_find(module->session, &passed, &tensor->on_device);
 }
 
-// Whether the gradient that was registered for a parameter is on the device; that of a parameter
+// True if the gradient that was registered for a parameter is on the device; that of a parameter
 // without one will be where its value is.
 static int residency_find_gradient(const struct lockstep_module *module, uint32_t parameter,
                                    bool *device)
@@ -260,7 +260,7 @@ static int residency_report(const struct lockstep_session *session, const uint8_
     return error_set(LOCKSTEP_E_MISMATCH, "%s", bytes);
 }
 
-// What is put off is kept by the host.
+// Deferred gradients are kept by the host.
 static int residency_check_policies(const struct lockstep_session *session, const uint8_t *places)
 {
     const struct config *config = &session->config;

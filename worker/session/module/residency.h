@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where tensors are: in host memory, or in that of this rank's device. What this rank has found out
+// The memory of tensors: the host's, or that of this rank's device. What this rank has found out
 // when something was registered, and what lockstep_start makes all ranks agree on: of every
 // gradient and every buffer, whether ranks that have a device have it there. Bucket layouts and
 // groups of buffers follow from that (buckets.h, worker/api/start.c). Trainer's thread, but for
@@ -11,13 +11,13 @@
 
 #include "worker/session/session.h"
 
-// Memory that somebody has passed, for texts.
+// Memory that the trainer has passed, for texts.
 struct passed_memory {
     const char *module;
     const char *tensor;
     const char *field; // "data", "gradient"
     const void *memory; // NULL: none, which is on no device.
-    uint32_t replica; // Of whose tensor it is.
+    uint32_t replica; // The replica whose tensor it is.
 };
 
 // *device becomes whether it is on this rank's device, the first one if it has several.
@@ -30,10 +30,10 @@ int residency_check_module(struct lockstep_module *module);
 // A parameter has other memory from now on; either may be NULL. Nothing has changed when it cannot.
 int residency_move(struct lockstep_module *module, uint32_t parameter, const void *data,
                    const void *gradient);
-// The same of a buffer, whose memory is where lockstep_start agreed.
+// The same for a buffer, whose memory is where lockstep_start agreed.
 int residency_move_buffer(struct lockstep_module *module, uint32_t buffer, const void *data);
 
-// Whether some rank of this world has a device.
+// True if some rank of this world has a device.
 bool residency_matters(const struct lockstep_session *session);
 // Agrees on where everything is, and makes the layouts that follow. All ranks, when their manifests
 // are equal and before anything else travels; where it matters. Blocks.
@@ -43,7 +43,7 @@ int residency_agree(struct lockstep_session *session);
 // not block.
 int residency_check_loaded(struct lockstep_session *session);
 
-// What a report gives for a gradient of a replica.
+// The memory and stream that a report gives for a gradient of a replica.
 struct passed_gradient {
     uint32_t replica;
     const void *memory; // NULL: the one that was registered.

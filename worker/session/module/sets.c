@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which parameters are trained in a step, and the layouts that were learned for each such set. What
-// the trainer declares (lockstep_module_freeze, lockstep_phase_unused) is noted at once and takes
-// effect when the next step begins. Runs on the trainer's thread between steps, but for what the
-// engine asks at the beginning and the end of a step.
+// The parameters that are trained in a step, and the layouts that were learned for each such set.
+// What the trainer declares (lockstep_module_freeze, lockstep_phase_unused) is noted at once and
+// takes effect when the next step begins. Runs on the trainer's thread between steps, but for what
+// the engine asks at the beginning and the end of a step.
 //
 // A parameter is trained when it is floating point, not frozen, and not declared unused in the
 // phase of the step. A module remembers the layouts of a few sets of trained parameters; when there
@@ -61,7 +61,7 @@ void sets_free(struct lockstep_module *module)
     }
 }
 
-// Whether it can be trained at all, if not now. What is shared is trained with its owner.
+// True if it can be trained at all, if not now. What is shared is trained with its owner.
 static bool sets_possible(const struct lockstep_module *module, uint32_t parameter)
 {
     const struct tensor *tensor = &module->parameters[parameter];
@@ -74,7 +74,7 @@ static bool sets_trains(const struct lockstep_module *module, uint32_t parameter
     return sets_possible(module, parameter) && !module->frozen[parameter] && !unused;
 }
 
-// Whether a is forgotten before b: first who is not there, then who was not learned, then who was
+// True if a is forgotten before b: first who is not there, then who was not learned, then who was
 // in force longer ago. Only sets that were loaded were used in the same step: their order is kept.
 static bool sets_before(const struct module_set *a, const struct module_set *b)
 {

@@ -41,13 +41,13 @@ struct training {
 int sets_enter(struct lockstep_session *session, const char *phase);
 // The same for one module before its session has begun a step.
 int sets_enter_module(struct lockstep_module *module, uint32_t view);
-// What the order core calls the phase: a hash of its label and of what is trained.
+// The number of the phase for the order core: a hash of its label and of what is trained.
 uint64_t sets_phase(const struct lockstep_session *session);
 // The caps for the buckets of what is trained in a module now.
 struct bucket_caps sets_caps(const struct lockstep_module *module);
 // Some layout was learned, or loaded. Trainer, between steps.
 bool sets_are_learned(const struct lockstep_module *module);
-// Where gradients are has been agreed: layouts that nobody has learned are made anew, and those
+// Where gradients are has been agreed: layouts that were not learned are made anew, and those
 // that were loaded are to fit. Trainer, at start.
 int sets_renew(struct lockstep_module *module);
 // Forgets all of a module; sets_enter_module is to follow. Trainer, between steps.
@@ -58,12 +58,12 @@ void sets_install(struct lockstep_module *module, uint64_t hash, struct bucket_l
 // The agreed layouts come into force. Driver, between the last slot and the next step. Whether
 // there are any.
 bool sets_adopt_layouts(struct lockstep_session *session);
-// What the step header says of the open step. Driver.
+// Fills in the step header's note on the open step. Driver.
 void sets_note(const struct lockstep_session *session, struct step_note *note);
-// How the open step differs from what the ring predecessor began. Driver.
+// Writes how the open step differs from what the ring predecessor began. Driver.
 void sets_difference(const struct lockstep_session *session, const char *predecessor, char *bytes,
                      size_t size);
-// Of a module's parameters as they are marked trainable; never 0.
+// The hash of a module's parameters as they are marked trainable; never 0.
 uint64_t sets_hash(const struct bucket_parameter *parameters, uint32_t count);
 // Arrays for a layout of so many parameters; false without memory.
 bool sets_allocate_layout(struct bucket_layout *layout, uint32_t count);

@@ -16,19 +16,19 @@
 #define STASH_ALIGN 64
 #define STASH_PIECE 1024 // Elements that are widened at a time.
 
-// What belongs to one parameter.
+// The state of one parameter.
 struct kept {
     enum dtype dtype;
     uint64_t elements; // 0 also of what is never trained.
     uint64_t weight; // 0: nothing is kept.
     bool used; // There is a sum; else the kept calls did not use it.
-    bool taken; // In this step, ...
-    bool taken_used; // ... and there is something in taken_in.
-    char *sum; // Of the dtype of sums.
-    char *taken_in; // What travels, of its own dtype.
+    bool taken; // True if it is taken in this step.
+    bool taken_used; // True if there is something in taken_in.
+    char *sum; // In the dtype of sums.
+    char *taken_in; // The gradient that travels, in its own dtype.
 };
 
-// Of one parameter in one contribution, until it is put back.
+// The result of one parameter in one contribution, until it is put back.
 struct result {
     bool held; // Its result is, or will be, in `memory`.
     bool moved; // Its gradient is in the stash.
@@ -173,7 +173,7 @@ static uint64_t stash_piece(uint64_t left)
     return left < STASH_PIECE ? left : STASH_PIECE;
 }
 
-// The same of a gradient of 16 bits; sums are float32.
+// The same for a gradient of 16 bits; sums are float32.
 static void stash_sum_small(enum dtype dtype, float *out, const float *before,
                             const uint16_t *gradient, uint64_t factor, uint64_t count)
 {

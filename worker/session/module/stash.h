@@ -6,7 +6,7 @@
 // gradients there. It knows parameters, not buckets or slots: it outlives layouts. Pure but for its
 // memory; driver while a step is open, trainer between steps.
 //
-// Of each parameter it keeps the sum of w g over what was put off, and the sum of w. (Of gradients
+// For each parameter it keeps the sum of w g over what was put off, and the sum of w. (Of gradients
 // that are sums already: the sum of g.) What is taken for a bucket is that and what the bucket's
 // own call has made, as one contribution whose weight is the sum of both. So, over all steps,
 //
@@ -55,7 +55,7 @@ void stash_close(struct stash *stash); // NULL is allowed.
 void stash_keep(struct stash *stash, uint32_t contribution, uint32_t parameter,
                 const void *gradient, uint64_t weight);
 
-// Whether the parameters of a bucket can be taken, and the weight that is kept of each.
+// True if the parameters of a bucket can be taken, and the weight that is kept of each.
 bool stash_ready(const struct stash *stash, const uint32_t *parameters, uint32_t count,
                  uint64_t *weight);
 
@@ -63,10 +63,10 @@ bool stash_ready(const struct stash *stash, const uint32_t *parameters, uint32_t
 // more. gradient: NULL, it was not used; read now. weight 0 takes only what is kept. Of all
 // parameters of a bucket for which stash_ready said yes.
 void stash_take(struct stash *stash, uint32_t parameter, const void *gradient, uint64_t weight);
-// What was taken and travels, borrowed until stash_settle; NULL: nobody has used it.
+// The gradient that was taken and travels, borrowed until stash_settle; NULL: no call has used it.
 const void *stash_taken(const struct stash *stash, uint32_t parameter);
 
-// Whether what is taken of this dtype is a sum already, or a mean that is still to be multiplied.
+// True if what is taken of this dtype is a sum already, or a mean that is still to be multiplied.
 bool stash_gives_sums(const struct stash *stash, enum dtype dtype);
 
 // ---- Results -----------------------------------------------------------------------------------
@@ -81,12 +81,12 @@ void *stash_hold(struct stash *stash, uint32_t contribution, uint32_t parameter)
 bool stash_put_back(struct stash *stash, uint32_t contribution, uint32_t parameter, void *memory,
                     bool has_result);
 
-// Whether anything was kept, taken or held since the last stash_settle.
+// True if anything was kept, taken or held since the last stash_settle.
 bool stash_is_busy(const struct stash *stash);
 // The step has settled, and all was put back: what was taken is part of a result on every rank.
 void stash_settle(struct stash *stash);
 
-// Of how many parameters something is kept.
+// The number of parameters of which something is kept.
 uint32_t stash_left(const struct stash *stash);
 // The largest weight that is kept of one.
 uint64_t stash_left_weight(const struct stash *stash);
