@@ -35,7 +35,7 @@ bool crypto_equal(const void *a, const void *b, size_t size)
 
 bool crypto_random(void *bytes, size_t size)
 {
-    // Up to 256 bytes come whole, or not at all.
+    // The kernel gives up to 256 bytes whole, or none.
     return size <= 256 && getrandom(bytes, size, 0) == (ssize_t)size;
 }
 

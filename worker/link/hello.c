@@ -8,9 +8,9 @@
 
 #include <string.h>
 
-#define HELLO_LABEL_BYTES 32 // With its zeros.
+#define HELLO_LABEL_BYTES 32 // Padded with zeros.
 
-// What a proof is made of, byte by byte: label, then numbers in little-endian order.
+// The bytes that a proof is made of: a label, then numbers in little-endian order.
 enum hello_offset {
     AT_LABEL = 0,
     AT_NUMBER = AT_LABEL + HELLO_LABEL_BYTES,
@@ -71,8 +71,8 @@ bool hello_check(const struct hello *hello, enum hello_side side,
     return equal;
 }
 
-// The secret is random already, so HKDF needs no extraction; one block is all that is expanded.
-// What is expanded ends with the number of the block, so it has another length than any proof.
+// The secret is random, so HKDF needs no extraction, and it expands to one block. The expanded
+// input ends with the number of the block, so it has another length than the input of any proof.
 bool hello_key(const struct hello *hello, uint8_t key[LOCKSTEP_PROOF_BYTES])
 {
     uint8_t bytes[HELLO_BYTES + 1];

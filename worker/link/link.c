@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which kind of link an address asks for. Runs on the thread of whoever connects.
+// Which kind of link an address asks for. Runs on the thread that connects.
 
 #include "worker/link/link.h"
 
@@ -14,7 +14,7 @@
 
 #define LINK_SEPARATOR ';'
 
-// What follows the prefix, or NULL.
+// The text behind the prefix, or NULL.
 static const char *link_after(const char *address, const char *prefix)
 {
     const size_t length = strlen(prefix);

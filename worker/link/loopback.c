@@ -26,7 +26,7 @@
 
 #define LOOPBACK_PIPE_BYTES (256 * 1024)
 #define LOOPBACK_BACKLOG 128
-#define LOOPBACK_PASSED 8 // Descriptors on their way, in one direction.
+#define LOOPBACK_PASSED 8 // Most descriptors on their way in one direction.
 
 struct loopback_passed {
     struct link_note note;
@@ -34,10 +34,10 @@ struct loopback_passed {
 };
 
 struct loopback_pipe {
-    size_t first; // Of the bytes in it.
+    size_t first; // Index of the first byte in it.
     size_t count;
-    bool ended; // The writer sends no more.
-    bool broken; // The writer reset the connection.
+    bool ended; // True if the writer sends nothing more.
+    bool broken; // True if the writer reset the connection.
     uint32_t passed_count;
     struct loopback_passed passed[LOOPBACK_PASSED];
     uint8_t bytes[LOOPBACK_PIPE_BYTES];
@@ -47,7 +47,7 @@ struct loopback_end {
     struct link link;
     // set when made, then constant
     struct loopback_pair *pair;
-    int side; // It reads pair->pipes[side] and writes the other.
+    int side; // This end reads pair->pipes[side] and writes the other pipe.
     uint32_t torn_bytes;
     // guarded by pair->mutex
     bool open;
@@ -400,7 +400,7 @@ static struct link *loopback_accept(struct listener *base)
     if (node)
         listener->waiting--;
     else if (read(base->fd, &drained, sizeof(drained)) < 0)
-        drained = 0; // Nobody had signalled: as good.
+        drained = 0; // There was no signal, which makes no difference.
     mutex_unlock(&registry.mutex);
     return node ? &list_entry(node, struct loopback_pair, backlog)->ends[1].link : NULL;
 }

@@ -55,7 +55,7 @@ static void own_format(int family, const uint8_t bytes[16], char *text, size_t t
 
 // ---- matching -----------------------------------------------------------------------------------
 
-// What is wanted of this host's addresses: those inside a network, or of an interface.
+// Which of this host's addresses are wanted: those inside a network, or of an interface.
 struct own_wish {
     const char *interface; // NULL: a network.
     int family;
@@ -80,7 +80,7 @@ static bool own_matches(const struct own_wish *wish, const struct own_address *a
     return own_inside(wish, address);
 }
 
-// The lower the better.
+// Lower ranks are preferred.
 static int own_rank(const struct own_address *address)
 {
     return (address->loopback ? 2 : 0) + (address->family == AF_INET6 ? 1 : 0);
@@ -96,7 +96,7 @@ static const struct own_address *own_best(const struct own_wish *wish,
     return best;
 }
 
-// "it has lo 127.0.0.1, eth0 10.0.0.7"
+// Appends "it has lo 127.0.0.1, eth0 10.0.0.7".
 static void own_list(struct text *text, const struct own_address *addresses, uint32_t count)
 {
     char bytes[INET6_ADDRSTRLEN];
@@ -110,7 +110,7 @@ static void own_list(struct text *text, const struct own_address *addresses, uin
     }
 }
 
-// "10.0.0.0/8". False: it is none.
+// Reads a network such as "10.0.0.0/8". False: it is not one.
 static bool own_network(const char *wanted, const char *slash, struct own_wish *wish)
 {
     uint64_t prefix = 0;

@@ -50,7 +50,8 @@ static void shm_give_room(struct shm_link *shm)
 {
     struct shm_side *peer = shm_peer_side(shm);
     shm_ring_publish_read(&shm->reader);
-    // A read-modify-write that changes nothing: see above why a load would not do.
+    // A read-modify-write that changes nothing: the head of this file says why a load is not
+    // enough.
     const uint32_t asleep = atomic_fetch_or_explicit(&peer->asleep, 0, memory_order_acq_rel);
     const uint64_t used = shm->reader.written - shm->reader.read;
     if (asleep == SHM_ASLEEP_FULL && used <= SHM_RING_BYTES - SHM_ROOM_BYTES)
@@ -86,7 +87,7 @@ static ssize_t shm_receive_ring(struct shm_link *shm, const struct iovec *iov, i
     return (ssize_t)total;
 }
 
-// What the link's end looks like from here. Looked at before the last look at the ring.
+// The state of the link's end as seen from here. It is read before the last look at the ring.
 enum shm_close_state {
     SHM_GOES_ON,
     SHM_ENDED,
@@ -192,8 +193,8 @@ static ssize_t shm_send_ring(struct shm_link *shm, const struct iovec *iov, int 
     return (ssize_t)total;
 }
 
-// Whether nobody will ever make room. The kernel is asked only while there is no memory: later an
-// end of the socket is seen by who waits for it.
+// True if there will never be room again. The kernel is asked only while there is no memory: later,
+// code that waits for the socket sees its end.
 static bool shm_hopeless(const struct shm_link *shm)
 {
     struct pollfd socket = {.fd = shm->link.fd, .events = POLLRDHUP};
@@ -323,7 +324,7 @@ static int shm_take(struct link *link, struct link_note *note)
     errno = EAGAIN;
     if (!shm->ready)
         return -1;
-    // The socket is asked only when the peer says that there is something in it.
+    // The socket is read only if the peer says that something is in it.
     if (shm->note_count == 0 &&
         atomic_load_explicit(&shm_peer_side(shm)->passed, memory_order_acquire) != shm->taken)
         shm_socket_drain(shm);
@@ -337,7 +338,7 @@ static int shm_take(struct link *link, struct link_note *note)
     shm->note_first = (shm->note_first + 1) % SHM_NOTES;
     shm->note_count--;
     atomic_store_explicit(&shm_own_side(shm)->taken, ++shm->taken, memory_order_release);
-    shm_tell(shm); // It may wait for the place.
+    shm_tell(shm); // The peer may wait for the free place.
     return fd;
 }
 
@@ -349,7 +350,8 @@ static int shm_connected(struct link *link)
     return 1;
 }
 
-// A process of this host that stands still is not gone, and one that is gone has ended the socket.
+// A process of this host that stands still is alive, and a process that has died has ended the
+// socket.
 static int shm_check(struct link *link)
 {
     (void)link;

@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <string.h>
 
-// The longest element, and so the longest fraction of one that waits.
+// The longest element, and so more than the longest fraction of one that waits.
 #define STREAM_ELEMENT_BYTES 8
 
 static_assert(STREAM_STAGING_BYTES >= LOCKSTEP_FRAME_HEADER_BYTES + STREAM_ELEMENT_BYTES,
@@ -54,7 +54,7 @@ static uint64_t stream_frame_bytes(const struct out_frame *frame)
     return frame->head_bytes + (uint64_t)frame->payload_bytes;
 }
 
-// Behind the frame that has begun and the urgent ones before it.
+// Queues an urgent frame behind the frame that has begun and the urgent frames before it.
 static struct list *stream_urgent_place(struct stream *stream)
 {
     struct list *place = stream->queue.next;
@@ -79,7 +79,8 @@ void stream_queue(struct stream *stream, struct out_frame *frame)
     list_insert_before(frame->urgent ? stream_urgent_place(stream) : &stream->queue, &frame->queue);
 }
 
-// What is left of a frame, as vectors. Returns their number; *bytes: what they name.
+// Makes vectors for the rest of a frame. Returns their number, and in *bytes the bytes that they
+// name.
 static int stream_frame_vectors(const struct out_frame *frame, struct iovec *vectors, int most,
                                 uint64_t *bytes)
 {
@@ -121,7 +122,7 @@ static int stream_vectors(const struct stream *stream, struct iovec *vectors)
         count += stream_frame_vectors(frame, vectors + count, STREAM_VECTORS - count, &bytes);
         total += bytes;
         if (frame->sent + bytes < stream_frame_bytes(frame))
-            break; // The vectors are used up.
+            break; // No vector is left.
     }
     return count;
 }
@@ -137,10 +138,10 @@ static void stream_advance(struct out_frame *frame, uint64_t bytes)
         extent_skip(&frame->cursor, frame->sent - from);
 }
 
-// The bytes are accounted before any frame is given back: sent() may queue urgent frames, and they
-// must not come between the frames that were in the call. Nor is one given back while the link
-// holds bytes: whoever has all of them back may stop driving, and a peer would wait for what is
-// held.
+// All bytes are accounted before any frame is given back, because sent() may queue urgent frames,
+// which must not come between the frames of this call. No frame is given back while the link holds
+// bytes: an owner that has all frames back may stop driving, and the peer would wait for the held
+// bytes.
 static void stream_taken(struct stream *stream, uint64_t bytes)
 {
     struct list *node = NULL;
@@ -163,7 +164,7 @@ static void stream_taken(struct stream *stream, uint64_t bytes)
     }
 }
 
-// Bytes taken; 0: what the link held is on its way.
+// Returns the bytes taken; 0: the bytes that the link held are on their way.
 static ssize_t stream_send(struct stream *stream)
 {
     struct iovec vectors[STREAM_VECTORS];
@@ -195,9 +196,10 @@ void stream_flush(struct stream *stream)
 // ---- receiving ----------------------------------------------------------------------------------
 //
 // One call of receive fills, in this order: the rest of a broken element (in the staging buffer),
-// the target, and whatever follows into the staging buffer: the next header and the beginning of
-// its payload, or a fraction of an element. So a frame costs about one call, and small frames share
-// one. A payload longer than the staging buffer passes through it by less than its size.
+// the target, and then the staging buffer with the bytes that follow: the next header and the
+// beginning of its payload, or a fraction of an element. So a frame costs about one call, and small
+// frames share one. A payload longer than the staging buffer passes through it by less than its
+// size.
 //
 // Staging holds staged_first..staged_end. Between calls it holds less than one header, nothing of
 // used bits, or, inside a payload for user memory, less than one element.
@@ -290,11 +292,11 @@ static const char *stream_consume(struct stream *stream)
     return text;
 }
 
-// What one call of receive is to fill.
+// The memory that one call of receive fills.
 struct stream_plan {
     struct iovec vectors[STREAM_VECTORS];
     int count;
-    uint64_t bytes; // Of all vectors.
+    uint64_t bytes; // Bytes of all vectors.
     uint32_t mend; // Bytes that complete the broken element in the staging buffer.
     uint64_t direct; // Bytes for the target.
 };
@@ -305,7 +307,8 @@ static void plan_add(struct stream_plan *plan, uint8_t *memory, uint64_t bytes)
     plan->bytes += bytes;
 }
 
-// User memory: what is queued for certain, in whole elements, behind the element that is broken.
+// User memory: room for the bytes that certainly are there, in whole elements, behind the broken
+// element.
 static void plan_out(struct stream *stream, struct stream_plan *plan)
 {
     const uint32_t element = stream->target.cursor.element_bytes;
@@ -315,7 +318,7 @@ static void plan_out(struct stream *stream, struct stream_plan *plan)
         sure = stream->payload_left - staged;
     const uint32_t mend = staged == 0 ? 0 : element - staged;
     if (sure < mend + element)
-        return; // What there is goes through the staging buffer.
+        return; // The bytes go through the staging buffer.
     struct extent_cursor cursor = stream->target.cursor;
     if (mend > 0) {
         plan_add(plan, stream->staging + staged, mend);
@@ -330,8 +333,8 @@ static void plan_out(struct stream *stream, struct stream_plan *plan)
     plan->bytes += covered;
 }
 
-// How far the staging buffer is to be filled. A frame that follows a long one is expected to be as
-// long, and better received where it belongs.
+// How far the staging buffer may be filled. A frame behind a long frame is expected to be as long,
+// and is better received directly into its target.
 static uint32_t stream_room(const struct stream *stream)
 {
     return stream->header.payload_bytes > STREAM_STAGING_BYTES ? STREAM_STAGING_LEAST
@@ -378,9 +381,9 @@ static uint32_t stream_account(struct stream *stream, const struct stream_plan *
     return torn == 0 ? 0 : stream->target.cursor.element_bytes - torn;
 }
 
-// A call came back with less than was queued, inside an element. This has never been seen (the
-// bytes were there); they are waited for, because user memory must not be left like this. False:
-// the link ended first, and this element is lost.
+// A call returned fewer bytes than were certainly there, and ended inside an element. This has
+// never been seen. The missing bytes are waited for, because user memory must not have a torn
+// element. False: the link ended first, and this element is lost.
 static bool stream_complete_element(struct stream *stream, uint32_t bytes)
 {
     while (bytes > 0) {

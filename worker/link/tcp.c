@@ -3,11 +3,11 @@
 // Links over TCP. Not here: frames, retries, deadlines of connecting, who may connect.
 // Thread: the engine's; tcp_listener_open may run on any.
 //
-// A peer's process may be stopped and come back, so the end of patience is not TCP's: its user
-// timeout also ends a connection whose peer answers but has no room (a stopped trainer with a full
-// buffer). Instead link_tcp_check asks the kernel since when nothing at all has come from the
-// peer's host while something was on its way there. Idle connections are watched by keep-alive
-// probes, which the host of a stopped process answers.
+// A peer's process may be stopped and continue later. So TCP's user timeout is not used: it also
+// ends a connection whose peer answers but has no room (a stopped trainer with a full buffer).
+// Instead link_tcp_check asks the kernel for how long nothing has come from the peer's host while
+// bytes were on the way there. Keep-alive probes, which the host of a stopped process answers,
+// watch idle connections.
 
 #include "worker/link/tcp.h"
 
@@ -30,7 +30,7 @@
 #include <unistd.h>
 
 #define TCP_BACKLOG 128
-#define TCP_HOLDERS_NAMED 3 // Of a range of ports that is used up.
+#define TCP_HOLDERS_NAMED 3 // Processes that an error names if all ports of a range are in use.
 #define TCP_KEEP_IDLE_S 10
 #define TCP_KEEP_INTERVAL_S 5
 #define TCP_KEEP_COUNT 4
@@ -80,7 +80,7 @@ static int tcp_socket(int family)
 
 static void tcp_set(int fd, int level, int option, int value)
 {
-    // Every option here makes things better, none is needed: a kernel that refuses is obeyed.
+    // Every option here is an improvement, and none is necessary: a refusal is ignored.
     (void)setsockopt(fd, level, option, &value, sizeof(value));
 }
 
@@ -88,7 +88,8 @@ static void tcp_tune(int fd)
 {
     static const char cubic[] = "cubic";
     tcp_set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-    // What is not on the wire yet stays in our queue, where a wave overtakes it.
+    // Bytes that are not on the wire yet stay in the stream's queue, where a wave can overtake
+    // them.
     tcp_set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, TCP_UNSENT_BYTES);
     tcp_set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
     tcp_set(fd, IPPROTO_TCP, TCP_KEEPIDLE, TCP_KEEP_IDLE_S);
@@ -117,9 +118,9 @@ static int tcp_connected(struct link *link)
     return errno == ENOTCONN ? 0 : -1;
 }
 
-// The kernel takes one run of bytes for less than a message of vectors: where two ranks exchange 4
-// bytes, 0.4 us of 9. So short vectors are copied into one. Returns it, of 0 bytes when they are
-// not short.
+// Sending one run of bytes costs less than sending a message of vectors: 0.4 of 9 us when two ranks
+// exchange 4 bytes. So short vectors are copied into one run. Returns the run; it has 0 bytes if
+// the vectors are not short.
 static struct iovec tcp_gather(uint8_t into[TCP_GATHER_BYTES], const struct iovec *iov, int count)
 {
     struct iovec one = {.iov_base = into, .iov_len = 0};
@@ -175,8 +176,8 @@ static size_t tcp_unsent(struct link *link)
     return (size_t)bytes;
 }
 
-// A host whose process does not read closes its window. It goes on to acknowledge: either what was
-// sent before, or each attempt to send more.
+// A host whose process does not read closes its window, but it still acknowledges: the bytes that
+// were sent before, or each attempt to send more.
 static bool tcp_reached(struct link *link)
 {
     struct tcp_info info;
@@ -202,7 +203,7 @@ static int tcp_check(struct link *link)
     const bool data = info.tcpi_unacked > 0 && info.tcpi_retransmits >= TCP_SILENT_ATTEMPTS;
     const bool probe = info.tcpi_unacked == 0 && info.tcpi_probes >= TCP_SILENT_ATTEMPTS;
     const uint64_t silent_us = (uint64_t)info.tcpi_last_ack_recv * 1000;
-    // A host that lives but has no room answers each attempt, and they are one timeout apart.
+    // A live host without room answers each attempt, and attempts are one timeout apart.
     if ((!data && !probe) || info.tcpi_last_ack_recv < TCP_SILENT_MS ||
         (data && silent_us < (uint64_t)info.tcpi_rto * 3 / 2))
         return 0;
@@ -296,7 +297,7 @@ static const struct listener_ops tcp_listener_ops = {
     .close = tcp_listener_close,
 };
 
-// A socket that listens there, or -1.
+// A socket that listens at the address, or -1.
 static int tcp_bind(union tcp_address *address, socklen_t length, uint16_t port)
 {
     const int fd = tcp_socket(address->any.sa_family);
@@ -315,8 +316,8 @@ static int tcp_bind(union tcp_address *address, socklen_t length, uint16_t port)
     return -1;
 }
 
-// The first port of the range that is free. On failure errno says why the last one was not: what is
-// wrong with one socket may be the matter of its port, or of all.
+// Listens on the first free port of the range. On failure errno is the error of the last port,
+// because the reason may be that one port or all sockets.
 static int tcp_bind_range(union tcp_address *address, socklen_t length, uint16_t first,
                           uint16_t last)
 {
@@ -356,7 +357,7 @@ static int tcp_listen(struct listener *listener, const char *host, uint16_t firs
     return tcp_describe(listener, host);
 }
 
-// Why there is no listener.
+// Writes why there is no listener.
 static void tcp_fail_to_listen(char *error, size_t error_bytes, const char *host, uint16_t first,
                                uint16_t last, int number)
 {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // An encrypted link over another one. The first bytes of each direction, the proofs (link.h), pass
-// as they are; when the peer has proven membership, both sides make keys of what only they know
-// (hello.h), and everything that follows goes through a channel (tls_channel.h). So a stranger
-// never gets as far as TLS, and whoever has passed both proofs on, sitting on the path, gets no
-// further. Not here: OpenSSL, who connects. Thread: one owner at a time.
+// as they are. When the peer has proven membership, both sides make keys of a secret that only they
+// have (hello.h), and all later bytes go through a channel (tls_channel.h). So a stranger never
+// gets as far as TLS, and an attacker on the path who has passed both proofs on gets no further.
+// Not here: OpenSSL, who connects. Thread: one owner at a time.
 //
-// Many small pieces are put together into one record, and large ones encrypted from where they are.
-// What the link below does not take is held, and `held` says so; push hands it on.
+// Several small pieces share one record; large pieces are encrypted in place. Bytes that the link
+// below does not take are kept, and then `held` is true; push sends them.
 
 #include "worker/link/tls.h"
 
@@ -18,22 +18,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TLS_VECTORS 8 // Of the proofs, in one call.
-// At most so many bytes of the next piece are in OpenSSL's hands already, and no event tells of
-// them.
+#define TLS_VECTORS 8 // Most vectors of the proofs in one call.
+// Most bytes of the next piece that OpenSSL may already have read. No event reports them.
 #define TLS_AHEAD_BYTES (CRYPTO_RECORD_BYTES + 1024)
 
 struct tls_link {
     struct link link;
     // set when made, then constant
     struct link *below;
-    bool server; // This side has accepted.
+    bool server; // True if this side accepted the connection.
     // the owner's
-    struct tls_channel *channel; // NULL: the peer has proven nothing yet.
+    struct tls_channel *channel; // NULL until the peer has proven membership.
     bool stands;
     int error; // 0: none.
-    uint32_t plain_out; // Bytes of the proofs that have still to be sent, ...
-    uint32_t plain_in; // ... and to come.
+    uint32_t plain_out; // Bytes of the proofs that still have to be sent.
+    uint32_t plain_in; // Bytes of the proofs that still have to come.
     uint8_t together[CRYPTO_RECORD_BYTES];
 };
 
@@ -65,7 +64,7 @@ static ssize_t below_receive(void *context, void *bytes, size_t size)
     return below->ops->receive(below, &vector, 1);
 }
 
-// The vectors, cut to so many bytes. Returns their number.
+// Copies the vectors, cut to so many bytes. Returns their number.
 static int tls_cut(const struct iovec *iov, int count, size_t bytes, struct iovec cut[TLS_VECTORS])
 {
     int used = 0;
@@ -105,7 +104,7 @@ static void tls_note_held(struct tls_link *tls)
     tls->link.held = tls->channel && tls_channel_held(tls->channel) > 0;
 }
 
-// Whether the channel stands. False: errno.
+// True if the handshake of the channel is complete. False with errno.
 static bool tls_meets(struct tls_link *tls)
 {
     if (tls->stands)
@@ -144,7 +143,7 @@ static size_t tls_gather(struct tls_link *tls, const struct iovec *iov, int coun
 static ssize_t tls_send_channel(struct tls_link *tls, const struct iovec *iov, int count)
 {
     size_t total = 0;
-    size_t skip = 0; // Of the first vector.
+    size_t skip = 0; // Bytes of the first vector that are done.
     for (;;) {
         while (count > 0 && skip >= iov->iov_len) {
             skip -= iov->iov_len;
@@ -200,7 +199,7 @@ static int tls_push(struct link *link)
     return status;
 }
 
-// What comes of one vector. Fewer bytes than it has: there is no more now, or *end.
+// Receives into one vector. If it is not filled, there is no more now, or *end is set.
 static size_t tls_receive_vector(struct tls_link *tls, const struct iovec *vector, ssize_t *end)
 {
     uint8_t *bytes = vector->iov_base;

@@ -2,10 +2,9 @@
 //
 // TLS 1.3 with a key that both sides know; see tls_channel.h. One thread at a time.
 //
-// OpenSSL speaks to the carrier by a BIO of our own: reading asks the carrier, writing always
-// succeeds, into the bytes that are held. Everything that OpenSSL says about failures is put into
-// errno here, and its queue of errors is left empty, for it is the thread's and perhaps a
-// trainer's.
+// OpenSSL uses the carrier by a BIO of this file: reading asks the carrier; writing always succeeds
+// and adds to the bytes that are held. Failures of OpenSSL become errno here, and its queue of
+// errors is left empty, because the trainer may use the queue of the same thread.
 
 #include "worker/link/tls_channel.h"
 
@@ -16,12 +15,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHANNEL_IDENTITY "lockstep" // What the key is called. There is one.
-#define CHANNEL_READ_BYTES ((size_t)128 * 1024) // Asked of the carrier at once.
-// A record is begun only when it and what TLS itself may say beside it surely fit.
+#define CHANNEL_IDENTITY "lockstep" // The name of the key. There is one key.
+#define CHANNEL_READ_BYTES ((size_t)128 * 1024) // Bytes that one read asks of the carrier.
+// A record is begun only if it fits together with messages that TLS itself may add.
 #define CHANNEL_ROOM_BYTES ((size_t)CRYPTO_RECORD_BYTES + 4096)
-// A key encrypts 2^24.5 full records at most (RFC 8446, 5.5), which are 388 GB. We change it at a
-// sixth of that.
+// A key encrypts at most 2^24.5 full records (RFC 8446, 5.5), which are 388 GB. The key is changed
+// after a sixth of that.
 #define CHANNEL_REKEY_BYTES ((uint64_t)64 << 30)
 
 struct tls_channel {
@@ -33,9 +32,9 @@ struct tls_channel {
     // the owner's
     uint8_t key[CRYPTO_KEY_BYTES];
     bool stands;
-    bool ended; // The carrier's other side has.
-    int error; // Of the carrier, or EBADMSG. 0: none.
-    uint64_t sealed; // Bytes under the present key.
+    bool ended; // True if the other side of the carrier has ended.
+    int error; // errno of the carrier, or EBADMSG. 0: none.
+    uint64_t sealed; // Bytes encrypted with the present key.
     size_t held_first;
     size_t held_end;
     uint8_t held[CRYPTO_HELD_BYTES];
@@ -127,14 +126,14 @@ static int channel_find(SSL *ssl, const unsigned char *identity, size_t length,
 {
     *session = NULL;
     if (length != sizeof(CHANNEL_IDENTITY) - 1 || memcmp(identity, CHANNEL_IDENTITY, length) != 0)
-        return 1; // A key that is not known here: without one there is no way on.
+        return 1; // The key is not known here, so the handshake fails.
     *session = channel_session(ssl);
     return *session != NULL;
 }
 
 // ---- life ---------------------------------------------------------------------------------------
 
-// A side that has no certificate and trusts none can only agree on the key.
+// Neither side has or trusts a certificate, so the key is the only way to agree.
 static SSL_CTX *channel_context(bool server)
 {
     SSL_CTX *context = SSL_CTX_new(server ? TLS_server_method() : TLS_client_method());
@@ -215,7 +214,7 @@ void tls_channel_free(struct tls_channel *channel)
 
 // ---- bytes --------------------------------------------------------------------------------------
 
-// Why OpenSSL did not do what it was asked for. 0: an end; -1: errno.
+// Finds out why an OpenSSL function failed. 0: an end; -1: errno.
 static int channel_failure(struct tls_channel *channel, int returned)
 {
     const int kind = SSL_get_error(channel->ssl, returned);
@@ -260,7 +259,7 @@ int tls_channel_meet(struct tls_channel *channel)
     }
     const int returned = SSL_do_handshake(channel->ssl);
     int status = returned == 1 ? 1 : channel_failure(channel, returned);
-    if (status == 0) // An end before the beginning.
+    if (status == 0) // The connection ended before the handshake did.
         errno = channel->error = ECONNRESET;
     const bool broken = status == 0 || (status < 0 && errno != EAGAIN);
     const int number = errno;
@@ -268,7 +267,7 @@ int tls_channel_meet(struct tls_channel *channel)
         return -1;
     errno = number;
     if (status == 1 && !SSL_session_reused(channel->ssl)) {
-        errno = channel->error = EBADMSG; // Whatever it agreed on, it was not the key.
+        errno = channel->error = EBADMSG; // The handshake did not use the key.
         return -1;
     }
     if (status != 1)
@@ -278,7 +277,7 @@ int tls_channel_meet(struct tls_channel *channel)
     return 1;
 }
 
-// Another key before this one has encrypted too much.
+// Changes the key before it has encrypted too much.
 static void channel_rekey(struct tls_channel *channel)
 {
     if (channel->sealed < CHANNEL_REKEY_BYTES)

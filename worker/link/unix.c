@@ -5,8 +5,8 @@
 // full; another network namespace (another container) does not see it, and then TCP is used. Not
 // here: the link (shm.c). Thread: the engine's; unix_listener_open may run on any.
 //
-// The name is no secret: every process of the network namespace can read it. Who may connect is
-// decided by the user that the kernel names, on both sides, and by the hello.
+// The name is no secret: every process of the network namespace can read it. Both sides check the
+// user that the kernel names, and the hello.
 
 #include "worker/link/unix.h"
 
@@ -36,13 +36,13 @@ static void unix_fail(char *error, size_t error_bytes, const char *what, int num
     text_append(&text, "%s: %s", what, strerror_r(number, reason, sizeof(reason)));
 }
 
-// The token is well formed.
+// Fills in the address of a token, which is well formed.
 static socklen_t unix_name(const char *token, struct sockaddr_un *name)
 {
     const size_t prefix = sizeof(UNIX_PREFIX) - 1;
     memset(name, 0, sizeof(*name));
     name->sun_family = AF_UNIX;
-    // A first byte of 0: not a path.
+    // A first byte of 0 means that the name is not a path.
     memcpy(name->sun_path + 1, UNIX_PREFIX, prefix);
     memcpy(name->sun_path + 1 + prefix, token, LINK_TOKEN_BYTES - 1);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + prefix + LINK_TOKEN_BYTES - 1);
@@ -53,7 +53,7 @@ static int unix_socket(void)
     return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 }
 
-// Whether the process at the other end is of this process's user.
+// True if the process at the other end belongs to this process's user.
 static bool unix_same_user(int fd)
 {
     struct ucred peer;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A table of places in static memory. A thread takes one at its first call, and a destructor of
-// thread-specific data gives it back when the thread ends. All fields are atomic and read one by
-// one: what is read of a place that just changes its thread may be of both, so a reader gets a
-// thread that has called, or one that is no more.
+// thread-specific data gives it back when the thread ends. All fields are atomic and are read one
+// by one. While a place changes its thread, a reader may get fields of both threads: a thread that
+// has called, or one that has ended.
 
 #include "worker/support/callers.h"
 
@@ -17,17 +17,17 @@ struct thread_place {
     // atomic
     _Atomic(uint32_t) tid; // 0: the place is free.
     _Atomic(pthread_t) id;
-    _Atomic(uint64_t) number; // Of the thread; no two of a process have the same.
-    _Atomic(const struct callers *) callers; // What it called last.
-    _Atomic(uintptr_t) stack; // As in struct thread_note, the next one too.
-    _Atomic(size_t) alternate;
+    _Atomic(uint64_t) number; // The thread's number, which no other thread of the process has.
+    _Atomic(const struct callers *) callers; // The session that the thread called last.
+    _Atomic(uintptr_t) stack; // As in struct thread_note.
+    _Atomic(size_t) alternate; // As in struct thread_note.
 };
 
 _Atomic(uint32_t) callers_ended;
 
 static struct thread_place places[LOCKSTEP_STACK_THREADS];
 static _Atomic(uint64_t) callers_begun; // Numbers given out.
-static struct thread_place no_place; // Of the threads for which there was none.
+static struct thread_place no_place; // Shared by the threads for which no place was free.
 static _Thread_local struct thread_place *here;
 
 static pthread_once_t callers_once = PTHREAD_ONCE_INIT;
@@ -48,7 +48,7 @@ static void callers_begin(void)
     callers_keyed = pthread_key_create(&callers_key, callers_leave) == 0;
 }
 
-// What a signal would run on.
+// Notes the stack on which a signal handler would run.
 static void callers_enter_stack(struct thread_place *place)
 {
     stack_t alternate;
@@ -58,7 +58,7 @@ static void callers_enter_stack(struct thread_place *place)
     atomic_store_explicit(&place->alternate, has ? alternate.ss_size : 0, memory_order_relaxed);
 }
 
-// Without the destructor a place would be lost with its thread, so there is none then.
+// Without the destructor a place would be lost with its thread, so no place is taken then.
 static struct thread_place *callers_enter(void)
 {
     pthread_once(&callers_once, callers_begin);
@@ -82,7 +82,7 @@ static struct thread_place *callers_enter(void)
 }
 
 // The count is read before the thread is written: if that thread has ended when the count is
-// written, the count is an old one, and whoever has its thread pointer then is noted anew.
+// written, the count is an old one, and a later thread with the same thread pointer is noted again.
 void callers_note_change(struct callers *callers)
 {
     const uint32_t ended = atomic_load_explicit(&callers_ended, memory_order_acquire);

@@ -24,8 +24,8 @@
 #include <unistd.h>
 
 #define MIB (1024u * 1024u)
-#define CONFIG_DEVICE_MOST 9999 // A number that is surely no device's, and fits.
-#define CONFIG_DEVICE_DIGITS 4 // Of it.
+#define CONFIG_DEVICE_MOST 9999 // Largest number of a device that is accepted.
+#define CONFIG_DEVICE_DIGITS 4 // Digits of that number.
 #define BOOT_ID_BYTES 64
 
 const char *const config_orders[] = {"error", "zero_defer"};
@@ -38,7 +38,7 @@ const char *config_environment(const char *name)
     return !value || value[0] == '\0' ? NULL : value;
 }
 
-// A variable that nobody reads is a misspelt one.
+// A LOCKSTEP_ variable that no code reads is misspelt.
 static int config_spelling(void)
 {
     char error[LOCKSTEP_TEXT_BYTES];
@@ -72,7 +72,8 @@ int config_number(const char *name, uint64_t maximum, uint32_t *to)
     return 0;
 }
 
-// The caller's structure may be older and shorter than ours: what it does not have is default.
+// The caller's structure may be older and shorter than this library's. Missing fields have
+// defaults.
 static int config_widen(const struct lockstep_config *given, struct lockstep_config *whole)
 {
     const struct lockstep_config defaults = LOCKSTEP_CONFIG_INIT;
@@ -122,7 +123,7 @@ static int config_names(const struct lockstep_config *given, struct config *conf
                          advertise ? advertise : given->advertise, "the advertised address");
 }
 
-// Whether nobody but this host can answer at the coordinator's address. A name may lead anywhere.
+// True if only this host can answer at the coordinator's address. A name may lead to any host.
 static bool config_coordinator_is_local(const struct config *config)
 {
     char host[LOCKSTEP_ADDRESS_BYTES];
@@ -163,7 +164,7 @@ static int config_tls(const struct lockstep_config *given, struct config *config
     return status < 0 ? status : config_plaintext(config);
 }
 
-// Empty where it cannot be read.
+// Reads the kernel's boot id. Empty if it cannot be read.
 static void config_boot_id(char boot[BOOT_ID_BYTES])
 {
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
@@ -176,8 +177,7 @@ static void config_boot_id(char boot[BOOT_ID_BYTES])
     fclose(file);
 }
 
-// The identity of the cores on which the caller may run: those of this kernel, which containers
-// share.
+// A hash of the cores on which the caller may run. Containers of one host share its cores.
 static uint64_t config_cores(const char *boot)
 {
     struct hash64 hash;
@@ -190,7 +190,8 @@ static uint64_t config_cores(const char *boot)
     return hash64_final(&hash);
 }
 
-// The identity of memory: host name and boot id, so that two machines of one name differ.
+// The identity of the host's memory: host name and boot id, so that two machines of one name
+// differ.
 static int config_host(const struct lockstep_config *given, struct config *config)
 {
     char boot[BOOT_ID_BYTES];
@@ -327,7 +328,7 @@ static int config_engine(const struct lockstep_config *given, struct config *con
     return 0;
 }
 
-// Where a launcher may choose: between memory and sockets, and between algorithms.
+// LOCKSTEP_TRANSPORT, by which a launcher chooses between memory and sockets.
 static int config_transport(struct config *config)
 {
     const char *transport = config_environment("LOCKSTEP_TRANSPORT");
@@ -360,7 +361,7 @@ static int config_algorithm(struct config *config)
                                   algorithm);
 }
 
-// "LATENCY_NS,BYTES_PER_S"
+// LOCKSTEP_LINK: "LATENCY_NS,BYTES_PER_S".
 static int config_link(struct config *config)
 {
     const char *link = config_environment("LOCKSTEP_LINK");
@@ -379,7 +380,7 @@ static int config_link(struct config *config)
     return 0;
 }
 
-// How slots are filled, for measurements and tests.
+// LOCKSTEP_SLOTS says how slots are filled, for measurements and tests.
 static int config_slots(struct config *config)
 {
     const char *slots = config_environment("LOCKSTEP_SLOTS");
@@ -403,7 +404,8 @@ static int config_trace(const struct lockstep_config *given, struct config *conf
                          "the directory of traces (LOCKSTEP_TRACE_DIR, config.trace_dir)");
 }
 
-// One of several words from the environment; *to is what the trainer set where there is none.
+// Reads one of several words from the environment. Without the variable *to stays as the trainer
+// set it.
 static int config_word(const char *name, const char *const *words, uint32_t count, uint32_t *to)
 {
     const char *value = config_environment(name);
@@ -437,7 +439,7 @@ static int config_encryption(const struct lockstep_config *given, struct config 
                            wanted);
 }
 
-// What happens to calls that are made, or waited for, where the plan does not have them.
+// The policies for calls outside the plan that are made or waited for.
 static int config_policies(const struct lockstep_config *given, struct config *config)
 {
     uint32_t order = (uint32_t)given->order;
@@ -485,8 +487,8 @@ bool config_next_device(const char **rest, uint64_t *number)
     return parse_u64(digits, number) && *number <= CONFIG_DEVICE_MOST;
 }
 
-// Which devices "0,1" names: how many; 0: it is no such list, and *twice is -1, or what it names
-// twice.
+// The number of devices in a list such as "0,1". 0: it is not a valid list; then *twice is the
+// device that it names twice, or -1.
 static uint32_t config_count_devices(const char *list, int64_t *twice)
 {
     uint64_t numbers[LOCKSTEP_MAX_OWN_DEVICES];

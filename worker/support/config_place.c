@@ -10,9 +10,9 @@
 // - With the same size as the launcher's, its rank is the hint, and its run names the job.
 // - With a larger size the launcher started only a part of the world, so its ranks say nothing.
 // - With a smaller size one of the two is wrong. That is an error, but for a size of 1 without a
-//   coordinator: so a user says that this process is to train alone.
+//   coordinator, by which a user says that this process trains alone.
 //
-// No process becomes a world of one because something was not said: a launcher that started several
+// No process becomes a world of one because a setting is missing: a launcher that started several
 // processes needs a coordinator, and a coordinator needs a size.
 
 #include "worker/support/config_place.h"
@@ -62,7 +62,7 @@ static int place_check_rank(const struct config *config, const char *name)
                      name, config->world.rank_hint, config->world.max);
 }
 
-// The launcher's rank is a wish, and its run is the job unless somebody has named one.
+// The launcher's rank is a hint, and its run is the job unless the user has named one.
 static int place_take_rank(const struct lockstep_config *given, struct config *config,
                            const struct launcher_place *place)
 {
@@ -77,7 +77,7 @@ static int place_take_rank(const struct lockstep_config *given, struct config *c
                          "another), and");
 }
 
-// Nobody says how large the world is.
+// Neither the user nor the launcher says how large the world is.
 static int place_without_size(struct config *config, const struct launcher_place *place)
 {
     char said[LAUNCHER_TEXT_BYTES];
@@ -96,7 +96,7 @@ static int place_without_size(struct config *config, const struct launcher_place
     return 0;
 }
 
-// The launcher says more than one process, and nothing says where they meet.
+// The world has more than one process, and no coordinator is named.
 static int place_without_coordinator(const struct config *config,
                                      const struct launcher_place *place)
 {

@@ -94,7 +94,7 @@ int error_status_of_refusal(enum refusal refusal)
     case REFUSAL_VERSION:
         return LOCKSTEP_E_MISMATCH;
     case REFUSAL_TIMEOUT:
-    case REFUSAL_DRAINING: // It was asked again until the time was over.
+    case REFUSAL_DRAINING: // The worker asked again until its timeout.
         return LOCKSTEP_E_TIMEOUT;
     case REFUSAL_FULL:
         return LOCKSTEP_E_UNREACHABLE;

@@ -18,8 +18,8 @@ static const char *file_of(const struct foreign *library)
     return other && *other ? other : library->file;
 }
 
-// The loader takes what the process has under this name, or what calls itself so, before it looks
-// for a file. The handle is never given back: pointers into the library are everywhere by then.
+// The loader first takes a library of this name (or soname) that the process already has, and then
+// looks for a file. The handle is never closed, because pointers into the library stay in use.
 static void *open_file(const struct foreign *library, enum foreign_search search, char *error,
                        size_t error_bytes)
 {

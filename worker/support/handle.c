@@ -8,7 +8,8 @@
 // every handle that was added before, because no place between home and handle becomes EMPTY:
 //
 // - remove leaves a TOMBSTONE, and makes it EMPTY only if the next place is EMPTY, for then no walk
-//   to any handle leads through it. It goes on backwards, so that tombstones do not pile up.
+//   to any handle leads through it. It then does the same with the places before it, so tombstones
+//   do not pile up.
 // - add takes the first TOMBSTONE or EMPTY place of the walk.
 //
 // At most half of the places hold handles. A walk is bounded by the table also if all others hold
@@ -121,6 +122,6 @@ bool handle_is(enum handle_kind kind, const void *handle)
     if (address == 0 || (address & KIND_MASK) != 0)
         return false;
     unsigned place = handle_find(address, NULL);
-    // Between the two looks the handle may have been removed: then it is not live.
+    // Between the two reads the handle may have been removed; then it is not live.
     return place != PLACES && handle_word(place) == (address | (uintptr_t)kind);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// See spare.h. Another thread may take the place between the close of a spare descriptor and the
-// open; then the open fails, as it would have without spare ones.
+// See spare.h. Another thread may take the descriptor between the close of a spare one and the
+// open; then the open fails, as it would have failed without spare descriptors.
 
 #include "worker/support/spare.h"
 
