@@ -25,7 +25,7 @@
 #define KEEPALIVE_MS 20000 // The server permits pings 10 s apart.
 #define KEEPALIVE_TIMEOUT_MS 10000
 #define UNIX_PREFIX "unix:"
-#define UNIX_HOST "localhost" // What a certificate has to name for a path.
+#define UNIX_HOST "localhost" // The name that a certificate must have for a path.
 
 // ---- gRPC --------------------------------------------------------------------------------------
 
@@ -71,7 +71,7 @@ static grpc_arg channel_integer(const char *key, int value)
     return arg;
 }
 
-// The name of the host that was asked for, whatever the address that it led to.
+// The name of the host in the coordinator's address, not the address that the name leads to.
 static grpc_arg channel_host(const struct control_credentials *credentials)
 {
     grpc_arg arg = {.type = GRPC_ARG_STRING,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// credentials.h over the core of gRPC 1.51. gRPC verifies the chain and the host's name;
-// the coordinator's URI is for us to look at, in a function that gRPC calls when all else is well.
-// Credentials of a channel never change, so other files need another channel.
+// credentials.h over the core of gRPC 1.51. gRPC verifies the chain and the host's name. This file
+// checks the coordinator's URI, in a function that gRPC calls after all other checks. Credentials
+// of a channel never change, so new certificate files need a new channel.
 
 #include "worker/control/credentials.h"
 
@@ -23,8 +23,8 @@ struct control_credentials {
     char host[LOCKSTEP_ADDRESS_BYTES];
     uint16_t port;
     // control thread only
-    struct tls_files files; // In use.
-    struct tls_stamp refused; // Of files that could not be used.
+    struct tls_files files; // The files in use.
+    struct tls_stamp refused; // The stamp of files that could not be used.
 };
 
 // gRPC 1.51 knows a lowest version but has no function for it in its C API; this is the member that
@@ -34,7 +34,7 @@ void control_set_min_tls_version(
     grpc_tls_version
         version) __asm__("_ZN20grpc_ssl_credentials19set_min_tls_versionE16grpc_tls_version");
 
-// 0: it is a coordinator.
+// 0 if the certificate is a coordinator's.
 static int verify_peer(const char *target, const char *pem, void *context)
 {
     (void)target;

@@ -50,14 +50,14 @@
 #define RETRY_FIRST_MS 10
 #define RETRY_LAST_MS 250
 #define EXPLAIN_EVERY_MS 2000 // How often the reason is looked for while certificates are refused.
-#define REFUSED_MS 10000 // For how long they may be, as while they are replaced.
+#define REFUSED_MS 10000 // How long refusals are tried again: certificates may be being replaced.
 #define NEVER UINT64_MAX
 
 // What completed. One batch of each kind at most is in flight.
 enum tag {
     TAG_WAKE = 1,
     TAG_START, // The call's headers were written.
-    TAG_HEADERS, // The peer's: without asking for them no message is ever given out.
+    TAG_HEADERS, // The peer's headers came. gRPC gives out no message before they are asked for.
     TAG_STATUS,
     TAG_RECEIVE,
     TAG_SEND,
@@ -84,11 +84,11 @@ struct control {
     uint64_t explain_at; // When the reason of a failure is looked for again.
     uint64_t refused_since; // 0: no certificate was refused in the last attempt.
     grpc_call *call; // NULL between two attempts.
-    unsigned pending; // Batches of call that have not come back.
-    bool cancelled; // By us; `reason` says why.
-    bool has_status; // The status has come back: nothing more is started.
-    bool sending; // A TAG_SEND is in flight.
-    bool half_closed; // TAG_HALF_CLOSE was started.
+    unsigned pending; // Batches of the call that have not come back.
+    bool cancelled; // True if this worker cancelled the call; `reason` says why.
+    bool has_status; // True if the status has come back; nothing more is started then.
+    bool sending; // True while a TAG_SEND is in flight.
+    bool half_closed; // True if TAG_HALF_CLOSE was started.
     uint64_t retry_at; // NEVER while a call is in progress.
     uint64_t retry_delay_ms;
     grpc_byte_buffer *received;
@@ -97,11 +97,11 @@ struct control {
     grpc_status_code status;
     grpc_slice status_details;
     char reason[LOCKSTEP_TEXT_BYTES];
-    char refusal[LOCKSTEP_TEXT_BYTES]; // While refused_since.
+    char refusal[LOCKSTEP_TEXT_BYTES]; // Set while refused_since is not 0.
     char ended_text[LOCKSTEP_TEXT_BYTES];
     struct down_message message;
-    bool answered; // The coordinator has said more than welcome: the stream is not begun again.
-    char later[LOCKSTEP_TEXT_BYTES]; // It asked to come again later, and why; "": it did not.
+    bool answered; // True if the coordinator sent more than a welcome: no new stream is begun then.
+    char later[LOCKSTEP_TEXT_BYTES]; // Why the coordinator asked to come later; "": it did not.
 
     struct mailbox mailbox; // Any thread.
 };
@@ -147,7 +147,7 @@ static struct ending ending_of(const struct control *control, bool from_peer)
 
 // ---- The call ----------------------------------------------------------------------------------
 
-// Starts a batch of one operation. A refusal is a bug of ours and asserts.
+// Starts a batch of one operation. A refusal is a bug of this file, so it asserts.
 static void start(struct control *control, grpc_op *op, enum tag tag)
 {
     void *name = (void *)(uintptr_t)tag;
@@ -183,7 +183,7 @@ static void start_status(struct control *control)
 static void attempt(struct control *control)
 {
     channel_renew(&control->channel);
-    // A channel that failed reconnects on its own schedule only while somebody asks for it.
+    // A channel that failed reconnects, on its own schedule, only while it is asked to.
     grpc_channel_check_connectivity_state(control->channel.now, 1);
     control->retry_at = NEVER;
     control->has_status = false;
@@ -198,7 +198,7 @@ static void attempt(struct control *control)
     start(control, &op, TAG_START);
 }
 
-// Ends the call with a reason of our own; its batches come back soon.
+// Ends the call with a reason of this worker; its batches come back soon.
 static void cancel(struct control *control, const char *reason)
 {
     if (!control->call || control->cancelled || control->has_status)
@@ -233,7 +233,7 @@ static void look_for_reason(struct control *control, uint64_t now)
         control->refused_since = now;
 }
 
-// Time is left, and whoever refuses somebody's certificate has not done so for too long.
+// True if time is left, and no side has refused a certificate for too long.
 static bool may_retry(const struct control *control, uint64_t now)
 {
     return now < control->connect_deadline &&
@@ -241,7 +241,7 @@ static bool may_retry(const struct control *control, uint64_t now)
 }
 
 // A worker that waits for its world to form says hello to a coordinator that has come back, or that
-// has room now. What else was to be said to the old one is of no use.
+// has room now. Other messages for the old coordinator are useless and dropped.
 static bool begin_again(struct control *control, uint64_t now)
 {
     if (control->stage != STANDING || control->answered || control->cancelled ||
@@ -268,7 +268,7 @@ static void call_over(struct control *control)
         !mailbox_is_closing(&control->mailbox))
         look_for_reason(control, now);
     if (control->stage == CONNECTING && !control->cancelled)
-        control->later[0] = '\0'; // There is none that says so now.
+        control->later[0] = '\0'; // No coordinator says so now.
     if (begin_again(control, now))
         control->retry_delay_ms = RETRY_FIRST_MS;
     if (control->stage == CONNECTING && !control->cancelled && may_retry(control, now) &&
@@ -288,8 +288,8 @@ static void call_over(struct control *control)
 
 // ---- Messages in -------------------------------------------------------------------------------
 
-// The coordinator goes away, or the job's old world has not ended: not an answer while there is
-// time.
+// True if the coordinator goes away, or the job's old world has not ended. While there is time,
+// that is no answer, and the worker tries again.
 static bool comes_again(struct control *control)
 {
     const struct down_message *message = &control->message;
@@ -352,8 +352,8 @@ static void send_now(struct control *control, const struct outgoing *item)
     control->sending = true;
 }
 
-// Sends the next message, or says that there will be none. One at a time: gRPC completes a send
-// when flow control took it, so a peer that does not read fills our queue and nothing else.
+// Sends the next message, or ends this direction. One message at a time: gRPC completes a send when
+// flow control took it, so a peer that does not read fills this worker's queue and nothing else.
 static void pump(struct control *control)
 {
     if (control->stage != STANDING || !control->call || control->has_status || control->cancelled ||
@@ -467,7 +467,7 @@ static void release(struct control *control)
     free(control);
 }
 
-// The last thing that the thread does with the control.
+// The last use of the control by its thread.
 static void finish(struct control *control)
 {
     if (!mailbox_finish(&control->mailbox))
@@ -524,7 +524,7 @@ static struct control *allocate(const struct control_target *target,
     return control;
 }
 
-// With signals blocked. Returns 0 or -2 with everything undone.
+// Called with signals blocked. Returns 0, or -2 with everything undone.
 static int start_thread(struct control *control, char *error, size_t error_bytes)
 {
     int failure = 0;
@@ -581,7 +581,7 @@ bool control_is_idle(struct control *control)
     return mailbox_is_idle(&control->mailbox);
 }
 
-// Nothing is reported from the moment this is called; an event function that runs is waited for.
+// From this call on nothing is reported. A running event function is waited for.
 void control_close(struct control *control, uint64_t linger_ms)
 {
     mutex_lock(&control->mailbox.mutex);

@@ -45,7 +45,7 @@ int control_local_address(const char *address, char *text, size_t text_bytes)
     char host[LOCKSTEP_ADDRESS_BYTES];
     char service[8];
     uint16_t port = 0;
-    if (strncmp(address, "unix:", 5) == 0) // Whoever is there is on this host.
+    if (strncmp(address, "unix:", 5) == 0) // A path is on this host.
         return text_copy(text, text_bytes, "127.0.0.1") ? 0 : -1;
     if (!parse_address(address, host, sizeof(host), &port))
         return -1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of local_address.c that other files call.
+// Which of this host's addresses faces a coordinator. Any thread.
 
 #ifndef WORKER_CONTROL_LOCAL_ADDRESS_H
 #define WORKER_CONTROL_LOCAL_ADDRESS_H

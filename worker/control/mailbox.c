@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CANCEL_MS 200 // A cancelled call is back long before, unless its socket is full.
+#define CANCEL_MS 200 // A cancelled call comes back much sooner, unless its socket is full.
 
 void mailbox_init(struct mailbox *mailbox)
 {

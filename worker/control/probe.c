@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// probe.h over OpenSSL. With TLS 1.3 the client's side of the handshake is over before the
-// server has looked at the client's certificate, so what the server thinks of it shows when the
-// client reads. Control thread, whose signals are blocked, SIGPIPE too.
+// probe.h over OpenSSL. With TLS 1.3 the client's side of the handshake ends before the server has
+// checked the client's certificate, so the client sees the server's verdict when it reads. Control
+// thread, whose signals are blocked, SIGPIPE too.
 
 #include "worker/control/probe.h"
 
@@ -23,7 +23,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define ANSWER_WAIT_MS 500 // For what the server thinks of our certificate.
+#define ANSWER_WAIT_MS 500 // The wait for the server's verdict on this worker's certificate.
 
 struct attempt {
     const struct control_probe *probe;
@@ -35,7 +35,7 @@ struct attempt {
 
 // ---- the connection -----------------------------------------------------------------------------
 
-// True: events came before the deadline.
+// True if events came before the deadline.
 static bool wait_for(int fd, short events, uint64_t deadline_ms)
 {
     const uint64_t now_ms = clock_now_ms();
@@ -95,8 +95,8 @@ static bool prepare(struct attempt *attempt)
     return SSL_set_fd(attempt->ssl, attempt->fd) == 1;
 }
 
-// Goes on with a step of OpenSSL until it is done, has failed, or the time is over. SSL_ERROR_NONE
-// when done.
+// Repeats a step of OpenSSL until it is done, has failed, or the time is over. SSL_ERROR_NONE if it
+// is done.
 static int drive(struct attempt *attempt, int (*step)(SSL *ssl), uint64_t deadline_ms)
 {
     for (;;) {
@@ -160,7 +160,7 @@ static bool is_no_coordinator(const struct attempt *attempt, struct text *text)
     return stranger;
 }
 
-// What the last error of OpenSSL says of the other side.
+// The other side's reason, from the last error of OpenSSL.
 static bool refused_by_peer(const struct attempt *attempt, struct text *text)
 {
     const unsigned long error = ERR_peek_last_error();
@@ -186,8 +186,8 @@ static int read_one(SSL *ssl)
     return SSL_read(ssl, &byte, 1);
 }
 
-// A coordinator that takes our certificate says something at once; one that does not hangs up. It
-// may or may not say why: gRPC closes before OpenSSL's alert is sent.
+// A coordinator that accepts this worker's certificate sends something at once; one that refuses it
+// hangs up, and may or may not say why, because gRPC closes before OpenSSL's alert is sent.
 static bool refused_after(struct attempt *attempt, struct text *text)
 {
     const struct control_probe *probe = attempt->probe;

@@ -38,7 +38,7 @@ static_assert(sizeof(struct nccl_unique_id) == COMMUNICATOR_ID_BYTES, "an id is 
 
 // ---- failure ------------------------------------------------------------------------------------
 
-// In one line of whole characters, whatever it is that NCCL says.
+// Copies a text of NCCL as one line of whole characters.
 static void nccl_clean(const char *said, char *out, size_t bytes)
 {
     struct text text;
@@ -84,7 +84,8 @@ static int communicator_break(struct communicator *communicator, int result, con
     return -1;
 }
 
-// What a call returned: it may have begun something, which the next poll looks after.
+// Takes the result of an NCCL call. The call may have begun something that the next poll looks
+// after.
 static int communicator_check(struct communicator *communicator, int result, const char *call)
 {
     if (result == NCCL_OK)
@@ -218,7 +219,7 @@ static int communicator_scatter(struct communicator *communicator, uint64_t in, 
 typedef int communicator_bulk(struct communicator *communicator, uint64_t in, uint64_t out,
                               uint64_t count, int type);
 
-// The row, as `launch` does it, and the words, in one group.
+// Enqueues the row (by `launch`) and the words in one group.
 static int communicator_group(struct communicator *communicator, communicator_bulk *launch,
                               uint64_t in, uint64_t out, uint64_t count, enum dtype dtype,
                               uint64_t words, uint64_t word_count)
@@ -248,7 +249,7 @@ int communicator_share(struct communicator *communicator, uint64_t in, uint64_t 
                               word_count);
 }
 
-// It pays, and is never needed: a refusal is no failure.
+// Registration is an improvement and never necessary, so a refusal is no failure.
 void communicator_register(struct communicator *communicator, uint64_t memory, size_t bytes)
 {
     void *handle = NULL;
@@ -276,15 +277,15 @@ struct communicator_end {
     // set before the thread starts, then its own
     struct communicator *communicator;
     bool in_order;
-    uint64_t patience_ms; // Until then it may end in order.
-    uint64_t deadline_ms; // Until then the driver waits.
+    uint64_t patience_ms; // The time (clock_now_ms) until which it may end in order.
+    uint64_t deadline_ms; // The time until which the driver waits.
     struct thread thread;
     struct mutex mutex;
     struct cond cond;
     // guarded by mutex
-    bool begun; // It has the device's context, and touches the device no more.
+    bool begun; // True once the thread has the device's context; it then no longer uses the device.
     bool done;
-    bool left; // The driver has gone.
+    bool left; // True if the driver waits no longer.
 };
 
 static void ending_pause(void)
@@ -293,7 +294,8 @@ static void ending_pause(void)
     (void)nanosleep(&pause, NULL);
 }
 
-// Whether the communicator is at its end in order. It asks all ranks, so one may be waited for.
+// True if the communicator has ended in order. All ranks take part, so this may wait for one of
+// them.
 static bool ending_finalize(const struct communicator_end *ending)
 {
     const struct communicator *communicator = ending->communicator;

@@ -19,7 +19,7 @@ static struct cuda table;
         name, offsetof(struct cuda, field), true \
     }
 
-// The first is the one whose file is shown as the library's.
+// The file of the first symbol is shown as the library's.
 static const struct foreign_symbol symbols[] = {
     NEEDED(init, "cuInit"),
     NEEDED(driver_version, "cuDriverGetVersion"),

@@ -3,7 +3,7 @@
 // A device at work: failures, contexts, events, streams, and its end. open.c makes it. device.h
 // says which thread runs what.
 //
-// Every context change is a push and a pop, so that a trainer's own current context is what it was.
+// Every context change is a push and a pop, so the trainer's own current context stays the same.
 
 #include "worker/device/device.h"
 
@@ -17,7 +17,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define DEVICE_CLOSE_MS 2000 // How long what is enqueued may take to end when the device is closed.
+#define DEVICE_CLOSE_MS \
+    2000 // The time in which enqueued work has to end when the device is closed.
 
 // ---- failure ------------------------------------------------------------------------------------
 
@@ -48,7 +49,7 @@ const char *device_failed(const struct device *device)
     case HEALTH_FAILED:
         return device->text;
     default:
-        return "the device fails"; // Another thread writes why, at this moment.
+        return "the device fails"; // Another thread is writing the reason.
     }
 }
 
@@ -60,7 +61,7 @@ static void device_pause(void)
     (void)nanosleep(&pause, NULL);
 }
 
-// Whether nothing that was enqueued is still to happen. Waits for it, but not for ever.
+// Waits for all enqueued work, at most DEVICE_CLOSE_MS. True if it is done.
 static bool device_at_rest(const struct device *device)
 {
     const uint64_t deadline_ms = clock_now_ms() + DEVICE_CLOSE_MS;
@@ -109,7 +110,7 @@ void device_close(struct device *device)
         device_destroy(device);
     device_leave(device);
     if (!at_rest)
-        return; // Freeing would wait for the device, and it may still read what we hold.
+        return; // Freeing would wait for the device, which may still read this memory.
     if (device->retained)
         (void)device->cuda->device_primary_ctx_release(device->handle);
     if (device->bell && atomic_load(&device->bell->awaited) == 0) {
@@ -222,7 +223,7 @@ int device_event_query(struct device *device, void *event)
     return device_check(device, happened, "cuEventQuery") < 0 ? -1 : 1;
 }
 
-// A stream of another context may be of the same device.
+// True if a context is of this device. The device may have several contexts.
 static bool device_has_context(const struct device *device, void *context)
 {
     const struct cuda *cuda = device->cuda;
@@ -251,7 +252,7 @@ bool device_has_stream(struct device *device, void *stream)
     return found != CUDA_OK || device_has_context(device, context);
 }
 
-// Streams that results are written on.
+// True if results are written on the stream.
 static bool device_writes(enum device_stream stream)
 {
     return stream != DEVICE_COLLECT;
@@ -299,7 +300,7 @@ int device_record(struct device *device, enum device_stream stream, void *event)
                         "cuEventRecord");
 }
 
-// A wait is for the record that was the last when it was enqueued, so one event does for all.
+// A wait refers to the last record before it was enqueued, so one event for each stream is enough.
 int device_follow(struct device *device, enum device_stream stream, struct device *before,
                   enum device_stream stream_before)
 {
@@ -337,7 +338,7 @@ int device_run(struct device *device, enum device_stream stream, enum device_ker
 
 // ---- the bell -----------------------------------------------------------------------------------
 
-// On a thread of the driver, which may call nothing of CUDA.
+// Runs on a thread of CUDA's driver, which must not call CUDA.
 static void bell_ring(void *argument)
 {
     struct bell *bell = argument;

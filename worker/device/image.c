@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Files that mk/build.mk makes from worker/device/kernels.cu, taken in by the assembler; it knows
-// that this object depends on them, and says where they lie.
+// The assembler includes files that mk/build.mk makes from worker/device/kernels.cu. mk/build.mk
+// knows that this object depends on them, and gives their directory.
 
 #include "worker/device/image.h"
 
-// The driver reads the image as words. The zeros behind it are all there is of an empty one.
+// The driver reads the image as words. An empty image consists of the zeros behind it.
 // clang-format off
 #define TAKE_IN(name, file)                                                                       \
     __asm__(".pushsection .rodata\n.balign 64\n"                                                  \
@@ -18,7 +18,7 @@
 // clang-format on
 
 TAKE_IN(device_image_code, "device_kernels.fatbin");
-TAKE_IN(device_image_made_for, "device_kernels.targets"); // Empty when that is.
+TAKE_IN(device_image_made_for, "device_kernels.targets"); // Empty if the image is empty.
 
 const char device_image_missing[] =
     "this liblockstep was built without nvcc, so it has no kernels for GPUs: build it where the "

@@ -20,7 +20,7 @@
 #define MEMORY_LEAST_BYTES 4096
 #define MEMORY_STEP_BYTES (64 * 1024) // Large blocks are multiples of this.
 
-// Small ones double, so that few sizes are enough for all.
+// Sizes of small blocks are powers of two, so that a few sizes are enough.
 static size_t memory_round(size_t bytes)
 {
     size_t rounded = MEMORY_LEAST_BYTES;

@@ -18,7 +18,7 @@ static struct nccl table;
         name, offsetof(struct nccl, field), true \
     }
 
-// The first is the one whose file is shown as the library's.
+// The file of the first symbol is shown as the library's.
 static const struct foreign_symbol symbols[] = {
     NEEDED(get_version, "ncclGetVersion"),
     NEEDED(get_error_string, "ncclGetErrorString"),

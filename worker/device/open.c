@@ -28,13 +28,13 @@ static_assert((int)DEVICE_INT64 == (int)DTYPE_INT64, "one numbering of dtypes");
 static_assert((int)DEVICE_FLOAT16 == (int)DTYPE_FLOAT16, "one numbering of dtypes");
 static_assert((int)DEVICE_BFLOAT16 == (int)DTYPE_BFLOAT16, "one numbering of dtypes");
 static_assert((int)DEVICE_UINT8 == (int)DTYPE_UINT8, "one numbering of dtypes");
-// A kernel reads what the host's compiler has laid out.
+// A kernel reads structs that the host's compiler has laid out.
 static_assert(sizeof(struct device_piece) == 32 && sizeof(struct device_row) == 32, "no holes");
 static_assert(sizeof(struct device_pack) == 80 && sizeof(struct device_finish) == 88, "no holes");
 static_assert(sizeof(struct device_gather) == 48 && sizeof(struct device_scatter) == 56,
               "no holes");
 static_assert(sizeof(struct device_add) == 40, "no holes");
-// A device that is being opened, and where to say what goes wrong.
+// A device that is being opened, and the place for an error text.
 struct opening {
     struct device *device;
     char *error;
@@ -55,7 +55,7 @@ static int opening_fail(const struct opening *opening, const char *sentence)
     return -1;
 }
 
-// The context that is current here. 1: there is none.
+// Takes the context that is current on this thread. 1: there is none.
 static int device_adopt_current(const struct opening *opening)
 {
     struct device *device = opening->device;
@@ -65,7 +65,7 @@ static int device_adopt_current(const struct opening *opening)
         return 1;
     if (opening_check(opening, cuda->ctx_get_device(&device->handle), "cuCtxGetDevice") < 0)
         return -1;
-    // A primary context is held, so that it lasts; another one is the trainer's to keep.
+    // A primary context is retained, so that it lasts. Another context must be kept by the trainer.
     if (cuda->device_primary_ctx_retain(&primary, device->handle) != CUDA_OK)
         return 0;
     if (primary == device->context)
@@ -87,7 +87,7 @@ static int device_retain(const struct opening *opening, int ordinal)
     return 0;
 }
 
-// N of "cuda:N"; -1: it is something else.
+// N of "cuda:N"; -1 if the choice is something else.
 static int device_ordinal(const char *choice)
 {
     char *end = NULL;
@@ -155,7 +155,7 @@ static int device_find_facts(const struct opening *opening)
     return 0;
 }
 
-// All that may load code or take memory inside the driver happens here.
+// Does everything that may load code or take memory inside the driver.
 static int device_load_kernels(const struct opening *opening)
 {
     static const char *const names[DEVICE_KERNELS] = {
@@ -208,7 +208,7 @@ static int device_make_streams(const struct opening *opening)
     return 0;
 }
 
-// With the device's context current.
+// The device's context is current.
 static int device_furnish(const struct opening *opening)
 {
     struct device *device = opening->device;
@@ -240,7 +240,7 @@ static int device_choose(const struct opening *opening, const char *choice)
         return automatic ? 1 : -1;
     const int ready = device->cuda->init(0);
     if (automatic && ready != CUDA_OK)
-        return 1; // Whoever has a current context has called it with success.
+        return 1; // A thread with a current context has called cuInit with success.
     if (opening_check(opening, ready, "cuInit") < 0)
         return -1;
     return automatic ? device_adopt_current(opening) : device_retain(opening, ordinal);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// kernel_combine: many sources, weights and one division, made of loops that take four. What is not
-// final stays in a tile on the stack, small enough for the first cache; the last loop of a tile
-// stores what is final. Pure; any thread.
+// kernel_combine: many sources, weights and one division, made of loops that take four sources.
+// Intermediate values stay in a tile on the stack, which fits into the first-level cache; the last
+// loop of a tile stores the final values. Pure; any thread.
 //
 // A sum of more than four sources goes four, three, three, ... at a time, the sum so far being the
 // first operand of the next loop. 16-bit floats are then added up as float32, one by one.
 //
-// Stores past the caches, and to a second place, are those of the last loop, where there is such a
-// loop (sums of float32 and float64), and else a copy out of a tile, or from the other place.
+// The last loop stores past the caches, or to a second place, if there is a loop that does so (sums
+// of float32 and float64). Otherwise the values are copied out of a tile, or from the other place.
 
 #include "worker/kernels/combine.h"
 
@@ -33,19 +33,19 @@ static size_t combine_tile(enum dtype dtype)
 
 static const uint8_t combine_zeros[COMBINE_TILE_BYTES];
 
-// What takes part.
+// The sources and weights that take part.
 struct combine {
     const struct kernel_table *table;
     const struct kernel_combination *what;
     const uint8_t *sources[KERNELS_MAX_SOURCES];
     uint64_t weights[KERNELS_MAX_SOURCES];
     unsigned count;
-    bool has_zeros; // Some of the sources are combine_zeros.
+    bool has_zeros; // True if some sources are combine_zeros.
     bool weighted;
-    bool divided; // At the end, by a total that is no power of two.
-    bool lines; // The last loop stores whole lines: past the caches, or to two places.
-    uint8_t *also; // As of the combination.
-    double factor; // 1, or of a total that is one.
+    bool divided; // True if the end divides by a total that is no power of two.
+    bool lines; // True if the last loop stores whole lines: past the caches, or to two places.
+    uint8_t *also; // As in struct kernel_combination.
+    double factor; // 1, or 1 / total if the total is a power of two.
     size_t size;
 };
 
@@ -54,8 +54,8 @@ static bool combine_skips(const struct kernel_combination *what)
     return what->op != REDUCE_MIN && what->op != REDUCE_MAX;
 }
 
-// Only what is used is set: callers come with blocks of a few KiB, and setting up is then a tenth
-// of the time.
+// Sets only the fields that are used: for blocks of a few KiB, which callers have, setting up takes
+// a tenth of the time.
 static void combine_choose(struct combine *combine)
 {
     const struct kernel_combination *what = combine->what;
@@ -88,7 +88,8 @@ static bool combine_is_rounded(const struct kernel_combination *what)
 
 // ---- one tile -----------------------------------------------------------------------------------
 
-// The operands from `next` on, behind the sum so far when there is one. Returns how many are taken.
+// Takes operands from `next` on, behind the sum so far if there is one. Returns how many were
+// taken.
 static unsigned combine_operands(const struct combine *combine, const void *sum, unsigned next,
                                  size_t offset, struct kernel_operands *operands)
 {
@@ -127,7 +128,7 @@ static kernel_combine_loop *combine_loop(const struct combine *combine, bool las
     return combine->table->combine[what->dtype][what->op];
 }
 
-// Elements that begin offset bytes into the sources. tile is out, or has room for them.
+// Combines elements that begin `offset` bytes into the sources. tile is out, or has room for them.
 static void combine_same(const struct combine *combine, void *out, void *tile, size_t offset,
                          size_t count)
 {
@@ -145,7 +146,7 @@ static void combine_same(const struct combine *combine, void *out, void *tile, s
     combine_loop(combine, true)(out, &operands, count);
 }
 
-// More 16-bit floats than one loop takes.
+// Combines more sources of 16-bit floats than one loop takes.
 static void combine_wide(const struct combine *combine, void *out, float *sum, size_t offset,
                          size_t count)
 {
@@ -193,14 +194,14 @@ static void combine_one(const struct combine *combine, void *out, void *tile, si
 
 // ---- all of it ----------------------------------------------------------------------------------
 
-// Whether one call of a loop does it all, if it stores as it is to.
+// True if one call of a loop does everything, and stores in the way that is wanted.
 static bool combine_is_direct(const struct combine *combine)
 {
     return !combine->has_zeros && combine->count <= KERNEL_OPERANDS &&
            !combine_is_rounded(combine->what);
 }
 
-// Whether the last loop is to store past the caches or to two places, and can.
+// True if the last loop has to store past the caches or to two places, and can do so.
 static bool combine_has_lines(const struct combine *combine)
 {
     const struct kernel_combination *what = combine->what;
@@ -208,7 +209,8 @@ static bool combine_has_lines(const struct combine *combine)
            combine->table->stream_weighted[what->dtype];
 }
 
-// Elements that begin offset bytes into sources and out. copies: they go to out by way of a tile.
+// Combines elements that begin `offset` bytes into sources and out. copies: true if they go to out
+// by way of a tile.
 static void combine_tiles(const struct combine *combine, uint8_t *out, size_t offset, size_t count,
                           bool copies)
 {
@@ -237,7 +239,7 @@ static void combine_part(const struct combine *combine, uint8_t *out, size_t off
         combine_tiles(combine, out, offset, count, false);
 }
 
-// What is not of whole lines goes to the other place, too.
+// Copies the elements that are not in whole lines to the other place, too.
 static void combine_again(const struct combine *combine, const uint8_t *out, size_t offset,
                           size_t count)
 {
@@ -245,7 +247,8 @@ static void combine_again(const struct combine *combine, const uint8_t *out, siz
         combine->table->copy(combine->also + offset, out + offset, count * combine->size);
 }
 
-// Whole lines of the cache by loops for them; what is before and behind them as always.
+// Combines whole cache lines by the loops for them, and the elements before and behind them as
+// usual.
 static void combine_by_lines(struct combine *combine, uint8_t *out, size_t count)
 {
     const size_t line = COMBINE_LINE_BYTES / combine->size;
@@ -297,7 +300,8 @@ static void combine_copy(const struct kernel_table *table, void *out, const void
         (streams ? table->stream : table->copy)(out, in, bytes);
 }
 
-// Where no loop stores to both places: tile by tile to the second, and from there to the first.
+// If no loop stores to both places, each tile goes to the second place, and from there to the
+// first.
 static void combine_twice(const struct combine *combine, uint8_t *out, size_t count)
 {
     size_t part = combine_tile(combine->what->dtype);

@@ -9,12 +9,12 @@
 
 #define SCRATCH_ALIGN 64 // A cache line, and the widest vector.
 
-// A block at rest: the link is in its own memory.
+// A free block. The link to the next one is in the block's own memory.
 struct scratch_block {
     struct scratch_block *next;
 };
 
-// In front of the blocks of one allocation.
+// Stands in front of the blocks of one allocation.
 struct scratch_slab {
     _Alignas(SCRATCH_ALIGN) struct scratch_slab *next;
     size_t count;
@@ -46,7 +46,7 @@ static void scratch_rest(struct scratch *scratch, void *bytes)
     scratch->free = block;
 }
 
-// Puts all blocks of a slab to rest, the first one on top.
+// Makes all blocks of a slab free, the first one on top.
 static void scratch_rest_slab(struct scratch *scratch, struct scratch_slab *slab)
 {
     uint8_t *first = (uint8_t *)(slab + 1);
