@@ -89,7 +89,7 @@ commands=$("$place/bin/lockstep" --help | sed -n '/^Commands:/,/^$/s/^  \([a-z]*
 
 # options PROGRAM [COMMAND]: what --help has at the beginnings of lines.
 options() {
-    "$place/bin/$1" ${2:+"$2"} --help | sed -n 's/^ *\(-[a-zA-Z], \)\{0,1\}\(--[a-z-]*\).*/\2/p' | sort -u
+    "$place/bin/$1" ${2:+"$2"} --help | sed -n 's/^ *\(-[a-zA-Z]*, \)*\(--[a-z-]*\).*/\2/p' | sort -u
 }
 
 # bash_offers WORD...: what bash completes the last word to.
@@ -116,7 +116,7 @@ check() {
     options "$program" ${3:+"$3"} >"$work/options"
     [ -s "$work/options" ] || fail "$program ${3-} has no options"
     while read -r option; do
-        grep -qE "^ +(-[a-z], )?$option\b" "$work/page" || fail "$page lacks $option"
+        grep -qE "^ +(-[a-z]+, )*$option\b" "$work/page" || fail "$page lacks $option"
     done <"$work/options"
     bash_offers "$program" ${3:+"$3"} -- | grep -- '^--' | diff "$work/options" - ||
         fail "bash completes other options of $program ${3-}"
