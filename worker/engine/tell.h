@@ -21,8 +21,9 @@ void engine_report(struct lockstep_session *session, struct up_message *message,
 void engine_decide_alone(struct lockstep_session *session);
 // This rank gives up, with this status for its trainer: the others are told why.
 void engine_abort(struct lockstep_session *session, int status, const char *reason);
-// True if the time for that sentence is over, and a wait that nobody answers is overdue.
+// Ends the session when the time for that sentence is over.
 void engine_check_verdict(struct lockstep_session *session);
+// Ends the session when a wait without an answer is overdue.
 void engine_check_waits(struct lockstep_session *session);
 
 #endif

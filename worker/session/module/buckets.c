@@ -337,7 +337,7 @@ static enum bucket_error decode_buckets(const uint32_t *ends, uint32_t count,
     return BUCKET_OK;
 }
 
-// True if so many words can hold so many buckets and parameters, and they fit.
+// Checks that so many words can hold so many buckets and parameters, and that these fit.
 static enum bucket_error check_words(const uint32_t *words, uint32_t word_count,
                                      uint32_t trainable_count, const struct bucket_layout *layout,
                                      struct text *error)

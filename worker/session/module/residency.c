@@ -89,8 +89,8 @@ static int residency_find_tensor(const struct lockstep_module *module, struct te
     return residency_find(module->session, &passed, &tensor->on_device);
 }
 
-// True if the gradient that was registered for a parameter is on the device; that of a parameter
-// without one will be where its value is.
+// *device becomes true if the gradient that was registered for a parameter is on the device. A
+// parameter without one will have its gradient where its value is.
 static int residency_find_gradient(const struct lockstep_module *module, uint32_t parameter,
                                    bool *device)
 {
