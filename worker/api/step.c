@@ -354,7 +354,7 @@ static void step_contribute_aborted(const struct lockstep_module *module, struct
 }
 
 // The modules that this rank has called, and those of which it gave a call up. A call without a
-// weight may carry what was put off.
+// weight may carry what was deferred.
 static void step_contribute_calls(const struct lockstep_session *session, struct commit_wave *wave)
 {
     for (uint32_t m = 0; m < session->module_count; m++) {

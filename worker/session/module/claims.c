@@ -214,9 +214,10 @@ static bool call_speaks_for(const struct lockstep_module *module, uint32_t param
            (module->homes[parameter].module != module || call_takes_part(module));
 }
 
-// A thread that waits for a call has said behind what results may be written of those that were
-// handed over before. Of this one nobody else says it until the step ends, and held results keep
-// others out of the window: so either that thread has seen it, or it is seen here that one waits.
+// A thread that waits for a call has recorded the work of streams behind which results of the
+// contributions that were handed over before may be written. For this contribution no other thread
+// does so until the step ends, and held results keep others out of the window. So either that
+// thread has seen it, or this one sees here that a thread waits.
 static void call_say_handed(struct contribution *contribution)
 {
     struct lockstep_session *session = contribution->module->session;
@@ -456,9 +457,9 @@ static int call_check_again(const struct opened *open, const struct reported *re
     return status;
 }
 
-// What was claimed is noted and settled. status: of a report that met another thread's in the same
-// memory; it counts for nothing. One whose stream has failed is taken all the same, so that nobody
-// waits for it: nothing of this rank's device arrives anywhere any more.
+// Notes and settles a claimed report. status: that of a report that met another thread's in the
+// same memory; such a report counts for nothing. A report whose stream has failed is taken all the
+// same, so that no rank waits for it: nothing of this rank's device arrives anywhere any more.
 static int call_finish_report(const struct opened *open, const struct reported *reported,
                               struct gradient *gradient, uint32_t before, int status)
 {

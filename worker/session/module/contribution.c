@@ -263,7 +263,7 @@ static bool contribution_goes_on(const void *before, size_t bytes, const void *m
 }
 
 // One extent for each run of gradients that lie side by side: those are reduced as one, in place
-// but for what was put off or is held back.
+// but for what was deferred or is held back.
 static uint32_t contribution_extents(const struct contribution *contribution,
                                      const struct launch *launch, struct extent *extents)
 {
@@ -373,7 +373,7 @@ static void contribution_on_devices(const struct contribution *contribution,
         contribution_replicas(contribution, launch, bucket, collective);
 }
 
-// What was put off is a contribution like any other, of its own weight; as a sum, where it is one.
+// What was deferred is a contribution like any other, of its own weight; as a sum, where it is one.
 static void contribution_weigh(const struct contribution *contribution, const struct launch *launch,
                                struct collective *collective)
 {

@@ -5,12 +5,12 @@
 // their buckets. The sums themselves are in stash.c. Who runs what stands in
 // worker/session/session.h.
 //
-// A bucket is put off, or takes what was put off, when the driver learns that it is ready: in the
+// A bucket is deferred, or takes what was deferred, when the driver learns that it is ready: in the
 // order of the trainer's calls, whenever it is launched. So which step carries what depends on the
 // program of this rank only. From then on the trainer may do with the gradients what it likes, once
-// lockstep_call_wait has said that they are put off.
+// lockstep_call_wait has said that they are deferred.
 //
-// When the step has settled, memory whose gradient was put off gets what the other ranks hold. Is
+// When the step has settled, memory whose gradient was deferred gets what the other ranks hold. Is
 // that a mean, it was held back: its slot was launched before the call was made, and the trainer
 // still had to write there. Was there none, the memory becomes zero, like that of ranks that have
 // cleared their gradients and called nothing.
@@ -136,7 +136,7 @@ void deferral_take(struct contribution *contribution, uint32_t bucket)
 
 // ---- The end of a step -------------------------------------------------------------------------
 
-// Replicas get a mean with all others; where there is none, what was put off has to go from all.
+// Replicas get a mean with all others; where there is none, what was deferred has to go from all.
 static void deferral_clear_replicas(const struct contribution *contribution, uint32_t parameter)
 {
     const struct bucket_parameter *shape = &contribution->module->shapes[parameter];

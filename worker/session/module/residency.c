@@ -2,9 +2,10 @@
 //
 // The memory in which tensors are, and how ranks agree on it; see residency.h.
 //
-// The agreement is one OR over a byte for each tensor: somebody has it on a device, somebody who
-// has a device has it in host memory. A rank without a device says nothing. Both bits at once are a
-// program that differs between ranks, and every rank finds it in the same result.
+// The agreement is one OR over a byte for each tensor: one bit says that a rank has it on a device,
+// the other that a rank with a device has it in host memory. A rank without a device sets neither.
+// Both bits at once mean that the program differs between ranks, and every rank finds that in the
+// same result.
 
 #include "worker/session/module/residency.h"
 

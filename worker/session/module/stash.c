@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Contributions that were put off, and results that are held back; see stash.h.
+// Contributions that were deferred, and results that are held back; see stash.h.
 
 #include "worker/session/module/stash.h"
 

@@ -1,32 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The stash of a module: contributions of this rank that were put off, until a later one of the
+// The stash of a module: contributions of this rank that were deferred, until a later one of the
 // module carries them (order protocol, R10). And the results that must not be in user memory yet,
 // because their slots were given up before the calls were made: such a call still writes its
 // gradients there. It knows parameters, not buckets or slots: it outlives layouts. Pure but for its
 // memory; driver while a step is open, trainer between steps.
 //
-// For each parameter it keeps the sum of w g over what was put off, and the sum of w. (Of gradients
-// that are sums already: the sum of g.) What is taken for a bucket is that and what the bucket's
-// own call has made, as one contribution whose weight is the sum of both. So, over all steps,
+// For each parameter it keeps the sum of w g over what was deferred, and the sum of w. (Of
+// gradients that are sums already: the sum of g.) What is taken for a bucket is that and what the
+// bucket's own call has made, as one contribution whose weight is the sum of both. So, over all
+// steps,
 //
 //     sum of w g contributed + what is left = sum of w g reported,
 //
 // and the same of the weights: every sample counts once, in the mean of one step. The mean of a
 // step divides by one weight, so the parameters of a bucket are taken together, and only when the
 // same weight is kept of all of them. That it is not can happen only after a layout has cut
-// parameters in a new way of which some, not all, were put off before. Then they wait on: nothing
+// parameters in a new way of which some, not all, were deferred before. Then they wait on: nothing
 // is lost, and nothing is approximated.
 //
 // A parameter is taken once in a step at most: what was taken is in flight until the step has
-// settled, and a contribution that is put off meanwhile begins a new sum.
+// settled, and a contribution that is deferred meanwhile begins a new sum.
 //
 // Roundings (docs/numbers.md): float32 and float64 are summed in themselves, product and sum
 // rounded once each, and travel as a sum. 16-bit floats are summed in float32, and what is taken is
 // rounded to 16 bits once; of kind mean it travels as the mean over its weight, which is not larger
 // than the gradients were: a sum might overflow.
 //
-// All memory is reserved when it is opened, and touched when something is put off: about as much
+// All memory is reserved when it is opened, and touched when something is deferred: about as much
 // as the gradients twice, and once more for each call with results to be held.
 
 #ifndef WORKER_SESSION_MODULE_STASH_H
@@ -75,7 +76,7 @@ bool stash_gives_sums(const struct stash *stash, enum dtype dtype);
 void *stash_hold(struct stash *stash, uint32_t contribution, uint32_t parameter);
 
 // Gives the memory of a parameter what the other ranks hold: the result that was held, if there is
-// one, or else, where its gradient was put off, zeros: it has moved to the stash, and a trainer
+// one, or else, where its gradient was deferred, zeros: it has moved to the stash, and a trainer
 // that adds up in place must not count it again. has_result: some rank has contributed to it.
 // Whole elements are stored. Returns whether something was to be put back.
 bool stash_put_back(struct stash *stash, uint32_t contribution, uint32_t parameter, void *memory,
