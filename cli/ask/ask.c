@@ -5,6 +5,7 @@
 #include "cli/ask/ask.h"
 
 #include "cli/common/cli.h"
+#include "cli/common/registry.h"
 
 #include "base/text.h"
 #include "cli/ask/http.h"
@@ -79,17 +80,35 @@ int ask_set_option(struct ask *ask, int key, const char *value)
     }
 }
 
+// Of several jobs one has to be named.
+static int refuse_several(const struct ask *ask, const struct registry_job *jobs, unsigned count)
+{
+    char bytes[LOCKSTEP_TEXT_BYTES];
+    struct text names;
+    text_init(&names, bytes, sizeof(bytes));
+    for (unsigned i = 0; i < count; i++)
+        text_append(&names, "%s%s", i == 0 ? "" : ", ", jobs[i].name);
+    return cli_misuse(ask->command, "%u jobs run on this machine: %s; name one with --job", count,
+                      bytes);
+}
+
 int ask_find(struct ask *ask)
 {
+    struct registry_job jobs[REGISTRY_MAX];
     const char *dashboard = getenv("LOCKSTEP_DASHBOARD");
     if (ask->peer.address[0])
         return 0;
-    ask->guessed = !dashboard || !dashboard[0];
-    return take_address(ask, dashboard && dashboard[0] ? dashboard : ASK_DEFAULT);
+    if (dashboard && dashboard[0])
+        return take_address(ask, dashboard);
+    const unsigned count = registry_list(ask->job, jobs);
+    if (count > 1)
+        return refuse_several(ask, jobs, count);
+    ask->guessed = count == 0;
+    return take_address(ask, count == 1 ? jobs[0].address : ASK_DEFAULT);
 }
 
-// What it says beside its number: {"error":{"code":404,"message":"there is no such job"}}
-static void ask_refused(struct ask *ask, const char *path, int code, const char *body)
+// The answer's own words: {"error":{"code":404,"message":"there is no such job"}}
+static void ask_refused(struct ask *ask, int code, const char *body)
 {
     char message[LOCKSTEP_TEXT_BYTES / 2];
     const char *error = json_read_member(body, "error");
@@ -97,20 +116,22 @@ static void ask_refused(struct ask *ask, const char *path, int code, const char 
     const bool says =
         json_read_string(json_read_member(error, "message"), message, sizeof(message)) ||
         json_read_string(error, message, sizeof(message));
-    snprintf(ask->error, sizeof(ask->error), "%s answered %d to GET %s%s%s%s", ask->peer.address,
-             code, path, says ? ": " : "", says ? message : "",
+    if (!says)
+        snprintf(message, sizeof(message),
+                 "status %d to a question; is that the page of a coordinator of Lockstep?", code);
+    snprintf(ask->error, sizeof(ask->error), "%s answers: %s%s", ask->peer.address, message,
              code == 401 ? "; lockstep wants it in --token-file FILE, or in the whole address that "
                            "lockstep run has printed: --http 'http://HOST:PORT/?token=TOKEN'"
                          : "");
 }
 
-// Nobody named an address, and nobody answers at the usual one.
+// No address was given, no job of `lockstep run` is here, and no daemon answers at its usual one.
 static void ask_elsewhere(struct ask *ask)
 {
     const size_t used = strlen(ask->error);
     snprintf(ask->error + used, sizeof(ask->error) - used,
-             "; name the dashboard's address, which lockstep run has printed: --http ADDRESS, or "
-             "LOCKSTEP_DASHBOARD");
+             ", and no job of lockstep run is on this machine; name the page of a coordinator: "
+             "--http ADDRESS, or LOCKSTEP_DASHBOARD");
 }
 
 bool ask_get(struct ask *ask, const char *path, char **body)
@@ -121,7 +142,7 @@ bool ask_get(struct ask *ask, const char *path, char **body)
     if (code == 200)
         return true;
     if (code >= 0)
-        ask_refused(ask, path, code, *body);
+        ask_refused(ask, code, *body);
     else if (ask->guessed)
         ask_elsewhere(ask);
     free(*body);

@@ -44,7 +44,9 @@ int ask_set_cacert(struct ask *ask, const char *file); // And so TLS, whatever t
     "      --token-file FILE  Its first line is the token that the coordinator asks for\n"
 int ask_set_option(struct ask *ask, int key, const char *value); // CLI_MISUSE: no such key.
 
-// After the options: without --http it is LOCKSTEP_DASHBOARD, else the default.
+// After the options: without --http it is LOCKSTEP_DASHBOARD, else the page of the job that
+// `lockstep run` has started on this machine, else the default. CLI_MISUSE with a sentence if there
+// are several.
 int ask_find(struct ask *ask);
 
 // GET. The answer is given in *body (free it), NUL-terminated. False: the sentence is in error.

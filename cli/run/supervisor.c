@@ -10,6 +10,7 @@
 #include "cli/run/supervisor.h"
 
 #include "cli/common/cli.h"
+#include "cli/common/registry.h"
 #include "cli/run/descendants.h"
 #include "cli/run/output.h"
 #include "cli/run/report.h"
@@ -48,6 +49,7 @@ struct supervisor {
     uint64_t started_ms;
 
     struct daemon daemon;
+    int registered; // Descriptor of registry_add.
     bool daemon_wanted; // True while the end of the daemon is reported.
     struct run_result result;
     uint32_t running; // Workers that have not been reaped.
@@ -428,6 +430,14 @@ static int prepare(struct supervisor *supervisor)
     return CLI_FAILED;
 }
 
+// So that `lockstep status` and its like find the job by themselves. Without it they need --http.
+static void register_job(struct supervisor *supervisor)
+{
+    char dashboard[DAEMON_DASHBOARD_BYTES];
+    if (daemon_dashboard(&supervisor->daemon, supervisor->options, dashboard, sizeof(dashboard)))
+        supervisor->registered = registry_add(supervisor->options->job, dashboard);
+}
+
 static int start_all(struct supervisor *supervisor)
 {
     int result = 0;
@@ -435,6 +445,7 @@ static int start_all(struct supervisor *supervisor)
         result = start_daemon(supervisor);
     if (result == 0) {
         place_announce(supervisor->options, &supervisor->daemon);
+        register_job(supervisor);
         result = start_workers(supervisor);
     }
     return result == 0 ? start_output(supervisor) : result;
@@ -470,7 +481,7 @@ static void release(struct supervisor *supervisor)
 
 int supervisor_run(const struct run_options *options, int control_fd)
 {
-    struct supervisor supervisor = {.options = options, .control_fd = control_fd};
+    struct supervisor supervisor = {.options = options, .control_fd = control_fd, .registered = -1};
     int result = prepare(&supervisor);
     if (result == 0)
         result = start_all(&supervisor);
@@ -482,6 +493,7 @@ int supervisor_run(const struct run_options *options, int control_fd)
     }
     while (supervisor.running > 0 && !supervisor.orphaned)
         turn(&supervisor);
+    registry_remove(supervisor.registered);
     if (!supervisor.orphaned)
         stop_daemon(&supervisor);
     if (!descendants_kill())

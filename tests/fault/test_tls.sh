@@ -185,7 +185,7 @@ asked 0 '"jobs":[]' status --json --cacert ca/ca.crt --token-file token
 asked 0 '"jobs":[]' status --json --cacert ca/ca.crt --token-file token --http "127.0.0.1:$http"
 asked 0 "nothing stands still" stalls --cacert ca/ca.crt --token-file token
 asked 1 "there is no such job" stacks 0 --job default --cacert ca/ca.crt --token-file token
-asked 1 "answered 401 to GET" status --cacert ca/ca.crt --token-file wrong
+asked 1 "answers: " status --cacert ca/ca.crt --token-file wrong
 asked 1 "a token is needed" stalls --cacert ca/ca.crt
 asked 1 "its certificate is not believed" status --cacert other/ca.crt --token-file token
 asked 1 "; --cacert names the authority that signed it" status --token-file token

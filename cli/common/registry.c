@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Files of running jobs; registry.h has the contract.
+
+#include "cli/common/registry.h"
+
+#include "base/text.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define NAME_BYTES 32 // Of a file: the process id.
+
+// Opens the directory. -1 with errno: there is none, or another user could write into it.
+static int open_directory(bool make)
+{
+    char path[PATH_MAX];
+    const char *runtime = getenv("XDG_RUNTIME_DIR");
+    struct stat info;
+    if (runtime && runtime[0] == '/')
+        snprintf(path, sizeof(path), "%s/lockstep", runtime);
+    else
+        snprintf(path, sizeof(path), "/tmp/lockstep-%u", (unsigned)geteuid());
+    if (make && mkdir(path, 0700) < 0 && errno != EEXIST)
+        return -1;
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    if (fstat(fd, &info) == 0 && info.st_uid == geteuid() && (info.st_mode & 022) == 0)
+        return fd;
+    close(fd);
+    errno = EPERM;
+    return -1;
+}
+
+static void own_name(char name[NAME_BYTES])
+{
+    snprintf(name, NAME_BYTES, "%ld", (long)getpid());
+}
+
+int registry_add(const char *name, const char *address)
+{
+    char file[NAME_BYTES];
+    own_name(file);
+    const int directory = open_directory(true);
+    if (directory < 0)
+        return -1;
+    unlinkat(directory, file, 0); // Of an earlier process of this number.
+    const int fd =
+        openat(directory, file, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    close(directory);
+    if (fd < 0)
+        return -1;
+    // Locked before it says anything: an empty file is one that is being written.
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0 && dprintf(fd, "%s\n%s\n", name, address) > 0)
+        return fd;
+    const int failure = errno;
+    registry_remove(fd);
+    errno = failure;
+    return -1;
+}
+
+void registry_remove(int fd)
+{
+    char file[NAME_BYTES];
+    if (fd < 0)
+        return;
+    own_name(file);
+    const int directory = open_directory(false);
+    if (directory >= 0) {
+        unlinkat(directory, file, 0);
+        close(directory);
+    }
+    close(fd);
+}
+
+// Takes the next line out of the text.
+static bool take_line(char **at, char *line, size_t capacity)
+{
+    char *end = strchr(*at, '\n');
+    if (!end)
+        return false;
+    *end = '\0';
+    const bool fits = text_copy(line, capacity, *at);
+    *at = end + 1;
+    return fits && line[0];
+}
+
+// Reads one file. False: it is no running job's. A file that nobody locks any more is removed.
+static bool read_job(int directory, const char *file, struct registry_job *job)
+{
+    char bytes[sizeof(*job) + 2];
+    char *at = bytes;
+    const int fd = openat(directory, file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    const ssize_t size = read(fd, bytes, sizeof(bytes) - 1);
+    bytes[size > 0 ? size : 0] = '\0';
+    const bool old = size > 0 && flock(fd, LOCK_SH | LOCK_NB) == 0;
+    if (old)
+        unlinkat(directory, file, 0);
+    close(fd);
+    return !old && take_line(&at, job->name, sizeof(job->name)) &&
+           take_line(&at, job->address, sizeof(job->address));
+}
+
+unsigned registry_list(const char *name, struct registry_job jobs[REGISTRY_MAX])
+{
+    unsigned count = 0;
+    const int fd = open_directory(false);
+    DIR *inside = fd < 0 ? NULL : fdopendir(fd);
+    if (!inside) {
+        if (fd >= 0)
+            close(fd);
+        return 0;
+    }
+    for (struct dirent *entry = readdir(inside); entry && count < REGISTRY_MAX;
+         entry = readdir(inside)) {
+        if (entry->d_name[0] != '.' && read_job(dirfd(inside), entry->d_name, &jobs[count]) &&
+            (!name[0] || strcmp(jobs[count].name, name) == 0))
+            count++;
+    }
+    closedir(inside);
+    return count;
+}
