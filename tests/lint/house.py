@@ -20,9 +20,6 @@ readme   every wing has a README.md
 
 --table    prints the measurements of the tree instead: files, lines, functions, structs, circles.
 --root R   checks another tree.
---debts    prints what debts.txt should hold. That file lists how often a file breaks a rule today;
-           the check fails when a file breaks it more often, and when it does so less often: then
-           the line is to be shortened or taken out. The list only ever shrinks.
 --self-test  checks fixtures/house/, where exactly the lines marked '// broken: RULE' break a rule.
 """
 
@@ -394,17 +391,6 @@ def self_test():
     return 1 if wanted != found or not wanted else 0
 
 
-def debts():
-    owed = collections.Counter()
-    path = os.path.join(HERE, "debts.txt")
-    if os.path.exists(path):
-        with open(path, encoding="utf-8") as file:
-            for line in file:
-                name, rule, count = line.split()
-                owed[name, rule] = int(count)
-    return owed
-
-
 def main():
     arguments = sys.argv[1:]
     root = ROOT
@@ -417,20 +403,8 @@ def main():
         table(files)
         return 0
     found = sorted(set(check(root, files)))
-    counts = collections.Counter((path, rule) for path, _, rule, _ in found)
-    if "--debts" in arguments:
-        for (path, rule), count in sorted(counts.items()):
-            print(path, rule, count)
-        return 0
-    owed = debts()
-    found = [fault for fault in found if counts[fault[0], fault[2]] > owed[fault[0], fault[2]]]
-    for (path, rule), count in sorted(owed.items()):
-        if counts[path, rule] < count:
-            found.append((path, 1, rule, f"debts.txt says {count}, and it is {counts[path, rule]} now"))
     for path, line, rule, message in found:
         print(f"{path}:{line}: {rule}: {message}")
-    if "--count" in arguments:
-        print(collections.Counter(rule for _, _, rule, _ in found))
     return 1 if found else 0
 
 
