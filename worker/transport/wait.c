@@ -2,36 +2,37 @@
 //
 // How the transport waits and how it is woken. Engine thread, but for transport_wake.
 //
-// An exchange that answers within a moment saves a sleep and a wake-up, which cost several times as
-// much as the exchange itself. So a wait first looks again and again, without system calls where
-// all that is awaited comes through memory, and blocks after that:
+// If an exchange is answered within a moment, a sleep and a wake-up cost several times as much as
+// the exchange itself. So a wait first looks again and again, without system calls where all that
+// is awaited comes through memory, and blocks after that:
 //
-// - Every rank can have a core: WAIT_SPIN_US.
-// - Whoever has just put a small payload on the board (worker/transport/host/exchange.c) looks for
-//   a moment before all that: MOMENT_LOOKS times. Where ranks share cores it lets others run
-//   instead when one that it awaits waits on its own core.
-// - Something small may come through a socket: WAIT_SOCKET_US, which is longer than a peer that has
-//   gone to sleep takes to wake up. Else one sleep makes the next one: both ranks would find the
-//   other late, always. After WAIT_SPIN_US, or at once where ranks share cores, the others are let
-//   run between looks; a turn that takes WAIT_HOG_US has gone to somebody who computes, and who
-//   only makes room for those that wake up. Of large payloads a wake-up is a small part, and who
-//   looks may share a core's units with a peer that copies: WAIT_SPIN_US has to do.
-// - Ranks share cores: WAIT_PAUSES looks, then the others are let run, and each of them may have
-//   some hundred KiB to add up before it lets this rank run again. So that goes on for
-//   WAIT_MEMORY_US where all that is awaited comes through memory, else for MOMENT_CROWDED_US.
-//   Never without bound: a rank that yields forever takes every other turn of the core from whoever
-//   computes.
+// - If every rank can have a core, it looks for WAIT_SPIN_US.
+// - A rank that has just put a small payload on the board (worker/transport/host/exchange.c) looks
+//   for a moment before all that: MOMENT_LOOKS times. Where ranks share cores it lets others run
+//   instead if a mate that it awaits waits on its own core.
+// - If something small may come through a socket, it looks for WAIT_SOCKET_US, which is longer than
+//   a sleeping peer takes to wake up. With less, one sleep causes the next one: each rank would
+//   always find the other one late. After WAIT_SPIN_US, or at once where ranks share cores, other
+//   threads are let run between looks. A turn that takes WAIT_HOG_US has gone to a thread that
+//   computes and that makes room only for threads that wake up. For large payloads a wake-up is a
+//   small part of the time, and a rank that looks may share a core's units with a peer that copies:
+//   there it looks for WAIT_SPIN_US only.
+// - If ranks share cores, it looks WAIT_PAUSES times and then lets the others run. Each of them may
+//   have some hundred KiB to add up before this rank runs again. So that goes on for
+//   WAIT_MEMORY_US if all that is awaited comes through memory, else for MOMENT_CROWDED_US. It
+//   always has a bound: a rank that yields forever takes every other turn of the core from threads
+//   that compute.
 // - Looking that never helps (far peers, long waits) is given up: each wait that looked in vain
-//   costs credit, each that did not look in vain brings more. Without credit only one wait in
-//   WAIT_PROBE looks. Whoever looks uses up its share of the core, and pays for that with a whole
-//   turn of those that compute: each such turn doubles the waits without looking, up to
+//   costs credit, and each wait whose look helped earns more. Without credit only one wait in
+//   WAIT_PROBE looks. A rank that looks uses up its share of the core, and pays for that with a
+//   whole turn of the threads that compute: each such turn doubles the waits without looking, up to
 //   WAIT_PROBE_MOST, and WAIT_HITS_CALM good looks without one make them WAIT_PROBE again.
 //
-// Nobody is missed between the last look and the sleep. For links in memory that is proved in
-// worker/link/shm.c; `attention` works the same way: whoever wakes and the engine that goes to
-// sleep both do a read-modify-write of that one word. If the engine's comes first, the waker reads
-// ATTENTION_ASLEEP and writes to `wake`. Else the engine reads ATTENTION_ASKED and does not sleep,
-// and whatever was written before the request is visible to it.
+// No wake-up is missed between the last look and the sleep. For links in memory that is proved in
+// worker/link/shm.c; `attention` works the same way: the waking thread and the engine that goes to
+// sleep both do a read-modify-write of one word. If the engine's comes first, the waking thread
+// reads ATTENTION_ASLEEP and writes to the descriptor. Else the engine reads ATTENTION_ASKED and
+// does not sleep, and everything that was written before the request is visible to it.
 
 #include "worker/transport/wait.h"
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Results on devices that come late. Where a rank has reported no gradient, a stream of its trainer
-// may still write: zeros, say. Which one it is the library learns when the trainer waits for the
-// results (worker/transport/transport.h, struct device_behind). Until then the result is held here;
-// the collective itself has travelled, and other ranks notice nothing. Then it is enqueued on a
-// stream of its own, DEVICE_BEHIND, so that nothing else waits for the trainer.
+// Results on devices that must follow a stream which is not known yet. Where a rank has reported no
+// gradient, a stream of its trainer may still write there, for instance zeros. The library learns
+// which stream that is when the trainer waits for the results (struct device_behind). Until then
+// the result is held here; the collective itself has travelled, and other ranks notice nothing.
+// Then the result is enqueued on a stream of its own, DEVICE_BEHIND, so that nothing else waits for
+// the trainer.
 //
-// Where nothing is written there, because no other rank has used such a gradient either, nothing is
-// held. The driver's thread.
+// If no other rank has used such a gradient either, nothing is written there, and nothing is held.
+// The driver's thread.
 
 #include "worker/transport/device/dependency.h"
 

@@ -89,7 +89,7 @@ struct collective {
     // said and has happened; the rest of the collective does not wait. NULL: before that, too.
     const struct device_behind *behind;
     // How many of its elements, from the first, may be read and written; it grows up to `elements`,
-    // and flow_landed is told. Only where flow_follows says so (worker/transport/flow/flows.h).
+    // and flow_landed is told. Only where flow_follows says so (worker/transport/flow/flow.h).
     // NULL: all.
     const uint64_t *landed;
     // Replicas on this rank's devices, the first one too: what they contribute is added up, from

@@ -21,15 +21,10 @@
 
 #include "base/clock.h"
 #include "base/hash64.h"
-#include "base/text.h"
 #include "worker/kernels/kernels.h"
 
 #include <assert.h>
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 void host_tell(struct shared *shared)
 {

@@ -12,7 +12,7 @@
 // as it is until its rank has done the run, and so all have read it. A block of elements is summed
 // and copied in as many parts as rows of some rank begin in it.
 //
-// Intact or final. Nobody but its owner writes an element, and it writes final bytes only, in whole
+// Intact or final. Only its owner writes an element, and it writes final bytes only, in whole
 // elements. An owner that dies, or stands still, while it sums a block has written nowhere but to
 // its own memory: with the mates the block is intact. Later it has announced the block (`filled` is
 // above `spread`), which is final in its memory, which mates still have mapped: each takes it from
@@ -23,14 +23,15 @@
 //
 // Letting go. When a rank gives its memory back to the trainer with a run unfinished (a mate has
 // died), no mate may write to it any more. An owner says `writing` before some blocks, then looks
-// whether anybody has `revoked`; who lets go says `revoked`, then waits until nobody is `writing`.
+// whether a mate has `revoked`; the rank that lets go says `revoked`, then waits until no mate is
+// `writing`.
 // Both words are written and read with sequential consistency: of the two stores one is the first,
 // and the side that made the other sees it. If the owner's was first, the one that lets go sees
 // `writing` and waits for the end of those blocks; else the owner sees `revoked` and writes
 // nothing. The wait is bounded. A mate whose link has ended is not waited for: its process has
 // died, or has left its blocks behind. For one that stands still the regions are detached: this
 // rank goes on with copies of its pages, and what the mate may still write goes to pages that
-// nobody reads.
+// no rank reads.
 //
 // Cost of E bytes of n ranks: each reads E and writes E bytes of user memory, nothing else leaves
 // the cache. Engine thread.

@@ -5,9 +5,9 @@
 //
 // Life of the board. When the links to all mates stand, the leader makes it and hands it to each;
 // a rank that has mapped it says so in it; when all have, the leader writes that it stands. Where a
-// link cannot pass descriptors, or a mate cannot map it, the leader writes that it has fallen, and
-// who hears nothing until its deadline goes without by itself. Ranks may differ in that: the
-// coordinator is told by each, and no rank uses it unless it stands everywhere.
+// link cannot pass descriptors, or a mate cannot map it, the leader writes that it has fallen. A
+// rank that hears nothing until its deadline goes on without a board. Ranks may differ in that:
+// each tells the coordinator, and no rank uses the board unless it stands everywhere.
 //
 // Nothing here waits: what cannot be done is tried again when the board has changed.
 

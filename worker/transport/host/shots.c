@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Shots: collectives with payloads so small that every rank computes the whole result for itself.
-// A rank puts its payload next to its record, where all can see it; whoever sees the shots of all
-// adds them up, in the order of the seats. So there is one hop, from each to each, and nobody waits
-// for a leader. Engine thread.
+// A rank puts its payload next to its record, where all can see it; each rank that sees the
+// shots of all adds them up, in the order of the seats. So there is one hop, from each to each, and
+// no rank waits for a leader. Engine thread.
 //
 // All get the same bits: they read the same bytes, with the same kernel, into memory that lies
 // alike in lines of the cache (which decides where the kernel's loops begin). They also agree on
-// whether there is a result: it needs a shot from each, with one signature and one shape. Else
-// nobody computes it, and the leader, who knows all joins, says by a run what becomes of it:
+// whether there is a result: it needs a shot from each, with one signature and one shape. Else no
+// rank computes it, and the leader, who knows all joins, says by a run what becomes of it:
 // pieces, or a mismatch.
 //
 // Order. Shots are matched by tag, so ranks may launch them in any order. They wait for nothing in
@@ -18,9 +18,9 @@
 // Reuse. A record may be written again when all mates have read it: each puts the record's use into
 // its row `read`. A rank looks at these rows only now and then, when some records are spent: then
 // one line of each mate tells about sixteen. If it runs out of records it says so (`starves`), and
-// mates tell it about everything they read from then on. Nobody is missed: who starves wakes its
-// mates after saying so; each of them sees that, and tells it once. What it had read until then
-// is visible with that, and about what it reads later it tells again.
+// mates tell it about everything they read from then on. No mate is missed: a rank that
+// starves wakes its mates after saying so; each of them sees that, and answers once. What the mate
+// had read until then is visible with its answer, and it tells again about what it reads later.
 //
 // Cost of E bytes of n seats, on each: E written, (n - 1) E read from the caches of others, n E
 // added up. Two lines of the cache come from each mate for the smallest.
