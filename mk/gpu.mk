@@ -14,9 +14,9 @@ $(GPU_BIN): $(BUILD)/%: $(BUILD)/obj/%.o $(GPU_O) $(SUPPORT_O) $(ARCHIVES)
 # They are tried on a stand-in in every run of the tests, so that they are there when a GPU is.
 $(if $(filter tests/golden/test_gpu.sh,$(TEST_SH)),test: $(GPU_BIN) $(FAKES))
 
-# A trainer, as somebody would write it who has CUDA's runtime API: against the shared library and
-# the public header. Products and sums of its optimizer are not fused, as they are not on a CPU, so
-# that parameters stay equal on all ranks of a job with both.
+# A trainer as a user of CUDA's runtime API would write it: against the shared library and the
+# public header. Products and sums of its optimizer are not fused, as they are not on a CPU, so that
+# parameters stay equal on all ranks of a job with both.
 GPU_TRAINERS := $(if $(NVCC),$(patsubst %.cu,$(BUILD)/%,$(wildcard examples/gpu/*.cu)))
 $(GPU_TRAINERS): $(BUILD)/%: %.cu $(LIBRARY)
 	$(say) NVCC $@

@@ -5,8 +5,8 @@
 // here knows whom it measures. Main thread.
 //
 // A cell is one size, warm or cold. First its sum is checked, every element. Then it runs, after
-// one iteration in which ranks wait for who comes last, in rounds of twice as many iterations until
-// a round takes a tenth of the time that is given: that warms up and tells how many iterations fit.
+// one iteration in which ranks wait for the last one, in rounds of twice as many iterations until a
+// round takes a tenth of the time that is given: that warms up and tells how many iterations fit.
 // Rank 0 alone decides, and its word travels as a sum to which the others add nothing: so every
 // rank does the same, whatever their clocks say.
 //

@@ -58,7 +58,7 @@ class Cell:
 
 
 def warm_up(cell, seconds):
-    cell.iterate(1)  # Ranks wait for who comes last.
+    cell.iterate(1)  # Ranks wait for the last one.
     count = 1
     while True:
         took_ns = agree(cell.iterate(count))

@@ -3,7 +3,7 @@
 // The trainer of the job that is abused: steps until somebody makes the file "enough" in the
 // directory that its argument names, and compares every mean that it is given with the one that
 // only right gradients of all ranks have. Rank 0 writes how many steps are done into the file
-// "steps" there, so that whoever watches needs no coordinator. Not a measurement: it sleeps between
+// "steps" there, so that a watcher needs no coordinator. Not a measurement: it sleeps between
 // steps, so that what attacks it has a processor. One thread.
 
 #include <lockstep/lockstep.h>

@@ -30,7 +30,8 @@
 #include <cmocka.h>
 
 #define PATIENCE_MS 10000
-#define REFUSED_MS 2000 // Enough for a connection to be tried, and answered, by whoever is held up.
+// Enough for a connection to be tried, and answered, by a thread that is held up.
+#define REFUSED_MS 2000
 #define KINDS (DOWN_HALT + 1)
 
 // ---- What a control reported -------------------------------------------------------------------

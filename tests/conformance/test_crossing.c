@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Conformance: ranks that wait in different functions. None of them can go on, so all get the same
-// error, which says who waits in what, within about a second and without any bound of time of a
-// stall. A job that only looks like that (a rank is late, asynchronous collectives come in another
-// order) goes on.
+// error, which says which rank waits in which function, within about a second and without any bound
+// of time of a stall. A job that only looks like that (a rank is late, asynchronous collectives
+// come in another order) goes on.
 
 #include "base/clock.h"
 #include "protos/limits.h"

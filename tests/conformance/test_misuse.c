@@ -21,7 +21,7 @@
 
 #include <cmocka.h>
 
-#define OPEN_BOUND_MS 2500 // Enough for whoever is late to be heard.
+#define OPEN_BOUND_MS 2500 // Enough for a late worker to be heard.
 
 // ---- Checks on the test's thread ---------------------------------------------------------------
 
@@ -1212,8 +1212,7 @@ static void a_world_that_never_completes(void **state)
     assert_true(clock_now_ms() - began_ms < test_bound_ms(OPEN_BOUND_MS + 3000));
 }
 
-// Two workers that do not fit together: whoever comes second is refused, and the other one is
-// alone.
+// Two workers that do not fit together: the second one is refused, and the other one is alone.
 struct pair {
     const char *refused; // Part of the error that the second worker reads.
     uint32_t worlds[2];

@@ -24,7 +24,7 @@
 #define MODULES 3
 #define COUNT 4
 #define STEPS 24 // Steps of a random program.
-#define PENDING 64 // Calls of one module that one rank may have put off.
+#define PENDING 64 // Calls of one module that one rank may have deferred.
 
 static const uint64_t sizes[COUNT] = {40, 300, 1, 77};
 

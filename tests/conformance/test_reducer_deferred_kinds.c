@@ -258,7 +258,7 @@ static void case_38_every_format(const struct setting *setting)
 
 // ---- Replicas ----------------------------------------------------------------------------------
 
-// Their mean is put off, and all of them get what comes back, also where that is nothing.
+// Their mean is deferred, and all of them get what comes back, also where that is nothing.
 static void replicas_body(struct rank *rank)
 {
     struct net *net = calloc(1, sizeof(*net));
@@ -326,7 +326,7 @@ static void case_38_separate_calls(const struct setting *setting)
 }
 
 // The plan has one call of net, behind key. A step makes two, before key: the first is ready and
-// cannot be launched yet, the second is put off. Whenever the first is launched, it does not carry
+// cannot be launched yet, the second is deferred. Whenever the first is launched, it does not carry
 // what was put off after it: the first one of the next step does.
 static void parked_body(struct rank *rank)
 {
@@ -482,7 +482,8 @@ static void case_38_unused_parameters(const struct setting *setting)
     run(setting, unused_body, NULL);
 }
 
-// A step in which nobody has a weight, but something was put off before: that is its mean.
+// A step in which no rank has a weight, but something was deferred before: the deferred part is its
+// mean.
 static void weightless_body(struct rank *rank)
 {
     struct net *net = calloc(1, sizeof(*net));

@@ -26,7 +26,7 @@
 
 static const uint64_t sizes[COUNT] = {ELEMENTS, ELEMENTS};
 
-// The module of rank 0, and who is where. One world runs at a time.
+// The module of rank 0, and the place of each rank. One world runs at a time.
 static struct flight {
     struct trained_module net; // The first member: configure gets this one.
     struct lockstep_parameter parameters[REPLICAS * COUNT];

@@ -87,7 +87,7 @@ enum what {
     WHAT_WINDOW,
 };
 
-// The same number for the same question, whoever asks.
+// The same number for the same question, wherever it is asked.
 static uint64_t dice(const struct draw *draw, enum what what, uint64_t a, uint64_t b, uint64_t c)
 {
     uint64_t state = draw->seed;

@@ -342,7 +342,7 @@ static void drains_until_members_left(void **state)
     daemon_expect_exit(&server, 0);
 }
 
-// The bound of a drain holds; whoever is still there is told why its stream ends.
+// The bound of a drain holds; workers that are still there are told why their streams end.
 static void drain_is_bounded(void **state)
 {
     (void)state;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Conformance: the end of a step in pieces. lockstep_step_wait says that the step is not over yet,
-// as often as it is asked, and nothing is lost by it: whoever waits on, by whichever function, gets
-// what lockstep_step_end would have given.
+// as often as it is asked, and nothing is lost by it: a rank that waits on, by whichever function,
+// gets what lockstep_step_end would have given.
 
 #include "tests/support/trainer.h"
 
@@ -199,7 +199,7 @@ static void the_verdict_comes_last(const struct setting *setting)
 
 // ---- What may happen meanwhile -----------------------------------------------------------------
 
-// The late rank is lost: whoever waits on is told.
+// The late rank is lost: ranks that wait on are told.
 static void lost_body(struct rank *rank)
 {
     struct trained_module module;

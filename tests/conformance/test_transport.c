@@ -955,7 +955,7 @@ static void test_other_algorithm(void **state)
 {
     for (uint32_t n = 2; n <= 5; n++) {
         const struct fleet_options options = options_of(state, n, 4096);
-        // A ring of so few elements may have nothing to say to who waits in memory.
+        // A ring of so few elements may have nothing to say to a rank that waits in memory.
         const uint64_t least = is_in_memory(options.algorithm) ? 20000 : 100;
         for (uint64_t elements = least; elements <= 20000; elements *= 200) {
             uint64_t count = elements;

@@ -117,7 +117,7 @@ static void script_given_up(struct member *member)
 static void test_given_up(void **state)
 {
     (void)state;
-    // As NCCL is: whoever gives up ends its own kernels, not those of others.
+    // As with NCCL: a rank that gives up ends its own kernels, not those of others.
     fake_gpu_weather(DEVICES, "FAKE_NCCL_ABORT=own", NULL);
     for (uint32_t world = 2; world <= 4; world++) {
         run_failing(FLEET_NCCL, world, script_given_up, &(struct play){.pieces = false});
@@ -166,7 +166,7 @@ static void test_reads_are_over(void **state)
     }
 }
 
-// The trainer's stream never comes to the gradient: whoever gives up does not wait for that.
+// The trainer's stream never comes to the gradient: a rank that gives up does not wait for that.
 static void script_never_ready(struct member *member)
 {
     struct rig rig;

@@ -131,7 +131,7 @@ static void last_is_done_at_once(void **state)
         caller_check(first);
         caller_check(last);
     }
-    // 9 of 10 payloads fit, and now and then whoever comes last looks around.
+    // 9 of 10 payloads fit, and now and then the last rank looks around.
     assert_in_range(callers[0].exchanged + callers[1].exchanged, 1750, 1800);
     couple_close(&couple);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: links that stand still are named, to whoever asks, by the ranks that wait on them;
-// links on which something moves, and those that nobody waits on, are not.
+// Conformance: ranks that wait on links name the links that stand still to every asker. Links on
+// which something moves, and links that no rank waits on, are not named.
 
 #include "tests/conformance/transport_fleet.h"
 #include "worker/transport/inspect.h"

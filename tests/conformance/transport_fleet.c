@@ -286,7 +286,7 @@ void member_barrier(struct member *member)
     pthread_barrier_wait(&member->fleet->barrier);
 }
 
-// The coordinator lets nobody begin before all have formed, and so nobody who is measured stops.
+// The coordinator lets no rank begin before all have formed, so no rank that is measured stops.
 static void member_form(struct member *member)
 {
     struct fleet *fleet = member->fleet;

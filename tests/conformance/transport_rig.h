@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // For tests of collectives on devices, fake ones (tests/fake_gpu/fake_gpu.h), whose memory the host
-// must not touch: what a rank's trainer has there, a collective of it, and what must come of it.
+// must not touch: what a rank's trainer has there, a collective of it, and the required result.
 // Ranks are threads (transport_fleet.h); a script runs on each, and its argument is a struct play.
 
 #ifndef TESTS_TRANSPORT_RIG_H

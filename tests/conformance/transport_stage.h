@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A stage for tests of one transport against whoever may speak to it. One thread: the transport
-// under test is rank 0 of 2, the other side is a puppet that writes frames by hand over a bare
-// link. No bytes may crash the transport, write what is not final, or make it hold more than its
-// bounds.
+// A stage for tests of one transport against any peer that may speak to it. One thread: the
+// transport under test is rank 0 of 2, the other side is a puppet that writes frames by hand over a
+// bare link. No bytes may crash the transport, write what is not final, or make it hold more than
+// its bounds.
 
 #ifndef TESTS_TRANSPORT_STAGE_H
 #define TESTS_TRANSPORT_STAGE_H

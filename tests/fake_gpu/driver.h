@@ -114,8 +114,7 @@ struct operation {
 };
 
 // Ordered work with a thread of its own. Memory of a stream is never given back, and positions go
-// on from one life to the next: whoever waits for a position of a stream that was destroyed is
-// right.
+// on from one life to the next: a wait for a position of a stream that was destroyed is right.
 struct stream {
     bool alive; // There is a handle.
     bool running; // There is a thread.
@@ -195,7 +194,8 @@ extern struct driver driver;
 #define EXPORTED __attribute__((visibility("default")))
 
 // ---- handles ------------------------------------------------------------------------------------
-// Not addresses: whoever follows one faults. They hold what they are, which one, and its life.
+// Handles are no addresses: a program that follows one faults. They hold what they are, which one,
+// and its life.
 
 enum handle_kind {
     HANDLE_CONTEXT = 1,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// libcuda-fake.so: events. One is done when its stream has done all that was queued as it was
-// recorded last; whoever waits for it waits for the record that was the latest when it asked.
+// libcuda-fake.so: events. An event is done when its stream has done all that was queued when the
+// event was recorded last. A wait is for the record that was the latest when the wait began.
 #include "tests/fake_gpu/driver.h"
 
 struct event *event_of_locked(const void *handle)

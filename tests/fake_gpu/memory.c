@@ -82,7 +82,7 @@ static void bytes_end(unsigned char *bytes, size_t size)
     kept = bytes;
 }
 
-// The bytes end; of device memory the address stays, so that whoever kept it is found out.
+// The bytes end. The address of device memory stays reserved, so that a later use of it is noticed.
 static void memory_end_locked(struct memory *memory)
 {
     if (memory->kind != MEMORY_REGISTERED)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Variables of the fake libraries as numbers, and faults that strike at the Nth time. Not locked:
-// whoever holds a list of faults locks it.
+// the owner of a list of faults locks it.
 #ifndef TESTS_FAKE_GPU_SETTINGS_H
 #define TESTS_FAKE_GPU_SETTINGS_H
 

@@ -271,7 +271,8 @@ static int push_locked(struct stream *stream, const struct operation *operation)
     *place = *operation;
     place->queued_us = clock_now_us();
     stream->queued++;
-    if (operation->kind == OPERATION_HOST) // It is about to tell somebody who does not ask.
+    // The operation is about to tell a thread that does not ask.
+    if (operation->kind == OPERATION_HOST)
         stream_want_locked(stream, stream->queued);
     cond_signal(&stream->work);
     return 0;

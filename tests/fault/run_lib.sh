@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Shared by the tests of `lockstep run`; sourced. Every process that a test starts carries MARK in
-# its environment, so that what is left behind can be found whoever its parent has become.
+# its environment, so that a process that is left behind can be found whatever its parent is by
+# then.
 
 set -uo pipefail
 lockstep=${LOCKSTEP_TEST_BIN:-build/bin}/lockstep

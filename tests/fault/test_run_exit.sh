@@ -47,7 +47,8 @@ start=$(now_ms)
 run 3 -n 2 -- sh -c 'if [ "$LOCKSTEP_RANK_HINT" = 1 ]; then kill -STOP $$; fi; exit 3'
 within 2000 "$start" "the end with a stopped rank"
 
-PATH=/usr/bin:/bin run 127 -n 2 -- no-such-trainer # No directory that is closed to whoever runs this.
+# No directory that is closed to the user who runs this.
+PATH=/usr/bin:/bin run 127 -n 2 -- no-such-trainer
 has "$work/err" "the trainer 'no-such-trainer' was not found in PATH"
 run 127 -n 2 -- ./no-such-trainer
 has "$work/err" "the trainer './no-such-trainer' was not found"

@@ -63,7 +63,7 @@ for inode in $(ls -l "/proc/$daemon/fd" | sed -n 's/.*socket:\[\([0-9]*\)\].*/\1
 done
 equal "listeners on TCP" "$ports" 1
 
-# Only who has the token learns of the job.
+# Only a client with the token learns of the job.
 for path in api/v1/jobs api/v1/stalls api/v1/events api/v1/ranks/0/stack; do status 401 "http://$http/$path"; done
 status 401 -H "Authorization: Bearer ${token%?}x" "http://$http/api/v1/jobs"
 status 401 -H "Authorization: Bearer ${token%?}" "http://$http/api/v1/jobs"

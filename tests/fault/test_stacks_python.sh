@@ -199,13 +199,13 @@ has "$work/out" "python=1 object=train.py symbol=<module>"
 train sleep 1
 has "$work/out" "first: thread=0 python=1 object=train.py symbol=stall_sleep"
 
-# Python's own library, and who has called it.
+# Python's own library, and its caller.
 train wait 1
 has "$work/out" "first: thread=0 python=1 object=threading.py symbol=wait"
 grep -qE "first: .* library=1$" "$work/out" || fail "threading.py is not of Python's library"
 has "$work/out" "object=train.py symbol=stall_wait offset=$(line_of 'threading.Event') library=0"
 
-# The loader's lock is held all the time: whoever needs it would wait for the trainer.
+# The loader's lock is held all the time: a thread that needs it would wait for the trainer.
 train import 1
 has "$work/out" "first: thread=0 python=1 object=__init__.py symbol=__init__"
 has "$work/out" "python=1 object=train.py symbol=stall_import"

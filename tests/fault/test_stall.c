@@ -176,7 +176,8 @@ static int teardown(void **state)
     return 0;
 }
 
-// ThreadSanitizer keeps signals back until a thread calls it: who is stuck never says where.
+// ThreadSanitizer keeps signals back until a thread calls it: a stuck thread never says where it
+// is.
 static void not_under_a_sanitizer(void **state)
 {
     (void)state;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Workers whose trainers have done all they can, and whose devices have not: what `lockstep stalls`
-// says names the parameter and the stream, on the rank whose stream it is, and nobody else, whoever
-// waits where; and it ends when the stream goes on. Real processes with fake devices
+// Workers whose trainers have done all they can, and whose devices have not: `lockstep stalls`
+// names the parameter and the stream, on the rank whose stream it is, and no other rank, wherever
+// the others wait. The stall ends when the stream goes on. Real processes with fake devices
 // (tests/fake_gpu), on one coordinator whose floor for stalls is low.
 
 #include "tests/fault/process_world.h"

@@ -299,7 +299,7 @@ after=$(fingerprint)
 [[ -n $after && $after != "$before" ]] || fail "the next handshake has the old certificate"
 comes daemon.log "event=tls_reloaded"
 train ca/worker said LOCKSTEP_JOB=later || { fail "the next worker"; cat said; }
-# Another authority: who was let in stays, who comes now needs the new one.
+# Another authority: streams that were let in stay, and newcomers need the new authority.
 cp other/coordinator/* live/
 train ca/worker said LOCKSTEP_JOB=later $vain && fail "a worker of the authority that is gone"
 train other/worker said LOCKSTEP_JOB=later || { fail "a worker of the new authority"; cat said; }

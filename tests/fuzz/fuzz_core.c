@@ -16,7 +16,7 @@
 
 static bool closed[8];
 
-// The core sends nothing that cannot be encoded, and nothing to who is gone.
+// The core sends nothing that cannot be encoded, and nothing to a stream that is gone.
 static void core_action(void *context, const struct coordinator_action *action)
 {
     static uint8_t encoded[LOCKSTEP_MESSAGE_BYTES];

@@ -282,8 +282,9 @@ static uint32_t deadlocked(const struct fixpoint *fix)
     return set;
 }
 
-// In a learning step in which nobody moves and zero_defer holds: the smallest slot that somebody
-// waits for is granted, and who has not made it gives it up. False: some rank is not blocked.
+// In a learning step in which no rank moves and zero_defer holds, the smallest slot that a rank
+// waits for is granted, and ranks that have not made it give it up. False: some rank is not
+// blocked.
 static bool force(struct fixpoint *fix)
 {
     slots smallest = 0;

@@ -8,7 +8,7 @@
 // was learned) depends on timing, so it is read from the run. Everything else follows from it.
 //
 // A *part* is what one rank has made of one bucket in one call of one step. In a step that succeeds
-// every part is in the result of one slot, or it is put off: it waits in its rank's stash, and the
+// every part is in the result of one slot, or it is deferred: it waits in its rank's stash, and the
 // next contribution of that bucket by this rank carries it.
 
 #ifndef TESTS_SIM_SIM_CALLS_H

@@ -15,7 +15,7 @@ struct calls_run {
     uint32_t step;
     uint32_t position[CALLS_THREADS];
     bool waits[CALLS_THREADS]; // In a wait; its operation is the one before its position.
-    struct parts made[CALLS_MODULES][CALLS_NUMBERS][CALLS_BUCKETS]; // In this step, not put off.
+    struct parts made[CALLS_MODULES][CALLS_NUMBERS][CALLS_BUCKETS]; // In this step, not deferred.
     struct parts stash[CALLS_MODULES][CALLS_BUCKETS];
 };
 
@@ -28,7 +28,7 @@ bool calls_run_can(const struct calls_run *run, uint32_t thread);
 // All threads are through.
 bool calls_run_over(const struct calls_run *run);
 
-// Before a bucket is reported ready: what is put off travels with it.
+// Before a bucket is reported ready: the deferred part travels with it.
 void calls_run_ready(struct calls_run *run, const struct slot_id *slot);
 // The bucket's contribution counts later.
 void calls_run_deferred(struct calls_run *run, const struct slot_id *slot);

@@ -340,8 +340,8 @@ void check_sent(struct sim_worker *worker, const struct down_message *message)
 
 // ---- The end of a run ------------------------------------------------------------------------
 
-// A death ends a generation for everybody who has not left: each survivor has a verdict, unless its
-// own stream broke.
+// A death ends a generation for every worker that has not left: each survivor has a verdict, unless
+// its own stream broke.
 static void check_survivors(struct sim *sim, const struct sim_history *history)
 {
     bool died = false;

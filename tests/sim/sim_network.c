@@ -419,7 +419,7 @@ static uint64_t link_cut(struct sim_worker *worker, const struct sim_worker *to)
     return cut_ms;
 }
 
-// The ring is broken: who has not heard of a collective yet may have to wait in vain.
+// The ring is broken: a rank that has not heard of a collective yet may have to wait in vain.
 static void collectives_cut(struct sim_worker *worker)
 {
     struct sim *sim = worker->sim;

@@ -151,7 +151,7 @@ static void family_quiet(struct drawn *drawn)
     set_programs(drawn, 2, " / B");
 }
 
-// One step against a plan, then one as planned: what was put off is in it.
+// One step against a plan, then one as planned: it has the deferred parts.
 static void family_planned(struct drawn *drawn)
 {
     static const char *const plans[] = {"A B", "A", "B A A"};

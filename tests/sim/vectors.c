@@ -141,7 +141,7 @@ static void add(struct text *text, const char *format, ...)
         text->used = sizeof(text->bytes) - 1;
 }
 
-// "0", or "1.0A0" where another call than the slot's was put off.
+// "0", or "1.0A0" where another call than the slot's was deferred.
 static void expand_parts(struct text *text, char *parts, uint32_t step, const char *call)
 {
     const char *part;
@@ -157,7 +157,7 @@ static void expand_parts(struct text *text, char *parts, uint32_t step, const ch
     }
 }
 
-// An outcome of the file in the notation of world_outcome, but for what is put off.
+// An outcome of the file in the notation of world_outcome, but for deferred parts.
 static void expand(struct text *text, char *steps)
 {
     char *slots;
@@ -176,7 +176,7 @@ static void expand(struct text *text, char *steps)
     add(text, " stash={");
 }
 
-// Whether two lists, "0.0A0,1.0B0" and "1:0B0,0:0A0}", hold the same: what is put off has no order.
+// True if two lists, "0.0A0,1.0B0" and "1:0B0,0:0A0}", hold the same. Deferred parts have no order.
 static bool same_list(char *expected, const char *outcome)
 {
     const size_t length = !expected ? 0 : strlen(expected);

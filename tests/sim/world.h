@@ -2,9 +2,9 @@
 //
 // A small world of real cores, of which every interleaving can be tried: an order core for each
 // rank (worker/order/order.h), one coordinator core, the streams between them, and trainers that
-// run short programs. It has no clock and draws nothing: whoever uses it asks which events can
-// happen now (world_events) and lets one happen (world_do). A state can be kept, compared and gone
-// back to (world_snapshot), so explore.h can walk through all of them.
+// run short programs. It has no clock and draws nothing: its user asks which events can happen now
+// (world_events) and lets one happen (world_do). A state can be kept, compared and gone back to
+// (world_snapshot), so explore.h can walk through all of them.
 //
 // Left out, because other tests have it: bytes, links, starting again, data that runs out. Bigger
 // worlds under a clock are sim_network.h's.

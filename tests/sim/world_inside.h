@@ -26,7 +26,7 @@ static inline bool world_lives(const struct world_rank *rank)
     return rank->mode == MODE_RUNS || rank->mode == MODE_ENDS;
 }
 
-// A line for whoever listens.
+// Writes a line for listeners.
 void world_say(const struct world *world, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

@@ -2,8 +2,9 @@
 //
 // Rows for the kernels of a device, drawn at random: pieces of any size at any place that their
 // dtype allows, units of which some are unused, and numbers of every kind. Everything lies in three
-// blocks of memory with space between and around the pieces, so whoever compares whole blocks sees
-// what was written beside them, too. For tests of the references, and of the kernels against them.
+// blocks of memory with space between and around the pieces, so a comparison of whole blocks also
+// sees what was written beside the pieces. For tests of the references, and of the kernels against
+// them.
 
 #ifndef TESTS_SUPPORT_DEVICE_CASE_H
 #define TESTS_SUPPORT_DEVICE_CASE_H

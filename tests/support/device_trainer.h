@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Trainers whose gradients are made by streams of a device, and whose results are read by another
-// one. The host never waits between: whoever does not wait on the device reads what was there
-// before. The devices are fakes (tests/fake_gpu) that begin an operation as late as they may, so a
-// wait that is missing shows each time, and whose memory faults when the host touches it. Some
-// ranks of each world compute on the host. One module of float32, "net", for tests of the public
-// functions.
+// one. The host never waits between: code that does not wait on the device reads the old data. The
+// devices are fakes (tests/fake_gpu) that begin an operation as late as they may, so a wait that is
+// missing shows each time, and whose memory faults when the host touches it. Some ranks of each
+// world compute on the host. One module of float32, "net", for tests of the public functions.
 
 #ifndef LOCKSTEP_TESTS_DEVICE_TRAINER_H
 #define LOCKSTEP_TESTS_DEVICE_TRAINER_H

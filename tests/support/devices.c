@@ -42,7 +42,7 @@ static const char *const of_four[] = {
 
 static const char *const never[] = {
     "reducer: large weights/case_40_*", // Nothing is deferred on devices.
-    "reducer: deferred*/*", // Nothing is put off there.
+    "reducer: deferred*/*", // Nothing is deferred there.
     "reducer: memory/gradients_each_by_itself", // Memory of hosts is reduced in place, by mates.
     "allocations/*", // Has replicas, and a fake allocates: that is in test_device_streams.
     "start/case_33_*", // Counts bytes, and where tensors are is agreed in a few more.
@@ -52,8 +52,8 @@ static const char *const never[] = {
 static const char *const never_by_nccl[] = {
     "reducer: wire/a_wire_of_half_the_bytes", // Counts what passes between hosts.
     "reducer: saved/case_36_layout_decides_the_bits", // So it does not, there.
-    // Where buckets are launched in one order, waits in another one can never end, whoever makes
-    // which call: their verdicts are other ones, and are tried by the simulator.
+    // Where buckets are launched in one order, waits in another one can never end, whichever rank
+    // makes which call: their verdicts are other ones, and are tried by the simulator.
     "reducer: waits/case_38_a_wait_that_was_given_up",
     "reducer: waits/case_38_one_rank_waits_in_another_order",
     "reducer: waits/case_38_opposite_waits",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// GPUs of a world: who is told of them, and the worlds that do not form because of them. All
-// workers that are refused get the same sentence.
+// GPUs of a world: the ranks that are told of them, and the worlds that do not form because of
+// them. All workers that are refused get the same sentence.
 
 #include "tests/unit/coordinator/story.h"
 

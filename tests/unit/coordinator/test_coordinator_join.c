@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Joining: when a world forms, who gets which rank, and what those who are turned away are told.
+// Joining: when a world forms, the rank of each worker, and the answers to workers that are turned
+// away.
 
 #include "coordinator/core.h"
 #include "coordinator/view.h"

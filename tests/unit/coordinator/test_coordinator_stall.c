@@ -250,7 +250,7 @@ static void test_a_thread_that_is_waited_for_is_named(void **state)
                               "9041 (loa?der) holds; 1 rank waits for it.");
 }
 
-// A program may contain the library: who is in there for long was called from somewhere.
+// A program may contain the library: a thread that is in there for long was called from somewhere.
 static void test_the_caller_of_the_library_is_named(void **state)
 {
     static const struct stack_frame frames[] = {
@@ -391,7 +391,8 @@ static void test_nobody_waits_nobody_is_in_the_way(void **state)
     fleet_expect_says(&fleet, "; nobody waits for them.");
 }
 
-// Between steps nobody has done a part yet: who is in a collective waits, who is not is in the way.
+// Between steps no rank has done a part yet: a rank in a collective waits, and a rank that is not
+// in one is in the way.
 static void test_a_rank_that_waits_before_its_part_is_no_culprit(void **state)
 {
     (void)state;

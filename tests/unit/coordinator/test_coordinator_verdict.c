@@ -260,7 +260,7 @@ static void test_a_liar_is_not_told_as_a_death(void **state)
                        "memory, then start the job again\n");
 }
 
-// One that was told of step 7 has closed its links; whoever is in step 6 sees that.
+// A rank that was told of step 7 has closed its links; a rank in step 6 sees that.
 static void test_links_closed_after_a_verdict_are_no_death(void **state)
 {
     struct story *story = *state;

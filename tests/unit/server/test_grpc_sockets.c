@@ -170,7 +170,7 @@ static void a_new_connection_begins_anew(void **state)
 }
 
 // Condition: a process of another user has connected. Decision: where the path is closed to others
-// it is hung up on, and who comes after it is accepted; else it is accepted.
+// it is hung up on, and the next client is accepted; else it is accepted.
 static void another_user_is_hung_up_on(void **state)
 {
     struct sockaddr_un address;

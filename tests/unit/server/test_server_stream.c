@@ -466,8 +466,8 @@ static unsigned connections_said(void)
     return (unsigned)strtoul(said + strlen(name), NULL, 10);
 }
 
-// Condition: many addresses, each within its bound, fill all places and say nothing. Decision: who
-// comes next is answered all the same, in the place of one of them.
+// Condition: many addresses, each within its bound, fill all places and say nothing. Decision: the
+// next client is answered all the same, in the place of one of them.
 static void silent_ones_keep_nobody_out(void **state)
 {
     (void)state;

@@ -132,7 +132,7 @@ static void fill_often(void *argument)
     atomic_store(&filling->done, true);
 }
 
-// As on a device: whoever launches more than a queue holds waits for it.
+// As on a device: a thread that launches more than a queue holds waits for the queue.
 static void test_a_queue_has_an_end(void **state)
 {
     (void)state;

@@ -464,7 +464,7 @@ static void port_ranges(void **state)
     const unsigned long port = strtoul(strrchr(any->address, ':') + 1, NULL, 10);
     assert_null(
         tcp_listener_open("127.0.0.1", (uint16_t)port, (uint16_t)port, error, sizeof(error)));
-    // It says which ports, and who has them: this process.
+    // The error says which ports, and which process has them: this one.
     char wanted[64];
     (void)snprintf(wanted, sizeof(wanted), "%lu to %lu (LOCKSTEP_DATA_PORTS) is in use", port,
                    port);

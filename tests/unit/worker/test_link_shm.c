@@ -435,7 +435,7 @@ static void bells_are_for_sleepers(void **state)
         if (i == 0)
             assert_int_equal(link_receive(ends[1], bytes, 100), 5);
     }
-    // Room rings only for who waits for it, and only when it is worth it.
+    // Room is signalled only to a sender that waits for it, and only when it is worth it.
     assert_int_equal(link_send(ends[0], bytes, SHM_RING_BYTES), SHM_RING_BYTES);
     ends[0]->ops->sleep(ends[0], true);
     assert_int_equal(link_receive(ends[1], bytes, SHM_RING_BYTES), SHM_RING_BYTES);

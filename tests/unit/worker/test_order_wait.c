@@ -925,7 +925,7 @@ static void test_a_withdrawn_wait_in_a_learning_step(void **state)
     free(tale);
 }
 
-// zero_defer: the coordinator grants what somebody waits for; who has not made it gives it up.
+// zero_defer: the coordinator grants what a rank waits for; ranks that have not made it give it up.
 static void test_a_forced_grant_gives_up(void **state)
 {
     struct tale *tale = learning(&zero_defer);

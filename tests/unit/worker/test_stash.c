@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The stash by itself: what is taken is exactly what was put off, in every dtype and with every
-// kind of weight; what was never used, cut in a new way, or is in flight; and where results go.
+// The stash by itself: the taken contribution is exactly the deferred one, in every dtype and with
+// every kind of weight. Others were never used, are cut in a new way, or are in flight. The last
+// tests check where results go.
 
 #include "worker/kernels/kernels.h"
 #include "worker/session/module/stash.h"
@@ -306,7 +307,7 @@ static void gives_zeros_where_nobody_contributed(void **state)
     float memory = 7;
     struct stash *stash = make(DTYPE_FLOAT32, false, true);
     (void)state;
-    // Neither held nor put off; put off; held without a result, and not put off; without memory.
+    // Neither held nor deferred; deferred; held without a result, and not deferred; without memory.
     assert_false(stash_put_back(stash, 0, 3, &memory, true));
     *(float *)stash_hold(stash, 0, 3) = 4;
     assert_false(stash_put_back(stash, 0, 3, &memory, false));

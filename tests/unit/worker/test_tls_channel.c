@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Encrypted channels by themselves, over two buffers: what goes in comes out, and nothing else
-// does. Another key, another side, bytes that were changed on the way, and one who has a
+// does. Another key, another side, bytes that were changed on the way, and a peer with a
 // certificate instead of the key.
 
 #include "worker/link/tls_channel.h"

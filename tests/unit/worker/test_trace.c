@@ -107,7 +107,7 @@ static struct trace_slot *slot_of(const struct trace *trace, uint64_t number)
            number % LOCKSTEP_TRACE_EVENTS;
 }
 
-// One thread was held up in its event while others went round: who comes later leaves the slot.
+// One thread was held up in its event while others went round: a later thread leaves the slot.
 static void test_a_slot_has_one_writer(void **state)
 {
     struct trace trace;
