@@ -95,7 +95,7 @@ struct helper {
     pthread_t thread;
     sem_t asked;
     sem_t done;
-    struct indexing work; // Its own between asked and done.
+    struct indexing work; // Belongs to the helper between asked and done.
     bool ends;
     bool loses; // For --hang: it does the work and forgets to say so.
 };
@@ -155,7 +155,7 @@ static void helper_end(struct helper *helper)
 // y = W x, and its module.
 struct model {
     lockstep_module *module;
-    int outputs; // At most ACTIONS.
+    int outputs; // Outputs of the module, at most ACTIONS.
     float weights[ACTIONS * OBSERVATION]; // [outputs][OBSERVATION], row by row
     float gradient[ACTIONS * OBSERVATION];
 };
@@ -163,7 +163,7 @@ struct model {
 struct replay {
     float observations[REPLAY * OBSERVATION];
     float actions[REPLAY * ACTIONS]; // The actions that the policy should have chosen.
-    float returns[REPLAY]; // The same of the auxiliary model.
+    float returns[REPLAY]; // The returns that the auxiliary model should have found.
     float errors[REPLAY]; // Squared, of the last update that took this row.
 };
 

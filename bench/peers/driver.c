@@ -33,7 +33,8 @@
 #define MAX_SAMPLES 2000
 #define MIN_ITERATIONS 3
 #define PAGE 4096
-#define CACHE_BYTES ((size_t)32 << 20) // Where the system does not say how large its last cache is.
+// Used where the system does not say how large its last cache is.
+#define CACHE_BYTES ((size_t)32 << 20)
 #define MAX_ITERATIONS 20e6
 
 struct driver {

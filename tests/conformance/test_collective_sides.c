@@ -29,7 +29,7 @@ struct call {
     lockstep_dtype dtype;
     lockstep_op op;
     uint32_t root;
-    const char *form; // As the sentence has it.
+    const char *form; // The form of the call in the sentence.
 };
 
 struct odd_pair {
@@ -73,7 +73,7 @@ static const struct odd_pair pairs[] = {
 
 struct play {
     struct odd_pair pair;
-    bool late; // The last rank is.
+    bool late; // True if the last rank is late.
     bool asynchronous;
 };
 

@@ -383,7 +383,7 @@ static void the_coordinators_own_words_come_through(void **state)
     (void)state;
     daemon_start(&daemon, 0);
     struct control *control = open_to(daemon.address, PATIENCE_MS, &record);
-    struct up_message message = leave(); // Not a way to begin.
+    struct up_message message = leave(); // A stream cannot begin with this message.
     assert_int_equal(control_send(control, &message), 0);
     assert_true(reaches(&record, &record.ended, 1, PATIENCE_MS));
     print_message("own words: %s\n", record.text);

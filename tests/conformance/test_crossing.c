@@ -29,7 +29,7 @@ struct program {
 
 // A function that blocks until all ranks have called it.
 struct waiting {
-    const char *where; // As the sentence has it.
+    const char *where; // The function in the words of the sentence.
     const char *undone; // The error's words for ranks that have not done it.
     int (*call)(struct rank *rank, struct program *program);
 };

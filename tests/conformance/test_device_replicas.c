@@ -593,7 +593,7 @@ static const struct layout layouts[] = {
     {.name = "three_devices_of_four", .device = "cuda:0,5,6", .count = 4, .devices = {0, 5, 6, 5}},
 };
 #define LAYOUTS (sizeof(layouts) / sizeof(layouts[0]))
-#define TWO_DEVICES 2 // In them.
+#define TWO_DEVICES 2 // Number of layouts with two devices.
 
 static void configure(struct rank *rank, struct lockstep_config *config)
 {

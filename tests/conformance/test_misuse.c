@@ -439,7 +439,7 @@ static void a_failed_session_says_why_each_time(void **state)
 
 // A log sink that calls every function that it has a handle for.
 struct calls_back {
-    const char *event; // The line at which it does.
+    const char *event; // The log line at which the sink calls.
     void *handles[HANDLES];
     atomic_uint rounds;
     _Atomic(const char *) passed; // A function that did not refuse it.

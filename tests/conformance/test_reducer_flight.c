@@ -32,7 +32,7 @@ static struct flight {
     struct lockstep_parameter parameters[REPLICAS * COUNT];
     float data[COUNT][ELEMENTS]; // Gradients of the second replica.
     float gradients[COUNT][ELEMENTS];
-    bool given_up; // The call is.
+    bool given_up; // True if the call is given up.
     int status; // Status that the report returned.
     atomic_bool in_flight;
     atomic_bool call_over;

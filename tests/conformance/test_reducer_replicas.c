@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #define COUNT 4
-#define REPLICAS 4 // At most, in these tests.
+#define REPLICAS 4 // Most replicas in these tests.
 #define LARGEST 300
 #define ALL 0xfu
 

@@ -29,7 +29,7 @@ struct tied {
     uint64_t replicas;
     uint64_t ready_count;
     bool separate;
-    bool unregistered; // The gradient under the second name is.
+    bool unregistered; // True if the gradient under the second name is not registered.
 };
 
 static void tied_configure(struct rank *rank, struct lockstep_config *config)
@@ -307,7 +307,7 @@ struct overlap {
     uint32_t gradients[2];
     uint32_t buffer;
     bool shared; // The second parameter is marked so.
-    bool other_module; // It is in a module of its own.
+    bool other_module; // True if the second name is in a module of its own.
     const char *part; // Part of the error's text; NULL: no error is expected.
 };
 

@@ -132,7 +132,7 @@ static const struct variant variants[] = {
 
 // The first ones say most.
 static const uint32_t worlds[] = {1, 2, 3, 5, 4, 7};
-static const uint32_t pair_worlds[] = {2, 3, 4, 7, 5, 8}; // As many.
+static const uint32_t pair_worlds[] = {2, 3, 4, 7, 5, 8}; // As many worlds as above.
 static const uint32_t host_worlds[] = {3, 4, 5, 7, 6, 8};
 
 static enum plan_algorithm algorithm_of(void **state)

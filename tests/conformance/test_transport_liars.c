@@ -447,7 +447,8 @@ static void ever_new_tags_end_the_link(void **state)
     couple_open(couple, 0);
     couple_launch(couple, COUPLE_LARGE);
     struct board_seat *seat = couple_seat(couple->liar);
-    const uint32_t first = last_record(couple->liar) + 1; // The honest one stays as it is.
+    // The honest record before it stays as it is.
+    const uint32_t first = last_record(couple->liar) + 1;
     const struct board_record honest = *record_of(couple->liar);
     while (couple->victim->lost == 0) {
         for (uint32_t i = 0; i < 100; i++) {

@@ -23,7 +23,7 @@ struct plan {
     uint32_t (*data_of)(const struct rank *rank, uint32_t r);
     lockstep_uneven uneven;
     bool phases; // Steps are of different phases, with different modules.
-    bool weights; // And of different weights.
+    bool weights; // True if weights differ, too.
     bool windows; // True if windows have different lengths.
     bool misnamed; // Exhausted ranks name a phase that nobody runs.
 };

@@ -13,7 +13,7 @@
 
 #define COUPLE_BOUND_MS 20000
 #define COUPLE_ROW 100000 // Elements of the memory of a rank: several pieces, many blocks.
-#define COUPLE_GUARD 1024 // Behind them.
+#define COUPLE_GUARD 1024 // Guard elements behind the row.
 #define COUPLE_TINY 16 // Elements of a collective that rides in its join.
 #define COUPLE_LARGE COUPLE_ROW
 

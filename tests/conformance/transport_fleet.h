@@ -20,7 +20,7 @@ enum fleet_devices {
     FLEET_STAGED, // Ranks have a device, but for the last one of several.
     FLEET_MIXED, // Even ranks and the last but one have, and meet; in a world of two as
                  // FLEET_STAGED.
-    FLEET_NCCL, // All have.
+    FLEET_NCCL, // All ranks have a device.
 };
 
 struct fleet_options {

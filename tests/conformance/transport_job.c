@@ -31,7 +31,7 @@ struct side {
     uint8_t *outputs; // == memory, or its own.
     uint8_t *inputs_before; // Memory before the collective, with zeros where the input is NULL.
     uint8_t *outputs_before;
-    uint8_t *has_in; // By element.
+    uint8_t *has_in; // For each element: true if the rank has an input there.
     uint8_t *has_out;
     uint64_t *used; // By unit: this rank has an input, before the run.
     uint64_t *used_after; // The use bits: given to the collective, and changed by it.

@@ -54,7 +54,7 @@ struct context {
     uint32_t life;
     int error; // Every call returns this once it is not 0.
     bool held;
-    uint32_t streams_made; // In this life.
+    uint32_t streams_made; // Streams made in this life.
     struct stream *legacy;
 };
 
@@ -73,7 +73,7 @@ enum operation_kind {
 struct operation {
     enum operation_kind kind;
     uint64_t queued_us;
-    const char *name; // For faults.
+    const char *name; // Name for faults.
     union {
         struct {
             const struct device_reference *reference;
@@ -124,7 +124,7 @@ struct stream {
     uint32_t context_life;
     bool urgent; // True if its priority is higher than the usual one.
     bool blocking; // Ordered with the legacy stream.
-    uint32_t ordinal; // In its context.
+    uint32_t ordinal; // Number in its context.
     uint64_t born; // The position that was next when this life began.
     uint64_t queued; // Positions below this were queued,
     uint64_t done; // below this are done,
@@ -182,7 +182,7 @@ struct driver {
     struct stream *streams[STREAMS_MAX];
     struct event events[EVENTS_MAX];
     struct module modules[MODULES_MAX];
-    struct memory *memories; // By start.
+    struct memory *memories; // Memories, ordered by start.
     size_t memory_count, memory_capacity;
     uint32_t event_next; // Where to look for a free one first.
     struct call_count calls[CALL_NAMES_MAX];

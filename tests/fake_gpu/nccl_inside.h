@@ -19,7 +19,7 @@ enum {
     COMM_TASKS = 1024, // Tasks that are launched and not done; a launch waits for room.
     GROUP_TASKS = 256,
     NCCL_CALL_NAMES = 24,
-    GARBAGE = 0xDB, // In results of what was aborted.
+    GARBAGE = 0xDB, // Fills results of aborted operations.
 };
 
 enum nccl_kind {
@@ -61,8 +61,8 @@ struct comm {
     enum comm_step step; // The present step of its thread.
     int error; // Result of ncclCommGetAsyncError, once it is not 0.
     uint64_t unsaid; // How often it has not said so.
-    bool aborted; // By its own rank.
-    bool ending; // Its thread shall end.
+    bool aborted; // True if its own rank aborted it.
+    bool ending; // True if its thread shall end.
     uint32_t registrations;
     uint64_t launched; // Positions below this were given out,
     uint64_t turn; // and the one that may run is this.

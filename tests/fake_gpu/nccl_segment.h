@@ -37,8 +37,8 @@ struct segment_rank {
 
 struct segment {
     uint64_t nonce;
-    _Atomic uint32_t ranks; // As the first to arrive said.
-    _Atomic uint32_t bell; // Changes whenever anything does.
+    _Atomic uint32_t ranks; // Number of ranks, as the first rank to arrive said.
+    _Atomic uint32_t bell; // Changes with every change of the segment.
     _Atomic uint32_t aborted;
     struct segment_rank rank[SEGMENT_RANKS_MAX];
     _Alignas(64) unsigned char data[SEGMENT_RANKS_MAX][SEGMENT_CHUNK_BYTES];

@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 struct squeeze {
-    const char *name; // For people.
+    const char *name; // A name for people.
     const char *says; // Part of the error on the limited side; NULL: any text.
     // In the poor process, before its life: from now on it has so much. world: no two worlds of a
     // program have the same.

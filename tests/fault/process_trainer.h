@@ -30,7 +30,7 @@ enum place {
 
 // How a trainer waits there for world_release: each in a function of its own, of this name.
 enum hold {
-    HOLD_NOT = 0, // It goes on.
+    HOLD_NOT = 0, // No hold: the trainer goes on.
     HOLD_READ, // hold_read: in a system call that never returns.
     HOLD_SPIN, // hold_spin: it computes.
     HOLD_SLEEP, // hold_sleep
@@ -57,7 +57,7 @@ enum ending {
 };
 
 struct script {
-    bool absent; // This rank is never started.
+    bool absent; // True if this rank is never started.
     enum place place;
     uint64_t place_step;
     uint32_t place_gradients; // PLACE_IN_CALL: so many of eight were reported, "h" first.

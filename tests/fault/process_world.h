@@ -53,7 +53,7 @@ struct world_worker {
     pid_t child; // The process that it has forked; 0: none.
     int socket; // -1: none.
     bool killed;
-    struct report last; // For messages.
+    struct report last; // The last report, for messages.
 };
 
 struct world {

@@ -54,7 +54,7 @@ struct death {
     bool child;
     bool waits; // Its world waits for the call of each step before the step's end.
     uint64_t killed_us;
-    struct report seen[WORLD_MAX]; // By the survivors.
+    struct report seen[WORLD_MAX]; // Reports of the survivors.
 };
 
 // Times from the death to the error, one for each survivor that got E_PEER_LOST.

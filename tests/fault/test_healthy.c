@@ -66,8 +66,8 @@ struct healthy {
     uint32_t rank;
     uint64_t random;
     uint64_t event_ms; // When the next event is due.
-    uint32_t late_steps; // So many more take longer.
-    bool slow_call; // The next one is.
+    uint32_t late_steps; // Further steps that take longer.
+    bool slow_call; // True if the next call is slow.
     lockstep_session *session;
     lockstep_module *actor;
     lockstep_module *critic;

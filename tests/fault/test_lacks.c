@@ -60,7 +60,7 @@ enum resource {
 struct scarce {
     atomic_bool counts;
     atomic_bool lasts; // All that come later fail, too.
-    _Atomic(uint64_t) fails; // The number of the first one that does.
+    _Atomic(uint64_t) fails; // The number of the first request that fails.
     _Atomic(uint64_t) asked;
 };
 

@@ -38,7 +38,7 @@
 #define WARM_STEPS 20 // By then all have mapped the memory of all.
 #define SCALE_MOST 0x1p64f // Sums of floats are made small again before they are infinite.
 #define BOUND_MS 20000
-#define GIVE_UP_MS 100 // On a mate that is stopped.
+#define GIVE_UP_MS 100 // Time that a rank waits for a stopped mate.
 #define STOPPED_MS 3000 // To let go of memory that a stopped mate may be writing to.
 
 struct plan {
@@ -55,8 +55,8 @@ struct page {
     atomic_uint opened;
     atomic_uint running; // Ranks that are warm.
     atomic_uint let_go; // Survivors that have given up on the stopped one.
-    atomic_bool stopped; // The last rank is.
-    atomic_bool resumed; // It runs again, and has ended.
+    atomic_bool stopped; // True if the last rank is stopped.
+    atomic_bool resumed; // True if the stopped rank has run again and ended.
     atomic_uint intact; // Elements, to know that the test meets both.
     atomic_uint final;
     uint32_t memory[RANKS][ELEMENTS]; // Memory of each survivor, in the end.
@@ -80,7 +80,7 @@ struct rank {
     uint64_t step;
     uint32_t ranks;
     uint32_t power; // The number of ranks to the power of the final steps minus one.
-    float scale; // The same of floats, since they were made small.
+    float scale; // The same factor for floats, because floats were made small.
     uint32_t done;
     uint32_t lost;
     bool formed;
@@ -372,7 +372,7 @@ static void rank_give_memory(struct rank *self)
 
 static void rank_main(struct page *page, uint32_t number)
 {
-    static struct rank self; // This process's.
+    static struct rank self; // The rank of this process.
     const bool stops = page->plan.stops;
     self.page = page;
     self.rank = number;

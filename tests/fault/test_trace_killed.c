@@ -33,7 +33,7 @@
 #define ANSWER_BYTES (1024 * 1024)
 
 static char directory[] = "/tmp/lockstep-test-XXXXXX";
-static _Atomic(uint64_t) *shared_step; // Where the process is, by itself.
+static _Atomic(uint64_t) *shared_step; // The step that the process says it is in.
 static char answer[ANSWER_BYTES];
 
 // ---- The process that is killed ----------------------------------------------------------------

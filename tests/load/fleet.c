@@ -58,7 +58,7 @@ struct worker {
     struct control *control;
     uint32_t id;
     atomic_uint rank;
-    atomic_bool trains; // It sends heartbeats.
+    atomic_bool trains; // True if it sends heartbeats.
     struct generation_id generation;
 };
 

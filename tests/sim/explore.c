@@ -23,7 +23,7 @@ struct frame {
 
 struct visit {
     struct world_hash hash; // All zero: free.
-    uint32_t depth; // At which it was met first.
+    uint32_t depth; // The depth at which the state was met first.
 };
 
 static struct {

@@ -24,7 +24,7 @@ struct operation {
 
 struct node {
     struct operation next[INTERLEAVE_THREADS];
-    uint32_t enabled; // As bits.
+    uint32_t enabled; // Set of threads, as bits.
     uint32_t asleep; // Explored from here, or in an order that comes to the same.
     uint32_t chosen;
 };

@@ -53,7 +53,7 @@ struct fixpoint {
     const struct calls_known *known;
     struct calls_stash *stash;
     uint32_t position[CALLS_WORLD][CALLS_THREADS];
-    bool waits[CALLS_WORLD][CALLS_THREADS]; // At its position.
+    bool waits[CALLS_WORLD][CALLS_THREADS]; // True if the thread waits at its position.
     bool ended[CALLS_WORLD];
     bool outside[CALLS_WORLD][CALLS_THREADS]; // Waits for a call outside the plan: it cannot end.
     slots ready[CALLS_WORLD]; // Or zero.

@@ -35,7 +35,7 @@ enum calls_kind {
     CALLS_BEGIN, // The call is open.
     CALLS_READY, // A bucket of it.
     CALLS_END, // After all its buckets.
-    CALLS_WAIT, // For a call that has ended.
+    CALLS_WAIT, // Wait for a call that has ended.
 };
 
 struct calls_op {
@@ -73,7 +73,7 @@ static_assert(CALLS_WORLD * (CALLS_STEPS + 1) * CALLS_NUMBERS <= 192, "all parts
 
 struct calls_slot {
     struct slot_id id;
-    struct parts parts; // In its result.
+    struct parts parts; // The parts in its result.
 };
 
 // Facts about a step, known before it is run or shown by its run.

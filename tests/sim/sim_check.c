@@ -67,7 +67,7 @@ struct sim_history {
     uint32_t ended_count;
 
     struct sequence grants;
-    struct sequence plans; // And layouts.
+    struct sequence plans; // Plans and layouts.
     struct sequence halts;
 };
 

@@ -21,11 +21,11 @@
 enum trainer_stage {
     TRAINER_OPENING, // lockstep_open
     TRAINER_STARTING, // About to call lockstep_start for the first time.
-    TRAINER_STARTED, // In lockstep_start.
+    TRAINER_STARTED, // The trainer is in lockstep_start.
     TRAINER_BETWEEN, // Between steps.
     TRAINER_BEGINNING, // In lockstep_step_begin, for the open wave.
     TRAINER_BACKWARD,
-    TRAINER_ENDING, // In lockstep_step_end.
+    TRAINER_ENDING, // The trainer is in lockstep_step_end.
     TRAINER_ABORTED, // In lockstep_close after lockstep_abort, for the answer.
     TRAINER_FAILED, // Was told, and will close its session.
     TRAINER_CLOSING, // Has said goodbye to its peers, not to the coordinator.
@@ -106,7 +106,7 @@ struct engine_state {
     // The engine.
     bool over; // The links are gone.
     bool failed; // The session is, and the trainer will see.
-    bool starting; // In lockstep_start.
+    bool starting; // True while the rank is in lockstep_start.
     bool aborted;
     bool control_gone;
     uint64_t deadline_ms; // Deadline of a verdict that is waited for; 0: none.

@@ -35,10 +35,10 @@
 // How a session ended on a rank.
 enum session_end {
     SESSION_RUNS = 0,
-    SESSION_LEFT, // In good order.
-    SESSION_HALTED, // By a verdict: kind and text.
+    SESSION_LEFT, // The session was left in good order.
+    SESSION_HALTED, // A verdict ended it: kind and text.
     SESSION_UNREACHABLE, // The coordinator is gone and was needed.
-    SESSION_ABORTED, // By its own trainer.
+    SESSION_ABORTED, // Its own trainer aborted it.
 };
 
 struct ledger_slot {
@@ -79,7 +79,7 @@ struct ledger {
     // Outcomes of calls, filled as soon as a step is begun.
     struct program_outcome outcomes[PROGRAM_STEPS + 1];
     struct calls_stash stashes[CALLS_STEPS + 1]; // After each step.
-    uint64_t replaced; // Steps on a plan that was not learned, but took the place of one that was.
+    uint64_t replaced; // Steps on a plan that took the place of a learned one.
     uint64_t expected_to; // Last step of calls whose outcome is known.
     uint64_t hangs_in; // Step in which ranks wait for each other, and nobody need notice; 0: none.
     struct ledger_step steps[PROGRAM_STEPS + 1][PROGRAM_PHASES]; // Phases, for ranks may disagree.

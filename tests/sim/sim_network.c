@@ -31,7 +31,7 @@ enum event_kind {
     HAPPEN_CORE_CRASH,
     HAPPEN_CRASH,
     HAPPEN_BREAK,
-    HAPPEN_NOT, // It was on its way and is lost.
+    HAPPEN_NOT, // The message was in flight and is lost.
 };
 
 struct sim_event {

@@ -89,7 +89,7 @@ struct sim_worker {
     uint32_t open_timeout_ms;
     char job[LOCKSTEP_JOB_NAME_BYTES];
     bool broken; // The control stream is, and nothing passes any more.
-    bool disconnected; // And the process knows.
+    bool disconnected; // True if the process knows that its stream is broken.
 
     // When the coordinator sent DOWN_GENERATION: what it says, and when that will arrive.
     uint64_t assigned_number;
@@ -100,9 +100,9 @@ struct sim_worker {
     struct generation_id generation;
     uint32_t rank;
     uint32_t world_size;
-    bool gone; // Its links are closed.
-    bool left; // In good order.
-    bool gave_up; // It has said that it aborts.
+    bool gone; // True if its links are closed.
+    bool left; // True if it left in good order.
+    bool gave_up; // True if it has said that it aborts.
     bool agreed; // Its verdict is one that the ranks agree on without the coordinator.
     // Delivery time of the last message sent on each link.
     uint64_t data_ms[LOCKSTEP_MAX_NEIGHBOURS];
@@ -162,7 +162,7 @@ bool sim_run(struct sim *sim, uint64_t limit_ms);
 // A new process, started after delay_ms.
 struct sim_worker *sim_spawn(struct sim *sim, const struct sim_model *model, uint64_t delay_ms);
 void sim_crash_at(struct sim_worker *worker, uint64_t at_ms);
-void sim_break_at(struct sim_worker *worker, uint64_t at_ms); // Its control stream.
+void sim_break_at(struct sim_worker *worker, uint64_t at_ms); // Breaks its control stream.
 void sim_drain_at(struct sim *sim, uint64_t at_ms);
 void sim_core_crash_at(struct sim *sim, uint64_t at_ms);
 

@@ -45,7 +45,7 @@ struct program {
     uint32_t plan_room; // Plans that a rank remembers.
     bool one_set; // A rank remembers the layout of one set of a module only.
     uint32_t set_of[PROGRAM_PHASES][PROGRAM_MODULES];
-    uint32_t first_buckets[PROGRAM_MODULES][PROGRAM_SETS]; // Until a layout was learned.
+    uint32_t first_buckets[PROGRAM_MODULES][PROGRAM_SETS]; // Buckets until a layout was learned.
     uint32_t buckets[PROGRAM_MODULES][PROGRAM_SETS]; // As rank 0 proposes them.
     uint32_t steps_of[PROGRAM_WORLD]; // Then the rank leaves,
     bool midway[PROGRAM_WORLD]; // or in the middle of the step after.
@@ -70,7 +70,7 @@ struct program_faults {
 
 struct program_slot {
     struct slot_id id;
-    struct parts parts; // In its result.
+    struct parts parts; // The parts in its result.
 };
 
 // The required outcome of a step.
@@ -88,7 +88,7 @@ void program_draw_calls(struct program *program, uint64_t seed);
 // Outcomes of steps 1 to the first that does not settle, or to the last. Not of calls, for which
 // see calls_expect.
 void program_expect(const struct program *program, struct program_outcome *outcomes);
-uint64_t program_phase(uint32_t phase); // Its hash.
+uint64_t program_phase(uint32_t phase); // Returns the hash of the phase's label.
 // Whether there is no next step when so many ranks are exhausted.
 bool program_finished(const struct program *program, uint32_t exhausted);
 

@@ -16,7 +16,7 @@ enum stage {
     STAGE_STARTING, // lockstep_start
     STAGE_TRAINER, // Between steps.
     STAGE_LEARNING, // Making slots.
-    STAGE_BLOCKED, // In call_wait, for a grant.
+    STAGE_BLOCKED, // The script is in call_wait and waits for a grant.
     STAGE_ENDED, // In step_end of a learning step, for its plan.
     STAGE_HEADER, // In a planned step, for the predecessor's header.
     STAGE_SETTLING, // For the collective that stands for the rest of the step.
@@ -37,7 +37,7 @@ struct script_state {
     uint32_t order_count;
     uint32_t made;
     bool granted[SCRIPT_SLOTS]; // By index into the phase's slots.
-    uint32_t waits_for; // The same.
+    uint32_t waits_for; // Index of the slot that it waits for.
 
     struct step_note {
         uint64_t step;

@@ -266,7 +266,7 @@ static const struct scenario call_scenarios[] = {
 enum {
     SCENARIOS = sizeof(scenarios) / sizeof(scenarios[0]),
     CALL_SCENARIOS = sizeof(call_scenarios) / sizeof(call_scenarios[0]),
-    CALL_SEEDS = 1000000000, // Where their seeds begin.
+    CALL_SEEDS = 1000000000, // Seeds of the second family begin here.
     CALL_PART = 8, // One seed of them for so many of the first family.
 };
 

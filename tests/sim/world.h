@@ -48,7 +48,7 @@ enum world_limit {
     WORLD_BUCKETS = 3, // Buckets of one module.
     WORLD_THREADS = 2, // Threads of one trainer.
     WORLD_PLANS = 4, // Learned before the programs begin.
-    WORLD_STEPS = 8, // These plans included.
+    WORLD_STEPS = 8, // Steps of a program, with those that learn plans.
     WORLD_OPS = 40, // Operations of one thread in one step.
     WORLD_SLOTS = 32, // Slots of one step.
     WORLD_MADE = 48, // Buckets that one rank makes in a run.
@@ -115,7 +115,7 @@ struct world_row {
 
 struct world_program {
     uint32_t plans; // The first steps: one for each plan to be learned.
-    uint32_t steps; // With these.
+    uint32_t steps; // All steps, with those that learn plans.
     struct world_row rows[WORLD_RANKS][WORLD_STEPS];
 };
 
@@ -134,8 +134,8 @@ bool world_step_conforms(const struct world_program *program, uint32_t ranks, ui
 
 enum world_mode {
     MODE_RUNS = 0,
-    MODE_ENDS, // Its trainer is in step_end.
-    MODE_DONE, // Its program is through.
+    MODE_ENDS, // The trainer is in step_end.
+    MODE_DONE, // The program is through.
     MODE_FAILED,
     MODE_DEAD,
 };
@@ -143,7 +143,7 @@ enum world_mode {
 enum made_where {
     MADE_READY = 0, // Said, and not launched.
     MADE_LAUNCHED,
-    MADE_RESULT, // In a result.
+    MADE_RESULT, // The contribution is in a result.
     MADE_STASHED,
 };
 
@@ -163,7 +163,7 @@ struct world_launch {
     uint8_t call;
     uint8_t bucket;
     uint8_t index; // Position in the order of the step.
-    bool data; // Not zeros.
+    bool data; // True if it is data, not zeros.
     bool final;
     uint8_t unused[2]; // No padding: states are compared as bytes.
 };
@@ -181,7 +181,7 @@ struct world_rank {
     bool begun;
     uint8_t settled; // Steps.
     uint8_t halt; // enum halt_kind, when it has failed.
-    uint8_t launched_before; // In earlier steps.
+    uint8_t launched_before; // Launches in earlier steps.
     uint8_t launch_count;
     uint8_t made_count;
     uint8_t header_count;
@@ -194,7 +194,7 @@ struct world_rank {
     bool cut_heard; // True if the coordinator knows it.
     bool reported; // It waits for the sentence about what it has seen.
     uint8_t lost_seen; // Set of ranks.
-    uint8_t lost_rank; // The first of them.
+    uint8_t lost_rank; // The first rank of this set.
     uint8_t up_count;
     uint8_t down_count;
     uint8_t unused[3];
@@ -246,7 +246,7 @@ enum world_event_kind {
     EVENT_DOWN,
     EVENT_HEADER,
     EVENT_FINAL,
-    EVENT_CLOSE_WAVE, // It hears the result.
+    EVENT_CLOSE_WAVE, // The rank hears the result of the close wave.
     EVENT_COMMIT_WAVE,
     EVENT_PUBLISH,
     EVENT_STRIKE, // The disaster happens.
@@ -264,7 +264,7 @@ struct world_event {
 // Opens and starts the job, learns the plans; then nothing but the programs can go on. False: the
 // configuration makes no sense, and fault says why. A world that was not begun yet must be zero.
 bool world_begin(struct world *world, const struct world_config *config);
-void world_end(struct world *world); // Frees what it has.
+void world_end(struct world *world); // Frees the world's memory.
 
 // The events that are possible now, always in the same order. 0: the world has come to its end, or
 // hangs.

@@ -15,7 +15,7 @@
 #include <string.h>
 
 struct world_message {
-    uint8_t *bytes; // As encoded.
+    uint8_t *bytes; // The encoded message.
     size_t size;
     struct up_message *up; // One of the two.
     struct down_message *down;

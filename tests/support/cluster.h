@@ -109,7 +109,8 @@ struct rank {
 
 struct cluster_test {
     const struct setting *setting;
-    void (*configure)(struct rank *rank, struct lockstep_config *config); // NULL: as it is.
+    // NULL: the configuration stays as it is.
+    void (*configure)(struct rank *rank, struct lockstep_config *config);
     void (*body)(struct rank *rank);
     void *context;
     bool without_session; // The body opens sessions itself.

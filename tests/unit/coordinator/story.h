@@ -35,7 +35,7 @@ struct story {
 
     // State of each stream, by number.
     bool known[STORY_PEERS]; // It has said something and was not closed.
-    bool closed[STORY_PEERS]; // By the core.
+    bool closed[STORY_PEERS]; // True if the core closed it.
     struct generation_id generation[STORY_PEERS];
     uint32_t rank[STORY_PEERS];
     uint32_t received[STORY_PEERS];

@@ -234,7 +234,7 @@ struct actor {
     struct act acts[PROGRAM];
     uint32_t count;
     uint32_t at;
-    bool blocked; // In acts[at].
+    bool blocked; // True if the rank is blocked in acts[at].
     bool done[THINGS];
     struct await queue[64]; // Heartbeats on their way.
     uint32_t sent;

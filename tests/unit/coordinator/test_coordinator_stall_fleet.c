@@ -29,7 +29,7 @@ struct trainer {
     uint64_t until_ms; // End of the phase; the last phase has none.
     uint64_t longest_us; // Outside, of those that were not declared.
     bool stuck;
-    bool late; // Its next heartbeat is.
+    bool late; // True if its next heartbeat is late.
 };
 
 struct job_model {

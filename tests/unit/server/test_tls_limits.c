@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #define RECORD_BYTES 5 // Size of a record's header.
-#define MESSAGE_BYTES 4 // The same of a message.
+#define MESSAGE_BYTES 4 // Size of a message's header.
 
 // Results of tls_limits_set at the start, and in a process that had used OpenSSL before.
 static int limited;

@@ -9,11 +9,11 @@
 #include "tests/unit/worker/fake_rig.h"
 
 enum {
-    TEST_RANKS = 4, // At most.
+    TEST_RANKS = 4, // Most ranks of a test.
     SMALL = 100,
     LARGE = 50000, // float32: more than a chunk of the fake, and no multiple.
     ROW_BYTES = LARGE * 8 * TEST_RANKS,
-    NOT_YET_MS = 30, // For what must not come.
+    NOT_YET_MS = 30, // Time in which a result must not come.
 };
 
 struct rank {

@@ -38,7 +38,7 @@ void stuck_without_signals(struct stuck *stuck); // In read, with all of them bl
 void stuck_at_its_end(struct stuck *stuck);
 // In read, with an alternate stack; leaves in result whether a handler ran there.
 void stuck_on_small_stack(struct stuck *stuck);
-void stuck_in_state_d(struct stuck *stuck); // For half a second.
+void stuck_in_state_d(struct stuck *stuck); // Sleeps for half a second.
 void stuck_deaf(struct stuck *stuck); // Blocks signals until deaf_until_ms, and spins then.
 
 // Starts a thread, which calls this session and is stuck in this way. It is named "stuck".

@@ -27,7 +27,7 @@
 #define WRITERS 4
 #define EVENTS_EACH 50000
 #define COST_ROUNDS 100
-#define COST_EVENTS 10000 // In a round.
+#define COST_EVENTS 10000 // Events in a round.
 #define COST_NS 1000 // A hundred times what it takes here: only a lock or a system call costs more.
 
 static const struct uuid uuid = {.bytes = {0xab, 0xcd, 0x01, 0x23}};

@@ -82,7 +82,7 @@ struct sim {
     struct value values[WORLD_MAX];
     uint32_t moves[WORLD_MAX];
     bool sent[WORLD_MAX];
-    struct value wire[WORLD_MAX][WORLD_MAX]; // From, to.
+    struct value wire[WORLD_MAX][WORLD_MAX]; // [from][to].
     bool on_wire[WORLD_MAX][WORLD_MAX];
 };
 
