@@ -6,7 +6,7 @@
 //
 // Two families of programs: of steps whose calls are ended by step_end only (sim_program.c), and of
 // calls that are waited for, under all policies (sim_calls.h). Each seed runs its program under two
-// timings. LOCKSTEP_TEST_SIM_SEEDS=n runs n seeds of the first (4000) and an eighth of that of the
+// timings. LOCKSTEP_TEST_SIM_SEEDS=n runs n seeds of the first (1000) and an eighth of that of the
 // second, whose seeds begin at 1,000,000,000. LOCKSTEP_TEST_SIM_SEED=n runs one and prints its
 // traces.
 
@@ -451,7 +451,7 @@ static void test_seeds(void **state)
     static struct world world;
     struct tally tally = {0};
     const uint64_t only = number_from("LOCKSTEP_TEST_SIM_SEED", UINT64_MAX);
-    const uint64_t seeds = number_from("LOCKSTEP_TEST_SIM_SEEDS", 4000);
+    const uint64_t seeds = number_from("LOCKSTEP_TEST_SIM_SEEDS", 1000);
     (void)state;
     if (only != UINT64_MAX) {
         run_seed(&world, only, &tally, true);
@@ -473,7 +473,7 @@ static void test_calls(void **state)
     static struct world world;
     struct tally tally = {0};
     const uint64_t only = number_from("LOCKSTEP_TEST_SIM_SEED", UINT64_MAX);
-    const uint64_t seeds = number_from("LOCKSTEP_TEST_SIM_SEEDS", 4000) / CALL_PART;
+    const uint64_t seeds = number_from("LOCKSTEP_TEST_SIM_SEEDS", 1000) / CALL_PART;
     (void)state;
     for (uint64_t seed = 0; seed < seeds && only == UINT64_MAX; seed++)
         run_seed(&world, CALL_SEEDS + seed, &tally, false);
