@@ -52,32 +52,33 @@ struct peer {
     char host[LOCKSTEP_HOST_BYTES];
 };
 
-// Who shares memory with a worker, and whom it meets between hosts. A host here is a group of
-// workers with one host_id, of LOCKSTEP_MAX_MATES at most. Workers of a host that has more are
-// several such groups, of nearly the same size.
+// The workers that share memory with a worker, and its neighbours between hosts. A host here is a
+// group of workers with one host_id, of LOCKSTEP_MAX_MATES at most. Workers of a host that has more
+// are several such groups, of nearly the same size.
 struct locality {
     uint32_t host; // Index of this worker's host, in the order of the hosts' lowest ranks.
     uint32_t hosts;
     uint32_t mate_count; // Workers of this host, this one among them.
-    uint32_t mates[LOCKSTEP_MAX_MATES]; // Their ranks, ascending, ...
-    uint32_t
-        mate_pids[LOCKSTEP_MAX_MATES]; // ... and their processes, as their hellos name them. ...
-    uint64_t mate_started[LOCKSTEP_MAX_MATES]; // ... Another start is another process.
+    uint32_t mates[LOCKSTEP_MAX_MATES]; // Ranks of these workers, ascending.
+    // Their processes, as their hellos name them. Another start is another process.
+    uint32_t mate_pids[LOCKSTEP_MAX_MATES];
+    uint64_t mate_started[LOCKSTEP_MAX_MATES];
     uint32_t local; // Index of this worker in mates.
     // Rings between hosts: as many as the smallest host has workers. Ring k joins mates[k] of every
-    // host, in the order of hosts. Of ring `local`, when local < rings and hosts > 1:
+    // host, in the order of hosts. successor and predecessor are those of ring `local`, when
+    // local < rings and hosts > 1.
     uint32_t rings;
     uint32_t successor; // A rank.
     uint32_t predecessor;
 };
 
-// What was measured of the links when the generation formed, and what follows from it. Equal on all
-// ranks of a generation.
+// The measurements of the links when the generation formed, and the choices that follow from them.
+// Equal on all ranks of a generation.
 struct tuning {
     uint64_t latency_ns; // One way, of a few bytes; the worst link.
-    uint64_t bytes_per_s; // Of one link in one direction while all are busy; the worst link.
-    uint64_t doubling_bytes; // Payloads up to so many travel by ALGORITHM_DOUBLING, ...
-    uint64_t halving_bytes; // ... above that and up to so many by ALGORITHM_HALVING.
+    uint64_t bytes_per_s; // One link, one direction, while all are busy; the worst link.
+    uint64_t doubling_bytes; // Payloads up to this size travel by ALGORITHM_DOUBLING.
+    uint64_t halving_bytes; // Larger ones up to this size travel by ALGORITHM_HALVING.
     bool shares; // All mates of every host have mapped their host's memory.
     uint32_t wish; // enum plan_algorithm that every rank asks for, or ALGORITHM_BY_SIZE.
 };
@@ -113,8 +114,8 @@ struct down_grant {
 struct down_query {
     uint64_t step;
     bool withdrawn; // The receiver said that it is blocked no more: nobody counts on it now.
-    // What ranks wait for in different functions: a blocked rank says which of it is lacking. With
-    // keys the query has no step.
+    // The things that ranks wait for in different functions. A blocked rank says which of them it
+    // has not done. With keys the query has no step.
     uint32_t key_count;
     struct await_key keys[LOCKSTEP_MAX_AWAITED];
     // Ranks call the collective of the only key differently. A rank in which it is in flight says
@@ -143,7 +144,7 @@ struct down_plan_part {
     uint64_t number; // From 1, over all phases of the generation.
     uint64_t replaces; // Without closes_step: number of the plan whose place it takes.
     uint64_t phase; // Hash of the phase's name and of what is trained in it.
-    uint64_t hash; // Of phase, slots and the layouts they use.
+    uint64_t hash; // Hash of phase, slots and the layouts they use.
     bool closes_step; // True: it ends the learning step named by `step`.
     uint64_t step;
     uint32_t slot_total;

@@ -28,8 +28,8 @@ struct farewell {
     uint32_t witness; // The rank that saw it. Equal to `rank`: that rank said it of itself.
     uint64_t step; // LEFT: the step for which it was needed. LOST: the first step that cannot be
                    // completed, by the word of the witness; 0: the present one.
-    char host[LOCKSTEP_HOST_BYTES]; // Of `rank`; "": the sender does not know it.
-    char text[LOCKSTEP_FAREWELL_TEXT_BYTES]; // What was seen, or why it left.
+    char host[LOCKSTEP_HOST_BYTES]; // The host of `rank`; "": the sender does not know it.
+    char text[LOCKSTEP_FAREWELL_TEXT_BYTES]; // The error that was seen, or the reason of leaving.
 };
 
 // Kind, rank, witness, four zeros, step, then both texts, each with its NUL.

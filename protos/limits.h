@@ -21,7 +21,8 @@
 #define LOCKSTEP_ADDRESS_BYTES 160 // "tcp:[2001:db8::1]:65535", or a DNS name and a port.
 #define LOCKSTEP_FORM_BYTES 128 // How a rank calls a collective.
 #define LOCKSTEP_NAME_BYTES 256 // A module, a parameter, a phase, a counter, a collective.
-#define LOCKSTEP_AWAITED_BYTES (LOCKSTEP_NAME_BYTES + 32) // What a stream makes, and its name.
+// The thing that a stream makes, with its name.
+#define LOCKSTEP_AWAITED_BYTES (LOCKSTEP_NAME_BYTES + 32)
 #define LOCKSTEP_MARK_BYTES 128 // lockstep_mark and the reason of lockstep_pause.
 #define LOCKSTEP_TEXT_BYTES 1024 // One sentence about one failure.
 #define LOCKSTEP_REPORT_BYTES 4096 // A two-sided difference of manifests, several lines.
@@ -31,8 +32,7 @@
 // ---- The world ---------------------------------------------------------------------------------
 
 #define LOCKSTEP_MAX_JOBS 64 // Per coordinator.
-#define LOCKSTEP_ORIGIN_GATHERING \
-    32 // Of them: waiting for their workers, and begun from one address.
+#define LOCKSTEP_ORIGIN_GATHERING 32 // Jobs begun from one address that still wait for workers.
 #define LOCKSTEP_MAX_WORLD 1024 // Workers of one job.
 #define LOCKSTEP_RANK_WORDS (LOCKSTEP_MAX_WORLD / 64) // A set of ranks.
 #define LOCKSTEP_MAX_WORKERS 4096 // Workers of all jobs of one coordinator.
@@ -43,8 +43,10 @@
 static_assert(LOCKSTEP_MAX_WORLD % 64 == 0, "sets of ranks are whole words");
 
 #define LOCKSTEP_MAX_WEIGHT_BITS 48
-#define LOCKSTEP_MAX_WEIGHT (1ull << LOCKSTEP_MAX_WEIGHT_BITS) // Of one rank in one step.
-#define LOCKSTEP_MAX_WEIGHT_SUM (LOCKSTEP_MAX_WORLD * LOCKSTEP_MAX_WEIGHT) // Of a whole world.
+// The weight of one rank in one step.
+#define LOCKSTEP_MAX_WEIGHT (1ull << LOCKSTEP_MAX_WEIGHT_BITS)
+// The weights of all ranks together.
+#define LOCKSTEP_MAX_WEIGHT_SUM (LOCKSTEP_MAX_WORLD * LOCKSTEP_MAX_WEIGHT)
 
 // A receiver adds its own weight, or that of one peer in each of at most 16 rounds, to a sum that
 // it has checked.
@@ -65,13 +67,14 @@ static_assert(LOCKSTEP_MAX_WORLD <= 1ull << (62 - LOCKSTEP_MAX_COUNT_BITS),
 #define LOCKSTEP_MAX_MODULES 64
 #define LOCKSTEP_MAX_PARAMETERS 16384 // Parameters and buffers of one session, together.
 #define LOCKSTEP_MAX_PHASES 16 // With parameters that are declared unused in them.
-#define LOCKSTEP_MAX_SETS 8 // Of trainable parameters of a module whose layouts are remembered.
+// Sets of trainable parameters of a module whose layouts are remembered.
+#define LOCKSTEP_MAX_SETS 8
 #define LOCKSTEP_MAX_PLANS 32 // Remembered by a worker: one for a phase and what it trains.
 #define LOCKSTEP_MAX_CALLS 256 // Calls of one module in one step.
 #define LOCKSTEP_MAX_READY_COUNT 32768 // Reports of one gradient in one call.
 #define LOCKSTEP_MAX_REPLICAS 16 // Copies of one module in one process.
 #define LOCKSTEP_MAX_OWN_DEVICES LOCKSTEP_MAX_REPLICAS // That one process uses.
-#define LOCKSTEP_FLOAT16_EXPONENT_MIN (-14) // Of the smallest float16 that is not denormal.
+#define LOCKSTEP_FLOAT16_EXPONENT_MIN (-14) // The exponent of the smallest normal float16.
 #define LOCKSTEP_MAX_BUCKETS 1024 // Buckets of one session.
 #define LOCKSTEP_MAX_SLOTS 1024 // Slots of one plan.
 #define LOCKSTEP_MAX_COUNTERS 16
@@ -79,12 +82,12 @@ static_assert(LOCKSTEP_MAX_WORLD <= 1ull << (62 - LOCKSTEP_MAX_COUNT_BITS),
 #define LOCKSTEP_MAX_IGNORE 64 // Patterns of one module.
 #define LOCKSTEP_MAX_HANDLES 8192 // Handles given out and not yet closed, of one process.
 
-// Of lockstep_alloc: a value, a gradient and two of an optimizer for each parameter.
+// Allocations of lockstep_alloc: a value, a gradient and two of an optimizer for each parameter.
 #define LOCKSTEP_MAX_ALLOCATIONS (4 * LOCKSTEP_MAX_PARAMETERS)
 
 // Memory that mates can reach. Each region costs a descriptor, and a mapping in every mate: what is
 // small is not worth them, and many are more than a process may have.
-#define LOCKSTEP_MAX_REGIONS 256 // Of one session; more memory is private.
+#define LOCKSTEP_MAX_REGIONS 256 // Regions of one session; further memory is private.
 #define LOCKSTEP_REGION_BYTES (16 * 1024) // Smaller memory is private.
 
 // The layout of one module as it travels: bucket count, the end of each bucket, parameter indices.
@@ -115,7 +118,8 @@ static_assert(LOCKSTEP_REPORT_BYTES * 2 < LOCKSTEP_MESSAGE_BYTES, "a report fits
 #define LOCKSTEP_LACKS_NAMED 16 // Calls not made that one report of a blocked rank names.
 #define LOCKSTEP_MAX_AWAITED 16 // Different things that ranks of one job wait for at a time.
 #define LOCKSTEP_REPLAN_STEPS 3 // Steps of a phase that differ from its plan alike, for a new one.
-#define LOCKSTEP_REPLAN_CALLS 256 // Of a plan; one with more calls stays as it was learned.
+// Calls of a plan; a plan with more calls stays as it was learned.
+#define LOCKSTEP_REPLAN_CALLS 256
 #define LOCKSTEP_REPLAN_TIMES 8 // That a learned plan is replaced.
 
 static_assert(LOCKSTEP_MAX_SLOTS % 64 == 0, "sets of positions are whole words");
@@ -128,7 +132,7 @@ static_assert(LOCKSTEP_MAX_SLOTS % 64 == 0, "sets of positions are whole words")
 #define LOCKSTEP_MATES_NAMED 4 // Mates that do not run, in one heartbeat.
 #define LOCKSTEP_MISSING_NAMED 16 // Parameters of an open call that an answer names.
 #define LOCKSTEP_TRACE_EVENTS 2048 // In the ring of one worker.
-#define LOCKSTEP_EVENTS_PART 128 // Of them in one message.
+#define LOCKSTEP_EVENTS_PART 128 // Events in one message.
 #define LOCKSTEP_NAMES_PART 16 // Names of modules in one message.
 
 #define LOCKSTEP_STACK_THREADS 64 // Threads of one process that are known by their calls.
@@ -141,8 +145,8 @@ static_assert(LOCKSTEP_MAX_SLOTS % 64 == 0, "sets of positions are whole words")
 #define LOCKSTEP_OBJECT_BYTES 64 // Base name of an object or of a Python file; cut.
 
 #define LOCKSTEP_MAX_CULPRITS 8 // Named in one verdict; the others are counted.
-#define LOCKSTEP_MAX_EDGES 64 // Who waits for whom in one picture; groups beyond.
-#define LOCKSTEP_STALLS_KEPT 32 // Of one job, the last ones.
+#define LOCKSTEP_MAX_EDGES 64 // Edges between ranks in one picture; beyond, groups are drawn.
+#define LOCKSTEP_STALLS_KEPT 32 // The last stalls of one job.
 #define LOCKSTEP_JOB_EVENTS 64 // Lines of a job's log of events.
 #define LOCKSTEP_RATE_SAMPLES 300 // Seconds of step times that a job remembers.
 #define LOCKSTEP_HISTORY_SLOTS 512 // Parts of a job's whole run that it remembers. Even.
@@ -160,7 +164,7 @@ static_assert((LOCKSTEP_TRACE_EVENTS & (LOCKSTEP_TRACE_EVENTS - 1)) == 0, "a mas
 #define LOCKSTEP_FAREWELL_TEXT_BYTES 512 // Why a rank ends, as it tells the others.
 #define LOCKSTEP_WAVE_BYTES 1024 // Payload of one wave message.
 #define LOCKSTEP_USED_BYTES 4096 // Used bits of one frame, one bit for a parameter.
-#define LOCKSTEP_READY_STREAMS 8 // Of a device, that produce the gradients of one bucket.
+#define LOCKSTEP_READY_STREAMS 8 // Streams of a device that produce the gradients of one bucket.
 #define LOCKSTEP_MAX_PLAIN 256 // Plain collectives outstanding in one session.
 // Collectives that make buffers equal, outstanding in one session: three policies, seven dtypes,
 // on devices or not.
@@ -183,20 +187,20 @@ static_assert((LOCKSTEP_TRACE_EVENTS & (LOCKSTEP_TRACE_EVENTS - 1)) == 0, "a mas
 #define LOCKSTEP_EAGER_FRAMES (2 * LOCKSTEP_EAGER_BYTES / LOCKSTEP_CHUNK_GRAIN_BYTES + 1)
 // Pieces of a collective over several hosts, each of which is a collective between two of them.
 #define LOCKSTEP_EARLY_PIECES 3
-// What one peer may cause here, so that one which causes more is in no other's way. It may be heard
-// of as the predecessor, by its frames, and as the successor, by its credits. Frames are parked by
-// the collective, 317 KiB for each: 177 MiB for a peer at most.
+// Bounds on the memory that one peer can cause here, so that it takes none from the others. A peer
+// is heard of as the predecessor, by its frames, and as the successor, by its credits. Frames are
+// parked by the collective, 317 KiB for each: 177 MiB for a peer at most.
 #define LOCKSTEP_EARLY_FLOWS_OF_PEER (2 * (LOCKSTEP_EARLY_COLLECTIVES + LOCKSTEP_EARLY_PIECES))
 #define LOCKSTEP_PARKINGS_OF_PEER (LOCKSTEP_EARLY_COLLECTIVES + LOCKSTEP_EARLY_PIECES)
 // A peer may be two steps ahead with each kind of wave, and sends one message of each.
 #define LOCKSTEP_EARLY_WAVES_OF_PEER (2 * 4)
 #define LOCKSTEP_EARLY_WAVES (LOCKSTEP_EARLY_WAVES_OF_PEER * LOCKSTEP_MAX_NEIGHBOURS)
 #define LOCKSTEP_EARLY_HEADERS 2 // Step headers (order protocol, R1).
-// What a step header says for people: the phase's name, and one bit for every parameter.
+// The part of a step header that is for people: the phase's name, and a bit for every parameter.
 #define LOCKSTEP_NOTE_BYTES (LOCKSTEP_NAME_BYTES + LOCKSTEP_MAX_PARAMETERS / 8)
 
-// What connections may cost a worker before they have proven membership: so many places, in each of
-// them the bytes of one hello read and those of one challenge sent, for LOCKSTEP_HELLO_MS.
+// Connections that have not authenticated yet. Each costs a worker the bytes of one hello read and
+// of one challenge sent, for LOCKSTEP_HELLO_MS.
 #define LOCKSTEP_MAX_UNPROVEN 64
 #define LOCKSTEP_NONCE_BYTES 32 // Random, fresh on each connection, one of each side.
 #define LOCKSTEP_PROOF_BYTES 32 // An HMAC-SHA256.
@@ -250,15 +254,18 @@ static_assert((LOCKSTEP_WINDOW & (LOCKSTEP_WINDOW - 1)) == 0, "the window is a p
 // ---- Times, in milliseconds --------------------------------------------------------------------
 
 #define LOCKSTEP_HEARTBEAT_MS 1000
-// A worker that is not heard of for so long is shown as frozen. It is not evicted.
-#define LOCKSTEP_FROZEN_HEARTBEATS 2 // Of them are missing, ...
-#define LOCKSTEP_FROZEN_SLACK_MS 500 // ... and this is how late the next one may be.
+// A worker is shown as frozen when so many of its heartbeats are missing and the slack is over. It
+// is not evicted.
+#define LOCKSTEP_FROZEN_HEARTBEATS 2
+#define LOCKSTEP_FROZEN_SLACK_MS 500
 #define LOCKSTEP_WATCH_MS 250 // How often a worker's watch and the coordinator look for stalls.
-#define LOCKSTEP_STALL_FLOOR_MS 10000 // No bound of a stall is lower ...
-#define LOCKSTEP_STALL_FACTOR 8 // ... than this many times the 99th percentile.
-#define LOCKSTEP_STALL_FIRST_FACTOR 10 // The same in the first steps, ...
-#define LOCKSTEP_STALL_FIRST_STEPS 3 // ... which are so many, and in learning ones.
-#define LOCKSTEP_STALL_DISK_FACTOR 3 // The same for a trainer that sleeps in state D.
+// A place becomes a stall after this factor times its usual time (the 99th percentile), but not
+// before the floor. The first steps and learning steps have a factor of their own.
+#define LOCKSTEP_STALL_FLOOR_MS 10000
+#define LOCKSTEP_STALL_FACTOR 8
+#define LOCKSTEP_STALL_FIRST_FACTOR 10
+#define LOCKSTEP_STALL_FIRST_STEPS 3
+#define LOCKSTEP_STALL_DISK_FACTOR 3 // The factor of a trainer that sleeps in state D.
 #define LOCKSTEP_INSPECT_MS 500 // How long a verdict waits for a culprit's answer.
 #define LOCKSTEP_INSPECT_PAUSE_MS 5000 // Stacks of one rank are taken at most so often.
 // How long a verdict on ranks that wait in different functions waits for the reports of the others,

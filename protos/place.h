@@ -84,17 +84,17 @@ struct place {
     bool learning;
     bool waits; // The trainer is blocked in the library, with every thread that matters.
     struct slot_id slot; // At position, when that is below count.
-    enum api_function api; // That the trainer entered last, ...
-    bool inside; // ... in which it still is ...
-    uint64_t api_ms; // ... since so long; outside: since it returned.
-    uint32_t module; // Of that function; LOCKSTEP_MAX_MODULES: it has none.
-    uint32_t call; // Of the module in the step, from 0.
-    uint32_t calls_open; // Calls under way, ...
-    uint32_t ready; // ... and of the longest of them: gradients reported, ...
-    uint32_t gradients; // ... of so many.
+    enum api_function api; // The function that the trainer entered last.
+    bool inside; // True while the trainer is in that function.
+    uint64_t api_ms; // Time since it entered the function, or since it returned from it.
+    uint32_t module; // The module of that function; LOCKSTEP_MAX_MODULES: none.
+    uint32_t call; // The module's call in the step, from 0.
+    uint32_t calls_open; // Calls under way.
+    uint32_t ready; // Gradients reported in the call that is open longest.
+    uint32_t gradients; // Gradients that this call has in all.
     uint64_t plain; // Plain collectives completed.
-    uint64_t usual_us; // Time to the next place, as a rule: the 99th percentile, ...
-    uint64_t longest_us; // ... and the longest of the last 64. 0: not known yet.
+    uint64_t usual_us; // Time to the next place, 99th percentile. 0: not known yet.
+    uint64_t longest_us; // Time to the next place, longest of the last 64. 0: not known yet.
     uint64_t waited_us; // Time blocked on other ranks since the generation began.
 };
 
@@ -108,16 +108,16 @@ enum place_flag {
 };
 #define PLACE_FLAGS 31u // All of them.
 
-// What the first of a rank's collectives on its device waits for.
+// The thing that the first of a rank's collectives on its device waits for.
 enum device_hold {
     DEVICE_HOLD_NONE = 0, // Nothing of its device: there is none, or it waits for other ranks.
-    DEVICE_HOLD_STREAM = 1, // For what a stream of the trainer makes.
-    DEVICE_HOLD_NCCL = 2, // For NCCL, which has its input, and maybe not that of others.
+    DEVICE_HOLD_STREAM = 1, // An input that a stream of the trainer makes.
+    DEVICE_HOLD_NCCL = 2, // NCCL. It has the input of this rank, and perhaps not that of others.
 };
 
 // A link with something on its way and no progress for a second.
 struct link_state {
-    uint32_t rank; // Of the peer.
+    uint32_t rank; // The peer's.
     bool awaited; // This rank waits for bytes of it.
     bool reached; // True if the unsent bytes only wait for the peer's process, not for the network.
     uint64_t unsent; // Bytes handed to the link that the peer has not taken yet.
@@ -125,7 +125,8 @@ struct link_state {
     uint64_t still_ms; // Time without progress in either direction.
 };
 
-// What a blocked trainer waits for: the thing that every rank must do before the wait can end.
+// The thing that a blocked trainer waits for: the thing that every rank must do before the wait can
+// end.
 enum await_kind {
     AWAIT_NONE = 0, // The trainer is not blocked, or not for long, or the wait may end by itself.
     AWAIT_STEP = 1, // Every rank ends step `number`.
@@ -150,14 +151,14 @@ static inline bool await_key_equal(const struct await_key *a, const struct await
 // until the wait is over. docs/internals/protocol.md, "Different functions".
 struct await {
     struct await_key key; // AWAIT_NONE: the rest is zero.
-    enum api_function function; // That the trainer is in.
-    uint32_t module; // Of that function; LOCKSTEP_MAX_MODULES: it has none.
+    enum api_function function; // The function that the trainer is in.
+    uint32_t module; // The module of that function; LOCKSTEP_MAX_MODULES: none.
     bool rooted; // Only rank `root` must do it: a broadcast of the library.
     uint32_t root;
-    uint64_t step; // That the trainer has begun last; 0: none.
-    bool open; // That step has not ended on this rank.
-    char name[LOCKSTEP_NAME_BYTES]; // Of the trainer's collective; else empty.
-    // Of the keys that the coordinator has asked about: those that this rank has not done yet.
+    uint64_t step; // The step that the trainer has begun last; 0: none.
+    bool open; // True if that step has not ended on this rank.
+    char name[LOCKSTEP_NAME_BYTES]; // Name of the trainer's collective; else empty.
+    // The keys, of those that the coordinator has asked about, that this rank has not done yet.
     uint32_t lack_count;
     struct await_key lacks[LOCKSTEP_MAX_AWAITED];
 };
@@ -185,7 +186,7 @@ enum stack_how {
     STACK_NOT_ASKED = 9, // It runs, and has not called the library: no signal for it.
 };
 
-// What another thread has that a thread waits for.
+// The thing of another thread that a thread waits for.
 enum stack_awaits {
     AWAITS_NOTHING = 0, // It does not wait for a thread, or that is not known.
     AWAITS_LOCK = 1, // A mutex that the other thread holds.
@@ -220,7 +221,7 @@ struct stack_frame {
 struct trace_event {
     uint64_t time_ns; // CLOCK_MONOTONIC
     uint64_t step;
-    uint64_t value; // What it means depends on the kind.
+    uint64_t value; // Its meaning depends on the kind.
     uint16_t kind; // enum trace_kind
     uint16_t thread;
     uint16_t module; // 0xffff: none

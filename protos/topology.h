@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who talks to whom on the data plane: the one rule that the coordinator (which hands out
+// Pairs of ranks that talk on the data plane: the one rule that the coordinator (which hands out
 // addresses) and the worker (which uses them) must share. Pure functions of rank and world size.
 //
 // Ring: rank r sends to r + 1 and receives from r - 1, modulo n.

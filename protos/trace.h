@@ -53,8 +53,8 @@ struct trace_header {
     uint32_t rank; // TRACE_NO_RANK: none yet.
     uint32_t world_size;
     uint32_t closed; // 1: lockstep_close was called.
-    uint64_t real_ns; // CLOCK_REALTIME and ...
-    uint64_t monotonic_ns; // ... CLOCK_MONOTONIC, both at open.
+    uint64_t real_ns; // CLOCK_REALTIME at open.
+    uint64_t monotonic_ns; // CLOCK_MONOTONIC at open.
     uint64_t generation;
     uint64_t incarnation;
     uint8_t uuid[LOCKSTEP_UUID_BYTES];
@@ -77,7 +77,7 @@ struct trace_slot {
     _Atomic(uint64_t) sequence; // 0: none yet; TRACE_WRITING while it is written.
     uint64_t time_ns; // CLOCK_MONOTONIC
     uint64_t step;
-    uint64_t value; // What it means depends on the kind.
+    uint64_t value; // Its meaning depends on the kind.
     uint16_t kind; // enum trace_kind
     uint16_t thread; // Index of a struct trace_thread.
     uint16_t module; // TRACE_NO_MODULE: none.
@@ -119,13 +119,13 @@ enum trace_kind { // Numbers are never used twice.
 // CLOCK_MONOTONIC_COARSE, microseconds CLOCK_MONOTONIC.
 struct progress {
     // The trainer's.
-    _Atomic(uint64_t) step; // That it has opened.
+    _Atomic(uint64_t) step; // The step that it has opened.
     _Atomic(uint64_t) api; // See PROGRESS_*: the function that it entered last.
     _Atomic(uint64_t) api_ms; // When it entered it, or left it.
     _Atomic(uint64_t) ready_us; // The last gradient of the step was reported; 0: none yet.
-    _Atomic(uint64_t) calls_open; // Calls under way, ...
-    _Atomic(uint64_t) gradients; // ... what is to be reported in them, ...
-    _Atomic(uint64_t) ready; // ... and what has been.
+    _Atomic(uint64_t) calls_open; // Calls under way.
+    _Atomic(uint64_t) gradients; // Gradients to be reported in these calls.
+    _Atomic(uint64_t) ready; // Gradients reported in these calls.
     _Atomic(uint64_t) waiting; // Threads that are blocked on other ranks.
     _Atomic(uint64_t) waited_ms; // In functions that block, in all.
     _Atomic(uint64_t) plain; // Plain collectives that it has waited for.
@@ -138,7 +138,7 @@ struct progress {
     _Atomic(uint64_t) overlap_us;
     _Atomic(uint64_t) exposed_us;
     _Atomic(uint64_t) zero_filled;
-    _Atomic(uint64_t) unused; // Of this rank.
+    _Atomic(uint64_t) unused; // Gradients that this rank's calls did not produce.
     // The driver's, on a cache line of their own.
     _Alignas(64) _Atomic(uint64_t) settled; // Step.
     _Atomic(uint64_t) place; // See worker/watch/progress.h.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which algorithm a collective travels with: the one rule that all ranks of a generation follow,
+// The algorithm of a collective: the one rule that all ranks of a generation follow,
 // and that the coordinator looks into before it agrees to a wish. Pure functions of what has been
 // agreed: the tuning, the shape of the world, the payload. Two ranks never choose differently.
 //
@@ -17,7 +17,7 @@
 
 #include <stddef.h>
 
-// What of this is built. Here alone it is switched on.
+// The algorithms that are built. Each is switched on here alone.
 #define TUNING_HAS_PAIR 1 // DOUBLING and HALVING.
 #define TUNING_HAS_SHARED 1
 #define TUNING_HAS_TWO_LEVEL 1
@@ -29,7 +29,7 @@ enum slot_fill {
     FILL_PAST = 2, // Past the caches.
 };
 
-// What an algorithm needs to know of a world.
+// The part of a world that decides the algorithm.
 struct tuning_world {
     uint32_t world_size;
     uint32_t hosts; // 0, or as many as ranks: none shares a host with another.

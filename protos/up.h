@@ -38,8 +38,8 @@ enum failure_policy {
 // The GPU that a worker computes on, and the libraries that it found there.
 struct gpu {
     struct uuid uuid; // As the driver gives it: of a device, or of a part of one.
-    uint32_t capability; // Of computing, in tenths: 90 is 9.0.
-    uint32_t driver_version; // Of CUDA: 1000 for each major one, 10 for each minor one.
+    uint32_t capability; // Compute capability in tenths: 90 is 9.0.
+    uint32_t driver_version; // CUDA's version: 1000 for each major one, 10 for each minor one.
     uint32_t nccl_version; // As NCCL numbers them; 0: there is none.
     char nccl_missing[LOCKSTEP_NAME_BYTES]; // Why there is none; else empty.
 };
@@ -47,10 +47,11 @@ struct gpu {
 struct up_hello {
     uint32_t version; // LOCKSTEP_PROTOCOL_VERSION
     char job[LOCKSTEP_JOB_NAME_BYTES];
-    struct uuid uuid; // Of the worker, for life.
+    struct uuid uuid; // Names the worker, as long as it lives.
     char host_id[LOCKSTEP_HOST_BYTES]; // Equal on workers that can share memory.
     char host[LOCKSTEP_HOST_BYTES]; // For people.
-    char address[LOCKSTEP_ADDRESS_BYTES]; // Of the data plane: "tcp:10.0.0.1:4711", "loopback:3".
+    char address[LOCKSTEP_ADDRESS_BYTES]; // Address of its data plane: "tcp:10.0.0.1:4711",
+                                          // "loopback:3".
     uint32_t pid;
     uint32_t world_min; // Both equal: an exact world size.
     uint32_t world_max;
@@ -68,7 +69,7 @@ struct up_hello {
     uint64_t cores;
     bool has_gpu;
     struct gpu gpu;
-    // What it uses besides that one, for replicas of modules.
+    // The GPUs that it uses besides that one, for replicas of modules.
     uint32_t further_gpu_count;
     struct uuid further_gpus[LOCKSTEP_MAX_OWN_DEVICES - 1];
     // Why the GPU that it was told to compute on cannot be used: it joins to let all others know.
@@ -80,7 +81,7 @@ struct up_start {
     uint32_t item_count; // Items of the manifest, see struct manifest_item.
     uint32_t root; // Rank whose state is broadcast; compared like the manifest.
     uint64_t settled; // Last step that is settled here; 0 before the first one.
-    // What a wait of this rank gives up: calls that are planned before it and not made yet. In the
+    // True if a wait gives up the slots that are planned before it and not made yet. It is in the
     // manifest, too, so it is equal on all ranks.
     bool zero_defer;
     bool strict; // Its data plane pairs collectives by their order.
@@ -100,7 +101,7 @@ struct manifest_item {
     uint32_t module; // Index of the module it belongs to.
     char name[LOCKSTEP_NAME_BYTES];
     enum dtype dtype;
-    uint32_t flags; // Of a parameter: public LOCKSTEP_PARAMETER_*.
+    uint32_t flags; // A parameter's: public LOCKSTEP_PARAMETER_*.
     uint32_t dims;
     int64_t shape[LOCKSTEP_MAX_DIMS]; // Elements.
     int64_t strides[LOCKSTEP_MAX_DIMS]; // Elements.
@@ -125,7 +126,7 @@ struct up_wait {
     uint64_t step;
     uint64_t phase;
     struct slot_id slot;
-    uint32_t also_count; // What the trainer's other threads wait for.
+    uint32_t also_count; // Slots that the trainer's other threads wait for.
     struct slot_id also[LOCKSTEP_MAX_WAITS - 1];
 };
 
@@ -148,9 +149,9 @@ enum worker_activity {
 struct step_totals {
     uint64_t steps;
     uint64_t bytes_copied; // Results that passed through scratch.
-    uint64_t in_flight_us; // Time during which a bucket was on its way, ...
-    uint64_t overlap_us; // ... the part of it before lockstep_step_end was called, ...
-    uint64_t exposed_us; // ... and how long the trainer waited there.
+    uint64_t in_flight_us; // Time during which a bucket was on its way.
+    uint64_t overlap_us; // The part of in_flight_us before lockstep_step_end was called.
+    uint64_t exposed_us; // Time that the trainer waited in lockstep_step_end.
     uint64_t zero_filled; // Buckets that this worker contributed as zeros.
     uint64_t unused; // Gradients that its calls did not produce.
 };
@@ -158,7 +159,7 @@ struct step_totals {
 // A collective of the trainer that has been in flight for longer than LOCKSTEP_OVERDUE_MS.
 struct overdue {
     uint64_t space; // Hash of its name, as in the key of AWAIT_COLLECTIVE.
-    uint64_t use; // Which use of the name, from 0.
+    uint64_t use; // Number of this use of the name, from 0.
     uint64_t signature; // Hash of what must be equal on all ranks.
 };
 
@@ -188,7 +189,7 @@ struct up_heartbeat {
     // The trainer's collective that a thread waits for, for the sentence of a stall. The wait may
     // have a timeout, and other threads may wait, too. Empty: none.
     char collective[LOCKSTEP_NAME_BYTES];
-    uint64_t collective_use; // Which use of it, from 0.
+    uint64_t collective_use; // Number of this use of it, from 0.
     // The last failure of a call that nothing has ended well after, as "LOCKSTEP_E_INVALID: ...".
     // Empty: there is none.
     char failure[LOCKSTEP_FAREWELL_TEXT_BYTES];
@@ -199,26 +200,26 @@ struct up_fail {
     enum halt_kind kind;
     char text[LOCKSTEP_TEXT_BYTES]; // This rank's side, in one sentence.
     // HALT_COLLECTIVE: how this rank calls it, for a text with both sides. form "": not said.
-    uint64_t space; // The collective, as in the key of AWAIT_COLLECTIVE, ...
-    uint64_t use; // ... and which use of it, from 0.
-    char name[LOCKSTEP_NAME_BYTES]; // Of the collective.
+    uint64_t space; // The collective, as in the key of AWAIT_COLLECTIVE.
+    uint64_t use; // Number of this use of it, from 0.
+    char name[LOCKSTEP_NAME_BYTES]; // Name of the collective.
     char form[LOCKSTEP_FORM_BYTES]; // "lockstep_allreduce with 4 elements of float32, sum"
 };
 
 struct up_lost {
-    uint32_t rank; // Of the peer that was lost.
-    bool left; // It said goodbye on the data plane.
-    bool silent; // Its host acknowledged nothing any more.
-    bool impossible; // It sent what cannot be; it may be alive.
+    uint32_t rank; // The peer that was lost.
+    bool left; // True if it said goodbye on the data plane.
+    bool silent; // True if its host acknowledged nothing any more.
+    bool impossible; // True if it broke the protocol; it may be alive.
     uint64_t step; // The first step that cannot be completed without it, by the reporter's word.
-    char text[LOCKSTEP_TEXT_BYTES]; // What the data plane saw: "connection reset by peer".
+    char text[LOCKSTEP_TEXT_BYTES]; // The data plane's error: "connection reset by peer".
 };
 
-// What a worker has seen of its links when the last of them stood. 0: not measured.
+// A worker's measurements of its links, once all of them are connected. 0: not measured.
 struct up_links {
     bool shares; // Its mates and it have mapped their host's memory; true also without mates.
     uint64_t latency_ns; // One way, of a few bytes; the slowest of its links.
-    uint64_t bytes_per_s; // Of one link in one direction while all are busy; the slowest.
+    uint64_t bytes_per_s; // One link, one direction, while all are busy; the slowest link.
     uint32_t wish; // enum plan_algorithm that LOCKSTEP_ALGORITHM names, or ALGORITHM_BY_SIZE.
 };
 
@@ -253,8 +254,8 @@ struct up_blocked {
     struct blocked_lack lacking[LOCKSTEP_LACKS_NAMED];
 };
 
-// What the plan of a phase should be: its calls in another order, or more of them. Nobody has to
-// hear it; the steps are right without it, and only slower.
+// A better plan of a phase: its calls in another order, or more of them. The message may be
+// ignored; the steps are right without it, and only slower.
 struct up_replan {
     uint64_t step; // Settled; in it, and in those of the phase before it, ranks did the same.
     uint64_t phase;
@@ -272,8 +273,8 @@ struct up_modules {
     char names[LOCKSTEP_NAMES_PART][LOCKSTEP_NAME_BYTES];
 };
 
-// What a part of an answer holds. A worker answers with the parts that it was asked for, in this
-// order; a list goes over as many parts as it needs.
+// The contents of a part of an answer. A worker answers with the parts that it was asked for, in
+// this order; a list goes over as many parts as it needs.
 enum answer_kind {
     ANSWER_PLACE = 1,
     ANSWER_THREADS = 2,
@@ -284,9 +285,10 @@ enum answer_kind {
 struct answer_place {
     char phase[LOCKSTEP_NAME_BYTES];
     char doing[LOCKSTEP_NAME_BYTES]; // "allreduce 'loss' #12"; empty: nothing outside the order.
-    uint32_t missing_total; // Parameters of the longest open call without a gradient, ...
+    uint32_t missing_total; // Parameters without a gradient, of the call that is open longest.
     uint32_t missing_count;
-    char missing[LOCKSTEP_MISSING_NAMED][LOCKSTEP_NAME_BYTES]; // ... and the first of their names.
+    char missing[LOCKSTEP_MISSING_NAMED]
+                [LOCKSTEP_NAME_BYTES]; // Names of the first missing_count of them.
     // DEVICE_HOLD_STREAM: "the gradient of 'fc.weight'"; DEVICE_HOLD_NCCL: "NCCL (it said last: 'no
     // socket')", or empty.
     char awaited[LOCKSTEP_AWAITED_BYTES];
@@ -309,7 +311,7 @@ struct answer_events { // Oldest first.
 };
 
 struct up_answer {
-    uint64_t id; // Of the question.
+    uint64_t id; // The id of the question.
     uint64_t clock_ns; // CLOCK_MONOTONIC as the worker answered: lays ranks beside each other.
     bool last; // No part follows.
     enum answer_kind kind;

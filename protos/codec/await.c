@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a blocked trainer waits for, between types.h and the generated structs, and what its fields
-// may hold. No state. Any thread.
+// The thing that a blocked trainer waits for: between types.h and the generated structs, and the
+// bounds of its fields. No state. Any thread.
 
 #include "protos/codec/await.h"
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which control messages are allowed: every bound of limits.h and every enum of types.h, checked on
-// plain structs. Encoders ask before they write and decoders after they read, so a message that one
-// side may send is a message that the other side takes. check_up.c and check_down.c have a
+// The rules of control messages: every bound of limits.h and every enum of types.h, checked on
+// plain structs. Encoders check before they write and decoders after they read, so the one side
+// sends only messages that the other side takes. check_up.c and check_down.c have a
 // function for each message; the pieces are here. Pure. Any thread.
 //
-// Answers: what does not fit its array is CODEC_TOO_LONG, a number that cannot be meant is
-// CODEC_INVALID. Two things are not judged here: whether the sender may say this now, which is the
-// cores' business, and the numbers of a hello, because the coordinator refuses those with a
-// sentence that tells people what to change.
+// A list that does not fit its array is CODEC_TOO_LONG, a number outside its range is
+// CODEC_INVALID. Two things are not judged here. The cores judge whether the sender may say this
+// now. The coordinator judges the numbers of a hello, because it refuses them with a sentence for
+// people.
 
 #ifndef LOCKSTEP_PROTOS_CODEC_CHECK_H
 #define LOCKSTEP_PROTOS_CODEC_CHECK_H

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which messages of the coordinator are allowed; check_down.h has the contract. No state. Any
-// thread.
+// The bounds of the coordinator's messages; check_down.h has the contract. No state. Any thread.
 
 #include "protos/codec/check_down.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which messages of the coordinator are allowed. check.h has the rules. Any thread.
+// The bounds of the coordinator's messages. check.h has the rules. Any thread.
 
 #ifndef LOCKSTEP_PROTOS_CODEC_CHECK_DOWN_H
 #define LOCKSTEP_PROTOS_CODEC_CHECK_DOWN_H

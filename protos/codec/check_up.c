@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which messages of workers are allowed; check_up.h has the contract. No state. Any thread.
+// The bounds of workers' messages; check_up.h has the contract. No state. Any thread.
 
 #include "protos/codec/check_up.h"
 

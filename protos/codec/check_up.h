@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which messages of a worker are allowed. check.h has the rules. Any thread.
+// The bounds of a worker's messages. check.h has the rules. Any thread.
 
 #ifndef LOCKSTEP_PROTOS_CODEC_CHECK_UP_H
 #define LOCKSTEP_PROTOS_CODEC_CHECK_UP_H

@@ -73,7 +73,7 @@ SAME_SIZE(wire_DownGeneration, gpus, struct down_generation, gpus);
 SAME_SIZE(wire_DownHalt, text, struct down_halt, text);
 SAME_SIZE(wire_DownHalt, cause, struct down_halt, cause);
 
-// Of arrays whose elements differ, the number of elements.
+// Compares the number of elements, for arrays whose elements differ.
 #define SAME_COUNT(wire_type, field, count) \
     static_assert(sizeof(((wire_type *)NULL)->field) == \
                       (count) * sizeof(((wire_type *)NULL)->field[0]), \

@@ -64,7 +64,7 @@ void codec_text_in(char *text, const char *wire, size_t bytes, struct codec_faul
 // Fixed lengths, such as a uuid, are exact.
 void codec_bytes_in(uint8_t *to, size_t size, const uint8_t *wire, size_t wire_size,
                     struct codec_fault *fault);
-// Of a set: the words up to the last one that is not zero. Returns how many.
+// Writes a set: the words up to the last one that is not zero. Returns the number of words.
 uint32_t codec_words_out(uint64_t *wire, const uint64_t *words, uint32_t count);
 // The messages that both directions use. An absent generation is "none yet", both zero; an absent
 // slot is a fault.

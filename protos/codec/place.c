@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a worker says about where it is, between types.h and the generated structs, field by field:
+// The place of a worker, between types.h and the generated structs, field by field:
 // the end of a heartbeat, blocked trainers, names of modules, answers to an inspection. The rest of
 // what workers say is in up.c, and what a field may hold in check.c. No state. Any
 // thread.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Messages from worker to coordinator: between types.h and the generated structs, field by field.
-// Where a worker is travels in place.c; what a field may hold is in check.c. No state. Any thread.
+// The place of a worker is in place.c, the bounds of the fields in check_up.c. No state. Any
+// thread.
 //
 // `out` functions fill a zeroed generated struct from a checked plain one; `in` functions fill a
 // zeroed plain struct, which is checked afterwards.
