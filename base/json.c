@@ -104,7 +104,7 @@ static void json_put_string(struct json *json, const char *value, size_t size)
     json_put(json, "\"", 1);
 }
 
-// What stands before any value: a comma, and the key.
+// Writes the text before any value: a comma, and the key.
 static void json_before(struct json *json, const char *key)
 {
     assert((key != NULL) == json->object[json->depth]);

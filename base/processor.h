@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which vector instructions this processor has, in the steps in which kernels use them. One rule,
+// The vector instructions of this processor, in the steps in which kernels use them. One rule,
 // for the worker that chooses its kernels and for the tool that says what it will choose. Any
 // thread.
 
@@ -8,7 +8,7 @@
 #define BASE_PROCESSOR_H
 
 enum processor_vectors {
-    PROCESSOR_PORTABLE = 0, // What the compiler makes of plain C.
+    PROCESSOR_PORTABLE = 0, // Plain C, as the compiler translates it.
     PROCESSOR_AVX2 = 1, // AVX2 with F16C.
     PROCESSOR_AVX512 = 2, // AVX-512 F, BW, DQ and VL besides.
 };

@@ -34,9 +34,9 @@ int thread_start(struct thread *thread, const char *name, void (*run)(void *argu
 // Waits for its end. Blocks without bound; not from the thread itself.
 void thread_join(struct thread *thread);
 
-// ---- who runs it --------------------------------------------------------------------------------
+// ---- owners -------------------------------------------------------------------------------------
 
-// What tells a thread from all others that live, in one load: a variable of a thread would be a
+// A number that no other living thread has, in one load. A thread-local variable would be a
 // function call in a shared library.
 static inline uintptr_t thread_self(void)
 {

@@ -14,10 +14,10 @@ struct ssl_ctx_st; // SSL_CTX
 // TLS 1.3 only, without anything to show or to believe yet. NULL: no memory.
 struct ssl_ctx_st *tls_context_new(bool server);
 
-// What we show: tls.crt with its chain, and tls.key.
+// Sets our own certificate: tls.crt with its chain, and tls.key.
 bool tls_context_show(struct ssl_ctx_st *context, const struct tls_files *files);
 
-// Whom we believe: what these signed. pem: certificates. False: there is none.
+// Sets the authorities that we believe. pem: certificates. False: there is none.
 bool tls_context_trust(struct ssl_ctx_st *context, const char *pem);
 
 #endif

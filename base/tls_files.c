@@ -25,12 +25,12 @@
 
 static const char *const names[] = {TLS_CERTIFICATE_FILE, TLS_KEY_FILE, TLS_AUTHORITY_FILE};
 
-// What is being checked.
+// The certificates that are being checked.
 struct check {
     const char *directory;
     const char *job; // NULL: a coordinator's.
     X509 *leaf;
-    STACK_OF(X509) * chain; // What follows it in tls.crt.
+    STACK_OF(X509) * chain; // The certificates behind it in tls.crt.
     STACK_OF(X509) * authorities;
     EVP_PKEY *key;
     char *error;
@@ -355,7 +355,8 @@ int tls_files_load(const char *directory, const char *job, struct tls_files *fil
     if (status < 0) {
         const struct tls_stamp stamp = files->stamp;
         tls_files_free(files);
-        files->stamp = stamp; // Of what was refused, so that it is not tried again unchanged.
+        files->stamp =
+            stamp; // The stamp of the refused files, so that they are not tried again unchanged.
     }
     return status;
 }

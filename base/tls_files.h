@@ -16,9 +16,9 @@
 #define TLS_CERTIFICATE_FILE "tls.crt"
 #define TLS_KEY_FILE "tls.key"
 #define TLS_AUTHORITY_FILE "ca.crt"
-#define TLS_FILE_BYTES (256 * 1024) // Of each at most.
+#define TLS_FILE_BYTES (256 * 1024) // Bound of each file.
 
-// What the three files looked like. Equal stamps: nothing has changed.
+// The state of the three files. Equal stamps: no file has changed.
 struct tls_stamp {
     struct {
         uint64_t device;

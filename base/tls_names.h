@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who may do what on the control plane, as certificates say it: URIs among their subject
-// alternative names. Not a parser of certificates (base/tls_files.h is). Pure; any thread.
+//
+// Rights on the control plane, as certificates name them: URIs among their subject alternative
+// names. Not a parser of certificates (base/tls_files.h is). Pure; any thread.
 //
 //     lockstep://coordinator       may be one: workers believe it
 //     lockstep://job/NAME/worker   may be a worker of that job, and of no other

@@ -189,8 +189,8 @@ static void print_json(const struct daemon *daemon, const char *grpc, const char
     json_fini(&json);
 }
 
-// What only who asked for it by name gets, and then cannot miss: for eyes, whatever the log's level
-// is, and for the log.
+// Warns of addresses that are open to other hosts without encryption: on stderr, at every level of
+// the log, and in the log.
 static void warn_exposed(struct daemon *daemon, const char *grpc, const char *http)
 {
     const struct options *options = &daemon->options;

@@ -73,7 +73,7 @@ static struct addrinfo *resolve(const char *host)
     return found;
 }
 
-// Whoever may reach the path is decided by its directory, so it never counts as exposed.
+// The directory of the path decides who can connect, so a path never counts as exposed.
 static bool set_unix(struct parse *parse, const char *value, struct endpoint *endpoint, char *given)
 {
     const char *path = value + strlen(ENDPOINT_UNIX);
@@ -267,7 +267,7 @@ static bool set_json(struct parse *parse, const char *value)
 
 struct flag {
     const char *name;
-    int argument; // Of getopt_long.
+    int argument; // As getopt_long has it.
     bool (*set)(struct parse *parse, const char *value);
     const char *value; // Its name in the help.
     const char *help;

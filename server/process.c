@@ -103,7 +103,7 @@ int process_write_ports(const char *path, uint16_t grpc, uint16_t http, char *er
     int size = snprintf(name, sizeof(name), "%s.%d", path, (int)getpid());
     errno = ENAMETOOLONG;
     if (size < (int)sizeof(name))
-        unlink(name); // Of a process that died.
+        unlink(name); // A file of a process that died.
     FILE *file = size < (int)sizeof(name) ? fopen(name, "wxe") : NULL;
     if (!file)
         goto failed;

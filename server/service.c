@@ -34,14 +34,14 @@ struct service {
     const struct rpc_calls *calls;
     void *server;
     struct service_shown shown; // Empty: there is no HTTP.
-    void *memory; // Of the core; owned.
+    void *memory; // The core's memory; owned.
     struct coordinator *core;
     uint64_t incarnation;
     // atomic
     atomic_bool drain_wanted;
     // stream thread only
     struct service_counts counts;
-    enum halt_kind halted; // What the present step of the core said, if it did.
+    enum halt_kind halted; // The verdict of the present step of the core, if there was one.
     bool draining;
     bool stopped;
     uint64_t drain_deadline_ms;

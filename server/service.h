@@ -44,8 +44,8 @@ void service_attach(struct service *service, const struct rpc_calls *calls, void
 // Where the HTTP thread meets this one. Borrowed until close.
 struct service_shown {
     struct snapshot_board *board; // Pictures are made when it asks.
-    struct asks *asks; // Questions to workers ...
-    struct archive *archive; // ... and what they answered, whoever asked.
+    struct asks *asks; // Questions to workers.
+    struct archive *archive; // All answers of workers.
 };
 void service_show(struct service *service, const struct service_shown *shown);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the commands have in common that ask a running coordinator: where it is, which job is meant,
-// and a question to it. Main thread.
+// Shared by the commands that ask a running coordinator: its address, the job that is meant, and a
+// question. Main thread.
 
 #ifndef LOCKSTEP_CLI_ASK_ASK_H
 #define LOCKSTEP_CLI_ASK_ASK_H
@@ -11,7 +11,7 @@
 
 #include <stdbool.h>
 
-#define ASK_DEFAULT "127.0.0.1:8080" // Of the daemon.
+#define ASK_DEFAULT "127.0.0.1:8080" // The daemon's default.
 #define ASK_PATH_BYTES (LOCKSTEP_JOB_NAME_BYTES + 64)
 
 struct ask {
@@ -19,7 +19,7 @@ struct ask {
     struct http_peer peer;
     bool guessed; // True if the address is the default one.
     char job[LOCKSTEP_JOB_NAME_BYTES]; // "": none was named.
-    char error[LOCKSTEP_TEXT_BYTES]; // Of the last question.
+    char error[LOCKSTEP_TEXT_BYTES]; // The error of the last question.
     int refused; // HTTP status of the last question, when it was no good answer; 0: there was none.
 };
 

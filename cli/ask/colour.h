@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-// What is written before a piece of text, and `off` after it. Empty without colours.
+// Written before a piece of text, and `off` after it. Empty without colours.
 struct palette {
     const char *alarm; // Needs somebody now.
     const char *label;
@@ -17,7 +17,7 @@ struct palette {
 // Whether colours are wanted: on a terminal, unless NO_COLOR is set.
 bool colour_wanted(bool terminal);
 
-// Of standard output.
+// The colours of standard output.
 const struct palette *colour_palette(void);
 
 #endif

@@ -32,7 +32,7 @@ const char *culprit_duration(uint64_t ms, char *text)
     return text;
 }
 
-// What a kind means; NULL: it is not known here.
+// The meaning of a kind; NULL: it is not known here.
 static const char *kind_meaning(const char *kind)
 {
     static const struct {

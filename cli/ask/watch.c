@@ -20,7 +20,7 @@
 #define LEAST_S 0.1
 #define MOST_S 3600.0
 
-// Of the terminal.
+// Commands of the terminal.
 #define HOME "\x1b[H"
 #define CLEAR_LINE "\x1b[K"
 #define CLEAR_BELOW "\x1b[J"

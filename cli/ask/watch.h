@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-// What its options have said.
+// The values of its options.
 struct watch {
     struct ask ask;
     uint32_t every_ms; // 0: once.
@@ -21,7 +21,7 @@ struct watch {
 };
 
 struct watch_command {
-    const char *name; // Of "lockstep NAME".
+    const char *name; // The NAME of "lockstep NAME".
     const char *help;
     // Prints one picture. Returns an exit status; CLI_FAILED: watch->ask.error says why.
     int (*paint)(struct watch *watch, FILE *out);

@@ -5,7 +5,7 @@
 // trainer of that job is this program again, as `lockstep bench-worker` with the same options, and
 // is in worker.c. Main thread.
 //
-// What is measured goes through the public header only, and includes what every trainer pays:
+// The measured calls go through the public header only, and include the costs of every trainer:
 // processes of their own, a real coordinator, real connections.
 
 #include "cli/bench/bench.h"
@@ -292,7 +292,7 @@ static const struct option long_options[] = {
     {NULL, 0, NULL, 0},
 };
 
-// What is measured. 0, or an exit status.
+// Takes an option that says what to measure. 0, or an exit status.
 static int set_subject(struct bench_options *options, int key, const char *value)
 {
     switch (key) {
@@ -415,7 +415,7 @@ int bench_read_options(struct bench_options *options, int argc, char **argv)
 
 // ---- The ranks ---------------------------------------------------------------------------------
 
-// What cannot be written is told before anything is measured.
+// A file that cannot be written is reported before anything is measured.
 static int check_raw(const char *path)
 {
     FILE *file = path ? fopen(path, "we") : NULL;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the files of `lockstep bench` share: its options, the record of one row of the table, and
+// Shared by the files of `lockstep bench`: its options, the record of one row of the table, and
 // what a rank holds while it measures. The words, as everywhere in these files:
 //
 //     row         one dtype and one size
@@ -60,13 +60,11 @@ struct bench_options {
     size_t buckets[BENCH_BUCKETS]; // Caps of the first bucket, the others, the last one.
     uint32_t in_flight; // Collectives of an asynchronous batch.
     double backward_ms;
-    double seconds; // Of a row.
-    uint64_t iterations; // Of a row; 0: as many as fit into seconds.
+    double seconds; // Time of a row.
+    uint64_t iterations; // Iterations of a row; 0: as many as fit into seconds.
     uint64_t warmup;
     const char *raw; // NULL: none
 };
-
-// ---- bench.c -----------------------------------------------------------------------------------
 
 // 0, an exit status after a sentence on stderr, or -1 when the help was printed.
 int bench_read_options(struct bench_options *options, int argc, char **argv);
@@ -77,15 +75,11 @@ const char *bench_transport_name(lockstep_transport_kind transport);
 // Cores that this process may run on.
 uint32_t bench_cores(void);
 
-// ---- limits.c: what the machine can do, whatever the library does ------------------------------
-
-// What this process has used so far: all threads, those of the library included.
+// The cost of this process so far: all threads, those of the library included.
 struct bench_cost {
     double cpu_s;
     double cycles; // NAN: there is no counter.
 };
-
-// ---- report.c: figures, and how they are shown. Rank 0. Pure but for the printing --------------
 
 struct bench_spread {
     double min_us, p25_us, p50_us, p75_us, p90_us, p99_us, mean_us;
@@ -94,17 +88,17 @@ struct bench_spread {
 struct bench_row {
     const struct bench_dtype *dtype;
     uint64_t count; // Elements of one payload.
-    uint64_t bytes; // Of one payload.
+    uint64_t bytes; // Size of one payload.
     uint64_t iterations;
-    double payload_bytes; // Of one iteration: what one rank gives to be reduced.
-    struct bench_spread time; // Of an iteration; in step mode, of the synchronized step.
-    struct bench_cost cost; // Of all ranks, in all iterations, for what bandwidth is computed from.
+    double payload_bytes; // Bytes that one rank gives to be reduced in one iteration.
+    struct bench_spread time; // Time of an iteration; in step mode, of the synchronized step.
+    struct bench_cost cost; // Cost of all ranks in the time that bandwidth is computed from.
     // step only
     uint32_t tensors;
     struct bench_spread compute; // Backward alone.
     struct bench_spread communication; // The same step without a backward.
     struct bench_spread exposed; // Step minus backward, iteration by iteration.
-    struct bench_spread waited; // What the library says lockstep_step_end has waited.
+    struct bench_spread waited; // Time waited in lockstep_step_end, as the library counts it.
 };
 
 struct bench_report {
@@ -112,14 +106,12 @@ struct bench_report {
     double memcpy_bytes_per_s;
     double tcp_bytes_per_s;
     double line_ns;
-    uint64_t runs_cached; // Runs of rank 0 through slots that were filled through the caches, ...
-    uint64_t runs_past; // ... and past them.
+    uint64_t runs_cached; // Runs of rank 0 through slots that were filled through the caches.
+    uint64_t runs_past; // Runs of rank 0 through slots that were filled past the caches.
     int cycles_error; // errno: why there are no cycles; 0: there are.
     uint32_t row_count;
     struct bench_row rows[BENCH_MAX_ROWS];
 };
-
-// ---- worker.c ----------------------------------------------------------------------------------
 
 struct bench_worker {
     const struct bench_options *options;
@@ -134,11 +126,11 @@ struct bench_worker {
 
 // One rank's own times in a row, each [iterations]. gather makes of them the maxima over all ranks.
 struct bench_series {
-    const char *name; // In the raw file.
+    const char *name; // Its name in the raw file.
     double *samples; // owned
 };
 
-// What a mode does: one iteration, which leaves a time in every series.
+// The work of a mode: one iteration, which leaves a time in every series.
 struct bench_program {
     void (*iterate)(void *context, uint64_t iteration);
     void *context;

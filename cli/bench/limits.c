@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What this machine can do without the library: copy memory, and move bytes through one TCP
-// connection to itself. And what this process costs: processor time, and cycles where there is a
+// Limits of this machine without the library: copying memory, and moving bytes through one TCP
+// connection to itself. And the cost of this process: processor time, and cycles where there is a
 // counter. Trainer's thread of rank 0 (limits) or of every rank (cost); the limits also on the main
 // thread of `lockstep doctor`.
 //
@@ -30,7 +30,7 @@
 #define MIN_PASSES 8
 #define COPY_BYTES ((size_t)64 * 1024 * 1024) // Beyond most caches, source and target together.
 #define PIECE_BYTES ((size_t)4 * 1024 * 1024) // Shorter than a turn of the scheduler.
-#define CALL_BYTES ((size_t)1024 * 1024) // Of one system call.
+#define CALL_BYTES ((size_t)1024 * 1024) // Bytes of one system call.
 #define PASS_BYTES (32 * CALL_BYTES)
 #define CACHE_BYTES_UNKNOWN ((size_t)32 * 1024 * 1024)
 
@@ -176,7 +176,7 @@ static double echo_best_us(int fd, char *bytes)
     return best_us;
 }
 
-// What best_us says of one end of a connection while run has the other one, on a thread.
+// Measures one end of a connection with best_us while run has the other end, on a thread.
 static double measure_pair(const char *congestion, void (*run)(void *argument),
                            double (*best_us)(int fd, char *bytes))
 {

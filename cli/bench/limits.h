@@ -9,8 +9,8 @@
 
 #include <stddef.h>
 
-// What copying and the network of this machine allow at best, in bytes per second, in a fraction of
-// a second each. NAN: could not be measured.
+// The best rates of copying and of this machine's network, in bytes per second. Each takes a
+// fraction of a second. NAN: could not be measured.
 double bench_limit_memcpy(void);
 // congestion: the rule that TCP follows, where it can be had; NULL: what this machine has.
 double bench_limit_tcp(const char *congestion);

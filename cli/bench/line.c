@@ -28,7 +28,7 @@ struct line {
     _Alignas(LINE_BYTES) _Atomic(uint32_t) asked;
     _Alignas(LINE_BYTES) _Atomic(uint32_t) answered;
     _Alignas(LINE_BYTES) _Atomic(bool) over;
-    cpu_set_t core; // Of who answers.
+    cpu_set_t core; // The core of the thread that answers.
 };
 
 static void line_answer(void *argument)

@@ -21,7 +21,7 @@
 #define JSON_ROW_BYTES 900
 #define JSON_HEAD_BYTES 2000
 #define CELL_BYTES 24
-#define NOISY_SHARE 0.25 // Of the median, between the quartiles.
+#define NOISY_SHARE 0.25 // Distance of the quartiles, as a share of the median.
 #define GB 1e9
 
 static_assert(BENCH_MAX_ROWS * JSON_ROW_BYTES + JSON_HEAD_BYTES <= JSON_BYTES, "one line holds it");
@@ -57,14 +57,14 @@ struct bench_spread bench_spread_of(double *samples, uint64_t count)
                                  .mean_us = sum / (double)count};
 }
 
-// What follows from a row, the limits and the number of ranks. NAN where something is missing.
+// Figures computed from a row, the limits and the number of ranks. NAN where something is missing.
 struct figures {
     double iqr_us;
     double algorithm_bytes_per_s; // Payload by time.
-    double bus_bytes_per_s; // What a rank of a ring sends in that time: 2 (n - 1) / n of it.
+    double bus_bytes_per_s; // A rank of a ring sends 2 (n - 1) / n of the payload.
     double tcp_share;
     double memcpy_share;
-    double cpu_s_per_gb; // Of one rank, for each GB of its payload.
+    double cpu_s_per_gb; // Processor time of one rank, for each GB of its payload.
     double cycles_per_byte;
     double hidden_share;
 };

@@ -9,9 +9,9 @@
 //     communication  the same step without a backward pass: every gradient is ready at once
 //     step           both: gradients are reported while the backward pass goes on
 //
-// What the step takes longer than the backward pass alone, iteration by iteration, is exposed; what
-// is not exposed of the communication was hidden. Where communication takes the cores that compute
-// needs, all of that shows here: the backward pass is an amount of work, not of time.
+// Exposed is the time that the step takes longer than the backward pass alone, iteration by
+// iteration; the rest of the communication was hidden. If communication takes the cores that
+// compute needs, that shows here: the backward pass is an amount of work, not of time.
 //
 // The module looks like a transformer: an embedding, layers of twelve tensors, of which a half are
 // small, and a head. Its gradients become ready from head to embedding at equal distances.

@@ -186,7 +186,7 @@ static void iterate(struct bench_worker *worker, struct bench_program *program, 
         program->iterate(program->context, i);
 }
 
-// What one iteration takes: the median of the warm-up, all series together.
+// Time of one iteration: the median of the warm-up, all series together.
 static double warm_up(struct bench_worker *worker, struct bench_program *program)
 {
     double total_us = 0;

@@ -292,7 +292,7 @@ static bool is_address(const char *name)
     return inet_pton(AF_INET, name, binary) == 1 || inet_pton(AF_INET6, name, binary) == 1;
 }
 
-// What OpenSSL's configuration would take apart must not be in a name.
+// A name must not have characters that OpenSSL's configuration would take apart.
 static bool is_dns_name(const char *name)
 {
     static const char allowed[] =

@@ -23,10 +23,10 @@ enum certs_role {
     CERTS_OBSERVER,
 };
 
-// What a certificate is to say. Borrowed for the call.
+// The contents of a certificate to make. Borrowed for the call.
 struct certs_request {
     enum certs_role role;
-    const char *job; // Of a worker; NULL: any.
+    const char *job; // The job of a worker; NULL: any.
     const char *names[CERTS_NAMES]; // DNS names and addresses.
     size_t name_count;
     unsigned days;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the certificates of a file say. Main thread.
+// Reading the certificates of a file. Main thread.
 
 #ifndef LOCKSTEP_CLI_CERTS_SHOW_H
 #define LOCKSTEP_CLI_CERTS_SHOW_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What all subcommands share: the exit statuses, sentences on stderr, and the reading of options.
+// Shared by all subcommands: the exit statuses, sentences on stderr, and the reading of options.
 // Main thread.
 
 #ifndef LOCKSTEP_CLI_COMMON_CLI_H

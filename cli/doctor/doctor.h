@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the files of `lockstep doctor` share: findings, and what jobs have agreed. A finding is one
-// thing that was looked at: what it is, what it means for training, and what to do about it.
+// Shared by the files of `lockstep doctor`: findings, and the agreements of jobs. A finding has the
+// name of one thing that was looked at, its state, its meaning for training, and the remedy.
 //
 //     ok        as Lockstep wants it
 //     warning   training works, but slower or with less than it could
@@ -21,7 +21,7 @@
 
 #define DOCTOR_MAX_FINDINGS 24
 #define DOCTOR_WORD_BYTES 64
-#define DOCTOR_MAX_BOUNDS 3 // Of payloads: doubling, halving, all others.
+#define DOCTOR_MAX_BOUNDS 3 // Ranges of payloads: doubling, halving, all others.
 
 enum doctor_status {
     DOCTOR_OK,
@@ -33,7 +33,7 @@ struct doctor_finding {
     const char *name; // A key for programs, too: it stays.
     enum doctor_status status;
     double number; // NAN: there is none, look at word.
-    const char *unit; // Of the number; "" when it has none.
+    const char *unit; // The number's unit; "" when it has none.
     char word[DOCTOR_WORD_BYTES]; // "": no value at all.
     char meaning[LOCKSTEP_TEXT_BYTES]; // One sentence, without the full stop.
 };
@@ -59,7 +59,7 @@ struct doctor_report {
 // A new finding without a value, borrowed from the report. There is room for all that there are.
 struct doctor_finding *doctor_add(struct doctor_report *report, const char *name);
 
-// What has been found.
+// Fills in the result.
 void doctor_judge(struct doctor_finding *finding, enum doctor_status status, const char *format,
                   ...) __attribute__((format(printf, 3, 4)));
 

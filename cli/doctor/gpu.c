@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What this machine offers to ranks with a GPU: the driver, its GPUs, this library's kernels, NCCL,
-// and whether NCCL's sums have the same bits on every run. Machines without a GPU are as they
-// should be. The library itself looks, through its public header: it loads what a rank would load.
-// Main thread, after whatever forks, because CUDA cannot be used on both sides of a fork.
+// Findings for ranks with a GPU: the driver, its GPUs, this library's kernels, NCCL, and whether
+// NCCL's sums have the same bits on every run. A machine without a GPU is as it should be. The
+// library itself looks, through its public header: it loads the same libraries as a rank. Main
+// thread, after all forks, because CUDA cannot be used on both sides of a fork.
 
 #include "cli/doctor/gpu.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the jobs of a coordinator have agreed, from its HTTP side, and what follows from that: which
-// payload travels how, by the one rule of protos/tuning.h. Main thread.
+// The agreements of a coordinator's jobs, read from its HTTP side, and the algorithm that each
+// payload travels by, by the one rule of protos/tuning.h. Main thread.
 
 #include "cli/doctor/job.h"
 

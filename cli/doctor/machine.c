@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What this machine offers to the data plane: each function looks at one thing and adds what it has
-// found. Bounds that a figure is judged by stand in front of the function. Main thread.
+// Findings for the data plane on this machine. Each function looks at one thing and adds its
+// finding. The bounds of a figure stand in front of its function. Main thread.
 
 #include "cli/doctor/machine.h"
 
@@ -26,7 +26,7 @@
 #include <unistd.h>
 
 #define GB 1e9
-#define CONGESTION "cubic" // What links ask for: worker/link/tcp.c.
+#define CONGESTION "cubic" // The rule that links ask for: worker/link/tcp.c.
 #define CONGESTION_BYTES 16 // The kernel's bound.
 
 static void set_number(struct doctor_finding *finding, double number, const char *unit)
@@ -186,7 +186,7 @@ static bool has_memory(const char *controllers, size_t size)
     return false;
 }
 
-// Of one such line. An empty list of controllers is the second version.
+// The limit in one such line. An empty list of controllers is the second version.
 static uint64_t line_limit(char *line)
 {
     char *controllers = strchr(line, ':');
@@ -252,7 +252,7 @@ static void find_memcpy(struct doctor_report *report)
 
 // ---- Descriptors -------------------------------------------------------------------------------
 
-// What a rank needs to form a world: its links, and its trainer's and gRPC's own.
+// Descriptors that a rank needs to form a world: its links, and its trainer's and gRPC's own.
 #define FILES_NEEDED (2 * LOCKSTEP_MAX_NEIGHBOURS)
 // And with all the memory that it may share.
 #define FILES_WANTED (FILES_NEEDED + LOCKSTEP_MAX_REGIONS + 64)

@@ -33,7 +33,8 @@
 #define SHARE_QUESTION 0x4c6f636bU // Written by the one, found by the other.
 #define SHARE_ANSWER 0x73746570U
 
-// What is tried, in this order. The other process ends with one of these as its exit code.
+// The parts that are tried, in this order. The other process ends with one of these as its exit
+// code.
 enum share_part {
     SHARE_ALL_WORKS,
     SHARE_MEMFD,
@@ -223,7 +224,7 @@ static enum share_part share_serve(const struct share *share)
     else if (!share_send(fd, share->memory_fd))
         failed = SHARE_PASS;
     const int number = errno;
-    (void)close(fd); // What was sent stays there to be received.
+    (void)close(fd); // Bytes that were sent stay there to be received.
     errno = number;
     return failed;
 }

@@ -25,7 +25,7 @@ struct output {
     uint32_t stream_count;
     struct pollfd *polls; // owned
     struct stream **polled; // owned; the stream behind each of polls, or NULL
-    unsigned poll_count; // Of the last output_wait.
+    unsigned poll_count; // Entries of polls in the last output_wait.
 };
 
 // Allocates for the workers of this launcher; the structure is zero. False with errno. output_free

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What became of a run: one line for people, one object for machines.
+// The result of a run: one line for people, one object for machines.
 
 #include "cli/run/report.h"
 

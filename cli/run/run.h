@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the files of `lockstep run` share: the options, and the record of each rank. run.c has the
+// Shared by the files of `lockstep run`: the options, and the record of each rank. run.c has the
 // essay on the processes. `lockstep bench` starts its ranks in the same way.
 
 #ifndef LOCKSTEP_CLI_RUN_RUN_H

@@ -116,7 +116,7 @@ static const char *kind_name(uint16_t kind)
     return kind < sizeof(kinds) / sizeof(kinds[0]) ? kinds[kind] : "unknown";
 }
 
-// What a terminal could take as a command becomes '?'.
+// Characters that a terminal could take as a command become '?'.
 static const char *plain(char *text)
 {
     for (char *at = text; *at != '\0';) {
@@ -330,8 +330,8 @@ static int print_object(struct trace_file *file, const struct trace_options *opt
 
 // ---- Chrome trace ------------------------------------------------------------------------------
 
-// What an event begins ('b') or ends ('e'); else it is an instant ('i'). Beginning and end have the
-// same name and id, and may be on different threads.
+// A span that an event begins ('b') or ends ('e'); any other event is an instant ('i'). Beginning
+// and end have the same name and id, and may be on different threads.
 struct span {
     char phase;
     char name[LOCKSTEP_NAME_BYTES + 64];

@@ -19,7 +19,7 @@ struct trace_file {
     char modules[LOCKSTEP_MAX_MODULES][LOCKSTEP_NAME_BYTES];
     struct trace_thread threads[LOCKSTEP_STACK_THREADS];
     uint32_t event_count;
-    uint32_t torn; // Of the last LOCKSTEP_TRACE_EVENTS: not whole, left out.
+    uint32_t torn; // Events left out of the last LOCKSTEP_TRACE_EVENTS, because they are not whole.
     struct trace_event events[LOCKSTEP_TRACE_EVENTS]; // Oldest first.
 };
 

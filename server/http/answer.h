@@ -20,7 +20,7 @@ void http_answer_buffer(struct evhttp_request *request, int code, const char *ty
 void http_answer(struct evhttp_request *request, int code, const char *type, const char *bytes,
                  size_t size);
 void http_answer_text(struct evhttp_request *request, int code, const char *text);
-// What core->json holds.
+// Answers with the text in core->json.
 void http_answer_json(struct http_core *core, struct evhttp_request *request, int code);
 void http_answer_error(struct http_core *core, struct evhttp_request *request, int code,
                        const char *message);

@@ -104,7 +104,7 @@ static uint32_t count_of_peer(const struct http_guard *guard, const struct guard
     return count;
 }
 
-// What accepting could not know yet.
+// Fills in the facts that were not known at the accept.
 static void meet(struct http_guard *guard, struct guarded *connection)
 {
     connection->known = peer_of(bufferevent_getfd(connection->buffered), &connection->peer);

@@ -189,7 +189,7 @@ static bool http_init(struct http *http, const struct http_config *config)
     return true;
 }
 
-// Of the files that were named. False: error says why not.
+// Reads the certificate and the token. False: error says why not.
 static bool open_secrets(struct http *http, const struct http_config *config, char *error,
                          size_t error_bytes)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the files server/http/*.c share: answers, streams of events, and questions that wait for a
+// Shared by the files server/http/*.c: answers, streams of events, and questions that wait for a
 // worker. These files alone know libevent. Everything runs on the HTTP thread.
 
 #ifndef LOCKSTEP_SERVER_HTTP_PARTS_H
@@ -25,7 +25,7 @@ struct http_token;
 struct http_waits;
 struct ssl_st;
 
-// What answering needs.
+// Everything that an answer needs.
 struct http_core {
     const struct http_config *config;
     struct event_base *base;
@@ -59,8 +59,8 @@ struct http_guard_counts {
 //
 // Each stream gets `state` once a second, `stall` when one begins or ends, `log` for a new line,
 // and a comment when there is nothing to say. A state is rendered once for all streams of its job.
-// Of a client with HTTP_UNSENT_BYTES unread nothing more is sent until it has read, and one that
-// has not for HTTP_DEAF_MS is closed. Nobody waits for it.
+// A client with HTTP_UNSENT_BYTES unread gets nothing more until it has read. A client that has not
+// read for HTTP_DEAF_MS is closed. No other client waits for it.
 
 #define HTTP_STREAMS 64
 #define HTTP_UNSENT_BYTES ((size_t)256 * 1024)

@@ -126,9 +126,9 @@ static void get_page(struct http_core *core, struct evhttp_request *request, con
     evbuffer_free(body);
 }
 
-// ---- of one job -------------------------------------------------------------------------------
+// ---- one job ----------------------------------------------------------------------------------
 
-// What one of these is about. The job was there when the request came.
+// The subject of a request. The job was there when the request came.
 struct about {
     const char *job;
     bool latest; // It was not named, and is the latest one.

@@ -39,9 +39,9 @@ struct stream {
     uint64_t said_ms; // When something was sent last.
     uint64_t deaf_ms; // Since when it has too much unread; 0: it has not.
     uint64_t log_ms; // Lines until then are known.
-    uint64_t stall; // Number of the stall that was told last, ...
-    bool stalled; // ... and whether it went on.
-    bool served; // In the present look.
+    uint64_t stall; // Number of the stall that was told last.
+    bool stalled; // True if that stall went on when it was told.
+    bool served; // True if it was served in the present look.
 };
 
 struct http_streams {

@@ -19,7 +19,7 @@ struct http_tls {
     struct log *log;
     // HTTP thread only
     SSL_CTX *context;
-    struct tls_stamp stamp; // Of the files that were tried last.
+    struct tls_stamp stamp; // The stamp of the files that were tried last.
 };
 
 // Tickets and sessions would be remembered for clients that hardly ever come back.

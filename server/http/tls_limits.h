@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What one connection may make OpenSSL hold, whoever speaks TLS in this process: gRPC, whose
-// handshakes nobody else sees, and HTTP. A stranger needs no certificate for that: OpenSSL takes as
-// much memory as the first bytes of a message announce before the others have come, 170 KiB for a
-// client's hello and 130 KiB for its certificates.
+// The bound on the memory that one connection can make OpenSSL hold, for every user of TLS in this
+// process: gRPC, whose handshakes only gRPC sees, and HTTP. A stranger needs no certificate for it:
+// OpenSSL takes as much memory as the first bytes of a message announce before the others have
+// come, 170 KiB for a client's hello and 130 KiB for its certificates.
 //
-// So messages of a handshake have a bound, and buffers of records are given back while nothing is
-// in them. A client with a larger message is told of it by an alert, and its connection ends. What
-// a connection to gRPC says at once has a bound elsewhere (server/rpc/sockets.h), with TLS and
-// without.
+// So messages of a handshake have a bound, and empty buffers of records are given back. A client
+// with a larger message gets an alert, and its connection ends. The bytes that a connection to gRPC
+// sends at once have a bound elsewhere (server/rpc/sockets.h), with TLS and without.
 
 #ifndef LOCKSTEP_SERVER_HTTP_TLS_LIMITS_H
 #define LOCKSTEP_SERVER_HTTP_TLS_LIMITS_H

@@ -94,7 +94,7 @@ static bool all_answered(const struct http_waits *waits, const struct wait *wait
 static void finish(struct http_waits *waits, struct wait *wait, bool answered)
 {
     if (wait->what == INSPECT_EVENTS)
-        answer_timeline(waits, wait); // Of those that answered; the others may have older ones.
+        answer_timeline(waits, wait); // Some ranks may have older events.
     else if (answered)
         answer_stack(waits, wait->request, wait->job, wait->first, true);
     else

@@ -17,9 +17,9 @@ const char *name_awaits(enum stack_awaits awaits); // NULL: nothing.
 // By number, from 0, of the bits of enum place_flag; NULL: there is no such flag.
 const char *name_flag(unsigned bit);
 
-// What a worker is as a member ("present", "frozen", "left", "lost") ...
+// The state of a worker as a member: "present", "frozen", "left" or "lost".
 const char *name_worker(const struct worker_view *worker);
-// ... and the one word that says most about it.
+// The one word that says most about a worker.
 const char *name_state(const struct worker_view *worker);
 
 #endif

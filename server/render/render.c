@@ -51,8 +51,8 @@ static void render_range(struct json *json, uint64_t most_bytes, uint32_t algori
     json_object_end(json);
 }
 
-// Which payloads travel how: in the order of their sizes, neighbours with one answer as one. A
-// bound that is not above the one before, as 0 never is, bounds nothing.
+// The algorithms of payloads, in the order of their sizes; neighbours with the same algorithm are
+// one. A bound that is not above the one before, as 0 never is, is left out.
 static void render_algorithms(struct json *json, const struct job_view *job)
 {
     const struct tuning_world world = {.world_size = job->world_size, .hosts = job->hosts};

@@ -15,24 +15,24 @@ struct snapshot_job;
 
 #define RENDER_JSON_BYTES (8 * 1024 * 1024) // 1024 workers take about 0.9 MiB.
 #define RENDER_METRICS_BYTES (256 * 1024)
-#define RENDER_STRAGGLERS 8 // Of one job.
-#define RENDER_STALLS 32 // That are over, in one answer.
+#define RENDER_STRAGGLERS 8 // Stragglers of one job.
+#define RENDER_STALLS 32 // Past stalls in one answer.
 
-// What does not change while the daemon runs.
+// Facts that do not change while the daemon runs.
 struct render_process {
     const char *version;
     uint64_t start_unix_ms;
     uint64_t start_ms; // The same moment in clock_now_ms.
 };
 
-// What the HTTP side counts itself.
+// Counts of the HTTP side.
 struct render_http {
-    uint32_t streams; // Of events, standing now.
+    uint32_t streams; // Streams of events that are open now.
     uint64_t skipped; // States that were not sent, because a client had not read.
-    uint32_t connections; // Standing now.
+    uint32_t connections; // Connections that are open now.
     uint64_t connections_refused;
     uint64_t connections_late;
-    bool without_jobs; // Whoever asks may not know what names a job.
+    bool without_jobs; // True if the client may not see names of jobs.
 };
 
 // /api/v1/jobs

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the page shows of one job, as one object that is sent to it every second. Rows are arrays
+// The page's picture of one job, as one object that is sent to it every second. Rows are arrays
 // below one line of column names, so that 512 ranks take about 50 KB. See render.h.
 
 #include "server/render/state.h"
@@ -17,7 +17,7 @@ static const char *const columns[] = {
     "api",   "inside", "module", "call",      "age_ms", "ready", "gradients", "position",
     "count", "lag",    "flags",  "silent_ms", "mark",   "late",  "waited_ms"};
 
-// What the trainer did last, and since when.
+// The last thing that the trainer did, and since when.
 static void render_doing(struct json *json, const struct snapshot *snapshot,
                          const struct snapshot_job *job, const struct worker_view *worker)
 {

@@ -13,7 +13,7 @@ struct snapshot;
 struct snapshot_job;
 struct worker_view;
 
-// What the page shows of a job: one object, compact, again and again. False: as above.
+// The page's picture of a job: one compact object. False: as above.
 bool render_state(struct json *json, const struct snapshot *snapshot, const char *name);
 // The whole run of a job, the oldest part first, with the metrics of its marks. False: as above.
 bool render_history(struct json *json, const struct snapshot *snapshot, const char *name);

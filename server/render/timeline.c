@@ -242,7 +242,7 @@ void render_timeline_rank(struct json *json, const struct snapshot *snapshot,
     const struct trace_event *events = archived->events.items;
     for (uint32_t i = 0; i < archived->events.count; i++)
         take_event(&lanes, &events[i]);
-    for (size_t i = 0; i < SPANS; i++) { // What has not ended reaches to the answer.
+    for (size_t i = 0; i < SPANS; i++) { // A span that has not ended reaches to the answer.
         if (lanes.spans[i].open)
             render_span(&lanes, &lanes.spans[i], archived->clock_ns, category_of(&lanes.spans[i]));
     }

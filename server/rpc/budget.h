@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What all who are connected may cost together. Each of them has bounds, which gRPC does not let us
-// make so small that the sum of all is one that a host can spare: what it keeps for a client who
-// does not read has a number of frames for its bound, and everybody who has a certificate may be
-// connected as often as there are descriptors. So the sum itself is looked at, and while it is
-// above its bound connections end, those first that a job misses least.
+// The bound on the memory of all connections together. Each connection has bounds of its own, but
+// gRPC does not let us make them so small that a host could spare the sum: the bound for a client
+// that does not read is a number of frames, and a client with a certificate may have as many
+// connections as there are descriptors. So the sum is measured. While it is above its bound,
+// connections end, those first that a job misses least.
 //
-// Knows the allocator and the system's sockets; what ends with a connection the caller says.
+// This file knows the allocator and the system's sockets. The caller says which calls end with a
+// connection.
 //
 // Stream thread only.
 

@@ -17,9 +17,9 @@
 #define CONNECTIONS_BUCKETS 4096
 
 struct connection {
-    struct list link; // In its bucket.
+    struct list link; // Its place in the bucket.
     uint32_t calls;
-    uint32_t streams; // Of these; the owner counts them.
+    uint32_t streams; // Those of its calls that are streams; the owner counts them.
     uint64_t queued; // Bytes that wait for its client; the owner counts them.
     char name[];
 };

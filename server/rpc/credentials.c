@@ -30,7 +30,7 @@ struct rpc_credentials {
     // guarded by mutex
     struct mutex mutex;
     struct tls_files files; // In use.
-    struct tls_stamp refused; // Of files that could not be used.
+    struct tls_stamp refused; // The stamp of files that could not be used.
     bool binding; // A listener begins: it has nothing yet, so "unchanged" is no answer.
     struct rpc_credentials_counts counts;
 };

@@ -41,7 +41,7 @@ int rpc_credentials_bind(struct rpc_credentials *credentials, struct grpc_server
 bool rpc_credentials_allow(struct rpc_credentials *credentials, struct grpc_call *call,
                            const char *job);
 
-// What to say of a line of gRPC's log if it is about a handshake that failed, else NULL. Any
+// The reason of a failed handshake, from a line of gRPC's log; NULL: the line is about none. Any
 // thread; pure.
 const char *rpc_credentials_failure(const char *line);
 

@@ -19,7 +19,7 @@
 
 #define KEEPALIVE_MS 20000
 #define KEEPALIVE_TIMEOUT_MS 10000
-#define PING_INTERVAL_MIN_MS 10000 // Of a worker's own keepalive, which has KEEPALIVE_MS.
+#define PING_INTERVAL_MIN_MS 10000 // Bound for a worker's own keepalive, which has KEEPALIVE_MS.
 #define HANDSHAKE_TIMEOUT_MS 5000
 #define CONNECTION_IDLE_MS 60000 // A connection without any call.
 #define METADATA_BYTES 8192

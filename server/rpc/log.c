@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What gRPC says in its log, which is the only place where it says some of it: that an accept has
-// failed, and why a handshake did. Any thread.
+// The lines of gRPC's log. Some facts are found there only: a failed accept, and the reason of a
+// failed handshake. Any thread.
 
 #include "server/rpc/log.h"
 

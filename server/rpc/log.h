@@ -15,7 +15,7 @@ void rpc_log_take(void);
 void rpc_log_pass_on(struct log *log);
 // Whether an accept has failed since this was asked last.
 bool rpc_log_said_deaf(void);
-// Of TLS, since the start.
+// Failed handshakes of TLS since the start.
 uint64_t rpc_log_handshakes_failed(void);
 
 #endif

@@ -14,7 +14,7 @@
 #define BUDGET_LOOK_MS 100 // How often memory is looked at,
 #define BUDGET_NEAR_LOOK_MS 20 // and above three quarters of the bound.
 #define BUDGET_LOG_MS 1000 // At most one line about it in this time.
-#define BUDGET_EACH_BYTES (64 * 1024) // What the end of one connection gives back at least.
+#define BUDGET_EACH_BYTES (64 * 1024) // The end of one connection gives back at least this.
 #define BUDGET_TEXT \
     "the coordinator has no memory left for all who are connected; what did not read or came " \
     "last " \
@@ -50,7 +50,7 @@ static uint64_t server_end_connections(struct rpc_server *server, uint64_t most)
     return ended;
 }
 
-// Of those that stand, the latest.
+// Ends streams, the latest ones first.
 static void server_end_streams(struct rpc_server *server, uint64_t most)
 {
     struct list *node = server->calls.previous;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the files of the gRPC side share: server.c (open and close, what the service calls),
-// loop.c, listener.c, call.c, health.c, memory.c, log.c. They and
-// credentials.c alone know gRPC, whose C API changes between releases. There is one completion
-// queue, served by one thread.
+// Shared by the files of the gRPC side: server.c (open and close, the calls of the service),
+// loop.c, listener.c, call.c, health.c, memory.c, log.c. They and credentials.c alone know gRPC,
+// whose C API changes between releases. There is one completion queue, served by one thread.
 //
 // Words. A tag is a pointer to a struct op, whose function handles the completion. A call is one
 // RPC: a worker's stream, a health watch, or a reply that ends at once. A listener is one
@@ -106,7 +105,7 @@ struct call {
     bool dead; // Cancelled here, or ended: nothing more is started.
     bool silent_end; // closed() was called, or must not be.
     enum rpc_status status;
-    char text[LOCKSTEP_TEXT_BYTES]; // Of the status, or for closed().
+    char text[LOCKSTEP_TEXT_BYTES]; // The text of the status, or for closed().
 
     uint64_t deadline_ms; // While in a timer list.
     uint32_t slot; // METHOD_STREAM: index + 1 in server->slots, else 0.

@@ -98,7 +98,7 @@ static void server_set_address(struct rpc_server *server, uint16_t port)
     bool six = strchr(server->config.host, ':') != NULL;
     server->port = port;
     if (rpc_server_is_unix(server)) {
-        server->port = 0; // Of a path gRPC says 1.
+        server->port = 0; // gRPC says 1 for a path.
         text_copy(server->address, sizeof(server->address), server->config.host);
         return;
     }

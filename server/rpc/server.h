@@ -62,14 +62,14 @@
 #define RPC_MAX_WATCHES 256 // grpc.health.v1 Watch calls.
 #define RPC_CONNECTION_CALLS 16 // At once on one connection; a worker has one.
 #define RPC_QUEUE_PAUSE 64
-#define RPC_QUEUE_BYTES (16 * 1024 * 1024) // Of one stream.
+#define RPC_QUEUE_BYTES (16 * 1024 * 1024) // Queued bytes of one stream.
 #define RPC_SILENCE_MS 10000
 #define RPC_LINGER_MS 5000 // For a finished stream to take what was sent.
 
 static_assert(RPC_NEWCOMERS >= 2 * LOCKSTEP_MAX_WORLD, "a world can come all at once");
 static_assert(RPC_QUEUE_PAUSE < LOCKSTEP_SEND_QUEUE, "a stream is paused before it is closed");
 
-// What whoever may not is told: nothing about jobs that exist.
+// The text for a client without the right; it tells nothing about jobs that exist.
 #define RPC_UNAUTHORIZED_TEXT \
     "this certificate does not allow what was asked for; ask whoever issued it for one with the " \
     "name lockstep://job/NAME/worker of your job"
@@ -110,9 +110,9 @@ struct rpc_config {
     const char *service; // Its name for health checks; "" is the process itself.
     struct log *log; // Borrowed until close. gRPC's own errors go there too.
     const char *tls_dir; // Borrowed until close; NULL: plaintext.
-    uint64_t memory_bytes; // Of the whole process, above which connections end; 0: no bound.
-    uint64_t (*memory)(void); // What it has; NULL: budget_memory. For tests.
-    uint32_t descriptors; // What all else in the process needs; 0: its limit is left alone.
+    uint64_t memory_bytes; // Memory of the whole process, above which connections end; 0: no bound.
+    uint64_t (*memory)(void); // Measures that memory; NULL: budget_memory. For tests.
+    uint32_t descriptors; // Descriptors for the rest of the process; 0: its limit is left alone.
 };
 
 // Counts since the start, for metrics.
@@ -122,12 +122,12 @@ struct rpc_counts {
     uint64_t streams_silent; // Closed for saying nothing.
     uint64_t slow_consumers; // Closed for not reading.
     uint64_t budget_ended; // Connections and streams, because all together cost too much.
-    uint64_t memory_bytes; // That the process had when it was looked at last.
+    uint64_t memory_bytes; // Memory of the process when it was measured last.
     uint64_t unknown_methods;
     uint64_t accept_failures; // Times the listener went deaf.
     uint64_t listener_reopens; // Times it was opened again.
-    uint64_t streams_unauthorized; // Of certificates that are no worker's, or of another job.
-    uint64_t handshakes_failed; // Of TLS, whoever refused whom.
+    uint64_t streams_unauthorized; // Their certificate is no worker's, or of another job.
+    uint64_t handshakes_failed; // Handshakes of TLS that either side refused.
     uint64_t tls_reloads;
     uint64_t tls_reload_failures;
     uint64_t tls_expires_s; // Unix time at which our certificate ends; 0: no TLS.
@@ -137,7 +137,7 @@ struct rpc_counts {
 
 struct rpc_server; // Opaque.
 
-// What the service needs of a server, so that a test can stand in for one.
+// The functions of a server that the service calls, so that a test can stand in for one.
 struct rpc_calls {
     // Copies bytes into the stream's queue. False: there is no such stream, or it was just closed
     // as a slow consumer; closed() follows from the loop, never from inside this call.

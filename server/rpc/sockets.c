@@ -21,22 +21,22 @@ ssize_t sockets_recvmsg(int fd, struct msghdr *message, int flags) __asm__("recv
 int sockets_accept4(int fd, struct sockaddr *address, socklen_t *restrict size,
                     int flags) __asm__("accept4") __attribute__((visibility("default")));
 
-#define PREFACE_FIRST 'P' // Of "PRI * HTTP/2.0"; what TLS says begins with 22.
+#define PREFACE_FIRST 'P' // The P of "PRI * HTTP/2.0"; TLS begins with the byte 22.
 #define PREFACE_BYTES 24
 #define HEADER_BYTES 9
 #define KIND_AT 3
 #define KIND_HEADERS 1
 
-// What a connection has said, at the number of its descriptor.
+// The bytes that a connection has sent, at the number of its descriptor.
 struct said {
-    uint64_t turn; // Of the next two.
+    uint64_t turn; // The turn that bytes and calls count in.
     size_t bytes;
-    uint32_t calls; // Begun.
-    bool known; // It has said its first byte,
-    bool plain; // which was that of HTTP/2 in plaintext.
+    uint32_t calls; // Calls that it has begun in this turn.
+    bool known; // True once its first byte has come.
+    bool plain; // True if that byte was the first one of HTTP/2 in plaintext.
     uint32_t skip; // Bytes up to the header of the next frame.
     uint32_t header; // Bytes of that header that have come.
-    uint32_t length; // Of the frame, as far as the header has come.
+    uint32_t length; // Length of the frame, as far as its header has come.
 };
 
 // guarded by mutex: gRPC may read on any thread.

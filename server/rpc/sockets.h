@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What comes to gRPC's sockets before gRPC has it. gRPC owns its sockets, and reads from one for as
-// long as something is there: 35 MB of calls that are begun and reset at once cost 3 GiB before the
-// stream thread can refuse the first. So the two system calls by which a connection and its bytes
-// come to gRPC are functions of this program: accept4 and recvmsg, which the linker gives to every
-// library of the process in the place of libc's. Nothing else of this process uses recvmsg, and of
-// other sockets than gRPC's accept4 does what libc's does.
+// A guard in front of gRPC's sockets: it sees bytes before gRPC has them. gRPC owns its sockets,
+// and reads from one for as long as something is there: 35 MB of calls that are begun and reset at
+// once cost 3 GiB before the stream thread can refuse the first. So the two system calls by which a
+// connection and its bytes come to gRPC are functions of this program: accept4 and recvmsg, which
+// the linker gives to every library of the process in the place of libc's. Nothing else of this
+// process uses recvmsg, and of other sockets than gRPC's accept4 does what libc's does.
 //
 // The guard is the same with TLS and in plaintext, over TCP and behind a path. A sanitizer's own
 // versions of the two are not used.
@@ -17,8 +17,9 @@
 
 #include <stdbool.h>
 
-// What one connection may say before the stream thread has taken its next turn. A client with one
-// stream has at most a window (64 KiB) and a message under way. A connection that says more ends.
+// Bytes that one connection may send before the stream thread has taken its next turn. A client
+// with one stream has at most a window (64 KiB) and a message under way. A connection that says
+// more ends.
 #define RPC_TURN_BYTES (128 * 1024)
 
 // Calls that one connection may begin in that time. Each costs gRPC 12 KiB until the thread has

@@ -158,7 +158,7 @@ static void swap_lists(struct archived_list *one, struct archived_list *other)
     *other = kept;
 }
 
-// What was asked for replaces what was known of the same.
+// The answered parts replace the older ones of the same kind.
 static void finish(struct archive_entry *entry, const struct peer_view *who, uint64_t clock_ns,
                    uint64_t now_ms)
 {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What workers answered last when they were asked where they are: stacks and events, of each rank
-// the latest. It holds ARCHIVE_BYTES in all; the rank that has answered least recently goes first.
-// What it holds was said by a worker and is believed by nobody: lists end at their bounds, texts
-// are shown as they are.
+// The latest answers of workers that were asked where they are: stacks and events of each rank. The
+// archive holds ARCHIVE_BYTES in all; the rank that has answered least recently goes first. Answers
+// are not trusted: lists end at their bounds, texts are shown as they are.
 //
 // The mutex is a leaf, held while a part is added or a rank is copied.
 
@@ -18,7 +17,7 @@
 #include <stdint.h>
 
 #define ARCHIVE_BYTES ((size_t)8 * 1024 * 1024)
-#define ARCHIVE_FRAMES (2 * LOCKSTEP_STACK_THREADS * 16) // Of one rank.
+#define ARCHIVE_FRAMES (2 * LOCKSTEP_STACK_THREADS * 16) // Frames of one rank.
 
 struct archived_list {
     void *items; // Owned.
@@ -26,7 +25,7 @@ struct archived_list {
     uint32_t capacity;
 };
 
-// What one rank said. Times are clock_now_ms when the last part came; 0: never.
+// The answers of one rank. Times are clock_now_ms when the last part came; 0: never.
 struct archived {
     struct peer_view who;
     uint64_t stacks_ms;

@@ -260,7 +260,8 @@ const struct snapshot *snapshot_read(struct snapshot_board *board, bool *answere
     if (!atomic_exchange(&board->stale, false) && board->shown &&
         now_ms - board->shown->made_ms < SNAPSHOT_AGE_MS)
         return board->shown;
-    take_fresh(board, 0); // What came too late for an earlier reader is no answer to this one.
+    take_fresh(board,
+               0); // A picture that came too late for an earlier reader is no answer to this one.
     atomic_store(&board->wanted, true);
     snapshot_wake(board);
     *answered = take_fresh(board, now_ms + SNAPSHOT_WAIT_MS);

@@ -21,8 +21,8 @@
 
 #define SNAPSHOT_AGE_MS 100
 #define SNAPSHOT_WAIT_MS 1000 // How long a reader waits for the core thread.
-#define SNAPSHOT_STALLS 256 // Of all jobs, as they are large; but of each job at least so many:
-#define SNAPSHOT_JOB_STALLS 4
+#define SNAPSHOT_STALLS 256 // Stalls of all jobs, as they are large.
+#define SNAPSHOT_JOB_STALLS 4 // Each job has at least so many of them.
 
 #define SERVICE_UP_KINDS (UP_REPLAN + 1)
 #define SERVICE_DOWN_KINDS (DOWN_INSPECT + 1)
@@ -92,12 +92,12 @@ struct snapshot_board {
     void *context;
     // atomic
     atomic_bool wanted;
-    atomic_bool stale; // What is shown must not be shown again.
+    atomic_bool stale; // True if the picture that is shown must not be shown again.
     // guarded by mutex
     struct mutex mutex;
     struct cond published;
     struct snapshot *fresh; // Owned, until the reader takes it.
-    bool over; // The core thread answers no more.
+    bool over; // True once the core thread answers no more.
     // HTTP thread only
     struct snapshot *shown;
 };
