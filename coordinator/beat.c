@@ -72,7 +72,7 @@ static bool beat_same_place(const struct up_heartbeat *a, const struct up_heartb
            (a->flags & PLACE_PAUSED) == (b->flags & PLACE_PAUSED);
 }
 
-// Which of its links were still in its last heartbeat, too, with not a byte more received.
+// The links that were still in its last heartbeat, too, with not a byte more received.
 static uint32_t beat_still(const struct up_heartbeat *last, const struct up_heartbeat *beat)
 {
     uint32_t still = 0;

@@ -18,9 +18,9 @@ struct worker;
 // A heartbeat of a member comes, and is not stored yet; it is stored, and before it `last` was.
 void beat_heard(struct coordinator *core, struct worker *worker);
 void beat_stored(struct coordinator *core, struct worker *worker, const struct up_heartbeat *last);
-bool beat_known(const struct worker *worker); // It has said where it is.
-uint64_t
-beat_silence_ms(const struct coordinator *core); // Who is not heard of for longer is frozen.
+bool beat_known(const struct worker *worker); // True if it has said where it is.
+// A member that is not heard of for longer than this is frozen.
+uint64_t beat_silence_ms(const struct coordinator *core);
 bool beat_frozen(const struct coordinator *core, const struct worker *worker, uint64_t now_ms);
 bool beat_stopped(const struct coordinator *core, const struct worker *worker, uint64_t now_ms);
 bool beat_silent(const struct coordinator *core, const struct worker *worker); // One of both.

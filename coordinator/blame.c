@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who is in the way, in one look at a job: rules 2 to 5 at the head of stall.c, whose words are
-// used here. Changes nothing. Runs inside coordinator_step.
+// The ranks that are in the way, in one look at a job: rules 2 to 5 at the head of stall.c, whose
+// words are used here. Changes nothing. Runs inside coordinator_step.
 
 #include "coordinator/blame.h"
 

@@ -46,7 +46,7 @@ static uint64_t bounds_clip(uint64_t us)
     return ms < STALL_USUAL_MOST_MS ? ms : STALL_USUAL_MOST_MS;
 }
 
-// What was seen in this turn becomes that of the last one.
+// Ends a turn: the times of this turn become those of the last one.
 static void bounds_turn(struct bounds *bounds, uint64_t now_ms)
 {
     if (now_ms < bounds->turn_ms)
@@ -169,7 +169,7 @@ void bounds_of(const struct coordinator *core, const struct job *job, const stru
     bounds_excused(worker, bound);
     if ((worker->heartbeat.flags & PLACE_PAUSED) == 0)
         return;
-    // Who does not say how long it pauses may take as long as in a first step.
+    // A rank that does not say how long it pauses has the bound of a first step.
     uint64_t pause_ms = worker->heartbeat.pause_ms;
     if (pause_ms > STALL_USUAL_MOST_MS * UINT64_C(24))
         pause_ms = STALL_USUAL_MOST_MS * UINT64_C(24);

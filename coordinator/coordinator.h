@@ -210,7 +210,7 @@ struct job_view {
     char name[LOCKSTEP_JOB_NAME_BYTES];
     enum job_state state;
     struct generation_id generation;
-    uint32_t world_size; // Of the generation, or wanted (max) while gathering.
+    uint32_t world_size; // Size of the generation, or the wanted one (max) while gathering.
     uint32_t joined; // Workers present.
     uint32_t left; // Members that left in good order.
     uint64_t plan_number; // Highest plan published; 0: still learning.
@@ -290,8 +290,8 @@ struct worker_view {
     bool slow; // In its place for longer than usual, though no culprit.
     uint64_t bound_ms; // How long it may be in its place; 0: it has not said where it is.
     uint64_t lag_steps; // Behind the median of its job.
-    uint64_t waited_ms; // Blocked on other ranks since the generation formed.
-    uint32_t straggler_permille; // What the job would win if this rank were as fast as the others.
+    uint64_t waited_ms; // Time blocked on other ranks since the generation formed.
+    uint32_t straggler_permille; // Time that the job would win if this rank were as fast.
 };
 
 struct module_view {
@@ -306,21 +306,21 @@ struct culprit_view {
     char host[LOCKSTEP_HOST_BYTES];
     uint32_t pid;
     enum stall_kind kind;
-    uint64_t age_ms; // In its place, as of now, ...
-    uint64_t bound_ms; // ... where it may be so long, ...
-    char why[LOCKSTEP_MARK_BYTES]; // ... because of this: "8 x p99 of critic#2 (1.4 s)".
+    uint64_t age_ms; // Time in its place, as of now.
+    uint64_t bound_ms; // Time that it may be in this place.
+    char why[LOCKSTEP_MARK_BYTES]; // Reason of the bound: "8 x p99 of critic#2 (1.4 s)".
     struct place place;
     uint32_t flags; // Bits of enum place_flag.
     char sleeps[LOCKSTEP_KERNEL_BYTES]; // As in struct up_heartbeat.
     char mark[LOCKSTEP_MARK_BYTES];
-    bool answered; // It was asked, and what follows is known.
+    bool answered; // True if it was asked and the following fields are known.
     // "read_batch (a.out+0x1a2b)", or "wait (threading.py:320), called from load (train.py:41)"
     char top[CULPRIT_TOP_BYTES];
     uint32_t missing_total;
     uint32_t missing_count;
     char missing[LOCKSTEP_MISSING_NAMED][LOCKSTEP_NAME_BYTES];
-    char awaited[LOCKSTEP_AWAITED_BYTES]; // STALL_DEVICE, as in struct answer_place: what, ...
-    uint64_t stream; // ... and which stream of the trainer makes it; 0: none that has a handle.
+    char awaited[LOCKSTEP_AWAITED_BYTES]; // STALL_DEVICE: as in struct answer_place.
+    uint64_t stream; // STALL_DEVICE: the trainer's stream that makes it; 0: none with a handle.
 };
 
 // `members` ranks, `from` the lowest of them, wait for `to`.
@@ -350,23 +350,23 @@ struct stall_view {
 // Step times of about a second.
 struct rate_view {
     uint64_t age_ms; // Since its end.
-    uint64_t steps; // That a rank finished on average. 0: none, and the rest is 0.
-    uint64_t step_us; // From one step to the next, ...
-    uint64_t exposed_us; // ... of which this was waited at its end.
+    uint64_t steps; // Steps that a rank finished on average. 0: none, and the rest is 0.
+    uint64_t step_us; // Time from one step to the next.
+    uint64_t exposed_us; // The part of step_us that was waited at the end of the step.
     uint64_t hidden_us; // Time before its end during which gradients were on their way.
-    uint64_t bytes_per_s; // That all ranks sent.
+    uint64_t bytes_per_s; // Bytes that all ranks sent.
 };
 
 // Part of the whole run of a job: a second at first, longer the longer the job runs.
 struct history_view {
     uint64_t age_ms; // Since its end.
     uint64_t span_ms;
-    double steps; // That a rank finished on average. 0: none, and the next three are 0.
+    double steps; // Steps that a rank finished on average. 0: none, and the next three are 0.
     double step_us;
     double exposed_us;
     double hidden_us;
-    double bytes_per_s; // That all ranks sent.
-    uint32_t known; // Bits: the metrics that some rank said.
+    double bytes_per_s; // Bytes that all ranks sent.
+    uint32_t known; // Bits: the metrics that some rank has reported.
     float metrics[LOCKSTEP_JOB_METRICS]; // The mean over the ranks; 0 if not known.
 };
 
@@ -377,7 +377,7 @@ struct event_view {
     char text[LOCKSTEP_TEXT_BYTES / 2];
 };
 
-// Whose stream it is.
+// The worker of a stream.
 struct peer_view {
     char job[LOCKSTEP_JOB_NAME_BYTES];
     uint64_t generation;

@@ -89,8 +89,8 @@ static_assert(LOCKSTEP_MAX_WORLD <= LOCKSTEP_MAX_WORKERS, "the largest job fits"
 enum stage {
     STAGE_FREE = 0, // Not in use.
     STAGE_GATHERING, // Said hello, waits for the world.
-    STAGE_MEMBER, // Of its job's present generation.
-    STAGE_OUT, // Of an earlier generation, still connected.
+    STAGE_MEMBER, // A member of its job's present generation.
+    STAGE_OUT, // A member of an earlier generation, still connected.
 };
 
 struct worker {
@@ -114,8 +114,8 @@ struct worker {
     struct up_heartbeat heartbeat;
     struct beat beat;
 
-    // What it waits for, as it said last; without waits: it does not. In a learning step the
-    // positions are indexes of slots, and the lacks are made up when they are needed.
+    // The slots that it waits for, as it said last; without waits it does not wait. In a learning
+    // step the positions are indexes of slots, and the lacks are made up when they are needed.
     struct up_blocked blocked;
 
     // crossing.c
@@ -152,9 +152,9 @@ struct manifest_side {
     uint32_t head; // Place of the first entry held.
     uint32_t count; // Entries held.
     uint32_t modules;
-    uint64_t scope; // Of the module whose items arrive.
+    uint64_t scope; // Scope of the module whose items arrive.
     uint64_t missing; // Scope of a module that only this side has: its items are not reported.
-    char module[LOCKSTEP_NAME_BYTES]; // Of the items at the head.
+    char module[LOCKSTEP_NAME_BYTES]; // Module of the items at the head.
     struct manifest_entry entries[CORE_WINDOW];
 };
 
@@ -272,7 +272,7 @@ struct job {
     bool used;
     char name[LOCKSTEP_JOB_NAME_BYTES];
     enum job_state state;
-    uint64_t number; // Of the last generation formed.
+    uint64_t number; // Number of the last generation formed.
 
     struct gathering gathering;
 
@@ -282,17 +282,17 @@ struct job {
     uint32_t connected;
     uint32_t left;
     uint32_t outs; // Connected workers of earlier generations.
-    uint32_t hosts; // Of the generation, as its members were told: struct locality.
+    uint32_t hosts; // Hosts of the generation, as its members were told: struct locality.
     struct cost_placement placement; // Its ranks on them.
     uint32_t linked; // Members whose links stand.
-    bool tuned; // All of them were told the tuning.
+    bool tuned; // True if all members were told the tuning.
     struct tuning tuning;
-    uint32_t started; // Members that have, in the present round.
-    uint32_t rounds; // Of lockstep_start that are complete.
-    bool zero_defer; // What a wait does, and ...
-    bool strict; // ... whether some data plane pairs collectives by their order: as of its start.
+    uint32_t started; // Members that have called lockstep_start in the present round.
+    uint32_t rounds; // Complete rounds of lockstep_start.
+    bool zero_defer; // True if a wait gives up slots, as in struct up_start.
+    bool strict; // True if some member's data plane pairs collectives by their order.
     uint64_t queried_step; // The last one in which all were asked whether they wait.
-    uint32_t module_count; // Of the names that follow.
+    uint32_t module_count; // Number of names in modules.
     char modules[LOCKSTEP_MAX_MODULES][LOCKSTEP_NAME_BYTES]; // Clean; empty: not named yet.
 
     struct halt halt;
@@ -323,9 +323,9 @@ struct knot {
     bool dropped[LOCKSTEP_MAX_WORLD];
     uint32_t queued;
     uint16_t queue[LOCKSTEP_MAX_WORLD];
-    struct slot_set needed; // By some party, ...
-    struct slot_set lacked; // ... and lacked by one that is not dropped, ...
-    uint16_t lackers[LOCKSTEP_MAX_SLOTS]; // ... by so many.
+    struct slot_set needed; // Positions that some party needs.
+    struct slot_set lacked; // Positions of needed that a party lacks that is not dropped.
+    uint16_t lackers[LOCKSTEP_MAX_SLOTS]; // Number of such parties, by position.
     // Waits that watch a position: a list of numbers + 1, by party and wait.
     uint16_t watching[LOCKSTEP_MAX_SLOTS];
     uint16_t next[LOCKSTEP_MAX_WORLD * LOCKSTEP_MAX_WAITS];
@@ -335,8 +335,8 @@ static_assert(LOCKSTEP_MAX_WORLD * LOCKSTEP_MAX_WAITS < UINT16_MAX, "a wait's nu
 
 // How one party waits for another.
 struct knot_edge {
-    uint32_t wait; // Of the one, ...
-    uint32_t position; // ... that needs what the other lacks: the first such position.
+    uint32_t wait; // The wait of the one party.
+    uint32_t position; // The first position that it needs and the other party lacks.
 };
 
 struct coordinator {

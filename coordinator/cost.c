@@ -139,7 +139,8 @@ struct cost_placement cost_place(const uint32_t *host_of, uint32_t world, uint32
     double halving[LOCKSTEP_MAX_WORLD] = {0};
     const uint32_t core = topology_core(world);
     for (uint32_t rank = 0; rank < core; rank++) {
-        double share = 1; // Of the payload: a half on its way there, and a half on its way back.
+        double share =
+            1; // Share of the payload: a half on its way there, and a half on its way back.
         for (uint32_t bit = 1; bit < core; bit *= 2) {
             const bool crosses = host_of[rank] != host_of[rank ^ bit];
             doubling[host_of[rank]] += crosses ? 1 : 0;
@@ -167,7 +168,7 @@ static struct cost cost_two_levels(uint32_t hosts, double latency, double byte)
                          .each = 2.0 * (hosts - 1) / hosts * byte};
 }
 
-// What is sent inside of hosts is free beside what crosses their links, which their ranks share.
+// Bytes sent inside of hosts are free beside those that cross the hosts' links, which ranks share.
 void cost_tuning_two_levels(uint32_t world, const struct cost_placement *placement,
                             struct tuning *tuning)
 {

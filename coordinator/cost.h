@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an allreduce between hosts costs by each algorithm, and so up to which payload which of them
-// is the fastest: docs/internals/data-plane.md, "Doubling and halving". A model of three numbers: a
-// link takes `latency` for a few bytes and one byte more takes 1 / bandwidth; adding a byte takes a
-// constant time. Pure functions, any thread.
+// The cost of an allreduce between hosts by each algorithm, and the payloads up to which each of
+// them is the fastest: docs/internals/data-plane.md, "Doubling and halving". A model of three
+// numbers: a link takes `latency` for a few bytes and one byte more takes 1 / bandwidth; adding a
+// byte takes a constant time. Pure functions, any thread.
 
 #ifndef COORDINATOR_COST_H
 #define COORDINATOR_COST_H

@@ -139,7 +139,7 @@ static void culprit_stopped(const struct coordinator *core, const struct job *jo
     culprit_since(core, job, sentence, worker);
 }
 
-// What this rank does, and since when.
+// Says what this rank does, and since when.
 static void culprit_does(const struct coordinator *core, const struct job *job,
                          struct sentence *sentence, const struct culprit *culprit, uint64_t now_ms)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What differs between two manifests, in words for people. The items are pulled from both sides in
-// parts and compared as they come, in bounded memory. Runs inside coordinator_step.
+// The difference between two manifests, in words for people. The items are pulled from both sides
+// in parts and compared as they come, in bounded memory. Runs inside coordinator_step.
 //
 // How. Both manifests are read side by side, like two sorted lists without a sort order. The *head*
 // of a side is its first item not yet dealt with; the *look-ahead* is the head and the items

@@ -20,11 +20,11 @@
 #include "coordinator/job.h"
 #include "coordinator/sentence.h"
 
-// What is wrong with the first pair, or the first worker, that breaks a rule.
+// The first pair, or the first worker, that breaks a rule.
 struct gpus_fault {
-    const struct up_hello *one; // NULL: nothing is wrong.
-    const struct up_hello *other; // NULL: with `one` alone.
-    const struct uuid *gpu; // That both use; NULL: it is not that.
+    const struct up_hello *one; // NULL: no rule is broken.
+    const struct up_hello *other; // NULL: `one` alone breaks it.
+    const struct uuid *gpu; // The GPU that both use; NULL: another rule is broken.
 };
 
 // "the worker on b (pid 12)"
@@ -97,7 +97,7 @@ static struct gpus_fault gpus_shared(struct coordinator *core, const struct job 
     return (struct gpus_fault){.one = NULL};
 }
 
-// Of two or more workers with a GPU.
+// The rule of NCCL, for two or more workers with a GPU.
 static struct gpus_fault gpus_nccl(struct coordinator *core, const struct job *job)
 {
     const struct up_hello *first = NULL;

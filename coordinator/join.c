@@ -105,7 +105,7 @@ static void join_missing_hints(struct coordinator *core, const struct job *job,
         sentence_add(sentence, " and %" PRIu32 " more", missing - 8);
 }
 
-// Who is there: "; present: a (hint 0), b", for up to eight.
+// Adds the workers that are there: "; present: a (hint 0), b", for up to eight.
 static void join_present(struct coordinator *core, const struct job *job, struct sentence *sentence)
 {
     for (uint32_t i = 0; i < job->count && i < 8; i++) {
@@ -228,7 +228,7 @@ static bool join_name_valid(const char *name)
     return name[0] != '\0';
 }
 
-// What is wrong with a hello by itself; REFUSAL_NONE: nothing.
+// The fault of a hello by itself; REFUSAL_NONE: none.
 static enum refusal join_check(const struct up_hello *hello, struct sentence *sentence)
 {
     if (hello->version != LOCKSTEP_PROTOCOL_VERSION) {
@@ -282,7 +282,7 @@ static bool join_world_fits(const struct job *job, const struct up_hello *hello)
            hello->window_ms == job->gathering.window_ms;
 }
 
-// What is wrong with a hello beside the workers that are gathered.
+// The fault of a hello beside the workers that are gathered.
 static enum refusal join_check_job(struct coordinator *core, const struct job *job,
                                    const struct up_hello *hello, struct sentence *sentence)
 {

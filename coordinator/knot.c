@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which ranks wait for each other for ever. The search looks only at what the ranks have said;
-// reports come from waits.c (planned steps) and learning.c. Runs inside coordinator_step.
+// The search for ranks that wait for each other for ever. It looks only at what the ranks have
+// said; reports come from waits.c (planned steps) and learning.c. Runs inside coordinator_step.
 //
 // Words: a *party* is a rank that is blocked. It has *waits*, as many as its trainer has threads
 // that wait; each *needs* positions of the step's plan, all of which every rank must make before
@@ -9,7 +9,7 @@
 // set of parties in which every wait of every party needs a position that some party of the set
 // lacks. In a trainer of one thread that is: everybody on a cycle of waits, or waiting for it.
 //
-// Whoever is in the knot waits for ever. Let r be the first of it to go on, and w the wait of r
+// A party of the knot waits for ever. Let r be the first of them to go on, and w the wait of r
 // that was over then. Some party q of the knot lacked, when it reported, a position that w needs,
 // and has made it since. A blocked rank makes nothing, so q had gone on before r: r was not the
 // first. Nothing is said of when the reports were made: reports may be as old as they like, and
@@ -178,7 +178,7 @@ uint32_t knot_cycle(struct coordinator *core, const struct worker *start,
                     const struct worker *cycle[LOCKSTEP_MAX_WORLD])
 {
     struct knot *knot = &core->knot;
-    uint16_t before[LOCKSTEP_MAX_WORLD]; // Of a party: whose edge reached it.
+    uint16_t before[LOCKSTEP_MAX_WORLD]; // By party: the party whose edge reached it.
     uint32_t count = 1;
     uint32_t first = 0;
     while (knot->parties[first] != start)

@@ -235,7 +235,7 @@ static void learning_complete(struct coordinator *core, struct job *job, struct 
 
 // ---- Waits that cannot end -------------------------------------------------------------------
 
-// What a blocked member has not made, of the slots that somebody waits for.
+// The slots that somebody waits for and a blocked member has not made.
 static void wait_lacks(const struct learning *learning, struct worker *worker,
                        const struct slot_set *waited)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What follows from the links: every member says once what it has measured and whether it shares
-// memory with its mates; when all have, the slowest link decides, and every member gets the same
+// The tuning of a generation. Every member says once what it has measured and whether it shares
+// memory with its mates. When all have, the slowest link decides, and every member gets the same
 // tuning. Until then lockstep_open has not returned on any of them. Runs inside coordinator_step.
 
 #include "coordinator/links.h"
@@ -16,7 +16,7 @@
 #include "coordinator/verdict.h"
 #include "protos/tuning.h"
 
-// Of links that nobody could measure: those of a loopback without anything else to do.
+// Values for links that no rank could measure: those of a loopback without anything else to do.
 #define LINKS_LATENCY_NS 20000
 #define LINKS_BYTES_PER_S UINT64_C(1000000000)
 

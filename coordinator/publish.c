@@ -42,7 +42,7 @@ static uint32_t layout_buckets(const struct learning *learning, const struct lay
     return learning->words[layout->offset];
 }
 
-// What is wrong with a received layout; NULL: nothing.
+// The fault of a received layout; NULL: none.
 static const char *layout_fault(const uint32_t *words, uint32_t total)
 {
     uint64_t seen[LOCKSTEP_MAX_PARAMETERS / 64] = {0};
@@ -69,7 +69,7 @@ static const char *layout_fault(const uint32_t *words, uint32_t total)
     return NULL;
 }
 
-// What is wrong with a part, where it arrives now; NULL: nothing.
+// The fault of a part that arrives now; NULL: none.
 static const char *layout_part_fault(const struct learning *learning,
                                      const struct layout_part *part)
 {
@@ -342,7 +342,7 @@ void publish_plan(struct coordinator *core, struct job *job)
 
 // ---- Plans in the place of others ------------------------------------------------------------
 
-// What is wrong with the calls of a plan; NULL: nothing.
+// The fault of the calls of a plan; NULL: none.
 static const char *replan_fault(const struct up_replan *replan, const struct published *published)
 {
     uint64_t seen[LOCKSTEP_MAX_MODULES * LOCKSTEP_MAX_CALLS / 64] = {0};

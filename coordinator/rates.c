@@ -49,7 +49,7 @@ static uint32_t rates_cut(uint64_t number)
     return number < UINT32_MAX ? (uint32_t)number : UINT32_MAX;
 }
 
-// What grew; a worker that counts backwards is not believed.
+// The growth of a count; a worker that counts backwards is not believed.
 static uint64_t grown(uint64_t now, uint64_t then)
 {
     return now > then ? now - then : 0;

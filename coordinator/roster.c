@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who gets which rank, and the birth of a generation. Runs inside coordinator_step.
+// The ranks of workers, and the birth of a generation. Runs inside coordinator_step.
 //
 // Words: the *gatherers* are the job's workers in order of arrival; a *group* is named by the first
 // gatherer of a host, so that hosts have an order too. Workers with a hint get it when all hints
@@ -19,8 +19,8 @@
 
 struct roster {
     uint32_t size;
-    uint16_t group[LOCKSTEP_MAX_WORLD]; // Of each gatherer: index of the first one of its host.
-    uint16_t at[LOCKSTEP_MAX_WORLD]; // Of each rank: the gatherer that has it, or CORE_NONE.
+    uint16_t group[LOCKSTEP_MAX_WORLD]; // By gatherer: index of the first one of its host.
+    uint16_t at[LOCKSTEP_MAX_WORLD]; // By rank: the gatherer that has it, or CORE_NONE.
 };
 
 static void roster_group(struct coordinator *core, const struct job *job, struct roster *roster)
@@ -78,12 +78,12 @@ static void roster_assign(struct coordinator *core, const struct job *job, struc
 
 // ---- Hosts -------------------------------------------------------------------------------------
 
-// Which ranks share memory. The ranks of a host with more than LOCKSTEP_MAX_MATES are split into
+// The ranks that share memory. The ranks of a host with more than LOCKSTEP_MAX_MATES are split into
 // parts of nearly the same size, in the order of their ranks; each part counts as a host.
 struct roster_hosts {
     uint32_t count;
-    uint32_t of[LOCKSTEP_MAX_WORLD]; // Of each rank: its host, in the order of lowest ranks.
-    uint32_t size[LOCKSTEP_MAX_WORLD]; // Of each host: its ranks.
+    uint32_t of[LOCKSTEP_MAX_WORLD]; // By rank: its host, in the order of lowest ranks.
+    uint32_t size[LOCKSTEP_MAX_WORLD]; // By host: its number of ranks.
     uint32_t rings; // Ranks of the smallest host.
 };
 
@@ -92,12 +92,12 @@ static uint32_t roster_parts(uint32_t ranks)
     return (ranks + LOCKSTEP_MAX_MATES - 1) / LOCKSTEP_MAX_MATES;
 }
 
-// sizes: of each group, how many ranks it has.
+// sizes: the number of ranks of each group.
 static void roster_find_hosts(const struct roster *roster, const uint32_t *sizes,
                               struct roster_hosts *hosts)
 {
     uint32_t host_of_group[LOCKSTEP_MAX_WORLD]; // Indexed by group: the host of its present part.
-    uint32_t seen[LOCKSTEP_MAX_WORLD] = {0}; // Of each group: its ranks so far.
+    uint32_t seen[LOCKSTEP_MAX_WORLD] = {0}; // By group: its ranks so far.
     hosts->count = 0;
     for (uint32_t rank = 0; rank < roster->size; rank++) {
         const uint16_t group = roster->group[roster->at[rank]];
@@ -120,7 +120,7 @@ static void roster_find_hosts(const struct roster *roster, const uint32_t *sizes
 static void roster_say_parts(struct coordinator *core, struct job *job, const struct roster *roster,
                              const uint32_t *sizes)
 {
-    const struct worker *first = NULL; // Of the first such host.
+    const struct worker *first = NULL; // The first worker of the first such host.
     uint32_t ranks = 0, hosts = 0;
     for (uint32_t rank = 0; rank < roster->size; rank++) {
         const uint16_t group = roster->group[roster->at[rank]];

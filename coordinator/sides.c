@@ -72,7 +72,7 @@ static void sides_add(struct sentence *sentence, const struct worker *worker, co
     sentence_add(sentence, " calls %s; ", form);
 }
 
-// Of both sides the lower rank comes first.
+// Tells both sides; the lower rank comes first.
 static void sides_tell_both(struct coordinator *core, const struct worker *other, const char *form,
                             uint64_t step)
 {
@@ -104,7 +104,7 @@ void sides_report(struct coordinator *core, struct worker *worker, const struct 
         return;
     }
     sentence_clean(form, sizeof(form), fail->form, sizeof(fail->form));
-    // Of another collective, or of the same side.
+    // The report is about another collective, or from the same side.
     if (worker->rank == sides->rank || fail->space != sides->fail.space ||
         fail->use != sides->fail.use || strcmp(form, sides->fail.form) == 0)
         return;

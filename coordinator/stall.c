@@ -75,7 +75,7 @@ void stall_heartbeat(struct coordinator *core, struct worker *worker,
     bounds_learn(&job->stall.bounds, worker, core->now);
     if (!stall->watched)
         stall_watch(core, stall);
-    // Who may be at the end of its bound is looked at now and not at the next tick, but not for
+    // A rank that may be at the end of its bound is looked at before the next tick, but not for
     // every heartbeat of a large world.
     if (!stall->active && !place->waits && beat_age(worker) > core->config.stall_floor_ms &&
         stall->looked_ms + LOCKSTEP_WATCH_MS / 5 < stall->next_ms)
@@ -189,8 +189,8 @@ static uint64_t stall_ask_worker(struct coordinator *core, struct worker *worker
     return worker->asked;
 }
 
-// Whose trainer runs can say what it does. Who has answered is asked again, when it may be, if its
-// thread had no time to: on a busy machine the next attempt may succeed.
+// Asks culprits whose process runs what they do. A culprit is asked again, when that is allowed, if
+// its thread had no time to answer: on a busy machine the next attempt may succeed.
 static void stall_ask(struct coordinator *core, struct job *job)
 {
     struct stall *stall = &job->stall;

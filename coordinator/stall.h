@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the coordinator knows of standstills: parts of struct job and struct worker, and what
-// stall.c, beat.c, blame.c, bounds.c, culprit.c and rates.c offer each other
-// and the rest of the core. Not for anybody else; the rules are at the head of stall.c, the
-// contract is coordinator.h.
+// The coordinator's knowledge of stalls: parts of struct job and struct worker, shared by stall.c,
+// beat.c, blame.c, bounds.c, culprit.c, rates.c and the rest of the core. Only the core includes
+// it. The rules are at the head of stall.c, the contract is coordinator.h.
 
 #ifndef COORDINATOR_STALL_H
 #define COORDINATOR_STALL_H
@@ -22,10 +21,10 @@ struct sentence;
 
 enum stall_limit {
     STALL_BOUNDS = 256, // Places of a job whose usual times are remembered.
-    STALL_BOUNDS_TURN_MS = 600000, // Of them, what was not seen for one to two turns is forgotten.
+    STALL_BOUNDS_TURN_MS = 600000, // A place not seen for one to two turns is forgotten.
     STALL_USUAL_MOST_MS = 3600000, // Nothing that a worker calls usual counts as more.
-    STALL_RATE_MS = 1000, // Between two samples of the step times.
-    STALL_LOOK_SAMPLES = 5, // Of them between two looks for stragglers.
+    STALL_RATE_MS = 1000, // Time between two samples of the step times.
+    STALL_LOOK_SAMPLES = 5, // Samples between two looks for stragglers.
     STALL_SCORES = 5, // Looks that a score reaches back: it is true after one more.
 };
 
@@ -34,9 +33,9 @@ enum stall_limit {
 struct beat {
     uint64_t place_ms; // When its place was reported first.
     uint64_t stopped_ms; // When a mate said last that it is stopped; 0: it was heard of since.
-    bool traced; // That mate saw a debugger, ...
-    uint32_t tracer; // ... which is this process; 0: not known.
-    uint64_t silent_ms; // Of the time in this place.
+    bool traced; // True if that mate saw a debugger.
+    uint32_t tracer; // The process of the debugger; 0: not known.
+    uint64_t silent_ms; // Time in this place during which it was silent.
     uint32_t still; // Bits, by index of its heartbeat's links: this one was still before, too.
     uint64_t waited_us[STALL_SCORES]; // place.waited_us at the last looks, by their number modulo.
     uint32_t straggler_permille;
@@ -58,8 +57,8 @@ struct bounds {
 };
 
 struct stall_bound {
-    uint64_t plain_ms; // It is slow from here on, ...
-    uint64_t bound_ms; // ... and stalled from here on.
+    uint64_t plain_ms; // Time in its place from which it is slow.
+    uint64_t bound_ms; // Time in its place from which it is stalled.
     char why[LOCKSTEP_MARK_BYTES];
 };
 
@@ -67,8 +66,8 @@ struct stall_bound {
 struct blame {
     uint32_t rank;
     enum stall_kind kind;
-    uint32_t peer; // STALL_LINK: the rank at the other end, ...
-    uint64_t unsent; // ... and the bytes on their way to it.
+    uint32_t peer; // STALL_LINK: the rank at the other end.
+    uint64_t unsent; // STALL_LINK: bytes on their way to the peer.
 };
 
 // The same, and what it answered.
@@ -76,12 +75,12 @@ struct culprit {
     struct blame blame;
     uint64_t asked; // Number of the question that is not answered yet; 0: none.
     bool answered;
-    uint64_t answer; // Number of the one that is arriving, or has; of it:
-    uint32_t threads; // So many were described.
+    uint64_t answer; // Number of the answer that is arriving, or has arrived; the rest is of it.
+    uint32_t threads; // Threads described so far.
     uint32_t trainer; // Index of the trainer's thread among them; UINT32_MAX: not seen.
     bool silent; // That thread did not say in time where it is.
-    enum stack_awaits awaits; // What that thread waits for, ...
-    uint32_t owner; // ... of which thread.
+    enum stack_awaits awaits; // The thing that the trainer's thread waits for.
+    uint32_t owner; // The thread that has this thing.
     char owner_name[LOCKSTEP_THREAD_BYTES];
     bool top_python;
     bool top_library; // True if top is of Python's own library, and its caller is not known yet.
@@ -116,20 +115,20 @@ struct stall_past {
 
 struct stall {
     // For the life of the job.
-    uint64_t number; // Of the last stall.
+    uint64_t number; // Number of the last stall.
     uint32_t past_count; // Ever; the last LOCKSTEP_STALLS_KEPT are kept, by count modulo that.
     struct stall_past past[LOCKSTEP_STALLS_KEPT];
 
-    // Of the generation.
+    // For the life of the generation.
     bool watched; // Some member has said where it is.
     uint64_t hold_ms; // No verdict begins before.
     uint64_t looked_ms;
     uint64_t next_ms; // When to look again.
-    uint64_t low_settled; // The least place of all members, ...
+    uint64_t low_settled; // The low: the least place of all members that are not silent.
     uint32_t low_position;
     uint32_t low_silent; // Silent members, which do not count for the low.
-    uint64_t moved; // ... and the sum of what only grows when the job moves.
-    uint64_t progress_ms; // When one of them last grew.
+    uint64_t moved; // Sum of numbers that grow only when the job moves.
+    uint64_t progress_ms; // When the low or moved last grew.
     uint64_t traffic; // Sum of bytes sent and received.
     uint64_t traffic_ms;
     uint64_t excused_ms; // When somebody last was in the way, silent, or not heard of.
@@ -137,8 +136,8 @@ struct stall {
 
     // The present stall.
     bool active;
-    bool announced; // It has a number, and people were told.
-    uint64_t announce_ms; // Told then, whoever has not answered.
+    bool announced; // True if it has a number and people were told.
+    uint64_t announce_ms; // When it is told at the latest, with or without answers.
     enum stall_kind kind;
     uint64_t step;
     uint64_t began_ms;
@@ -151,11 +150,11 @@ struct stall {
 
 struct rate_sample {
     uint64_t at_ms;
-    uint64_t bytes_per_s; // That all members sent.
-    uint32_t steps; // That a member finished, on average.
-    uint32_t step_us; // Each of them took, ...
-    uint32_t exposed_us; // ... of that waited at its end, ...
-    uint32_t hidden_us; // ... and had gradients on their way for so long before its end.
+    uint64_t bytes_per_s; // Bytes that all members sent.
+    uint32_t steps; // Steps that a member finished, on average.
+    uint32_t step_us; // Time of each of these steps.
+    uint32_t exposed_us; // The part of step_us that was waited at the end of the step.
+    uint32_t hidden_us; // Time before the end of the step with gradients on their way.
 };
 
 struct rates {
@@ -165,11 +164,11 @@ struct rates {
     uint64_t exposed_us;
     uint64_t hidden_us;
     uint64_t bytes;
-    uint64_t median_step; // That members have opened.
+    uint64_t median_step; // The step that the median member has opened.
     uint32_t until_look; // Samples until stragglers are looked for.
-    uint32_t looks; // Looks ever; kept by their number modulo STALL_SCORES:
-    uint64_t scored_ms[STALL_SCORES]; // when it was, and ...
-    uint64_t scored_steps[STALL_SCORES]; // ... the sum of steps then.
+    uint32_t looks; // Looks ever; kept by their number modulo STALL_SCORES.
+    uint64_t scored_ms[STALL_SCORES]; // Times of the last looks.
+    uint64_t scored_steps[STALL_SCORES]; // Sums of steps at the last looks.
     uint32_t count; // Samples ever; kept by count modulo LOCKSTEP_RATE_SAMPLES.
     struct rate_sample samples[LOCKSTEP_RATE_SAMPLES];
 };
@@ -201,14 +200,14 @@ struct beat_steps {
 
 // ---- blame.c -----------------------------------------------------------------------------------
 
-// What is seen of a job in one look.
+// The state of a job in one look.
 struct picture {
     uint32_t unknown; // Members that have not said where they are.
-    uint32_t waiting; // That wait and are heard of.
-    uint32_t busy; // Neither wait, nor are silent, nor at the end of their bound.
-    uint32_t idle; // At the low, and not silent.
+    uint32_t waiting; // Members that wait and are heard of.
+    uint32_t busy; // Members that neither wait, nor are silent, nor at the end of their bound.
+    uint32_t idle; // Members at the low that are not silent.
     uint32_t silent;
-    uint32_t streams; // Of which the device waits for a stream of the trainer.
+    uint32_t streams; // Members whose device waits for a stream of the trainer.
     bool any;
     uint64_t settled; // The low.
     uint32_t position;

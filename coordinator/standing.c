@@ -21,7 +21,7 @@ enum standing_limit {
     STANDING_LINKS = 2, // Links on which bytes wait for a process.
 };
 
-// What one rank does, as far as it is told.
+// The state of one rank, as far as it is told.
 struct standing {
     const struct worker *worker;
     const struct place *place;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which worker a stream belongs to, and the records of workers. Runs inside coordinator_step.
+// The worker of each stream, and the records of workers. Runs inside coordinator_step.
 
 #ifndef COORDINATOR_TABLE_H
 #define COORDINATOR_TABLE_H

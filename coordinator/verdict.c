@@ -225,7 +225,7 @@ void verdict_leave(struct coordinator *core, struct worker *worker, const struct
 
 // ---- Losing ----------------------------------------------------------------------------------
 
-// What the sentence of a loss asks for: the words before and behind the process's id.
+// The advice in the sentence of a loss: the words before and behind the process's id.
 struct verdict_advice {
     const char *before;
     const char *behind;

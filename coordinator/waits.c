@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who is blocked in a planned step, and the verdict on waits that cannot end (order protocol,
-// section 6). Waits of a learning step are in learning.c; what a knot is, and why old reports do
-// no harm, in knot.c. Runs inside coordinator_step.
+// The ranks that are blocked in a planned step, and the verdict on waits that cannot end (order
+// protocol, section 6). Waits of a learning step are in learning.c. knot.c explains what a knot is
+// and why old reports do no harm. Runs inside coordinator_step.
 //
 // A rank whose wait may be part of a deadlock reports it. The first report of a step makes the
 // coordinator ask all other ranks, who then report when they wait in it, too. Each report is looked

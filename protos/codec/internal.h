@@ -2,10 +2,10 @@
 //
 // Shared by the files of the codec alone.
 //
-// up.c, place.c, await.c and down.c move fields between the plain structs of types.h and the structs
-// that nanopb generates from control.proto. check.c, check_up.c and check_down.c have the bounds.
-// codec.c has the pieces that both directions use, and calls nanopb. Generated types are only named
-// here, so that this header needs none of nanopb's.
+// up.c, place.c, await.c and down.c move fields between the plain structs of types.h and the
+// structs that nanopb generates from control.proto. check.c, check_up.c and check_down.c have the
+// bounds. codec.c has the pieces that both directions use, and calls nanopb. Generated types are
+// only named here, so that this header needs none of nanopb's.
 
 #ifndef LOCKSTEP_PROTOS_CODEC_INTERNAL_H
 #define LOCKSTEP_PROTOS_CODEC_INTERNAL_H
