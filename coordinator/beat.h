@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of beat.c that other files call.
+// One worker as its heartbeats show it. Runs inside coordinator_step, and in views.
 
 #ifndef COORDINATOR_BEAT_H
 #define COORDINATOR_BEAT_H

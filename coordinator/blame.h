@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of blame.c that other files call.
+// The ranks that are in the way. Runs inside coordinator_step.
 
 #ifndef COORDINATOR_BLAME_H
 #define COORDINATOR_BLAME_H

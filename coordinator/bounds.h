@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of bounds.c that other files call.
+// The time that a rank may stay in a place. Runs inside coordinator_step.
 
 #ifndef COORDINATOR_BOUNDS_H
 #define COORDINATOR_BOUNDS_H

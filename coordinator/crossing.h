@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of crossing.c that other files call.
+// Ranks that wait in different functions. Runs inside coordinator_step.
 
 #ifndef COORDINATOR_CROSSING_H
 #define COORDINATOR_CROSSING_H

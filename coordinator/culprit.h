@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of culprit.c that other files call.
+// The sentence about a stall, and the answers of culprits. Runs inside coordinator_step, and in
+// views.
 
 #ifndef COORDINATOR_CULPRIT_H
 #define COORDINATOR_CULPRIT_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of difference.c that other files call.
+// The difference between two manifests, in words. Runs inside coordinator_step.
 
 #ifndef COORDINATOR_DIFFERENCE_H
 #define COORDINATOR_DIFFERENCE_H

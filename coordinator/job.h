@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of job.c that other files call.
+// The table of jobs. Runs inside coordinator_step.
 
 #ifndef COORDINATOR_JOB_H
 #define COORDINATOR_JOB_H

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Joining: what a hello must say, the world that a job waits for, and the deadlines of those who
-// wait. Who gets which rank is roster.c. Runs inside coordinator_step.
+// Joining: the contents of a hello, the world that a job waits for, and the deadlines of waiting
+// workers. Ranks are given in roster.c. Runs inside coordinator_step.
 //
 // Every refusal is a sentence that says what is wrong, on which host, and what to do.
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of join.c that other files call.
+// Hellos, and the world that a job waits for. Runs inside coordinator_step.
 
 #ifndef COORDINATOR_JOIN_H
 #define COORDINATOR_JOIN_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of journal.c that other files call.
+// The last lines of a job's log. Runs inside coordinator_step.
 
 #ifndef COORDINATOR_JOURNAL_H
 #define COORDINATOR_JOURNAL_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of knot.c that other files call.
+// The search for ranks that wait for each other for ever. Runs inside coordinator_step.
 
 #ifndef COORDINATOR_KNOT_H
 #define COORDINATOR_KNOT_H

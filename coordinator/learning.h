@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of learning.c that other files call.
+// The learning step of a phase. Runs inside coordinator_step.
 
 #ifndef COORDINATOR_LEARNING_H
 #define COORDINATOR_LEARNING_H

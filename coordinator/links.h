@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of links.c that other files call.
+// The tuning of a generation. Runs inside coordinator_step.
 
 #ifndef COORDINATOR_LINKS_H
 #define COORDINATOR_LINKS_H

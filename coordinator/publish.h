@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of publish.c that other files call.
+// Layouts that rank 0 proposes, and published plans. Runs inside coordinator_step.
 
 #ifndef COORDINATOR_PUBLISH_H
 #define COORDINATOR_PUBLISH_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of rates.c that other files call.
+// The speed of a job, and its stragglers. Runs inside coordinator_step.
 
 #ifndef COORDINATOR_RATES_H
 #define COORDINATOR_RATES_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of roster.c that other files call.
+// The ranks of workers, and the birth of a generation. Runs inside coordinator_step.
 
 #ifndef COORDINATOR_ROSTER_H
 #define COORDINATOR_ROSTER_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of sides.c that other files call.
+// Both sides of a collective that differs between ranks. Runs inside coordinator_step.
 
 #ifndef COORDINATOR_SIDES_H
 #define COORDINATOR_SIDES_H

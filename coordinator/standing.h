@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of standing.c that other files call.
+// The sentence about a stall in which all ranks wait. Runs inside coordinator_step, and in views.
 
 #ifndef COORDINATOR_STANDING_H
 #define COORDINATOR_STANDING_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of verdict.c that other files call.
+// The verdict that ends a generation. Runs inside coordinator_step.
 
 #ifndef COORDINATOR_VERDICT_H
 #define COORDINATOR_VERDICT_H

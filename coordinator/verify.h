@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of verify.c that other files call.
+// lockstep_start: the comparison of manifests. Runs inside coordinator_step.
 
 #ifndef COORDINATOR_VERIFY_H
 #define COORDINATOR_VERIFY_H

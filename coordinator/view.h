@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of view.c that other files call.
+// Copies of the state for HTTP and tests. Runs on the thread of coordinator_step, never during one.
 
 #ifndef COORDINATOR_VIEW_H
 #define COORDINATOR_VIEW_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of waits.c that other files call.
+// The ranks that are blocked in a planned step. Runs inside coordinator_step.
 
 #ifndef COORDINATOR_WAITS_H
 #define COORDINATOR_WAITS_H

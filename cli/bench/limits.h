@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of limits.c that other files call.
+// Limits of this machine without the library, and the cost of this process. Trainer's thread.
 
 #ifndef CLI_BENCH_LIMITS_H
 #define CLI_BENCH_LIMITS_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of line.c that other files call.
+// The time in which a line of the cache goes from one core to another and back.
 
 #ifndef CLI_BENCH_LINE_H
 #define CLI_BENCH_LINE_H

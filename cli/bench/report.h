@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of report.c that other files call.
+// Figures of a benchmark, as tables or as JSON. Rank 0's trainer thread.
 
 #ifndef CLI_BENCH_REPORT_H
 #define CLI_BENCH_REPORT_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of step.c that other files call.
+// The mode `step`: how much of the communication a backward pass hides. Trainer's thread.
 
 #ifndef CLI_BENCH_STEP_H
 #define CLI_BENCH_STEP_H

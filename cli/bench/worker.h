@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of worker.c that other files call.
+// One rank of a benchmark: measuring row by row. Trainer's thread.
 
 #ifndef CLI_BENCH_WORKER_H
 #define CLI_BENCH_WORKER_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of gpu.c that other files call.
+// Findings for ranks with a GPU. Main thread, after all forks.
 
 #ifndef CLI_DOCTOR_GPU_H
 #define CLI_DOCTOR_GPU_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of job.c that other files call.
+// The agreements of a coordinator's jobs. Main thread.
 
 #ifndef CLI_DOCTOR_JOB_H
 #define CLI_DOCTOR_JOB_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of machine.c that other files call.
+// Findings for the data plane on this machine. Main thread.
 
 #ifndef CLI_DOCTOR_MACHINE_H
 #define CLI_DOCTOR_MACHINE_H

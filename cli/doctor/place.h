@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of place.c that other files call.
+// The place that a trainer would have if it were started here. Main thread.
 
 #ifndef CLI_DOCTOR_PLACE_H
 #define CLI_DOCTOR_PLACE_H

@@ -3,8 +3,8 @@
 // Whether two processes of this machine can share memory the way ranks of a host do: one makes
 // memory that has all its pages and cannot change its size, and passes its descriptor over an
 // abstract unix socket; the other one maps it, and both see what the other has written. It is done
-// here, with a forked process, because every one of these steps is forbidden somewhere. What is
-// done must be what the library does: worker/link/shm.c and worker/link/unix.c. Main thread.
+// here, with a forked process, because every one of these steps is forbidden somewhere. The steps
+// must be those of the library: worker/link/shm.c and worker/link/unix.c. Main thread.
 
 #include "cli/doctor/share.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of share.c that other files call.
+// A trial: whether processes of this machine can share memory as ranks do. Main thread.
 
 #ifndef CLI_DOCTOR_SHARE_H
 #define CLI_DOCTOR_SHARE_H

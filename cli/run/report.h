@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of report.c that other files call.
+// The result of a run, for people and for machines. Supervisor's thread.
 
 #ifndef CLI_RUN_REPORT_H
 #define CLI_RUN_REPORT_H

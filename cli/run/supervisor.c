@@ -462,7 +462,7 @@ static int finish(struct supervisor *supervisor)
         _exit(run_exit_code(status)); // A write is stuck, and waiting for it has been given up.
     output_close(&supervisor->output);
     run_report(supervisor->options, result);
-    // Of a job that is started again, only the last attempt is reported.
+    // If a job is started again, only the last attempt is reported.
     if (supervisor->options->json &&
         (status == 0 || supervisor->interrupts > 0 ||
          supervisor->options->restarts == supervisor->options->max_restarts))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of await.c that other files call.
+// The thing that a blocked trainer waits for: to bytes and back, and its bounds. Any thread.
 
 #ifndef LOCKSTEP_PROTOS_CODEC_AWAIT_H
 #define LOCKSTEP_PROTOS_CODEC_AWAIT_H
@@ -14,7 +14,6 @@ struct await;
 struct await_key;
 struct codec_fault;
 
-// await.c
 void codec_await_keys_out(struct _wire_AwaitKey *wire, const struct await_key *keys,
                           uint32_t count);
 void codec_await_keys_in(struct await_key *keys, const struct _wire_AwaitKey *wire, uint32_t count);

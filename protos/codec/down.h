@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of down.c that other files call.
+// Messages of the coordinator: to bytes and back. Any thread.
 
 #ifndef LOCKSTEP_PROTOS_CODEC_DOWN_H
 #define LOCKSTEP_PROTOS_CODEC_DOWN_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of place.c that other files call.
+// The place of a worker and its answers: to bytes and back. Any thread.
 
 #ifndef LOCKSTEP_PROTOS_CODEC_PLACE_H
 #define LOCKSTEP_PROTOS_CODEC_PLACE_H
@@ -17,7 +17,7 @@ struct up_heartbeat;
 struct up_modules;
 struct up_replan;
 
-// place.c. Of a heartbeat: what follows the totals.
+// The part of a heartbeat behind its totals.
 void codec_heartbeat_out(struct _wire_UpHeartbeat *wire, const struct up_heartbeat *heartbeat);
 void codec_heartbeat_in(struct up_heartbeat *heartbeat, const struct _wire_UpHeartbeat *wire,
                         struct codec_fault *fault);

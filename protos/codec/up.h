@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of up.c that other files call.
+// Messages of workers: to bytes and back. Any thread.
 
 #ifndef LOCKSTEP_PROTOS_CODEC_UP_H
 #define LOCKSTEP_PROTOS_CODEC_UP_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of answer.c that other files call.
+// Answers: their headers, their errors, and the right to have them. HTTP thread.
 
 #ifndef SERVER_HTTP_ANSWER_H
 #define SERVER_HTTP_ANSWER_H

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Bounds on HTTP connections, which evhttp has none of: how many there are, how many of one
-// address, and how long one may take to say what it wants or to read what it gets. See
-// parts.h.
+// Bounds on HTTP connections, which evhttp does not have: on their number, on the number from one
+// address, and on the time for a request and for reading its answer. See parts.h.
 //
 // evhttp asks for a bufferevent for each connection that it accepts, and tells nobody when it frees
 // it. So each is held here with a reference of our own: one whose callbacks are gone has been

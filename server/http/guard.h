@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of guard.c that other files call.
+// Bounds on HTTP connections. HTTP thread.
 
 #ifndef SERVER_HTTP_GUARD_H
 #define SERVER_HTTP_GUARD_H

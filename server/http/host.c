@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// By which names this server may be asked. A page of somebody else's can give its own name our
-// address ("DNS rebinding"); the browser then lets it read our answers, and says its name in Host.
+// The names by which this server may be asked. A foreign page can give its own name our address
+// ("DNS rebinding"); the browser then lets it read our answers, and sends its name in Host.
 // So in plaintext Host has to be an address, a name of this machine, or one of --http-host. An
 // address cannot be made to mean another machine. Over TLS the certificate is the guard. HTTP
 // thread. See parts.h.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of host.c that other files call.
+// The names by which this server may be asked. HTTP thread.
 
 #ifndef SERVER_HTTP_HOST_H
 #define SERVER_HTTP_HOST_H

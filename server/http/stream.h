@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of stream.c that other files call.
+// Streams of server-sent events. HTTP thread.
 
 #ifndef SERVER_HTTP_STREAM_H
 #define SERVER_HTTP_STREAM_H

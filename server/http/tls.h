@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of tls.c that other files call.
+// TLS of the HTTP side. HTTP thread, but for open and close.
 
 #ifndef SERVER_HTTP_TLS_H
 #define SERVER_HTTP_TLS_H

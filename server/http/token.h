@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of token.c that other files call.
+// The token of --http-token-file. HTTP thread, but for open and close.
 
 #ifndef SERVER_HTTP_TOKEN_H
 #define SERVER_HTTP_TOKEN_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of wait.c that other files call.
+// Stacks and timelines, which may wait for a worker's answer. HTTP thread.
 
 #ifndef SERVER_HTTP_WAIT_H
 #define SERVER_HTTP_WAIT_H

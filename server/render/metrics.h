@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of metrics.c that other files call.
+// A snapshot as Prometheus text. Any thread.
 
 #ifndef SERVER_RENDER_METRICS_H
 #define SERVER_RENDER_METRICS_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of stack.c that other files call.
+// The threads of one rank as JSON. Any thread.
 
 #ifndef SERVER_RENDER_STACK_H
 #define SERVER_RENDER_STACK_H

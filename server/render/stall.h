@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of stall.c that other files call.
+// Stalls, their culprits, and places as JSON. Any thread.
 
 #ifndef SERVER_RENDER_STALL_H
 #define SERVER_RENDER_STALL_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of state.c that other files call.
+// The page's picture of one job as JSON. Any thread.
 
 #ifndef SERVER_RENDER_STATE_H
 #define SERVER_RENDER_STATE_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of timeline.c that other files call.
+// The last events of some ranks as a Chrome trace. Any thread.
 
 #ifndef SERVER_RENDER_TIMELINE_H
 #define SERVER_RENDER_TIMELINE_H

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A call from its begin to its end: what waits to be sent, what is read, and for a worker's stream
-// the name by which the service knows it. See parts.h. Stream thread.
+// A call from its beginning to its end: its queue of messages to send, its reads, and for a
+// worker's stream the name by which the service knows it. See parts.h. Stream thread.
 
 #include "server/rpc/call.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of call.c that other files call.
+// One call, from its beginning to its end. Stream thread.
 
 #ifndef SERVER_RPC_CALL_H
 #define SERVER_RPC_CALL_H

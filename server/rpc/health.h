@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of health.c that other files call.
+// Calls of grpc.health.v1. Stream thread.
 
 #ifndef SERVER_RPC_HEALTH_H
 #define SERVER_RPC_HEALTH_H

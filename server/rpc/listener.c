@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where calls come from: a listener, its settings, and another one when it has gone deaf. Stream
-// thread.
+// A listener, its settings, and another one when it has gone deaf. Stream thread.
 
 #include "server/rpc/listener.h"
 

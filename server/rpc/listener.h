@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of listener.c that other files call.
+// The listener that calls come from. Stream thread.
 
 #ifndef SERVER_RPC_LISTENER_H
 #define SERVER_RPC_LISTENER_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of log.c that other files call.
+// The lines of gRPC's log. Any thread.
 
 #ifndef SERVER_RPC_LOG_H
 #define SERVER_RPC_LOG_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of loop.c that other files call.
+// The loop of the stream thread.
 
 #ifndef SERVER_RPC_LOOP_H
 #define SERVER_RPC_LOOP_H

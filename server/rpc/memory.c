@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The bound of memory for all who are connected: what ends when it is reached. budget.h says in
-// which order. Stream thread.
+// Ends connections when the bound of memory is reached. budget.h has the order. Stream thread.
 
 #include "server/rpc/memory.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of memory.c that other files call.
+// Ends connections while all together have more memory than their bound. Stream thread.
 
 #ifndef SERVER_RPC_MEMORY_H
 #define SERVER_RPC_MEMORY_H
