@@ -233,7 +233,7 @@ struct job_view {
     uint64_t settled_ms; // When the first rank said so.
     uint64_t formed_ms; // When the generation formed.
     uint64_t ended_ms; // When a verdict ended it, or the last rank left.
-    // Of the ranks that left with a failure: how many, and the lowest one with what it failed in.
+    // The ranks that left with a failure: their number, and the lowest one with its failure.
     uint32_t failed;
     uint32_t failed_rank;
     char failed_text[LOCKSTEP_FAREWELL_TEXT_BYTES];

@@ -297,7 +297,7 @@ struct job {
 
     struct halt halt;
 
-    // Of the generation.
+    // For the life of the generation.
     uint64_t formed_ms; // 0: none has formed yet.
     uint64_t ended_ms; // A verdict ended it, or the last rank left; 0: neither has happened.
     uint64_t settled; // The last step that is final on every rank, as far as known.

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 #define HISTORY_NUMBER_BYTES 32
-#define HISTORY_MOST 1e30 // Of a metric, above or below zero.
+#define HISTORY_MOST 1e30 // Bound of a metric, above and below zero.
 
 void history_init(struct history *history)
 {

@@ -21,7 +21,7 @@ struct history_slot {
     uint64_t at_ms; // The end of its last sample.
     float span_ms;
     float steps; // That a rank finished, on average.
-    float exposed_us; // Of one rank, on average, like the next.
+    float exposed_us; // One rank's, on average, as hidden_us.
     float hidden_us;
     float bytes; // That all ranks sent.
     uint32_t known; // Bits: the metrics that some rank said.
