@@ -80,7 +80,7 @@ int ask_set_option(struct ask *ask, int key, const char *value)
     }
 }
 
-// Of several jobs one has to be named.
+// Asks for the name of one of several jobs.
 static int refuse_several(const struct ask *ask, const struct registry_job *jobs, unsigned count)
 {
     char bytes[LOCKSTEP_TEXT_BYTES];

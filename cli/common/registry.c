@@ -18,7 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define NAME_BYTES 32 // Of a file: the process id.
+#define NAME_BYTES 32 // Name of a file: the process id.
 
 // Opens the directory. -1 with errno: there is none, or another user could write into it.
 static int open_directory(bool make)
@@ -54,7 +54,7 @@ int registry_add(const char *name, const char *address)
     const int directory = open_directory(true);
     if (directory < 0)
         return -1;
-    unlinkat(directory, file, 0); // Of an earlier process of this number.
+    unlinkat(directory, file, 0); // A file of an earlier process of this number.
     const int fd =
         openat(directory, file, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     close(directory);
