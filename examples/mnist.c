@@ -30,6 +30,7 @@
 #include <unistd.h>
 
 enum {
+    MARK_STEPS = 20,
     PIXELS = 28 * 28,
     CLASSES = 10,
     LAYERS = 3,
@@ -700,7 +701,7 @@ static double collect_losses(struct trainer *trainer, int steps)
 
 static void train_epoch(struct trainer *trainer, int epoch)
 {
-    char mark[32];
+    char mark[48];
     snprintf(mark, sizeof(mark), "epoch %d", epoch);
     check(lockstep_mark(trainer->session, mark));
     shuffle(trainer->order, trainer->training.count, trainer->options.seed, epoch);
@@ -710,6 +711,10 @@ static void train_epoch(struct trainer *trainer, int epoch)
         trainer->losses[step] =
             train_step(trainer, samples, batch_of(trainer, step), learning_rate(trainer));
         trainer->steps_done++;
+        if (step % MARK_STEPS == 0) { // The page draws the number over time.
+            snprintf(mark, sizeof(mark), "epoch %d loss=%.4f", epoch, trainer->last_loss);
+            check(lockstep_mark(trainer->session, mark));
+        }
         step++;
         tell_progress(trainer, epoch, step);
     }

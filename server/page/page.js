@@ -6,7 +6,7 @@
 'use strict';
 
 const JOBS_MS = 2000;
-const HISTORY_MS = 10000;
+const HISTORY_MS = 5000;
 const LISTEN_POLLS = 15;
 
 let chosen = null; // Name of a job.

@@ -27,7 +27,7 @@ const columns = [
   {name: 'Last call', by: 'api', wide: true, text: called},
   {name: 'For', by: 'age_ms', number: true, text: row => row.gone ? '' : time(row.age_ms)},
   {name: 'Gradients', by: 'ready', number: true, text: row => row.state === 'in_call' && row.gradients ? `${row.ready} of ${row.gradients}` : ''},
-  {name: 'Late', by: 'late', number: true, text: row => row.late >= .001 ? percent(row.late) : ''},
+  {name: 'Late', by: 'late', number: true, text: row => row.late >= .01 ? percent(row.late) : ''},
   {name: 'Has waited', by: 'waited_ms', number: true, text: row => row.waited === null ? '' : percent(row.waited)},
   {name: 'Mark', by: 'mark', wide: true, text: row => row.mark},
 ];
@@ -202,17 +202,18 @@ const lateOverRun = (rows, ran) => {
 const lateLine = ({row, run}) => make('div', 'late', make('span', '', `rank ${row.rank}`),
   make('div', '', meterLine('', 'now', row.late, percent(row.late)), meterLine('', 'whole run', run, percent(run))));
 
-const showLate = (rows, ran) => {
+const showLate = (rows, ran, stalled) => {
   const overRun = lateOverRun(rows, ran);
   const late = rows.filter(row => row.rank !== null).map(row => ({row, run: overRun(row)}))
-    .filter(({row, run}) => row.late >= .01 || run >= .01)
+    .filter(({row, run}) => row.late >= .02 || run >= .02)
     .sort((a, b) => b.row.late - a.row.late || b.run - a.run || a.row.rank - b.row.rank).slice(0, MOST_LATE);
-  replace('stragglers', late.map(({row, run}) => [row.rank, row.late, run.toFixed(3)]), () => late.length
-    ? late.map(lateLine) : [make('p', 'empty', 'No rank in particular: all wait for each other alike.')]);
+  replace('stragglers', [stalled, ...late.map(({row, run}) => [row.rank, row.late, run.toFixed(3)])], () => late.length
+    ? late.map(lateLine)
+    : [make('p', 'empty', stalled ? 'No rank in particular before the job stood still.' : 'No rank in particular: all wait for each other alike.')]);
 };
 
 const showLists = (state, rows, ran) => {
-  showLate(rows, ran);
+  showLate(rows, ran, Boolean(state.stall));
   replace('modules', [state.modules, rows.length], () => state.modules.length
     ? state.modules.map(({name, ranks}) => meterLine('name', name, ranks / Math.max(rows.length, 1), counted(ranks, 'rank')))
     : [make('p', 'empty', 'No names are known yet.')]);

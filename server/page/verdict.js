@@ -56,7 +56,7 @@ const culpritCard = culprit => {
   button.type = 'button';
   button.addEventListener('click', () => showStack(culprit.rank));
   say('for', time(culprit.age_ms) + (culprit.bound_ms ? `, longer than its limit of ${time(culprit.bound_ms)}` : ''));
-  say('the limit is', culprit.why);
+  say('the limit is', culprit.why === 'floor' ? 'the minimum stall time of the coordinator' : culprit.why);
   say('last call', called(culprit));
   say('now in', culprit.top);
   say('waits for', culprit.awaited && `${culprit.awaited} on stream ${culprit.stream}`);
@@ -97,9 +97,9 @@ const showFacts = (state, rate) => {
     ['Step', job.settled, over ? 'the last one' : age],
     ['Step time', rate ? shortTime(rate.step) : '–', over ? 'at the end' : ''],
     ['Waiting', rate ? shortTime(rate.exposed) : '–', rate ? `${percent(rate.exposed / rate.step)} of a step` : ''],
-    ['Hidden', totals.in_flight_us ? percent(totals.overlap_us / totals.in_flight_us) : '–', 'of communication'],
+    ['Hidden', totals.in_flight_us ? percent(totals.overlap_us / totals.in_flight_us) : '–', 'of transfers'],
     ['Network', rate?.bytes ? speed(rate.bytes) : '–', rate?.bytes ? 'sent by all ranks' : rate ? 'nothing sent' : ''],
-    ['Ranks', over ? job.world_size : `${job.joined} of ${job.world_size}`, job.hosts ? `on ${counted(job.hosts, 'host')}` : ''],
+    ['Ranks', over || job.joined === job.world_size ? job.world_size : `${job.joined} of ${job.world_size}`, job.hosts ? `on ${counted(job.hosts, 'host')}` : ''],
     ['Running for', ran === null ? '–' : time(ran), over ? 'until the end' : ''],
     ['Start', job.generation.number || '–', job.generation.number > 1 ? 'after restarts' : ''],
     ['Bucket order', job.plan_number ? 'learned' : 'learning', ''],
