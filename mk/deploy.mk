@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Packages, and the test of what is in deploy/.
 
-.PHONY: deb deploy-test pic reproducible
+.PHONY: deb deploy-test pic reproducible sbom
 
 pic: ## abseil and RE2 to link inside of liblockstep, from the distribution's source packages
 	@BUILD=$(dir $(abspath $(PIC))) JOBS=$(JOBS) tools/pic-archives
@@ -12,6 +12,9 @@ reproducible: all ## Build again in another path, and compare the bytes
 deb: all ## Debian packages, in build/deb
 	@tools/install-deps tools/deps-deb.txt || true
 	@BUILD=$(abspath $(BUILD)) VERSION=$(VERSION) SOVERSION=$(SOVERSION) tools/make-deb
+
+sbom: all ## Bill of materials (SPDX), in build/sbom
+	@SOURCE_DATE_EPOCH=$(SOURCE_EPOCH) tools/sbom $(VERSION) $(BUILD) $(BUILD)/sbom/lockstep.spdx.json
 
 deploy-test: all ## Manifests, images, rules and dashboard: rendered, validated, and run
 	@tools/install-deps tools/deps-deploy.txt || true
