@@ -303,6 +303,21 @@ static const char *crossing_not_done(struct coordinator *core, const struct job 
     return "called";
 }
 
+// The sentence has room for the first groups. How many ranks it does not name, though they wait.
+static uint32_t crossing_unnamed(struct coordinator *core, const struct job *job,
+                                 const struct crossing_group *groups, uint32_t count)
+{
+    uint32_t unnamed = 0;
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct worker *worker = job_worker(core, job, i);
+        unnamed +=
+            worker->connected && !worker->left && worker->heartbeat.await.key.kind != AWAIT_NONE;
+    }
+    for (uint32_t g = 0; g < count; g++)
+        unnamed -= groups[g].count;
+    return unnamed;
+}
+
 static void crossing_halt(struct coordinator *core, struct job *job, const struct crossing_set *set)
 {
     struct crossing_group groups[CROSSING_GROUPS];
@@ -326,6 +341,11 @@ static void crossing_halt(struct coordinator *core, struct job *job, const struc
         }
         sentence_add(&sentence, "; ");
     }
+    const uint32_t unnamed =
+        count == CROSSING_GROUPS ? crossing_unnamed(core, job, groups, count) : 0;
+    if (unnamed > 0)
+        sentence_add(&sentence, "%" PRIu32 " more rank%s in other calls; ", unnamed,
+                     unnamed == 1 ? " waits" : "s wait");
     sentence_add(&sentence, "call these functions in the same order on every rank");
     for (uint32_t i = 0; i < job->count; i++) {
         const struct worker *worker = job_worker(core, job, i);

@@ -35,20 +35,28 @@ def descriptors(pid):
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
+def listening_now(process):
+    """A TCP port on which a process listens; None: it listens on none."""
+    inodes = set()
+    for path in glob.glob(f"/proc/{process.pid}/fd/*"):
+        try:
+            inodes.add(os.readlink(path))
+        except FileNotFoundError:
+            pass
+    with open(f"/proc/{process.pid}/net/tcp", encoding="utf-8") as file:
+        for line in file.readlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
+                return int(fields[1].split(":")[1], 16)
+    return None
+
+
 def listening_port(process):
     """The TCP port on which a process listens, once it does."""
     while process.poll() is None:
-        inodes = set()
-        for path in glob.glob(f"/proc/{process.pid}/fd/*"):
-            try:
-                inodes.add(os.readlink(path))
-            except FileNotFoundError:
-                pass
-        with open(f"/proc/{process.pid}/net/tcp", encoding="utf-8") as file:
-            for line in file.readlines()[1:]:
-                fields = line.split()
-                if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
-                    return int(fields[1].split(":")[1], 16)
+        port = listening_now(process)
+        if port is not None:
+            return port
         time.sleep(0.05)
     raise AssertionError("the rank that waits has ended")
 
@@ -143,6 +151,10 @@ class Victim:
         assert self.daemon.poll() is None, "the coordinator has ended"
         for worker in self.workers:
             assert worker.poll() is None, "a rank has ended"
+
+    @staticmethod
+    def listens(worker):
+        return listening_now(worker) is not None
 
     def steps(self):
         try:

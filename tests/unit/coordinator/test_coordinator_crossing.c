@@ -6,6 +6,7 @@
 
 #include "tests/unit/coordinator/story.h"
 
+#include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -194,6 +195,33 @@ static void too_many_keys(void **state)
     say(story, 2, &await, 59);
     story_sleep(story, LOCKSTEP_AWAIT_MS);
     assert_true(halted(story));
+}
+
+// Condition: each rank waits for something else. Decision: the sentence names as many as it has
+// room for, and counts the others.
+static void too_many_groups(void **state)
+{
+    struct story *story = *state;
+    const uint32_t world = 9;
+    story_run(story, world);
+    for (uint32_t i = 0; i < 2 * world; i++) {
+        const uint32_t rank = i % world;
+        struct await await = {.key = {.kind = AWAIT_COLLECTIVE, .space = rank + 1},
+                              .function = API_BARRIER,
+                              .module = LOCKSTEP_MAX_MODULES,
+                              .step = 59,
+                              .lack_count = 1};
+        snprintf(await.name, sizeof(await.name), "b%" PRIu32, rank);
+        await.lacks[0] =
+            (struct await_key){.kind = AWAIT_COLLECTIVE, .space = (rank + 1) % world + 1};
+        say(story, rank + 1, &await, 59);
+    }
+    story_sleep(story, LOCKSTEP_AWAIT_MS);
+    assert_true(halted(story));
+    assert_non_null(
+        strstr(story->last[1].u.halt.text,
+               "; rank 5 waits in lockstep_barrier 'b5' (use 1) after step 59, which "
+               "rank 4 has not called; 3 more ranks wait in other calls; call these functions"));
 }
 
 // A circle of more keys than there is room for is not found: the wait of a rank that is left out
@@ -461,6 +489,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_wait_is_over, story_setup, story_teardown),
         cmocka_unit_test_setup_teardown(only_the_root_counts, story_setup, story_teardown),
         cmocka_unit_test_setup_teardown(too_many_keys, story_setup, story_teardown),
+        cmocka_unit_test_setup_teardown(too_many_groups, story_setup, story_teardown),
         cmocka_unit_test_setup_teardown(a_circle_beyond_all_keys, story_setup, story_teardown),
         cmocka_unit_test(random_programs),
     };
