@@ -210,8 +210,7 @@ struct lockstep_config {
     lockstep_log_sink log; /* NULL: silent. */
     void *log_context;
     lockstep_log_level log_level;
-    uint32_t
-        torn_bytes; /* Tests only: the loopback transport moves at most so many bytes at once. */
+    uint32_t reserved; /* 0. */
     /* The rank whose values lockstep_start gives to all ranks. Buffers of policy broadcast have
      * this rank's values from then on. Equal on all ranks. */
     uint32_t root;

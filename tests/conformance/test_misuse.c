@@ -1148,6 +1148,9 @@ static void fields_that_are_wrong(void **state)
     config.transport = (lockstep_transport_kind)9;
     CHECK(LOCKSTEP_E_CONFIG, "config.transport 9", lockstep_open(&config, &session));
     config = good;
+    config.reserved = 7;
+    CHECK(LOCKSTEP_E_CONFIG, "config.reserved is 7", lockstep_open(&config, &session));
+    config.reserved = 0;
     config.on_failure = (lockstep_on_failure)9;
     CHECK(LOCKSTEP_E_CONFIG, "config.on_failure 9", lockstep_open(&config, &session));
     config = good;

@@ -12,6 +12,7 @@
 #include "protos/tuning.h"
 #include "tests/fake_gpu/fake_gpu.h"
 #include "tests/support/devices.h"
+#include "worker/support/config.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -210,7 +211,7 @@ struct lockstep_config rank_config(const struct rank *rank)
     config.world_size = rank->world_size;
     config.rank_hint = (int32_t)rank->rank;
     config.transport = rank->setting->transport;
-    config.torn_bytes = rank->setting->torn_bytes;
+    atomic_store(&config_torn_bytes, rank->setting->torn_bytes);
     config.host_id = rank->host[0] == '\0' ? NULL : rank->host;
     config.open_timeout_ms = (uint32_t)test_bound_ms(CLUSTER_PATIENCE_MS);
     config.device = rank->device;

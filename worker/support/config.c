@@ -30,6 +30,8 @@
 
 const char *const config_orders[] = {"error", "zero_defer"};
 const char *const config_unplanned[] = {"extend", "fail", "defer"};
+_Atomic(uint32_t) config_torn_bytes;
+
 static const char *const config_encryptions[] = {"off", "tls"};
 
 const char *config_environment(const char *name)
@@ -240,6 +242,9 @@ static int config_kinds(const struct lockstep_config *given, struct config *conf
     const char *level = config_environment("LOCKSTEP_LOG");
     if ((unsigned)given->transport > LOCKSTEP_TRANSPORT_LOOPBACK)
         return error_set(LOCKSTEP_E_CONFIG, "config.transport %d is unknown", given->transport);
+    if (given->reserved != 0)
+        return error_set(LOCKSTEP_E_CONFIG, "config.reserved is %u, and has to be 0",
+                         given->reserved);
     if (given->on_failure == LOCKSTEP_ON_FAILURE_CONTINUE)
         return error_set(LOCKSTEP_E_UNSUPPORTED,
                          "on_failure=continue is not supported yet; use on_failure=error");
@@ -586,6 +591,6 @@ int config_resolve(const struct lockstep_config *given, struct config *config)
     config->buckets.last_bytes = whole.bucket_last_bytes != 0 ? whole.bucket_last_bytes : MIB;
     config->log = whole.log;
     config->log_context = whole.log_context;
-    config->torn_bytes = whole.torn_bytes;
+    config->torn_bytes = atomic_load(&config_torn_bytes);
     return status;
 }

@@ -7,6 +7,7 @@
 #ifndef WORKER_SUPPORT_CONFIG_H
 #define WORKER_SUPPORT_CONFIG_H
 
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -44,6 +45,10 @@ struct config_buckets {
     uint64_t last_bytes;
 };
 
+// For tests: loopback links of sessions that are opened later move at most so many bytes at once.
+// 0, the value at start: no limit.
+extern _Atomic(uint32_t) config_torn_bytes;
+
 struct config {
     bool solo; // True for a world of one without a coordinator.
     char coordinator[LOCKSTEP_ADDRESS_BYTES];
@@ -70,7 +75,7 @@ struct config {
     lockstep_log_sink log;
     void *log_context;
     lockstep_log_level log_level;
-    uint32_t torn_bytes; // Loopback only: links deliver pieces of so many bytes; 0: whole.
+    uint32_t torn_bytes; // config_torn_bytes at lockstep_open.
     uint32_t root; // A rank below world.max; the world that forms may still be smaller.
     struct config_engine engine;
     char trace_dir[LOCKSTEP_TEXT_BYTES]; // Empty: no trace is written.
