@@ -8,7 +8,7 @@ import subprocess
 import yaml
 
 OVERLAYS = ("overlays/dev", "overlays/prod")
-EXAMPLES = ("examples/indexed-job", "examples/jobset")
+EXAMPLES = ("examples/indexed-job", "examples/jobset", "examples/kueue", "examples/kubeflow")
 KUSTOMIZE_LEAST = (5, 0)  # Components with patches, labels with templates.
 
 
@@ -61,8 +61,9 @@ def templates(objects):
         name = f"{thing['kind']} {thing['metadata']['name']}"
         if thing["kind"] in ("Deployment", "Job"):
             yield name, thing["spec"]["template"]
-        elif thing["kind"] == "JobSet":
-            for group in thing["spec"]["replicatedJobs"]:
+        elif thing["kind"] in ("JobSet", "ClusterTrainingRuntime"):
+            jobset = thing if thing["kind"] == "JobSet" else thing["spec"]["template"]
+            for group in jobset["spec"]["replicatedJobs"]:
                 yield f"{name} {group['name']}", group["template"]["spec"]["template"]
 
 

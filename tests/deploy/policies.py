@@ -6,6 +6,7 @@ the policies would not have allowed is a failure; a connection that a cluster wo
 found without needing its network plugin. Very short connections can be missed.
 """
 
+import ipaddress
 import socket
 import struct
 import threading
@@ -21,8 +22,11 @@ def matches(selector, labels):
                for key, value in (selector or {}).get("matchLabels", {}).items())
 
 
-def peer_matches(peer, pod_labels, namespace_labels):
+def peer_matches(peer, pod_labels, namespace_labels, address):
     """pod_labels None: no pod of ours. Without namespaceSelector only pods of the namespace count."""
+    if "ipBlock" in peer:
+        return address is not None and \
+            ipaddress.ip_address(address) in ipaddress.ip_network(peer["ipBlock"]["cidr"])
     if "namespaceSelector" in peer:
         return namespace_labels is not None and matches(peer["namespaceSelector"], namespace_labels)
     return pod_labels is not None and matches(peer["podSelector"], pod_labels)
@@ -35,7 +39,8 @@ def port_matches(ports, port, protocol):
                and entry["port"] <= port <= entry.get("endPort", entry["port"]) for entry in ports)
 
 
-def allowed(policies, direction, own_labels, peer_labels, port, peer_namespace=None, protocol="TCP"):
+def allowed(policies, direction, own_labels, peer_labels, port, peer_namespace=None, protocol="TCP",
+            address=None):
     """Whether policies let a pod with own_labels have a connection; direction Ingress or Egress.
     port is that of the side which accepts."""
     side, who = ("ingress", "from") if direction == "Ingress" else ("egress", "to")
@@ -46,7 +51,7 @@ def allowed(policies, direction, own_labels, peer_labels, port, peer_namespace=N
         return True
     return any(
         port_matches(rule.get("ports"), port, protocol)
-        and (who not in rule or any(peer_matches(peer, peer_labels, peer_namespace)
+        and (who not in rule or any(peer_matches(peer, peer_labels, peer_namespace, address)
                                     for peer in rule[who]))
         for spec in bound for rule in spec.get(side, []))
 

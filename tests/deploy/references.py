@@ -147,6 +147,22 @@ def worker_labels(objects):
     return result
 
 
+def check_name_servers(policies, where, labels):
+    """Workers may ask for names in an ordinary cluster, on OpenShift, and at a cache of the node."""
+    def may(port, protocol, namespace=None, address=None):
+        found = namespace and {"kubernetes.io/metadata.name": namespace}
+        return allowed(policies, "Egress", labels, None, port, found, protocol, address)
+    for protocol in ("UDP", "TCP"):
+        for port, namespace, address in ((53, "kube-system", None), (5353, "openshift-dns", None),
+                                         (53, None, "169.254.20.10")):
+            if not may(port, protocol, namespace, address):
+                yield f"{where}: it may not ask for names of {namespace or address} by {protocol}"
+        for port, namespace, address in ((443, "kube-system", None), (53, "default", None),
+                                         (53, None, "169.254.169.254"), (80, None, "169.254.20.10")):
+            if may(port, protocol, namespace, address):
+                yield f"{where}: {namespace or address}, port {port} is let through"
+
+
 def check_policies(objects):
     """Everything that has to get through does, and next to it nothing."""
     policies = of_kind(objects, "NetworkPolicy")
@@ -167,9 +183,7 @@ def check_policies(objects):
                     yield f"{where}: {direction}, {peer}, port {port} is let through"
         if not allowed(policies, "Ingress", serving, labels, ports["grpc"]):
             yield f"{where}: the coordinator does not let it in"
-        if not allowed(policies, "Egress", labels, None, 53,
-                       {"kubernetes.io/metadata.name": "kube-system"}, "UDP"):
-            yield f"{where}: it may not ask for names"
+        yield from check_name_servers(policies, where, labels)
     for peer in (stranger, None):
         for port in ports.values():
             if allowed(policies, "Ingress", serving, peer, port):
@@ -236,6 +250,22 @@ def check_worlds(objects):
             yield f"Job {job['metadata']['name']}: completions, parallelism and world size differ"
         if spec["completionMode"] != "Indexed":
             yield f"Job {job['metadata']['name']}: without an index there is no rank"
+    for runtime in of_kind(objects, "ClusterTrainingRuntime"):
+        group, = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+        template = group["template"]["spec"]["template"]
+        size = environment(objects, template["spec"]["containers"][0])["LOCKSTEP_WORLD_SIZE"]
+        if int(size) != runtime["spec"]["mlPolicy"]["numNodes"]:
+            yield f"ClusterTrainingRuntime {runtime['metadata']['name']}: numNodes and world size differ"
+        for job in of_kind(objects, "TrainJob"):
+            if job["spec"].get("trainer", {}).get("numNodes", int(size)) != int(size):
+                yield f"TrainJob {job['metadata']['name']}: numNodes and world size differ"
+            if job["spec"]["runtimeRef"]["name"] != runtime["metadata"]["name"]:
+                yield f"TrainJob {job['metadata']['name']}: there is no such runtime"
+    queues = {queue["metadata"]["name"] for queue in of_kind(objects, "LocalQueue")}
+    for job in of_kind(objects, "Job") + of_kind(objects, "JobSet") + of_kind(objects, "TrainJob"):
+        queue = job["metadata"].get("labels", {}).get("kueue.x-k8s.io/queue-name")
+        if queue and queue not in queues:
+            yield f"{job['kind']} {job['metadata']['name']}: there is no queue {queue}"
     for jobset in of_kind(objects, "JobSet"):
         groups = jobset["spec"]["replicatedJobs"]
         for group in groups:

@@ -56,6 +56,11 @@ def compare(value, tree, path):
 def problems_of_custom(thing, lists):
     tree = lists[thing["apiVersion"], thing["kind"]]["spec"]
     yield from compare(thing["spec"], tree, f"{thing['kind']} {thing['metadata']['name']}: spec")
+    if thing["kind"] == "ClusterTrainingRuntime":
+        # What is inside is a JobSet.
+        yield from problems_of({"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet",
+                                "metadata": thing["metadata"], "spec": thing["spec"]["template"]["spec"]},
+                               lists)
     if thing["kind"] == "JobSet":
         # The template inside is a Kubernetes object again.
         for group in thing["spec"]["replicatedJobs"]:

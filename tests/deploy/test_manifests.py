@@ -83,6 +83,15 @@ BREAKS = (
     ("issuer", lambda o: first(o, "Certificate", "lockstep-mnist")["issuerRef"].update(name="x"),
      "its issuer is not there"),
     ("world size", lambda o: first(o, "Job", "mnist").update(completions=4), "world size differ"),
+    ("name servers", lambda o: first(o, "NetworkPolicy", "lockstep-workers")["egress"][2]["ports"].pop(),
+     "it may not ask for names of openshift-dns by TCP"),
+    ("cache of the node", lambda o: first(o, "NetworkPolicy", "lockstep-workers")["egress"][2]["to"][2][
+        "ipBlock"].update(cidr="169.254.0.0/16"), "169.254.169.254, port 53 is let through"),
+    ("nodes of a runtime", lambda o: first(o, "ClusterTrainingRuntime", "lockstep-mnist")["mlPolicy"].update(
+        numNodes=4), "numNodes and world size differ"),
+    ("runtime of a job", lambda o: first(o, "TrainJob", "mnist")["runtimeRef"].update(name="x"),
+     "there is no such runtime"),
+    ("queue", lambda o: of_kind(o, "LocalQueue")[0]["metadata"].update(name="x"), "there is no queue lockstep"),
     ("no index", lambda o: first(o, "Job", "mnist").update(completionMode="NonIndexed"),
      "there is no rank"),
     ("grace", lambda o: coordinator(o).update(terminationGracePeriodSeconds=20),
@@ -120,11 +129,12 @@ class Manifests(unittest.TestCase):
     def test_schemas_find_mistakes(self):
         objects = self.together("overlays/prod")
         coordinator(objects)["containers"][0]["livenessProbe"]["httpGet"]["shceme"] = "HTTPS"
-        for kind in ("Certificate", "ServiceMonitor", "PrometheusRule", "JobSet"):
+        for kind in ("Certificate", "ServiceMonitor", "PrometheusRule", "JobSet", "LocalQueue",
+                     "ClusterQueue", "ResourceFlavor", "TrainJob", "ClusterTrainingRuntime"):
             of_kind(objects, kind)[0]["spec"]["wrong"] = 1
         of_kind(objects, "JobSet")[0]["spec"]["replicatedJobs"][0]["template"]["spec"]["wrong"] = 1
         found = [text for thing in objects for text in schemas.problems_of(thing, LISTS)]
-        self.assertEqual(len(found), 2 * len(schemas.VERSIONS) + 4, found)
+        self.assertEqual(len(found), 2 * len(schemas.VERSIONS) + 9, found)
 
     def test_references(self):
         for overlay in OVERLAYS:
@@ -157,6 +167,11 @@ class Manifests(unittest.TestCase):
             file.write("LOCKSTEP_COORDINATOR_LOG_LEVEL=debug\n")
         changed = manifests.render(os.path.join(setting.TREE, "overlays/dev"))
         self.assertNotEqual(name, coordinator(changed)["containers"][0]["envFrom"][0])
+
+    def test_production_names_images_by_digest(self):
+        for _, template in manifests.templates(self.rendered["overlays/prod"]):
+            for container in template["spec"]["containers"]:
+                self.assertRegex(container["image"], "@sha256:[0-9a-f]{64}$")
 
     def test_rules_are_one(self):
         with open(os.path.join(setting.ROOT, "deploy/prometheus/rules.yaml"), encoding="utf-8") as file:

@@ -44,6 +44,7 @@ class Pods(unittest.TestCase):
         cls.objects = rendered["overlays/dev"]
         cls.job, = of_kind(rendered["examples/indexed-job"], "Job")
         cls.jobset, = of_kind(rendered["examples/jobset"], "JobSet")
+        cls.runtime, = of_kind(rendered["examples/kubeflow"], "ClusterTrainingRuntime")
         at = {"": setting.ROOT + "/", "build/": setting.BUILD + "/",
               "build/data/mnist/": setting.MNIST + "/"}
         folder = os.path.join(setting.FOLDER, "images")
@@ -253,6 +254,17 @@ class Pods(unittest.TestCase):
         for rank, group in enumerate(("gpu-0", "gpu-1", "cpu-0", "cpu-1")):
             self.assertTrue(hosts[rank].startswith(f"mixed-{group}-"), hosts)
         self.assertIn("equal on 4 of 4 ranks", pods[0].said())
+
+    def test_09_training_runtime(self):
+        """A child job of Kubeflow's, as its controllers make it of the runtime: a pod for each node."""
+        group, = self.runtime["spec"]["template"]["spec"]["replicatedJobs"]
+        spec = copy.deepcopy(group["template"]["spec"])
+        spec["completions"] = spec["parallelism"] = self.runtime["spec"]["mlPolicy"]["numNodes"]
+        spec["template"]["spec"]["containers"][0]["args"] = SHORT
+        job = Job(self.node, {"apiVersion": "batch/v1", "kind": "Job",
+                              "metadata": {"name": "mnist-node-0"}, "spec": spec})
+        job.wait_complete()
+        self.assert_trained(job)
 
     def test_10_certificates_replaced(self):
         """While a job runs: it goes on, and new connections are made with the new ones."""
