@@ -22,7 +22,7 @@ const ending = job => {
 const endingDetail = job => {
   const ran = job.formed_age_ms === null ? '' : ` It ran for ${time(job.formed_age_ms - job.ended_age_ms)}`;
   const ago = job.ended_age_ms === null ? '' : `${ran ? ' and' : ' It'} ended ${time(job.ended_age_ms)} ago`;
-  return `Step ${job.settled} is the last one that all ranks finished.${ran}${ago}${ran || ago ? '.' : ''}`;
+  return `Step ${job.settled} is the last one that all ranks ${job.state === 'halted' ? 'are known to have finished' : 'finished'}.${ran}${ago}${ran || ago ? '.' : ''}`;
 };
 
 const verdict = (state, rows, rate) => {
