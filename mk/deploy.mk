@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Packages, and the test of what is in deploy/.
 
-.PHONY: deb deploy-test pic reproducible sbom
+.PHONY: deb deploy-test images-test pic reproducible sbom
 
 pic: ## abseil and RE2 to link inside of liblockstep, from the distribution's source packages
 	@BUILD=$(dir $(abspath $(PIC))) JOBS=$(JOBS) tools/pic-archives
@@ -20,3 +20,8 @@ deploy-test: all ## Manifests, images, rules and dashboard: rendered, validated,
 	@tools/install-deps tools/deps-deploy.txt || true
 	@$(MAKE) deb
 	@BUILD=$(abspath $(BUILD)) tests/deploy/run $(ONLY)
+
+images-test: all ## Build the container images without a registry, and train MNIST in one (root)
+	@tools/install-deps tools/deps-images.txt || true
+	@$(MAKE) deb
+	@BUILD=$(abspath $(BUILD)) tests/deploy/build_images
