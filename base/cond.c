@@ -44,7 +44,7 @@ bool cond_wait_until(struct cond *cond, struct mutex *mutex, uint64_t deadline_m
 {
     int status;
     mutex_assert_held(mutex);
-    // The mutex changes hands inside the wait.
+    // The wait releases the mutex, so another thread may hold it meanwhile.
     thread_disown(&mutex->holder);
     if (deadline_ms == COND_NO_DEADLINE) {
         status = pthread_cond_wait(&cond->cond, &mutex->mutex);

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// Waits are on CLOCK_MONOTONIC, the clock of base/clock.h: setting the date moves no deadline.
+// Waits use CLOCK_MONOTONIC, the clock of base/clock.h, so setting the date moves no deadline.
 struct cond {
     pthread_cond_t cond;
 };
@@ -23,11 +23,12 @@ void cond_fini(struct cond *cond);
 void cond_signal(struct cond *cond);
 void cond_broadcast(struct cond *cond);
 
-// Releases the mutex, sleeps, and holds it again. As with pthreads a return proves nothing: look
-// at the state, and call again.
+// Releases the mutex, sleeps, and locks the mutex again. As with pthreads, the wait may end without
+// a signal: check the state, and wait again if needed.
 void cond_wait(struct cond *cond, struct mutex *mutex);
 
-// The same until deadline_ms, in clock_now_ms; false when that has passed.
+// The same, but waits until deadline_ms (in clock_now_ms) at most. Returns false if the deadline
+// has passed.
 bool cond_wait_until(struct cond *cond, struct mutex *mutex, uint64_t deadline_ms);
 
 #endif

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Changing the size of a file where RLIMIT_FSIZE (ulimit -f) forbids it raises SIGXFSZ, which ends
-// the process. Between these two calls the signal does not reach the calling thread, and the call
-// that makes the file too large fails with EFBIG. Files of memory have this limit, too.
+// the process. Between file_limit_begin and file_limit_end the calling thread does not get the
+// signal, and the call that would make the file too large fails with EFBIG. The limit also holds
+// for memory files (memfd).
 
 #ifndef LOCKSTEP_BASE_FILE_LIMIT_H
 #define LOCKSTEP_BASE_FILE_LIMIT_H
@@ -12,10 +13,10 @@
 
 struct file_limit {
     sigset_t before;
-    bool pending; // The signal was pending before.
+    bool pending; // True if SIGXFSZ was already pending at the begin.
 };
 
 void file_limit_begin(struct file_limit *limit);
-void file_limit_end(const struct file_limit *limit); // errno stays as it is.
+void file_limit_end(const struct file_limit *limit); // Preserves errno.
 
 #endif

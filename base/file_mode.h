@@ -10,9 +10,10 @@
     "others of this machine can read or change it: chmod 600, or defaultMode: 0440 with fsGroup " \
     "of a Kubernetes secret"
 
-// True: others than its owner and group can read the file, or others than its owner can write to
-// it. A link is followed, as where a secret of Kubernetes is mounted, whose group may read. *mode:
-// its permissions. False: or it is not there.
+// Returns true if users other than the owner and the group can read the file, or users other than
+// the owner can write to it; *mode is then its permissions. Returns false if the file does not
+// exist. A link is followed, because Kubernetes mounts secrets as links. The group may read,
+// because Kubernetes gives secrets to a group.
 bool file_mode_exposed(const char *path, unsigned *mode);
 
 #endif

@@ -2,8 +2,9 @@
 // XXH64. Any thread.
 //
 // Four lanes take eight bytes each of every 32-byte block, so that four multiplications are in
-// flight at once: one lane alone would wait for the latency of its own. final folds the lanes into
-// one word, adds what was left of the last block, and lets every bit of it reach every other.
+// flight at once: with a single lane, each multiplication would wait for the previous one.
+// hash64_final folds the lanes into one word, adds the bytes of the incomplete last block, and
+// mixes the word so that every bit affects every other bit.
 #include "base/hash64.h"
 
 #include <string.h>
@@ -45,7 +46,7 @@ static inline uint64_t hash_merge(uint64_t sum, uint64_t lane)
     return (sum ^ hash_round(0, lane)) * P1 + P4;
 }
 
-// Mixes whole blocks in; the lanes live in registers meanwhile.
+// Mixes whole blocks in. The lanes are kept in registers for the loop.
 static void hash_blocks(uint64_t lanes[4], const unsigned char *at, size_t blocks)
 {
     uint64_t a = lanes[0], b = lanes[1], c = lanes[2], d = lanes[3];

@@ -1,10 +1,9 @@
-// SPDX-License-Identifier: Apache-2.0
-// A fast 64-bit hash of bytes: XXH64 by its published specification (github.com/Cyan4973/xxHash,
-// doc/xxhash_spec.md), so that other languages can compute the same. About one memory pass, for
-// names as well as for tensors of hundreds of MB. Not cryptographic: whoever chooses the bytes can
-// make two of them collide. The value depends on the bytes alone, not on how they were cut into
-// updates, and is the same on every machine (all that we support are little-endian). Pure. Any
-// thread.
+// SPDX-License-Identifier: Apache-2.0 A fast 64-bit hash of bytes: XXH64 by its published
+// specification (github.com/Cyan4973/xxHash, doc/xxhash_spec.md), so that other languages can
+// compute the same. It costs about one pass over memory, and serves for names as well as for
+// tensors of hundreds of MB. It is not cryptographic: an attacker who chooses the bytes can make
+// two inputs collide. The value depends on the bytes alone, not on how they were cut into updates,
+// and is the same on every machine (all that we support are little-endian). Pure. Any thread.
 #ifndef LOCKSTEP_BASE_HASH64_H
 #define LOCKSTEP_BASE_HASH64_H
 
@@ -16,17 +15,18 @@
 struct hash64 {
     uint64_t lanes[4];
     uint64_t seed;
-    uint64_t size; // bytes so far
-    unsigned char block[HASH64_BLOCK_BYTES]; // the last size % 32 bytes, not yet mixed in
+    uint64_t size; // Bytes added so far.
+    // The last size % 32 bytes, which are not mixed in yet.
+    unsigned char block[HASH64_BLOCK_BYTES];
 };
 
 void hash64_init(struct hash64 *hash, uint64_t seed);
 void hash64_update(struct hash64 *hash, const void *bytes, size_t size);
 
-// Leaves the state as it is: more may be added afterwards.
+// Returns the hash of all bytes so far. The state stays, so more bytes may be added afterwards.
 uint64_t hash64_final(const struct hash64 *hash);
 
-// All in one, seed 0.
+// The hash of these bytes, with seed 0.
 uint64_t hash64(const void *bytes, size_t size);
 
 #endif

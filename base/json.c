@@ -79,11 +79,12 @@ static void json_put_escape(struct json *json, uint32_t code)
     json_put(json, escaped, (size_t)length);
 }
 
-// Runs of plain characters are copied at once. What could harm a terminal is written as a number,
-// because answers are printed as they are; none of that needs more than four digits.
+// Plain characters are copied in runs. Characters that could harm a terminal are written as \u
+// escapes, because tools print answers as they are. All of these have code points of at most four
+// hex digits.
 static void json_put_string(struct json *json, const char *value, size_t size)
 {
-    size_t plain = 0; // where the present run began
+    size_t plain = 0; // Where the current run of plain characters begins.
     json_put(json, "\"", 1);
     for (size_t at = 0; at < size;) {
         unsigned char byte = (unsigned char)value[at];
@@ -127,7 +128,7 @@ static void json_literal(struct json *json, const char *key, const char *literal
 static void json_begin(struct json *json, const char *key, bool object)
 {
     json_literal(json, key, object ? "{" : "[");
-    assert(json->depth < JSON_MAX_DEPTH); // Depth comes from our code, never from data.
+    assert(json->depth < JSON_MAX_DEPTH); // The depth depends on our code, never on data.
     json->depth++;
     json->object[json->depth] = object;
     json->members[json->depth] = false;
@@ -195,11 +196,11 @@ void json_double(struct json *json, const char *key, double value)
         json_null(json, key);
         return;
     }
-    // 15 digits read well; 17 are needed for some values to come back as they were.
+    // 15 digits are easy to read, but some values need 17 digits to be read back exactly.
     snprintf(digits, sizeof(digits), "%.15g", value);
     if (strtod(digits, NULL) != value)
         snprintf(digits, sizeof(digits), "%.17g", value);
-    // A program that set a locale may have another decimal point.
+    // The program's locale may use another decimal point.
     for (char *at = digits; *at; at++)
         if (!strchr("+-0123456789e", *at))
             *at = '.';

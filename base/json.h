@@ -1,7 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0
-// Streaming JSON writer into a buffer that grows to a maximum and no further. Commas and nesting
-// are kept by the writer; keys and strings are escaped, and malformed UTF-8 becomes U+FFFD, so that
-// the output is valid whatever the input was. Not a parser. Not synchronized.
+// SPDX-License-Identifier: Apache-2.0 Streaming JSON writer into a buffer that grows to a maximum
+// and no further. The writer adds the commas and tracks the nesting. It escapes keys and strings,
+// and replaces malformed UTF-8 by U+FFFD, so the output is valid for every input. It is not a
+// parser. Not synchronized.
 //
 //     json_object_begin(&json, NULL);
 //     json_u64(&json, "rank", 5);
@@ -11,8 +11,8 @@
 //     json_object_end(&json);
 //     const char *text = json_text(&json, &size);
 //
-// Every key is a member's name inside an object, and NULL inside an array and at the top. Errors
-// are kept: nothing needs to be checked before json_text.
+// Inside an object, a key is the member's name. Inside an array and at the top level, it is NULL.
+// The writer remembers errors, so only the result of json_text has to be checked.
 #ifndef LOCKSTEP_BASE_JSON_H
 #define LOCKSTEP_BASE_JSON_H
 
@@ -28,9 +28,10 @@ struct json {
     size_t capacity;
     size_t maximum;
     unsigned depth;
-    bool failed; // too large, too deep, or memory was short
-    bool object[JSON_MAX_DEPTH + 1]; // by depth: an object, not an array
-    bool members[JSON_MAX_DEPTH + 1]; // by depth: something is in it already
+    bool failed; // True if the text became too large, or there was no memory.
+    // By depth: true if the value is an object, false if it is an array.
+    bool object[JSON_MAX_DEPTH + 1];
+    bool members[JSON_MAX_DEPTH + 1]; // By depth: true if the object or array has a member already.
 };
 
 // maximum_bytes counts the closing NUL. Allocates nothing yet.

@@ -12,14 +12,15 @@
 
 struct launcher_row {
     const char *launcher;
-    const char *proof; // A variable that only this launcher sets; NULL: rank and size are proof.
+    // A variable that only this launcher sets. NULL: its rank and size variables identify it.
+    const char *proof;
     const char *rank;
-    const char *sizes[2]; // The first that is set counts.
-    const char *jobs[2]; // Joined by a full stop.
+    const char *sizes[2]; // The first of these that is set gives the size.
+    const char *jobs[2]; // The job's name is the values of these, joined by a full stop.
     bool by_hand;
 };
 
-// From the innermost launcher to the outermost.
+// Ordered from the innermost launcher to the outermost.
 static const struct launcher_row rows[] = {
     {.launcher = "torchrun",
      .proof = "TORCHELASTIC_RUN_ID",
@@ -48,7 +49,7 @@ static const char *value_of(launcher_lookup *lookup, const char *name)
     return !value || value[0] == '\0' ? NULL : value;
 }
 
-// False: the variable is not set, or is somebody else's: not a number.
+// Returns false if the variable is not set, or is not a number (another program may use its name).
 static bool number_of(launcher_lookup *lookup, const char *name, uint32_t *number)
 {
     const char *value = value_of(lookup, name);
@@ -59,7 +60,7 @@ static bool number_of(launcher_lookup *lookup, const char *name, uint32_t *numbe
     return true;
 }
 
-// torchrun calls a run that was given no name "none".
+// torchrun gives a run without a name the name "none".
 static void name_job(launcher_lookup *lookup, const struct launcher_row *row,
                      struct launcher_place *place)
 {
@@ -72,8 +73,9 @@ static void name_job(launcher_lookup *lookup, const struct launcher_row *row,
     }
 }
 
-// True if the row is complete: it says rank and size. Kubernetes has no size to say, and what was
-// set by hand may leave the ranks to the coordinator.
+// Returns true if the row is complete: it has a rank and a size. Kubernetes sets no size, so its
+// row needs none. Variables that were set by hand may omit the rank, which the coordinator then
+// gives out.
 static bool read_row(launcher_lookup *lookup, const struct launcher_row *row,
                      struct launcher_place *place)
 {
@@ -97,7 +99,7 @@ static bool read_row(launcher_lookup *lookup, const struct launcher_row *row,
     return true;
 }
 
-// "SLURM_PROCID=1, SLURM_NTASKS=4".
+// Appends a text such as "SLURM_PROCID=1, SLURM_NTASKS=4".
 static void list_variables(const struct launcher_place *place, struct text *text)
 {
     if (place->rank_variable)
@@ -127,7 +129,7 @@ void launcher_describe(const struct launcher_place *place, char *text, size_t by
     text_append(&said, ")");
 }
 
-// True if what was set by hand does not contradict another row.
+// Returns true if the variables that were set by hand do not contradict the other row.
 static bool agrees(const struct launcher_place *by_hand, const struct launcher_place *other)
 {
     return (!by_hand->rank_variable || by_hand->rank == other->rank) &&

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The place of this process in its job, as the launcher that started it says in its environment
-// variables. One table, which the worker library and `lockstep doctor` read.
+// The place of this process in its job, as its launcher describes it in environment variables. The
+// worker library and `lockstep doctor` both use this file.
 //
 // Launchers nest: mpirun inside a Slurm allocation, torchrun inside srun. The variables of the
-// outer one are still there, and count its own processes. So the table goes from the innermost
-// launcher to the outermost, and the first row that is complete is taken. RANK and WORLD_SIZE
-// without torchrun's run id were set by hand: then they have to agree with every other complete
-// row.
+// outer launcher are still set, and they count the outer launcher's processes. So the table lists
+// the innermost launcher first and the outermost last, and the first complete row is used. RANK and
+// WORLD_SIZE without torchrun's run id were set by hand: then they must agree with every other
+// complete row.
 //
-// Pure but for the lookup. Any thread.
+// Pure except for the lookup. Any thread.
 
 #ifndef LOCKSTEP_BASE_LAUNCHER_H
 #define LOCKSTEP_BASE_LAUNCHER_H
@@ -25,19 +25,22 @@
 typedef char *launcher_lookup(const char *name);
 
 struct launcher_place {
-    const char *launcher; // "Slurm"; NULL: no launcher says anything.
-    const char *rank_variable; // "SLURM_PROCID"; NULL: the launcher does not tell the rank.
-    const char *size_variable; // "SLURM_NTASKS"; NULL: this launcher does not tell the size.
+    const char *launcher; // For instance "Slurm". NULL: no launcher was found.
+    // For instance "SLURM_PROCID". NULL: the launcher does not say the rank.
+    const char *rank_variable;
+    // For instance "SLURM_NTASKS". NULL: the launcher does not say the size.
+    const char *size_variable;
     uint32_t rank;
-    uint32_t size; // Processes that the launcher started for this job; 0: it does not tell.
-    char job[LAUNCHER_JOB_BYTES]; // The launcher's own name of the run; "": it has none.
+    uint32_t size; // Processes that the launcher started for this job; 0: unknown.
+    char job[LAUNCHER_JOB_BYTES]; // The launcher's name for the run; "": no name.
 };
 
-// 0, or -1 with a sentence in error: two launchers disagree, or what one says cannot be.
+// Returns 0, or -1 with a sentence in error: two launchers disagree, or the rank and the size are
+// not possible.
 int launcher_find(launcher_lookup *lookup, struct launcher_place *place, char *error,
                   size_t error_bytes);
 
-// "Slurm says that this is rank 1 of 4 (SLURM_PROCID=1, SLURM_NTASKS=4)".
+// Writes a text such as "Slurm says that this is rank 1 of 4 (SLURM_PROCID=1, SLURM_NTASKS=4)".
 void launcher_describe(const struct launcher_place *place, char *text, size_t bytes);
 
 #endif

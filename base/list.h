@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-// Intrusive doubly linked list: the links live inside the items, so that linking allocates nothing
-// and an item can leave without a search. Not a container: it owns nothing. Not synchronized.
+// SPDX-License-Identifier: Apache-2.0 Intrusive doubly linked list: the links live inside the
+// items, so linking allocates nothing and removing an item needs no search. The list does not own
+// its items. Not synchronized.
 //
 //     struct job { struct list jobs; ... };
 //     list_push_back(&server->jobs, &job->jobs);
@@ -24,7 +24,7 @@ struct list {
 #define list_for_each(node, head) \
     for (struct list *node = (head)->next; node != (head); node = node->next)
 
-// The body may remove node (and free its item), but no other.
+// The body may remove node and free its item, but it may remove no other item.
 #define list_for_each_safe(node, head) \
     for (struct list *node = (head)->next, *node##_next = node->next; node != (head); \
          node = node##_next, node##_next = node->next)
@@ -40,7 +40,8 @@ static inline bool list_empty(const struct list *head)
     return head->next == head;
 }
 
-// Puts a link, which is in no list, in front of another or, for a head, at the end.
+// Inserts a link, which must be in no list, in front of place. If place is a head, the link becomes
+// the last one.
 static inline void list_insert_before(struct list *place, struct list *node)
 {
     node->previous = place->previous;
@@ -59,7 +60,7 @@ static inline void list_push_front(struct list *head, struct list *node)
     list_insert_before(head->next, node);
 }
 
-// Takes a link out of whatever list it is in; harmless when it is in none.
+// Removes a link from its list. Does nothing if the link is in no list.
 static inline void list_remove(struct list *node)
 {
     node->previous->next = node->next;
@@ -67,13 +68,13 @@ static inline void list_remove(struct list *node)
     list_init(node);
 }
 
-// First link, or NULL.
+// Returns the first link, or NULL if the list is empty.
 static inline struct list *list_first(const struct list *head)
 {
     return list_empty(head) ? NULL : head->next;
 }
 
-// Takes out the first link and returns it, or NULL.
+// Removes and returns the first link. Returns NULL if the list is empty.
 static inline struct list *list_pop_front(struct list *head)
 {
     struct list *node = list_first(head);

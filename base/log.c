@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // logfmt formatting. Any thread; the state of one line is on the caller's stack.
 //
-// The format is walked here and not handed to vsnprintf as a whole: only so is it known where a
-// value begins and ends when the arguments hold spaces and quotes themselves.
+// This file parses the format itself instead of giving all of it to vsnprintf. Only so does it know
+// where a value begins and ends when arguments contain spaces and quotes.
 #include "base/log.h"
 
 #include "base/text.h"
@@ -23,17 +23,17 @@
 #include <time.h>
 #include <unistd.h>
 
-// Kept free at the end of a line for a closing quote and the mark of truncation.
+// Bytes at the end of a line that are reserved for a closing quote and the mark of truncation.
 static const char log_mark[] = " truncated=true";
 #define LOG_RESERVE_BYTES (1 + sizeof(log_mark))
 
-// One line in the making. A token is a key, a value, or finished fields.
+// A line that is being built. A token is a key, a value, or finished fields.
 struct log_writer {
     char line[LOG_LINE_BYTES];
     size_t size;
     bool cut;
     bool in_value;
-    bool space; // due before the next token
+    bool space; // True if a space is needed before the next token.
     struct text token;
     char token_bytes[LOG_LINE_BYTES];
     va_list arguments;
@@ -81,7 +81,8 @@ bool log_enabled(const struct log *log, enum log_level level)
            (int)level <= atomic_load_explicit(&log->level, memory_order_relaxed);
 }
 
-// Adds all of the bytes or, when they do not fit, nothing from here on.
+// Adds all of the bytes. If they do not fit, the line is cut here: neither these bytes nor later
+// ones are added.
 static void log_put(struct log_writer *writer, const char *bytes, size_t size)
 {
     if (writer->cut || writer->size + size > LOG_LINE_BYTES - LOG_RESERVE_BYTES) {
@@ -92,8 +93,8 @@ static void log_put(struct log_writer *writer, const char *bytes, size_t size)
     writer->size += size;
 }
 
-// Adds the character at the beginning of bytes in a form that is safe inside quotes, or, outside
-// them, in finished fields; returns how many bytes it took.
+// Adds the first character of bytes in an escaped form that is safe inside quotes, and outside
+// quotes in finished fields. Returns how many bytes the character has.
 static size_t log_put_character(struct log_writer *writer, const char *bytes, size_t size,
                                 bool quoted)
 {
@@ -126,18 +127,18 @@ static bool log_needs_quotes(const struct text *token)
         const char *bytes = token->bytes + at;
         const size_t length = utf8_length(bytes, token->size - at);
         if (strchr(" \"=\\", *bytes) || (length > 0 && !utf8_harmless(bytes, length)))
-            return true; // A NUL, too.
+            return true; // strchr also matches a NUL byte.
         at += length > 0 ? length : 1;
     }
     return false;
 }
 
-// Ends the present token: it goes to the line, quoted if it is a value that needs it.
+// Ends the current token and adds it to the line. A value is quoted if it needs quotes.
 static void log_flush(struct log_writer *writer)
 {
     struct text *token = &writer->token;
     if (token->size == 0 && !writer->in_value)
-        return; // An empty argument where finished fields stand.
+        return; // The argument for finished fields was empty.
     bool quoted = writer->in_value && log_needs_quotes(token);
     if (writer->space)
         log_put(writer, " ", 1);
@@ -148,13 +149,13 @@ static void log_flush(struct log_writer *writer)
     for (size_t at = 0; at < token->size && !writer->cut;)
         at += log_put_character(writer, token->bytes + at, token->size - at, quoted);
     if (opened)
-        writer->line[writer->size++] = '"'; // out of the reserve
+        writer->line[writer->size++] = '"'; // Uses the reserved bytes.
     writer->cut = writer->cut || token->truncated;
     text_init(token, writer->token_bytes, sizeof(writer->token_bytes));
 }
 
-// Copies a conversion into spec and returns what follows it; its letter is the last of spec. A
-// precision of * is replaced by its value.
+// Copies a conversion into spec, whose last character is then the conversion's letter. A precision
+// of * is replaced by its value. Returns a pointer to the text behind the conversion.
 static const char *log_read_spec(struct log_writer *writer, const char *format, struct text *spec)
 {
     const char *at = format + 1;
@@ -193,12 +194,12 @@ static void log_unsigned(struct log_writer *writer, const char *spec)
         text_append(&writer->token, spec, va_arg(*from, unsigned));
 }
 
-// z, j and t read a long above.
+// The functions above read arguments with the lengths z, j and t as a long.
 _Static_assert(sizeof(size_t) == sizeof(long) && sizeof(intmax_t) == sizeof(long) &&
                    sizeof(ptrdiff_t) == sizeof(long),
                "lengths of integers");
 
-// Formats one conversion into the token and returns what follows it.
+// Formats one conversion into the token. Returns a pointer to the text behind the conversion.
 static const char *log_convert(struct log_writer *writer, const char *format)
 {
     char bytes[32];
@@ -282,14 +283,14 @@ void log_event(struct log *log, enum log_level level, const char *event, const c
 
 // ---- The sink of programs -----------------------------------------------------------------------
 
-// Held for system calls that do not wait; the room that poll saw is then not taken by another
-// thread of this process.
+// Held from poll to write, which do not block. So no other thread of this process uses the room
+// that poll reported.
 static pthread_mutex_t log_stderr_mutex = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t log_stderr_dropped; // guarded by log_stderr_mutex
 
-// Writes a line without waiting for a reader. The open file of stderr may belong to other
-// processes, too, so it is not made non-blocking. A line is shorter than PIPE_BUF: a pipe that poll
-// calls writable takes it whole.
+// Writes a line without blocking. stderr is not made non-blocking, because other processes may
+// share the open file. A line is shorter than PIPE_BUF, so a pipe that poll reports as writable
+// takes the whole line.
 static bool log_stderr_write(const char *bytes, size_t size)
 {
     struct pollfd room = {.fd = STDERR_FILENO, .events = POLLOUT};
@@ -301,8 +302,8 @@ static bool log_stderr_write(const char *bytes, size_t size)
         return false;
     if (S_ISSOCK(file.st_mode))
         return send(STDERR_FILENO, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL) > 0;
-    // Another process may fill the pipe between poll and this. Linux before 6.4 does not know the
-    // flag for pipes.
+    // Another process may fill the pipe between poll and this write, so the write must not block.
+    // Linux before 6.4 does not support RWF_NOWAIT for pipes.
     if (S_ISFIFO(file.st_mode)) {
         const ssize_t written = pwritev2(STDERR_FILENO, &line, 1, -1, RWF_NOWAIT);
         if (written > 0 || errno == EAGAIN)
@@ -329,7 +330,7 @@ static void log_stderr_line(const char *line, size_t size)
         log_stderr_dropped++;
 }
 
-// Says how many lines are missing, before the first line that follows them.
+// Writes how many lines were dropped, before the next line is written.
 static void log_stderr_say_dropped(void)
 {
     char bytes[LOG_LINE_BYTES];
@@ -344,7 +345,8 @@ static void log_stderr_say_dropped(void)
                 dropped, dropped);
     log_stderr_dropped = 0;
     log_stderr_line(bytes, text.size);
-    // It was not taken either: the lines are still to be told, and it is not one of them.
+    // If this line was dropped as well, the count stays as it was: it counts the dropped lines
+    // without this one.
     if (log_stderr_dropped != 0)
         log_stderr_dropped = dropped;
 }

@@ -14,7 +14,7 @@ void mutex_init(struct mutex *mutex)
 void mutex_fini(struct mutex *mutex)
 {
     int status = pthread_mutex_destroy(&mutex->mutex);
-    assert(status == 0); // EBUSY: somebody still holds it.
+    assert(status == 0); // EBUSY means that a thread still holds the mutex.
     (void)status;
 }
 

@@ -26,7 +26,8 @@ void mutex_fini(struct mutex *mutex);
 void mutex_lock(struct mutex *mutex); // Asserts that the caller does not hold it already.
 void mutex_unlock(struct mutex *mutex);
 
-// Whether the calling thread holds it; for assert in functions that end in _locked.
+// Returns true if the calling thread holds the mutex. For assert in functions whose names end in
+// _locked.
 bool mutex_held(const struct mutex *mutex);
 #define mutex_assert_held(mutex) assert(mutex_held(mutex))
 

@@ -4,7 +4,8 @@
 
 #include <string.h>
 
-// Decimal digits at the beginning; returns the first byte after them, or NULL: none, or too large.
+// Parses the decimal digits at the beginning of the string. Returns the first byte after them, or
+// NULL if there are none or the number is too large.
 static const char *parse_digits(const char *string, uint64_t *value)
 {
     uint64_t sum = 0;
@@ -39,7 +40,8 @@ bool parse_i64(const char *string, int64_t *value)
     if (magnitude > (uint64_t)INT64_MAX + negative)
         return false;
     if (negative && magnitude > 0)
-        *value = -(int64_t)(magnitude - 1) - 1; // INT64_MIN has no positive twin.
+        // The magnitude of INT64_MIN does not fit into int64_t.
+        *value = -(int64_t)(magnitude - 1) - 1;
     else
         *value = (int64_t)magnitude;
     return true;
@@ -67,7 +69,7 @@ bool parse_duration_ms(const char *string, uint64_t *value_ms)
     return false;
 }
 
-// Finds host and port text; returns the host's length, or 0.
+// Finds the text of the host and of the port. Returns the host's length, or 0 on a mistake.
 static size_t parse_split(const char *string, const char **host, const char **port)
 {
     const char *end = NULL;

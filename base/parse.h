@@ -1,7 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-// Numbers, durations and addresses from text that people or environments wrote. All of the string
-// must match: no leading or trailing space, no sign where none belongs. On false the output is
-// untouched. Any thread.
+// Parses numbers, durations and addresses from text of users or of the environment. The whole
+// string must match: no leading or trailing spaces, and a sign only where one is allowed. A
+// function that returns false leaves its outputs unchanged. Any thread.
 #ifndef LOCKSTEP_BASE_PARSE_H
 #define LOCKSTEP_BASE_PARSE_H
 
@@ -9,15 +8,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-bool parse_u64(const char *string, uint64_t *value); // decimal digits
-bool parse_i64(const char *string, int64_t *value); // the same, perhaps after a minus
+bool parse_u64(const char *string, uint64_t *value); // Decimal digits.
+// Decimal digits, with a minus sign in front or without one.
+bool parse_i64(const char *string, int64_t *value);
 
-// "500ms", "30s", "5m", "2h" to milliseconds. A plain number is one of seconds.
+// "500ms", "30s", "5m", "2h" to milliseconds. A number without a unit is in seconds.
 bool parse_duration_ms(const char *string, uint64_t *value_ms);
 
-// "host:port", "10.0.0.7:0", "[::1]:4000": copies the host, without brackets. A host that holds a
-// colon needs the brackets. The host is not looked up; it must not be empty and must fit into
-// host_capacity bytes with its NUL. The port is 0 to 65535.
+// Parses "host:port", "10.0.0.7:0" or "[::1]:4000", and copies the host without brackets. A host
+// that contains a colon needs the brackets. The host is not resolved. It must not be empty, and
+// must fit into host_capacity bytes with its NUL. The port is 0 to 65535.
 bool parse_address(const char *string, char *host, size_t host_capacity, uint16_t *port);
 
 #endif

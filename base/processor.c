@@ -7,8 +7,8 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 
-// The builtin knows whether the system saves vector registers, which F16C needs as well, but that
-// of clang 14 does not know F16C itself.
+// The compiler's builtin also checks that the system saves vector registers, which F16C needs too.
+// The builtin of clang 14 does not know F16C, so this function reads that bit itself.
 static enum processor_vectors processor_ask(void)
 {
     unsigned a, b, c, d;
@@ -28,7 +28,8 @@ static enum processor_vectors processor_ask(void)
 
 enum processor_vectors processor_vectors(void)
 {
-    static atomic_int known; // The answer and 1; 0: not asked yet. Two threads may ask at once.
+    // The answer plus 1; 0: not asked yet. If two threads ask at once, both store the same answer.
+    static atomic_int known;
     int answer = atomic_load_explicit(&known, memory_order_relaxed);
     if (answer == 0) {
         answer = (int)processor_ask() + 1;

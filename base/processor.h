@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The vector instructions of this processor, in the steps in which kernels use them. One rule,
-// for the worker that chooses its kernels and for the tool that says what it will choose. Any
-// thread.
+// Which set of vector instructions the kernels use on this processor. The worker chooses its
+// kernels by this rule, and `lockstep doctor` reports the choice. Any thread.
 
 #ifndef BASE_PROCESSOR_H
 #define BASE_PROCESSOR_H
@@ -10,10 +9,11 @@
 enum processor_vectors {
     PROCESSOR_PORTABLE = 0, // Plain C, as the compiler translates it.
     PROCESSOR_AVX2 = 1, // AVX2 with F16C.
-    PROCESSOR_AVX512 = 2, // AVX-512 F, BW, DQ and VL besides.
+    PROCESSOR_AVX512 = 2, // The above, and AVX-512 F, BW, DQ and VL.
 };
 
-// Asks the processor once: in a virtual machine that takes microseconds.
+// Asks the processor once and remembers the answer, because asking takes microseconds in a virtual
+// machine.
 enum processor_vectors processor_vectors(void);
 const char *processor_vectors_name(enum processor_vectors vectors);
 

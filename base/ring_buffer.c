@@ -28,7 +28,7 @@ void *ring_buffer_at(const struct ring_buffer *ring, size_t index)
 {
     if (index >= ring->count)
         return NULL;
-    // first and index are below capacity, so one subtraction brings the sum back.
+    // first and index are below capacity, so one subtraction brings their sum below capacity again.
     size_t place = ring->first + index;
     if (place >= ring->capacity)
         place -= ring->capacity;

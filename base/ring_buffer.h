@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-// Bounded first-in first-out queue of equal items, allocated once. Nothing grows: a push into a
-// full buffer says so, and the caller decides. Not synchronized.
+// SPDX-License-Identifier: Apache-2.0 Bounded first-in first-out queue of equal items, allocated
+// once. The queue does not grow: a push into a full queue returns false, and the caller decides
+// what to do. Not synchronized.
 #ifndef LOCKSTEP_BASE_RING_BUFFER_H
 #define LOCKSTEP_BASE_RING_BUFFER_H
 
@@ -18,17 +18,19 @@ struct ring_buffer {
     size_t count;
 };
 
-// False when memory is short or a size is 0; fini is harmless then.
+// Returns false if there is no memory or a size is 0. ring_buffer_fini may be called in both cases.
 bool ring_buffer_init(struct ring_buffer *ring, size_t capacity, size_t item_size);
 void ring_buffer_fini(struct ring_buffer *ring);
 
-// Copies an item to the end; false when full.
+// Copies an item to the end. Returns false if the queue is full.
 bool ring_buffer_push(struct ring_buffer *ring, const void *item);
 
-// Copies the oldest item out and removes it; false when empty. item may be NULL.
+// Copies the oldest item to item, which may be NULL, and removes it. Returns false if the queue is
+// empty.
 bool ring_buffer_pop(struct ring_buffer *ring, void *item);
 
-// The index-th oldest item, in place, or NULL. Borrowed until the next pop or clear.
+// Returns the item at this index, where 0 is the oldest, or NULL if there is none. Borrowed until
+// the next pop or clear.
 void *ring_buffer_at(const struct ring_buffer *ring, size_t index);
 
 void ring_buffer_clear(struct ring_buffer *ring);

@@ -48,7 +48,7 @@ bool text_append_v(struct text *text, const char *format, va_list arguments)
     size_t room = text->capacity - text->size;
     int length = vsnprintf(text->bytes + text->size, room, format, arguments);
     if (length < 0) {
-        // Only a conversion error of wide characters, which we do not use.
+        // vsnprintf fails only for wide characters, which we do not use.
         text->bytes[text->size] = '\0';
         text->truncated = true;
         return false;

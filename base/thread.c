@@ -14,7 +14,7 @@
 static void *thread_main(void *argument)
 {
     struct thread *thread = argument;
-    // A name is for people; a kernel that refuses it does no harm.
+    // The name is only for people, so a failure is ignored.
     (void)pthread_setname_np(pthread_self(), thread->name);
     thread->run(thread->argument);
     return NULL;
@@ -23,7 +23,8 @@ static void *thread_main(void *argument)
 int thread_start(struct thread *thread, const char *name, void (*run)(void *argument),
                  void *argument)
 {
-    // A blocked SIGSEGV would end the process without the trainer's own crash handler.
+    // If SIGSEGV were blocked, a fault would end the process without calling the trainer's crash
+    // handler.
     static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
     sigset_t blocked, before;
     *thread = (struct thread){.run = run, .argument = argument};
@@ -31,7 +32,7 @@ int thread_start(struct thread *thread, const char *name, void (*run)(void *argu
     sigfillset(&blocked);
     for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++)
         sigdelset(&blocked, faults[i]);
-    // The new thread inherits the mask, so there is no moment at which it would take a signal.
+    // The new thread inherits this mask, so no signal can reach it before it runs.
     pthread_sigmask(SIG_SETMASK, &blocked, &before);
     int status = pthread_create(&thread->id, NULL, thread_main, thread);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

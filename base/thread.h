@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Thin wrappers over pthreads: named threads that take no signals, and a check that a structure is
-// used by the thread that owns it. Not a pool. A failure that only a bug of ours can cause asserts;
-// other failures are returned. Mutexes are in mutex.h, conditions in cond.h.
+// used by the thread that owns it. Not a pool. Failures that only our own bugs can cause are
+// asserted; other failures are returned. Mutexes are in mutex.h, condition variables in cond.h.
 #ifndef LOCKSTEP_BASE_THREAD_H
 #define LOCKSTEP_BASE_THREAD_H
 
@@ -14,7 +14,7 @@
 
 // ---- threads ------------------------------------------------------------------------------------
 
-#define THREAD_NAME_BYTES 16 // the kernel's bound, with the NUL
+#define THREAD_NAME_BYTES 16 // The kernel's limit, including the NUL.
 
 struct thread {
     // set at start, then constant
@@ -24,20 +24,19 @@ struct thread {
     char name[THREAD_NAME_BYTES];
 };
 
-// Starts run(argument) on a new thread with all signals blocked, so that a trainer's handlers keep
-// running on the trainer's threads; only those that a fault raises are left (SIGSEGV and its kin).
-// A longer name is cut. Returns 0 or an errno value. thread and argument are borrowed until the
-// join.
+// Starts run(argument) on a new thread. The thread blocks all signals except those of faults (such
+// as SIGSEGV), so that a trainer's handlers run on the trainer's threads only. A longer name is
+// cut. Returns 0 or an errno value. thread and argument are borrowed until the join.
 int thread_start(struct thread *thread, const char *name, void (*run)(void *argument),
                  void *argument);
 
-// Waits for its end. Blocks without bound; not from the thread itself.
+// Waits until the thread has ended. Blocks without limit. The thread itself must not call it.
 void thread_join(struct thread *thread);
 
 // ---- owners -------------------------------------------------------------------------------------
 
-// A number that no other living thread has, in one load. A thread-local variable would be a
-// function call in a shared library.
+// A number that no other living thread has. Reading it takes one load; a thread-local variable
+// would take a function call in a shared library.
 static inline uintptr_t thread_self(void)
 {
     uintptr_t self;
@@ -51,23 +50,26 @@ static inline uintptr_t thread_self(void)
     return self;
 }
 
-// Names the one thread that may touch a structure. Zero: nobody yet, and every thread passes.
+// The one thread that may use a structure. 0: there is no owner, and every thread may use it.
 struct thread_id_check {
     _Atomic(uintptr_t) owner;
 };
 
-void thread_own(struct thread_id_check *check); // The calling thread is the owner from now on.
-void thread_disown(struct thread_id_check *check); // Nobody is.
-bool thread_owned(const struct thread_id_check *check); // The calling thread is, or nobody is.
+void thread_own(struct thread_id_check *check); // Makes the calling thread the owner.
+void thread_disown(struct thread_id_check *check); // Removes the owner.
+// True if the calling thread is the owner, or there is none.
+bool thread_owned(const struct thread_id_check *check);
 
-// Asserts that the owner runs this. First line of a function that is for one thread only.
+// Asserts that the calling thread is the owner. It is the first line of a function that only one
+// thread may call.
 #define thread_assert(check) assert(thread_owned(check))
 
 // ---- a moment -----------------------------------------------------------------------------------
 
-// Waits for another thread that is about to write something, and is in no lock: a few instructions
-// at first, then the rest of the time slice, then naps of up to a millisecond. *tries begins with 0
-// and is counted on. Nobody has to wake the thread that waits, so the other one writes one word.
+// Waits a moment. For loops that poll a word which another thread is about to write, without a
+// lock. The first calls spin for a few instructions, the next ones yield the processor, and later
+// ones sleep for up to a millisecond. *tries begins at 0, and each call increments it. The other
+// thread only writes its word; it wakes no one.
 void thread_moment(uint32_t *tries);
 
 #endif

@@ -1,7 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0
-// Reading, then checking; tls_files.h has the contract. Every check has a sentence of its own, and
-// their order is that in which a person would look: can it be read, do key and certificate belong
-// together, is it its time, who signed it, what is it for. Any thread.
+// SPDX-License-Identifier: Apache-2.0 Reading, then checking; tls_files.h has the contract. Every
+// check has its own error sentence. The order of the checks is that in which a person would look:
+// can the files be read, do key and certificate belong together, are they valid now, who signed the
+// certificate, and what is it for. Any thread.
 
 #include "base/tls_files.h"
 
@@ -28,16 +28,16 @@ static const char *const names[] = {TLS_CERTIFICATE_FILE, TLS_KEY_FILE, TLS_AUTH
 // The certificates that are being checked.
 struct check {
     const char *directory;
-    const char *job; // NULL: a coordinator's.
+    const char *job; // NULL: the certificate must be a coordinator's.
     X509 *leaf;
-    STACK_OF(X509) * chain; // The certificates behind it in tls.crt.
+    STACK_OF(X509) * chain; // The certificates that follow the first one in tls.crt.
     STACK_OF(X509) * authorities;
     EVP_PKEY *key;
     char *error;
     size_t error_bytes;
 };
 
-// "DIRECTORY/FILE: sentence". Always -1.
+// Writes "DIRECTORY/FILE: sentence" to the error. Returns -1.
 static int fault(struct check *check, const char *file, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 static int fault(struct check *check, const char *file, const char *format, ...)
@@ -61,7 +61,8 @@ static int open_regular(struct check *check, const char *file, size_t *size)
     struct stat status;
     if (snprintf(path, sizeof(path), "%s/%s", check->directory, file) >= (int)sizeof(path))
         return fault(check, file, "the path is too long");
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // A fifo must not hold us up.
+    // Opening a FIFO would block without O_NONBLOCK.
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0 || fstat(fd, &status) < 0) {
         fault(check, file, "cannot be read: %s", strerror(errno));
     } else if (!S_ISREG(status.st_mode)) {
@@ -77,7 +78,7 @@ static int open_regular(struct check *check, const char *file, size_t *size)
     return -1;
 }
 
-// Given to the caller in *text.
+// *text is given to the caller.
 static int read_file(struct check *check, const char *file, char **text)
 {
     size_t size = 0;
@@ -121,12 +122,12 @@ void tls_files_look(const char *directory, struct tls_stamp *stamp)
 
 bool tls_files_stamps_equal(const struct tls_stamp *a, const struct tls_stamp *b)
 {
-    return memcmp(a, b, sizeof(*a)) == 0; // Words of 64 bits only: there are no gaps.
+    return memcmp(a, b, sizeof(*a)) == 0; // The struct has only 64-bit words, so it has no padding.
 }
 
 // ---- PEM ----------------------------------------------------------------------------------------
 
-// All certificates of a text in their order; NULL: there is none, or one is malformed.
+// Returns all certificates of a text in their order, or NULL if there are none or one is malformed.
 static STACK_OF(X509) * parse_certificates(const char *pem)
 {
     BIO *bio = BIO_new_mem_buf(pem, -1);
@@ -136,7 +137,7 @@ static STACK_OF(X509) * parse_certificates(const char *pem)
         if (sk_X509_push(list, next) == 0)
             X509_free(next);
     }
-    // The end of the text is told as an error, too.
+    // OpenSSL reports the end of the text as an error, too.
     const bool whole = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
     ERR_clear_error();
     BIO_free(bio);
@@ -146,7 +147,7 @@ static STACK_OF(X509) * parse_certificates(const char *pem)
     return NULL;
 }
 
-// Nobody is there to type one.
+// Refuses a passphrase, because there is nobody to type one.
 static int no_passphrase(char *text, int size, int writing, void *context)
 {
     (void)text;
@@ -234,7 +235,7 @@ static int verify_fault(struct check *check, int code)
     }
 }
 
-// As the other side will, if it has the same authorities.
+// Verifies the certificate as the other side will, if it has the same authorities.
 static int check_signatures(struct check *check)
 {
     X509_STORE *store = X509_STORE_new();
@@ -253,7 +254,7 @@ static int check_signatures(struct check *check)
 
 // ---- names --------------------------------------------------------------------------------------
 
-// Calls accept for each URI until it says true. A name with a NUL inside is none.
+// Calls accept for each URI until one call returns true. A name that contains a NUL is skipped.
 static bool some_uri(const X509 *certificate, bool (*accept)(const char *uri, const char *context),
                      const char *context)
 {
@@ -313,7 +314,8 @@ static int check_all(struct check *check)
         status = check_dates(check, TLS_CERTIFICATE_FILE, check->leaf);
     for (int i = 0; status == 0 && i < sk_X509_num(check->chain); i++)
         status = check_dates(check, TLS_CERTIFICATE_FILE, sk_X509_value(check->chain, i));
-    // Where there are several, as while one takes the place of another, one that holds is enough.
+    // If ca.crt has several authorities, for instance while one replaces another, one valid
+    // authority is enough. So dates are checked here only for a single one.
     if (status == 0 && sk_X509_num(check->authorities) == 1)
         status = check_dates(check, TLS_AUTHORITY_FILE, sk_X509_value(check->authorities, 0));
     if (status == 0)
@@ -336,7 +338,8 @@ int tls_files_load(const char *directory, const char *job, struct tls_files *fil
     struct check check = {
         .directory = directory, .job = job, .error = error, .error_bytes = error_bytes};
     *files = (struct tls_files){0};
-    tls_files_look(directory, &files->stamp); // Before: what changes meanwhile is seen later.
+    // Taken before the files are read, so a change during the reading is noticed later.
+    tls_files_look(directory, &files->stamp);
     int status = read_file(&check, TLS_CERTIFICATE_FILE, &files->certificate);
     if (status == 0)
         status = read_file(&check, TLS_KEY_FILE, &files->key);
@@ -355,8 +358,8 @@ int tls_files_load(const char *directory, const char *job, struct tls_files *fil
     if (status < 0) {
         const struct tls_stamp stamp = files->stamp;
         tls_files_free(files);
-        files->stamp =
-            stamp; // The stamp of the refused files, so that they are not tried again unchanged.
+        // Keep the stamp of the refused files, so they are not tried again while unchanged.
+        files->stamp = stamp;
     }
     return status;
 }

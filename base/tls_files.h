@@ -1,11 +1,11 @@
-// SPDX-License-Identifier: Apache-2.0
-// The directory that holds the certificates of a coordinator or of a worker, laid out like a secret
-// of Kubernetes: tls.crt (the certificate, then those between it and the authority), tls.key (its
-// private key, PEM without a passphrase), ca.crt (the authorities that the other side is believed
-// for). Everything is checked when it is read, because who speaks TLS later (gRPC) can tell little
-// about what was wrong. Not a TLS library: no connection is made here.
+// SPDX-License-Identifier: Apache-2.0 The directory that holds the certificates of a coordinator or
+// of a worker, laid out like a secret of Kubernetes: tls.crt (the certificate, then the
+// intermediate certificates), tls.key (its private key, PEM without a passphrase), ca.crt (the
+// authorities by which the other side is verified). The files are checked when they are read,
+// because gRPC, which uses them later, reports little about what was wrong. This file makes no
+// connections.
 //
-// Any thread; each struct by one at a time. Reads files, so it may block on a disk.
+// Any thread; one thread at a time for each struct. Reads files, so it may block on a disk.
 #ifndef LOCKSTEP_BASE_TLS_FILES_H
 #define LOCKSTEP_BASE_TLS_FILES_H
 
@@ -16,9 +16,9 @@
 #define TLS_CERTIFICATE_FILE "tls.crt"
 #define TLS_KEY_FILE "tls.key"
 #define TLS_AUTHORITY_FILE "ca.crt"
-#define TLS_FILE_BYTES (256 * 1024) // Bound of each file.
+#define TLS_FILE_BYTES (256 * 1024) // Largest size of each file.
 
-// The state of the three files. Equal stamps: no file has changed.
+// The identity of the three files. If two stamps are equal, no file has changed between them.
 struct tls_stamp {
     struct {
         uint64_t device;
@@ -29,30 +29,29 @@ struct tls_stamp {
     } file[3];
 };
 
-// PEM, each with a NUL; owned.
+// The contents of the files: PEM, each with a NUL, owned.
 struct tls_files {
     char *certificate;
     char *key;
     char *authority;
     struct tls_stamp stamp;
-    uint64_t expires_s; // Unix time at which tls.crt ends.
+    uint64_t expires_s; // Unix time in seconds at which tls.crt expires.
 };
 
-// Reads the files and checks that they can be read, belong together, hold now, are signed by
-// ca.crt, and say what they are for: with job a worker of that job, with NULL a coordinator.
-// Returns 0, or -1 with a sentence in error that names the file and the reason; then nothing is
-// owned.
+// Reads the files and checks that they belong together, are valid now, are signed by an authority
+// of ca.crt, and name the right role: a worker of job, or a coordinator if job is NULL. Returns 0,
+// or -1 with a sentence in error that names the file and the reason; then *files owns nothing.
 int tls_files_load(const char *directory, const char *job, struct tls_files *files, char *error,
                    size_t error_bytes);
 
-// Three calls of stat. A file that is not there is a stamp of zeros.
+// Fills the stamp with three calls of stat. A file that does not exist is all zeros in the stamp.
 void tls_files_look(const char *directory, struct tls_stamp *stamp);
 bool tls_files_stamps_equal(const struct tls_stamp *a, const struct tls_stamp *b);
 
-// The key is overwritten before it is freed. Nothing happens to what was never loaded.
+// Overwrites the key before it frees it. Does nothing for files that were never loaded.
 void tls_files_free(struct tls_files *files);
 
-// Whether the first certificate of this PEM is a coordinator's, by its names.
+// Returns true if the first certificate in pem names a coordinator.
 bool tls_files_is_coordinator(const char *pem);
 
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Rights on the control plane, as certificates name them: URIs among their subject alternative
-// names. Not a parser of certificates (base/tls_files.h is). Pure; any thread.
+// names. base/tls_files.h parses the certificates. Pure; any thread.
 //
 //     lockstep://coordinator       may be one: workers believe it
 //     lockstep://job/NAME/worker   may be a worker of that job, and of no other
@@ -21,7 +21,8 @@
 
 bool tls_name_is_coordinator(const char *name);
 
-// Whether it may be a worker of this job; NULL: of some job. A job of no name is nobody's.
+// Returns true if the name may be a worker of this job, or of any job if job is NULL. Returns false
+// for a job with an empty name.
 bool tls_name_is_worker(const char *name, const char *job);
 
 #endif

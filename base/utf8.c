@@ -6,7 +6,8 @@
 
 size_t utf8_length(const char *bytes, size_t size)
 {
-    // The second byte is bounded by the first: no overlong forms, no surrogates, nothing too high.
+    // The first byte limits the second. This excludes overlong forms, surrogates, and code points
+    // above U+10FFFF.
     static const struct {
         unsigned char first_min, first_max, second_min, second_max, length;
     } forms[] = {

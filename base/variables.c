@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The list of known variables, and the nearest of them to another name.
+// The list of known variables, and the search for the name most similar to an unknown one.
 
 #include "base/variables.h"
 
@@ -13,8 +13,8 @@
 #define PREFIX "LOCKSTEP_"
 #define NAME_BYTES 64 // A longer name is compared by its first bytes.
 
-// Without the prefix. docs/environment.md says what each does. COORDINATOR_* are the
-// flags of the daemon that take a value (server/options.c).
+// The names without the prefix. docs/environment.md explains each. Names that begin with
+// COORDINATOR_ are the daemon's flags that take a value (server/options.c).
 static const char *const known[] = {
     "ABORT_MS",
     "ADVERTISE",
@@ -70,8 +70,8 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-// How many letters have to be added and removed; one that is replaced counts as both, so that a
-// short name is near to none but its own letters.
+// Returns how many letters must be added and removed. A replaced letter counts as both, so that a
+// short name is similar only to names with nearly the same letters.
 static size_t distance(const char *from, size_t from_size, const char *to)
 {
     const size_t to_size = strlen(to);
@@ -114,7 +114,7 @@ static bool is_known(const char *name, size_t size)
     return false;
 }
 
-// Whether a pattern stands in the name, which is not ended by a zero.
+// Returns true if the name contains the pattern. The name has no NUL at its end.
 static bool contains(const char *name, size_t size, const char *pattern)
 {
     const size_t length = strlen(pattern);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The environment variables whose names begin with LOCKSTEP_. A name that nobody reads is most
-// likely a misspelt one, and a worker that does not see LOCKSTEP_COORDINATOR trains alone. So such
-// a name is an error, and the error names the nearest known one.
+// The environment variables whose names begin with LOCKSTEP_. An unknown name is most likely a
+// misspelling, and a worker that does not see LOCKSTEP_COORDINATOR trains alone. So an unknown name
+// is an error, and the error names the most similar known name.
 //
-// Not looked at are:
+// These are not checked:
 //
 //     LOCKSTEP_TEST_*          the test suite's own
 //     LOCKSTEP_*SERVICE_HOST   and the other variables in which Kubernetes describes services: a
@@ -18,8 +18,8 @@
 
 #include <stddef.h>
 
-// environment: "NAME=value" strings, ended by NULL, as environ is.
-// 0, or -1 with a sentence that names the first unknown variable and the nearest known one.
+// environment: "NAME=value" strings, ended by NULL, as environ is. Returns 0, or -1 with a sentence
+// in error that names the first unknown variable and the most similar known one.
 int variables_check(char *const *environment, char *error, size_t error_bytes);
 
 #endif
