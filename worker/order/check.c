@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether the payload of a wave is possible. Every number that a peer sends in a payload is checked
-// here before it is used as an index, a count or a bound. Pure, any thread.
+// Checks whether an honest peer can have sent the payload of a wave. Every number in a received
+// payload is checked here before it is used as an index, a count or a bound. Pure, any thread.
 //
-// A peer sends the merged payloads of several ranks. If two payloads of different ranks pass the
-// check, their merged payload passes, too. So a rank that checks every payload that it receives
-// never sends one that another rank refuses, and a peer whose payload is refused has invented it.
+// A payload can be the merged payloads of several ranks. If two payloads of different ranks pass
+// the check, their merged payload passes, too. So a rank that checks every payload that it receives
+// never sends a payload that another rank refuses, and a peer whose payload is refused has made the
+// payload up.
 
 #include "worker/order/check.h"
 
@@ -18,7 +19,7 @@
 
 // ---- The open wave -----------------------------------------------------------------------------
 
-// True if the phase is a text, padded with zeros.
+// True if the phase is valid UTF-8, padded with zeros.
 static bool check_phase(const char *phase)
 {
     const char *end = memchr(phase, '\0', LOCKSTEP_NAME_BYTES);
@@ -103,7 +104,7 @@ static const char *check_unused_one(const struct wave_bounds *bounds,
     return NULL;
 }
 
-// The most (parameter, rank) pairs that the ranks can leave unused.
+// Returns the most (parameter, rank) pairs without a gradient that `ranks` ranks can count.
 static uint64_t check_unused_most(const struct wave_bounds *bounds, uint32_t ranks)
 {
     uint64_t most = 0;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Headers of the ring predecessor: whether it begins the same step in the same phase, and has
-// started as often. Pure; part of the order core, whose rules stand in order.h (R1, start again).
+// Headers of the ring predecessor. The file checks whether the predecessor begins the same step in
+// the same phase, and has started as often as this rank. Pure; part of the order core, whose rules
+// stand in order.h (R1, start again).
 
 #include "worker/order/header.h"
 
@@ -13,8 +14,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-// All ranks must hold the same plan of a phase in force. If a fault of this library broke that, the
-// job would hang silently, so it is checked.
+// All ranks must hold the same plan of a phase in force. If a bug of this library broke that rule,
+// the job would hang silently, so the plan hashes are compared.
 static void order_compare_header(struct order *order, const struct step_header *header)
 {
     const bool phase = header->phase == order->phase;
@@ -34,7 +35,8 @@ static void order_compare_header(struct order *order, const struct step_header *
     order_send(order, &message);
 }
 
-// True if the header's rank begins a step while this rank has called lockstep_start again.
+// True if the header's rank has begun a step while this rank has called lockstep_start again.
+// Reports that once.
 static bool order_parted(struct order *order, const struct step_header *header)
 {
     struct up_message message = {.kind = UP_FAIL};
@@ -54,8 +56,9 @@ static bool order_parted(struct order *order, const struct step_header *header)
     return true;
 }
 
-// When a rank that has joined an open wave starts again, it has the result of the wave, and so have
-// all others.
+// A rank that has joined an open wave can start again only after the wave has a result. Then all
+// other ranks have the result, too, so a header of a step up to order->opening is no sign of a
+// parted rank.
 static void order_opening_received(struct order *order, const struct step_header *header)
 {
     if (header->step > order->settled && header->step > order->opening)

@@ -12,7 +12,7 @@ struct step_header;
 void order_start_begun(struct order *order);
 // The ring predecessor sent a header.
 void order_header_received(struct order *order, const struct step_header *header);
-// A step begins: takes its header, if that came earlier.
+// A step begins: compares the header of this step, if the header came earlier.
 void order_take_early_header(struct order *order);
 
 #endif

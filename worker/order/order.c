@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The worker's order core; the rules stand in order.h. Pure.
+// The worker's order core: steps, launches, waves and halts. The rules stand in order.h. Pure.
 
 #include "worker/order/order.h"
 
@@ -48,7 +48,7 @@ uint32_t order_call_end(const struct order *order, const struct call_id *call)
     return end;
 }
 
-// ---- Launching, closing, committing: what follows from the state -------------------------------
+// ---- Launching, closing, committing: actions that follow from the state ------------------------
 
 static void order_launch(struct order *order, uint32_t index)
 {
@@ -203,7 +203,8 @@ void order_step_begun(struct order *order, uint64_t step, uint64_t phase, const 
     order->header_equal = order->world_size == 1;
     order->planned = order->slot_count = order->low = order->front = order->unplaced_count = 0;
     memcpy(order->buckets, buckets, sizeof(order->buckets));
-    order->space = ~phase; // A learning step has no plan. No plan's hash is likely to equal this.
+    // A learning step has no plan hash. The hash of a plan is unlikely to equal ~phase.
+    order->space = ~phase;
     memset(&order->close, 0, sizeof(order->close));
     memset(&order->verdict, 0, sizeof(order->verdict));
     order_waits_reset(order);
@@ -232,7 +233,7 @@ static void order_defer(struct order *order, const struct slot_id *id)
                &(struct order_action){.kind = ORDER_DEFER, .deferred = id, .step = order->step});
 }
 
-// Keeps a slot that has no place in the order yet. False if there is no room.
+// Keeps a slot that has no place in the order yet. Returns false if there is no room.
 static bool order_keep(struct order *order, const struct slot_id *id)
 {
     if (order->unplaced_count == LOCKSTEP_MAX_SLOTS)
@@ -258,8 +259,8 @@ static void order_report_ready(struct order *order, const struct slot_id *id, en
     order_send(order, &message);
 }
 
-// All ranks learn of the call in the close wave. If there is no room for the slot, there are more
-// slots than a step can run.
+// The close wave tells all ranks of the call. If unplaced[] has no room for the slot, a step cannot
+// run all the slots.
 static void order_unplanned_ready(struct order *order, const struct slot_id *id)
 {
     if (order->options.unplanned == UNPLANNED_DEFER) {
@@ -327,7 +328,7 @@ void order_slot_summed(struct order *order, uint32_t index)
     order_advance(order);
 }
 
-// The index of a slot in unplaced[]; unplaced_count if the slot is not ready here.
+// Returns the index of a slot in unplaced[]; unplaced_count if the slot is not ready on this rank.
 static uint32_t order_unplaced_index(const struct order *order, const struct slot_id *id)
 {
     uint32_t i = 0;
@@ -347,7 +348,8 @@ static void order_append(struct order *order, const struct order_slot *slot)
         order->unplaced[index] = order->unplaced[--order->unplaced_count];
 }
 
-// True if the calls outside the plan may not run, or not all of them can. Equal on every rank.
+// True if the policy forbids the calls outside the plan, or a step has no room for all of them.
+// Equal on every rank.
 static bool order_refuses(const struct order *order)
 {
     const struct close_wave *verdict = &order->verdict;
@@ -366,7 +368,7 @@ static bool order_refuses(const struct order *order)
     return total > LOCKSTEP_MAX_SLOTS;
 }
 
-// A plan has all buckets of a call, or none.
+// Appends all buckets of each call: a plan has all buckets of a call, or none.
 static void order_extend(struct order *order)
 {
     for (uint32_t i = 0; i < order->verdict.extra_total; i++) {
@@ -392,8 +394,8 @@ void order_close_completed(struct order *order, const struct close_wave *result)
     order_advance(order);
 }
 
-// No rank needs anything from another rank any more, so a verdict about this step takes effect
-// here.
+// After the commit wave no rank needs anything from another rank, so the close wave's verdict of
+// this step takes effect here.
 void order_commit_completed(struct order *order)
 {
     if (order->failed || !order->commit_joined)
@@ -412,7 +414,7 @@ void order_commit_completed(struct order *order)
 
 // ---- The coordinator's side --------------------------------------------------------------------
 
-// NULL, or why the coordinator cannot have sent this grant.
+// Returns NULL, or the reason why the coordinator cannot have sent this grant.
 static const char *order_impossible_grant(struct order *order, const struct down_grant *grant)
 {
     if (order->slot_count == LOCKSTEP_MAX_SLOTS)

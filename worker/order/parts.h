@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What only the files of the order core share. No file outside worker/order/ includes it. Pure; any
-// thread.
+// Declarations that only the files of the order core share. No file outside worker/order/ includes
+// this header. Pure; any thread.
 
 #ifndef WORKER_ORDER_PARTS_H
 #define WORKER_ORDER_PARTS_H

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The payloads of the exchanges of a step, and how two of them are merged. Pure. Merging is exact,
-// commutative and associative, so all ranks get the same bits whatever the tree.
+// The payloads of the exchanges of a step, and how two payloads are merged. Pure. A merge is exact,
+// commutative and associative, so all ranks get the same bits, whatever the shape of the tree.
 
 #include "worker/order/payloads.h"
 
@@ -152,7 +152,7 @@ static void commit_merge_counters(struct commit_wave *a, const struct commit_wav
             merged[count++] = b->counters[j++];
         } else {
             merged[count] = a->counters[i++];
-            merged[count++].delta += b->counters[j++].delta; // Bounded, see LOCKSTEP_MAX_COUNT.
+            merged[count++].delta += b->counters[j++].delta; // LOCKSTEP_MAX_COUNT bounds the sum.
         }
     }
     a->counter_overflow |= b->counter_overflow;

@@ -13,7 +13,7 @@ void order_forget_plans(struct order *order)
     order->plans.count = 0;
 }
 
-// The index of the plan of a phase; plans.count if there is none.
+// Returns the index of the plan of a phase; plans.count if there is none.
 static uint32_t order_plan_index(const struct order *order, uint64_t phase)
 {
     uint32_t i = 0;
@@ -34,7 +34,8 @@ const struct order_plan *order_plan_of(const struct order *order, uint64_t phase
     return index < order->plans.count ? &order->plans.held[index] : NULL;
 }
 
-// A step has one phase, so no two plans were used last in the same step.
+// Returns the plan whose phase was begun longest ago. A step has one phase, so no two plans were
+// used last in the same step.
 static struct order_plan *order_oldest_plan(struct order *order)
 {
     struct order_plan *oldest = &order->plans.held[0];
@@ -45,9 +46,9 @@ static struct order_plan *order_oldest_plan(struct order *order)
     return oldest;
 }
 
-// The plan that the newer one was made from may have been forgotten or learned again; then the
-// newer one is dropped. Which plans are in force follows from the steps alone, not from when a plan
-// arrived, so all ranks decide alike.
+// The older plan, from which the newer plan was made, may have been forgotten or learned again;
+// then the newer plan is dropped. Which plans are in force depends only on the steps, not on when a
+// plan arrived, so all ranks decide alike.
 void order_switch_plans(struct order *order, uint64_t number)
 {
     struct order_plan *newer = &order->plans.newer;
@@ -75,7 +76,7 @@ static void order_install_learned(struct order *order)
     plan->used = order->step;
 }
 
-// True if a slot is in the plan twice. It would be launched twice, with the same memory.
+// True if a slot is in the plan twice. Such a slot would be launched twice, with the same memory.
 static bool order_plan_repeats(const struct order_plan *plan)
 {
     for (uint32_t i = 1; i < plan->count; i++) {

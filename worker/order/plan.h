@@ -11,16 +11,16 @@ struct down_plan_part;
 struct order;
 struct order_plan;
 
-// Forgets all plans, so all phases are learned again. No step is open, and every rank does this
-// before the same step.
+// Forgets all plans, so all phases are learned again. Called while no step is open. Every rank
+// calls this before the same step.
 void order_forget_plans(struct order *order);
-// The plan of a phase. NULL if the next step of the phase is a learning step.
+// Returns the plan of a phase; NULL if the next step of the phase is a learning step.
 const struct order_plan *order_plan_of(const struct order *order, uint64_t phase);
 // The coordinator sent a part of a plan.
 void order_plan_received(struct order *order, const struct down_plan_part *part);
-// As order_plan_of, for the order core.
+// As order_plan_of, but the caller, a file of the order core, may change the plan.
 struct order_plan *order_find_plan(struct order *order, uint64_t phase);
-// Every rank holds the plans up to this number. They are in force from the next step on.
+// Every rank holds the plans up to this number. These plans are in force from the next step on.
 void order_switch_plans(struct order *order, uint64_t number);
 
 #endif

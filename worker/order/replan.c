@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// If successive steps differ from their plan in the same way, the coordinator is told what the plan
-// should be (R13). Pure; part of the order core, see order.h.
+// Tells the coordinator what the plan should be, if successive steps differ from their plan in the
+// same way (R13). Pure; part of the order core, see order.h.
 //
-// A step deviates in two ways. Calls outside its plan were appended: all ranks know that from the
-// close wave, so rank 0 reports it. Or this rank gave up planned calls in favour of a call that it
-// waited for, which no other rank knows. The report follows when the step is settled, because then
-// all ranks know which plans its close wave has put into force. The plan should have the appended
-// calls behind all others, and the calls that were given up right behind the call that was waited
-// for.
+// A step can differ from its plan in two ways. First, calls outside the plan were appended. All
+// ranks know that from the close wave, so rank 0 reports it. Second, this rank gave up planned
+// calls in favour of a call that it waited for. No other rank knows that. The rank reports when the
+// step is settled, because then all ranks know which plans the close wave has put into force. In
+// the proposed plan the appended calls come after all other calls, and the calls that were given up
+// come right after the call that was waited for.
 
 #include "worker/order/replan.h"
 
@@ -20,10 +20,10 @@ static uint64_t deviation_add(uint64_t deviation, uint64_t first, uint64_t secon
 {
     deviation = (deviation ^ first) * UINT64_C(0x9e3779b97f4a7c15);
     deviation = (deviation ^ deviation >> 29 ^ second) * UINT64_C(0xbf58476d1ce4e5b9);
-    return (deviation ^ deviation >> 32) | 1; // Never 0.
+    return (deviation ^ deviation >> 32) | 1; // A deviation is never 0.
 }
 
-// A hash of the deviation that this rank reports; 0 if there is none.
+// Returns a hash of the deviation that this rank reports; 0 if the step followed the plan.
 static uint64_t deviation_of(const struct order *order)
 {
     uint64_t deviation = 0;
@@ -38,8 +38,8 @@ static uint64_t deviation_of(const struct order *order)
     return deviation;
 }
 
-// True after LOCKSTEP_REPLAN_STEPS steps that deviate alike, then after twice as many, and so on,
-// because the coordinator may leave the plan as it is.
+// True after LOCKSTEP_REPLAN_STEPS steps with the same deviation, then after twice as many steps,
+// and so on, because the coordinator may leave the plan as it is.
 static bool replan_due(uint32_t alike)
 {
     const uint32_t turns = alike / LOCKSTEP_REPLAN_STEPS;
@@ -48,7 +48,7 @@ static bool replan_due(uint32_t alike)
 
 // ---- The calls ---------------------------------------------------------------------------------
 
-// Adds a call that is not there yet. False if there is no room.
+// Adds a call if the list does not have it. Returns false if there is no room.
 static bool replan_add(struct up_replan *replan, uint32_t module, uint32_t call)
 {
     for (uint32_t i = 0; i < replan->call_count; i++) {
@@ -66,7 +66,7 @@ static bool replan_add_slot(struct up_replan *replan, const struct order_slot *s
     return replan_add(replan, slot->id.module, slot->id.call);
 }
 
-// Adds the calls that were given up for a wait whose last slot is at `behind`.
+// Adds the calls that were given up for a wait whose last slot is at position `behind`.
 static bool replan_add_behind(const struct order *order, uint32_t behind, struct up_replan *replan)
 {
     bool fits = true;
@@ -97,7 +97,7 @@ void order_replan(struct order *order)
     struct up_replan *replan = &message.u.replan;
     struct order_plan *plan = order_find_plan(order, order->phase);
     if (order->learning || order->alone || !plan || plan->hash != order->space)
-        return; // The step had no plan, or it is not in force any more.
+        return; // The step had no plan, or the step's plan is no longer in force.
     const uint64_t deviation = deviation_of(order);
     plan->alike = deviation == plan->deviation ? plan->alike + 1 : 1;
     plan->deviation = deviation;

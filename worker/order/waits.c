@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Threads of the trainer that wait for a call before the end of the step: when they may go on, what
-// they give up, and what the coordinator is told, so that it finds ranks that wait for each other.
-// Pure; part of the order core, whose rules stand in order.h (R9).
+// Threads of the trainer that wait for a call before the end of the step. The file decides when
+// such a thread may go on, which slots the rank gives up, and what it tells the coordinator, so
+// that the coordinator finds ranks that wait for each other. Pure; part of the order core, whose
+// rules stand in order.h (R9).
 //
-// Words: a wait *counts* while its thread is blocked by it, until the wait is withdrawn. The rank
-// is *blocked* when as many waits count as the trainer has threads. A planned slot is *lacking*
-// when it is not ready here, unless its call is open and may be waited for.
+// Words: a wait *counts* from its begin until it is released or withdrawn. The rank is *blocked*
+// when at least as many waits count as the trainer has threads. A planned slot is *lacking* when it
+// is not ready on this rank, unless its call is open and wait_while_open is set.
 
 #include "worker/order/waits.h"
 
@@ -30,7 +31,7 @@ void order_waits_reset(struct order *order)
     order->waits.said_wait.step = 0;
 }
 
-// ---- Going on ----------------------------------------------------------------------------------
+// ---- Releasing waits ---------------------------------------------------------------------------
 
 static void wait_answer(struct order *order, const struct call_id *call, enum order_release release)
 {
@@ -49,8 +50,8 @@ static void wait_release(struct order *order, uint32_t index, enum order_release
     wait_answer(order, &call, release);
 }
 
-// Slots become final in any order, and each is counted once. The sum lacks the slots that have no
-// place in the order yet.
+// Slots become final in any order; wait->finals counts each slot once. Slots of the call that have
+// no place in the order yet are not counted, so the call is not final.
 static bool wait_is_final(const struct order *order, struct order_wait *wait)
 {
     for (; wait->at < order->slot_count; wait->at++) {
@@ -113,8 +114,8 @@ static bool slot_lacking(const struct order *order, const struct order_slot *slo
     return true;
 }
 
-// Also gives up slots if the call is already final, because what is given up must not depend on
-// time.
+// Gives up slots even if the awaited call is already final, because the set of forfeited slots must
+// not depend on time.
 static void waits_forfeit(struct order *order)
 {
     uint32_t end = 0;
@@ -133,7 +134,7 @@ static void waits_forfeit(struct order *order)
     }
 }
 
-// ---- Saying ------------------------------------------------------------------------------------
+// ---- Reporting to the coordinator --------------------------------------------------------------
 
 static uint32_t waits_counting(const struct order *order)
 {
@@ -149,8 +150,8 @@ static void set_add(struct slot_set *set, uint32_t position)
 }
 
 // A slot is launched when it lies in the window of W slots that begins at the lowest slot that is
-// not final, so it needs all slots that are W or more before it. If operations are paired by their
-// order, it needs all slots before it.
+// neither final nor summed. So the slot needs all slots that are W or more positions before it. If
+// the data plane pairs collectives by their order, the slot needs all slots before it.
 void order_need(const struct order *order, struct call_id call, struct slot_set *needs)
 {
     const uint32_t end = order_call_end(order, &call);
@@ -164,7 +165,7 @@ void order_need(const struct order *order, struct call_id call, struct slot_set 
     }
 }
 
-// Names the first slot of each call. The slots of a call need not be next to each other.
+// Names the first lacking slot of each call. The slots of a call need not be next to each other.
 static void blocked_name(struct up_blocked *blocked, uint32_t position, const struct slot_id *slot)
 {
     for (uint32_t i = 0; i < blocked->lack_count; i++) {
@@ -177,8 +178,8 @@ static void blocked_name(struct up_blocked *blocked, uint32_t position, const st
         .position = position, .call = {.module = slot->module, .call = slot->call}};
 }
 
-// Fills in the lacking slots. Returns the lowest lacking position; LOCKSTEP_MAX_SLOTS if none is
-// lacking.
+// Writes the lacking slots into `blocked`. Returns the lowest lacking position; LOCKSTEP_MAX_SLOTS
+// if no slot is lacking.
 static uint32_t blocked_lacks(const struct order *order, struct up_blocked *blocked)
 {
     uint32_t lowest = LOCKSTEP_MAX_SLOTS;
@@ -192,8 +193,8 @@ static uint32_t blocked_lacks(const struct order *order, struct up_blocked *bloc
     return lowest;
 }
 
-// Reports a wait for a call outside the plan, which completes only after step_end on every rank,
-// this one included.
+// Reports a wait for a call outside the plan. Such a call completes only after step_end on every
+// rank, this rank included.
 static void waits_never_end(struct order *order, const struct call_id *call)
 {
     struct up_message message = {.kind = UP_FAIL};
@@ -213,8 +214,8 @@ static void waits_never_end(struct order *order, const struct call_id *call)
                           .kind = ORDER_SEND, .up = &message, .step = order->step, .call = *call});
 }
 
-// A wait for a call outside the plan cannot be the first to end, so it is reported only if there is
-// no other wait.
+// A wait for a call outside the plan cannot be the first to end, so such a wait is reported only if
+// no other wait counts.
 static void waits_say_blocked(struct order *order)
 {
     struct up_message message = {.kind = UP_BLOCKED};
@@ -250,7 +251,7 @@ static void waits_say_blocked(struct order *order)
     order_send(order, &message);
 }
 
-// The lowest bucket of a call that is not granted; NULL if all are.
+// Returns the lowest bucket of a call that is ready and not granted; NULL if all are granted.
 static const struct slot_id *learning_slot(const struct order *order, const struct call_id *call)
 {
     const struct slot_id *lowest = NULL;
@@ -269,8 +270,8 @@ static bool said_already(const struct up_wait *said, const struct up_wait *wait)
            memcmp(said->also, wait->also, wait->also_count * sizeof(said->also[0])) == 0;
 }
 
-// If all slots of a thread's call are granted, the thread goes on without help, and nothing is
-// reported.
+// If all slots of a thread's call are granted, that thread goes on without the coordinator's help,
+// and the rank reports nothing.
 static void waits_say_learning(struct order *order)
 {
     struct up_message message = {.kind = UP_WAIT};
@@ -327,7 +328,7 @@ static void waits_unsay(struct order *order)
     order_send(order, &message);
 }
 
-// ---- Facts -------------------------------------------------------------------------------------
+// ---- Events ------------------------------------------------------------------------------------
 
 void order_call_begun(struct order *order, struct call_id call)
 {
@@ -394,8 +395,8 @@ enum order_release order_wait_ask(const struct order *order, struct call_id call
     return wait_is_final(order, &wait) ? RELEASE_FINAL : RELEASE_WITHDRAWN;
 }
 
-// While the coordinator believes in a wait that is over, it may see this rank in a cycle that does
-// not exist. So the thread goes on only when the coordinator has answered.
+// While the coordinator holds the report of a wait that is over, it may see this rank in a cycle
+// that does not exist. So the thread goes on only when the coordinator has answered.
 void order_wait_ended(struct order *order, struct call_id call)
 {
     uint32_t i = 0;
