@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The daemon as a process: signals, its parent, the port file. It knows nothing of jobs or streams.
-// Main thread, but for the thread of signals.
+// Main thread, except for the signal thread.
 
 #ifndef LOCKSTEP_SERVER_PROCESS_H
 #define LOCKSTEP_SERVER_PROCESS_H
@@ -16,12 +16,13 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-// Main thread, before any other thread: the signals of struct process_signals are blocked in all.
+// Blocks the signals of struct process_signals. Main thread, before any other thread starts, so
+// that all threads inherit the mask.
 void process_block_signals(void);
 
 // Waits for SIGTERM and SIGINT on a thread of its own. The first one calls drain; a second one ends
-// the process at once with 128 + its number. With a parent to watch, the parent's end counts as a
-// signal.
+// the process at once with 128 + its number. If a parent is watched, its end also calls drain,
+// unless drain was called already.
 struct process_signals {
     // set at start, then constant
     void (*drain)(void *context, const char *why);
@@ -35,16 +36,17 @@ struct process_signals {
     bool draining;
 };
 
-// drain runs on the signal thread. parent: see process_watch_parent. Returns 0 or an errno value.
+// Starts the signal thread, which calls drain. parent: see process_watch_parent. Returns 0 or an
+// errno value.
 int process_signals_start(struct process_signals *signals);
 void process_signals_stop(struct process_signals *signals); // Main thread; blocks shortly.
 
-// Asks the kernel to tell when the parent ends. parent 0: whoever it is now. Returns its id, or -1:
-// it has ended already.
+// Asks the kernel for a signal when the parent ends. parent 0: the current parent. Returns the
+// parent's process id, or -1 if the parent has ended already.
 pid_t process_watch_parent(pid_t parent);
 
-// Writes "grpc=PORT http=PORT\n" under another name and renames it, so that a reader sees all or
-// nothing. Returns 0, or -1 with a sentence in error.
+// Writes "grpc=PORT http=PORT\n" to a temporary file and renames it, so that a reader sees either
+// the whole file or none. Returns 0, or -1 with a sentence in error.
 int process_write_ports(const char *path, uint16_t grpc, uint16_t http, char *error,
                         size_t error_bytes);
 

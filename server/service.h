@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Joins the core to its streams: decodes what workers say, steps the core, sends what it answers,
-// counts, drains, makes pictures for HTTP, and keeps what workers answer about themselves. It
-// decides nothing about jobs (the core does) and knows no sockets (struct rpc_calls stands for
-// them, so that a test can too).
+// Connects the core to its streams. It decodes the messages of workers, steps the core, sends the
+// messages that the core returns, counts, drains, makes snapshots for HTTP, and keeps what workers
+// answer about themselves. The core alone decides about jobs. This file uses no sockets: it calls
+// struct rpc_calls, which a test can replace.
 //
-// Threads: everything on the thread that runs the streams, but service_drain, which any thread may
-// call.
+// Threads: all functions run on the stream thread, except service_drain, which any thread may call.
 
 #ifndef LOCKSTEP_SERVER_SERVICE_H
 #define LOCKSTEP_SERVER_SERVICE_H
@@ -35,22 +34,25 @@ struct service; // Opaque.
 int service_open(const struct service_config *config, struct service **service, char *error,
                  size_t error_bytes);
 
-// The streams are told to this, and are not used before service_attach.
+// Returns the events that the streams must report. The service calls no stream before
+// service_attach.
 struct rpc_events service_events(struct service *service);
 
-// The streams themselves. server is given to every call and must outlive the service's use.
+// Sets the functions of the streams. server is passed to each of them, and must live until
+// service_close.
 void service_attach(struct service *service, const struct rpc_calls *calls, void *server);
 
-// Where the HTTP thread meets this one. Borrowed until close.
+// What the HTTP thread and the stream thread share. Borrowed until close.
 struct service_shown {
-    struct snapshot_board *board; // Pictures are made when it asks.
-    struct asks *asks; // Questions to workers.
-    struct archive *archive; // All answers of workers.
+    struct snapshot_board *board; // Gets a snapshot when the HTTP thread has asked for one.
+    struct asks *asks; // Questions of the HTTP thread to workers.
+    struct archive *archive; // The answers of workers.
 };
 void service_show(struct service *service, const struct service_shown *shown);
 
-// Takes no new workers, is not ready, and stops when all streams have ended or drain_ms has
-// passed. Takes effect in the next turn: wake the server. Any thread.
+// Begins to drain. From the next turn on, which the caller must cause with rpc_server_wake, the
+// service takes no new workers and is not ready. It stops when all streams have ended or drain_ms
+// has passed. Any thread.
 void service_drain(struct service *service);
 
 void service_close(struct service *service);

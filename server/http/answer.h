@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Answers: their headers, their errors, and the right to have them. HTTP thread.
+// Answers: their headers, errors, and access checks. HTTP thread.
 
 #ifndef SERVER_HTTP_ANSWER_H
 #define SERVER_HTTP_ANSWER_H
@@ -14,7 +14,7 @@ struct http_core;
 struct snapshot;
 
 void http_headers(struct evhttp_request *request, const char *type);
-// Takes the body's bytes out of the buffer. A HEAD gets their number instead of them.
+// Sends an answer. Moves the bytes out of body. A HEAD request gets only their number.
 void http_answer_buffer(struct evhttp_request *request, int code, const char *type,
                         struct evbuffer *body);
 void http_answer(struct evhttp_request *request, int code, const char *type, const char *bytes,
@@ -24,15 +24,16 @@ void http_answer_text(struct evhttp_request *request, int code, const char *text
 void http_answer_json(struct http_core *core, struct evhttp_request *request, int code);
 void http_answer_error(struct http_core *core, struct evhttp_request *request, int code,
                        const char *message);
-// The picture to answer from; NULL: the core thread never answered, and the request is answered.
+// Returns the snapshot for the answer. Returns NULL, after sending an error, if the core thread
+// never made one.
 const struct snapshot *http_look(struct http_core *core, struct evhttp_request *request);
-// Whether it has shown the token, where there is one.
+// Returns true if the request carries the right token, or the server has none.
 bool http_has_token(struct http_core *core, struct evhttp_request *request);
-// Whether this request may have what names a job: where there is a token, only with it. False: it
-// is answered.
+// Returns true if this request may get data that names jobs: if there is a token, the request must
+// carry it. Returns false after sending an error.
 bool http_may_read(struct http_core *core, struct evhttp_request *request);
-// Stacks, timelines and events show more than how a job is: whether this request may have them,
-// which others than this host may not without a token. False: it is answered.
+// Returns true if this request may get stacks, timelines and events, which show more than the state
+// of a job. Without a token only this host may get them. Returns false after sending an error.
 bool http_may_inspect(struct http_core *core, struct evhttp_request *request);
 
 #endif

@@ -17,15 +17,16 @@ struct evhttp_request;
 struct http_guard;
 struct http_tls;
 
-// NULL: no memory. tls is borrowed. request_ms 0: HTTP_REQUEST_MS.
+// Returns NULL if there is no memory. tls is borrowed. request_ms 0: HTTP_REQUEST_MS.
 struct http_guard *http_guard_open(struct event_base *base, struct evhttp *evhttp,
                                    struct http_tls *tls, uint32_t request_ms);
-void http_guard_close(struct http_guard *guard); // After evhttp is gone. NULL is allowed.
+void http_guard_close(struct http_guard *guard); // Call it after evhttp is freed. NULL is allowed.
 void http_guard_listens(struct http_guard *guard, struct evconnlistener *listener);
-// A request is whole. False: it came over a connection that could not be made as it has to be (no
-// memory for TLS), and must get nothing.
+// Called when a request has come completely. Returns false if its connection could not be set up as
+// required (no memory for TLS); then the request must not be answered.
 bool http_guard_asked(struct http_guard *guard, struct evhttp_request *request);
-void http_guard_streams(struct http_guard *guard, struct evhttp_request *request); // It goes on.
+// The answer is a stream: it may take any time.
+void http_guard_streams(struct http_guard *guard, struct evhttp_request *request);
 struct http_guard_counts http_guard_counts(const struct http_guard *guard);
 
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The names by which this server may be asked. HTTP thread.
+// The host names by which clients may address this server. HTTP thread.
 
 #ifndef SERVER_HTTP_HOST_H
 #define SERVER_HTTP_HOST_H
@@ -10,9 +10,10 @@
 struct evhttp_request;
 struct http_core;
 
-// Whether a request to this path may ask by the name that it has used. False: it is answered.
+// Returns true if the host name of this request is allowed for this path. Returns false after
+// sending an error.
 bool http_may_ask(struct http_core *core, struct evhttp_request *request, const char *path);
-// The same of the header Host; NULL: there was none. names: as of http_config.
+// The same check for a Host header; header NULL: the request had none. names: as http_config.hosts.
 bool http_host_allowed(const char *header, const char *names);
 
 #endif

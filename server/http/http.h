@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The HTTP side: health, metrics, the JSON API and the page. It changes nothing: every answer is
-// made from a snapshot or from the archive, and all that reaches the core is a question to a worker
-// where it is. server/http/*.c are the only files that know libevent. It runs one thread of its
+// The HTTP server: health, metrics, the JSON API and the page. It changes nothing: every answer is
+// made from a snapshot or from the archive. All that it sends to the core are questions to workers
+// about their place. Only the files server/http/*.c use libevent. The server runs one thread of its
 // own.
 //
 // /healthz          200 while the core thread answers, else 503
@@ -13,7 +13,8 @@
 // /api/v1/stalls    JSON
 // /                 the page, with /page.css and /page.js
 //
-// Behind /api/v1/jobs/NAME; those with a * also behind /api/v1 or alone, for the latest job:
+// The paths below are appended to /api/v1/jobs/NAME. A path with a * also works after /api/v1, or
+// alone; then it is about the latest job:
 //
 // /state            what the page shows, once
 // /stalls           its stalls
@@ -42,22 +43,24 @@ struct http_config {
     struct snapshot_board *board; // Borrowed until close; its reader is the HTTP thread.
     struct asks *asks; // Borrowed until close.
     struct archive *archive; // Borrowed until close.
-    uint32_t deaf_ms; // How long a client may leave events unread; 0: HTTP_DEAF_MS.
-    uint32_t request_ms; // How long a request may take to come; 0: HTTP_REQUEST_MS.
-    const char *token_file; // Borrowed until close; NULL: stacks and events are for loopback.
+    uint32_t deaf_ms; // How long a client may leave events unread, in ms; 0: HTTP_DEAF_MS.
+    uint32_t request_ms; // How long a client may take to send a request, in ms; 0: HTTP_REQUEST_MS.
+    // Borrowed until close; NULL: no token is needed, and stacks and events are for loopback only.
+    const char *token_file;
     const char *tls_dir; // Borrowed until close; NULL: plaintext.
-    const char *hosts; // Borrowed until close: further names, with commas; NULL: none.
+    // Further names of this server, separated by commas; NULL: none. Borrowed until close.
+    const char *hosts;
     struct log *log; // Borrowed until close.
 };
 
-// Listens and starts the thread. The board may be asked from now on, so whoever answers it must
-// run soon. Returns 0, or -1 with a sentence in error.
+// Listens and starts the thread, which may ask the board from now on. So the core thread, which
+// answers, must run soon. Returns 0, or -1 with a sentence in error.
 int http_open(const struct http_config *config, struct http **http, char *error,
               size_t error_bytes);
 
 uint16_t http_port(const struct http *http);
 
-// Ends the thread and its connections. Blocks for the answer that is being made, at most
+// Ends the thread and its connections. Blocks until the current answer is made, at most
 // SNAPSHOT_WAIT_MS.
 void http_close(struct http *http);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The page, as files that are part of the program. It asks the API of the same server and nobody
-// else.
+// The files of the page, which are part of the program. The page asks only the API of the same
+// server.
 
 #ifndef LOCKSTEP_SERVER_HTTP_PAGE_H
 #define LOCKSTEP_SERVER_HTTP_PAGE_H

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Shared by the files server/http/*.c: answers, streams of events, and questions that wait for a
-// worker. These files alone know libevent. Everything runs on the HTTP thread.
+// worker. Only these files use libevent. Everything runs on the HTTP thread.
 
 #ifndef LOCKSTEP_SERVER_HTTP_PARTS_H
 #define LOCKSTEP_SERVER_HTTP_PARTS_H
@@ -39,10 +39,10 @@ struct http_core {
 
 // ---- guard.c: bounds on connections -----------------------------------------------------------
 //
-// A connection has HTTP_REQUEST_MS for its whole request, from the handshake or the last answer on,
-// however slowly it sends it; and HTTP_ANSWER_MS to read an answer. Those of one address above
-// HTTP_PEER_CONNECTIONS are closed. When there are HTTP_CONNECTIONS none is accepted until one has
-// ended, and whoever waits longest without a request is closed to make room.
+// A client has HTTP_REQUEST_MS to send a whole request, counted from the handshake or from the last
+// answer, and HTTP_ANSWER_MS to read an answer. One address may have HTTP_PEER_CONNECTIONS
+// connections; more are closed. At HTTP_CONNECTIONS connections the server accepts no other until
+// one has ended, and it closes the connection that has waited longest for a request.
 
 #define HTTP_CONNECTIONS 512
 #define HTTP_PEER_CONNECTIONS 128
@@ -52,15 +52,15 @@ struct http_core {
 struct http_guard_counts {
     uint32_t connections; // Now.
     uint64_t refused; // Above HTTP_PEER_CONNECTIONS.
-    uint64_t late; // Closed for taking too long, or to make room.
+    uint64_t late; // Closed because they took too long, or to make room.
 };
 
 // ---- stream.c: server-sent events -------------------------------------------------------------
 //
-// Each stream gets `state` once a second, `stall` when one begins or ends, `log` for a new line,
-// and a comment when there is nothing to say. A state is rendered once for all streams of its job.
-// A client with HTTP_UNSENT_BYTES unread gets nothing more until it has read. A client that has not
-// read for HTTP_DEAF_MS is closed. No other client waits for it.
+// Each stream gets `state` once a second, `stall` when a stall begins or ends, `log` for a new
+// line, and a comment when nothing else is sent. A state is rendered once for all streams of its
+// job. A client with HTTP_UNSENT_BYTES unread bytes gets nothing more until it reads. A client that
+// does not read for HTTP_DEAF_MS is closed. Other clients never wait for it.
 
 #define HTTP_STREAMS 64
 #define HTTP_UNSENT_BYTES ((size_t)256 * 1024)

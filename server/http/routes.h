@@ -7,7 +7,7 @@
 
 struct evhttp_request;
 
-// Answers a request, for evhttp_set_gencb. context: the struct http_core.
+// Answers a request, for evhttp_set_gencb. context is the struct http_core.
 void http_on_request(struct evhttp_request *request, void *context);
 
 #endif

@@ -1,26 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The bound on the memory that one connection can make OpenSSL hold, for every user of TLS in this
-// process: gRPC, whose handshakes only gRPC sees, and HTTP. A stranger needs no certificate for it:
-// OpenSSL takes as much memory as the first bytes of a message announce before the others have
-// come, 170 KiB for a client's hello and 130 KiB for its certificates.
+// The bound on the memory that one connection can make OpenSSL hold. It covers every user of TLS in
+// this process: gRPC, whose handshakes only gRPC sees, and HTTP. An attacker needs no certificate
+// to use this memory: OpenSSL allocates the size that the first bytes of a message announce before
+// the message has come, 170 KiB for a client's hello and 130 KiB for its certificates.
 //
-// So messages of a handshake have a bound, and empty buffers of records are given back. A client
-// with a larger message gets an alert, and its connection ends. The bytes that a connection to gRPC
-// sends at once have a bound elsewhere (server/rpc/sockets.h), with TLS and without.
+// So handshake messages have a bound, and empty record buffers are freed. A client with a larger
+// message gets an alert, and its connection ends. server/rpc/sockets.h bounds the bytes that a
+// connection to gRPC sends at once, with TLS and without.
 
 #ifndef LOCKSTEP_SERVER_HTTP_TLS_LIMITS_H
 #define LOCKSTEP_SERVER_HTTP_TLS_LIMITS_H
 
-// The largest message of a handshake that is sure to be taken; above 21 KiB none is. A client's
-// hello has less than 2 KiB, a certificate with those between it and the authority 1 to 8 KiB.
+// Every handshake message up to this size is accepted; none above 21 KiB is. A client's hello has
+// less than 2 KiB. A certificate with its intermediate certificates has 1 to 8 KiB.
 #define TLS_MESSAGE_BYTES (16 * 1024)
 
-// Authorities in ca.crt at most. Their names are one message of ours, about 100 bytes each.
+// Largest number of authorities in ca.crt. The server sends their names in one message, about 100
+// bytes each.
 #define TLS_AUTHORITIES 64
 
-// Once, at the start of the process, before anything else of OpenSSL; for good. Returns 0, or -1:
-// OpenSSL holds memory already, and nothing was limited.
+// Sets the limits for the whole life of the process. Call it once, at the start, before any other
+// use of OpenSSL. Returns 0, or -1 if OpenSSL has already allocated memory; then nothing is
+// limited.
 int tls_limits_set(void);
 
 #endif

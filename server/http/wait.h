@@ -14,7 +14,7 @@ struct http_waits;
 
 struct http_waits *http_waits_open(struct http_core *core); // NULL: no memory.
 void http_waits_close(struct http_waits *waits);
-// Take the request.
+// These functions take ownership of the request.
 void http_waits_stack(struct http_waits *waits, struct evhttp_request *request, const char *job,
                       uint32_t rank, bool fresh);
 void http_waits_timeline(struct http_waits *waits, struct evhttp_request *request, const char *job,

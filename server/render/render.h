@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A snapshot as JSON and as Prometheus text. Any thread; nothing is shared. The keys and the names
-// of the metrics are a promise: docs/http.md lists them, and they are only ever added to.
+// of the metrics are a promise: docs/http.md lists them, and none is ever renamed or removed.
 
 #ifndef LOCKSTEP_SERVER_RENDER_RENDER_H
 #define LOCKSTEP_SERVER_RENDER_RENDER_H
@@ -35,12 +35,12 @@ struct render_http {
     bool without_jobs; // True if the client may not see names of jobs.
 };
 
-// /api/v1/jobs
+// The answer to /api/v1/jobs.
 void render_jobs(struct json *json, const struct snapshot *snapshot,
                  const struct render_process *process);
 
-// /api/v1/jobs/{job}. False: there is no such job, and nothing was written. Of several jobs of one
-// name the latest counts.
+// The answer to /api/v1/jobs/{job}. Returns false, and writes nothing, if there is no such job. If
+// several jobs have this name, the latest counts.
 bool render_job(struct json *json, const struct snapshot *snapshot, const char *name);
 
 // {"error":{"code":404,"message":"..."}}

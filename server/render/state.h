@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The page's picture of one job as JSON. Any thread.
+// The page's data for one job as JSON. Any thread.
 
 #ifndef SERVER_RENDER_STATE_H
 #define SERVER_RENDER_STATE_H
@@ -13,15 +13,18 @@ struct snapshot;
 struct snapshot_job;
 struct worker_view;
 
-// The page's picture of a job: one compact object. False: as above.
+// The page's data for a job, as one compact object. Returns false, and writes nothing, if there is
+// no such job.
 bool render_state(struct json *json, const struct snapshot *snapshot, const char *name);
-// The whole run of a job, the oldest part first, with the metrics of its marks. False: as above.
+// The whole run of a job from its beginning, with the metrics at its marks. Returns false, and
+// writes nothing, if there is no such job.
 bool render_history(struct json *json, const struct snapshot *snapshot, const char *name);
-// The ranks for which the others wait most, the worst first, of those that the others wait for at
-// all. Returns how many. [RENDER_STRAGGLERS]
+// Fills found with the stragglers: the ranks for which the others wait most, the worst first. A
+// rank for which no other waits is left out. Returns how many were found, at most
+// RENDER_STRAGGLERS.
 uint32_t render_stragglers(const struct snapshot *snapshot, const struct snapshot_job *job,
                            const struct worker_view **found);
-// The member `stragglers` of a job: the ranks for which the others wait most, the worst first.
+// Writes the member `stragglers` of a job: the ranks of render_stragglers.
 void render_slowest(struct json *json, const struct snapshot *snapshot,
                     const struct snapshot_job *job);
 

@@ -11,7 +11,8 @@
 
 #define RENDER_MODULE_BYTES (LOCKSTEP_NAME_BYTES + 16)
 
-// The number of a call as people and programs read it: from 1. Messages count from 0.
+// Returns the number of a call as people and programs see it, which counts from 1. Messages count
+// from 0.
 static inline uint64_t render_call(uint32_t call)
 {
     return (uint64_t)call + 1;

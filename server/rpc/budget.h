@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The bound on the memory of all connections together. Each connection has bounds of its own, but
-// gRPC does not let us make them so small that a host could spare the sum: the bound for a client
-// that does not read is a number of frames, and a client with a certificate may have as many
-// connections as there are descriptors. So the sum is measured. While it is above its bound,
-// connections end, those first that a job misses least.
+// gRPC does not allow bounds so small that a host has memory for their sum: the bound for a client
+// that does not read is a number of frames, and a client with a certificate may open as many
+// connections as there are descriptors. So the sum is measured. While the sum is above its bound,
+// connections are ended, beginning with those that jobs need least.
 //
-// This file knows the allocator and the system's sockets. The caller says which calls end with a
-// connection.
+// This file uses the allocator and the system's sockets. The caller ends the calls of a connection.
 //
 // Stream thread only.
 
@@ -20,32 +19,37 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define BUDGET_SOCKETS 8192 // More descriptors than this process may have.
+#define BUDGET_SOCKETS 8192 // More than the descriptors that this process may open.
 
-// Bytes that this process has from its allocator. 0 under a sanitizer, which has its own.
+// Returns the bytes that this process has allocated. Returns 0 under a sanitizer, which has its own
+// allocator.
 uint64_t budget_memory(void);
 
-// Gives the system back what is free.
+// Gives free memory back to the system.
 void budget_trim(void);
 
 // One connection of a listener.
 struct budget_socket {
     int fd;
-    uint64_t unread; // Bytes that its client does not take, here and in the kernel; 0: a few.
-    struct connection *connection; // NULL: it has no call.
+    // Bytes that the client has not read, queued here and in the kernel. Small amounts count as 0.
+    uint64_t unread;
+    struct connection *connection; // NULL: the socket has no call.
 };
 
-// The connections that were accepted at this port and have not been ended, in the order in which
-// they end: those first that have no stream, among these or the others whoever has the most unread,
-// then whoever has the most calls. Returns their number. leaving: of others, which have been ended
-// and whose memory will be given back when gRPC has seen that.
+// Fills sockets with the open connections that were accepted at this port, in the order in which
+// they should be ended: first those without a stream, then those with one. Among these, connections
+// with more unread bytes come first, then those with more calls. Returns their number. *leaving:
+// how many connections were ended already but are still known to gRPC, so that their memory is not
+// free yet.
 size_t budget_sockets(struct connections *connections, uint16_t port,
                       struct budget_socket sockets[BUDGET_SOCKETS], size_t *leaving);
 
-// Whether it does what a worker does: it has a stream, one call for it, and reads.
+// Returns true if the connection looks like a worker's: it has one stream and no other call, and
+// its client reads.
 bool budget_is_modest(const struct budget_socket *socket);
 
-// Ends a connection; what is under way to its client is dropped. The descriptor stays its owner's.
+// Ends a connection and drops bytes on the way to its client. The descriptor still belongs to gRPC,
+// which closes it.
 void budget_end(const struct budget_socket *socket);
 
 #endif

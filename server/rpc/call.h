@@ -14,21 +14,22 @@
 
 struct listener;
 
-// Begins to serve a call of this method; takes the grpc_call.
+// Starts to serve a call of this method. Takes ownership of the grpc_call.
 void rpc_call_open(struct listener *listener, enum method method, grpc_call *grpc);
-// Copies a message behind those that wait to be sent. False: there is no memory.
+// Copies a message to the end of the call's send queue. Returns false if there is no memory.
 bool rpc_call_queue(struct call *call, const uint8_t *bytes, size_t size);
 void rpc_call_drop_queue(struct call *call);
-// Starts the next batch that sends, if one is due.
+// Starts the next batch that sends, if none is in flight and something is to be sent.
 void rpc_call_pump(struct call *call);
-// Three ends: after everything queued was sent; without what waits, but with a status that arrives
-// unless a message is stuck on its way; and at once, the peer is told if it still listens.
+// Three ways to end a call. finish ends it after everything queued was sent. abort drops the queue
+// and sends the status, or cancels the call if a message is still being sent. cancel ends the call
+// at once; the peer gets the status if its connection still works.
 void rpc_call_finish(struct call *call, enum rpc_status status, const char *text);
 void rpc_call_abort(struct call *call, enum rpc_status status, const char *text);
 void rpc_call_cancel(struct call *call, enum rpc_status status, const char *text);
-// Tells the service that its stream is over, once.
+// Tells the service that the call's stream has ended. Only the first call has an effect.
 void rpc_call_report_closed(struct call *call, const char *text);
-// The stream of that name, if it can still be spoken to.
+// Returns the stream with that name, or NULL if there is none or it has ended.
 struct call *rpc_server_find(struct rpc_server *server, rpc_peer peer);
 
 #endif

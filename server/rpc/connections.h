@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How many calls each connection has, by the name that gRPC has for its other end
-// ("ipv4:10.0.0.7:4711"); gRPC itself says no more of connections than that. Knows nothing of what
-// a call is.
+// Counts the calls of each connection. A connection is identified by gRPC's name for its peer
+// ("ipv4:10.0.0.7:4711"), which is all that gRPC says of connections. This file does not use calls.
 //
 // Stream thread only.
 
@@ -17,10 +16,10 @@
 #define CONNECTIONS_BUCKETS 4096
 
 struct connection {
-    struct list link; // Its place in the bucket.
+    struct list link; // The link in its bucket of the hash table.
     uint32_t calls;
-    uint32_t streams; // Those of its calls that are streams; the owner counts them.
-    uint64_t queued; // Bytes that wait for its client; the owner counts them.
+    uint32_t streams; // Calls that are streams. The caller counts them.
+    uint64_t queued; // Bytes that are queued for the client. The caller counts them.
     char name[];
 };
 
@@ -30,15 +29,16 @@ struct connections {
 
 void connections_init(struct connections *connections);
 
-// One more call of the connection of that name, for connections_leave. NULL: it has `most`, or
-// there is no memory.
+// Counts one more call of the connection with that name, and returns the connection.
+// connections_leave undoes it. Returns NULL if the connection has `most` calls already, or there is
+// no memory.
 struct connection *connections_enter(struct connections *connections, const char *name,
                                      uint32_t most);
 
-// NULL: there is none of that name.
+// Returns the connection with that name, or NULL if there is none.
 struct connection *connections_find(struct connections *connections, const char *name);
 
-// One call less; with the last one the connection is forgotten. NULL is allowed.
+// Counts one call less. A connection without calls is freed. NULL is allowed.
 void connections_leave(struct connection *connection);
 
 #endif

@@ -10,9 +10,9 @@
 struct call;
 struct rpc_server;
 
-// The question of a call has come; takes the buffer.
+// Answers the request of a health call. Takes ownership of the buffer.
 void rpc_health_answer(struct call *call, grpc_byte_buffer *payload);
-// Readiness may have changed.
+// Sends the readiness to all watchers whose last answer was different.
 void rpc_health_tell(struct rpc_server *server);
 
 #endif

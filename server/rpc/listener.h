@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The listener that calls come from. Stream thread.
+// The listener that accepts connections and calls.
 
 #ifndef SERVER_RPC_LISTENER_H
 #define SERVER_RPC_LISTENER_H
@@ -10,12 +10,14 @@
 struct listener;
 struct rpc_server;
 
-// Returns the port, or 0: it could not be bound.
+// Returns the port, or 0 if it could not be bound.
 int rpc_listener_open(struct rpc_server *server);
-// Calls and connections that stand go on; it is freed when the last has ended.
+// Stops accepting. Open calls and connections continue; the listener is freed when the last of them
+// has ended.
 void rpc_listener_close(struct listener *listener);
-void rpc_listener_release(struct listener *listener); // One of what it waits for has ended.
-// Gives up a listener that went deaf, and opens another one when it is time.
+// Gives back one of listener->pending. At 0 the listener is freed.
+void rpc_listener_release(struct listener *listener);
+// Closes a listener that went deaf, and opens a new one when the waiting time is over.
 void rpc_listener_reopen(struct rpc_server *server, uint64_t now_ms);
 
 #endif

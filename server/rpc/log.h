@@ -10,12 +10,13 @@
 
 struct log;
 
-// From now on it comes here, and goes nowhere until rpc_log_pass_on. Before grpc_init.
+// Takes gRPC's log over. Its lines are dropped until rpc_log_pass_on sets a log for them. Call it
+// before grpc_init.
 void rpc_log_take(void);
 void rpc_log_pass_on(struct log *log);
-// Whether an accept has failed since this was asked last.
+// Returns true if an accept has failed since the last call of this function.
 bool rpc_log_said_deaf(void);
-// Failed handshakes of TLS since the start.
+// Returns the number of failed TLS handshakes since the start.
 uint64_t rpc_log_handshakes_failed(void);
 
 #endif

@@ -7,11 +7,11 @@
 
 struct rpc_server;
 
-// Before rpc_server_wake.
+// Prepares rpc_server_wake. Call it before the first wake.
 void rpc_loop_open_wake(struct rpc_server *server);
-// Serves until stop, on the calling thread.
+// Serves on the calling thread until the server has stopped.
 void rpc_server_run(struct rpc_server *server);
-// Makes the loop take a turn. Any thread, until rpc_server_close.
+// Makes the loop take a turn. Any thread may call it until rpc_server_close.
 void rpc_server_wake(struct rpc_server *server);
 
 #endif

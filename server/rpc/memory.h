@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ends connections while all together have more memory than their bound. Stream thread.
+// Ends connections while the process uses more memory than its bound.
 
 #ifndef SERVER_RPC_MEMORY_H
 #define SERVER_RPC_MEMORY_H
@@ -9,7 +9,7 @@
 
 struct rpc_server;
 
-// Looks at memory when it is time, and ends what is too much.
+// Measures memory if it is time to, and ends connections while memory is above the bound.
 void rpc_memory_keep(struct rpc_server *server, uint64_t now_ms);
 
 #endif

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Shared by the files of the gRPC side: server.c (open and close, the calls of the service),
-// loop.c, listener.c, call.c, health.c, memory.c, log.c. They and credentials.c alone know gRPC,
-// whose C API changes between releases. There is one completion queue, served by one thread.
+// loop.c, listener.c, call.c, health.c, memory.c, log.c. Only these files and credentials.c use
+// gRPC, because its C API changes between releases. There is one completion queue, and one thread
+// serves it.
 //
 // Words. A tag is a pointer to a struct op, whose function handles the completion. A call is one
 // RPC: a worker's stream, a health watch, or a reply that ends at once. A listener is one
-// grpc_server object: there is one, and for as long as streams of a deaf one go on, also that.
+// grpc_server object. Usually there is one. A deaf listener (server.h) also stays until its streams
+// have ended.
 //
-// Lifetimes. Every started batch counts as one in call->pending; at 0 the call is freed. The batch
-// RECV_CLOSE_ON_SERVER is started first and returns last in meaning: it is the only reliable sign
-// that a call has ended, and nothing is started after it. A listener outlives its calls and its
-// accepts, and the server its listeners.
+// Lifetimes. call->pending counts the started batches; at 0 the call is freed. The batch
+// RECV_CLOSE_ON_SERVER is started first. Only its completion proves that a call has ended, and no
+// batch is started after it. A listener outlives its calls and its accepts, and the server outlives
+// its listeners.
 //
-// Stream thread only, but for the log of gRPC and rpc_server_wake.
+// Stream thread only, except for gRPC's log and rpc_server_wake.
 
 #ifndef LOCKSTEP_SERVER_RPC_PARTS_H
 #define LOCKSTEP_SERVER_RPC_PARTS_H
@@ -52,7 +54,7 @@ struct accept {
     enum method method;
     grpc_call *call;
     grpc_metadata_array metadata;
-    grpc_call_details details; // METHOD_UNKNOWN only.
+    grpc_call_details details; // Used for METHOD_UNKNOWN only.
     gpr_timespec deadline;
 };
 
@@ -63,7 +65,7 @@ struct listener {
     void *registered[METHOD_COUNT];
     struct accept accepts[METHOD_COUNT];
     struct op shut;
-    uint32_t pending; // Posted accepts, calls that live, the shutdown tag.
+    uint32_t pending; // Posted accepts, plus open calls, plus the shutdown tag if it is due.
     bool closing;
 };
 
@@ -76,14 +78,17 @@ struct packet {
 
 struct call {
     struct list link; // In server->calls.
-    struct list timer; // In server->silent until it speaks, in server->lingering once finished.
+    // In server->silent until the first message comes, in server->lingering once the call is
+    // finishing.
+    struct list timer;
     struct list watcher; // In server->watches.
     struct rpc_server *server;
     struct listener *listener;
-    struct connection *connection; // NULL: not counted.
+    // NULL: the call is not counted on any connection (Unix sockets).
+    struct connection *connection;
     grpc_call *grpc;
     enum method method;
-    uint32_t pending; // Started batches.
+    uint32_t pending; // Batches that were started and have not completed.
 
     struct op sent;
     struct op received;
@@ -91,27 +96,30 @@ struct call {
     grpc_byte_buffer *incoming;
     int cancelled; // Written by gRPC before ended_op.
 
-    struct packet *first; // Queue of what is to be sent.
+    struct packet *first; // The queue of messages to send.
     struct packet *last;
     size_t queue_count;
     size_t queue_bytes;
 
-    bool sending; // A batch that sends is in flight.
+    bool sending; // True while a batch that sends is in flight.
     bool header_sent;
     bool status_sent;
-    bool reading; // RECV_MESSAGE is in flight.
-    bool read_over; // The peer sends nothing more.
-    bool finishing; // The status goes out when the queue is empty.
-    bool dead; // Cancelled here, or ended: nothing more is started.
-    bool silent_end; // closed() was called, or must not be.
+    bool reading; // True while RECV_MESSAGE is in flight.
+    bool read_over; // True once the peer sends nothing more.
+    bool finishing; // True once the call ends: the status is sent when the queue is empty.
+    // True once the call was cancelled here or has ended. Then no batch is started any more.
+    bool dead;
+    bool silent_end; // True once closed() was called, or must not be called any more.
     enum rpc_status status;
-    char text[LOCKSTEP_TEXT_BYTES]; // The text of the status, or for closed().
+    char text[LOCKSTEP_TEXT_BYTES]; // The text for the status or for closed().
 
-    uint64_t deadline_ms; // While in a timer list.
-    uint32_t slot; // METHOD_STREAM: index + 1 in server->slots, else 0.
-    bool asked; // METHOD_CHECK, METHOD_WATCH: the question has come.
-    bool watches_service; // METHOD_WATCH: readiness, else a constant.
-    enum health health; // METHOD_WATCH: what was queued last.
+    uint64_t deadline_ms; // In clock_now_ms; used while the call is in a timer list.
+    uint32_t slot; // METHOD_STREAM: index + 1 in server->slots. Other methods: 0.
+    bool asked; // METHOD_CHECK, METHOD_WATCH: true once the client's request has come.
+    // METHOD_WATCH: true if the client watches readiness, which changes. False if its answer is
+    // constant.
+    bool watches_service;
+    enum health health; // METHOD_WATCH: the answer that was queued last.
 };
 
 struct slot {
@@ -124,11 +132,12 @@ struct rpc_server {
     // set at open, then constant
     struct rpc_config config;
     struct rpc_events events;
-    char address[LOCKSTEP_ADDRESS_BYTES]; // With the port that was bound.
+    char address[LOCKSTEP_ADDRESS_BYTES]; // Includes the port that was bound.
     uint16_t port;
     struct rpc_credentials *credentials; // NULL: plaintext.
     grpc_completion_queue *queue;
-    grpc_channel *lame; // Carries wake_call, which is never started.
+    // A channel that connects to nothing. It carries wake_call, which is never started.
+    grpc_channel *lame;
     grpc_call *wake_call;
 
     // guarded by wake_mutex
@@ -137,26 +146,28 @@ struct rpc_server {
     bool wake_posted;
 
     // loop thread only
-    struct listener *listener; // NULL while deaf and when stopping.
+    struct listener *listener; // NULL after the listener went deaf, and while the server stops.
     struct list listeners;
     struct list calls;
     struct list silent;
     struct list lingering;
     struct list watches;
     struct connections connections;
-    uint32_t stream_connections; // Those of them that have a stream.
+    uint32_t stream_connections; // Connections that have a stream.
     uint32_t call_count;
     uint32_t watch_count;
     struct slot slots[RPC_MAX_STREAMS];
     uint32_t free_slot; // Index + 1.
-    uint64_t budget_look_ms; // When memory is looked at next (UINT64_MAX: it has no bound),
-    uint64_t budget_log_ms; // and when the next line may be written.
+    // When memory is measured next, in clock_now_ms. UINT64_MAX: memory has no bound.
+    uint64_t budget_look_ms;
+    uint64_t budget_log_ms; // When the next log line about memory may be written, in clock_now_ms.
     struct budget_socket sockets[BUDGET_SOCKETS];
     bool over_budget;
     uint64_t reopen_ms;
     uint64_t reopen_wait_ms;
-    uint64_t cut_ms; // After stop: when patience ends; else UINT64_MAX.
-    uint64_t turn_ms; // When the owner wants its next turn.
+    // After stop: when the remaining calls are cut, in clock_now_ms. Else UINT64_MAX.
+    uint64_t cut_ms;
+    uint64_t turn_ms; // When the service wants its next turn, in clock_now_ms.
     bool serving;
     bool stopping;
     struct rpc_counts counts;

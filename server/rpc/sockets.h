@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A guard in front of gRPC's sockets: it sees bytes before gRPC has them. gRPC owns its sockets,
-// and reads from one for as long as something is there: 35 MB of calls that are begun and reset at
-// once cost 3 GiB before the stream thread can refuse the first. So the two system calls by which a
-// connection and its bytes come to gRPC are functions of this program: accept4 and recvmsg, which
-// the linker gives to every library of the process in the place of libc's. Nothing else of this
-// process uses recvmsg, and of other sockets than gRPC's accept4 does what libc's does.
+// A guard in front of gRPC's sockets: it sees bytes before gRPC does. gRPC owns its sockets, and
+// reads from a socket as long as data is there: 35 MB of calls that begin and are reset at once
+// cost 3 GiB before the stream thread can refuse the first. So this program replaces the two system
+// calls by which gRPC gets connections and bytes: accept4 and recvmsg. The linker gives the
+// program's versions to every library of the process instead of libc's. Nothing else in this
+// process uses recvmsg. For sockets that are not gRPC's, accept4 does what libc's does.
 //
-// The guard is the same with TLS and in plaintext, over TCP and behind a path. A sanitizer's own
-// versions of the two are not used.
+// The guard works with TLS and in plaintext, over TCP and over Unix sockets. It also replaces a
+// sanitizer's versions of the two functions.
 //
 // Any thread.
 
@@ -18,21 +18,22 @@
 #include <stdbool.h>
 
 // Bytes that one connection may send before the stream thread has taken its next turn. A client
-// with one stream has at most a window (64 KiB) and a message under way. A connection that says
-// more ends.
+// with one stream sends at most a window (64 KiB) and a message in that time. A connection that
+// sends more is ended.
 #define RPC_TURN_BYTES (128 * 1024)
 
-// Calls that one connection may begin in that time. Each costs gRPC 12 KiB until the thread has
-// refused it, and the thread 40 us, for 28 bytes. Under TLS calls cannot be seen; there the bytes
-// are the bound, and nobody begins a call without a certificate.
+// Calls that one connection may begin in the same time. For 28 bytes, each call costs gRPC 12 KiB
+// until the stream thread has refused it, and costs that thread 40 us. Under TLS the guard cannot
+// see calls. There only the bytes are bounded, and a client without a certificate cannot begin
+// calls.
 #define RPC_TURN_CALLS 64
 
-// The stream thread has heard what was said so far. Before the first turn there is no bound.
+// The stream thread calls this once it has handled what was received so far; the counts start again
+// at 0. Before the first turn there is no bound.
 void rpc_sockets_turn(void);
 
-// True: a connection to a path is accepted only from a process of this user or of root. For paths
-// in a directory that lets nobody else in: whoever got hold of the socket nevertheless is hung up
-// on.
+// If closed is true, a connection to a Unix socket is accepted only from a process of this user or
+// of root; others are disconnected. For paths in a directory that only this user may enter.
 void rpc_sockets_close_to_others(bool closed);
 
 #endif

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The latest answers of workers that were asked where they are: stacks and events of each rank. The
-// archive holds ARCHIVE_BYTES in all; the rank that has answered least recently goes first. Answers
-// are not trusted: lists end at their bounds, texts are shown as they are.
+// The latest answers of workers to questions about their place: the stacks and events of each rank.
+// The archive holds at most ARCHIVE_BYTES. To make room, it drops the rank whose last answer is
+// oldest. Answers are not trusted: lists are cut at their bounds, and texts are kept unchanged.
 //
-// The mutex is a leaf, held while a part is added or a rank is copied.
+// The mutex is a leaf lock. It is held while a part is added or a rank is copied.
 
 #ifndef LOCKSTEP_SERVER_STATE_ARCHIVE_H
 #define LOCKSTEP_SERVER_STATE_ARCHIVE_H
@@ -30,7 +30,8 @@ struct archived {
     struct peer_view who;
     uint64_t stacks_ms;
     uint64_t events_ms;
-    uint64_t clock_ns; // The worker's CLOCK_MONOTONIC, at events_ms.
+    // The worker's CLOCK_MONOTONIC in ns, when it sent the answer that came at events_ms.
+    uint64_t clock_ns;
     struct answer_place place;
     struct archived_list threads; // struct stack_thread
     struct archived_list frames; // struct stack_frame
@@ -42,21 +43,22 @@ struct archive_entry;
 struct archive {
     // guarded by mutex
     struct mutex mutex;
-    struct archive_entry *newest; // A list by time of the last part.
+    struct archive_entry *newest; // A list of the entries, ordered by the time of their last part.
     size_t bytes;
 };
 
 void archive_init(struct archive *archive);
 void archive_fini(struct archive *archive);
 
-// Core thread. A part of the answer of this worker; it shows when the last part has come.
+// Core thread. Adds a part of this worker's answer. An answer becomes visible when its last part
+// has come.
 void archive_put(struct archive *archive, const struct peer_view *who,
                  const struct up_answer *answer, uint64_t now_ms);
 
-// HTTP thread. A copy, which archive_copy_fini frees. False: nothing is known of that rank, or no
-// memory; then there is nothing to free.
+// HTTP thread. Copies the answers of a rank; archive_copy_fini frees the copy. Returns false if the
+// rank has no answers or there is no memory; then there is nothing to free.
 bool archive_copy(struct archive *archive, const char *job, uint32_t rank, struct archived *copy);
-// Only when that was; 0: never.
+// Returns when the rank's last answer to the question `what` came, in clock_now_ms; 0: never.
 uint64_t archive_time(struct archive *archive, const char *job, uint32_t rank, uint32_t what);
 void archive_copy_fini(struct archived *copy);
 

@@ -13,11 +13,12 @@
 
 #define ENDPOINT_UNIX "unix:"
 
-// host is numeric, without brackets; or "unix:" and a path, then without a port.
+// host is a numeric address without brackets; or "unix:" and a path, and then port is not used.
 struct endpoint {
     char host[LOCKSTEP_ADDRESS_BYTES];
-    uint16_t port; // 0: any that is free.
-    bool exposed; // True if other hosts can reach it: only with TLS or insecure_plaintext.
+    uint16_t port; // 0: any free port.
+    // True if other hosts can reach it. This is allowed only with TLS or insecure_plaintext.
+    bool exposed;
 };
 
 bool endpoint_is_unix(const struct endpoint *endpoint);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A picture of the coordinator for the HTTP thread. The core thread makes one only when somebody
-// asks, and never more often than every SNAPSHOT_AGE_MS; once handed over nobody changes it. Not a
-// history: there is one, the latest.
+// A snapshot of the coordinator for the HTTP thread. The core thread makes one only when a reader
+// asks, and at most one every SNAPSHOT_AGE_MS. No thread changes a published snapshot. Only the
+// latest snapshot is kept.
 //
-// Each function says which of the two threads calls it. The mutex is held for a pointer's exchange
-// and never while a picture is made or shown.
+// Each function says which of the two threads calls it. The mutex is held only while a pointer is
+// exchanged, never while a snapshot is made or rendered.
 
 #ifndef LOCKSTEP_SERVER_STATE_SNAPSHOT_H
 #define LOCKSTEP_SERVER_STATE_SNAPSHOT_H
@@ -21,8 +21,8 @@
 
 #define SNAPSHOT_AGE_MS 100
 #define SNAPSHOT_WAIT_MS 1000 // How long a reader waits for the core thread.
-#define SNAPSHOT_STALLS 256 // Stalls of all jobs, as they are large.
-#define SNAPSHOT_JOB_STALLS 4 // Each job has at least so many of them.
+#define SNAPSHOT_STALLS 256 // Stalls of all jobs together, because a stall is large.
+#define SNAPSHOT_JOB_STALLS 4 // Stalls for which each job has room in any case.
 
 #define SERVICE_UP_KINDS (UP_REPLAN + 1)
 #define SERVICE_DOWN_KINDS (DOWN_INSPECT + 1)
@@ -35,13 +35,14 @@ struct service_counts {
     uint64_t received[SERVICE_UP_KINDS]; // By enum up_kind.
     uint64_t sent[SERVICE_DOWN_KINDS]; // By enum down_kind.
     uint64_t refused[SERVICE_REFUSALS]; // By enum refusal.
-    uint64_t halted[SERVICE_HALTS]; // Verdicts, by enum halt_kind, not messages.
-    uint64_t stalls[SERVICE_STALLS]; // That began, by enum stall_kind.
+    // Verdicts, by enum halt_kind. A verdict counts once, not once for each message.
+    uint64_t halted[SERVICE_HALTS];
+    uint64_t stalls[SERVICE_STALLS]; // Stalls that began, by enum stall_kind.
     uint64_t decode_errors;
     uint64_t encode_errors;
 };
 
-// Where the things of one job lie in an array of all.
+// The range of one job's items in an array that holds the items of all jobs.
 struct snapshot_part {
     uint32_t first;
     uint32_t count;
@@ -50,9 +51,9 @@ struct snapshot_part {
 struct snapshot_job {
     struct job_view view;
     struct snapshot_part workers;
-    struct snapshot_part modules; // By index.
-    struct snapshot_part stalls; // The newest first; only that one can be active.
-    struct snapshot_part rates; // The newest first, as the next.
+    struct snapshot_part modules; // By module index.
+    struct snapshot_part stalls; // The newest first. Only the newest can be active.
+    struct snapshot_part rates; // The newest first.
     struct snapshot_part events;
     struct snapshot_part history; // The oldest first.
 };
@@ -75,53 +76,55 @@ struct snapshot {
     struct history_view *history;
 };
 
-// The latest job of that name; NULL: there is none.
+// Returns the latest job with that name, or NULL if there is none.
 const struct snapshot_job *snapshot_find(const struct snapshot *snapshot, const char *name);
-// The stall that a job is in; NULL: none.
+// Returns the active stall of a job, or NULL if it has none.
 const struct stall_view *snapshot_stall(const struct snapshot *snapshot,
                                         const struct snapshot_job *job);
 
-// Core thread. NULL: no memory.
+// Core thread. Returns NULL if there is no memory.
 struct snapshot *snapshot_make(const struct coordinator *core, uint64_t now_ms);
 void snapshot_free(struct snapshot *snapshot);
 
-// Where the two threads meet.
+// The exchange of snapshots between the two threads.
 struct snapshot_board {
     // set at init, then constant
     void (*wake)(void *context); // Makes the core thread look at snapshot_wanted.
     void *context;
     // atomic
     atomic_bool wanted;
-    atomic_bool stale; // True if the picture that is shown must not be shown again.
+    atomic_bool stale; // True if the shown snapshot must not be shown again.
     // guarded by mutex
     struct mutex mutex;
     struct cond published;
-    struct snapshot *fresh; // Owned, until the reader takes it.
-    bool over; // True once the core thread answers no more.
+    struct snapshot *fresh; // The snapshot that the reader has not taken yet; owned.
+    bool over; // True once the core thread no longer answers.
     // HTTP thread only
     struct snapshot *shown;
 };
 
 void snapshot_board_init(struct snapshot_board *board, void (*wake)(void *context), void *context);
-void snapshot_board_fini(struct snapshot_board *board); // When both threads are gone.
+void snapshot_board_fini(struct snapshot_board *board); // Call it after both threads have ended.
 
-// Core thread: whether a reader waits. Clears the wish.
+// Core thread. Returns true if a reader waits for a snapshot, and clears the request.
 bool snapshot_wanted(struct snapshot_board *board);
-// Core thread. Takes the snapshot; NULL is ignored.
+// Core thread. Takes ownership of the snapshot. NULL is ignored.
 void snapshot_publish(struct snapshot_board *board, struct snapshot *snapshot);
 
-// Core thread: something changed that the next reader must see, however young the picture is.
+// Core thread. Something has changed that the next reader must see: the current snapshot must not
+// be shown again, whatever its age.
 void snapshot_expire(struct snapshot_board *board);
 
-// Core thread, when it ends: readers wait no longer, and wake is not called again.
+// Core thread, when it ends. Readers no longer wait, and wake is not called again.
 void snapshot_end(struct snapshot_board *board);
 
-// HTTP thread: makes the core thread take a turn, if it is still there.
+// HTTP thread. Makes the core thread take a turn, if that thread still runs.
 void snapshot_wake(struct snapshot_board *board);
 
-// HTTP thread. The newest picture, borrowed until the next call; NULL: there was never one. Blocks
-// up to SNAPSHOT_WAIT_MS if what there is is older than SNAPSHOT_AGE_MS, and gives the old one if
-// the core thread does not answer; *answered says whether it did.
+// HTTP thread. Returns the newest snapshot, borrowed until the next call, or NULL if none was ever
+// made. If the snapshot is older than SNAPSHOT_AGE_MS, the call waits up to SNAPSHOT_WAIT_MS for a
+// new one. If the core thread does not answer, the old one is returned. *answered says whether the
+// core thread answered.
 const struct snapshot *snapshot_read(struct snapshot_board *board, bool *answered);
 
 #endif
