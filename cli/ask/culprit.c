@@ -124,6 +124,7 @@ static void print_who(FILE *out, const struct palette *palette, const char *culp
 static void print_api(FILE *out, const char *culprit)
 {
     char api[WORD_BYTES];
+    char kind[WORD_BYTES] = "";
     char time[CULPRIT_DURATION_BYTES];
     uint64_t age_ms = 0;
     bool inside = false;
@@ -134,7 +135,11 @@ static void print_api(FILE *out, const char *culprit)
     print_label(out, inside ? "inside" : "last call");
     print_function(out, api);
     print_call(out, culprit);
-    if (json_read_u64(json_read_member(culprit, "api_age_ms"), &age_ms))
+    // Its last word may be older than what the other ranks prove, so the time would be wrong.
+    json_read_string(json_read_member(culprit, "kind"), kind, sizeof(kind));
+    if (strcmp(kind, "frozen") == 0 || strcmp(kind, "stopped") == 0)
+        fprintf(out, ", when it was last heard of");
+    else if (json_read_u64(json_read_member(culprit, "api_age_ms"), &age_ms))
         fprintf(out, inside ? ", for %s" : ", which returned %s ago",
                 culprit_duration(age_ms, time));
     fprintf(out, "\n");
