@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The words that messages of both directions are made of: element types, ids of slots, calls and
-// generations, ways of reducing, reasons to halt. Any thread.
+// Types that messages of both directions contain: element types, ids of slots, calls and
+// generations, reduce operations, reasons to halt. Any thread.
 
 #ifndef LOCKSTEP_PROTOS_BASIC_H
 #define LOCKSTEP_PROTOS_BASIC_H
@@ -44,32 +44,35 @@ struct slot_set {
     uint64_t words[LOCKSTEP_SLOT_WORDS];
 };
 
-// A fixed membership is named by its number and by who made it: a restarted coordinator may count
-// from one again, but never with the same incarnation.
+// Names a generation, that is a fixed set of members. A restarted coordinator may count generations
+// from 1 again, but its incarnation is different.
 struct generation_id {
-    uint64_t number; // From 1; 0 is "none yet".
-    uint64_t incarnation; // Random id of the coordinator that made it.
+    uint64_t number; // From 1; 0: no generation yet.
+    uint64_t incarnation; // Random id of the coordinator that formed the generation.
 };
 
 enum reduce_op {
     REDUCE_SUM = 0,
-    REDUCE_MEAN = 1, // sum(w g) / sum(w), one division at the owner. Floating point only.
+    // sum(w g) / sum(w); the owner of a chunk divides once. Floating point only.
+    REDUCE_MEAN = 1,
     REDUCE_MIN = 2,
     REDUCE_MAX = 3,
     REDUCE_OR = 4, // Integers only.
 };
 
-// How the bytes of a collective travel. It decides the order of summation, so the bits: agreed once
-// for every slot, never chosen by one rank. docs/internals/data-plane.md says what each one does.
+// How the bytes of a collective travel. The algorithm decides the order of summation, and so the
+// bits of the result. All ranks agree on the algorithm of a slot; no rank chooses it alone.
+// docs/internals/data-plane.md describes each algorithm.
 enum plan_algorithm {
     ALGORITHM_RING = 0, // Any world; the least bytes.
     ALGORITHM_DOUBLING = 1, // Recursive doubling of the whole payload; the fewest rounds.
     ALGORITHM_HALVING = 2, // Recursive halving, then doubling: few rounds, the least bytes.
-    ALGORITHM_SHARED = 3, // Through memory; all ranks are on one host.
-    ALGORITHM_TWO_LEVEL = 4, // Through memory inside each host, a ring between hosts.
+    ALGORITHM_SHARED = 3, // Through shared memory; all ranks are on one host.
+    ALGORITHM_TWO_LEVEL = 4, // Through shared memory inside each host, a ring between hosts.
 };
 #define PLAN_ALGORITHMS 5
-// In the place of one of them, in a plan or as a wish: what tuning_choose (tuning.h) answers.
+// Stands for an algorithm in a plan or in a user's request: tuning_choose (tuning.h) chooses one by
+// the size of the payload.
 #define ALGORITHM_BY_SIZE 5u
 
 enum halt_kind {
@@ -78,18 +81,19 @@ enum halt_kind {
                        // lockstep_start and others in a step.
     HALT_PHASE = 2, // Ranks are in different phases of the same step.
     HALT_ORDER = 3, // Synchronous waits form a cycle.
-    HALT_UNPLANNED = 4, // A call outside the plan, or a wait for one.
+    HALT_UNPLANNED = 4, // The trainer made a call that is not in the plan, or waits for one.
     HALT_COLLECTIVE = 5, // A plain collective differs between ranks.
     HALT_LOST = 6, // A worker died.
     HALT_LEFT = 7, // A worker closed its session while another still needed it.
-    HALT_PROTOCOL = 8, // A worker said something impossible: a bug, named.
+    HALT_PROTOCOL = 8, // A worker sent a message that is impossible: a bug. The text names it.
     HALT_LAYOUT = 9, // Bucket layouts or learned slots differ between ranks.
-    HALT_TUNING = 10, // Ranks ask for different algorithms, or for one that the world cannot run.
+    HALT_TUNING = 10, // Ranks request different algorithms, or one that the world cannot run.
 };
 
-// Part of the layout that rank 0 proposes for a module: the known one, or a new one. The words
-// are: bucket count k, then k ends (exclusive, into the parameter list), then the parameter
-// indices in the order in which they became ready.
+// Part of the layout that rank 0 proposes for a module. The layout may be new, or the one that the
+// module has already. A layout is a list of words: the bucket count k, then the exclusive end of
+// each of the k buckets in the list of parameters, then the indices of the parameters in the order
+// in which their gradients became ready.
 struct layout_part {
     uint32_t module;
     uint32_t total; // Words of the whole layout.

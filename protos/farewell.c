@@ -53,7 +53,8 @@ size_t farewell_encode(const struct farewell *farewell, uint8_t bytes[FAREWELL_B
     return size;
 }
 
-// Takes a text with its NUL out of bytes[*at, size). NULL, or what is impossible about it.
+// Copies the text that begins at bytes[*at], cleaned, and moves *at behind its NUL. Returns NULL,
+// or a sentence that says what is wrong.
 static const char *farewell_get_text(const uint8_t *bytes, size_t size, size_t *at, char *text,
                                      size_t capacity)
 {

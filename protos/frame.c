@@ -9,7 +9,7 @@
 //   32 step                                           40 space
 //   48 slot       52 part                             56 chunk          60 credit
 //   64 weight                                         72 signature
-//   80 zeros                                          92 checksum of what is before it
+//   80 zeros                                          92 checksum of bytes 0 to 91
 
 #include "protos/frame.h"
 
@@ -64,8 +64,9 @@ static void frame_put64(uint8_t *bytes, uint64_t value)
     frame_put32(bytes + 4, (uint32_t)(value >> 32));
 }
 
-// FNV-1a over little-endian words instead of bytes, with a shift so that high bits spread too. Each
-// round is a bijection of the state and of the word, so damage within one word is always found.
+// FNV-1a over little-endian words instead of bytes, with a shift that also spreads the high bits.
+// Each round is a bijection of the state and of the word, so the checksum finds any damage that is
+// within one word.
 static uint32_t frame_checksum(const uint8_t *bytes)
 {
     uint32_t hash = 2166136261u;

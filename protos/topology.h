@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Pairs of ranks that talk on the data plane: the one rule that the coordinator (which hands out
-// addresses) and the worker (which uses them) must share. Pure functions of rank and world size.
+// Which pairs of ranks have a link on the data plane. The coordinator, which sends the addresses of
+// peers, and the worker, which connects to them, must use the same rule. Pure functions of rank and
+// world size.
 //
 // Ring: rank r sends to r + 1 and receives from r - 1, modulo n.
 //
-// Recursive doubling, for the small waves. Let p be the largest power of two not above n. The
-// n - p ranks from p on are extras: extra e hands its value to rank e - p first and gets the
-// result from it last. The ranks below p exchange with rank XOR 2^k in round k. So a wave takes
-// log2 p rounds, two more when n is no power of two.
+// Recursive doubling, for waves. Let p be the largest power of two not above n. The n - p ranks
+// from p on are extras: in the first round extra e sends its value to rank e - p, in the last round
+// it receives the result from that rank. The ranks below p exchange with rank XOR 2^k in round k. A
+// wave takes log2 p rounds, and two more when n is not a power of two.
 
 #ifndef PROTOS_TOPOLOGY_H
 #define PROTOS_TOPOLOGY_H
@@ -28,7 +29,7 @@ static inline uint32_t topology_predecessor(uint32_t rank, uint32_t world)
     return (rank + world - 1) % world;
 }
 
-// The largest power of two not above world; world is at least 1.
+// Returns the largest power of two that is not above world. world is at least 1.
 static inline uint32_t topology_core(uint32_t world)
 {
     uint32_t core = 1;
@@ -52,8 +53,8 @@ static inline uint32_t topology_add(uint32_t *ranks, uint32_t count, uint32_t se
     return count + 1;
 }
 
-// Writes the ranks that `rank` has links to, sorted, without itself, and returns their number.
-// Links are symmetric: a is a neighbour of b exactly when b is one of a.
+// Writes the ranks that `rank` has links to, sorted and without itself, and returns their number.
+// Links are symmetric: if a is a neighbour of b, then b is a neighbour of a.
 static inline uint32_t topology_neighbours(uint32_t rank, uint32_t world,
                                            uint32_t ranks[LOCKSTEP_MAX_NEIGHBOURS])
 {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The algorithm of a collective: the one rule that all ranks of a generation follow,
-// and that the coordinator looks into before it agrees to a wish. Pure functions of what has been
-// agreed: the tuning, the shape of the world, the payload. Two ranks never choose differently.
+// How the algorithm of a collective is chosen. All ranks of a generation use this rule, and the
+// coordinator uses it to check a wish. A wish is the algorithm that users request by
+// LOCKSTEP_ALGORITHM. Pure functions of values that all ranks have agreed on: the tuning, the shape
+// of the world, the payload. Therefore all ranks choose the same algorithm.
 //
-// The rule. A world of one computes. All ranks on one host that share its memory: SHARED, whatever
-// the size. Else, by size: DOUBLING for the smallest, HALVING above that; larger payloads
-// TWO_LEVEL where some host has several ranks that share its memory, else RING. A broadcast goes
-// through shared memory or along the ring. A wish (LOCKSTEP_ALGORITHM) takes the place of the rule
-// for reductions.
+// The rule. A world of one rank sends nothing. If all ranks are on one host and share memory:
+// SHARED for every size. Otherwise by size: DOUBLING for the smallest payloads, HALVING for larger
+// ones, and above that TWO_LEVEL if some host has several ranks that share memory, else RING. A
+// broadcast uses SHARED if it is chosen, else RING. For reductions a wish replaces the rule.
 
 #ifndef PROTOS_TUNING_H
 #define PROTOS_TUNING_H
@@ -17,22 +17,23 @@
 
 #include <stddef.h>
 
-// The algorithms that are built. Each is switched on here alone.
+// 1 for the algorithms that this version has, 0 for others.
 #define TUNING_HAS_PAIR 1 // DOUBLING and HALVING.
 #define TUNING_HAS_SHARED 1
 #define TUNING_HAS_TWO_LEVEL 1
 
-// How the ranks of a host fill the slots of their board (worker/transport/host/fill.c).
+// How the ranks of a host write to the slots of their shared memory, the board
+// (worker/transport/host/fill.c).
 enum slot_fill {
-    FILL_MEASURED = 0, // As it is faster; found out now and then.
-    FILL_CACHED = 1,
-    FILL_PAST = 2, // Past the caches.
+    FILL_MEASURED = 0, // The faster of the two ways below; measured from time to time.
+    FILL_CACHED = 1, // Through the CPU caches.
+    FILL_PAST = 2, // Bypasses the CPU caches.
 };
 
 // The part of a world that decides the algorithm.
 struct tuning_world {
     uint32_t world_size;
-    uint32_t hosts; // 0, or as many as ranks: none shares a host with another.
+    uint32_t hosts; // 0, or equal to world_size: no two ranks share a host.
 };
 
 static inline bool tuning_one_host(const struct tuning *tuning, const struct tuning_world *world)
@@ -40,7 +41,7 @@ static inline bool tuning_one_host(const struct tuning *tuning, const struct tun
     return tuning->shares && world->hosts == 1;
 }
 
-// Ranks share hosts, but not all of them one.
+// True if some ranks share a host, but not all ranks share one.
 static inline bool tuning_two_levels(const struct tuning *tuning, const struct tuning_world *world)
 {
     return tuning->shares && world->hosts > 1 && world->hosts < world->world_size;
@@ -60,8 +61,8 @@ static inline enum plan_algorithm tuning_by_size(const struct tuning *tuning,
     return ALGORITHM_RING;
 }
 
-// The wish for two levels is one for the best that memory gives: where there is one level only, it
-// is the algorithm of that one.
+// Returns the algorithm that a wish means in this world. In a world with one level only, the wish
+// for ALGORITHM_TWO_LEVEL means the algorithm of that level: SHARED on one host, else RING.
 static inline enum plan_algorithm tuning_wished(const struct tuning *tuning,
                                                 const struct tuning_world *world)
 {
@@ -70,7 +71,7 @@ static inline enum plan_algorithm tuning_wished(const struct tuning *tuning,
     return tuning_one_host(tuning, world) ? ALGORITHM_SHARED : ALGORITHM_RING;
 }
 
-// How `bytes` of payload travel. Never ALGORITHM_BY_SIZE.
+// Returns the algorithm for `bytes` of payload, never ALGORITHM_BY_SIZE.
 static inline enum plan_algorithm tuning_choose(const struct tuning *tuning,
                                                 const struct tuning_world *world, bool broadcast,
                                                 uint64_t bytes)
@@ -98,8 +99,8 @@ static inline bool tuning_is_built(uint32_t algorithm)
     return built[algorithm];
 }
 
-// Why a wish cannot be had in such a world, for a sentence: "LOCKSTEP_ALGORITHM=shared cannot be
-// had: ...". NULL: it can.
+// Returns NULL if this world can run the wished algorithm. Otherwise returns the reason, for the
+// sentence "LOCKSTEP_ALGORITHM=shared cannot be had: ...".
 static inline const char *tuning_refusal(const struct tuning *tuning,
                                          const struct tuning_world *world)
 {
@@ -113,7 +114,7 @@ static inline const char *tuning_refusal(const struct tuning *tuning,
     return tuning->shares ? NULL : "the ranks of a host share no memory";
 }
 
-// As LOCKSTEP_ALGORITHM and the docs call it.
+// Returns the algorithm's name as in LOCKSTEP_ALGORITHM and the docs.
 static inline const char *tuning_name(uint32_t algorithm)
 {
     static const char *const names[] = {"ring",   "doubling",  "halving",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The tuning of a job as JSON, which the daemon and the tools print alike.
+// The tuning of a job as JSON, for the daemon and the tools.
 
 #ifndef PROTOS_TUNING_JSON_H
 #define PROTOS_TUNING_JSON_H
@@ -8,8 +8,7 @@
 #include "base/json.h"
 #include "protos/tuning.h"
 
-// Into an object: the numbers and names, without what follows from them. An object that is begun
-// and ended by the caller.
+// Adds the fields of `tuning` to a JSON object. The caller begins and ends the object.
 void tuning_json_members(struct json *json, const struct tuning *tuning);
 
 #endif

@@ -6,7 +6,7 @@
 // this one has the same fields under the same names.
 //
 // No pointers: a message owns all of its contents, so it can be copied, queued and compared.
-// The words (generation, slot, plan, ...) are those of docs/internals/design.md, section "Words".
+// docs/internals/design.md, section "Words", explains the terms (generation, slot, plan, ...).
 
 #ifndef LOCKSTEP_PROTOS_TYPES_H
 #define LOCKSTEP_PROTOS_TYPES_H

@@ -13,21 +13,21 @@
 enum up_kind {
     UP_NONE = 0,
     UP_HELLO, // First message of a stream: join the job.
-    UP_START, // lockstep_start: compare my manifest.
+    UP_START, // lockstep_start was called: the coordinator compares the worker's manifest.
     UP_MANIFEST_PART, // Answer to DOWN_MANIFEST_REQUEST.
-    UP_READY, // Learning: a slot is ready here.
+    UP_READY, // Learning: a slot is ready on this rank.
     UP_WAIT, // Learning: the trainer blocks in call_wait.
     UP_LAYOUT_PART, // Learning, rank 0 only, before its UP_END: proposed layout of a module.
     UP_END, // Learning: step_end was called.
     UP_HEARTBEAT,
-    UP_FAIL, // A disagreement seen here; answered by DOWN_HALT to all.
+    UP_FAIL, // This rank noticed a disagreement between ranks; answered by DOWN_HALT to all.
     UP_LOST, // The data plane lost a peer; answered by DOWN_HALT to all.
-    UP_LEAVE, // lockstep_close. No stream error follows.
-    UP_LINKS, // All links of this worker stand and were measured.
-    UP_BLOCKED, // A planned step: the trainer is blocked in call_wait, or is no more.
-    UP_MODULES, // Rank 0, in lockstep_start: what the modules are called.
+    UP_LEAVE, // lockstep_close was called. The end of the stream after this message is no error.
+    UP_LINKS, // All links of this worker are connected and measured.
+    UP_BLOCKED, // A planned step: the trainer is blocked in call_wait, or is no longer blocked.
+    UP_MODULES, // Rank 0, in lockstep_start: the names of the modules.
     UP_ANSWER, // Part of the answer to DOWN_INSPECT.
-    UP_REPLAN, // Steps differ from their plan alike, time and again: what it should be.
+    UP_REPLAN, // Several steps differ from their plan in the same way: proposes a better plan.
 };
 
 enum failure_policy {
@@ -37,75 +37,80 @@ enum failure_policy {
 
 // The GPU that a worker computes on, and the libraries that it found there.
 struct gpu {
-    struct uuid uuid; // As the driver gives it: of a device, or of a part of one.
-    uint32_t capability; // Compute capability in tenths: 90 is 9.0.
-    uint32_t driver_version; // CUDA's version: 1000 for each major one, 10 for each minor one.
-    uint32_t nccl_version; // As NCCL numbers them; 0: there is none.
-    char nccl_missing[LOCKSTEP_NAME_BYTES]; // Why there is none; else empty.
+    struct uuid uuid; // The driver's UUID of the device, or of a MIG instance.
+    uint32_t capability; // Compute capability times 10: 90 is 9.0.
+    uint32_t driver_version; // CUDA version of the driver: 1000 x major + 10 x minor.
+    uint32_t nccl_version; // NCCL's version code (10000 x major + 100 x minor + patch); 0: no NCCL.
+    char nccl_missing[LOCKSTEP_NAME_BYTES]; // Why NCCL cannot be used; empty if it can.
 };
 
 struct up_hello {
     uint32_t version; // LOCKSTEP_PROTOCOL_VERSION
     char job[LOCKSTEP_JOB_NAME_BYTES];
-    struct uuid uuid; // Names the worker, as long as it lives.
+    struct uuid uuid; // Identifies the worker for the life of its session.
     char host_id[LOCKSTEP_HOST_BYTES]; // Equal on workers that can share memory.
-    char host[LOCKSTEP_HOST_BYTES]; // For people.
-    char address[LOCKSTEP_ADDRESS_BYTES]; // Address of its data plane: "tcp:10.0.0.1:4711",
-                                          // "loopback:3".
+    char host[LOCKSTEP_HOST_BYTES]; // Host name that texts show.
+    // Address of the worker's data plane: "tcp:10.0.0.1:4711", "loopback:3".
+    char address[LOCKSTEP_ADDRESS_BYTES];
     uint32_t pid;
-    uint32_t world_min; // Both equal: an exact world size.
-    uint32_t world_max;
-    uint32_t window_ms; // How long to wait for more than world_min workers.
+    uint32_t world_min; // Smallest world size that the worker accepts.
+    uint32_t world_max; // Largest world size; equal to world_min for an exact size.
+    uint32_t window_ms; // How long to wait for more workers when world_min workers have joined.
     bool has_rank_hint;
     uint32_t rank_hint;
     uint32_t open_timeout_ms; // How long this worker is willing to wait for the world.
     enum failure_policy on_failure;
-    char device[LOCKSTEP_DEVICE_BYTES]; // Class of device that it computes on; empty: not known.
-    // When the process began, in clock ticks since its host did: with the pid it names one process,
-    // whoever reuses the number. 0: not known.
+    // Class of device that the worker computes on; empty: not known.
+    char device[LOCKSTEP_DEVICE_BYTES];
+    // When the worker's process started, in clock ticks since its host booted. pid and started
+    // together identify a process even after the pid is reused. 0: not known.
     uint64_t started;
-    // Equal on workers that may run on the same cores of one kernel, whatever hosts they are on:
-    // pods of one node have hosts of their own. 0: not known.
+    // Hash of the CPU cores that the worker may run on. Equal on workers that may run on the same
+    // cores of one kernel, even if their host_id differs, as that of pods on one node. 0: not
+    // known.
     uint64_t cores;
     bool has_gpu;
     struct gpu gpu;
-    // The GPUs that it uses besides that one, for replicas of modules.
+    // The GPUs that the worker uses besides `gpu`, for replicas of modules.
     uint32_t further_gpu_count;
     struct uuid further_gpus[LOCKSTEP_MAX_OWN_DEVICES - 1];
-    // Why the GPU that it was told to compute on cannot be used: it joins to let all others know.
-    char gpu_problem[LOCKSTEP_NAME_BYTES]; // Else empty.
+    // Why the GPU that the user chose for this worker cannot be used; empty: no problem. The worker
+    // joins nevertheless, so that the coordinator can report the problem to all workers.
+    char gpu_problem[LOCKSTEP_NAME_BYTES];
 };
 
 struct up_start {
     uint64_t manifest_hash;
     uint32_t item_count; // Items of the manifest, see struct manifest_item.
     uint32_t root; // Rank whose state is broadcast; compared like the manifest.
-    uint64_t settled; // Last step that is settled here; 0 before the first one.
-    // True if a wait gives up the slots that are planned before it and not made yet. It is in the
-    // manifest, too, so it is equal on all ranks.
+    uint64_t settled; // Last step that is settled on this rank; 0 before the first one.
+    // True if a wait for a slot defers the earlier slots of the plan that this rank has not made
+    // yet: they travel as zeros. The manifest contains this option, so it is equal on all ranks.
     bool zero_defer;
-    bool strict; // Its data plane pairs collectives by their order.
+    bool strict; // True if the worker's data plane matches collectives by their order.
 };
 
 enum manifest_kind {
-    MANIFEST_SESSION = 1, // Options of the session (name is empty) and what it loaded, as text.
+    // Options of the session (name ""), its policies (name "policies"), and the checksum of the
+    // file that it loaded (name "loaded file"), as text.
+    MANIFEST_SESSION = 1,
     MANIFEST_MODULE = 2, // A module: value holds its options as text.
     MANIFEST_PARAMETER = 3,
     MANIFEST_BUFFER = 4,
 };
 
-// One line of the manifest. Items are in order: those of the session, then each module followed by
-// its parameters and its buffers. Two manifests are equal when all items are.
+// One item of the manifest. The items of the session come first, then each module, followed by its
+// parameters and its buffers. Two manifests are equal when all their items are equal.
 struct manifest_item {
     enum manifest_kind kind;
-    uint32_t module; // Index of the module it belongs to.
+    uint32_t module; // Index of the module that the item belongs to.
     char name[LOCKSTEP_NAME_BYTES];
     enum dtype dtype;
-    uint32_t flags; // A parameter's: public LOCKSTEP_PARAMETER_*.
+    uint32_t flags; // MANIFEST_PARAMETER: bits of the public LOCKSTEP_PARAMETER_*.
     uint32_t dims;
     int64_t shape[LOCKSTEP_MAX_DIMS]; // Elements.
     int64_t strides[LOCKSTEP_MAX_DIMS]; // Elements.
-    char value[LOCKSTEP_MARK_BYTES]; // Options as "key=value key=value", else empty.
+    char value[LOCKSTEP_MARK_BYTES]; // Options as "key=value key=value"; empty: no options.
 };
 
 struct up_manifest_part {
@@ -116,7 +121,7 @@ struct up_manifest_part {
 
 struct up_ready {
     uint64_t step;
-    uint64_t phase; // Hash of the phase's name and of what is trained in it.
+    uint64_t phase; // Hash of the phase's name and of the set of parameters that it trains.
     struct slot_id slot;
     enum dtype dtype;
     uint64_t elements;
@@ -126,8 +131,8 @@ struct up_wait {
     uint64_t step;
     uint64_t phase;
     struct slot_id slot;
-    uint32_t also_count; // Slots that the trainer's other threads wait for.
-    struct slot_id also[LOCKSTEP_MAX_WAITS - 1];
+    uint32_t also_count;
+    struct slot_id also[LOCKSTEP_MAX_WAITS - 1]; // Slots that the trainer's other threads wait for.
 };
 
 struct up_end {
@@ -148,124 +153,135 @@ enum worker_activity {
 // Sums over the steps that a worker has finished since its generation began.
 struct step_totals {
     uint64_t steps;
-    uint64_t bytes_copied; // Results that passed through scratch.
-    uint64_t in_flight_us; // Time during which a bucket was on its way.
+    uint64_t bytes_copied; // Bytes of results that were copied out of scratch memory.
+    uint64_t in_flight_us; // Time during which at least one bucket was in flight.
     uint64_t overlap_us; // The part of in_flight_us before lockstep_step_end was called.
     uint64_t exposed_us; // Time that the trainer waited in lockstep_step_end.
     uint64_t zero_filled; // Buckets that this worker contributed as zeros.
-    uint64_t unused; // Gradients that its calls did not produce.
+    uint64_t unused; // Gradients that the calls of this worker did not produce.
 };
 
 // A collective of the trainer that has been in flight for longer than LOCKSTEP_OVERDUE_MS.
 struct overdue {
-    uint64_t space; // Hash of its name, as in the key of AWAIT_COLLECTIVE.
+    uint64_t space; // Hash of the collective's name, as in the key of AWAIT_COLLECTIVE.
     uint64_t use; // Number of this use of the name, from 0.
-    uint64_t signature; // Hash of what must be equal on all ranks.
+    uint64_t signature; // Hash of the arguments that must be equal on all ranks.
 };
 
 struct up_heartbeat {
-    uint64_t step; // Step the trainer has opened.
+    uint64_t step; // Step that the trainer has opened last.
     uint64_t settled; // Last step that is final on every rank.
     enum worker_activity activity;
-    uint64_t since_ms; // How long it has been in that activity.
+    uint64_t since_ms; // Time that the trainer has been in that activity.
     char mark[LOCKSTEP_MARK_BYTES];
     uint64_t bytes_sent;
     uint64_t bytes_received;
     struct step_totals totals;
     struct place place;
     uint32_t flags; // Bits of enum place_flag.
-    uint64_t pause_ms; // How long the pause was to last, as lockstep_pause was told.
-    uint32_t link_count; // Links without progress.
-    struct link_state links[LOCKSTEP_LINKS_NAMED];
-    uint32_t mate_count; // Mates that do not run.
-    struct mate_state mates[LOCKSTEP_MATES_NAMED];
-    enum device_hold held; // Only while the place does not change.
+    uint64_t pause_ms; // PLACE_PAUSED: the expected length that lockstep_pause was given.
+    uint32_t link_count;
+    struct link_state links[LOCKSTEP_LINKS_NAMED]; // Links without progress.
+    uint32_t mate_count;
+    struct mate_state mates[LOCKSTEP_MATES_NAMED]; // Mates whose process does not run.
+    enum device_hold held; // Set only while the place does not change.
     // With PLACE_DISK: the system call and the function of the kernel that the trainer sleeps in,
     // as "read (nfs_wait_bit_killable)". Empty: not known.
     char sleeps[LOCKSTEP_KERNEL_BYTES];
     struct await await;
-    uint32_t overdue_count; // The oldest ones.
-    struct overdue overdue[LOCKSTEP_OVERDUE_NAMED];
-    // The trainer's collective that a thread waits for, for the sentence of a stall. The wait may
-    // have a timeout, and other threads may wait, too. Empty: none.
+    uint32_t overdue_count;
+    struct overdue overdue[LOCKSTEP_OVERDUE_NAMED]; // The oldest overdue collectives.
+    // Name of the trainer's collective that a thread waits for; the sentence about a stall shows
+    // it. The wait may have a timeout, and other threads may wait, too. Empty: no thread waits.
     char collective[LOCKSTEP_NAME_BYTES];
-    uint64_t collective_use; // Number of this use of it, from 0.
-    // The last failure of a call that nothing has ended well after, as "LOCKSTEP_E_INVALID: ...".
-    // Empty: there is none.
+    uint64_t collective_use; // Number of this use of that name, from 0.
+    // The last failure of a library call, as "LOCKSTEP_E_INVALID: ...". Empty: no call has failed,
+    // or a later call has succeeded.
     char failure[LOCKSTEP_FAREWELL_TEXT_BYTES];
 };
 
 struct up_fail {
     uint64_t step;
     enum halt_kind kind;
-    char text[LOCKSTEP_TEXT_BYTES]; // This rank's side, in one sentence.
-    // HALT_COLLECTIVE: how this rank calls it, for a text with both sides. form "": not said.
-    uint64_t space; // The collective, as in the key of AWAIT_COLLECTIVE.
-    uint64_t use; // Number of this use of it, from 0.
+    char text[LOCKSTEP_TEXT_BYTES]; // The disagreement as this rank sees it, in one sentence.
+    // HALT_COLLECTIVE only: the collective, and how this rank calls it.
+    uint64_t space; // Hash of the collective's name, as in the key of AWAIT_COLLECTIVE.
+    uint64_t use; // Number of this use of the name, from 0.
     char name[LOCKSTEP_NAME_BYTES]; // Name of the collective.
-    char form[LOCKSTEP_FORM_BYTES]; // "lockstep_allreduce with 4 elements of float32, sum"
+    // "lockstep_allreduce with 4 elements of float32, sum"; empty: not known.
+    char form[LOCKSTEP_FORM_BYTES];
 };
 
 struct up_lost {
     uint32_t rank; // The peer that was lost.
-    bool left; // True if it said goodbye on the data plane.
-    bool silent; // True if its host acknowledged nothing any more.
-    bool impossible; // True if it broke the protocol; it may be alive.
-    uint64_t step; // The first step that cannot be completed without it, by the reporter's word.
+    bool left; // True if the peer closed its session: it sent a LEAVE frame.
+    bool silent; // True if the peer's host stopped acknowledging data.
+    bool impossible; // True if the peer broke the protocol; it may be alive.
+    // The first step that the reporter cannot complete without the peer.
+    uint64_t step;
     char text[LOCKSTEP_TEXT_BYTES]; // The data plane's error: "connection reset by peer".
 };
 
 // A worker's measurements of its links, once all of them are connected. 0: not measured.
 struct up_links {
-    bool shares; // Its mates and it have mapped their host's memory; true also without mates.
-    uint64_t latency_ns; // One way, of a few bytes; the slowest of its links.
-    uint64_t bytes_per_s; // One link, one direction, while all are busy; the slowest link.
+    // True if this worker and its mates have mapped the shared memory of their host, or if it has
+    // no mates.
+    bool shares;
+    uint64_t latency_ns; // One-way time of a few bytes on the worker's slowest link.
+    // Bandwidth of the worker's slowest link in one direction, while all its links are busy.
+    uint64_t bytes_per_s;
     uint32_t wish; // enum plan_algorithm that LOCKSTEP_ALGORITHM names, or ALGORITHM_BY_SIZE.
 };
 
 struct up_leave {
     uint64_t settled;
     char reason[LOCKSTEP_MARK_BYTES];
-    char cause[LOCKSTEP_FAREWELL_TEXT_BYTES]; // The failure before it; "": there was none.
+    // The failure after which the trainer closed its session; empty: no failure.
+    char cause[LOCKSTEP_FAREWELL_TEXT_BYTES];
 };
 
 // One call that a thread of a trainer waits for.
 struct blocked_wait {
     struct call_id call;
-    struct slot_set needs; // Positions that every rank must make before its slots can complete.
+    // Positions of the plan that every rank must make before the slots of this call can complete.
+    struct slot_set needs;
 };
 
 // A call of the plan that a blocked trainer has not made.
 struct blocked_lack {
-    uint32_t position; // Its lowest slot that is not ready.
+    uint32_t position; // Position of the call's lowest slot that is not ready.
     struct call_id call;
 };
 
-// A rank whose trainer is blocked in a planned step (docs/internals/order.md, R9). A report takes
-// the place of the rank's last one; without waits it is blocked no more (another thread goes on, or
-// a wait has timed out).
+// Reports that the trainer of a rank is blocked in a planned step (docs/internals/order.md, R9). A
+// report replaces the rank's last report. A report without waits says that the trainer is no longer
+// blocked: another thread runs, or a wait has timed out.
 struct up_blocked {
     uint64_t step;
-    uint64_t space; // Hash of the plan: positions of another one mean something else.
+    uint64_t space; // Hash of the plan that all positions below refer to.
     uint32_t wait_count;
     struct blocked_wait waits[LOCKSTEP_MAX_WAITS];
-    struct slot_set lacks; // Positions of the plan that are not ready here.
-    uint32_t lack_count; // Named of them: one for each call, in the order of positions.
+    struct slot_set lacks; // Positions of the plan that are not ready on this rank.
+    // The first calls with positions in `lacks`, one entry for each call, in the order of
+    // positions.
+    uint32_t lack_count;
     struct blocked_lack lacking[LOCKSTEP_LACKS_NAMED];
 };
 
-// A better plan of a phase: its calls in another order, or more of them. The message may be
-// ignored; the steps are right without it, and only slower.
+// A better plan of a phase: its calls in another order, or more of them. The coordinator may ignore
+// the message: without the better plan steps are slower, but their results are right.
 struct up_replan {
-    uint64_t step; // Settled; in it, and in those of the phase before it, ranks did the same.
+    // A settled step. In this step, and in the steps of the phase before it, all ranks made the
+    // calls below.
+    uint64_t step;
     uint64_t phase;
-    uint64_t replaces; // Number of the plan in force.
-    uint64_t in_force; // The highest number of any phase that is.
+    uint64_t replaces; // Number of the phase's plan in force.
+    uint64_t in_force; // Highest number of the plans in force, over all phases.
     uint32_t call_count;
-    struct call_id calls[LOCKSTEP_REPLAN_CALLS]; // Each with all its buckets.
+    struct call_id calls[LOCKSTEP_REPLAN_CALLS]; // Each call stands for all its buckets.
 };
 
-// Names of modules [first, first + count) of total, for texts.
+// Names of modules [first, first + count) of total. Texts show them.
 struct up_modules {
     uint32_t total;
     uint32_t first;
@@ -273,8 +289,8 @@ struct up_modules {
     char names[LOCKSTEP_NAMES_PART][LOCKSTEP_NAME_BYTES];
 };
 
-// The contents of a part of an answer. A worker answers with the parts that it was asked for, in
-// this order; a list goes over as many parts as it needs.
+// What a part of an answer contains. A worker sends the kinds that the question asked for, in this
+// order. A long list takes several parts.
 enum answer_kind {
     ANSWER_PLACE = 1,
     ANSWER_THREADS = 2,
@@ -284,15 +300,18 @@ enum answer_kind {
 
 struct answer_place {
     char phase[LOCKSTEP_NAME_BYTES];
-    char doing[LOCKSTEP_NAME_BYTES]; // "allreduce 'loss' #12"; empty: nothing outside the order.
-    uint32_t missing_total; // Parameters without a gradient, of the call that is open longest.
+    // The plain collective that the trainer is in: "allreduce 'loss' #12"; empty: none.
+    char doing[LOCKSTEP_NAME_BYTES];
+    // Number of parameters of the call that is open longest that have no gradient yet.
+    uint32_t missing_total;
     uint32_t missing_count;
     char missing[LOCKSTEP_MISSING_NAMED]
-                [LOCKSTEP_NAME_BYTES]; // Names of the first missing_count of them.
-    // DEVICE_HOLD_STREAM: "the gradient of 'fc.weight'"; DEVICE_HOLD_NCCL: "NCCL (it said last: 'no
-    // socket')", or empty.
+                [LOCKSTEP_NAME_BYTES]; // Names of the first missing_count of these parameters.
+    // The thing that the rank's device has not finished. DEVICE_HOLD_STREAM: "the gradient of
+    // 'fc.weight'"; DEVICE_HOLD_NCCL: "NCCL (it said last: 'no socket')", or empty.
     char awaited[LOCKSTEP_AWAITED_BYTES];
-    uint64_t stream; // DEVICE_HOLD_STREAM: the one that makes it; 0: the default stream.
+    // DEVICE_HOLD_STREAM: handle of the stream that makes this thing; 0: the default stream.
+    uint64_t stream;
 };
 
 struct answer_threads {
@@ -300,7 +319,7 @@ struct answer_threads {
     struct stack_thread threads[LOCKSTEP_THREADS_PART];
 };
 
-struct answer_frames { // Innermost first, thread after thread.
+struct answer_frames { // The frames of one thread after another, each innermost first.
     uint32_t count;
     struct stack_frame frames[LOCKSTEP_FRAMES_PART];
 };
@@ -312,8 +331,10 @@ struct answer_events { // Oldest first.
 
 struct up_answer {
     uint64_t id; // The id of the question.
-    uint64_t clock_ns; // CLOCK_MONOTONIC as the worker answered: lays ranks beside each other.
-    bool last; // No part follows.
+    // CLOCK_MONOTONIC when the worker answered; with it the events of different ranks can be put
+    // on one time line.
+    uint64_t clock_ns;
+    bool last; // True if no part of this answer follows.
     enum answer_kind kind;
     union {
         struct answer_place place;
@@ -325,7 +346,8 @@ struct up_answer {
 
 struct up_message {
     enum up_kind kind;
-    struct generation_id generation; // Messages of another generation than the present are dropped.
+    // The sender's generation. The coordinator drops a message of a generation that is not current.
+    struct generation_id generation;
     union {
         struct up_hello hello;
         struct up_start start;
