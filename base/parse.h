@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parses numbers, durations and addresses from text of users or of the environment. The whole
 // string must match: no leading or trailing spaces, and a sign only where one is allowed. A
 // function that returns false leaves its outputs unchanged. Any thread.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Puts certificates that base/tls_files.h has read and checked into an OpenSSL context. For the
 // parts that speak TLS without gRPC: the HTTP server, the HTTP client, and the handshake that looks
 // for a reason. Any thread; one thread at a time for each context.
