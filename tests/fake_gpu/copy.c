@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// libcuda-fake.so: copies and fills, all of them asynchronous to the host, those from and to memory
-// that is not pinned too: a driver may stage these, or wait; who counts on it is found out here.
-// Each side is checked at the call, where a driver would refuse it, and again when its turn comes.
+// libcuda-fake.so: copies and fills. All of them are asynchronous to the host, also copies from and
+// to pageable memory. CUDA may stage such a copy or wait for it; the fake does neither, which shows
+// code that relies on one of them. Each side is checked at the call, as CUDA does, and again when
+// the operation runs.
 #include "tests/fake_gpu/driver.h"
 
 #include <inttypes.h>
 
 enum side {
     SIDE_DEVICE, // Memory that the device can address.
-    SIDE_HOST, // Memory of the host, known or not.
+    SIDE_HOST, // Memory of the host, pinned or pageable.
     SIDE_ANY,
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// libcuda-fake.so: the driver's beginning, devices, primary contexts and errors, how every call
-// begins and ends, and what tests may ask. It is no driver and knows no hardware; see fake_gpu.h.
+// libcuda-fake.so: initialization, devices, primary contexts and errors of the fake driver; the
+// begin and end of every call; and the functions for tests. It uses no hardware; see fake_gpu.h.
 // Any thread.
 #include "tests/fake_gpu/driver.h"
 
@@ -20,7 +20,7 @@ enum {
 struct driver driver = {.mutex = MUTEX_INITIALIZER};
 _Thread_local bool inside_host_function;
 
-// Contexts are current by thread, as a stack of handles.
+// Each thread has a stack of context handles; the top one is the thread's current context.
 static _Thread_local void *stack[CONTEXT_STACK];
 static _Thread_local uint32_t stack_depth;
 
@@ -46,7 +46,7 @@ static void weather_read(struct weather *weather)
         weather->devices = DEVICES_MAX;
 }
 
-// Streams have no threads in a child, and a driver does not work there, either.
+// A forked child has no stream threads, so the fake driver refuses calls there, as CUDA does.
 static void driver_forked(void)
 {
     mutex_init(&driver.mutex);
@@ -74,7 +74,7 @@ void fake_gpu_reload(void)
 
 // ---- handles ------------------------------------------------------------------------------------
 
-#define HANDLE_TAG ((uintptr_t)0xfa << 56) // No address of a user's program.
+#define HANDLE_TAG ((uintptr_t)0xfa << 56) // No user address begins with these bits.
 
 void *handle_make(enum handle_kind kind, uint32_t index, uint32_t life)
 {
@@ -121,7 +121,7 @@ void complain_locked(const char *format, ...)
         memcpy(driver.complaint, text, sizeof(text));
 }
 
-// The name without the version that it has as a symbol.
+// Length of a function's name without the suffix "_v2" of its symbol.
 static size_t name_length(const char *name)
 {
     const char *version = strstr(name, "_v2");
@@ -141,7 +141,7 @@ static void count_call(const char *name)
     }
 }
 
-// Results after which a context is good for nothing.
+// True for error codes that make a context unusable.
 static bool is_fatal(int code)
 {
     return code == 214 || code == 220 || code == 226 || code == 700 || code == 702 ||
@@ -319,7 +319,7 @@ int cuDevicePrimaryCtxRetain(void **context, int device)
     return call_leave(result);
 }
 
-// Everything in it ends with it.
+// Ends all streams, events, modules and memory of a context whose last reference is released.
 static void context_end_locked(struct context *context)
 {
     context_break_locked(context, 709);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The inside of libcuda-fake.so: what its files share. One mutex guards everything; streams run
-// their operations without it. Not for tests: they have fake_gpu.h, and libnccl-fake.so has
+// The internal header of libcuda-fake.so. One mutex guards all of its state; a stream runs the work
+// of an operation without the mutex. Tests use fake_gpu.h instead, and libnccl-fake.so uses
 // hooks.h.
 #ifndef TESTS_FAKE_GPU_DRIVER_H
 #define TESTS_FAKE_GPU_DRIVER_H
@@ -21,11 +21,12 @@ enum {
     STREAMS_MAX = 1024,
     EVENTS_MAX = 1 << 16,
     MODULES_MAX = 256,
-    QUEUE_OPERATIONS = 1024, // A launch waits for room when so many are queued, as in reality.
-    PARAMETER_BYTES = 512, // Bytes of a kernel's parameters.
+    // Operations that one stream can queue. A launch waits while the queue is full, as in CUDA.
+    QUEUE_OPERATIONS = 1024,
+    PARAMETER_BYTES = 512, // Size limit of a kernel's parameters.
     CALL_NAMES_MAX = 96,
     COMPLAINT_BYTES = 300,
-    POISON = 0xA5, // In memory that was just allocated, and where memory was.
+    POISON = 0xA5, // Fills memory at allocation and when it is freed.
 };
 
 // ---- settings (settings.h), read again by fake_gpu_reload ---------------------------------------
@@ -46,16 +47,17 @@ struct weather {
 
 // ---- objects ------------------------------------------------------------------------------------
 
-// A device's primary context; there are no others. Handles carry its life, so that one that was
-// kept beyond the last release is refused.
+// The primary context of a device; there are no other contexts. `life` counts how often the context
+// began. A handle carries the life in which it was made, so a handle kept after the last release is
+// refused.
 struct context {
     int device;
     uint32_t retained;
     uint32_t life;
     int error; // Every call returns this once it is not 0.
-    bool held;
+    bool held; // True while fake_gpu_hold stops the device.
     uint32_t streams_made; // Streams made in this life.
-    struct stream *legacy;
+    struct stream *legacy; // The legacy default stream; NULL until its first use.
 };
 
 enum operation_kind {
@@ -73,7 +75,7 @@ enum operation_kind {
 struct operation {
     enum operation_kind kind;
     uint64_t queued_us;
-    const char *name; // Name for faults.
+    const char *name; // A name by which FAKE_CUDA_FAIL can select the operation; may be NULL.
     union {
         struct {
             const struct device_reference *reference;
@@ -113,22 +115,23 @@ struct operation {
     };
 };
 
-// Ordered work with a thread of its own. Memory of a stream is never given back, and positions go
-// on from one life to the next: a wait for a position of a stream that was destroyed is right.
+// A stream: a queue of operations, and the thread that runs them in order. The memory of a stream
+// is never freed but used again for a later stream, whose positions continue after those of the
+// earlier one. So a wait for a position of a destroyed stream remains valid.
 struct stream {
-    bool alive; // There is a handle.
-    bool running; // There is a thread.
+    bool alive; // True while the stream has a handle.
+    bool running; // True while the stream has a thread.
     uint32_t index; // in streams
     uint32_t life;
     struct context *context;
     uint32_t context_life;
-    bool urgent; // True if its priority is higher than the usual one.
-    bool blocking; // Ordered with the legacy stream.
-    uint32_t ordinal; // Number in its context.
-    uint64_t born; // The position that was next when this life began.
-    uint64_t queued; // Positions below this were queued,
-    uint64_t done; // below this are done,
-    uint64_t wanted; // and below this somebody waits for.
+    bool urgent; // True if its priority is higher than the default.
+    bool blocking; // True if the stream is ordered with the legacy stream.
+    uint32_t ordinal; // Number of the stream in its context, from 1; 0: made by the driver.
+    uint64_t born; // The first position of this life.
+    uint64_t queued; // Operations at lower positions are queued or done.
+    uint64_t done; // Operations at lower positions are done.
+    uint64_t wanted; // Some thread waits for all operations at lower positions.
     struct cond work;
     struct thread thread;
     struct operation *queue; // [QUEUE_OPERATIONS]
@@ -141,8 +144,8 @@ struct event {
     struct context *context;
     struct stream *stream; // Stream of the latest record; NULL: none.
     uint64_t position;
-    uint64_t record; // Counts records.
-    uint64_t time_ns; // When the latest was reached; 0: not yet.
+    uint64_t record; // Number of the latest record.
+    uint64_t time_ns; // When the stream reached the latest record; 0: not yet.
 };
 
 enum memory_kind {
@@ -154,10 +157,12 @@ enum memory_kind {
 struct memory {
     uint64_t start;
     size_t bytes;
-    unsigned char *alias; // Where the bytes are; not `start` for device memory, unless everywhere.
+    // Host address of the bytes. For device memory it differs from `start`, unless
+    // FAKE_CUDA_EVERYWHERE is set.
+    unsigned char *alias;
     enum memory_kind kind;
     struct context *context;
-    bool freed; // Kept, because the addresses are never used again.
+    bool freed; // True for freed device memory, whose addresses stay reserved.
 };
 
 struct module {
@@ -173,18 +178,18 @@ struct call_count {
 
 struct driver {
     struct mutex mutex;
-    struct cond progress; // Something is done, lost, or let go.
-    // all of it guarded by mutex
+    struct cond progress; // Signalled when an operation is done or a device is lost or released.
+    // guarded by mutex
     struct weather weather;
     bool initialized;
-    bool forked; // This process is a child of the one that loaded it.
+    bool forked; // True in a child of the process that loaded the library.
     struct context contexts[DEVICES_MAX];
     struct stream *streams[STREAMS_MAX];
     struct event events[EVENTS_MAX];
     struct module modules[MODULES_MAX];
     struct memory *memories; // Memories, ordered by start.
     size_t memory_count, memory_capacity;
-    uint32_t event_next; // Where to look for a free one first.
+    uint32_t event_next; // Index in `events` where the search for a free event begins.
     struct call_count calls[CALL_NAMES_MAX];
     char complaint[COMPLAINT_BYTES];
 };
@@ -194,8 +199,8 @@ extern struct driver driver;
 #define EXPORTED __attribute__((visibility("default")))
 
 // ---- handles ------------------------------------------------------------------------------------
-// Handles are no addresses: a program that follows one faults. They hold what they are, which one,
-// and its life.
+// A handle is not an address: a program that dereferences it faults. A handle holds the kind of the
+// object, its index, and its life.
 
 enum handle_kind {
     HANDLE_CONTEXT = 1,
@@ -208,32 +213,36 @@ enum handle_kind {
 void *handle_make(enum handle_kind kind, uint32_t index, uint32_t life);
 bool handle_read(const void *handle, enum handle_kind kind, uint32_t *index, uint32_t *life);
 
-struct context *context_of_locked(const void *handle); // NULL: no context that lives.
+struct context *context_of_locked(const void *handle); // NULL: no retained context.
 void *context_handle_locked(const struct context *context);
 struct event *event_of_locked(const void *handle);
 
-// NULL: no such stream. NULL, legacy and per-thread streams are those of `current`, which may be
-// NULL.
+// Returns the stream of a handle, or NULL if there is none. The handles NULL, CUDA_STREAM_LEGACY
+// and CUDA_STREAM_PER_THREAD mean streams of the context `current`, which may be NULL.
 struct stream *stream_of_locked(const void *handle, struct context *current);
 
 // ---- calls (driver.c) ---------------------------------------------------------------------------
 
-// How every function begins: takes the mutex, counts, lets faults strike. Another result than 0 is
-// what the function answers, at once; the mutex is held either way, until call_leave.
+// Every exported function of the driver begins with call_enter: it locks the mutex, counts the
+// call, and applies FAKE_CUDA_FAIL. The function returns any result other than 0 at once. The mutex
+// stays locked in either case until call_leave.
 int call_enter(const char *name);
-// The same for functions that need a current context, which has no error.
+// As call_enter, for functions that need a current context. Fails if the context has an error.
 int call_enter_context(const char *name, struct context **context);
-// And for those of a stream: of its context, current or not.
+// As call_enter, for functions of a stream. Fails if the context of the stream has an error; the
+// context need not be current.
 int call_enter_stream(const char *name, const void *handle, struct stream **stream);
+// Unlocks the mutex and returns `result`.
 int call_leave(int result);
 
-// Somebody asked for what must not be: remembered, and printed when the weather is verbose.
+// Reports misuse of the driver: keeps the first complaint, and prints each one if FAKE_GPU_VERBOSE
+// is set.
 void complain_locked(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-// The context is broken: all calls answer `code`, work is dropped.
+// Breaks the context: all later calls return `code`, and queued operations are dropped.
 void context_break_locked(struct context *context, int code);
 
-// The calling thread runs a host function, in which no call is permitted.
+// True while the calling thread runs a host function, which must not call CUDA.
 extern _Thread_local bool inside_host_function;
 
 // ---- streams (stream.c) -------------------------------------------------------------------------
@@ -241,35 +250,39 @@ extern _Thread_local bool inside_host_function;
 int stream_open_locked(struct context *context, bool blocking, bool urgent, struct stream **stream);
 void stream_close_locked(struct stream *stream);
 
-// Queues a copy of the operation; waits for room. 0, or the error of the context.
+// Queues a copy of the operation; waits while the queue is full. Returns 0, or the error of the
+// context.
 int stream_push_locked(struct stream *stream, const struct operation *operation);
 
-// Somebody waits for everything below the position.
+// Notes that some thread waits for all operations below the position, so that a lazy stream runs
+// them.
 void stream_want_locked(struct stream *stream, uint64_t position);
-// Waits until everything below it is done. 0, or the error of the context.
+// Waits until all operations below the position are done. Returns 0, or the error of the context.
 int stream_wait_locked(struct stream *stream, uint64_t position, const struct context *context);
-// For all streams of a context.
+// Waits for all queued operations of all streams of a context.
 int context_wait_locked(struct context *context);
-// When the weather says so: what allocates, frees and registers waits first.
+// The same if FAKE_CUDA_SYNC is set; else only returns the context's error. Called by functions
+// that allocate, free, register or load.
 int context_wait_perhaps_locked(struct context *context);
 
-// The stream's context has an error, or is gone: another one may live in its place.
+// True if the stream's context has an error, or was released since the stream was made.
 bool stream_broken_locked(const struct stream *stream);
 
-// On the stream's thread; gives the mutex away while it works.
+// Runs an operation on the stream's thread; unlocks the mutex during the work itself.
 void operation_run(struct stream *stream, struct operation *operation);
 
 // ---- memory (memory.c) --------------------------------------------------------------------------
 
-// The allocation that holds the address, or held it; NULL: none.
+// Returns the allocation that contains the address, also a freed one of device memory; NULL: none.
 struct memory *memory_find_locked(uint64_t address);
 
-// Finds the bytes behind an address that operations of a context may touch. `pageable`: also memory
-// of the host that nobody knows. NULL, and a complaint with `who`, of everything else.
+// Returns the host address of `bytes` bytes that operations of the context may access at `address`.
+// With `pageable`, that includes pageable host memory and memory of other devices. Otherwise
+// complains in the name of `who` and returns NULL.
 void *memory_view_locked(struct context *context, uint64_t address, uint64_t bytes, bool pageable,
                          const char *who);
 
-// All allocations of a context that ends.
+// Frees all allocations of a context that ends.
 void memory_drop_locked(struct context *context);
 
 #endif

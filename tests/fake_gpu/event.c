@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// libcuda-fake.so: events. An event is done when its stream has done all that was queued when the
-// event was recorded last. A wait is for the record that was the latest when the wait began.
+// libcuda-fake.so: events. An event is done when its stream has done all operations that were
+// queued when the event was last recorded. A wait refers to the latest record at the time of the
+// call.
 #include "tests/fake_gpu/driver.h"
 
 struct event *event_of_locked(const void *handle)
@@ -13,7 +14,7 @@ struct event *event_of_locked(const void *handle)
     return event->alive && (event->life & 0xffffff) == life ? event : NULL;
 }
 
-// The error of its context is the answer to every question about it.
+// The begin of calls that name an event. Fails if the event's context has an error.
 static int enter_event(const char *name, const void *handle, struct event **event)
 {
     const int result = call_enter(name);
@@ -56,7 +57,7 @@ int cuEventDestroy_v2(void *handle)
     struct event *event;
     const int result = enter_event("cuEventDestroy", handle, &event);
     if (event)
-        event->alive = false; // Operations that wait for it already go on waiting.
+        event->alive = false; // Operations that already wait for the event go on waiting.
     return call_leave(result);
 }
 

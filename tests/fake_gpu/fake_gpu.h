@@ -1,62 +1,65 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The fake GPUs: stand-ins for libcuda and libnccl, so that everything of the GPU path but the
-// kernels themselves runs, and is tried in bad weather, on machines without a GPU. This header is
-// for tests that want to look inside or to change the weather: what they find with dlsym in the
-// libraries, which the code under test loads through LOCKSTEP_CUDA_LIBRARY and
-// LOCKSTEP_NCCL_LIBRARY. It is not a GPU: times mean nothing, kernels are C functions known by name
-// (tests/support/device_reference.h and the three below), and only what Lockstep calls is there.
-// Where the real libraries leave something open the fakes do the worse, and what they forbid is
-// refused.
+// The fake GPUs replace libcuda and libnccl, so that tests run the whole GPU path except the real
+// kernels, with delays and faults, on machines without a GPU. The code under test loads the fakes
+// through LOCKSTEP_CUDA_LIBRARY and LOCKSTEP_NCCL_LIBRARY. This header declares the functions that
+// a test finds in them with dlsym, to inspect the fakes or to change their settings.
 //
-// Variables, read when a library is loaded and by fake_gpu_reload, with what holds without them.
+// A fake is not a GPU. Its times mean nothing. Its kernels are C functions, found by name
+// (tests/support/device_reference.h, and the three at the end of this header). It exports only the
+// functions that Lockstep calls. Where the real libraries permit several behaviours, a fake chooses
+// the worst one; it refuses what the real libraries forbid.
+//
+// The settings are environment variables, here with their defaults. A library reads them when it is
+// loaded, and in its reload function.
 //
 // FAKE_CUDA_DEVICES=8
-//     how many there are
+//     number of devices
 // FAKE_CUDA_CAPABILITY=90, FAKE_CUDA_VERSION=13000
-//     compute capability of all of them, 10 * major + minor; the driver's version
+//     compute capability of all devices, 10 * major + minor; version of the driver
 // FAKE_CUDA_DELAY_US=0, FAKE_CUDA_SEED=1
-//     each operation of a stream starts so much late, at random up to that, or LOW-HIGH; drawn by
-//     seed, device, stream and position
+//     random delay before each operation of a stream: MAX or LOW-HIGH microseconds. The delay
+//     depends only on the seed, device, stream and position
 // FAKE_CUDA_URGENT_US=0
-//     besides, each operation of a stream of a higher priority than the usual one, as libraries
-//     make theirs, starts so much late: who forgets to wait for a library's results reads old data
+//     additional delay of each operation in a stream with a priority above the default, such as
+//     Lockstep's own. A test that does not wait for Lockstep's results then reads old data
 // FAKE_CUDA_LAZY_US=0
-//     an operation starts only when somebody waits for it or asks, or so much later: whoever
-//     forgets a wait then reads old data, each time
+//     an operation starts only when a thread waits for it or queries it, or after this time. Code
+//     in which a wait is missing then always reads old data
 // FAKE_CUDA_KERNEL_US=0
-//     each kernel takes so long
+//     duration of each kernel
 // FAKE_CUDA_EVERYWHERE=0
-//     1: memory that nobody allocated here is device memory of whoever asks, as on machines with
-//     coherent memory, and cuMemAlloc's is reachable for the host. 0: a device address faults when
-//     the host touches it
+//     1: all memory that the driver did not allocate counts as memory of the device that uses it,
+//     as on machines with coherent memory, and the host can access memory of cuMemAlloc.
+//     0: the host faults when it accesses a device address
 // FAKE_CUDA_SYNC=1
-//     calls that allocate, free, register or load wait for all work of the device first, as they
-//     may; 0: they do not
+//     1: calls that allocate, free, register or load first wait for all work of the device, as CUDA
+//     permits. 0: they do not wait
 // FAKE_CUDA_FAIL=
-//     WHAT:N:CODE[@DEVICE],... The Nth call of a function ("cuLaunchKernel:3:700"; with "3+" every
-//     one from there on) returns CODE. Or the Nth operation that streams begin ("op", "kernel",
-//     "copy", "set", "host", "record", "wait", "value", "nccl", or a kernel's name) loses its
-//     device with CODE, or with "hang" stands still. Codes that break a context for good break it.
+//     faults: WHAT:N:CODE[@DEVICE],... If WHAT is a function, its Nth call returns CODE
+//     ("cuLaunchKernel:3:700"; "3+" is the third and every later call), and a CODE that is fatal in
+//     CUDA breaks the context. If WHAT is "op", "kernel", "copy", "set", "host", "record", "wait",
+//     "value", "nccl" or the name of a kernel, the Nth such operation that a stream begins breaks
+//     the context of its device with CODE; with CODE "hang" the operation never ends
 //
 // FAKE_NCCL_VERSION=22705
 //     10000 * major + 100 * minor + patch
 // FAKE_NCCL_LAUNCH_US=200
-//     how long a communicator that does not block takes to launch
+//     duration of a launch on a non-blocking communicator
 // FAKE_NCCL_ABORT=all
-//     who is released with garbage when a rank aborts: all ranks, or its "own"
+//     ranks whose operations end, with garbage as result, when one rank aborts: "all", or only its
+//     "own"
 // FAKE_NCCL_ABORT_HANGS=0
-//     1: ncclCommAbort does not return, and releases nobody
+//     1: ncclCommAbort never returns and ends no operation
 // FAKE_NCCL_LATE_ERRORS=0
-//     so often ncclCommGetAsyncError still says that all is well when there is an error: it has
-//     come to light only since
+//     number of calls in which ncclCommGetAsyncError still hides an error of the communicator
 // FAKE_NCCL_FAIL=
-//     as above, with @RANK: functions return CODE. "op" ("all_reduce", "reduce_scatter",
-//     "all_gather", "broadcast") sets CODE as the communicator's error and stands still until it
-//     is aborted; "init" never arrives ("hang"), or fails with CODE
+//     faults as in FAKE_CUDA_FAIL, with @RANK. A function returns CODE. An operation ("op", or
+//     "all_reduce", "reduce_scatter", "all_gather", "broadcast") sets CODE as the communicator's
+//     error and hangs until the communicator is aborted. "init" fails with CODE, or hangs ("hang")
 //
 // FAKE_GPU_VERBOSE=0
-//     1: what was wrong goes to stderr as well
+//     1: complaints about misuse also go to stderr
 #ifndef TESTS_FAKE_GPU_FAKE_GPU_H
 #define TESTS_FAKE_GPU_FAKE_GPU_H
 
@@ -66,14 +69,14 @@
 
 // ---- in libcuda-fake.so; any thread -------------------------------------------------------------
 
-// Reads the variables again; counts of calls, and of what FAKE_CUDA_FAIL counts, begin anew.
+// Reads the variables again. Resets the counts of calls, the counts of FAKE_CUDA_FAIL, and the
+// complaint.
 typedef void fake_gpu_reload_function(void); // "fake_gpu_reload"
 
-// How often a function of the driver was called ("cuMemAlloc_v2"), since the last reload.
+// Number of calls of a driver function ("cuMemAlloc_v2") since the last reload.
 typedef uint64_t fake_gpu_calls_function(const char *name); // "fake_gpu_calls"
 
-// Objects that exist and were not destroyed: streams, events, modules, allocations of device memory
-// and of pinned memory, registrations. Nothing of it is left when a library cleans up.
+// Numbers of objects that exist now. All are 0 after a library that uses the driver has cleaned up.
 struct fake_gpu_live {
     uint32_t contexts;
     uint32_t streams;
@@ -85,32 +88,33 @@ struct fake_gpu_live {
 };
 typedef void fake_gpu_live_function(struct fake_gpu_live *live); // "fake_gpu_live"
 
-// A request to the driver that must not be made, as a sentence; "" when nothing was wrong. The
-// first of them since the last reload; the memory is the caller's.
+// Copies the first complaint about misuse of the driver since the last reload, as a sentence, into
+// the caller's buffer; "" if there was no misuse.
 typedef void fake_gpu_complaint_function(char *text, size_t bytes); // "fake_gpu_complaint"
 
-// Stops a device before its next operation, or lets it go on.
+// True: stops the device before its next operation. False: lets the device continue.
 typedef void fake_gpu_hold_function(int device, bool held); // "fake_gpu_hold"
 
-// A device falls off the bus: its context has error `code` from now on, and its work is dropped.
+// Loses a device, as if it fell off the bus: its context has the error `code` from now on, and the
+// driver drops its queued work.
 typedef void fake_gpu_lose_function(int device, int code); // "fake_gpu_lose"
 
-// For tests that look: the host's view of `bytes` of device memory, NULL when that is not
-// allocated.
+// Returns the host's view of `bytes` bytes of device memory, or NULL if they are not allocated.
 typedef void *fake_gpu_peek_function(uint64_t address, size_t bytes); // "fake_gpu_peek"
 
 // ---- in libnccl-fake.so; any thread -------------------------------------------------------------
 
-// The same for NCCL's functions and variables.
+// As fake_gpu_reload and fake_gpu_calls, for NCCL's variables and functions.
 typedef void fake_nccl_reload_function(void); // "fake_nccl_reload"
 typedef uint64_t fake_nccl_calls_function(const char *name); // "fake_nccl_calls"
-typedef uint32_t fake_nccl_live_function(void); // "fake_nccl_live": communicators
-// The operations of this process that stand, and the ranks that they wait for; "" when none stands.
+typedef uint32_t fake_nccl_live_function(void); // "fake_nccl_live": number of communicators
+// Describes the operations of this process that are not done, and the ranks that they wait for; ""
+// if all are done.
 typedef void fake_nccl_report_function(char *text, size_t bytes); // "fake_nccl_report"
 
 // ---- kernels of tests ---------------------------------------------------------------------------
 
-// Each takes its struct by value as its only parameter. Addresses are the device's.
+// Each kernel takes its struct by value as its only parameter. The addresses are device addresses.
 struct fake_fill { // "fake_fill": to[i] = value
     uint32_t *to;
     uint64_t count;

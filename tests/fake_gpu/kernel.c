@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// libcuda-fake.so: modules and kernels. Every image is taken, also one that holds nothing, because
-// no code of it runs: functions are found by name among the references of
-// tests/support/device_reference.h and a few that tests use as a trainer's work. Grids and blocks
-// are checked for being possible, and otherwise mean nothing.
+// libcuda-fake.so: modules and kernels. A module accepts any image, even an empty one, because no
+// code of the image runs. A kernel is found by its name among the references of
+// tests/support/device_reference.h and the kernels of tests in fake_gpu.h. Grids and blocks are
+// checked against CUDA's limits, and otherwise ignored.
 #include "tests/fake_gpu/driver.h"
 
 #include <string.h>
@@ -99,8 +99,8 @@ int cuModuleUnload(void *handle)
 }
 
 // ---- functions ----------------------------------------------------------------------------------
-// A function's handle is its module's index, and the place of its name among those that were asked
-// for.
+// The handle of a function holds the index of its module and the function's index in `asked`, the
+// list of all functions that programs have looked up.
 
 enum {
     FUNCTIONS_MAX = 64,

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// libcuda-fake.so: memory. Device memory has an address that faults when the host touches it, and
-// its bytes elsewhere, where only operations find them. Both sides of every allocation are known,
-// so whatever reaches beyond one, or into one that was freed, is seen. Addresses of device memory
-// are never used again. With FAKE_CUDA_EVERYWHERE the address is where the bytes are, and what
-// nobody allocated here is anyone's. Any thread, under the mutex.
+// libcuda-fake.so: memory. The host faults when it accesses an address of device memory; the bytes
+// lie at another address, which only operations use. The driver knows the bounds of every
+// allocation, so it detects any access beyond an allocation or into a freed one. Addresses of
+// device memory are never used again. With FAKE_CUDA_EVERYWHERE the bytes lie at the device
+// address, and every device may access memory that the driver did not allocate. Any thread, under
+// the mutex.
 #include "tests/fake_gpu/driver.h"
 
 #include "tests/fake_gpu/hooks.h"
@@ -21,7 +22,7 @@ enum {
 
 // ---- the list -----------------------------------------------------------------------------------
 
-// Where the address is, or would be inserted.
+// Index of the first allocation that ends above the address.
 static size_t memory_place(uint64_t address)
 {
     size_t low = 0;
@@ -68,7 +69,8 @@ static void memory_remove_locked(struct memory *memory)
     memmove(memory, memory + 1, (driver.memory_count - place) * sizeof(*memory));
 }
 
-// Bytes that some operation may still be at are never given back; a list, so that no leak is seen.
+// Freed memory that an operation may still access: without FAKE_CUDA_SYNC, freed memory is never
+// returned to the system. It is kept in a list, so that leak checkers do not report it.
 static void *kept;
 
 static void bytes_end(unsigned char *bytes, size_t size)
@@ -82,7 +84,7 @@ static void bytes_end(unsigned char *bytes, size_t size)
     kept = bytes;
 }
 
-// The bytes end. The address of device memory stays reserved, so that a later use of it is noticed.
+// Frees the bytes. An address of device memory stays reserved, so that a later use is detected.
 static void memory_end_locked(struct memory *memory)
 {
     if (memory->kind != MEMORY_REGISTERED)
@@ -131,7 +133,7 @@ void *memory_view_locked(struct context *context, uint64_t address, uint64_t byt
                         bytes, offset, what, memory->bytes);
         return NULL;
     }
-    // Copies go between devices, kernels do not.
+    // Only copies may access memory of another device; only they pass `pageable`.
     if (memory->kind == MEMORY_DEVICE && memory->context != context && !pageable) {
         complain_locked("%s: memory of device %d is used on device %d", who,
                         memory->context->device, context->device);
@@ -180,7 +182,7 @@ static int device_memory_make(struct memory *memory)
     memory->start = (uintptr_t)memory->alias;
     if (driver.weather.everywhere)
         return 0;
-    // A page of nothing behind each: what runs over the end meets no neighbour.
+    // Each range of addresses has one page more than its bytes, so an overrun reaches no neighbour.
     void *nothing = mmap(NULL, pages(memory->bytes) + PAGE, PROT_NONE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (nothing == MAP_FAILED) {
@@ -210,8 +212,8 @@ int cuMemAlloc_v2(uint64_t *address, size_t bytes)
     return call_leave(result);
 }
 
-// Frees memory of the function's kind, by the address of its beginning. Waits as the real function
-// may, then looks again.
+// Frees memory of this kind, given its first address. First waits for the device with
+// FAKE_CUDA_SYNC, and looks the memory up again after the wait.
 static int memory_free(const char *name, uint64_t address, enum memory_kind kind)
 {
     struct context *context;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// libnccl-fake.so: communicators, their threads and their ends. A stand-in for NCCL on the fake
-// driver's devices; see fake_gpu.h. As in NCCL a communicator that does not block does its work on
-// a thread of its own: init and launches are "in progress" when the call returns, and using it
-// before that is over is refused.
+// libnccl-fake.so: communicators, from init to destroy or abort. It replaces NCCL on the devices of
+// the fake driver; see fake_gpu.h. As in NCCL, a non-blocking communicator works on a thread of its
+// own: init and launches are "in progress" when the call returns, and calls that use the
+// communicator before init or the launch has ended are refused.
 #include "tests/fake_gpu/nccl_inside.h"
 
 #include "tests/fake_gpu/hooks.h"
@@ -129,7 +129,7 @@ EXPORTED const char *ncclGetLastError(void *comm);
 const char *ncclGetLastError(void *comm)
 {
     static _Thread_local char text[sizeof(world.complaint)];
-    (void)comm; // As in NCCL: whatever was the last, of whomever.
+    (void)comm; // As in NCCL: the last error of any communicator.
     mutex_lock(&world.mutex);
     memcpy(text, world.complaint, sizeof(text));
     mutex_unlock(&world.mutex);
@@ -217,7 +217,7 @@ static bool all_met(const struct comm *comm, uint64_t phase)
 bool comm_meet(struct comm *comm)
 {
     struct segment *segment = comm->segment;
-    if (comm_given_up(comm)) // The others shall not take it for being there.
+    if (comm_given_up(comm)) // Other ranks must not see an aborted rank arrive.
         return false;
     const uint64_t phase = atomic_fetch_add(&segment->rank[comm->rank].phase, 1) + 1;
     segment_ring(segment);
@@ -242,7 +242,7 @@ int ncclGetUniqueId(struct nccl_unique_id *id)
     return nccl_leave(result);
 }
 
-// Why the ranks that have met cannot work together; 0: they can.
+// Returns an error if two ranks of the communicator use the same device, else 0.
 static int arrivals_fault(const struct comm *comm)
 {
     const struct segment_rank *ranks = comm->segment->rank;
@@ -253,7 +253,8 @@ static int arrivals_fault(const struct comm *comm)
     return 0;
 }
 
-// Another rank said another size, or is this one: 0, or the fault.
+// Enters this rank into the segment. Returns an error if another rank gave another number of ranks,
+// or if this rank has already arrived; else 0.
 static int arrive(struct comm *comm)
 {
     uint32_t said = 0;
@@ -267,7 +268,7 @@ static int arrive(struct comm *comm)
     return 0;
 }
 
-// Meets all ranks for the first time. May stand still for ever.
+// Waits for all ranks of the communicator. May never return if a rank does not come.
 static int comm_init(struct comm *comm)
 {
     mutex_lock(&world.mutex);
@@ -313,7 +314,7 @@ static void comm_thread(void *argument)
             mutex_lock(&world.mutex);
             comm->group_count = 0;
         }
-        // STEP_FINALIZE: all that was launched is done.
+        // STEP_FINALIZE ends when all launched operations are done.
         while (comm->step == STEP_FINALIZE && comm->turn < comm->launched && !comm->aborted)
             cond_wait(&world.changed, &world.mutex);
         comm->step = STEP_IDLE;
@@ -367,7 +368,7 @@ static int comm_open_locked(struct comm **opened, int ranks, const struct nccl_u
         comm->holders = 0;
         return NCCL_SYSTEM_ERROR;
     }
-    pthread_detach(comm->thread.id); // It may stand still for ever.
+    pthread_detach(comm->thread.id); // The thread may wait for another rank for ever.
     *opened = comm;
     return 0;
 }
@@ -409,7 +410,7 @@ int ncclCommInitRankConfig(void **handle, int ranks, struct nccl_unique_id id, i
     return nccl_leave(group_defers_init(comm) ? 0 : comm_init_wait_locked(comm));
 }
 
-// The error that the communicator reports now.
+// The error that ncclCommGetAsyncError reports now; FAKE_NCCL_LATE_ERRORS hides it at first.
 static int error_said_locked(struct comm *comm)
 {
     if (!comm->error || comm->unsaid >= world.weather.late_errors)
@@ -462,7 +463,7 @@ static void comm_close_locked(struct comm *comm)
     cond_broadcast(&world.changed);
 }
 
-// Waits for what was launched, as NCCL does: it does not return while that stands.
+// As in NCCL, waits until all launched operations are done.
 EXPORTED int ncclCommDestroy(void *handle);
 int ncclCommDestroy(void *handle)
 {
@@ -476,7 +477,8 @@ int ncclCommDestroy(void *handle)
     return nccl_leave(0);
 }
 
-// Kernels that run are released; those that are queued will find the word.
+// Waits until the operations that run have ended. Operations that are still queued see the abort
+// when their turn comes.
 EXPORTED int ncclCommAbort(void *handle);
 int ncclCommAbort(void *handle)
 {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// libnccl-fake.so: launches, alone and in groups. A group belongs to a thread; at its end the
-// operations of communicators that block go into their streams, and those of others are given to
-// the communicators' threads, which do so soon. Kinds must not be mixed.
+// libnccl-fake.so: launches, alone and in groups. Each thread has its own group. The end of a group
+// queues the operations of blocking communicators in their streams, and hands the operations of
+// non-blocking communicators to the communicators' threads, which queue them. A group must not
+// contain both kinds.
 #include "tests/fake_gpu/nccl_inside.h"
 
 #include "tests/fake_gpu/hooks.h"
@@ -11,7 +12,8 @@ static _Thread_local uint32_t group_depth;
 static _Thread_local uint32_t group_count;
 static _Thread_local struct nccl_task *group[GROUP_TASKS];
 static _Thread_local int group_error;
-static _Thread_local struct comm *inits[GROUP_TASKS]; // Communicators that block.
+// Blocking communicators for whose init the end of the group waits.
+static _Thread_local struct comm *inits[GROUP_TASKS];
 static _Thread_local uint32_t init_count;
 
 bool group_defers_init(struct comm *comm)
@@ -60,7 +62,7 @@ static int group_add_locked(struct comm *comm, const struct nccl_task *wanted)
     return 0;
 }
 
-// Gives its part of the group to each communicator's thread.
+// Hands each communicator's operations of the group to the communicator's thread.
 static void group_hand_over_locked(void)
 {
     for (uint32_t i = 0; i < group_count; i++) {
@@ -147,7 +149,7 @@ static int collective(const char *name, void *handle, const struct nccl_task *wa
     const int stream_device = fake_cuda_stream_device(wanted->stream, device);
     int result = nccl_enter(name, rank);
     comm = comm_of_locked(handle);
-    // Within its own group a communicator may be used again and again.
+    // A group may contain several operations of one communicator.
     if (!result && !(comm && is_in_group(comm)))
         result = comm_ready_locked(name, comm);
     if (!result)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The inside of libnccl-fake.so: what its files share. One mutex guards everything; operations meet
-// the other ranks' without it, on the threads of their streams. Not for tests: they have
-// fake_gpu.h.
+// The internal header of libnccl-fake.so. One mutex guards all of its state. Operations run on the
+// threads of their streams, and wait for other ranks without the mutex. Tests use fake_gpu.h
+// instead.
 #ifndef TESTS_FAKE_GPU_NCCL_INSIDE_H
 #define TESTS_FAKE_GPU_NCCL_INSIDE_H
 
@@ -16,7 +16,7 @@
 
 enum {
     COMMS_MAX = 256,
-    COMM_TASKS = 1024, // Tasks that are launched and not done; a launch waits for room.
+    COMM_TASKS = 1024, // Tasks in flight on one communicator; a launch waits for a free one.
     GROUP_TASKS = 256,
     NCCL_CALL_NAMES = 24,
     GARBAGE = 0xDB, // Fills results of aborted operations.
@@ -36,7 +36,7 @@ struct nccl_task {
     void *stream;
     struct segment_call call;
     bool used;
-    bool stands; // It is with the other ranks, or waits for them.
+    bool stands; // True while the operation runs, or waits for its turn or for other ranks.
 };
 
 enum comm_step {
@@ -56,19 +56,21 @@ struct comm {
     struct nccl_unique_id id;
     struct segment *segment; // Set by its thread in STEP_INIT; NULL before.
     // guarded by mutex
-    bool alive; // There is a handle.
-    uint32_t holders; // Its thread, and operations. Without any and without a handle it is free.
-    enum comm_step step; // The present step of its thread.
-    int error; // Result of ncclCommGetAsyncError, once it is not 0.
-    uint64_t unsaid; // How often it has not said so.
+    bool alive; // True while the communicator has a handle.
+    // Number of users: the communicator's thread, and its tasks in flight. A communicator without
+    // users and without a handle is free.
+    uint32_t holders;
+    enum comm_step step; // The present step of the communicator's thread.
+    int error; // The first error; 0: none.
+    uint64_t unsaid; // How often ncclCommGetAsyncError has hidden the error.
     bool aborted; // True if its own rank aborted it.
-    bool ending; // True if its thread shall end.
+    bool ending; // True if the communicator's thread must end.
     uint32_t registrations;
-    uint64_t launched; // Positions below this were given out,
-    uint64_t turn; // and the one that may run is this.
+    uint64_t launched; // Position of the next operation to be launched.
+    uint64_t turn; // Position of the operation that may run now.
     uint32_t running; // Operations that run now.
     struct nccl_task *tasks; // [COMM_TASKS]
-    struct nccl_task *group[GROUP_TASKS]; // For its thread to launch.
+    struct nccl_task *group[GROUP_TASKS]; // Tasks that the communicator's thread has to launch.
     uint32_t group_count;
     struct thread thread;
 };
@@ -86,7 +88,7 @@ struct nccl_weather {
 struct nccl_world {
     struct mutex mutex;
     struct cond changed;
-    // all of it guarded by mutex
+    // guarded by mutex
     struct nccl_weather weather;
     struct comm *comms[COMMS_MAX];
     struct {
@@ -100,31 +102,33 @@ extern struct nccl_world world;
 
 #define EXPORTED __attribute__((visibility("default")))
 
-// Counts the call and lets faults strike; takes the mutex. rank -1: of nobody in particular.
+// Locks the mutex, counts the call, and applies FAKE_NCCL_FAIL. rank -1: the call names no rank.
 int nccl_enter(const char *name, int rank);
 int nccl_leave(int result);
 void nccl_complain_locked(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 struct comm *comm_of_locked(const void *handle);
-// The answer of a communicator's function: 0, or the reason why the communicator cannot be used
-// now.
+// Returns 0 if the communicator can be used now, else the error that the function `name` returns.
 int comm_ready_locked(const char *name, const struct comm *comm);
-// Its error and its end are seen by all who wait.
+// Sets the communicator's error if it has none, and wakes all waiting threads.
 void comm_fail_locked(struct comm *comm, int error);
-void comm_release_locked(struct comm *comm); // One holder less.
+void comm_release_locked(struct comm *comm); // Removes one holder.
 
-// Everybody is to leave: its own rank aborted, or another one did and that reaches us.
+// True if the communicator is aborted: by its own rank, or by another rank under
+// FAKE_NCCL_ABORT=all.
 bool comm_given_up(struct comm *comm);
-// Waits for the other ranks in a segment; false: given up, or the device is lost.
+// Waits until all ranks of the communicator have called it as often as this one. False: the
+// communicator is aborted, or the device is lost.
 bool comm_meet(struct comm *comm);
 
 const char *kind_name(int kind);
-// On the communicator's thread, or on the caller's: puts operations into their streams.
+// Queues tasks in their streams. Runs on the communicator's thread, or on the caller's.
 void tasks_launch(struct nccl_task **tasks, uint32_t count);
 
-// Waits until it has met the others; its error.
+// Waits until the init of the communicator has ended; returns the communicator's error.
 int comm_init_wait_locked(struct comm *comm);
-// The calling thread is in a group, at whose end it waits for this one (nccl_group.c).
+// True if the calling thread is in a group, whose end then waits for the communicator's init
+// (nccl_group.c).
 bool group_defers_init(struct comm *comm);
 
 #endif

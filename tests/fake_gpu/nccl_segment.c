@@ -91,7 +91,8 @@ void segment_forget(const struct nccl_unique_id *id)
     struct segment_name name;
     if (!name_read(id, &name) || name.pid != getpid())
         return;
-    // Several ranks of one process come here; the number may be another file's by then.
+    // Several ranks of one process may call this. After the first call the descriptor's number may
+    // belong to another file, which segment_open() detects.
     mutex_lock(&mutex);
     struct segment *segment = segment_open(id);
     if (segment) {

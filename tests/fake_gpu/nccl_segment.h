@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The memory in which the ranks of a communicator meet, in one process or several. A unique id
-// names it: it is a file without a name, which the others open through /proc while the process that
-// made the id has it open. Nothing is left of it when the last rank has gone, however it went.
+// A segment: the shared memory of the ranks of one communicator, in one process or several. It is
+// an anonymous file (memfd). The unique id holds the process and the descriptor of the file; other
+// ranks open the file through /proc while the process that made the id has it open. The system
+// frees the segment when the last rank has ended, in whatever way.
 #ifndef TESTS_FAKE_GPU_NCCL_SEGMENT_H
 #define TESTS_FAKE_GPU_NCCL_SEGMENT_H
 
@@ -15,7 +16,7 @@
 enum {
     SEGMENT_RANKS_MAX = 64,
     SEGMENT_CHUNK_BYTES = 64 * 1024,
-    SEGMENT_WAIT_MS = 20, // At most so long until a waiting rank looks whether it was given up.
+    SEGMENT_WAIT_MS = 20, // A waiting rank checks at least this often for an abort.
 };
 
 // Fields on which the ranks have to agree in an operation.
@@ -29,32 +30,33 @@ struct segment_call {
 };
 
 struct segment_rank {
-    _Atomic uint32_t arrived; // 1 + its device, once it is there.
-    _Atomic uint64_t
-        phase; // How often it has met the others. Its call and data are of that meeting.
+    _Atomic uint32_t arrived; // 1 + the rank's device; 0: the rank has not arrived.
+    // Number of the latest comm_meet() of this rank. `call` and the data belong to that one.
+    _Atomic uint64_t phase;
     struct segment_call call;
 };
 
 struct segment {
     uint64_t nonce;
-    _Atomic uint32_t ranks; // Number of ranks, as the first rank to arrive said.
-    _Atomic uint32_t bell; // Changes with every change of the segment.
+    _Atomic uint32_t ranks; // Number of ranks, set by the first rank that arrives.
+    _Atomic uint32_t bell; // Counts calls of segment_ring; waiting ranks sleep on it (futex).
     _Atomic uint32_t aborted;
     struct segment_rank rank[SEGMENT_RANKS_MAX];
     _Alignas(64) unsigned char data[SEGMENT_RANKS_MAX][SEGMENT_CHUNK_BYTES];
 };
 
-// false: the system refused.
+// Makes a segment and its unique id. False: the system refused.
 bool segment_create(struct nccl_unique_id *id);
-// NULL: there is no such segment (any more).
+// NULL: the segment does not exist, or no longer.
 struct segment *segment_open(const struct nccl_unique_id *id);
 void segment_close(struct segment *segment);
-// All have it open, or will never: the id names nothing any more. In other processes: nothing.
+// Makes the id invalid; ranks that have the segment open keep it. Does nothing in a process that
+// did not make the id.
 void segment_forget(const struct nccl_unique_id *id);
 
-// Tells all who wait that something has changed.
+// Wakes all ranks that wait in segment_wait.
 void segment_ring(struct segment *segment);
-// Waits until it rang since the caller read `bell`, or for SEGMENT_WAIT_MS.
+// Waits until segment_ring is called after the caller read `bell`, at most SEGMENT_WAIT_MS.
 void segment_wait(struct segment *segment, uint32_t bell);
 
 #endif

@@ -85,7 +85,7 @@ static uint16_t to_float16(float value)
         return 0x7fff;
     if (magnitude >= 65520.0f)
         return sign | 0x7c00;
-    if (magnitude < 0x1p-14f) // Adding rounds at the last bit that a denormal has.
+    if (magnitude < 0x1p-14f) // Adding 0.5 rounds to the last bit of a denormal float16.
         return sign | (uint16_t)(bits_of_float(magnitude + 0.5f) - bits_of_float(0.5f));
     const uint32_t even = bits_of_float(magnitude) + 0xfff + (bits >> 13 & 1);
     return sign | (uint16_t)((even >> 13) - (112 << 10));
@@ -99,7 +99,7 @@ static uint16_t to_float16(float value)
      : op == REDUCTION_MIN ? ((a) < (b) ? (a) : (b)) \
                            : (a) + (b))
 
-// Integers wrap, so they are added as unsigned ones.
+// `wide` is a type in which the sum does not overflow or wraps without undefined behaviour.
 #define LOOP(type, wide) \
     do { \
         type *to = acc; \

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Elements of NCCL's types, added (and so on) one rank after the other: each partial result is
-// rounded to the type, so the order is seen in the bits. Pure.
+// Reductions over NCCL's types, one rank after the other. Each partial result is rounded to the
+// type, so the bits of a result depend on the order of the ranks. Pure.
 #ifndef TESTS_FAKE_GPU_NCCL_SUM_H
 #define TESTS_FAKE_GPU_NCCL_SUM_H
 
@@ -19,10 +19,10 @@ enum nccl_reduction {
 size_t nccl_type_bytes(int type); // 0: no such type.
 const char *nccl_type_name(int type);
 
-// acc = acc (op) in, element by element. AVG adds.
+// acc = acc (op) in, element by element. REDUCTION_AVG adds; nccl_average() then divides.
 void nccl_combine(enum nccl_reduction op, int type, void *acc, const void *in, size_t count);
 
-// The last step of AVG: acc / ranks.
+// The last step of REDUCTION_AVG: acc / ranks.
 void nccl_average(int type, void *acc, size_t count, unsigned ranks);
 
 #endif

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // libnccl-fake.so: collectives. An operation runs on the thread of its stream, when its turn in
-// that stream has come and all operations of its communicator that were launched before it are
-// done. It meets the operation of the same position on every other rank, and does not go on before:
-// ranks that launch in different orders, or with different counts, stand still until somebody
-// aborts, as they would on devices. Data goes through the segment by chunks; sums are made in the
-// order of ranks.
+// that stream has come and all earlier operations of its communicator are done. It then waits for
+// the operation at the same position on every other rank. Ranks that launch in different orders or
+// with different counts hang until a rank aborts, as on devices. The data goes through the segment
+// in chunks; sums are added in the order of ranks.
 #include "tests/fake_gpu/nccl_inside.h"
 
 #include "tests/fake_gpu/hooks.h"
@@ -22,7 +21,7 @@ const char *kind_name(int kind)
 
 // ---- data ---------------------------------------------------------------------------------------
 
-// The views of one operation, as its rank sees them.
+// The data of one operation on one rank.
 struct passage {
     struct comm *comm;
     const struct segment_call *call;
@@ -37,7 +36,8 @@ static unsigned char *area(const struct passage *passage, int rank)
     return passage->comm->segment->data[rank];
 }
 
-// A chunk of this rank's input into its area, for all to see after the next meeting.
+// Copies a chunk of this rank's input to its area; all ranks can read it after the next
+// comm_meet().
 static void put(const struct passage *passage, uint64_t from, size_t bytes)
 {
     memcpy(area(passage, passage->comm->rank), passage->in + from, bytes);
@@ -55,7 +55,7 @@ static void reduce_into(const struct passage *passage, unsigned char *out, size_
         nccl_average(call->type, out, count, (unsigned)passage->comm->ranks);
 }
 
-// One chunk of every rank is in the segment: what this rank takes of it.
+// Writes this rank's output from the chunks of all ranks, which are in the segment.
 static void take(const struct passage *passage, uint64_t at, int part, size_t bytes)
 {
     const struct comm *comm = passage->comm;
@@ -78,7 +78,8 @@ static void take(const struct passage *passage, uint64_t at, int part, size_t by
     }
 }
 
-// In place or not: each rank reads a chunk of its input before it writes the same chunk.
+// Moves all chunks. Each rank reads a chunk of its input before it writes that chunk of its output,
+// so in-place operations work.
 static bool pass(const struct passage *passage)
 {
     const struct segment_call *call = passage->call;
@@ -115,7 +116,8 @@ static bool calls_agree(const struct comm *comm)
     return true;
 }
 
-// As kernels that wait for each other's data.
+// Waits until the communicator is aborted or the device is lost, as kernels do that wait for the
+// data of other ranks in vain.
 static void stand_until_given_up(struct comm *comm)
 {
     while (!comm_given_up(comm) && !fake_cuda_lost(comm->device)) {
@@ -124,7 +126,7 @@ static void stand_until_given_up(struct comm *comm)
     }
 }
 
-// The operation's turn in its communicator; false: it is not to run.
+// Waits for the operation's turn in its communicator. False: its own rank aborted the communicator.
 static bool wait_for_turn(struct comm *comm, const struct nccl_task *task)
 {
     while (comm->turn != task->call.position && !comm->aborted)
@@ -140,7 +142,7 @@ static int task_strike(const struct comm *comm, const struct nccl_task *task)
     return every ? every : named;
 }
 
-// All data has passed; false: given up on the way.
+// Runs the operation together with the other ranks. False: aborted, or the device was lost.
 static bool meet_and_pass(struct comm *comm, const struct passage *passage)
 {
     comm->segment->rank[comm->rank].call = *passage->call;
@@ -183,7 +185,7 @@ static void task_run_unlocked(struct comm *comm, struct nccl_task *task, int str
             gives ? fake_cuda_view(comm->device, (uintptr_t)task->in, in_bytes(comm, call), "NCCL")
                   : NULL;
         if (!passage.out || (gives && !passage.in))
-            return; // The context is broken, and the other ranks stand still.
+            return; // The context is broken, and the other ranks hang.
     }
     if (strike)
         stand_until_given_up(comm);
@@ -193,7 +195,7 @@ static void task_run_unlocked(struct comm *comm, struct nccl_task *task, int str
 
 static void task_end_locked(struct comm *comm, struct nccl_task *task)
 {
-    // Aborted ones end in whatever order their streams reach them.
+    // Aborted operations end in the order in which their streams reach them.
     comm->turn++;
     task->used = false;
     comm_release_locked(comm);
@@ -243,7 +245,8 @@ void tasks_launch(struct nccl_task **tasks, uint32_t count)
 
 // ---- the report ---------------------------------------------------------------------------------
 
-// Reports where each rank is that is not at the same operation. Its words change meanwhile.
+// Prints the position of each rank that is not at the same operation. The other ranks change these
+// fields concurrently, so the report may be inexact.
 static void report_others(const struct comm *comm, const struct segment_call *call, FILE *out)
 {
     const struct segment_rank *ranks = comm->segment->rank;

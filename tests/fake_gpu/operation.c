@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// libcuda-fake.so: what operations do when their turn comes. Runs on the stream's thread; the mutex
-// is held but for the work itself. A context that is broken drops its operations: nothing is moved,
-// no host function is called.
+// libcuda-fake.so: runs the operations of streams. Runs on the stream's thread, with the mutex
+// locked except during the work itself. The operations of a broken context are dropped: nothing is
+// copied and no host function is called.
 #include "tests/fake_gpu/driver.h"
 
 #include <string.h>
@@ -12,16 +12,16 @@
 
 // ---- kernels ------------------------------------------------------------------------------------
 
-// The kernel that runs on this thread: the memory that it may touch, and where it ends when it
-// touches other memory.
+// The kernel that runs on this thread. It may access the memory of `context`; any other access
+// jumps to `end`.
 static _Thread_local struct {
     struct context *context;
     const char *name;
     jmp_buf end;
 } kernel;
 
-// An address of the device becomes one of ours. An address that the kernel may not touch ends it on
-// the spot, as it would on a device.
+// Translates a device address to a host address. If the kernel may not access that memory, the
+// kernel ends at once and the context is broken, as on a device.
 static void *reach(const void *address, uint64_t bytes)
 {
     mutex_lock(&driver.mutex);
@@ -48,7 +48,7 @@ static void run_kernel(struct stream *stream, const struct operation *operation)
 
 // ---- copies -------------------------------------------------------------------------------------
 
-// Both sides are looked at again: an allocation may have been freed since the call.
+// Checks both sides again, because an allocation may have been freed since the call.
 static void run_copy(struct stream *stream, const struct operation *operation)
 {
     const size_t bytes = operation->copy.bytes;

@@ -40,7 +40,7 @@ static bool fault_read(struct fault *fault, char *entry)
     if (!code || (size_t)(nth - entry) >= sizeof(fault->what))
         return false;
     memcpy(fault->what, entry, (size_t)(nth - entry));
-    // Functions go by the name of their first version here.
+    // A fault names a function without the suffix "_v2" of its symbol.
     char *version = strstr(fault->what, "_v2");
     if (version)
         *version = '\0';

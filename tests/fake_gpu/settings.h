@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Variables of the fake libraries as numbers, and faults that strike at the Nth time. Not locked:
-// the owner of a list of faults locks it.
+// Reads the environment variables of the fake libraries, and injects a fault at the Nth event. The
+// functions do not lock: the owner of a list of faults does.
 #ifndef TESTS_FAKE_GPU_SETTINGS_H
 #define TESTS_FAKE_GPU_SETTINGS_H
 
@@ -11,7 +11,7 @@
 // The variable as a number; `otherwise` when it is not set or is no number.
 uint64_t setting_number(const char *variable, uint64_t otherwise);
 
-// "HIGH" is 0 to HIGH; "LOW-HIGH" a range.
+// Reads a range: "HIGH" means 0 to HIGH, "LOW-HIGH" means LOW to HIGH. 0 to 0 when it is not set.
 void setting_range(const char *variable, uint64_t *low, uint64_t *high);
 
 enum {
@@ -21,11 +21,11 @@ enum {
 
 struct fault {
     char what[40];
-    uint64_t nth;
-    bool ever_after; // "3+"
-    int code; // or FAULT_HANG
-    int only; // device or rank; -1: all
-    uint64_t seen;
+    uint64_t nth; // The event that fails, from 1.
+    bool ever_after; // True if all later events fail as well ("3+").
+    int code; // The error code, or FAULT_HANG.
+    int only; // The device or rank that fails; -1: all.
+    uint64_t seen; // Matching events so far.
 };
 
 struct faults {
@@ -33,11 +33,12 @@ struct faults {
     uint32_t count;
 };
 
-// "WHAT:N:CODE[@ONLY],...". Text that is not understood ends the process: a test that injects
-// nothing because of a typing error would pass.
+// Reads "WHAT:N:CODE[@ONLY],..." from the variable. Aborts the process on a syntax error, because a
+// test whose faults were ignored would pass.
 void faults_read(struct faults *faults, const char *variable);
 
-// `what` happens on device or rank `only`: the code that strikes, 0 when none does.
+// Counts the event `what` on device or rank `only`. Returns the code of the fault that this event
+// triggers, or 0.
 int faults_strike(struct faults *faults, const char *what, int only);
 
 #endif

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// libcuda-fake.so: streams. A stream is a queue and a thread: operations run one after the other on
-// it, late as the weather says, while the host goes on. operation.c has the effects of operations.
-// A position counts the operations of a stream; an event is a stream and a position.
+// libcuda-fake.so: streams. A stream is a queue and a thread, which runs the queued operations one
+// after the other, with the delays of the settings, asynchronously to the host. operation.c
+// implements the operations. A position is the number of an operation in its stream; an event is a
+// stream and a position.
 #include "tests/fake_gpu/driver.h"
 
 #include "base/clock.h"
@@ -54,7 +55,8 @@ int context_wait_perhaps_locked(struct context *context)
 
 // ---- the thread ---------------------------------------------------------------------------------
 
-// The same for the same seed, device, stream and position, whatever the threads do.
+// A random number that depends only on the seed, device, stream and position, not on the timing of
+// threads.
 static uint64_t draw(const struct stream *stream)
 {
     uint64_t x = driver.weather.seed * 0x9e3779b97f4a7c15u;
@@ -85,7 +87,7 @@ static void sleep_unlocked(uint64_t us)
     mutex_lock(&driver.mutex);
 }
 
-// Lazy streams begin nothing that nobody waits for, until its time comes.
+// With FAKE_CUDA_LAZY_US, delays an operation until a thread waits for it, at most for that time.
 static void wait_until_wanted(struct stream *stream, const struct operation *operation)
 {
     const uint64_t lazy_us = driver.weather.lazy_us;
@@ -121,7 +123,7 @@ static void strike(struct stream *stream, const struct operation *operation)
         cond_wait(&driver.progress, &driver.mutex);
 }
 
-// Until the next operation may run.
+// Applies all delays and faults of the settings before an operation.
 static void stream_weather(struct stream *stream, const struct operation *operation)
 {
     wait_until_wanted(stream, operation);
@@ -158,7 +160,7 @@ static void stream_thread(void *argument)
 
 // ---- making and ending --------------------------------------------------------------------------
 
-// One that nobody uses any more, or a new one.
+// Returns an unused stream, or allocates one; NULL: out of memory, or STREAMS_MAX are in use.
 static struct stream *stream_free_locked(void)
 {
     for (uint32_t i = 0; i < STREAMS_MAX; i++) {
@@ -197,7 +199,8 @@ int stream_open_locked(struct context *context, bool blocking, bool urgent, stru
         stream->alive = stream->running = false;
         return CUDA_OUT_OF_MEMORY;
     }
-    // Nobody waits for its end: what hangs in it must not hang the process.
+    // The thread is detached, so that an operation that hangs does not keep the process from
+    // ending.
     pthread_detach(stream->thread.id);
     *opened = stream;
     return 0;
@@ -222,7 +225,7 @@ static struct stream *stream_handle_locked(const void *handle)
     return stream && stream->alive && stream->life == life ? stream : NULL;
 }
 
-// Streams that the driver makes are no one's to destroy, and do not count as made.
+// Makes a default stream. A program cannot destroy it, and streams_made does not count it.
 static struct stream *stream_of_driver_locked(struct context *context, bool blocking)
 {
     struct stream *stream = NULL;
@@ -271,7 +274,7 @@ static int push_locked(struct stream *stream, const struct operation *operation)
     *place = *operation;
     place->queued_us = clock_now_us();
     stream->queued++;
-    // The operation is about to tell a thread that does not ask.
+    // A thread that does not query the stream may wait for this host function.
     if (operation->kind == OPERATION_HOST)
         stream_want_locked(stream, stream->queued);
     cond_signal(&stream->work);
@@ -289,7 +292,7 @@ static int push_wait_locked(struct stream *stream, struct stream *other)
     return push_locked(stream, &wait);
 }
 
-// The legacy stream waits for all blocking ones, and they for it.
+// The legacy stream waits for all blocking streams, and blocking streams wait for the legacy one.
 int stream_push_locked(struct stream *stream, const struct operation *operation)
 {
     struct context *context = stream->context;

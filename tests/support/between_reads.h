@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sees each read that a function makes of some memory, and acts between two of them: so does
-// another process that shares the memory, at its worst. The pages are taken away; a read faults, is
-// made alone by single step, and is told. x86-64 Linux, one thread, one watch at a time.
+// Calls a function of the test after each read of a memory area, so that the test can change the
+// memory between two reads, like a hostile process that shares the memory. The pages are protected:
+// a read faults, the fault handler unprotects the pages for a single step of the CPU, and the trap
+// handler calls the test's function. x86-64 Linux, one thread, one area at a time.
 
 #ifndef LOCKSTEP_TESTS_BETWEEN_READS_H
 #define LOCKSTEP_TESTS_BETWEEN_READS_H
@@ -25,7 +26,8 @@
 static struct {
     uint8_t *memory; // Whole pages.
     size_t bytes;
-    void (*read)(const void *address); // Was read just now. It may write to the memory.
+    // Called after each read, with the address that was read. It may write to the memory.
+    void (*read)(const void *address);
     const void *address;
     struct sigaction fault;
     struct sigaction trap;

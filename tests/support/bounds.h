@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How long tests have patience, and how much they try. Only something that hangs, or takes far too
-// long, meets a bound.
+// Time limits of tests, and how many cases tests run. A limit is generous: only a hang, or code
+// that is far too slow, exceeds it.
 
 #ifndef LOCKSTEP_TESTS_BOUNDS_H
 #define LOCKSTEP_TESTS_BOUNDS_H
@@ -9,15 +9,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// LOCKSTEP_TEST_SLOW, at least 1: above that a sanitizer runs, and tests may try less.
+// The slowdown of this run: LOCKSTEP_TEST_SLOW, at least 1. Under a sanitizer it is above 1, and
+// tests may run fewer cases.
 uint32_t test_slow(void);
 
-// True with LOCKSTEP_TEST_ALGORITHMS=all: every combination is tried, as every night, and not only
-// a part that has each choice in it.
+// True with LOCKSTEP_TEST_ALGORITHMS=all, as in the nightly run: tests run every combination of
+// choices. False: tests run a subset that contains each choice at least once.
 bool test_everything(void);
 
-// A bound of a release build, times test_slow(); in CI, whose machines are busy, at least times
-// five.
+// Scales a time limit of a release build by test_slow(); in CI, whose machines are busy, by at
+// least 5.
 uint64_t test_bound_ms(uint64_t ms);
 
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The world of cluster.h. The test's thread starts the ranks and waits for them with a bound; it is
-// the watchdog itself.
+// The world of cluster.h. The test's thread starts the ranks and waits for them with a time limit,
+// so it is also the watchdog.
 
 #include "tests/support/cluster.h"
 
@@ -39,8 +39,8 @@ struct cluster {
     struct mutex mutex;
     struct cond changed;
     uint32_t ended;
-    uint32_t met; // Ranks at the present meeting.
-    uint32_t meetings; // Meetings before the present one.
+    uint32_t met; // Ranks that wait in rank_meet now.
+    uint32_t meetings; // Meetings that all ranks have passed.
     char failure[8192]; // Empty: none.
 };
 
@@ -67,7 +67,7 @@ static _Noreturn void coordinator_exec(int output)
     _exit(127);
 }
 
-// Its first line says where it listens.
+// Reads the first line of the coordinator's output, which contains its address.
 static void coordinator_read_line(int input, char *line, size_t bytes)
 {
     size_t size = 0;
@@ -272,7 +272,7 @@ static void cluster_print_rank(const struct rank *rank)
             since_ms % 1000 / 100);
 }
 
-// Prints the operations of devices that stand, and the ranks that they wait for.
+// Prints the NCCL operations that are not done, and the ranks that they wait for.
 static void cluster_print_devices(void)
 {
     const char *path = getenv("LOCKSTEP_NCCL_LIBRARY");
@@ -313,7 +313,7 @@ static void cluster_await(struct cluster *cluster)
         cluster_hangs(cluster);
 }
 
-// Hosts have the same number of ranks, or one more.
+// Gives the rank a host name. The numbers of ranks of any two hosts differ by at most 1.
 static void cluster_place_rank(struct rank *rank)
 {
     uint32_t hosts = rank->setting->hosts;
@@ -344,7 +344,7 @@ static void cluster_start_rank(struct cluster *cluster, uint32_t index)
     assert_int_equal(thread_start(&cluster->threads[index], rank->label, rank_run, rank), 0);
 }
 
-// The digest of all ranks; the test fails when they differ or a check failed.
+// Returns the digest that all ranks have. Fails the test if digests differ or a check failed.
 static uint64_t cluster_judge(struct cluster *cluster)
 {
     const uint64_t digest = hash64_final(&cluster->ranks[0].digest);
@@ -363,7 +363,7 @@ static uint64_t cluster_judge(struct cluster *cluster)
     return digest;
 }
 
-// Before the threads of the ranks are there, and after those of the last world.
+// Sets or removes an environment variable. Called only while no thread of a rank exists.
 static void cluster_environment(const char *name, const char *value)
 {
     if (value)
@@ -372,7 +372,8 @@ static void cluster_environment(const char *name, const char *value)
         unsetenv(name);
 }
 
-// The libraries are loaded once in a process, and read most of their variables then.
+// Points the variable to a fake library. A process loads each library once, and the library reads
+// most of its variables then.
 static void cluster_fake(const char *variable, const char *library)
 {
     const char *folder = getenv("LOCKSTEP_TEST_BIN");
@@ -482,7 +483,7 @@ struct stamped {
 // All stamps of a program.
 struct stamps {
     const char *group;
-    bool torn; // Also over the torn loopbacks.
+    bool torn; // True if the stamps also run over the torn loopbacks.
 };
 
 static void stamp_test(void **state)
@@ -491,7 +492,8 @@ static void stamp_test(void **state)
     stamped->run(&stamped->setting);
 }
 
-// Under a sanitizer each test has one of the usual settings, in turn: these are their numbers.
+// Number of a setting's family: TCP, loopback, shared memory or torn loopback. Under a sanitizer
+// each test runs in one family only, and the tests take the families in turn.
 static uint32_t stamp_place(const struct setting *setting)
 {
     if (setting->torn_bytes != 0)
@@ -501,9 +503,9 @@ static uint32_t stamp_place(const struct setting *setting)
                                                                : 2;
 }
 
-// Where nothing else is asked for, a part stands for all: of the torn loopbacks the one that ends
-// inside of elements, under ThreadSanitizer the one that moves most at once; of the usual worlds
-// TCP has the one of two, loopback and memory the one of three.
+// True if a normal run skips this setting. Of the torn loopbacks a normal run takes only torn_7,
+// whose parts end inside elements, and under ThreadSanitizer torn_1000, which moves most at once.
+// Of the usual world sizes, TCP takes 2 ranks, loopback and shared memory take 3.
 static bool stamp_leaves_out(const struct stamps *all, const struct stamp *stamp, uint32_t turn,
                              const struct setting *setting)
 {
@@ -528,8 +530,8 @@ static bool stamp_wants(const struct stamps *all, const struct stamp *stamp,
     return (setting->torn_bytes == 0 || all->torn) && (!setting->algorithm || test_everything());
 }
 
-// Where ranks have devices, and for each of the torn loopbacks, one of the usual worlds is enough,
-// unless all are tried.
+// World sizes of a stamp in a setting. With devices and on torn loopbacks one usual size is enough,
+// unless test_everything() holds.
 static const uint32_t *stamp_worlds(const struct stamps *all, const struct stamp *stamp,
                                     const struct setting *setting)
 {

@@ -15,10 +15,10 @@
 //         ranks_run(setting, body, NULL);
 //     }
 //
-// Checks of a rank go through the RANK_ macros: cmocka's own assertions are for the test's thread.
-// The first check that fails aborts the session of its rank, which releases the others, and is what
-// the test reports. A world that does not end in time prints where each rank is, and ends the
-// program.
+// The body of a rank checks with the RANK_ macros; only the test's thread may use cmocka's
+// assertions. The first check that fails aborts the session of its rank, so that the other ranks do
+// not hang; the test reports this check. If a world does not end in time, the test prints the
+// current call of each rank and ends the program.
 
 #ifndef LOCKSTEP_TESTS_CLUSTER_H
 #define LOCKSTEP_TESTS_CLUSTER_H
@@ -34,49 +34,51 @@
 #include <stdbool.h>
 
 #define CLUSTER_MAX_WORLD 20
-#define CLUSTER_PATIENCE_MS 20000 // A world may take so long: of test_bound_ms().
+#define CLUSTER_PATIENCE_MS 20000 // Time limit of a world, before test_bound_ms().
 
-// ---- What a test is stamped over ---------------------------------------------------------------
+// ---- Settings: each test runs in several of them -----------------------------------------------
 
 struct setting {
     const char *name; // Name of the transport: "loopback", "torn_7", "tcp", "shared".
     lockstep_transport_kind transport;
     uint32_t torn_bytes;
-    // Ranks say that they are on so many hosts, evenly spread, and at most one each; 0: on this
-    // one.
+    // Number of different host names that the ranks report, evenly spread, at most one for each
+    // rank. 0: all ranks report the real host.
     uint32_t hosts;
-    const char *algorithm; // Asked for by LOCKSTEP_ALGORITHM; NULL: what follows from sizes.
+    const char *algorithm; // LOCKSTEP_ALGORITHM; NULL: chosen by the size of the data.
     const char *link; // LOCKSTEP_LINK; NULL: links are measured.
-    // So many of the lowest ranks have a device, a fake one (tests/fake_gpu), and to it all memory
-    // is its own, wherever it comes from: so tests that know nothing of devices run on them. 0: no
-    // rank does.
+    // Number of ranks with a fake device (tests/fake_gpu): the lowest ones. Unless
+    // device_memory_only is set, all memory counts as memory of the device, so tests that know
+    // nothing of devices run on them. 0: no rank has a device.
     uint32_t devices;
-    bool device_memory_only; // Only what was allocated on a device is its memory, as on most.
+    bool device_memory_only; // True if only memory allocated on a device is device memory.
     uint32_t world_size;
 };
 
-// Whether some ranks have devices that sum by NCCL before the hosts do, and others have none.
+// True if some ranks have devices, whose gradients NCCL sums first, and other ranks have none.
 bool setting_meets(const struct setting *setting);
 
-// A setting of one word, for tests that are not stamped. Its world is the test's to choose.
+// Returns the setting with this name ("tcp"), for tests that choose their setting themselves. The
+// caller sets world_size.
 struct setting setting_named(const char *name);
 
-// The same, with the ring asked for: for tests that know its sums to the last bit.
+// Returns the setting with the ring algorithm, for tests that expect the exact bits of its sums.
 struct setting setting_on_ring(const struct setting *setting);
 
+// One test, which stamp_run repeats for each setting and world size.
 struct stamp {
     const char *name; // "case_06_ready_orders_differ"
     void (*run)(const struct setting *setting);
-    const uint32_t *worlds; // Ends with 0. NULL: 2 and 3.
+    const uint32_t *worlds; // World sizes; ends with 0. NULL: 2 and 3.
 };
 
-// Runs every stamp over all transports and its worlds as one cmocka group; what main returns. With
-// LOCKSTEP_TEST_ALGORITHMS=all also over every algorithm, asked for by name, and over worlds with
-// devices: staged (one rank of the world has one), mixed (two of four), nccl (all). devices.h lists
-// the tests that are stamped there in any case, and those that never are. LOCKSTEP_TEST_FILTER, a
-// pattern such as "*case_26*tcp*", narrows it.
+// Runs every stamp over all transports and its world sizes as one cmocka group. Returns the exit
+// status for main. With LOCKSTEP_TEST_ALGORITHMS=all the stamps also run over every algorithm, and
+// over worlds with devices: "staged" (one rank has a device), "mixed" (two ranks have one), "nccl"
+// (all ranks have one). devices.h lists the tests that always run with devices, and those that
+// never do. LOCKSTEP_TEST_FILTER, a pattern such as "*case_26*tcp*", selects tests by name.
 int stamp_run(const char *group, const struct stamp *stamps, uint32_t count);
-// The same without the torn loopbacks, for what would take too long there.
+// The same without the torn loopbacks, for tests that would take too long over them.
 int stamp_run_whole(const char *group, const struct stamp *stamps, uint32_t count);
 
 // ---- A world -----------------------------------------------------------------------------------
@@ -89,18 +91,19 @@ struct rank {
     uint32_t rank;
     uint32_t world_size;
     const struct setting *setting;
-    void *context; // The test's own, the same for all ranks.
+    void *context; // Data of the test, the same for all ranks.
     char label[16]; // "rank 2"
     char host[16]; // "host-1"
     char device[16]; // "cuda:2"
 
     // this rank's thread
-    lockstep_session *session; // Opened before the body, closed after it; NULL: closed in it.
+    // Opened before the body and closed after it. A body that closes its session sets it to NULL.
+    lockstep_session *session;
     struct hash64 digest;
     jmp_buf out;
 
-    // atomic: where it is, for the report of a hang
-    _Atomic(const char *) call; // NULL: outside the library.
+    // atomic: the current call of the rank, for the report of a hang
+    _Atomic(const char *) call; // NULL: the rank is outside the library.
     atomic_int line;
     _Atomic(uint64_t) step;
     _Atomic(uint64_t) since_ms;
@@ -109,11 +112,11 @@ struct rank {
 
 struct cluster_test {
     const struct setting *setting;
-    // NULL: the configuration stays as it is.
+    // Changes the configuration before the session is opened. NULL: no change.
     void (*configure)(struct rank *rank, struct lockstep_config *config);
     void (*body)(struct rank *rank);
     void *context;
-    bool without_session; // The body opens sessions itself.
+    bool without_session; // True if the body opens sessions itself.
 };
 
 // Runs the body on every rank and fails the test if a check failed. The digests of the ranks must
@@ -121,17 +124,19 @@ struct cluster_test {
 uint64_t ranks_run(const struct setting *setting, void (*body)(struct rank *rank), void *context);
 uint64_t ranks_run_test(const struct cluster_test *test);
 
-// All ranks meet here; without the library.
+// A barrier of all ranks, without the library.
 void rank_meet(struct rank *rank);
+// Adds bytes to the rank's digest.
 void rank_digest(struct rank *rank, const void *bytes, size_t size);
 
-// The configuration with which a rank is opened: job, world, hint, transport.
+// The configuration with which the session of a rank is opened: job, world, hint, transport.
 struct lockstep_config rank_config(const struct rank *rank);
 
-// Address of the program's coordinator; starts it. A job name that no other test has.
+// Returns the address of the program's coordinator, which the first call starts.
 const char *cluster_coordinator(void);
-// SIGSTOP, SIGCONT: the program's coordinator, whose worlds all wait for it meanwhile.
+// Sends a signal to the coordinator: SIGSTOP or SIGCONT. All worlds wait for a stopped coordinator.
 void cluster_signal_coordinator(int signal);
+// Makes a job name that no other test uses.
 void cluster_job_name(char *name, size_t bytes);
 
 // ---- Checks of a rank --------------------------------------------------------------------------
@@ -141,7 +146,7 @@ void cluster_job_name(char *name, size_t bytes);
     rank_check_status((rank), (expected), RANK_CALL((rank), call), #call, __FILE__, __LINE__)
 #define RANK_OK(rank, call) RANK_STATUS(rank, LOCKSTEP_OK, call)
 #define RANK_FAILS(rank, status, call) RANK_STATUS(rank, status, call)
-// The error text of the last failure contains this.
+// Checks that the error text of the last failure contains `part`.
 #define RANK_SAYS(rank, part) rank_check_text((rank), (part), __FILE__, __LINE__)
 #define RANK_TRUE(rank, condition) \
     ((condition) ? (void)0 : rank_fail((rank), __FILE__, __LINE__, "%s", #condition))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows for the kernels of a device. Any thread.
+// Random rows for the kernels of a device; see device_case.h. Any thread.
 
 #include "tests/support/device_case.h"
 
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SPACE 64 // Bytes before and behind every piece, at least.
+#define SPACE 64 // Minimum number of bytes before and behind every piece.
 #define TIDY 256
 
 const struct device_pair device_pairs[DEVICE_PAIRS] = {
@@ -45,7 +45,8 @@ static void *checked(void *memory)
 
 #define SPECIALS 10
 
-// +0, -0, the smallest and the largest denormal, the largest, infinities, NaNs quiet and not.
+// Bits of a special number: +0, -0, smallest and largest denormal, largest number, infinities,
+// quiet and signalling NaNs.
 static uint64_t special(enum dtype dtype, uint64_t which)
 {
     static const uint64_t of_float64[SPECIALS] = {
@@ -96,7 +97,7 @@ static struct case_block block_make(size_t size, uint8_t filling)
     return block;
 }
 
-// Where a piece goes that may begin at `at` or behind it.
+// Chooses the offset of a piece, at least `at`.
 static size_t place(struct device_case *made, const struct device_draw *draw, size_t at)
 {
     const size_t size = dtype_size(draw->dtype);
@@ -105,7 +106,7 @@ static size_t place(struct device_case *made, const struct device_draw *draw, si
     return (at + size - 1) / size * size + random_below(&made->random, 2 * DEVICE_ALIGNMENT) * size;
 }
 
-// Many sizes of pieces: whole tiles, small ones, single elements.
+// Draws the size of a piece: sometimes the maximum, sometimes at most 40 elements, else any size.
 static uint64_t piece_size(struct device_case *made, const struct device_draw *draw)
 {
     const uint64_t most = draw->piece_elements;
@@ -117,7 +118,7 @@ static uint64_t piece_size(struct device_case *made, const struct device_draw *d
     return 1 + random_below(&made->random, most);
 }
 
-// Lays the pieces out. Returns the bytes that it takes.
+// Places all pieces. Returns the bytes that they need.
 static size_t lay_out(struct device_case *made, const struct device_draw *draw)
 {
     const size_t size = dtype_size(draw->dtype);
@@ -136,7 +137,7 @@ static size_t lay_out(struct device_case *made, const struct device_draw *draw)
     return at;
 }
 
-// Some have no input, some no output.
+// Sets the addresses of all pieces. Some pieces have no input, some no output.
 static void point(struct device_case *made)
 {
     for (uint32_t p = 0; p < made->piece_count; p++) {

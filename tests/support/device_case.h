@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows for the kernels of a device, drawn at random: pieces of any size at any place that their
-// dtype allows, units of which some are unused, and numbers of every kind. Everything lies in three
-// blocks of memory with space between and around the pieces, so a comparison of whole blocks also
-// sees what was written beside the pieces. For tests of the references, and of the kernels against
-// them.
+// Random rows for the kernels of a device: pieces of random size, at random places that the dtype's
+// alignment allows; units, of which some are unused; and numbers of every kind. The data lies in
+// three blocks of memory, with space between and around the pieces, so a comparison of whole blocks
+// also detects writes outside the pieces. For tests of the reference kernels, and of the device's
+// kernels against the reference kernels.
 
 #ifndef TESTS_SUPPORT_DEVICE_CASE_H
 #define TESTS_SUPPORT_DEVICE_CASE_H
@@ -23,15 +23,15 @@ struct device_case {
     enum dtype wire;
     uint64_t elements;
     uint32_t piece_count;
-    uint32_t units; // 0: pieces belong to none.
+    uint32_t units; // Number of units; 0: no piece belongs to a unit.
     struct device_piece *pieces; // [piece_count + 1], into in and out.
-    size_t *places; // [piece_count]: where a piece lies in both, in bytes.
+    size_t *places; // [piece_count]: byte offset of each piece in the blocks `in` and `out`.
     uint32_t *tiles;
-    struct case_block in; // User memory before.
-    struct case_block out; // User memory after.
-    struct case_block packed; // Wire; holds numbers, too.
-    uint64_t *header; // [1 + units]
-    uint64_t *used; // The bits of the units for which header says more than 0.
+    struct case_block in; // User memory that pack reads.
+    struct case_block out; // User memory that finish writes.
+    struct case_block packed; // Wire data; filled with numbers, for finish.
+    uint64_t *header; // [1 + units]: total weight, then how many ranks used each unit.
+    uint64_t *used; // Bit set of the units that some rank used.
 };
 
 // The ingredients of a case.
@@ -40,9 +40,9 @@ struct device_draw {
     enum dtype dtype;
     enum dtype wire;
     uint32_t pieces; // At least 1.
-    uint64_t piece_elements; // At most; a few are much smaller. At least 1.
+    uint64_t piece_elements; // Maximum size of a piece; at least 1. A few are much smaller.
     uint64_t weight; // header[0].
-    bool tidy; // Pieces begin at multiples of 256 bytes, as memory of a device does.
+    bool tidy; // True if pieces begin at multiples of 256 bytes, like device allocations.
 };
 
 void device_case_draw(struct device_case *made, const struct device_draw *draw);
@@ -56,8 +56,8 @@ struct device_pair {
 #define DEVICE_PAIRS 7
 extern const struct device_pair device_pairs[DEVICE_PAIRS];
 
-// count numbers of every kind: any bits, and now and then zeros of both signs, denormals, the
-// largest, infinities, NaNs quiet and signalling, with payloads.
+// Draws `count` numbers of every kind: mostly random bits; sometimes zeros of both signs,
+// denormals, the largest number, infinities, and quiet and signalling NaNs with payloads.
 void device_numbers(uint64_t *random, enum dtype dtype, void *into, uint64_t count);
 
 #endif

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// worker/device/kernels.cu itself, compiled for the host and run by one thread: block after block,
-// thread after thread. A device gets the same results, because its threads share nothing but one
-// word, which the first thread of a block writes. It shows that the kernels read and write what
-// they should, where sanitizers look on; it shows nothing of races, of speed, or of what nvcc makes
-// of the source. Not thread-safe.
+// Runs worker/device/kernels.cu itself, compiled for the host, in one thread: block after block,
+// thread after thread. A device computes the same results, because the threads of a kernel share
+// only one word, which the first thread of a block writes. The emulation tests, under sanitizers,
+// that the kernels read and write the right memory. It does not test races, speed, or nvcc's
+// output. Not thread-safe.
 
 #ifndef TESTS_SUPPORT_DEVICE_EMULATION_H
 #define TESTS_SUPPORT_DEVICE_EMULATION_H

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels in C: piece after piece, a stretch of elements at a time, which is widened to the
-// type that it is computed in, computed, and narrowed. What the order and the roundings are stands
-// in worker/device/kernels.h. Pure; any thread.
+// The reference kernels. They process piece after piece, a stretch of elements at a time: a stretch
+// is widened to the type of the computation, computed, and narrowed. worker/device/kernels.h
+// defines the order of operations and the rounding. Pure; any thread.
 
 #include "tests/support/device_reference.h"
 
@@ -19,14 +19,15 @@
 
 // ---- memory -------------------------------------------------------------------------------------
 
-// The kernels' own addresses are given as const where they only read.
+// Returns the host address of `bytes` bytes at a kernel's address, or NULL. Casts const away,
+// because kernels take memory that they only read as const.
 static void *reached(device_reach *reach, const void *address, uint64_t bytes)
 {
     return reach ? reach(address, bytes) : (void *)(uintptr_t)address;
 }
 
-// The pieces of a row; NULL: there are none, or they are out of reach. A table that is not what the
-// kernels need is our own fault.
+// Returns the pieces of a row; NULL if there are none or their memory is not accessible. Asserts
+// that the tables are correct, because only Lockstep makes them.
 static const struct device_piece *row_pieces(const struct device_row *row, device_reach *reach)
 {
     if (row->elements == 0)
@@ -53,19 +54,19 @@ static uint64_t piece_elements(const struct device_piece *piece)
     return piece[1].first - piece[0].first;
 }
 
-// ---- a stretch in the type that it is computed in -----------------------------------------------
+// ---- a stretch in the type of the computation ---------------------------------------------------
 
 #define STRETCH 256 // Elements.
 
-// float64 in float64, all others in float32.
+// Some elements, widened: float64 stays float64, all other types become float32.
 struct stretch {
-    bool wide; // float64
+    bool wide; // True if the elements are float64.
     size_t count;
     float narrow_values[STRETCH];
     double wide_values[STRETCH];
 };
 
-// What computes makes this NaN, whatever it met; x != x of nothing else.
+// Replaces any NaN by one NaN with fixed bits, as every computing kernel does.
 static float one_nan(float value)
 {
     return isnan(value) ? nanf("") : value;
@@ -120,7 +121,7 @@ static void stretch_power(struct stretch *stretch, int exponent)
         stretch_multiply(stretch, ldexpf(1, exponent), ldexp(1, exponent));
 }
 
-// To the format that the result has in between, and back.
+// Rounds the elements to the format `final` and widens them again.
 static void stretch_round(struct stretch *stretch, uint32_t final)
 {
     uint16_t rounded[STRETCH];
@@ -204,13 +205,14 @@ void device_reference_pack(const struct device_pack *pack, device_reach *reach)
 
 // ---- finish -------------------------------------------------------------------------------------
 
-// What of the header a finish needs, wherever it lies.
+// The fields of the header that a finish needs.
 struct finish_header {
     const uint64_t *used; // Ranks that have used each unit; NULL: all are used.
     uint64_t total;
 };
 
-// Whether this launch writes. The host may revoke at any time; it clears the decision before.
+// True if this launch writes its output. The host may revoke the launch at any time; it clears the
+// decision before the launch.
 static bool finish_decides(const struct device_finish *finish, device_reach *reach)
 {
     if (!finish->revoked)
@@ -267,7 +269,7 @@ static void finish_piece(const struct device_finish *finish, const struct finish
         finish_elements(finish, header->total, from, out, elements);
 }
 
-// The highest unit of a row decides how long the header is.
+// Number of units in the header: the highest unit of the row's pieces, plus 1.
 static uint32_t row_units(const struct device_row *row, const struct device_piece *pieces)
 {
     uint32_t units = 0;
@@ -346,7 +348,7 @@ void device_reference_scatter(const struct device_scatter *scatter, device_reach
 
 // ---- add ----------------------------------------------------------------------------------------
 
-// Nothing is added without `in`.
+// Adds the elements of `in` to a stretch; does nothing if `in` is NULL.
 static void add_stretch(struct stretch *sum, const struct device_add *add, const uint8_t *in,
                         uint64_t count)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Trainers whose gradients are made by streams of a fake device; see device_trainer.h.
+// Trainers whose gradients streams of a fake device make; see device_trainer.h.
 
 #include "tests/support/device_trainer.h"
 
@@ -55,7 +55,7 @@ void *device_trainer_allocate(struct rank *rank, const struct device_trainer *tr
         memory = calloc(1, bytes);
     } else {
         DEVICE_CUDA(rank, trainer, mem_alloc(&address, bytes));
-        memory = (void *)(uintptr_t)address; // NOLINT: that is what a trainer passes.
+        memory = (void *)(uintptr_t)address; // NOLINT: trainers pass device addresses as pointers.
         DEVICE_CUDA(rank, trainer, memset_d8_async(address, 0, bytes, trainer->reads));
         DEVICE_CUDA(rank, trainer, stream_synchronize(trainer->reads));
     }
@@ -143,7 +143,6 @@ void device_trainer_register(struct rank *rank, struct device_trainer *trainer,
 
 // ---- Numbers -----------------------------------------------------------------------------------
 
-// Small integers, so that sums are exact in any order.
 float device_known(uint32_t rank, uint64_t step, uint32_t parameter, int64_t element)
 {
     return (float)((rank * 5 + step * 3 + parameter * 7 + (uint64_t)element) % 31) - 11;

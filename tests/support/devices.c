@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The lists of devices.h.
+// Lists of the tests that run with devices; see devices.h.
 
 #include "tests/support/devices.h"
 
@@ -41,19 +41,21 @@ static const char *const of_four[] = {
 };
 
 static const char *const never[] = {
-    "reducer: large weights/case_40_*", // Nothing is deferred on devices.
-    "reducer: deferred*/*", // Nothing is deferred there.
-    "reducer: memory/gradients_each_by_itself", // Memory of hosts is reduced in place, by mates.
-    "allocations/*", // Has replicas, and a fake allocates: that is in test_device_streams.
-    "start/case_33_*", // Counts bytes, and where tensors are is agreed in a few more.
+    "reducer: large weights/case_40_*", // Gradients on devices are never deferred.
+    "reducer: deferred*/*", // Gradients on devices are never deferred.
+    "reducer: memory/gradients_each_by_itself", // Only host memory is reduced in place by mates.
+    // Uses replicas, and the fakes allocate. test_device_streams counts allocations instead.
+    "allocations/*",
+    "start/case_33_*", // Counts bytes; with devices the start needs a few more.
 };
 
-// Where NCCL adds: all ranks have a device, or two of several.
+// Tests that never run in the settings "nccl" and "mixed", where NCCL sums gradients.
 static const char *const never_by_nccl[] = {
-    "reducer: wire/a_wire_of_half_the_bytes", // Counts what passes between hosts.
-    "reducer: saved/case_36_layout_decides_the_bits", // So it does not, there.
-    // Where buckets are launched in one order, waits in another one can never end, whichever rank
-    // makes which call: their verdicts are other ones, and are tried by the simulator.
+    "reducer: wire/a_wire_of_half_the_bytes", // Counts the bytes between hosts.
+    // With NCCL the layout does not decide the bits of a sum.
+    "reducer: saved/case_36_layout_decides_the_bits",
+    // NCCL needs one launch order on all ranks, so waits in another order can never end, whichever
+    // rank makes which call. The verdicts differ; the simulator tests them.
     "reducer: waits/case_38_a_wait_that_was_given_up",
     "reducer: waits/case_38_one_rank_waits_in_another_order",
     "reducer: waits/case_38_opposite_waits",

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The stamped tests that run in worlds with devices (cluster.h). All of them could, and do with
-// LOCKSTEP_TEST_ALGORITHMS=all, but for those that are of what devices do not have. A few do
-// always: those whose cases take other ways there.
+// Selects the stamped tests (cluster.h) that run in worlds with devices. In every run these are a
+// few tests that take different code paths with devices. With LOCKSTEP_TEST_ALGORITHMS=all these
+// are all tests, except those of features that do not exist with devices.
 
 #ifndef LOCKSTEP_TESTS_DEVICES_H
 #define LOCKSTEP_TESTS_DEVICES_H
 
 #include <stdbool.h>
 
-// Group and name of a stamp, as stamp_run has them.
+// The group and the name of a stamp are those of stamp_run(). True if the test runs with devices in
+// every run.
 bool devices_always(const char *group, const char *name);
+// True if the test never runs in this setting with devices.
 bool devices_never(const char *group, const char *name, const char *setting);
-// It is for worlds of four, too; else it knows of three ranks at most.
+// True if the test supports worlds of 4 ranks. Other tests support at most 3.
 bool devices_of_four(const char *group, const char *name);
 
 #endif

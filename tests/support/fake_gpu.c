@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// See fake_gpu.h.
+// Loads the fake libraries; see fake_gpu.h.
 #include "tests/support/fake_gpu.h"
 
 #include <dlfcn.h>
@@ -13,7 +13,8 @@
 
 extern char **environ;
 
-// Beside the programs, which lie in build/tests/<kind>/ or in a folder there.
+// Finds a fake library in build/tests/fake_gpu/. Test programs lie in build/tests/<kind>/ or in a
+// folder of it.
 static void library_path(const char *name, char *path, size_t bytes)
 {
     char program[PATH_MAX];

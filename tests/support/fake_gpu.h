@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a test gets the fake GPUs (tests/fake_gpu/fake_gpu.h tells what they are) and changes their
-// weather. It loads the libraries; what they do is theirs.
+// Loads the fake GPUs (tests/fake_gpu/fake_gpu.h) for a test and changes their settings.
 #ifndef TESTS_SUPPORT_FAKE_GPU_H
 #define TESTS_SUPPORT_FAKE_GPU_H
 
@@ -21,16 +20,17 @@ struct fake_controls {
     fake_nccl_report_function *nccl_report;
 };
 
-// Makes LOCKSTEP_CUDA_LIBRARY and LOCKSTEP_NCCL_LIBRARY name the fakes of this build, so before the
-// code under test loads them, and loads them. Ends the program when they are not there. Again: the
-// same.
+// Sets LOCKSTEP_CUDA_LIBRARY and LOCKSTEP_NCCL_LIBRARY to the fakes of this build and loads both.
+// A test calls it before the code under test loads the libraries. Ends the program if the fakes do
+// not exist. Later calls return the same controls.
 const struct fake_controls *fake_gpu_install(void);
 
-// Only the two variables, for processes that this one starts.
+// Only sets the two variables, for processes that this process starts.
 void fake_gpu_name_libraries(void);
 
-// Sets variables, given as "NAME=value" up to a NULL, takes all other FAKE_ variables away, and has
-// both libraries read them. While nobody else reads the environment.
+// Sets environment variables, given as "NAME=value" up to a NULL, removes all other FAKE_
+// variables, and makes both libraries read them. No other thread may read the environment
+// meanwhile.
 void fake_gpu_weather(const char *variable, ...);
 
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Descriptors that are all taken; see full.h.
+// Uses up all file descriptors; see full.h.
 
 #include "tests/support/full.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A process without a free file descriptor, for a while.
+// Uses up all file descriptors of the process, for tests of failures to open files and sockets.
 
 #ifndef LOCKSTEP_TESTS_FULL_H
 #define LOCKSTEP_TESTS_FULL_H
@@ -15,9 +15,9 @@ struct full {
     int count;
 };
 
-// Lowers the limit on descriptors to `limit`, and takes all that are free.
+// Lowers the limit on file descriptors to `limit`, and opens descriptors until none is free.
 void full_begin(struct full *full, rlim_t limit);
-// Gives them back, with the limit.
+// Closes these descriptors and restores the limit.
 void full_end(const struct full *full);
 
 #endif

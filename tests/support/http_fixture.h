@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The HTTP side without a coordinator: a thread stands in for the core, makes pictures of one job
-// when the board asks, and answers for its workers. It is for tests and a fuzzer.
+// Runs the HTTP server without a coordinator, for tests and a fuzzer. A thread replaces the core:
+// it publishes a snapshot of one job when the board wants one, and answers for the job's workers.
 
 #ifndef LOCKSTEP_TESTS_HTTP_FIXTURE_H
 #define LOCKSTEP_TESTS_HTTP_FIXTURE_H
@@ -25,9 +25,9 @@ struct http_fixture {
     struct http *http;
     struct log log;
     atomic_bool stopping;
-    atomic_bool answering; // Workers answer what they are asked.
-    atomic_uint workers;
-    atomic_uint stall; // Number of the stall that goes on; 0: none.
+    atomic_bool answering; // True while workers answer the requests of the HTTP server.
+    atomic_uint workers; // Number of workers of the job.
+    atomic_uint stall; // Number of the active stall; 0: none.
 };
 
 static inline struct snapshot *http_fixture_picture(const struct http_fixture *fixture)
@@ -61,7 +61,7 @@ static inline struct snapshot *http_fixture_picture(const struct http_fixture *f
     return snapshot;
 }
 
-// Workers answer with one thread, or one event.
+// Answers in the name of a worker: with one thread for INSPECT_STACKS, else with one event.
 static inline void http_fixture_answer(struct http_fixture *fixture, const struct ask *ask)
 {
     static struct up_answer answer;
@@ -97,8 +97,8 @@ static inline void http_fixture_wake(void *context)
     (void)context;
 }
 
-// config: whatever is not of the fixture; on any port of loopback. Returns 0, or -1 with a
-// sentence.
+// Opens the server on 127.0.0.1. `config` has the fields that the fixture does not set. Returns 0,
+// or -1; the reason is in `error` if the server did not open.
 static inline int http_fixture_open(struct http_fixture *fixture, struct http_config config,
                                     char *error, size_t error_bytes)
 {

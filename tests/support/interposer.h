@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions that give memory, in the place of glibc's: a program that includes this file sees
-// every allocation, its own and those of its libraries, and lets chosen ones fail. One file of a
-// program includes it and defines allocation_fails. INTERPOSER is 0 under a sanitizer whose own
-// allocator is in this place; nothing is interposed then. Any thread.
+// Replaces glibc's allocation functions, so that a test program sees every allocation of its own
+// code and of its libraries, and can make chosen allocations fail. One file of a program includes
+// this header and defines allocation_fails. INTERPOSER is 0 under a sanitizer that replaces the
+// allocator itself; nothing is replaced then. Any thread.
 
 #ifndef LOCKSTEP_TESTS_INTERPOSER_H
 #define LOCKSTEP_TESTS_INTERPOSER_H
@@ -27,14 +27,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Visible to the libraries that this program has loaded, too.
+// Exports the functions, so that loaded libraries call them as well.
 #define INTERPOSED __attribute__((visibility("default")))
 
-// Called before each allocation, with the address of the code that asks for it. True: the
-// allocation fails. It allocates nothing itself.
+// Called before each allocation, with the address of the calling code. Returns true if the
+// allocation has to fail. Must not allocate.
 static bool allocation_fails(const void *caller);
 
-// Where the code of this program lies; libraries lie elsewhere.
+// Begin and end of this program's own code; the code of libraries lies outside.
 extern const char __executable_start, etext;
 
 static inline bool interposer_is_ours(const void *caller)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Hears what the library of each rank logs about one event, as a warning.
+// Counts the warnings about one event that the library logs on each rank.
 
 #ifndef TESTS_SUPPORT_LISTENER_H
 #define TESTS_SUPPORT_LISTENER_H
@@ -12,15 +12,16 @@ struct listener {
     const char *event; // "event=unused_parameters"; set before the ranks run, then constant
     struct mutex mutex;
     // guarded by mutex
-    uint32_t lines;
-    char last[1024];
+    uint32_t lines; // Warnings about the event.
+    char last[1024]; // The last of them.
 };
 
-// Runs the body on every rank, with a listener for each; further: what else is configured, or NULL.
+// Runs the body on every rank, with one listener for each rank. `further` changes more of the
+// configuration; NULL: nothing.
 void listener_run(const struct setting *setting, const char *event,
                   void (*further)(struct rank *rank, struct lockstep_config *config),
                   void (*body)(struct rank *rank));
-// In the body: that of this rank.
+// Returns the listener of a rank, for the body.
 struct listener *listener_of(const struct rank *rank);
 
 #endif

@@ -142,7 +142,7 @@ void trainer_fill_known(struct trained_module *module, uint32_t rank, uint64_t s
     }
 }
 
-// Sixteen binary orders of magnitude, both signs.
+// Fills all gradients with random numbers of both signs over 16 binary orders of magnitude.
 void trainer_fill_noise(struct trained_module *module, uint32_t rank, uint64_t step)
 {
     uint64_t state = ((uint64_t)module->index << 40) + ((uint64_t)rank << 32) + step;
@@ -155,7 +155,7 @@ void trainer_fill_noise(struct trained_module *module, uint32_t rank, uint64_t s
     }
 }
 
-// The correct value of the element: one exact sum, one division in its dtype.
+// The correct mean of an element: one exact sum, and one division in the element's dtype.
 static double trainer_mean(const struct rank *rank, const struct trained_module *module,
                            uint64_t step, uint32_t parameter, uint64_t element,
                            const uint64_t *weights)
