@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// lockstep-coordinator: puts the parts together and takes them apart. The main thread becomes the
-// thread of the streams and the core; beside it there are one for signals, one for HTTP, and those
+// lockstep-coordinator: starts the parts, connects them, and ends them. The main thread becomes the
+// stream thread, which also runs the core. There is one thread for signals, one for HTTP, and those
 // of gRPC itself.
 
 #include "base/clock.h"
@@ -28,7 +28,8 @@
 
 #define EXIT_USAGE 2
 #define START_LINE_BYTES 1024
-#define DESCRIPTORS (512 + 128) // Connections of HTTP, and all else that is not of gRPC.
+// For HTTP connections, and for all other descriptors that gRPC does not open.
+#define DESCRIPTORS (512 + 128)
 
 struct daemon {
     struct options options;
@@ -39,7 +40,7 @@ struct daemon {
     struct snapshot_board board;
     struct asks asks;
     struct archive archive;
-    bool board_open; // And these two with it.
+    bool board_open; // True once the board, the asks and the archive were initialized.
     struct http *http; // NULL: off.
     struct process_signals signals;
     bool signals_started;
@@ -212,7 +213,7 @@ static void warn_exposed(struct daemon *daemon, const char *grpc, const char *ht
               "not encrypted, not authenticated: let only hosts that you trust reach these ports");
 }
 
-// path: NULL: there is no such file.
+// Warns if other users can read the file. path NULL: no file is used.
 static void warn_secret(struct daemon *daemon, const char *path)
 {
     unsigned mode;
@@ -253,7 +254,7 @@ static void announce(struct daemon *daemon, uint64_t descriptors)
 
 // ---- run and end ------------------------------------------------------------------------------
 
-// HTTP and signals wake the server, so they end first.
+// Ends the parts. HTTP and the signal thread wake the server, so they end before it.
 static void take_apart(struct daemon *daemon)
 {
     if (daemon->ports_written)

@@ -27,18 +27,19 @@
 #define CHUNK_MIN_BYTES 1024
 #define STALL_FLOOR_MIN_MS 100
 #define STALL_FLOOR_MAX_MS 3600000
-#define MEMORY_DEFAULT_MIB 544 // 4096 workers. The manifests allow 768 MiB.
+#define MEMORY_DEFAULT_MIB 544 // Enough for 4096 workers. The manifests allow 768 MiB.
 #define MEMORY_MIN_MIB 96
 #define MEMORY_MAX_MIB 1048576
 
-// Without COORDINATOR: it will mean the same to everything of ours that could talk in the clear.
+// The name has no COORDINATOR in it, because the variable is meant for every program of Lockstep
+// that could send plaintext.
 #define INSECURE_VARIABLE "LOCKSTEP_INSECURE_PLAINTEXT"
 #define GIVEN_BYTES 64
 
 struct parse {
     struct options *options;
     const char *given; // "--listen" or the variable's name.
-    char listen_given[GIVEN_BYTES]; // The same, of the address that counts in the end.
+    char listen_given[GIVEN_BYTES]; // `given` of the --listen address that is used.
     char http_given[GIVEN_BYTES];
     char *error;
     size_t error_bytes;
@@ -62,7 +63,8 @@ static bool is_loopback(const struct sockaddr *address)
     return address->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&six->sin6_addr);
 }
 
-// Numeric hosts only, and localhost, so that no name server decides where the daemon listens.
+// Resolves numeric hosts and localhost only, so that no name server decides where the daemon
+// listens.
 static struct addrinfo *resolve(const char *host)
 {
     bool local = strcmp(host, "localhost") == 0;
@@ -102,7 +104,7 @@ static bool set_endpoint(struct parse *parse, const char *value, struct endpoint
     return true;
 }
 
-// Asked when everything is read: the flag that allows it may come after the address.
+// Called after all flags are read, because the flag that allows an address may follow the address.
 static bool allowed(struct parse *parse, const struct endpoint *endpoint, const char *given,
                     bool encrypted, const char *hint)
 {
@@ -119,7 +121,7 @@ static bool allowed(struct parse *parse, const struct endpoint *endpoint, const 
     return refuse(parse, text, why);
 }
 
-// All of it, when everything is read.
+// Checks the options together, after all of them are read.
 static bool consistent(struct parse *parse)
 {
     const struct options *options = parse->options;
@@ -267,7 +269,7 @@ static bool set_json(struct parse *parse, const char *value)
 
 struct flag {
     const char *name;
-    int argument; // As getopt_long has it.
+    int argument; // no_argument or required_argument, as for getopt_long.
     bool (*set)(struct parse *parse, const char *value);
     const char *value; // Its name in the help.
     const char *help;
@@ -336,7 +338,8 @@ static void variable_name(const struct flag *flag, char *name, size_t name_bytes
         *c = *c == '-' ? '_' : (char)toupper((unsigned char)*c);
 }
 
-// A variable that nobody reads is a misspelt one: it could be the one with the certificates.
+// Reads the flags' variables. An unknown variable is an error, because it is probably a
+// misspelling, perhaps of the variable for the certificates.
 static bool read_environment(struct parse *parse)
 {
     if (variables_check(environ, parse->error, parse->error_bytes) < 0)
@@ -369,7 +372,7 @@ static enum options_result usage(struct parse *parse, const char *what, const ch
     return OPTIONS_USAGE;
 }
 
-// A flag that answers and ends.
+// Answers --help and --version. Returns true if the flag is one of them.
 static bool answered(const struct flag *flag, FILE *out)
 {
     if (strcmp(flag->name, "help") == 0)
@@ -386,7 +389,7 @@ static enum options_result read_arguments(struct parse *parse, int argc, char **
     struct option longs[FLAG_COUNT + 1];
     fill_long_options(longs);
     opterr = 0;
-    optind = 0; // Also starts getopt over, for tests.
+    optind = 0; // The value 0 also resets getopt, for tests.
     for (;;) {
         int index = -1;
         int code = getopt_long(argc, argv, "+:", longs, &index);

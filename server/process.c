@@ -14,8 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
-// The kernel sends it when the thread that started us ends, which need not be the whole parent,
-// so it is a reason to look and not a fact. Also what ends the signal thread.
+// The kernel sends this signal when the thread that started this process ends. The parent may live
+// on with other threads, so the handler checks the parent. The signal also ends the signal thread.
 #define SIGNAL_LOOK SIGUSR1
 
 #define PARENT_CHECK_S 1
@@ -35,7 +35,8 @@ void process_block_signals(void)
     sigset_t set;
     signal_set(&set);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
-    signal(SIGPIPE, SIG_IGN); // A peer that is gone is an error of write, not the end of us.
+    // If a peer has closed its end, write must fail instead of ending the process.
+    signal(SIGPIPE, SIG_IGN);
 }
 
 static void received(struct process_signals *signals, int number)
@@ -91,7 +92,7 @@ pid_t process_watch_parent(pid_t parent)
     if (parent == 0)
         parent = now;
     prctl(PR_SET_PDEATHSIG, SIGNAL_LOOK);
-    return getppid() == parent ? parent : -1; // Asked again: it may have ended meanwhile.
+    return getppid() == parent ? parent : -1; // The parent may have ended before prctl took effect.
 }
 
 // ---- port file --------------------------------------------------------------------------------
@@ -103,7 +104,7 @@ int process_write_ports(const char *path, uint16_t grpc, uint16_t http, char *er
     int size = snprintf(name, sizeof(name), "%s.%d", path, (int)getpid());
     errno = ENAMETOOLONG;
     if (size < (int)sizeof(name))
-        unlink(name); // A file of a process that died.
+        unlink(name); // Removes the temporary file of a process that died.
     FILE *file = size < (int)sizeof(name) ? fopen(name, "wxe") : NULL;
     if (!file)
         goto failed;

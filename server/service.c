@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One event in, one step of the core, its actions out. Stream thread. See service.h.
+// Each event causes one step of the core, and the core's actions are then carried out. Stream
+// thread. See service.h.
 
 #include "server/service.h"
 
@@ -21,8 +22,8 @@
 
 #define DECODE_LOG_MS 1000 // At most one line about undecodable messages in this time.
 
-// The last stall of a job that is counted. Counting needs a picture, and all that began since the
-// last one are in it, unless they are more than are kept.
+// The last stall of a job that was counted. Stalls are counted from snapshots. A snapshot has all
+// stalls since the previous one, unless there are more than it keeps.
 struct told {
     char job[LOCKSTEP_JOB_NAME_BYTES];
     uint64_t number;
@@ -33,7 +34,7 @@ struct service {
     struct service_config config;
     const struct rpc_calls *calls;
     void *server;
-    struct service_shown shown; // Empty: there is no HTTP.
+    struct service_shown shown; // Empty if HTTP is off.
     void *memory; // The core's memory; owned.
     struct coordinator *core;
     uint64_t incarnation;
@@ -41,13 +42,14 @@ struct service {
     atomic_bool drain_wanted;
     // stream thread only
     struct service_counts counts;
-    enum halt_kind halted; // The verdict of the present step of the core, if there was one.
+    enum halt_kind halted; // The verdict of the current step of the core, if it made one.
     bool draining;
     bool stopped;
     uint64_t drain_deadline_ms;
     struct told told[LOCKSTEP_MAX_JOBS];
-    uint64_t decode_log_ms; // When the next line may be written.
-    uint64_t unauthorized_log_ms; // The same.
+    // When the next log line about undecodable messages may be written, in clock_now_ms.
+    uint64_t decode_log_ms;
+    uint64_t unauthorized_log_ms; // The same for unauthorized streams.
 };
 
 // ---- actions ----------------------------------------------------------------------------------
@@ -110,7 +112,8 @@ static void act(void *context, const struct coordinator_action *action)
 
 // ---- events -----------------------------------------------------------------------------------
 
-// Fresh random bytes; without them no generation may form, and there is nothing to do instead.
+// Fills with fresh random bytes. Without them no generation may form, so a failure ends the
+// process.
 static void randomize(void *bytes, size_t size)
 {
     uint8_t *place = bytes;
@@ -180,7 +183,8 @@ static void on_undecodable(struct service *service, rpc_peer peer, enum codec_st
     step_closed(service, peer, text);
 }
 
-// Only what the core has asked for, and before it forgets that it has.
+// Keeps an answer only if the core has asked for it. Must run before the core handles the answer,
+// because then the core forgets its question.
 static void keep_answer(struct service *service, rpc_peer peer, const struct up_message *message)
 {
     const struct up_answer *answer = &message->u.answer;
@@ -192,8 +196,8 @@ static void keep_answer(struct service *service, rpc_peer peer, const struct up_
         archive_put(service->shown.archive, &view, answer, clock_now_ms());
 }
 
-// A hello is the only message that names a job. Nothing has been kept of this stream, and what it
-// is told does not depend on whether there is such a job.
+// A hello is the only message that names a job. The service has stored nothing about this stream.
+// The text that the client gets is the same whether the job exists or not.
 static void on_unauthorized(struct service *service, rpc_peer peer, const char *job)
 {
     uint64_t now_ms = clock_now_ms();
@@ -267,7 +271,7 @@ static struct told *told_of(struct service *service, const char *job)
     return NULL;
 }
 
-// Jobs that are gone make room for new ones.
+// Returns a place for a job. A job that no longer exists gives up its place.
 static struct told *told_new(struct service *service, const struct snapshot *snapshot,
                              const char *job)
 {
@@ -279,7 +283,7 @@ static struct told *told_new(struct service *service, const struct snapshot *sna
         told->number = 0;
         return told;
     }
-    return NULL; // Not reached: a snapshot has no more jobs than there is room for.
+    return NULL; // Not reached: there are as many places as jobs in a snapshot at most.
 }
 
 static void count_stalls(struct service *service, const struct snapshot *snapshot)
@@ -292,7 +296,8 @@ static void count_stalls(struct service *service, const struct snapshot *snapsho
             continue;
         if (!told)
             told = told_new(service, snapshot, job->view.name);
-        if (told && stalls[0].number < told->number) // Another job of that name.
+        // A newer job has the same name, and its numbers start again.
+        if (told && stalls[0].number < told->number)
             told->number = 0;
         for (uint32_t i = 0; told && i < job->stalls.count; i++) {
             if (stalls[i].number > told->number && (unsigned)stalls[i].kind < SERVICE_STALLS)

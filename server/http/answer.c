@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Answers: their headers, errors, and who may have them. See parts.h.
+// Answers: their headers, errors, and access checks.
 
 #include "server/http/answer.h"
 

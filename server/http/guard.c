@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Bounds on HTTP connections, which evhttp does not have: on their number, on the number from one
-// address, and on the time for a request and for reading its answer. See parts.h.
+// address, on the time to send a request, and on the time to read its answer. See parts.h.
 //
-// evhttp asks for a bufferevent for each connection that it accepts, and tells nobody when it frees
-// it. So each is held here with a reference of our own: one whose callbacks are gone has been
-// freed by evhttp. They are looked at a few times a second while there are any. HTTP thread.
+// evhttp asks this file for a bufferevent for each connection that it accepts, but does not report
+// when it frees the bufferevent. So this file holds a reference of its own to each. If a
+// bufferevent has no callbacks any more, evhttp has freed it. All are checked a few times a second
+// while there are any. HTTP thread.
 
 #include "server/http/guard.h"
 
@@ -28,12 +29,13 @@
 #define NEVER UINT64_MAX
 
 struct guarded {
-    struct bufferevent *buffered; // NULL: free. Ours beside evhttp's.
-    uint64_t deadline_ms; // For what it is doing; NEVER: it may take its time.
+    struct bufferevent *buffered; // Our reference; evhttp has one, too. NULL: this entry is free.
+    // When the current request or answer must be complete, in clock_now_ms; NEVER: no deadline.
+    uint64_t deadline_ms;
     uint64_t began_ms;
-    bool waits; // For a request, or the rest of one.
-    bool cut; // Nothing more is expected of it.
-    bool known; // peer holds its address.
+    bool waits; // True while it waits for a request, or for the rest of one.
+    bool cut; // True once the connection was cut.
+    bool known; // True if `peer` holds the client's address.
     struct in6_addr peer;
 };
 
@@ -42,7 +44,7 @@ struct http_guard {
     uint32_t request_ms;
     struct event *look;
     struct evconnlistener *listener; // Borrowed.
-    bool full; // The listener pauses.
+    bool full; // True while the listener pauses.
     uint32_t count;
     struct http_guard_counts counts;
     struct guarded connections[HTTP_CONNECTIONS];
@@ -50,7 +52,7 @@ struct http_guard {
 
 // ---- one connection ---------------------------------------------------------------------------
 
-// IPv4 as IPv6 has it.
+// Returns the peer's address. An IPv4 address is mapped to IPv6.
 static bool peer_of(int fd, struct in6_addr *peer)
 {
     struct sockaddr_storage address = {0};
@@ -67,7 +69,7 @@ static bool peer_of(int fd, struct in6_addr *peer)
     return true;
 }
 
-// evhttp sees the end of the connection and frees it.
+// Cuts a connection: evhttp sees its end and frees it.
 static void cut(struct guarded *connection)
 {
     connection->cut = true;
@@ -127,7 +129,7 @@ static void look_at(struct http_guard *guard, struct guarded *connection, uint64
     }
 }
 
-// When there is no room, whoever has said nothing for longest makes some.
+// If all entries are used, closes the connection that has waited longest for a request.
 static void make_room(struct http_guard *guard)
 {
     struct guarded *oldest = NULL;
@@ -181,8 +183,9 @@ static struct bufferevent *make_buffered(struct http_guard *guard, struct event_
     return made;
 }
 
-// For a connection that evhttp has just accepted, and gives the socket to afterwards. NULL: evhttp
-// makes one of its own, in plaintext; http_guard_asked does not know it, so it gets no answer.
+// Called when evhttp has accepted a connection; evhttp sets the socket afterwards. If this function
+// returns NULL, evhttp makes a plaintext bufferevent itself. http_guard_asked does not know such a
+// connection, so its requests are not answered.
 static struct bufferevent *on_accepted(struct event_base *base, void *context)
 {
     static const struct timeval at_once = {0};
@@ -190,7 +193,7 @@ static struct bufferevent *on_accepted(struct event_base *base, void *context)
     struct guarded *free_one = guard->connections;
     struct guarded *end = guard->connections + HTTP_CONNECTIONS;
     while (free_one < end && free_one->buffered)
-        free_one++; // There is one: when the last is taken, the listener pauses.
+        free_one++; // There is a free entry: when the last one is taken, the listener pauses.
     struct bufferevent *made = free_one < end ? make_buffered(guard, base) : NULL;
     if (!made)
         return NULL;
@@ -220,7 +223,7 @@ static struct guarded *find(struct http_guard *guard, struct evhttp_request *req
     return NULL;
 }
 
-// The answer is on its way, all of it; the next request may come.
+// The whole answer was sent, so the next request may come.
 static void on_answered(struct evhttp_request *request, void *context)
 {
     struct http_guard *guard = context;

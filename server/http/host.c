@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The names by which this server may be asked. A foreign page can give its own name our address
-// ("DNS rebinding"); the browser then lets it read our answers, and sends its name in Host.
-// So in plaintext Host has to be an address, a name of this machine, or one of --http-host. An
-// address cannot be made to mean another machine. Over TLS the certificate is the guard. HTTP
-// thread. See parts.h.
+// The host names by which clients may address this server. An attacker's page can give its own name
+// our address ("DNS rebinding"); then the browser lets the page read our answers, and sends the
+// attacker's name in Host. So in plaintext, Host must be an address, a name of this machine, or a
+// name of --http-host. An address is safe, because it cannot be made to mean another machine. Over
+// TLS the certificate protects. HTTP thread. See parts.h.
 
 #include "server/http/host.h"
 
@@ -23,7 +23,8 @@
 
 #define HOST_BYTES 256
 
-// Without the port, the brackets of IPv6 and the dot at the end. False: it is too long.
+// Copies the host without the port, the brackets of IPv6, and the dot at the end. Returns false if
+// it is too long.
 static bool host_of(const char *header, char host[HOST_BYTES])
 {
     const char *begin = header;
@@ -56,7 +57,7 @@ static bool is_machine(const char *host)
     return gethostname(name, sizeof(name) - 1) == 0 && name[0] && strcasecmp(host, name) == 0;
 }
 
-// names: separated by commas; NULL: none.
+// Returns true if names, which are separated by commas, contain the host. NULL: no names.
 static bool is_named(const char *host, const char *names)
 {
     const size_t size = strlen(host);
@@ -73,13 +74,13 @@ bool http_host_allowed(const char *header, const char *names)
 {
     char host[HOST_BYTES];
     if (!header)
-        return true; // No browser leaves it out.
+        return true; // Every browser sends Host, so this client is not one.
     return host_of(header, host) && (is_address(host) || is_machine(host) || is_named(host, names));
 }
 
 bool http_may_ask(struct http_core *core, struct evhttp_request *request, const char *path)
 {
-    // Probes may use any name; they learn nothing but that we live.
+    // Health probes may use any name, because their answers reveal nothing else.
     if (core->config->tls_dir || strcmp(path, "/healthz") == 0 || strcmp(path, "/readyz") == 0)
         return true;
     const char *host = evhttp_find_header(evhttp_request_get_input_headers(request), "Host");

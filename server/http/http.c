@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// http.h over libevent's evhttp: the listener, the thread, and what they own. Answers are in
-// routes.c. HTTP thread, but for open and close.
+// http.h over libevent's evhttp: the listener, the thread, and the objects that they own. routes.c
+// makes the answers. HTTP thread, except for open and close.
 
 #include "server/http/http.h"
 
@@ -31,9 +31,9 @@
 #include <unistd.h>
 
 #define HEADER_BYTES 8192
-#define BODY_BYTES 1024 // Nothing here takes a body.
+#define BODY_BYTES 1024 // No request needs a body.
 #define IDLE_S 10
-#define ACCEPT_PAUSE_MS 100 // After a connection could not be accepted.
+#define ACCEPT_PAUSE_MS 100 // How long the listener pauses after a failed accept.
 #define BACKLOG 128
 
 struct http {
@@ -58,8 +58,8 @@ static void on_resume(evutil_socket_t fd, short what, void *listener)
     evconnlistener_enable(listener);
 }
 
-// Out of descriptors, most likely. libevent would try again at once and for ever. The context is
-// evhttp's own.
+// Called when an accept failed, most likely because no descriptor was free. libevent would try
+// again at once without end. The context is evhttp's own.
 static void on_accept_error(struct evconnlistener *listener, void *context)
 {
     static const struct timeval pause = {.tv_usec = ACCEPT_PAUSE_MS * 1000};
@@ -112,10 +112,11 @@ static void set_limits(struct evhttp *evhttp)
     evhttp_set_max_headers_size(evhttp, HEADER_BYTES);
     evhttp_set_max_body_size(evhttp, BODY_BYTES);
     evhttp_set_timeout(evhttp, IDLE_S);
-    evhttp_set_allowed_methods(evhttp, UINT16_MAX); // So that the answer to them is ours.
+    // All methods are allowed here, so that routes.c answers the wrong ones.
+    evhttp_set_allowed_methods(evhttp, UINT16_MAX);
 }
 
-// Takes the socket.
+// Takes ownership of the socket.
 static bool accept_on(struct http *http, int fd)
 {
     struct evhttp_bound_socket *bound = evhttp_accept_socket_with_handle(http->evhttp, fd);
@@ -143,7 +144,7 @@ static void run(void *context)
     event_base_loop(http->base, EVLOOP_NO_EXIT_ON_EMPTY);
 }
 
-// Streams and waits end before the connections that they are on.
+// Streams and waits end before the connections that they use.
 static void http_free(struct http *http)
 {
     if (http->core.streams)
@@ -189,7 +190,7 @@ static bool http_init(struct http *http, const struct http_config *config)
     return true;
 }
 
-// Reads the certificate and the token. False: error says why not.
+// Reads the certificate and the token. Returns false, with the reason in error, if that failed.
 static bool open_secrets(struct http *http, const struct http_config *config, char *error,
                          size_t error_bytes)
 {

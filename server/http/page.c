@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The files of server/page/, taken in by the assembler; mk/build.mk knows that this object depends
-// on them.
+// The files of server/page/, which the assembler includes in the program. mk/build.mk lists them as
+// dependencies of this object.
 
 #include "server/http/page.h"
 

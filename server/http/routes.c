@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The answer to each path. All requests come to one function, which looks for the path in tables;
-// so that each answer, errors included, has the same headers (answer.c). What takes time is in
+// The answer to each path. One function gets all requests and finds the path in tables, so that all
+// answers, including errors, have the same headers (answer.c). Answers that take time are in
 // stream.c and wait.c. HTTP thread.
 
 #include "server/http/routes.h"
@@ -128,10 +128,10 @@ static void get_page(struct http_core *core, struct evhttp_request *request, con
 
 // ---- one job ----------------------------------------------------------------------------------
 
-// The subject of a request. The job was there when the request came.
+// The subject of a request. The job existed when the request came.
 struct about {
     const char *job;
-    bool latest; // It was not named, and is the latest one.
+    bool latest; // True if the request named no job, so this is the latest one.
     uint32_t rank;
 };
 
@@ -184,7 +184,8 @@ static void get_events(struct http_core *core, struct evhttp_request *request,
     http_streams_add(core->streams, request, about->latest ? NULL : about->job);
 }
 
-// A parameter of the request's query; NULL: it has none of that name. Freed with the list.
+// Returns a parameter of the request's query, or NULL if there is none with that name. Freed with
+// the list.
 static const char *query(struct evhttp_request *request, struct evkeyvalq *list, const char *name)
 {
     const char *text = evhttp_uri_get_query(evhttp_request_get_evhttp_uri(request));
@@ -206,7 +207,7 @@ static void get_stack(struct http_core *core, struct evhttp_request *request,
     evhttp_clear_headers(&list);
 }
 
-// "7", or "0-7".
+// Parses "7" or "0-7".
 static bool parse_ranks(const char *text, uint32_t *first, uint32_t *last)
 {
     char begin[16];
@@ -261,8 +262,8 @@ static const struct route routes[] = {
     {"/api/v1/stalls", get_all_stalls},
 };
 
-// Behind /api/v1/jobs/{job}; those that `alone` says also without a job, for the latest one, and
-// then also without /api/v1.
+// Paths below /api/v1/jobs/{job}. A path with `alone` also works without a job, for the latest one,
+// and without /api/v1.
 struct job_route {
     const char *path;
     bool alone;
@@ -275,7 +276,7 @@ static const struct job_route job_routes[] = {
     {"/events", true, get_events},    {"/timeline", true, get_timeline},
 };
 
-// "/ranks/3/stack"
+// Parses a path such as "/ranks/3/stack".
 static bool parse_stack(const char *path, uint32_t *rank)
 {
     char text[16];
@@ -304,7 +305,7 @@ static const struct job_route *find_job_route(const char *path, bool alone, stru
     return parse_stack(path, &about->rank) ? &stack : NULL;
 }
 
-// name: NULL: of the latest job.
+// name NULL: the latest job.
 static void route_named(struct http_core *core, struct evhttp_request *request, const char *name,
                         const char *path)
 {
@@ -316,7 +317,7 @@ static void route_named(struct http_core *core, struct evhttp_request *request, 
         return;
     }
     if (!http_may_read(core, request))
-        return; // Before it can be seen whether there is such a job.
+        return; // Checked first, so that the answer does not reveal whether the job exists.
     const struct snapshot *snapshot = http_look(core, request);
     if (!snapshot)
         return;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Streams of server-sent events, see parts.h. One timer looks at a picture four times a
-// second, and only while somebody listens.
+// Streams of server-sent events, see parts.h. A timer reads a snapshot four times a second while at
+// least one client listens.
 //
-// A request that was begun and not ended is the connection's as long as that stands. When the peer
-// closes it, libevent takes the request off and calls on_closed, and then it is ours to end, which
-// frees it. When we close, the connection frees it, and must not call us.
+// While a reply has begun and not ended, the request belongs to its connection. When the peer
+// closes the connection, libevent detaches the request and calls on_closed. Then this file must end
+// the reply, which frees the request. When this file closes the connection, the connection frees
+// the request, and on_closed must not be called.
 
 #include "server/http/stream.h"
 
@@ -29,19 +30,21 @@
 #define LOOK_MS 250
 #define STATE_MS 1000
 #define COMMENT_MS 15000
-#define INPUT_BYTES 4096 // A client has nothing to say.
-#define SEND_BYTES (128 * 1024) // That the kernel holds of a stream; else it would be megabytes.
+#define INPUT_BYTES 4096 // A client sends nothing, so its input buffer is small.
+// The kernel's send buffer of a stream. By default it would be megabytes.
+#define SEND_BYTES (128 * 1024)
 
 struct stream {
     struct http_streams *streams;
-    struct evhttp_request *request; // NULL: this place is free.
-    char job[LOCKSTEP_JOB_NAME_BYTES]; // Empty: always the latest one.
-    uint64_t said_ms; // When something was sent last.
-    uint64_t deaf_ms; // Since when it has too much unread; 0: it has not.
-    uint64_t log_ms; // Lines until then are known.
-    uint64_t stall; // Number of the stall that was told last.
-    bool stalled; // True if that stall went on when it was told.
-    bool served; // True if it was served in the present look.
+    struct evhttp_request *request; // NULL: this entry is free.
+    char job[LOCKSTEP_JOB_NAME_BYTES]; // Empty: always the latest job.
+    uint64_t said_ms; // When bytes were sent last, in clock_now_ms.
+    // Since when the client has too many unread bytes, in clock_now_ms; 0: it has not.
+    uint64_t deaf_ms;
+    uint64_t log_ms; // The time of the last log line that was sent.
+    uint64_t stall; // The number of the stall that was sent last.
+    bool stalled; // True if that stall was active when it was sent.
+    bool served; // True if the current look has served this stream.
 };
 
 struct http_streams {
@@ -49,7 +52,7 @@ struct http_streams {
     struct event *look;
     uint32_t standing;
     uint64_t skipped;
-    uint64_t state_ms; // When states are due.
+    uint64_t state_ms; // When the next states are due, in clock_now_ms.
     struct stream streams[HTTP_STREAMS];
 };
 
@@ -74,7 +77,8 @@ static void shared_sent(const void *bytes, size_t size, void *shared)
     shared_drop(shared);
 }
 
-// An event with what core->json holds. NULL: no memory, or it is too large.
+// Returns an event with the text of core->json. Returns NULL if there is no memory or the text is
+// too large.
 static struct shared *shared_event(struct http_core *core, const char *event)
 {
     size_t size;
@@ -99,7 +103,7 @@ static void forget(struct stream *stream)
     stream->streams->standing--;
 }
 
-// The peer has closed it.
+// The peer has closed the connection.
 static void on_closed(struct evhttp_connection *connection, void *context)
 {
     struct stream *stream = context;
@@ -112,7 +116,7 @@ static void on_closed(struct evhttp_connection *connection, void *context)
 static void close_stream(struct stream *stream)
 {
     struct evhttp_connection *connection = evhttp_request_get_connection(stream->request);
-    if (!connection) { // It went without a word.
+    if (!connection) { // The connection has ended without calling on_closed.
         on_closed(NULL, stream);
         return;
     }
@@ -127,7 +131,7 @@ static uint32_t deaf_ms(const struct http_streams *streams)
     return wanted_ms > 0 ? wanted_ms : HTTP_DEAF_MS;
 }
 
-// Whether the client may be sent more. It may be gone afterwards.
+// Returns true if the client may be sent more. The stream may be closed afterwards.
 static bool hears(struct stream *stream, uint64_t now_ms)
 {
     struct evhttp_connection *connection = evhttp_request_get_connection(stream->request);
@@ -147,7 +151,7 @@ static bool hears(struct stream *stream, uint64_t now_ms)
     return false;
 }
 
-// Does not look whether it hears.
+// Sends without checking `hears`.
 static void send_shared(struct stream *stream, struct shared *shared, uint64_t now_ms)
 {
     struct evbuffer *chunk = evbuffer_new();
@@ -174,7 +178,8 @@ static void send_text(struct stream *stream, const char *text, uint64_t now_ms)
 
 // ---- what is new ------------------------------------------------------------------------------
 
-// The stall that the newest one of this job is, when this stream has not been told so.
+// Returns the newest stall of the job if its current state was not sent on this stream yet.
+// Otherwise returns NULL.
 static const struct stall_view *new_stall(struct stream *stream, const struct snapshot *snapshot,
                                           const struct snapshot_job *job)
 {
@@ -187,7 +192,7 @@ static const struct stall_view *new_stall(struct stream *stream, const struct sn
     return newest;
 }
 
-// Oldest first, those after the last that this stream has seen.
+// Sends the log lines that this stream has not sent yet, oldest first.
 static void send_log(struct stream *stream, const struct snapshot *snapshot,
                      const struct snapshot_job *job, uint64_t now_ms)
 {
@@ -234,7 +239,7 @@ static const struct snapshot_job *job_of(const struct stream *stream,
     return snapshot->job_count > 0 ? &snapshot->jobs[snapshot->job_count - 1] : NULL;
 }
 
-// Rendered when the first stream wants it.
+// Returns the state of a job. The first stream that needs it renders it.
 static struct shared *state_of(struct http_streams *streams, const struct snapshot *snapshot,
                                const struct snapshot_job *job)
 {
@@ -262,7 +267,7 @@ static void serve(struct stream *stream, const struct snapshot *snapshot,
     send_shared(stream, *state, now_ms);
 }
 
-// All streams of the job that this one is of.
+// Serves all streams that show this job.
 static void serve_job(struct http_streams *streams, const struct snapshot *snapshot,
                       const struct snapshot_job *job, bool due, uint64_t now_ms)
 {
@@ -316,8 +321,8 @@ static void on_look(evutil_socket_t fd, short what, void *context)
 
 // ---- begin and end ----------------------------------------------------------------------------
 
-// libevent's own bounds on idle connections are for requests: a client that only listens is not
-// idle. What it says all the same is not read.
+// Removes libevent's timeouts for idle connections, which are meant for requests: a client that
+// only listens is not idle. Input from the client is not read.
 static void begin(struct stream *stream, struct evhttp_request *request)
 {
     static const int send_bytes = SEND_BYTES;

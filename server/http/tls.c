@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TLS of the HTTP side: the coordinator's own certificate, no certificate is asked of clients.
-// Files that change are taken up by the next connection; those that cannot be used change nothing
-// and are told in the log once. HTTP thread, but for open and close. See parts.h.
+// TLS of the HTTP side. It shows the coordinator's certificate, and asks clients for none. When the
+// files change, the next connection uses the new ones. Files that cannot be used are logged once
+// and ignored. HTTP thread, except for open and close. See parts.h.
 
 #include "server/http/tls.h"
 
@@ -22,7 +22,7 @@ struct http_tls {
     struct tls_stamp stamp; // The stamp of the files that were tried last.
 };
 
-// Tickets and sessions would be remembered for clients that hardly ever come back.
+// Turns off tickets and sessions, because clients rarely come back to use them.
 static SSL_CTX *make_context(const struct tls_files *files)
 {
     SSL_CTX *context = tls_context_new(true);
@@ -36,7 +36,7 @@ static SSL_CTX *make_context(const struct tls_files *files)
     return context;
 }
 
-// Takes up what the files hold now. False: they cannot be used, and error says why.
+// Loads the current files. Returns false, with the reason in error, if they cannot be used.
 static bool load(struct http_tls *tls, char *error, size_t error_bytes)
 {
     struct tls_files files;
@@ -51,7 +51,7 @@ static bool load(struct http_tls *tls, char *error, size_t error_bytes)
                  tls->directory);
         return false;
     }
-    SSL_CTX_free(tls->context); // Connections that stand hold it.
+    SSL_CTX_free(tls->context); // Open connections have references to it.
     tls->context = context;
     return true;
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// tls_limits.h. OpenSSL has a setting for the bytes of certificates and none for those of a hello,
-// and gRPC does not give out what they are set on. What is open to everybody is OpenSSL's
-// allocator, and a function that it calls for each connection that it makes ("ex data").
+// See tls_limits.h. OpenSSL has a limit for the bytes of certificates, but none for those of a
+// hello, and gRPC gives no access to the objects that have the limit. Two things are open to every
+// program: OpenSSL's allocator, and a function that OpenSSL calls for each new connection ("ex
+// data").
 //
-// Messages are what is largest of all that OpenSSL takes in this process: its buffer for one has
-// 21 KiB from the beginning, one for a record has 17 KiB, the largest of its tables 8 KiB.
+// Messages are the largest allocations of OpenSSL in this process: a message buffer has at least 21
+// KiB, a record buffer 17 KiB, and the largest table 8 KiB.
 
 #include "server/http/tls_limits.h"
 
@@ -15,7 +16,7 @@
 
 // ---- memory -----------------------------------------------------------------------------------
 
-// A buffer for a message grows to four thirds of what is asked for, which has a header, too.
+// OpenSSL grows a message buffer to four thirds of the requested size, which includes a header.
 #define ALLOCATION_BYTES (TLS_MESSAGE_BYTES / 3 * 4 + 64)
 
 static void *limited_malloc(size_t size, const char *file, int line)
@@ -41,7 +42,7 @@ static void plain_free(void *memory, const char *file, int line)
 
 // ---- connections ------------------------------------------------------------------------------
 
-// Called by OpenSSL at the end of SSL_new.
+// OpenSSL calls this function at the end of SSL_new.
 static void limit_connection(void *connection, void *unused, CRYPTO_EX_DATA *data, int index,
                              long number, void *context)
 {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The token of --http-token-file, read again when the file changes. A file that holds none any more
-// changes nothing: the old one is good until there is another. HTTP thread, but for open and
-// close. See parts.h.
+// The token of --http-token-file, read again when the file changes. If the new file holds no valid
+// token, the old token stays valid. HTTP thread, except for open and close. See parts.h.
 
 #include "server/http/token.h"
 
@@ -16,7 +15,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#define TOKEN_BYTES 257 // With the NUL.
+#define TOKEN_BYTES 257 // Includes the NUL.
 #define TOKEN_LEAST 16
 
 struct http_token {
@@ -25,7 +24,7 @@ struct http_token {
     struct log *log;
     // HTTP thread only
     char text[TOKEN_BYTES];
-    struct stat seen; // When it was tried last.
+    struct stat seen; // The file's state when it was read last.
 };
 
 static bool token_usable(const char *token)
@@ -41,7 +40,7 @@ static bool token_usable(const char *token)
 static int read_token(const char *path, char *token, size_t token_bytes, char *error,
                       size_t error_bytes)
 {
-    char line[TOKEN_BYTES + 1] = ""; // One byte more, which shows that a line is too long.
+    char line[TOKEN_BYTES + 1] = ""; // One more byte, to detect a line that is too long.
     FILE *file = fopen(path, "re");
     if (!file) {
         snprintf(error, error_bytes, "cannot read the token of --http-token-file '%s' (%s)", path,
@@ -84,7 +83,8 @@ static void renew(struct http_token *token)
                   "the token that was read before stays good");
 }
 
-// In a time that does not depend on where they differ, only on how long the given one is.
+// The time of the comparison does not depend on where the tokens differ, only on the length of the
+// given one.
 bool http_token_is(struct http_token *token, const char *given)
 {
     renew(token);
@@ -102,7 +102,8 @@ struct http_token *http_token_open(const char *path, struct log *log, char *erro
     }
     token->path = path;
     token->log = log;
-    (void)stat(path, &token->seen); // Before: what changes meanwhile is seen later.
+    // Before the file is read, so that a change during the reading is noticed later.
+    (void)stat(path, &token->seen);
     if (read_token(path, token->text, sizeof(token->text), error, error_bytes) == 0)
         return token;
     free(token);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Stacks and timelines, see parts.h. What the archive has is answered at once; else the worker
-// is asked through the core, and the request waits here until its answer is in the archive or
+// Stacks and timelines, see parts.h. If the archive has the answer, it is sent at once. Otherwise
+// the core asks the worker, and the request waits here until the answer is in the archive or
 // HTTP_WAIT_MS have passed. The core asks a worker at most once in LOCKSTEP_INSPECT_PAUSE_MS, and
-// says nothing when it does not.
+// does not report when it drops a question.
 
 #include "server/http/wait.h"
 
@@ -22,9 +22,9 @@
 #define LOOK_MS 20
 
 struct wait {
-    struct evhttp_request *request; // NULL: this place is free.
+    struct evhttp_request *request; // NULL: this entry is free.
     char job[LOCKSTEP_JOB_NAME_BYTES];
-    uint32_t first; // Ranks.
+    uint32_t first; // The first and the last rank.
     uint32_t last;
     uint32_t what; // INSPECT_STACKS or INSPECT_EVENTS
     uint64_t asked_ms;
@@ -43,7 +43,7 @@ static struct archive *archive_of(const struct http_waits *waits)
 
 // ---- answers ----------------------------------------------------------------------------------
 
-// fresh: the worker was asked for this answer.
+// fresh: true if the worker was asked for this answer just now.
 static void answer_stack(struct http_waits *waits, struct evhttp_request *request, const char *job,
                          uint32_t rank, bool fresh)
 {
@@ -94,7 +94,8 @@ static bool all_answered(const struct http_waits *waits, const struct wait *wait
 static void finish(struct http_waits *waits, struct wait *wait, bool answered)
 {
     if (wait->what == INSPECT_EVENTS)
-        answer_timeline(waits, wait); // Some ranks may have older events.
+        // Also if not all ranks answered: the timeline shows the older events of the others.
+        answer_timeline(waits, wait);
     else if (answered)
         answer_stack(waits, wait->request, wait->job, wait->first, true);
     else

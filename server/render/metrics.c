@@ -51,7 +51,7 @@ static void sample(struct text *text, const char *name, const char *label, const
     text_append(text, PREFIX "%s{%s=\"%s\"} %" PRIu64 "\n", name, label, value, count);
 }
 
-// A counter for each kind of something.
+// Writes one counter with a sample for each kind.
 static void by_kind(struct text *text, const char *name, const char *help, const char *const *kinds,
                     const uint64_t *counts, size_t count)
 {
@@ -83,7 +83,7 @@ static void metric_workers(struct text *text, const struct snapshot *snapshot)
     }
 }
 
-// A label's value: backslash, quote and newline are escaped.
+// Escapes backslash, quote and newline in a label's value.
 static void escape_label(const char *value, char *escaped, size_t capacity)
 {
     size_t size = 0;
@@ -129,7 +129,8 @@ static void metric_each_job(struct text *text, const struct snapshot *snapshot)
     }
 }
 
-// A gauge for each job, in units of which `unit` make a second; what is not known has no sample.
+// Writes a gauge in seconds for each job. `unit`: how many units of the value make a second. An
+// unknown value has no sample.
 static void each_job_seconds(struct text *text, const struct snapshot *snapshot, const char *name,
                              const char *help, double unit,
                              bool (*value)(const struct snapshot *, const struct snapshot_job *,
@@ -191,7 +192,7 @@ static void metric_stragglers(struct text *text, const struct snapshot *snapshot
     }
 }
 
-// jobs: with those metrics that name one.
+// jobs: true if metrics that name jobs are included.
 static void metric_stalls(struct text *text, const struct snapshot *snapshot, bool jobs)
 {
     family(text, "stalls_total", "counter", "Times that a job stood still longer than it may.");

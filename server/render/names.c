@@ -59,7 +59,7 @@ const char *name_state(const struct worker_view *worker)
         return name_worker(worker);
     if (worker->flags & PLACE_PAUSED)
         return "paused";
-    if (worker->place.api == API_NONE) // It has not said where it is.
+    if (worker->place.api == API_NONE) // The worker has not reported its place yet.
         return name_activity(worker->activity);
     if (worker->place.waits)
         return "waiting";

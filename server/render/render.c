@@ -19,7 +19,8 @@
 
 static void render_generation(struct json *json, const struct generation_id *generation)
 {
-    char incarnation[17]; // As text: JavaScript's numbers have 53 bits.
+    // Written as text, because JavaScript's numbers are exact to 53 bits only.
+    char incarnation[17];
     snprintf(incarnation, sizeof(incarnation), "%016" PRIx64, generation->incarnation);
     json_object_begin(json, "generation");
     json_u64(json, "number", generation->number);
@@ -51,8 +52,8 @@ static void render_range(struct json *json, uint64_t most_bytes, uint32_t algori
     json_object_end(json);
 }
 
-// The algorithms of payloads, in the order of their sizes; neighbours with the same algorithm are
-// one. A bound that is not above the one before, as 0 never is, is left out.
+// Writes the algorithms for ranges of payload sizes, in the order of size. Neighbouring ranges with
+// the same algorithm are merged. A bound that is not above the previous one (such as 0) is skipped.
 static void render_algorithms(struct json *json, const struct job_view *job)
 {
     const struct tuning_world world = {.world_size = job->world_size, .hosts = job->hosts};
@@ -85,7 +86,7 @@ static void render_tuning(struct json *json, const struct job_view *job)
     json_object_end(json);
 }
 
-// Classes of devices that its workers have, in the order of their ranks.
+// Writes the device classes of the job's workers, in the order of ranks.
 static void render_devices(struct json *json, const struct snapshot *snapshot,
                            const struct snapshot_job *job)
 {
@@ -110,7 +111,7 @@ static void render_verdict(struct json *json, const struct snapshot *snapshot,
     json_string(json, "phase", stall && stall->phase[0] ? stall->phase : NULL);
 }
 
-// Null for what has not happened.
+// Writes the time since at_ms, or null if at_ms is 0 because the event has not happened.
 static void render_age(struct json *json, const char *key, uint64_t now_ms, uint64_t at_ms)
 {
     if (at_ms > 0)
@@ -119,7 +120,7 @@ static void render_age(struct json *json, const char *key, uint64_t now_ms, uint
         json_null(json, key);
 }
 
-// How far the generation is, and how it ended.
+// Writes how far the generation is, and how it ended.
 static void render_life(struct json *json, const struct job_view *job, uint64_t now_ms)
 {
     json_u64(json, "settled", job->settled);
@@ -158,7 +159,7 @@ static void render_job_members(struct json *json, const struct job_view *job, ui
     render_life(json, job, now_ms);
 }
 
-// "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f", as nvidia-smi has it.
+// Writes a text such as "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f", as nvidia-smi prints it.
 static void render_uuid(struct json *json, const char *key, const struct uuid *uuid)
 {
     char text[sizeof("GPU-") + 2 * LOCKSTEP_UUID_BYTES + 4] = "GPU";
@@ -171,7 +172,7 @@ static void render_uuid(struct json *json, const char *key, const struct uuid *u
     json_string(json, key, text);
 }
 
-// "9.0"; 0: null.
+// Writes a text such as "9.0", or null for version 0.
 static void render_version(struct json *json, const char *key, uint32_t major, uint32_t minor)
 {
     char text[32];

@@ -91,7 +91,7 @@ void render_kind(struct json *json, const char *key, enum stall_kind kind)
     json_string(json, key, kind == STALL_NONE ? NULL : coordinator_stall_kind_name(kind));
 }
 
-// How old what a rank said about itself is.
+// Returns the age of a rank's last heartbeat in ms.
 static uint64_t heartbeat_age_ms(const struct snapshot *snapshot, const struct snapshot_job *job,
                                  uint32_t rank)
 {
@@ -139,7 +139,7 @@ static void render_culprit(struct json *json, const struct snapshot *snapshot,
 
 // ---- stalls -----------------------------------------------------------------------------------
 
-// A group of ranks that wait for one: the lowest of them, and how many they are.
+// Writes a group of ranks that wait for one rank: the lowest rank of the group, and their number.
 static void render_edge(struct json *json, const struct stall_edge *edge)
 {
     json_object_begin(json, NULL);
@@ -178,7 +178,7 @@ void render_stall(struct json *json, const char *key, const struct snapshot *sna
     json_object_end(json);
 }
 
-// Those of one job, or of all jobs (NULL), that last or that are over.
+// Writes the active stalls, or the past ones, of one job or of all jobs (only NULL).
 static void render_some(struct json *json, const struct snapshot *snapshot,
                         const struct snapshot_job *only, bool active)
 {

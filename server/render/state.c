@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The page's picture of one job, as one object that is sent to it every second. Rows are arrays
-// below one line of column names, so that 512 ranks take about 50 KB. See render.h.
+// The page's data for one job, as one object that is sent every second. Rows are arrays, and one
+// line of column names describes them, so that 512 ranks take about 50 KB. See render.h.
 
 #include "server/render/state.h"
 
@@ -17,7 +17,7 @@ static const char *const columns[] = {
     "api",   "inside", "module", "call",      "age_ms", "ready", "gradients", "position",
     "count", "lag",    "flags",  "silent_ms", "mark",   "late",  "waited_ms"};
 
-// The last thing that the trainer did, and since when.
+// Writes what the trainer did last, and how long ago in ms.
 static void render_doing(struct json *json, const struct snapshot *snapshot,
                          const struct snapshot_job *job, const struct worker_view *worker)
 {
@@ -82,7 +82,7 @@ static void render_rows(struct json *json, const struct snapshot *snapshot,
 
 // ---- modules ----------------------------------------------------------------------------------
 
-// How many ranks were in a module when they were heard of last.
+// Returns how many ranks were in a module according to their last heartbeats.
 static uint32_t ranks_in(const struct snapshot *snapshot, const struct snapshot_job *job,
                          uint32_t module)
 {

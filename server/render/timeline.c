@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The last events of some ranks as a Chrome trace: one process a rank, lanes for its steps, its
-// calls, its threads, and buckets on their way. Clocks of ranks differ; each answer says what its
-// worker's clock was when it was sent, and that moment is laid on the one when it came, so lanes
-// of ranks are right to the time of one message. See render.h.
+// The last events of some ranks as a Chrome trace. Each rank is one process, with lanes for its
+// steps, its calls, its threads, and the buckets that it sends. The clocks of ranks differ. Each
+// answer has the worker's clock at the time of sending. That moment is set equal to the answer's
+// arrival, so the lanes of different ranks agree up to the travel time of one message. See
+// render.h.
 
 #include "server/render/timeline.h"
 
@@ -18,7 +19,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SPANS 128 // Begun and not ended, of one rank. More are not shown.
+#define SPANS 128 // Spans of one rank that have begun and not ended.
 #define LANE_STEP 1
 #define LANE_CALLS 2
 #define LANE_THREADS 100
@@ -27,14 +28,14 @@
 struct span {
     bool open;
     struct trace_event begun;
-    enum trace_kind ends; // The kind of event that ends it.
+    enum trace_kind ends; // The kind of event that ends the span.
     uint32_t lane;
 };
 
 struct lanes {
     struct json *json;
     const struct snapshot *snapshot;
-    const struct snapshot_job *job; // NULL: it is gone.
+    const struct snapshot_job *job; // NULL: the job no longer exists.
     const struct archived *archived;
     struct span spans[SPANS];
 };
@@ -136,7 +137,7 @@ static const char *category_of(const struct span *span)
     return "";
 }
 
-// Whether this event ends what that one began.
+// Returns true if this event ends the span.
 static bool matches(const struct span *span, const struct trace_event *event)
 {
     const struct trace_event *begun = &span->begun;
@@ -157,14 +158,14 @@ static bool matches(const struct span *span, const struct trace_event *event)
     }
 }
 
-// Spans on one lane must nest; buckets overlap, so each takes the lowest lane that is free.
+// Spans on one lane must nest; buckets overlap, so each bucket takes the lowest free lane.
 static uint32_t bucket_lane(const struct lanes *lanes)
 {
     uint32_t lane = LANE_BUCKETS;
     for (size_t i = 0; i < SPANS; i++) {
         if (lanes->spans[i].open && lanes->spans[i].lane == lane) {
             lane++;
-            i = SIZE_MAX; // Look at all again.
+            i = SIZE_MAX; // Start again from the first span.
         }
     }
     return lane;
@@ -242,7 +243,8 @@ void render_timeline_rank(struct json *json, const struct snapshot *snapshot,
     const struct trace_event *events = archived->events.items;
     for (uint32_t i = 0; i < archived->events.count; i++)
         take_event(&lanes, &events[i]);
-    for (size_t i = 0; i < SPANS; i++) { // A span that has not ended reaches to the answer.
+    // A span that has not ended is drawn up to the time of the answer.
+    for (size_t i = 0; i < SPANS; i++) {
         if (lanes.spans[i].open)
             render_span(&lanes, &lanes.spans[i], archived->clock_ns, category_of(&lanes.spans[i]));
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// See budget.h. gRPC gives out neither its connections nor their descriptors, so they are found
-// among all that this process has: by the port at which they were accepted. Asking for one takes
-// about a microsecond, and there are a few thousand of them.
+// See budget.h. gRPC gives no access to its connections or their descriptors. So this file tests
+// every descriptor of the process: gRPC's connections are those that were accepted at the given
+// port. A test takes about a microsecond, and there are a few thousand descriptors.
 
 #include "server/rpc/budget.h"
 
@@ -19,7 +19,7 @@
 #include <linux/sockios.h>
 
 #define UNDER_WAY_BYTES \
-    4096 // Less is no sign that a client does not read: an answer takes its time.
+    4096 // Fewer unread bytes do not show that a client does not read: an answer takes time.
 #define NAME_BYTES (INET6_ADDRSTRLEN + 32)
 
 uint64_t budget_memory(void)
@@ -42,13 +42,14 @@ static bool address_of(int (*ask)(int, struct sockaddr *, socklen_t *), int fd,
     return address->sin6_family == AF_INET || address->sin6_family == AF_INET6;
 }
 
-// The port is at the same place in both kinds of addresses.
+// The port is at the same place in IPv4 and IPv6 addresses.
 static uint16_t port_of(const struct sockaddr_in6 *address)
 {
     return ntohs(address->sin6_port);
 }
 
-// As gRPC names the other end, which says of an address of IPv4 what it is also where IPv6 listens.
+// Writes gRPC's name for a peer. An IPv4 address has an IPv4 name also if the socket listens on
+// IPv6.
 static void name_of(const struct sockaddr_in6 *address, char *name, size_t bytes)
 {
     char text[INET6_ADDRSTRLEN] = "";
@@ -79,7 +80,7 @@ static bool is_of_port(int fd, uint16_t port)
     return address_of(getsockname, fd, &own) && port_of(&own) == port;
 }
 
-// False: it is no connection, or none that stands.
+// Fills in the fields of one connection. Returns false if the descriptor is not an open connection.
 static bool look_at(struct connections *connections, struct budget_socket *found)
 {
     struct sockaddr_in6 other;

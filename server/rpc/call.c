@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A call from its beginning to its end: its queue of messages to send, its reads, and for a
-// worker's stream the name by which the service knows it. See parts.h. Stream thread.
+// worker's stream its name, a peer. See parts.h. Stream thread.
 
 #include "server/rpc/call.h"
 
@@ -23,7 +23,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define CALLS_MAX (RPC_MAX_STREAMS + RPC_MAX_WATCHES + 1024) // The rest are short replies.
+// The additional calls are replies that end at once.
+#define CALLS_MAX (RPC_MAX_STREAMS + RPC_MAX_WATCHES + 1024)
 
 // ---- queue of a call --------------------------------------------------------------------------
 
@@ -84,7 +85,7 @@ static struct packet *call_unqueue(struct call *call)
 
 // ---- batches of a call ------------------------------------------------------------------------
 
-// A refused batch is a mistake of this file, not of the world.
+// Starts a batch. gRPC refuses a batch only for a bug in this file.
 static void call_start(struct call *call, const grpc_op *op, struct op *tag)
 {
     grpc_call_error error = grpc_call_start_batch(call->grpc, op, 1, tag, NULL);
@@ -125,7 +126,7 @@ static void call_send_status(struct call *call)
     call->sending = true;
 }
 
-// Starts the next batch that sends, if one is due.
+// Starts the next batch that sends, if none is in flight and something is to be sent.
 void rpc_call_pump(struct call *call)
 {
     if (call->sending || call->dead || call->status_sent)
@@ -138,13 +139,14 @@ void rpc_call_pump(struct call *call)
         call_send_status(call);
 }
 
-// Whether there is something more to hear: all of a stream, the one question about health.
+// Returns true if the call may get another message: any message of a stream, or the one request of
+// a health call.
 static bool call_listens(const struct call *call)
 {
     return call->method == METHOD_STREAM || (call->method != METHOD_UNKNOWN && !call->asked);
 }
 
-// Asks for the next message, unless the peer does not read what it gets.
+// Starts to read the next message, unless the peer does not read its own messages.
 static void call_read(struct call *call)
 {
     if (!call_listens(call) || call->reading || call->read_over || call->dead || call->finishing ||
@@ -187,8 +189,8 @@ void rpc_call_cancel(struct call *call, enum rpc_status status, const char *text
     grpc_call_cancel_with_status(call->grpc, (grpc_status_code)status, call->text, NULL);
 }
 
-// Ends the call without what waits in its queue, but with a status that arrives, unless a message
-// is stuck on its way.
+// Drops the queue and ends the call with a status. If a message is still being sent, the call is
+// cancelled instead.
 void rpc_call_abort(struct call *call, enum rpc_status status, const char *text)
 {
     if (call->sending || call->status_sent) {
@@ -213,7 +215,7 @@ static void server_limit_newcomers(const struct rpc_server *server)
         descriptors_limit(server->config.descriptors + RPC_NEWCOMERS + server->stream_connections);
 }
 
-// A connection is no newcomer from its first stream to the end of its last one.
+// A connection is not a newcomer from its first stream to the end of its last one.
 static void call_count_stream(struct call *call)
 {
     call->server->counts.streams++;
@@ -259,7 +261,7 @@ static void call_leave_slot(struct call *call)
     call->slot = 0;
 }
 
-// The stream of that name, if it can still be spoken to.
+// Returns the stream with that name, or NULL if there is none or it has ended.
 struct call *rpc_server_find(struct rpc_server *server, rpc_peer peer)
 {
     uint32_t slot = (uint32_t)peer;
@@ -281,7 +283,7 @@ void rpc_call_report_closed(struct call *call, const char *text)
 
 // ---- end of a call ----------------------------------------------------------------------------
 
-// Called at the end of every handler: gives back one started batch.
+// Called at the end of every handler. Counts one batch less, and frees the call at 0.
 static void call_release(struct call *call)
 {
     assert(call->pending > 0);
@@ -329,11 +331,11 @@ static void call_on_sent(struct op *op, bool ok)
 static void call_speaks(struct call *call, const uint8_t *bytes, size_t size)
 {
     if (!call->finishing)
-        list_remove(&call->timer); // It is not silent.
+        list_remove(&call->timer); // The stream has sent a message, so it is not silent.
     call->server->events.message(call->server->events.context, call_peer(call), bytes, size);
 }
 
-// Takes the buffer.
+// Takes ownership of the buffer.
 static void call_take_message(struct call *call, grpc_byte_buffer *buffer)
 {
     grpc_byte_buffer_reader reader;
@@ -352,7 +354,7 @@ static void call_take_message(struct call *call, grpc_byte_buffer *buffer)
 
 // ---- what comes in ----------------------------------------------------------------------------
 
-// The peer sends nothing more. If that is because the call broke, call_on_ended follows.
+// The peer sends nothing more. If the reason is that the call broke, call_on_ended follows.
 static void call_read_is_over(struct call *call)
 {
     call->read_over = true;
@@ -390,7 +392,8 @@ static void call_on_received(struct op *op, bool ok)
 
 // ---- begin of a call --------------------------------------------------------------------------
 
-// Before the service hears of it, so that a stranger can make nothing remember it.
+// Checks the certificate before the service learns of the stream, so that a client without rights
+// cannot make the service store anything.
 static bool call_may_stream(struct call *call)
 {
     if (rpc_credentials_allow(call->server->credentials, call->grpc, NULL))
@@ -432,8 +435,9 @@ static void call_open_health(struct call *call)
     call_read(call);
 }
 
-// False: the connection has more calls than it has been told that it may have. The ends of sockets
-// with a path have no names of their own; who may connect to one is said by its directory.
+// Returns false if the connection has more calls than it was allowed. Connections over a Unix
+// socket are not counted, because their peers have no names. The socket's directory decides who may
+// connect.
 static bool call_enter_connection(struct call *call)
 {
     struct rpc_server *server = call->server;
@@ -464,7 +468,7 @@ static void call_serve(struct call *call)
     }
 }
 
-// Takes the grpc_call.
+// Takes ownership of the grpc_call.
 void rpc_call_open(struct listener *listener, enum method method, grpc_call *grpc)
 {
     struct call *call = calloc(1, sizeof(*call));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// See connections.h. There are at most as many connections here as there are calls, so buckets are
-// short, whatever names somebody chooses: a name is an address that he has.
+// See connections.h. The table has at most as many connections as there are calls, so its buckets
+// are short. A client cannot choose names that collide, because a name is an address that it must
+// own.
 
 #include "server/rpc/connections.h"
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// credentials.h over the core of gRPC 1.51. gRPC asks for the certificate at the beginning of
-// every handshake (the "config fetcher"): three calls of stat answer "unchanged".
+// credentials.h over the core of gRPC 1.51. gRPC asks for the certificate at the beginning of every
+// handshake (the "config fetcher"): if three calls of stat find no change, the answer is
+// "unchanged".
 //
-// Files that are replaced one after the other are seen half replaced. Whatever cannot be used is
-// told in the log once and changes nothing; the next handshake after the next change looks again.
+// If files are replaced one after the other, a handshake may see some new and some old files. Files
+// that cannot be used are logged once and ignored. They are read again at the next handshake after
+// another change.
 
 #include "server/rpc/credentials.h"
 
@@ -29,9 +31,11 @@ struct rpc_credentials {
 
     // guarded by mutex
     struct mutex mutex;
-    struct tls_files files; // In use.
+    struct tls_files files; // The files in use.
     struct tls_stamp refused; // The stamp of files that could not be used.
-    bool binding; // A listener begins: it has nothing yet, so "unchanged" is no answer.
+    // True while a listener is opened. It has no certificate yet, so "unchanged" would be a wrong
+    // answer.
+    bool binding;
     struct rpc_credentials_counts counts;
 };
 
@@ -47,7 +51,8 @@ static uint32_t certificates_in(const char *pem)
     return count;
 }
 
-// As tls_files_load; their names must fit into our side of a handshake, too.
+// Same as tls_files_load. It also checks that the authorities' names fit into the server's part of
+// a handshake.
 static int load(const char *directory, struct tls_files *files, char *error, size_t error_bytes)
 {
     if (tls_files_load(directory, NULL, files, error, error_bytes) < 0)
@@ -63,7 +68,7 @@ static int load(const char *directory, struct tls_files *files, char *error, siz
     return -1;
 }
 
-// True: other files are in use now.
+// Returns true if new files are in use now.
 static bool reload_locked(struct rpc_credentials *credentials)
 {
     struct tls_stamp stamp;
@@ -90,7 +95,7 @@ static bool reload_locked(struct rpc_credentials *credentials)
     return true;
 }
 
-// Called by gRPC with locks of its own held.
+// gRPC calls this function while it holds its own locks.
 static grpc_ssl_certificate_config_reload_status fetch(void *context,
                                                        grpc_ssl_server_certificate_config **config)
 {
@@ -154,7 +159,7 @@ bool rpc_credentials_allow(struct rpc_credentials *credentials, grpc_call *call,
 
 // ---- what gRPC says ---------------------------------------------------------------------------
 
-// OpenSSL's words, of whichever side, to what happened.
+// Maps the error texts of OpenSSL, of either side, to their meaning.
 const char *rpc_credentials_failure(const char *line)
 {
     static const char *const meanings[][2] = {
@@ -183,9 +188,9 @@ const char *rpc_credentials_failure(const char *line)
 
 // ---- open and close ---------------------------------------------------------------------------
 
-// The C API of gRPC 1.51 sets no lowest version. What it can be told is the ciphers of versions
-// below 1.3: with one that takes a key which nobody has, no such handshake ends well. Read by gRPC
-// once, before the first handshake.
+// The C API of gRPC 1.51 cannot set the lowest TLS version. It can only set the ciphers of versions
+// below 1.3. With a cipher that needs a key which nobody has, no handshake of such a version
+// succeeds. gRPC reads the variable once, before the first handshake.
 static void allow_only_tls_1_3(void)
 {
     setenv("GRPC_SSL_CIPHER_SUITES", "PSK-AES256-GCM-SHA384", 1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// grpc.health.v1: the one question of a call, and its answers. Stream thread.
+// grpc.health.v1: the one request of a call, and its answers. Stream thread.
 
 #include "server/rpc/health.h"
 
@@ -30,7 +30,7 @@ static enum health server_readiness(const struct rpc_server *server)
     return server->serving ? HEALTH_SERVING : HEALTH_NOT_SERVING;
 }
 
-// Sets the name that a health request asks for; false: it cannot be decoded.
+// Copies the service name out of a health request. Returns false if the request cannot be decoded.
 static bool health_service(grpc_byte_buffer *payload, char *service, size_t capacity)
 {
     grpc_byte_buffer_reader reader;
@@ -88,18 +88,18 @@ static void call_answer_health(struct call *call, grpc_byte_buffer *payload)
         call_watch(call, service);
 }
 
-// Takes the buffer.
+// Takes ownership of the buffer.
 void rpc_health_answer(struct call *call, grpc_byte_buffer *payload)
 {
     call->asked = true;
     if (!call->finishing) {
-        list_remove(&call->timer); // It is not silent.
+        list_remove(&call->timer); // The call has sent its request, so it is not silent.
         call_answer_health(call, payload);
     }
     grpc_byte_buffer_destroy(payload);
 }
 
-// A watcher that does not read has one answer waiting, the latest.
+// The queue of a watcher that does not read holds one answer, the latest.
 void rpc_health_tell(struct rpc_server *server)
 {
     list_for_each (node, &server->watches) {

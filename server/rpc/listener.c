@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A listener, its settings, and another one when it has gone deaf. Stream thread.
+// A listener, its settings, and its replacement after it went deaf. Stream thread.
 
 #include "server/rpc/listener.h"
 
@@ -18,14 +18,15 @@
 
 #define KEEPALIVE_MS 20000
 #define KEEPALIVE_TIMEOUT_MS 10000
-#define PING_INTERVAL_MIN_MS 10000 // Bound for a worker's own keepalive, which has KEEPALIVE_MS.
+// The shortest interval of a worker's keepalive that is allowed. Workers use KEEPALIVE_MS.
+#define PING_INTERVAL_MIN_MS 10000
 #define HANDSHAKE_TIMEOUT_MS 5000
-#define CONNECTION_IDLE_MS 60000 // A connection without any call.
+#define CONNECTION_IDLE_MS 60000 // How long a connection may have no call.
 #define METADATA_BYTES 8192
 
-#define REOPEN_FIRST_MS 100 // Waiting times before a listener is opened again.
+#define REOPEN_FIRST_MS 100 // The first and the longest wait before a listener is opened again.
 #define REOPEN_LAST_MS 2000
-#define REOPEN_DESCRIPTORS 16 // Free descriptors without which there is no point in it.
+#define REOPEN_DESCRIPTORS 16 // Free descriptors that are needed before a listener is opened again.
 
 // ---- listeners --------------------------------------------------------------------------------
 
@@ -77,7 +78,7 @@ static void accept_post(struct accept *accept)
             &accept->metadata, NULL, queue, queue, &accept->op);
     }
     if (error != GRPC_CALL_OK)
-        abort(); // A mistake of this file.
+        abort(); // Only a bug in this file can cause this.
     listener->pending++;
 }
 
@@ -109,8 +110,8 @@ static grpc_server *listener_create(struct rpc_server *server)
     return grpc;
 }
 
-// Without their messages, which are read call by call: one that gRPC waits for by itself is a call
-// that nobody counts.
+// The methods are registered without a first message, which the call reads itself. If gRPC waited
+// for the first message, there would be calls that this program does not count.
 static void listener_register(struct listener *listener)
 {
     const char *const methods[] = {
@@ -129,7 +130,7 @@ static int listener_bind(struct listener *listener)
     return rpc_credentials_bind(server->credentials, listener->grpc, server->address);
 }
 
-// Calls and connections that stand go on; the tag comes when the last has ended.
+// Open calls and connections continue. The tag `shut` completes when the last of them has ended.
 void rpc_listener_close(struct listener *listener)
 {
     if (listener->closing)
@@ -139,7 +140,7 @@ void rpc_listener_close(struct listener *listener)
     grpc_server_shutdown_and_notify(listener->grpc, listener->server->queue, &listener->shut);
 }
 
-// Returns the port, or 0: it could not be bound.
+// Returns the port, or 0 if it could not be bound.
 int rpc_listener_open(struct rpc_server *server)
 {
     struct listener *listener = calloc(1, sizeof(*listener));

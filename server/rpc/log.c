@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The lines of gRPC's log. Some facts are found there only: a failed accept, and the reason of a
+// The lines of gRPC's log. Some facts are only in this log: a failed accept, and the reason of a
 // failed handshake. Any thread.
 
 #include "server/rpc/log.h"
@@ -16,17 +16,17 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define GRPC_LOG_BURST 20 // gRPC's own log lines that are passed on in each
-#define GRPC_LOG_PERIOD_MS 10000 // of these periods.
+#define GRPC_LOG_BURST 20 // Lines of gRPC's log that are passed on in one period.
+#define GRPC_LOG_PERIOD_MS 10000 // The length of such a period.
 
-// atomic: set by gRPC's log function in any thread, with locks of gRPC held.
+// atomic: gRPC's log function sets these on any thread, while gRPC holds locks.
 static atomic_bool listener_is_deaf;
 static _Atomic(struct log *) grpc_log;
 static atomic_uint_fast64_t grpc_log_period;
 static atomic_uint grpc_log_lines;
 static atomic_uint_fast64_t handshakes_failed;
 
-// True: this line is one too many for now.
+// Returns true if the period already has GRPC_LOG_BURST lines.
 static bool grpc_log_is_flooded(void)
 {
     uint64_t period = clock_now_ms() / GRPC_LOG_PERIOD_MS;
@@ -35,8 +35,8 @@ static bool grpc_log_is_flooded(void)
     return atomic_fetch_add(&grpc_log_lines, 1) >= GRPC_LOG_BURST;
 }
 
-// Any thread. A failed accept is logged with the listener's lock held, so nothing here may call
-// gRPC: the flag is all that is left, and the loop looks at it.
+// Any thread. gRPC logs a failed accept while it holds the listener's lock, so this function must
+// not call gRPC. It sets a flag, which the loop reads.
 static void grpc_log_line(gpr_log_func_args *args)
 {
     if (strncmp(args->message, "Failed accept4", 14) == 0)
@@ -56,7 +56,8 @@ static void grpc_log_line(gpr_log_func_args *args)
 void rpc_log_take(void)
 {
     gpr_set_log_function(grpc_log_line);
-    gpr_set_log_verbosity(GPR_LOG_SEVERITY_ERROR); // GRPC_VERBOSITY must not hide failed accepts.
+    // The environment variable GRPC_VERBOSITY must not hide failed accepts.
+    gpr_set_log_verbosity(GPR_LOG_SEVERITY_ERROR);
 }
 
 void rpc_log_pass_on(struct log *log)

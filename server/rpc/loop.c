@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The loop of the stream thread: one completion, one turn. Only rpc_server_wake is for any thread.
+// The loop of the stream thread: one completion, one turn. Only rpc_server_wake may be called by
+// any thread.
 
 #include "server/rpc/loop.h"
 
@@ -14,7 +15,7 @@
 
 #include <grpc/support/time.h>
 
-#define DEAF_CHECK_MS 250 // How soon a failed accept is seen.
+#define DEAF_CHECK_MS 250 // The longest time until a failed accept is noticed.
 
 // ---- the loop ---------------------------------------------------------------------------------
 
@@ -55,8 +56,8 @@ static uint64_t first_deadline(const struct list *list)
     return node ? list_entry(node, struct call, timer)->deadline_ms : UINT64_MAX;
 }
 
-// How long the queue may block. Bounded, because nothing wakes it when the listener goes deaf, nor
-// when gRPC takes memory for what no call has said.
+// Returns how long the queue may block, in ms. The time is limited, because nothing wakes the queue
+// when the listener goes deaf, or when gRPC allocates memory for bytes that belong to no call.
 static uint64_t server_wait_ms(const struct rpc_server *server, uint64_t now_ms)
 {
     uint64_t next = earlier(server->turn_ms, now_ms + DEAF_CHECK_MS);
@@ -84,7 +85,8 @@ static void server_cut_calls(struct rpc_server *server)
 }
 
 // After stop: first the calls end with their status, then the listeners and their connections,
-// because what is written while a connection closes may be lost. Patience has a bound.
+// because bytes that are written while a connection closes may be lost. Calls that are still open
+// at cut_ms are cut.
 static void server_wind_down(struct rpc_server *server, uint64_t now_ms)
 {
     if (!server->stopping)
@@ -135,8 +137,9 @@ void rpc_server_run(struct rpc_server *server)
 
 // ---- waking -----------------------------------------------------------------------------------
 
-// The C API has no alarm. An empty batch on a call that was never started puts its tag into the
-// queue at once; the mutex is what "thread-compatible" asks for.
+// The C API has no alarm. But an empty batch on a call that was never started completes at once,
+// and puts its tag into the queue. The mutex is needed because such a call is only
+// "thread-compatible".
 void rpc_server_wake(struct rpc_server *server)
 {
     mutex_lock(&server->wake_mutex);

@@ -10,9 +10,9 @@
 
 #include "base/log.h"
 
-#define BUDGET_LOOK_MS 100 // How often memory is looked at,
-#define BUDGET_NEAR_LOOK_MS 20 // and above three quarters of the bound.
-#define BUDGET_LOG_MS 1000 // At most one line about it in this time.
+#define BUDGET_LOOK_MS 100 // How often memory is measured.
+#define BUDGET_NEAR_LOOK_MS 20 // How often memory is measured above three quarters of the bound.
+#define BUDGET_LOG_MS 1000 // At most one log line about memory in this time.
 #define BUDGET_EACH_BYTES (64 * 1024) // The end of one connection gives back at least this.
 #define BUDGET_TEXT \
     "the coordinator has no memory left for all who are connected; what did not read or came " \
@@ -31,7 +31,8 @@ static void server_end_connection(struct rpc_server *server, const struct budget
     budget_end(socket);
 }
 
-// Those that a job misses least. Returns how many of `most` have ended, or are about to.
+// Ends the connections that jobs need least. Returns how many of `most` have been ended, now or
+// earlier.
 static uint64_t server_end_connections(struct rpc_server *server, uint64_t most)
 {
     size_t ended = 0;

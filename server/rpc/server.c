@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Opens and closes the server of server.h over the core of gRPC 1.51, and is what the service
-// calls. Its other parts: parts.h. Stream thread.
+// Opens and closes the server of server.h over the core of gRPC 1.51, and has the functions that
+// the service calls. parts.h lists the other files. Stream thread.
 
 #include "server/rpc/server.h"
 
@@ -30,7 +30,7 @@
 #include <unistd.h>
 
 #define UNIX_PREFIX "unix:"
-#define STOP_GRACE_MS 500 // For streams to take their status when the server stops.
+#define STOP_GRACE_MS 500 // How long streams have to receive their status when the server stops.
 
 // ---- open and close ---------------------------------------------------------------------------
 
@@ -39,7 +39,8 @@ bool rpc_server_is_unix(const struct rpc_server *server)
     return strncmp(server->config.host, UNIX_PREFIX, strlen(UNIX_PREFIX)) == 0;
 }
 
-// Why the port could not be bound. gRPC tells only its log, so the system is asked once more.
+// Returns the errno value for which the port could not be bound. gRPC writes it only to its log, so
+// this function tries to bind once more.
 static int bind_error(const char *host, uint16_t port)
 {
     char service[8];
@@ -61,7 +62,8 @@ static int bind_error(const char *host, uint16_t port)
     return error;
 }
 
-// Why the path could not be had, or 0. gRPC would take it away from a process that listens there.
+// Returns the errno value for which the path cannot be bound, or 0. The check is needed because
+// gRPC would replace the socket of a process that already listens there.
 static int path_error(const char *host, bool bound)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -79,7 +81,7 @@ static int path_error(const char *host, bool bound)
     return error;
 }
 
-// Whether the directory of a path lets nobody in but its owner, who we are.
+// Returns true if only the owner may enter the directory of a path, and this user is the owner.
 static bool path_is_private(const char *host)
 {
     char path[sizeof((struct sockaddr_un *)NULL)->sun_path];
@@ -98,7 +100,7 @@ static void server_set_address(struct rpc_server *server, uint16_t port)
     bool six = strchr(server->config.host, ':') != NULL;
     server->port = port;
     if (rpc_server_is_unix(server)) {
-        server->port = 0; // gRPC says 1 for a path.
+        server->port = 0; // gRPC returns the port 1 for a Unix socket.
         text_copy(server->address, sizeof(server->address), server->config.host);
         return;
     }
@@ -167,7 +169,7 @@ int rpc_server_open(const struct rpc_config *config, const struct rpc_events *ev
         return -1;
     }
     server_set_address(server, (uint16_t)port);
-    rpc_log_pass_on(config->log); // Before, the sentence above said enough.
+    rpc_log_pass_on(config->log); // Not before: if opening fails, the error sentence is enough.
     *result = server;
     return 0;
 }
@@ -198,7 +200,7 @@ void rpc_server_close(struct rpc_server *server)
     while (
         grpc_completion_queue_next(server->queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL).type !=
         GRPC_QUEUE_SHUTDOWN)
-        ; // A wake that nobody took.
+        ; // The event is a wake that the loop did not handle.
     grpc_completion_queue_destroy(server->queue);
     grpc_shutdown();
     rpc_credentials_close(server->credentials);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// See sockets.h. In plaintext the frames of HTTP/2 can be seen: each has a header of nine
-// bytes, three of which are the length of what follows, and one of which is its kind.
+// See sockets.h. In plaintext this file can read the frames of HTTP/2. A frame begins with a header
+// of nine bytes: three of them are the length of the rest of the frame, and one is the frame's
+// kind.
 
 #include "server/rpc/sockets.h"
 
@@ -15,34 +16,34 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-// The linker knows these two by the names of libc's functions, whose place they take.
+// These two functions have the names of libc's functions for the linker, and so replace them.
 ssize_t sockets_recvmsg(int fd, struct msghdr *message, int flags) __asm__("recvmsg")
     __attribute__((visibility("default")));
 int sockets_accept4(int fd, struct sockaddr *address, socklen_t *restrict size,
                     int flags) __asm__("accept4") __attribute__((visibility("default")));
 
-#define PREFACE_FIRST 'P' // The P of "PRI * HTTP/2.0"; TLS begins with the byte 22.
+#define PREFACE_FIRST 'P' // The P of "PRI * HTTP/2.0". A TLS connection begins with the byte 22.
 #define PREFACE_BYTES 24
 #define HEADER_BYTES 9
 #define KIND_AT 3
 #define KIND_HEADERS 1
 
-// The bytes that a connection has sent, at the number of its descriptor.
+// What a connection has sent. The index in the array is the descriptor.
 struct said {
-    uint64_t turn; // The turn that bytes and calls count in.
+    uint64_t turn; // The turn to which bytes and calls belong.
     size_t bytes;
-    uint32_t calls; // Calls that it has begun in this turn.
-    bool known; // True once its first byte has come.
+    uint32_t calls; // Calls that the connection has begun in this turn.
+    bool known; // True once the connection's first byte has come.
     bool plain; // True if that byte was the first one of HTTP/2 in plaintext.
     uint32_t skip; // Bytes up to the header of the next frame.
-    uint32_t header; // Bytes of that header that have come.
+    uint32_t header; // Bytes of the next frame's header that have come.
     uint32_t length; // Length of the frame, as far as its header has come.
 };
 
 // guarded by mutex: gRPC may read on any thread.
 static struct mutex mutex = MUTEX_INITIALIZER;
 static struct said connections[BUDGET_SOCKETS];
-static uint64_t turns; // 0: there was none.
+static uint64_t turns; // Turns of the stream thread so far.
 static bool closed_to_others;
 
 // ---- bytes ------------------------------------------------------------------------------------
@@ -84,7 +85,8 @@ static void count(struct said *said, const uint8_t *bytes, size_t size)
         count_calls(said, bytes, size);
 }
 
-// True while what came is within the bounds of this turn.
+// Counts the bytes that a connection sent. Returns true if the connection is within the bounds of
+// this turn.
 static bool hear(int fd, const struct msghdr *message, size_t size)
 {
     bool within = true;
@@ -134,8 +136,8 @@ static bool is_behind_path(int fd)
     return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &size) == 0 && family == AF_UNIX;
 }
 
-// A new connection has the number of one that has ended, and nothing of what that one said. Returns
-// whether it may stay.
+// A new connection may get the descriptor of one that has ended, so the record of that descriptor
+// is cleared. Returns true if the new connection may stay.
 static bool meet(int fd)
 {
     mutex_lock(&mutex);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// See archive.h. Parts gather beside what is shown and take its place together.
+// See archive.h. The parts of a new answer are collected beside the shown answer, and replace it
+// together when the last part has come.
 
 #include "server/state/archive.h"
 
@@ -8,8 +9,8 @@
 #include <string.h>
 
 struct archive_entry {
-    struct archive_entry *next; // Older.
-    uint64_t arriving; // Number of the question whose answer comes in; 0: none.
+    struct archive_entry *next; // The next older entry.
+    uint64_t arriving; // The number of the question whose answer is arriving; 0: none.
     struct archived shown;
     struct archived parts;
 };
@@ -59,7 +60,8 @@ static void forget(struct archive *archive, struct archive_entry **place)
     free(entry);
 }
 
-// The newest entry stays: it is the one that needs the room.
+// Drops the oldest entries until the archive is within its bound. The newest entry stays, because
+// the room is needed for it.
 static void make_room(struct archive *archive)
 {
     while (archive->bytes > ARCHIVE_BYTES && archive->newest && archive->newest->next) {
@@ -86,7 +88,8 @@ static struct archive_entry **find(struct archive *archive, const char *job, uin
     return place;
 }
 
-// The entry of a worker, moved to the front. NULL: no memory.
+// Returns the worker's entry after moving it to the front. Creates it if needed. Returns NULL if
+// there is no memory.
 static struct archive_entry *entry_of(struct archive *archive, const struct peer_view *who)
 {
     struct archive_entry **place = find(archive, who->job, who->rank);
@@ -107,7 +110,7 @@ static struct archive_entry *entry_of(struct archive *archive, const struct peer
 
 // ---- parts ------------------------------------------------------------------------------------
 
-// Appends items, up to a bound; what does not fit is left out.
+// Appends items up to a bound. Items above the bound are left out.
 static void append(struct archive *archive, struct archived *parts, int which, const void *items,
                    uint32_t count, uint32_t most)
 {
@@ -158,7 +161,7 @@ static void swap_lists(struct archived_list *one, struct archived_list *other)
     *other = kept;
 }
 
-// The answered parts replace the older ones of the same kind.
+// The collected parts replace the shown ones of the same kind.
 static void finish(struct archive_entry *entry, const struct peer_view *who, uint64_t clock_ns,
                    uint64_t now_ms)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Making pictures (core thread) and handing them over (both threads). See snapshot.h.
+// Makes snapshots (core thread) and hands them over (both threads). See snapshot.h.
 
 #include "server/state/snapshot.h"
 
@@ -35,7 +35,8 @@ struct making {
     struct growing history;
 };
 
-// Place of the next item, which counts when it is filled; NULL: no memory.
+// Returns the place for the next item, which counts once it is filled. Returns NULL if there is no
+// memory.
 static void *next_of(struct growing *list, size_t bytes)
 {
     if (list->count == list->capacity) {
@@ -92,7 +93,7 @@ static bool add_history(struct making *making, uint32_t job, uint32_t index)
            coordinator_history_view(making->core, job, index, making->snapshot->made_ms, view);
 }
 
-// Takes over what a job has of something, up to a bound.
+// Copies a job's items of one kind into the list, up to a bound.
 static struct snapshot_part take_all(struct making *making, uint32_t job, struct growing *list,
                                      bool (*add)(struct making *, uint32_t, uint32_t),
                                      uint32_t most)
@@ -105,7 +106,8 @@ static struct snapshot_part take_all(struct making *making, uint32_t job, struct
     return part;
 }
 
-// Its workers were turned away, or went, before a world formed: there is nothing to show.
+// Returns true if all workers of the job were refused or left before a world formed. Then there is
+// nothing to show.
 static bool deserted(const struct job_view *job)
 {
     return job->state == JOB_GATHERING && job->joined == 0;
@@ -173,7 +175,7 @@ const struct snapshot_job *snapshot_find(const struct snapshot *snapshot, const 
 const struct stall_view *snapshot_stall(const struct snapshot *snapshot,
                                         const struct snapshot_job *job)
 {
-    if (job->stalls.count == 0) // Where no job has one, there is no array.
+    if (job->stalls.count == 0) // If no job has a stall, the array is NULL.
         return NULL;
     const struct stall_view *newest = &snapshot->stalls[job->stalls.first];
     return newest->active ? newest : NULL;
@@ -227,7 +229,7 @@ void snapshot_end(struct snapshot_board *board)
     mutex_unlock(&board->mutex);
 }
 
-// Takes over what was published; waits for it until the deadline.
+// Takes the published snapshot. Waits for one until the deadline. Returns true if it got one.
 static bool take_fresh(struct snapshot_board *board, uint64_t deadline_ms)
 {
     mutex_lock(&board->mutex);
@@ -244,7 +246,7 @@ static bool take_fresh(struct snapshot_board *board, uint64_t deadline_ms)
     return true;
 }
 
-// Under the mutex, so that the core thread is still there.
+// Holds the mutex, so that the core thread cannot end during the call.
 void snapshot_wake(struct snapshot_board *board)
 {
     mutex_lock(&board->mutex);
@@ -260,8 +262,8 @@ const struct snapshot *snapshot_read(struct snapshot_board *board, bool *answere
     if (!atomic_exchange(&board->stale, false) && board->shown &&
         now_ms - board->shown->made_ms < SNAPSHOT_AGE_MS)
         return board->shown;
-    take_fresh(board,
-               0); // A picture that came too late for an earlier reader is no answer to this one.
+    // Drop a snapshot that came too late for an earlier reader: it does not answer this reader.
+    take_fresh(board, 0);
     atomic_store(&board->wanted, true);
     snapshot_wake(board);
     *answered = take_fresh(board, now_ms + SNAPSHOT_WAIT_MS);
