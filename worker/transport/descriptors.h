@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The descriptors that a transport has open. Engine thread, but for transport_forked.
+// The file descriptors that a transport has open. Engine thread, but for transport_forked.
 
 #ifndef WORKER_TRANSPORT_DESCRIPTORS_H
 #define WORKER_TRANSPORT_DESCRIPTORS_H
@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-// Two listeners, wake-up, epoll, the peers and the unproven.
+// Two listeners, the eventfd that wakes the engine, epoll, one per peer, one per guest, one spare.
 #define DESCRIPTORS_MOST (4 + LOCKSTEP_MAX_NEIGHBOURS + LOCKSTEP_MAX_UNPROVEN + 1)
 
 struct transport;
@@ -19,16 +19,19 @@ struct transport;
 struct descriptors {
     int epoll;
     struct endpoint wake_endpoint;
-    atomic_int open[DESCRIPTORS_MOST]; // For a forked child; -1: free.
+    // The descriptors that a forked child closes; -1: a free place.
+    atomic_int open[DESCRIPTORS_MOST];
 };
 
-// From now on a forked child closes it.
+// Records the descriptor: from now on a forked child closes it.
 void transport_register(struct transport *transport, int fd);
-// Registers it, and has epoll watch it. link: by edges, for what comes and what can be sent.
+// Registers the descriptor and adds it to epoll. link: true for the descriptor of a link, which
+// epoll watches edge-triggered for reading and writing; other descriptors are watched for reading
+// only. False: epoll refused the descriptor.
 bool transport_watch(struct transport *transport, int fd, struct endpoint *endpoint, bool link);
 void transport_unwatch(struct transport *transport, int fd);
-// In a forked child, from the atfork handler: closes every descriptor, frees nothing. Only calls
-// that are safe there.
+// Runs in a forked child, from the atfork handler: closes every registered descriptor and frees
+// nothing. Makes only async-signal-safe calls.
 void transport_forked(struct transport *transport);
 
 #endif

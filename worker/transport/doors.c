@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The listeners of a rank while links are made, and what the rank lacks for links of its own: no
-// descriptor, no memory. A connection that waits keeps its listener readable, so a rank that cannot
-// accept it would be woken for it again and again: the listeners rest for DOORS_REST_MS, and the
-// connection waits in the kernel. A rank that can make no link for DOORS_LACK_MS gives up, says
-// what it lacks, and blames no peer. Engine thread.
+// The listeners of a rank while links are made, and the resource (descriptors, memory) that the
+// rank lacks to make links. A connection that waits keeps its listener readable, so epoll would
+// wake a rank that cannot accept the connection again and again. Instead, epoll does not watch the
+// listeners for DOORS_REST_MS, and the connection waits in the kernel. A rank that can make no link
+// for DOORS_LACK_MS gives up, says what it lacks, and blames no peer. Engine thread.
 
 #include "worker/transport/doors.h"
 
@@ -18,7 +18,8 @@
 #include <string.h>
 
 #define DOORS_REST_MS 100
-#define DOORS_LACK_MS 2000 // For which a rank tries to make links that it lacks something for.
+// How long a rank that lacks descriptors or memory still tries to make links.
+#define DOORS_LACK_MS 2000
 
 bool doors_is_lack(int number)
 {

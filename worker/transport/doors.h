@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The listeners of a rank, and what it lacks for links. Engine thread.
+// The listeners of a rank, and the resource (descriptors, memory) that this rank lacks to make
+// links. Engine thread.
 
 #ifndef WORKER_TRANSPORT_DOORS_H
 #define WORKER_TRANSPORT_DOORS_H
@@ -13,34 +14,38 @@
 
 struct transport;
 
-// The listeners, and what this rank lacks for links.
+// The listeners, and the resource that this rank lacks to make links.
 struct doors {
     struct listener *listener;
-    struct listener *mates; // For processes of this host; NULL: there is none.
-    char address[LOCKSTEP_ADDRESS_BYTES]; // Of both listeners.
+    struct listener *mates; // The unix listener for ranks of this host; NULL: none is open.
+    char address[LOCKSTEP_ADDRESS_BYTES]; // The address of both listeners, as peers get it.
     struct endpoint listener_endpoint;
     struct endpoint mates_endpoint;
-    uint64_t listen_ms; // When the listeners are heard again; 0: they are.
-    int lack; // The errno for which the last link could not be made here; 0: it could.
-    uint64_t lack_ms; // Since when, while there is one.
+    uint64_t listen_ms; // When epoll watches the listeners again, in ms; 0: it watches them now.
+    // The errno with which this rank last failed to make a link; 0: the last link was made.
+    int lack;
+    uint64_t lack_ms; // Since when `lack` is not 0, in ms.
 };
 
-bool doors_is_lack(int number); // True if the errno says that this process or host lacks something.
-// A link could not be made, with this errno. Remembers it if this rank lacks something. Returns
-// whether that is so.
+// True if the errno says that this process or host lacks descriptors or memory.
+bool doors_is_lack(int number);
+// Called when a link could not be made; `number` is the errno. If doors_is_lack(number), remembers
+// the errno and returns true; otherwise returns false.
 bool doors_lack(struct transport *transport, int number);
-void doors_have(struct transport *transport); // A link was made.
-// True if this rank has lacked something for so long that the generation is given up.
+// Called when a link was made: forgets the errno of doors_lack.
+void doors_have(struct transport *transport);
+// True if this rank has lacked descriptors or memory for so long that forming the generation fails.
 bool doors_despair(const struct transport *transport, uint64_t now_ms);
-// The listeners are not heard for a while.
+// Epoll does not watch the listeners for DOORS_REST_MS. Connections wait in the kernel.
 void doors_rest(struct transport *transport);
-// The listeners are heard from now on. False: they cannot be.
+// Epoll watches the listeners from now on. False: epoll refused them.
 bool doors_open(struct transport *transport);
 void doors_tick(struct transport *transport, uint64_t now_ms);
 uint64_t doors_deadline(const struct transport *transport);
-// The generation did not form. True if this rank lacked something for it: then that was reported.
+// Called when the generation did not form. If this rank lacked descriptors or memory for its links,
+// reports that as a peer_lost event (LOSS_HERE) and returns true.
 bool doors_report(struct transport *transport);
-// No rank can connect from now on, and no later generation can form. Engine thread.
+// Closes the listeners: no rank can connect from now on, and no later generation can form.
 void transport_close_doors(struct transport *transport);
 
 #endif

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What ranks say to each other when one of them ends: the goodbye (LEAVE), the last frame on a
-// link, with the reason of the sender; and the news that a rank was lost (LOST), which each
-// rank passes on to all neighbours when it hears it for the first time. So every rank knows which
-// rank was lost before the links of the ranks that saw it end. Engine thread.
+// The frames that ranks exchange when one of them ends. LEAVE is the goodbye: the last frame on a
+// link, with the reason of the sender. LOST is the news that a rank was lost: each rank passes it
+// on to all its neighbours when it hears that news for the first time. So every rank knows which
+// rank was lost before the ranks that saw the loss close their links. Engine thread.
 //
-// A member that lies can name whom it likes, and end the job, as it can by ending its own link;
-// what it says is shown as its own word ("rank 1 says: ..."). Each rank is told of once: a rank
-// passes on LOCKSTEP_LOSSES losses at most. What cannot be loses the member that said it.
+// A member that lies can name any rank and so end the job; it could also end the job by ending its
+// own link. Its statement is shown as its own ("rank 1 says: ..."). The loss of one rank is passed
+// on once, and a rank passes on LOCKSTEP_LOSSES losses at most. A peer that sends an impossible
+// farewell is lost.
 
 #include "worker/transport/farewell.h"
 
@@ -22,7 +23,7 @@ static_assert(FAREWELL_BYTES <= LOCKSTEP_NOTE_BYTES, "it fits in a note");
 
 // ---- saying -------------------------------------------------------------------------------------
 
-// farewell NULL: without a payload.
+// Queues a LEAVE or LOST frame. farewell NULL: the frame has no payload.
 static void farewell_queue(struct peer_link *peer, enum frame_kind kind,
                            const struct farewell *farewell)
 {
@@ -39,7 +40,7 @@ static void farewell_queue(struct peer_link *peer, enum frame_kind kind,
             scratch_put(&transport->flows.pools.notes, block);
         return;
     }
-    frame->urgent = kind == FRAME_LOST; // A goodbye is behind everything.
+    frame->urgent = kind == FRAME_LOST; // LEAVE waits behind all frames that are queued.
     frame->block = block;
     frame->pool = &transport->flows.pools.notes;
     frame->buffer = block;
@@ -61,7 +62,8 @@ void transport_goodbye(struct transport *transport, const struct farewell *farew
     transport->farewells.goodbye = *farewell;
 }
 
-// True: it is the first that is heard of this loss.
+// Records the loss. True if this rank had not told or heard of that loss before, and has passed on
+// fewer than LOCKSTEP_LOSSES.
 static bool farewell_is_news(struct transport *transport, const struct farewell *farewell)
 {
     uint64_t *word = &transport->farewells.losses_known[farewell->rank / 64];

@@ -14,7 +14,7 @@
 struct peer_link;
 struct transport;
 
-// What a peer has told of a rank that was lost.
+// A LOST frame that has arrived: the news of a peer that some rank was lost.
 struct told_loss {
     uint32_t from;
     struct farewell farewell;
@@ -25,25 +25,30 @@ struct told_loss {
 struct farewells {
     struct farewell goodbye; // What this rank's LEAVE frames say, if it has_goodbye.
     bool has_goodbye;
-    struct told_loss told[LOCKSTEP_LOSSES]; // Losses that others told of and that are not reported.
+    // Losses that peers told this rank and that no event has reported yet.
+    struct told_loss told[LOCKSTEP_LOSSES];
     uint32_t told_count;
-    uint32_t losses_told; // Ranks in losses_known.
-    uint64_t losses_known[FAREWELL_RANK_WORDS]; // By rank: its loss was told, or heard of.
+    uint32_t losses_told; // Number of ranks in losses_known.
+    // One bit per rank: this rank has told its peers that it was lost, or has heard it from a peer.
+    uint64_t losses_known[FAREWELL_RANK_WORDS];
 };
 
-// The last frame on a link that stands.
+// Queues the LEAVE frame, which is the last frame that this rank sends on a proven link.
 void farewell_goodbye(struct peer_link *peer);
-// A frame of kind LEAVE or LOST. NULL, or what is impossible about it.
+// The header of a LEAVE or LOST frame has arrived. Returns NULL, or what is impossible about the
+// frame.
 const char *farewell_begins(struct peer_link *peer);
 const char *farewell_ended(struct peer_link *peer);
-// Reports one loss that a peer has told of. True if there was one.
+// Reports one loss that a peer told this rank, by the event `told`. False if there was none.
 bool farewell_report(struct transport *transport);
 void farewell_forget(struct transport *transport);
-// Why this rank ends, for its goodbyes. Copied.
+// Sets why this rank ends: the payload of its LEAVE frames. Copied.
 void transport_goodbye(struct transport *transport, const struct farewell *farewell);
-// Tells every peer at once that a rank was lost, unless they were told of it before. Copied.
+// Queues a LOST frame to every peer, ahead of other frames, unless this rank has told of that loss
+// before. Copied.
 void transport_tell(struct transport *transport, const struct farewell *farewell);
-// What a peer gave as the reason of its goodbye; NULL: it has not said goodbye. Borrowed for now.
+// The farewell of a peer that has sent LEAVE; NULL: that peer has not sent LEAVE. Borrowed until
+// the generation ends.
 const struct farewell *transport_farewell(struct transport *transport, uint32_t rank);
 
 #endif

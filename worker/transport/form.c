@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the links of a generation come to stand, and which connections are refused. Engine thread.
+// How the links of a generation are made, and which connections are refused. Engine thread.
 //
-// Every pair of neighbours (protos/topology.h) has one connection; the higher rank makes it.
-// The accepting rank says a challenge, the connecting rank a hello with its proof of membership,
-// and then the accepting rank a welcome with its own proof (worker/link/hello.h). Before a
-// connection has proven membership it may cost this rank one of LOCKSTEP_MAX_UNPROVEN places and
-// the bytes of one hello, nothing else: no other frame is decoded, and the challenge is all that it
-// hears. A peer may be told of the generation before this rank is: a whole hello that comes early
-// waits in its place for transport_form.
+// Every pair of neighbours (protos/topology.h) has one connection; the higher rank makes it. The
+// accepting rank sends a challenge. The connecting rank answers with a hello, which carries its
+// proof of membership. Then the accepting rank sends a welcome with its own proof
+// (worker/link/hello.h). A connection that has not proven membership takes one of
+// LOCKSTEP_MAX_UNPROVEN places and the bytes of one hello, nothing else: this rank decodes no other
+// frame of it and sends it only the challenge. A peer may learn of the generation before this rank
+// does: a whole hello that comes early waits in its place for transport_form.
 //
-// Mates (ranks of one host) are reached through memory where that is possible: the address of a
-// rank names a unix socket besides, and the connecting side tries that first. No socket of that
-// name, a name of another user or no memory is known at once, and then they meet as all others do.
+// Mates (ranks of one host) are connected through shared memory where that is possible. The address
+// of a rank also names a unix socket, and the connecting side tries that socket first. A missing
+// socket, a socket of another user and missing memory are noticed at once; then the mates connect
+// by TCP, as all other ranks do.
 //
 // Rules for a connection that has come in (a guest):
 // - garbage, a frame that is no hello, more than a hello, or one that takes longer than
 //   LOCKSTEP_HELLO_MS: refused;
-// - a hello of another generation, rank or size than this one's, or without proof: refused;
+// - a hello for another generation, rank or world size, or with a wrong proof: refused;
 // - a member that encrypts when this rank does not, or the other way round: refused, and forming
 //   has failed;
-// - no place is free: the oldest guest without a hello makes room, else the oldest one that waits
-//   for the generation to be known here.
+// - no place is free: the oldest guest without a whole hello is refused, else the oldest guest
+//   whose hello waits for transport_form.
 // The connection of a refused guest is closed, and a member tries again until its deadline. So a
 // stranger that fills all places can delay a member, which needs one round trip for its hello, only
 // by opening more than LOCKSTEP_MAX_UNPROVEN connections in that time, again and again.
@@ -49,14 +50,15 @@
 #include <string.h>
 #include <sys/epoll.h>
 
-#define FORM_PAUSE_MS 2 // Between attempts at first; it doubles.
+// The first pause between two attempts to connect. Each pause is twice the one before.
+#define FORM_PAUSE_MS 2
 #define FORM_PAUSE_MOST_MS 200
-#define FORM_ATTEMPT_MS 3000 // One attempt to connect.
-#define FORM_MATE_MS 2000 // Attempts to reach a mate through memory.
+#define FORM_ATTEMPT_MS 3000 // The time limit of one attempt to connect.
+#define FORM_MATE_MS 2000 // How long a mate is tried through shared memory before TCP is tried.
 
 // ---- proofs -------------------------------------------------------------------------------------
 
-// What this rank and a peer prove to each other; the nonces are not set.
+// Fills in what this rank and a peer prove to each other, except the nonces.
 static void form_hello_init(struct peer_link *peer)
 {
     const struct transport_world *world = &peer->flows->world;
@@ -68,7 +70,8 @@ static void form_hello_init(struct peer_link *peer)
                                  .acceptor = peer->connects ? peer->rank : world->rank};
 }
 
-// Gives the peer up when memory is short. nonce NULL: the frame has none.
+// Queues a HELLO or WELCOME frame; without memory for it the peer is lost. nonce NULL: the frame
+// has none.
 static void form_say(struct peer_link *peer, enum frame_kind kind, const uint8_t *nonce,
                      const uint8_t *proof)
 {
@@ -100,7 +103,7 @@ static void form_say(struct peer_link *peer, enum frame_kind kind, const uint8_t
     stream_queue(&peer->stream, frame);
 }
 
-// The answer to a challenge. NULL, or why there is none.
+// Answers a challenge with a hello. Returns NULL, or why that is impossible.
 static const char *form_say_hello(struct peer_link *peer)
 {
     uint8_t proof[LOCKSTEP_PROOF_BYTES];
@@ -126,8 +129,8 @@ void form_check_complete(struct transport *transport)
         transport->flows.formed = true;
 }
 
-// The other side has proven membership: it may pass descriptors from now on, and what follows may
-// be encrypted. Without a key the link never gets ready.
+// The other side has proven membership: the link may receive descriptors from now on, and an
+// encrypted link gets its key. Without a key the link never becomes ready.
 static void form_trust(struct peer_link *peer)
 {
     struct link *link = peer->stream.link;
@@ -228,7 +231,7 @@ static void guest_admit(struct transport *transport, struct guest *guest, struct
     form_stands(peer);
 }
 
-// The peer that a guest says it is, if it may be that one.
+// Returns the peer that a guest claims to be; NULL: the guest cannot be that peer.
 static struct peer_link *guest_peer(struct transport *transport, const struct frame_header *header)
 {
     const struct generation_id *own = &transport->flows.world.generation;
@@ -240,7 +243,7 @@ static struct peer_link *guest_peer(struct transport *transport, const struct fr
     return peer && !peer->connects && peer->state == PEER_WAITING ? peer : NULL;
 }
 
-// A whole hello is there and the generation is known.
+// Admits or refuses a guest. Its whole hello has arrived and the generation is known.
 static void guest_decide(struct transport *transport, struct guest *guest)
 {
     struct frame_header header;
@@ -268,7 +271,7 @@ static void guest_decide(struct transport *transport, struct guest *guest)
         guest_refuse(transport, guest);
 }
 
-// True if the header can be the one of a hello.
+// True if the header that the guest sent can belong to a hello.
 static bool guest_is_hello(const struct guest *guest)
 {
     struct frame_header header;
@@ -307,7 +310,8 @@ void form_guest_ready(struct transport *transport, struct guest *guest)
     if (!guest->link)
         return;
     if (guest->heard) {
-        // It has said all that it may say before it is answered: more of it, or its end, is wrong.
+        // A guest that has sent its hello must wait for the welcome: more bytes, or the end of the
+        // connection, are refused.
         uint8_t byte = 0;
         const struct iovec vector = {.iov_base = &byte, .iov_len = 1};
         if (guest->link->ops->receive(guest->link, &vector, 1) >= 0 || errno != EAGAIN)
@@ -330,7 +334,7 @@ static struct guest *guest_oldest(struct transport *transport, bool heard)
     return oldest;
 }
 
-// A place that is free now.
+// Returns a free place. If all are taken, refuses the oldest guest first.
 static struct guest *guest_place(struct transport *transport)
 {
     if (transport->forming.guest_count == LOCKSTEP_MAX_UNPROVEN) {
@@ -343,7 +347,8 @@ static struct guest *guest_place(struct transport *transport)
     return guest;
 }
 
-// The first bytes on a connection fit into it, however slow its other side is.
+// Sends the challenge. These are the first bytes on the connection, so the socket buffer has room
+// for them, however slow the other side is.
 static bool guest_challenge(struct guest *guest)
 {
     const struct frame_header header = {.kind = FRAME_CHALLENGE,
@@ -364,8 +369,8 @@ static bool guest_challenge(struct guest *guest)
     return true;
 }
 
-// The next connection, encrypted if that is wanted; NULL: there is none, or this rank lacks
-// something for it.
+// Accepts the next connection, which is encrypted if the transport encrypts. NULL: no connection
+// waits, or this rank lacks descriptors or memory to accept it.
 static struct link *form_next(struct transport *transport, struct listener *listener)
 {
     errno = 0;
@@ -445,9 +450,9 @@ static bool form_is_mate(const struct transport *transport, uint32_t rank)
     return false;
 }
 
-// A link in memory, to a mate that can be reached so. One that accepts such links and then closes
-// them, as a rank does that is not in this generation yet, is given some time before links of
-// another kind are tried.
+// Connects to a mate through shared memory. NULL: the peer is no mate, or this is not possible. A
+// rank that is not in this generation yet can accept such a link and then close it, so a mate is
+// tried this way for FORM_MATE_MS before it is tried by TCP.
 static struct link *form_connect_mate(struct peer_link *peer, uint64_t now_ms)
 {
     const struct transport *transport = transport_of(peer);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How links come to stand. Engine thread.
+// How the links of a generation are made and authenticated. Engine thread.
 
 #ifndef WORKER_TRANSPORT_FORM_H
 #define WORKER_TRANSPORT_FORM_H
@@ -16,23 +16,24 @@ struct listener;
 struct peer_link;
 struct transport;
 
-// A connection that has not proven membership.
+// A guest: an accepted connection whose other side has not proven membership yet.
 struct guest {
-    struct endpoint endpoint; // First.
+    struct endpoint endpoint; // Must be the first field: epoll events point at it.
     struct link *link; // NULL: this place is free.
     uint64_t since_ms;
-    uint64_t number; // Order of arrival.
-    uint8_t challenge[LOCKSTEP_NONCE_BYTES]; // That it was sent.
+    uint64_t number; // Guests are numbered in the order of their arrival.
+    uint8_t challenge[LOCKSTEP_NONCE_BYTES]; // The challenge that this rank sent to the guest.
     uint32_t received;
-    bool heard; // A whole hello, to be examined when the generation is known.
+    bool heard; // True if the whole hello has arrived. It is examined once the generation is known.
     uint8_t bytes[LOCKSTEP_HELLO_BYTES];
 };
 
-// How far the links of a generation are.
+// The progress of making the links of a generation.
 struct forming {
     bool has_world; // True from transport_form to the end of the generation.
     bool failed;
-    bool differs; // True if it failed because a member is configured otherwise.
+    // True if forming failed because a member has another LOCKSTEP_DATA_ENCRYPTION than this rank.
+    bool differs;
     uint32_t guest_count;
     uint64_t guest_number; // Number of the next guest.
     struct guest guests[LOCKSTEP_MAX_UNPROVEN];
@@ -40,17 +41,20 @@ struct forming {
 
 void form_accept(struct transport *transport, struct listener *listener);
 void form_guest_ready(struct transport *transport, struct guest *guest);
-// Attempts, deadlines, and guests that wait for too long.
+// Connects to peers whose time has come, refuses guests that are too slow, and checks the deadlines
+// of forming.
 void form_tick(struct transport *transport, uint64_t now_ms);
-// When form_tick has something to do; UINT64_MAX: never.
+// The time in ms at which form_tick has something to do; UINT64_MAX: never.
 uint64_t form_deadline(const struct transport *transport);
-// Looks whether all that forming waits for is there.
+// Sets flows.formed if all links are proven and measured and the memory of the host is shared.
 void form_check_complete(struct transport *transport);
 void form_peer_ready(struct peer_link *peer);
-// A frame of kind CHALLENGE, HELLO or WELCOME. NULL, or what is impossible about it.
+// The header of a CHALLENGE, HELLO or WELCOME frame has arrived. Returns NULL, or what is
+// impossible about the frame.
 const char *form_frame_begins(struct peer_link *peer);
 const char *form_frame_ended(struct peer_link *peer);
-// The link ended before it was proven.
+// The link of a peer ended before the peer was proven: this rank tries again later. The text is
+// copied.
 void form_peer_ended(struct peer_link *peer, const char *text);
 void form_forget_guests(struct transport *transport);
 

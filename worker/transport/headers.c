@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Step headers: a rank sends the header of a step to its ring successor, with a note, and reports
-// what comes from its predecessor. It does not know what a header means. Engine thread.
+// the headers that its predecessor sends. This file does not interpret headers. Engine thread.
 
 #include "worker/transport/headers.h"
 
@@ -63,14 +63,13 @@ bool headers_report(struct transport *transport)
     return true;
 }
 
-// The predecessor has not begun the step that this rank has begun.
 bool headers_need(const struct transport *transport, const struct peer_link *peer)
 {
     return peer == transport->flows.ring.predecessor &&
            transport->headers.received < transport->headers.sent;
 }
 
-// The frame with its note. NULL: no memory.
+// Makes the frame of a step header and its note. NULL: no memory.
 static struct out_frame *headers_frame(struct transport *transport,
                                        const struct frame_header *header, const uint8_t *note)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a driver needs to know before it stops driving the transport: whether something is in
-// flight, how long nothing is due, and how to sleep without owning the transport. A driver that
-// goes on waits in wait.c. Functions are for the driver, but for transport_doze.
+// What a driver needs to know before it stops driving the transport: whether anything is in flight,
+// for how long nothing is due, and how to sleep without owning the transport. A driver that keeps
+// driving waits in wait.c instead. Driver, except transport_doze.
 
 #include "worker/transport/idle.h"
 
@@ -15,7 +15,8 @@
 
 #include <poll.h>
 
-#define REST_CHECK_MS 1000 // As often as transport_progress looks at silent hosts.
+// Equal to the time between two checks for silent hosts in transport_progress.
+#define REST_CHECK_MS 1000
 
 void transport_own(struct transport *transport)
 {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a driver asks before it stops driving the transport. Driver, but for transport_doze.
+// What a driver (the thread that calls transport_progress) asks before it stops driving the
+// transport. Driver, except transport_doze.
 
 #ifndef WORKER_TRANSPORT_IDLE_H
 #define WORKER_TRANSPORT_IDLE_H
@@ -9,16 +10,18 @@
 
 struct transport;
 
-// The calling thread drives from now on; it does not any more.
+// transport_own: the calling thread is the driver from now on. transport_disown: it no longer is.
 void transport_own(struct transport *transport);
 void transport_disown(struct transport *transport);
-// Nothing is launched, joined or to be sent: no other rank waits for what this one may do next.
+// True if no collective is launched, no wave is joined and no frame is queued: then no other rank
+// waits for this one.
 bool transport_idle(const struct transport *transport);
-// How many milliseconds an idle transport may be left alone, unless something arrives; 0: it is to
-// be driven now. From its return on, what peers put into memory makes transport_doze return, too.
+// Returns for how many milliseconds an idle transport needs no driver unless something arrives; 0:
+// it needs one now. After a return value above 0, data that peers write into shared memory makes
+// transport_doze return, too.
 int transport_rest(struct transport *transport);
-// Sleeps until something arrives, the bell (a descriptor) can be read, or the time is over. Touches
-// nothing and takes nothing: another thread may drive meanwhile. Any thread.
+// Sleeps until something arrives, the descriptor `bell` is readable, or timeout_ms are over.
+// Changes no state of the transport, so another thread may drive meanwhile. Any thread.
 void transport_doze(const struct transport *transport, int bell, int timeout_ms);
 
 #endif

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which links stand still: for the explanation of a stall. A link is looked at only when asked
-// for, so it stands still since the first look at which it was as it is now; that is a bound from
-// below. Driver.
+// Finds the links on which nothing moves, to explain a stall. A link is examined only when
+// transport_inspect is called. The time since which it has not moved counts from the first call
+// that saw its present state, so the true time can be longer. Driver.
 
 #include "worker/transport/inspect.h"
 
@@ -10,7 +10,7 @@
 #include "worker/transport/state.h"
 #include "worker/transport/transport.h"
 
-#define INSPECT_STILL_MS 1000 // Less is no news.
+#define INSPECT_STILL_MS 1000 // A link that has not moved for less than this is not reported.
 
 static struct link_state inspect_look(struct transport *transport, struct peer_link *peer)
 {
@@ -26,7 +26,8 @@ static struct link_state inspect_look(struct transport *transport, struct peer_l
     return now;
 }
 
-// True if nothing has moved on it for long enough. What was seen is kept with the peer.
+// True if nothing has moved on the link for INSPECT_STILL_MS. The state of the link is kept in
+// peer->seen.
 static bool inspect_stands(struct peer_link *peer, const struct link_state *now, uint64_t now_ms,
                            struct link_state *link)
 {
@@ -43,7 +44,8 @@ static bool inspect_stands(struct peer_link *peer, const struct link_state *now,
     return link->still_ms >= INSPECT_STILL_MS && (now->unsent > 0 || now->awaited);
 }
 
-// Where a link goes: into free room, or in the place of one that holds no bytes back.
+// Returns the place to write a link to: a free one, or that of a link without unsent bytes. NULL:
+// none.
 static struct link_state *inspect_room(struct link_state *links, uint32_t *count, uint32_t most,
                                        const struct link_state *link)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The life of a transport: descriptors, open and close, a generation from its forming to its end.
-// Engine thread, but for transport_forked.
+// The life of a transport: open and close, and a generation from its forming to its end. Engine
+// thread, except functions that lifecycle.h marks "any thread".
 
 #include "worker/transport/lifecycle.h"
 
@@ -77,8 +77,8 @@ static void transport_fail(char *error, size_t error_bytes, const char *what)
     text_append(&text, "%s: %s", what, strerror_r(number, reason, sizeof(reason)));
 }
 
-// The way in for processes of this host. Without it, as without room in the address, they come by
-// the other one.
+// Opens the unix listener, through which ranks of this host connect. If that fails, or if the
+// address has no room for it, they connect to the TCP listener.
 static void transport_open_mates(struct transport *transport)
 {
     char error[TRANSPORT_TEXT_BYTES];
@@ -285,7 +285,8 @@ void transport_abandon(struct transport *transport)
 
 // ---- the end ------------------------------------------------------------------------------------
 
-// Sends, drops what arrives, ends its direction when all is sent. True: the link is at its end.
+// Sends queued frames, drops what arrives, and closes this rank's direction once all is sent. True:
+// the peer has closed its direction, or the link is closed already.
 static bool transport_part(struct peer_link *peer)
 {
     struct stream *stream = &peer->stream;
@@ -300,7 +301,8 @@ static bool transport_part(struct peer_link *peer)
 }
 
 // A connection that is closed with unread bytes in it is reset, and a reset can overtake what the
-// peer has not read. So the links end when the peers have ended theirs, or when the time is over.
+// peer has not read. So each link is closed when its peer has closed its direction, or when
+// linger_ms are over.
 static void transport_leave_links(struct transport *transport, uint64_t linger_ms)
 {
     const uint64_t deadline_ms = clock_now_ms() + linger_ms;

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How fast the links of a generation are, measured once, before formed() is reported: the algorithm
-// of every collective follows from it. Engine thread.
+// Measures how fast the links of a generation are, once, before formed() is reported. The algorithm
+// of every collective is chosen from the result. Engine thread.
 //
-// Each rank measures its successors, in the ring of the world and in the one between hosts, one
-// after the other, while all ranks do the same. A *ping* is answered at once; half of the best
-// round trip is the latency. Then come *bursts*, each answered when its last frame is there, each
-// twice as large as the one before until one takes long enough to be trusted. The answers to pings
-// would queue behind them, and of a link of 1 Gbit/s 26 us became 180: so no rank sends bursts
-// before it has answered all pings of its predecessors, unless these are MEASURE_QUIET_MS late. A
-// burst can be slow for another reason than the link, above all when ranks share cores: it is
-// repeated, and the best of its size counts.
+// Each rank measures the links to its successors, in the ring of the world and in the ring between
+// hosts, one after the other, while all ranks do the same. A *ping* is answered at once; half of
+// the best round trip is the latency. Then come *bursts*. A burst is answered when its last frame
+// has arrived, and each burst is twice as large as the one before until one takes long enough to be
+// trusted. Answers to pings would queue behind bursts: on a link of 1 Gbit/s the latency rose from
+// 26 us to 180 us. So no rank sends bursts before it has answered all pings of its predecessors,
+// unless these are MEASURE_QUIET_MS late. A burst can be slow for another reason than the link,
+// above all when ranks share cores: it is repeated, and the best of its size counts.
 //
-// A rank answers from the moment a link stands until it is told the tuning: a peer may begin
-// earlier and end later. When the time is over what is known is reported, and what is not known is
-// 0; what is on its way then may arrive after the tuning, is read, and is not answered. All of it
-// is bounded for each peer, so a peer that measures for ever is lost, and holds no memory here. A
+// A rank answers from the moment a link is proven until transport_tuned, because a peer may begin
+// earlier and end later. After MEASURE_MOST_MS a rank reports what it has measured, and 0 for the
+// rest. Frames that arrive after transport_tuned are read and not answered. The frames of each peer
+// are counted: a peer that measures for ever is lost, and it holds no memory of this rank. A
 // loopback is not measured: its figures are fixed, so that tests choose the same algorithms on
 // every run.
 
@@ -30,17 +30,19 @@
 
 #include <stdlib.h>
 
-#define MEASURE_MOST_MS 500 // In all.
+#define MEASURE_MOST_MS 500 // The time limit of all measuring.
 #define MEASURE_PINGS 20
 #define MEASURE_QUIET_MS 100
 #define MEASURE_FRAME_BYTES (256 * 1024)
-#define MEASURE_BURST_BYTES (4 * 1024 * 1024) // The largest.
-#define MEASURE_BURST_NS 4000000 // One that takes so long at best is trusted, ...
-#define MEASURE_TRIES 4 // ... of so many, ...
-#define MEASURE_LONG_NS 100000000 // ... or at once, when no scheduler explains it.
-#define MEASURE_ANSWERS (4 * MEASURE_PINGS) // To one peer.
+#define MEASURE_BURST_BYTES (4 * 1024 * 1024) // The size of the largest burst.
+#define MEASURE_BURST_NS 4000000 // A burst of less than this time is doubled.
+// Bursts of one size are sent this many times, and the shortest time counts.
+#define MEASURE_TRIES 4
+// A burst of at least this time counts at once: a scheduler does not explain it.
+#define MEASURE_LONG_NS 100000000
+#define MEASURE_ANSWERS (4 * MEASURE_PINGS) // The most pings and answers that one peer may send.
 #define MEASURE_BURST_FRAMES \
-    (8 * MEASURE_BURST_BYTES / MEASURE_FRAME_BYTES) // Most burst frames of one peer.
+    (8 * MEASURE_BURST_BYTES / MEASURE_FRAME_BYTES) // The most burst frames that one peer may send.
 static_assert(MEASURE_TRIES * 2 * MEASURE_BURST_BYTES / MEASURE_FRAME_BYTES <= MEASURE_BURST_FRAMES,
               "who measures as here is not taken for one that does so for ever");
 #define MEASURE_LOOPBACK_NS 2000
@@ -52,7 +54,7 @@ enum measure_part {
     MEASURE_PING = 1,
     MEASURE_PONG = 2,
     MEASURE_BURST = 3,
-    MEASURE_TAKEN = 4, // The burst is there.
+    MEASURE_TAKEN = 4, // The answer to a burst: all of it has arrived.
 };
 
 static struct peer_link *measure_target(const struct measure *measure)
@@ -110,7 +112,7 @@ static void measure_begin_target(struct transport *transport)
     measure_ping(transport);
 }
 
-// The first burst of a size.
+// Sends the first burst of a size.
 static void measure_burst_of(struct transport *transport, uint64_t bytes)
 {
     struct measure *measure = &transport->measure;
@@ -120,7 +122,7 @@ static void measure_burst_of(struct transport *transport, uint64_t bytes)
     measure_burst(transport);
 }
 
-// The best burst of this size says how fast the target's link is.
+// Takes the bandwidth of the target's link from the shortest time of a burst of this size.
 static void measure_note_bandwidth(struct measure *measure)
 {
     uint64_t took_ns = measure->burst_ns;
@@ -131,7 +133,7 @@ static void measure_note_bandwidth(struct measure *measure)
         measure->bytes_per_s = bytes_per_s;
 }
 
-// The latency of a target is known.
+// Called when the latency of a target is known: goes on to the next one.
 static void measure_pinged(struct transport *transport)
 {
     struct measure *measure = &transport->measure;
@@ -160,7 +162,7 @@ static void measure_begin_bursts(struct transport *transport)
     measure_burst_of(transport, MEASURE_FRAME_BYTES);
 }
 
-// The bandwidth of a target is known.
+// Called when the bandwidth of a target is known: goes on to the next one.
 static void measure_next_target(struct transport *transport)
 {
     struct measure *measure = &transport->measure;
@@ -298,7 +300,8 @@ const char *measure_frame_begins(struct peer_link *peer, struct stream *stream)
     return NULL;
 }
 
-// True if this is the answer that is waited for; a late one is not.
+// True if the frame answers the last ping or burst of this rank. Late answers to earlier ones do
+// not count.
 static bool measure_awaited(const struct peer_link *peer, enum measure_stage stage)
 {
     const struct measure *measure = &transport_of(peer)->measure;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How fast the links of a generation are: what is measured, and what is known. Engine thread.
+// Measures latency and bandwidth of the links of a generation. Engine thread.
 
 #ifndef WORKER_TRANSPORT_MEASURE_H
 #define WORKER_TRANSPORT_MEASURE_H
@@ -14,54 +14,57 @@ struct transport;
 struct transport_links;
 
 enum measure_stage {
-    MEASURE_NONE, // Not all links stand.
+    MEASURE_NONE, // Not all links are proven yet.
     MEASURE_LATENCY,
-    MEASURE_QUIET, // Others still measure the latency of links to this rank.
+    // This rank waits while its predecessors measure the latency of their links to it.
+    MEASURE_QUIET,
     MEASURE_BANDWIDTH,
     MEASURE_DONE,
 };
 
 struct measure {
-    // set at open, then constant. 0: links are measured.
+    // set at open, then constant: the configured values. 0: links are measured.
     uint64_t given_latency_ns;
     uint64_t given_bytes_per_s;
     // engine thread only
     enum measure_stage stage;
-    bool over; // All ranks have measured.
+    bool over; // True if all ranks have measured their links.
     uint64_t deadline_ms;
-    uint64_t quiet_ms; // So long others are waited for.
+    uint64_t quiet_ms; // When MEASURE_QUIET ends, in ms, although predecessors have not finished.
     struct peer_link *targets[2];
     uint32_t target_count;
-    uint32_t target; // The one that is measured.
+    uint32_t target; // Index in `targets` of the link that is being measured.
     uint32_t number; // Number of the last ping or burst.
-    uint32_t pings; // Answered by the target.
+    uint32_t pings; // Number of pings that the target has answered.
     uint64_t best_ns[2]; // By target: the shortest round trip.
     uint64_t burst_bytes;
-    uint64_t burst_ns; // The best of this size.
-    uint32_t tries; // Bursts of this size that were sent.
+    uint64_t burst_ns; // The shortest time of a burst of burst_bytes.
+    uint32_t tries; // Number of bursts of burst_bytes that were sent.
     uint64_t sent_ns;
-    uint8_t *bytes; // What bursts consist of, and where those of others end.
-    // Results: of the slowest target.
+    // One frame of payload: bursts are sent from it, and the bursts of others are received into it.
+    uint8_t *bytes;
+    // The results: highest latency and lowest bandwidth of all targets; 0: unknown.
     uint64_t latency_ns;
     uint64_t bytes_per_s;
 };
 
-// The generation begins. 0, or -1 without memory.
+// Called when the generation begins to form. 0, or -1 without memory.
 int measure_form(struct transport *transport);
-// Begins to measure if it has not begun. True if measuring has ended. All links stand.
+// Called once all links are proven. Begins to measure if that has not begun. True if measuring has
+// ended.
 bool measure_settled(struct transport *transport, uint64_t now_ms);
-// True while an answer is awaited.
+// True while this rank measures.
 bool measure_awaits(const struct transport *transport);
-// When measure_settled has something to do; UINT64_MAX: never.
+// The time in ms at which measure_settled has something to do; UINT64_MAX: never.
 uint64_t measure_deadline(const struct transport *transport);
-// A frame of kind MEASURE. NULL, or what is impossible about it.
+// The header of a MEASURE frame has arrived. Returns NULL, or what is impossible about the frame.
 const char *measure_frame_begins(struct peer_link *peer, struct stream *stream);
 const char *measure_frame_ended(struct peer_link *peer);
-// The links are closed.
+// Called when the generation has ended: forgets all measurements.
 void measure_forget(struct transport *transport);
 void transport_links(const struct transport *transport, struct transport_links *links);
-// Every rank has measured its links: who measures from now on breaks the protocol. bytes_per_s: of
-// the slowest of all; the same on all ranks.
+// Called when every rank has measured its links: pings and bursts that come later are not answered.
+// bytes_per_s: the bandwidth of the slowest link of all ranks, equal on all ranks.
 void transport_tuned(struct transport *transport, uint64_t bytes_per_s);
 
 #endif

@@ -17,12 +17,13 @@
 #include "worker/transport/wait.h"
 
 struct transport {
-    struct flows flows; // First: what the wings below this one know of the transport.
+    // First: the part of the transport that flow/, ring/, pair/, host/ and device/ may use.
+    struct flows flows;
     // set at open, then constant
     enum transport_kind kind;
     uint32_t torn_bytes;
-    bool encrypts; // Links that are not in memory.
-    // engine thread only, but for what a part says itself
+    bool encrypts; // True if links other than shared memory are encrypted.
+    // engine thread only, except where a part says otherwise
     struct descriptors descriptors;
     struct doors doors;
     struct forming forming;
@@ -31,10 +32,9 @@ struct transport {
     struct step_headers headers;
     struct farewells farewells;
     struct rendezvous rendezvous;
-    uint64_t checked_ms; // When the links were last asked whether their peers' hosts are silent.
+    uint64_t checked_ms; // When this rank last checked its links for silent hosts, in ms.
 };
 
-// The transport of a peer.
 static inline struct transport *transport_of(const struct peer_link *peer)
 {
     return (struct transport *)(void *)peer->flows;

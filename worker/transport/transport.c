@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The transport over streams (TCP, memory, loopback): what it does each time that it is driven, and
-// its events. Its life is in lifecycle.c, what collectives and waves do in
-// worker/transport/flow/flow.c and worker/transport/flow/waves.c, how links come to stand in
-// form.c, how it waits in wait.c. Engine thread, but for what transport.h says is for any thread.
+// The transport over streams (TCP, memory, loopback): what transport_progress does, and the events.
+// Open and close are in lifecycle.c, collectives and waves in worker/transport/flow/flow.c and
+// worker/transport/flow/waves.c, how links are made in form.c, how the engine waits in wait.c.
+// Engine thread, except functions that transport.h marks "any thread".
 //
-// Order of events in one call: formed, headers, waves, collectives, disagreements; what others tell
-// of losses and the losses seen here come last, when everything that had been received is worked
-// off and was reported.
+// Order of events in one call: formed, headers, waves, collectives, mismatches. Losses that peers
+// told and losses that this rank saw come last, when everything received before is processed and
+// reported.
 
 #include "worker/transport/transport.h"
 
@@ -38,8 +38,8 @@
 #include <errno.h>
 #include <string.h>
 
-#define TRANSPORT_READS 4 // Reads of one link before the others have their turn.
-#define TRANSPORT_CHECK_MS 1000 // Between looks at silent hosts.
+#define TRANSPORT_READS 4 // Most reads of one link before the next link is read.
+#define TRANSPORT_CHECK_MS 1000 // Time between two checks for silent hosts.
 
 // ---- ways of reducing ---------------------------------------------------------------------------
 
@@ -102,7 +102,7 @@ static void transport_impossible(struct peer_link *peer)
     peer_lose_impossible(peer, buffer);
 }
 
-// Hands the links what they take, and starts stripes while they take all.
+// Sends queued frames, and starts more stripes while the links have room.
 static void transport_flush(struct transport *transport)
 {
     do {
@@ -137,7 +137,8 @@ static void transport_check(struct transport *transport, uint64_t now_ms)
         struct peer_link *peer = &transport->flows.peers[i];
         if (peer->state == PEER_PROVEN && peer->stream.link->ops->check(peer->stream.link) < 0)
             peer_lose_silent(peer);
-        // How much is worth a wake-up is a hint: no kernel has to have room for so much.
+        // A socket may be readable without an epoll event: stream.awaited bytes, the least that
+        // wakes the engine, can be more than the kernel has room for.
         if (peer->stream.link && peer->stream.awaited > 1)
             peer->stream.readable = true;
     }
@@ -181,7 +182,7 @@ static bool transport_report_formed(struct transport *transport)
     return false;
 }
 
-// The collective that its caller knows, of which this one may be a part.
+// Returns the collective that the caller launched: this one, or the one of which it is a part.
 static struct collective *transport_whole(struct transport *transport,
                                           struct collective *collective)
 {
@@ -232,7 +233,7 @@ bool transport_needs(struct transport *transport, const struct peer_link *peer)
            headers_need(transport, peer) || devices_needs(&transport->flows, peer);
 }
 
-// A peer that said goodbye is lost when something here needs it.
+// A peer that said goodbye counts as lost when this rank still needs it.
 static void transport_check_left(struct transport *transport)
 {
     for (uint32_t i = 0; i < transport->flows.peer_count; i++) {
@@ -253,9 +254,9 @@ static enum peer_loss transport_loss(const struct peer_link *peer)
     return peer->silent ? LOSS_SILENT : LOSS_ENDED;
 }
 
-// The link of a peer that sent what cannot be stays open until the job has ended: the peer would
-// take a reset for a death, and blame this rank for it before others have heard who lied. Nothing
-// is read from it any more.
+// The link of a peer that sent impossible data stays open until the job has ended, and nothing more
+// is read from it. A reset would look to the peer as if this rank had died, and the peer would
+// blame this rank before others have heard who was at fault.
 static bool transport_report_lost(struct transport *transport)
 {
     const struct transport_events *events = &transport->flows.events;
@@ -299,7 +300,7 @@ static bool transport_readable(const struct transport *transport)
     return false;
 }
 
-// The time to within some milliseconds, for a tenth of the cost, once nothing needs it better.
+// The time in ms. After forming it is exact to a few milliseconds only, for a tenth of the cost.
 static uint64_t transport_now_ms(const struct transport *transport)
 {
     return transport->flows.formed_reported ? clock_coarse_ms() : clock_now_ms();
@@ -319,7 +320,7 @@ static void transport_work(struct transport *transport)
     transport_flush(transport);
 }
 
-// Milliseconds to wait: to the deadline, but not past what has to be done before.
+// Milliseconds to wait: until deadline_ms, or until the next task that is due before. -1: no bound.
 static int transport_timeout(const struct transport *transport, uint64_t deadline_ms)
 {
     const uint64_t now_ms =
@@ -358,7 +359,7 @@ void transport_progress(struct transport *transport, int timeout_ms)
         wait_for_work(transport, busy ? 0 : transport_timeout(transport, deadline_ms));
         waited = true;
     }
-    // A thread that has asked for attention by now has it.
+    // This return also answers requests for attention that came meanwhile.
     (void)attention_take(&transport->flows.attention);
 }
 

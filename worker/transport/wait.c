@@ -1,32 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the transport waits and how it is woken. Engine thread, but for transport_wake.
+// How the engine waits for work and how it is woken. Engine thread, except transport_wake.
 //
 // If an exchange is answered within a moment, a sleep and a wake-up cost several times as much as
-// the exchange itself. So a wait first looks again and again, without system calls where all that
-// is awaited comes through memory, and blocks after that:
+// the exchange itself. So a wait first polls, and then blocks. It polls without system calls where
+// all awaited data comes through shared memory. "Looks" below means one such poll:
 //
 // - If every rank can have a core, it looks for WAIT_SPIN_US.
 // - A rank that has just put a small payload on the board (worker/transport/host/exchange.c) looks
-//   for a moment before all that: MOMENT_LOOKS times. Where ranks share cores it lets others run
-//   instead if a mate that it awaits waits on its own core.
-// - If something small may come through a socket, it looks for WAIT_SOCKET_US, which is longer than
+//   for a moment before all that: MOMENT_LOOKS times. Where ranks share cores, it yields instead if
+//   a mate that it awaits shares its core.
+// - If a small payload may come through a socket, it looks for WAIT_SOCKET_US, which is longer than
 //   a sleeping peer takes to wake up. With less, one sleep causes the next one: each rank would
-//   always find the other one late. After WAIT_SPIN_US, or at once where ranks share cores, other
-//   threads are let run between looks. A turn that takes WAIT_HOG_US has gone to a thread that
-//   computes and that makes room only for threads that wake up. For large payloads a wake-up is a
-//   small part of the time, and a rank that looks may share a core's units with a peer that copies:
-//   there it looks for WAIT_SPIN_US only.
-// - If ranks share cores, it looks WAIT_PAUSES times and then lets the others run. Each of them may
-//   have some hundred KiB to add up before this rank runs again. So that goes on for
-//   WAIT_MEMORY_US if all that is awaited comes through memory, else for MOMENT_CROWDED_US. It
-//   always has a bound: a rank that yields forever takes every other turn of the core from threads
-//   that compute.
-// - Looking that never helps (far peers, long waits) is given up: each wait that looked in vain
-//   costs credit, and each wait whose look helped earns more. Without credit only one wait in
-//   WAIT_PROBE looks. A rank that looks uses up its share of the core, and pays for that with a
-//   whole turn of the threads that compute: each such turn doubles the waits without looking, up to
-//   WAIT_PROBE_MOST, and WAIT_HITS_CALM good looks without one make them WAIT_PROBE again.
+//   always find the other one late. After WAIT_SPIN_US, or at once where ranks share cores, it
+//   yields the core between looks. If such a yield takes WAIT_HOG_US, a thread that computes had
+//   the core, which gives way only to threads that wake up. For large payloads a wake-up is a small
+//   part of the time, and a rank that looks may share the execution units of a core with a peer
+//   that copies: there it looks for WAIT_SPIN_US only.
+// - If ranks share cores, it looks WAIT_PAUSES times and then yields between looks. Each of the
+//   other ranks may have some hundred KiB to add up before this rank runs again. So it yields for
+//   WAIT_MEMORY_US if all awaited data comes through shared memory, else for MOMENT_CROWDED_US. The
+//   time is bounded: a rank that yields forever takes every other time slice of the core from
+//   threads that compute.
+// - A rank stops looking where that never helps (far peers, long waits): each wait that looked in
+//   vain costs credit, and each wait whose look found work earns more. Without credit only one wait
+//   in `probe` looks; at first `probe` is WAIT_PROBE. A rank that looks uses up its share of the
+//   core, and then waits for a whole time slice of the threads that compute. Each such slice
+//   doubles `probe`, up to WAIT_PROBE_MOST, and WAIT_HITS_CALM waits whose look found work, without
+//   such a slice, set it to WAIT_PROBE again.
 //
 // No wake-up is missed between the last look and the sleep. For links in memory that is proved in
 // worker/link/shm.c; `attention` works the same way: the waking thread and the engine that goes to
@@ -57,10 +58,10 @@
 #define WAIT_HOG_US 500
 #define WAIT_PAUSES 2
 #define WAIT_MEMORY_US 300
-#define WAIT_CLOCK_ROUNDS 16 // Looks between two looks at the clock, where looking is cheap.
-#define WAIT_POLL_ROUNDS 8 // Looks into memory between two at sockets.
-#define WAIT_SOCKET_LOOKS 2 // The same where there are only sockets.
-#define WAIT_UNPOLLED 32 // Waits that memory may end before sockets have their turn.
+#define WAIT_CLOCK_ROUNDS 16 // Looks per reading of the clock, where looks are cheap.
+#define WAIT_POLL_ROUNDS 8 // Looks into shared memory per epoll_wait.
+#define WAIT_SOCKET_LOOKS 2 // The same for a rank that has only sockets.
+#define WAIT_UNPOLLED 32 // Waits without an epoll_wait; then sockets are polled in any case.
 #define WAIT_CREDIT_MOST 16
 #define WAIT_CREDIT_HIT 4
 #define WAIT_PROBE 16
@@ -80,7 +81,8 @@ static void wait_peer_event(struct peer_link *peer, uint32_t happened)
         stream->readable = true;
     if (happened & (EPOLLOUT | EPOLLHUP | EPOLLERR))
         stream->writable = true;
-    // Until it carries more than proofs, something that comes may be what sending waits for.
+    // While the link is not ready (TLS handshake), sending may wait for data to arrive: both
+    // directions are tried.
     if (stream->link->ops->ready && !stream->link->ops->ready(stream->link))
         stream->readable = stream->writable = true;
     form_peer_ready(peer);
@@ -93,7 +95,7 @@ static void wait_event(struct transport *transport, const struct epoll_event *ev
     switch (endpoint->kind) {
     case ENDPOINT_WAKE:
         if (read(transport->flows.attention.descriptor, &drained, sizeof(drained)) < 0)
-            drained = 0; // As good: `attention` says whether somebody asked.
+            drained = 0; // `attention` says whether a thread asked, so a failed read does no harm.
         return;
     case ENDPOINT_LISTENER:
         form_accept(transport, transport->doors.listener);
@@ -110,7 +112,7 @@ static void wait_event(struct transport *transport, const struct epoll_event *ev
     }
 }
 
-// Asks the kernel. Returns whether anything happened.
+// Calls epoll_wait and handles its events. True if there was any event.
 static bool wait_poll(struct transport *transport, int timeout_ms)
 {
     struct epoll_event events[WAIT_EVENTS];
@@ -123,7 +125,7 @@ static bool wait_poll(struct transport *transport, int timeout_ms)
 
 // ---- looking ------------------------------------------------------------------------------------
 
-// Looks into memory. Returns whether there is something to do.
+// Looks at `attention` and into shared memory, without a system call. True if there is work to do.
 static bool wait_look(struct transport *transport)
 {
     bool any = atomic_load_explicit(&transport->flows.attention.word, memory_order_acquire) ==
@@ -151,16 +153,16 @@ static bool wait_has_links(const struct transport *transport, bool in_memory)
     return false;
 }
 
-// True if something may come that only the kernel knows of.
+// True if data may come through sockets.
 static bool wait_has_sockets(const struct transport *transport)
 {
     return !transport->flows.formed || wait_has_links(transport, false);
 }
 
-// Every rank has its core, and all that is awaited comes through memory.
+// Polls where every rank has a core and all awaited data comes through shared memory.
 static bool wait_spin_alone(struct transport *transport)
 {
-    uint64_t end_us = UINT64_MAX; // What comes within the first rounds costs no look at the clock.
+    uint64_t end_us = UINT64_MAX; // The clock is first read after WAIT_CLOCK_ROUNDS looks.
     for (uint32_t round = 0;; round++) {
         if (wait_look(transport))
             return true;
@@ -175,7 +177,8 @@ static bool wait_spin_alone(struct transport *transport)
     }
 }
 
-// A question to the kernel costs as much as several looks into memory.
+// Looks into shared memory `looks` times, then at sockets once: an epoll_wait costs as much as
+// several looks.
 static bool wait_look_everywhere(struct transport *transport, uint32_t looks)
 {
     for (uint32_t i = 0; i < looks; i++) {
@@ -186,7 +189,7 @@ static bool wait_look_everywhere(struct transport *transport, uint32_t looks)
     return wait_poll(transport, 0);
 }
 
-// True if what is awaited takes about as long as a wake-up.
+// True if the oldest collective in flight is so small that it takes about as long as a wake-up.
 static bool wait_is_short(const struct transport *transport)
 {
     const struct list *first = transport->flows.active.next;
@@ -258,7 +261,7 @@ static bool wait_spin_now(struct transport *transport)
     return transport->flows.crowded ? wait_spin_crowded(transport) : wait_spin_alone(transport);
 }
 
-// Looks for a moment, where that has helped lately.
+// Polls for a moment, if polling has found work lately.
 static bool wait_spin(struct transport *transport)
 {
     struct patience *patience = &transport->patience;
@@ -297,18 +300,19 @@ static void wait_block(struct transport *transport, int timeout_ms)
     if (!atomic_compare_exchange_strong_explicit(&transport->flows.attention.word, &awake,
                                                  ATTENTION_ASLEEP, memory_order_acq_rel,
                                                  memory_order_acquire))
-        return; // Somebody asked.
+        return; // A thread has called attention_ask.
     wait_links_sleep(transport, true);
     if (!wait_look(transport))
         (void)wait_poll(transport, timeout_ms);
     wait_links_sleep(transport, false);
-    // Where it is ATTENTION_ASKED by now, that stays.
+    // If the word is ATTENTION_ASKED by now, it keeps that value.
     (void)atomic_compare_exchange_strong_explicit(&transport->flows.attention.word, &asleep,
                                                   ATTENTION_AWAKE, memory_order_acq_rel,
                                                   memory_order_acquire);
 }
 
-// A link stays asleep until somebody blocks on it again: that costs its peer one bell.
+// Links keep the mark "asleep" until the next wait_block. That costs each peer at most one needless
+// bell.
 bool wait_leave_alone(struct transport *transport)
 {
     wait_links_sleep(transport, true);
@@ -339,8 +343,8 @@ void transport_wake(struct transport *transport)
 
 // ---- who shares the cores -----------------------------------------------------------------------
 
-// Where nobody has said which ranks share cores, those of one host do. The part of an address that
-// names it: "tcp:10.0.0.7".
+// If the configuration does not say which ranks share cores, the ranks of one host do. Returns the
+// length of the part of an address that names the host: "tcp:10.0.0.7".
 static size_t wait_host_length(const char *address)
 {
     const size_t first = strcspn(address, ";");
@@ -350,8 +354,8 @@ static size_t wait_host_length(const char *address)
     return length > 0 ? length : first;
 }
 
-// Ranks on the cores of this one: so many as is said, or those of this host among the ones that are
-// known, which are mates and neighbours with the same address.
+// Number of ranks on the cores of this rank: world.core_ranks if set, else the ranks that are known
+// to be on this host: mates, and neighbours with the same address.
 static uint32_t wait_ranks_here(const struct transport *transport)
 {
     uint32_t here = 1;

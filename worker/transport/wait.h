@@ -10,21 +10,25 @@
 
 struct transport;
 
-// How long to look again and again before blocking; see worker/transport/wait.c.
+// How long the engine polls before it blocks; see worker/transport/wait.c.
 struct patience {
-    uint32_t credit; // Grows when looking helped, shrinks when it did not.
-    uint32_t waits; // Waits without looking since the last one with.
-    uint32_t probe; // Without credit one wait in so many looks.
-    uint32_t hits; // Waits in which looking helped, since somebody who computes had the core.
-    uint32_t unpolled; // Waits since the kernel was last asked.
+    // Grows when polling found work, shrinks when it did not. 0: most waits do not poll.
+    uint32_t credit;
+    uint32_t waits; // Number of waits since the last one that polled.
+    uint32_t probe; // Without credit one wait in `probe` polls.
+    // Waits in which polling found work, since a computing thread last took the core.
+    uint32_t hits;
+    uint32_t unpolled; // Number of waits since the last epoll_wait.
 };
 
-// How long to look, by the ranks of this host. When the generation forms.
+// Called when the generation forms: decides how to poll from the number of ranks that share this
+// rank's cores.
 void wait_prepare(struct transport *transport);
-// Waits until something may be done, or for so long (-1: no bound).
+// Waits until there may be work, at most timeout_ms (-1: no bound).
 void wait_for_work(struct transport *transport, int timeout_ms);
-// No thread drives for a while: peers in memory are told to ring. False: there is work to do.
+// Called before no thread drives for a while: asks peers in shared memory to ring the bell when
+// they write. False: there is work to do now.
 bool wait_leave_alone(struct transport *transport);
-void transport_wake(struct transport *transport); // Any thread.
+void transport_wake(struct transport *transport); // Makes transport_progress return. Any thread.
 
 #endif

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How any thread wakes the thread that drives the transport: one word and one descriptor. It is not
-// the waiting itself, which is in worker/transport/wait.c with the proof that no request is missed.
-// Any thread asks; the engine thread takes.
+// How any thread wakes the thread that drives the transport: by one word and one eventfd. The
+// waiting itself is in worker/transport/wait.c, with the proof that no request is missed. Any
+// thread may call attention_ask; only the engine thread calls attention_take.
 
 #ifndef WORKER_TRANSPORT_FLOW_ATTENTION_H
 #define WORKER_TRANSPORT_FLOW_ATTENTION_H
@@ -13,9 +13,10 @@
 #include <unistd.h>
 
 enum attention_state {
-    ATTENTION_AWAKE, // No thread asks for anything.
-    ATTENTION_ASLEEP, // The engine is blocked or about to be: a write to the descriptor is needed.
-    ATTENTION_ASKED, // attention_ask was called.
+    ATTENTION_AWAKE, // No request is pending; the engine runs.
+    // The engine is blocked or about to block: a request must write to the descriptor.
+    ATTENTION_ASLEEP,
+    ATTENTION_ASKED, // A request is pending: attention_ask was called.
 };
 
 struct attention {
@@ -23,7 +24,7 @@ struct attention {
     int descriptor; // An eventfd. Set at open, then constant.
 };
 
-// Asks the engine thread to look. Any thread.
+// Asks the engine thread to return from transport_progress. Any thread.
 static inline void attention_ask(struct attention *attention)
 {
     const uint64_t one = 1;
@@ -31,13 +32,14 @@ static inline void attention_ask(struct attention *attention)
         ATTENTION_ASLEEP)
         return;
     const ssize_t written = write(attention->descriptor, &one, sizeof(one));
-    (void)written; // A full counter wakes as well.
+    (void)written; // The write fails only if the counter is full, which wakes the engine as well.
 }
 
-// Returns true if attention_ask was called since the last time, and forgets it.
+// Returns true if attention_ask was called since the last call of attention_take, and clears the
+// request.
 static inline bool attention_take(struct attention *attention)
 {
-    // A request that this look misses is found before the next sleep.
+    // A request that comes after this load is found before the engine blocks.
     return atomic_load_explicit(&attention->word, memory_order_acquire) == ATTENTION_ASKED &&
            atomic_exchange_explicit(&attention->word, ATTENTION_AWAKE, memory_order_acq_rel) ==
                ATTENTION_ASKED;

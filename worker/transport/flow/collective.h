@@ -20,32 +20,35 @@ enum collective_kind {
     COLLECTIVE_BROADCAST = 1,
 };
 
-// Gradients that a stream of the trainer produces: what has to have happened before they are read.
+// A stream of the trainer that produces gradients: the event that must have happened before the
+// gradients are read.
 struct device_ready {
-    void *event; // Recorded on the stream behind the last of them.
-    void *stream; // For a person.
-    uint32_t parameter; // The one that was reported last, for a person.
-    bool pending; // The event was recorded for this collective.
+    void *event; // Recorded on the stream after the last gradient.
+    void *stream; // The stream itself, for diagnostics.
+    uint32_t parameter; // The parameter that was reported last, for diagnostics.
+    bool pending; // True if the event was recorded for this collective.
 };
 
-// What results must follow where a rank has reported nothing: no caller has named the streams that
-// may still write there. The trainer names them late, when it waits for results.
+// Events that must have happened before a result is written to parameters for which this rank
+// reported no gradient: streams of the trainer may still write there. The trainer names these
+// streams late, when it waits for results.
 struct device_behind {
-    // One for each of this rank's devices. Borrowed until done(). NULL: not said yet.
+    // One event for each of this rank's devices. Borrowed until done(). NULL: not named yet.
     _Atomic(const struct device_ready *) ready;
 };
 
-// One of several replicas of what a collective on devices reduces: the same elements and units, in
-// memory of its own. Of a unit that it does not contribute to, `in` is NULL.
+// One of several replicas that a collective on devices reduces: each has the same elements and
+// units, in its own memory. For a unit to which a replica does not contribute, `in` of its extents
+// is NULL.
 struct collective_replica {
-    struct device *device; // Extents are addresses of this device.
+    struct device *device; // The device whose memory the extents point to.
     const struct extent *extents; // [extent_count]
     uint32_t extent_count;
-    const struct device_ready *ready; // [ready_count], events of that device.
+    const struct device_ready *ready; // [ready_count]: events of that device.
     uint32_t ready_count;
 };
 
-// What pairs the frames of one collective across ranks. Unique in its generation.
+// Identifies a collective on all ranks, in every frame. Unique in its generation.
 struct collective_tag {
     uint64_t step;
     uint64_t space; // Hash of the plan, or of a plain collective's name.
@@ -63,45 +66,51 @@ struct collective {
     uint64_t signature; // Hash of what must be equal on all ranks; carried by every frame.
     const struct extent *extents; // Borrowed until done().
     uint32_t extent_count;
-    uint64_t elements; // Sum over the extents. May be 0: then done() comes all the same.
-    uint64_t weight; // REDUCE_MEAN: samples behind the input. 0 contributes nothing.
-    bool input_is_sum; // REDUCE_MEAN: the input is already w g; nothing is multiplied.
-    bool input_counts; // Of an input_is_sum: it counts with weight 0, too. It is a sum over several
-                       // ranks, whose weights they bring themselves.
-    // How sums and means travel where that is not as they are: docs/numbers.md. Equal on all ranks.
-    // float32 with both bfloat16; a 16-bit float with partial float32. DTYPE_NONE: dtype.
+    uint64_t elements; // Sum over the extents. May be 0: done() comes in that case, too.
+    uint64_t weight; // REDUCE_MEAN: number of samples in the input. 0: the input does not count.
+    bool input_is_sum; // REDUCE_MEAN: true if the input is already multiplied by its weight.
+    // With input_is_sum: true if the input counts even with weight 0, because it is a sum over
+    // several ranks that report their weights themselves.
+    bool input_counts;
+    // Dtypes of sums and means in frames, if other than `dtype`: docs/numbers.md. Equal on all
+    // ranks. Allowed: float32 with both bfloat16, and a 16-bit float with partial float32.
+    // DTYPE_NONE: dtype.
     enum dtype partial; // Dtype of partial sums.
     enum dtype final; // Dtype of final bytes.
-    int exponent; // float16 without partial: contributions are multiplied by 2^exponent.
+    // float16 without `partial`: contributions are multiplied by 2^exponent. 0: they are not.
+    int exponent;
     // Units (worker/memory/units.h): the parameters inside. COLLECTIVE_ALLREDUCE only; equal on all
     // ranks.
     const uint64_t *unit_ends; // [unit_count], borrowed until done().
     uint32_t unit_count; // 0: no units, all outputs are written.
-    void *context; // The caller's.
-    // Where its memory is. on_devices: agreed, part of the signature; every rank that has a device
-    // has it there, and where NCCL carries it all launch it in one order. Else a rank whose memory
-    // is on its device is not noticed by the others.
+    void *context; // For the caller; the transport does not use it.
+    // Where the memory is. on_devices is equal on all ranks and part of the signature: every rank
+    // that has a device keeps the memory on the device, and where NCCL carries the collective all
+    // ranks launch in one order. If false, a rank may still have its memory on its device; other
+    // ranks do not notice.
     bool on_devices;
-    struct device *device; // Extents are addresses of this device. NULL: memory of the host.
+    struct device *device; // The device whose memory the extents point to. NULL: host memory.
     const struct device_ready *ready; // [ready_count], borrowed until done().
     uint32_t ready_count;
-    // Borrowed until done(). On a device nothing is written where there is no input before this is
-    // said and has happened; the rest of the collective does not wait. NULL: before that, too.
+    // Borrowed until done(). Where this rank has no input, the result is written to the device only
+    // after these events are named and have happened; the rest of the collective does not wait for
+    // them. NULL: nothing waits.
     const struct device_behind *behind;
-    // How many of its elements, from the first, may be read and written; it grows up to `elements`,
-    // and flow_landed is told. Only where flow_follows says so (worker/transport/flow/flow.h).
-    // NULL: all.
+    // How many elements, from the first, may be read and written. The number grows up to
+    // `elements`; the caller calls flow_landed after each change. Set only if flow_follows returns
+    // true (worker/transport/flow/flow.h). NULL: all elements.
     const uint64_t *landed;
-    // Replicas on this rank's devices, the first one too: what they contribute is added up, from
-    // the first to the last, divided by replica_divisor, and travels; all of them get the result.
-    // Of the extents above it only counts then what is NULL: no replica has an input.
+    // Replicas on this rank's devices, including the first. Their inputs are added up from the
+    // first to the last, divided by replica_divisor, and the sum travels; all replicas get the
+    // result. The extents above then only say, by NULL, where no replica has an input.
     const struct collective_replica *replicas; // [replica_count], borrowed until done().
-    uint32_t replica_count; // 0: there is only what the extents say.
+    uint32_t replica_count; // 0: no replicas, the extents above are the memory.
     uint64_t replica_divisor;
 
     // [units_words(unit_count)], borrowed until done(). In: the units for which this rank has an
-    // input; those of the others are NULL. Out: those for which some rank has one. Between launch
-    // and done() the transport may set bits that it has learned. Bits behind the last unit are 0.
+    // input; the inputs of other units are NULL. Out: the units for which some rank has an input.
+    // Between launch and done() the transport may already set bits of other ranks. Bits beyond the
+    // last unit are 0.
     uint64_t *used;
 
     // Results, set before done().
@@ -109,7 +118,7 @@ struct collective {
     uint64_t first_sent_us; // clock_now_us() of the first byte handed to a link; 0: none.
     uint64_t last_received_us;
 
-    void *state; // The transport's, while launched. NULL otherwise.
+    void *state; // For the transport while the collective is launched, else NULL.
 };
 
 #endif

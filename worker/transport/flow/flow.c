@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Collectives in flight: each is a flow from the first that is heard of it, of a peer or of this
-// rank, until it is done here. How one is found, begins by its algorithm, ends, and how it is seen
-// that ranks disagree about it. What its frames do is in the way of reducing that it
-// was launched with: way.h. Engine thread.
+// Collectives in flight. A collective has a flow from the first frame of a peer or the launch by
+// this rank until it is done here. This file finds a flow by its tag, launches it by its algorithm,
+// completes it, and records that ranks disagree about it. Its frames are handled by its way of
+// reducing: way.h. Engine thread.
 
 #include "worker/transport/flow/flow.h"
 
@@ -89,7 +89,7 @@ const char *flow_end(struct peer_link *peer, struct stream *stream)
 {
     struct flow *flow = stream->flow;
     if (!flow)
-        return NULL; // Dropped.
+        return NULL; // The frame is dropped.
     stream->flow = NULL;
     if (stream->parked)
         return park_end(peer, flow, stream);
@@ -107,7 +107,8 @@ const char *flow_credit(struct peer_link *peer, const struct frame_header *heade
     return of_frame[pairs ? FRAME_PAIR : FRAME_REDUCE]->credit(peer, header);
 }
 
-// Ways are fed one behind the other; collectives of one way in the order of their launch.
+// Feeds the ways in the order of ways.all, and the collectives of a way in the order of their
+// launch.
 bool flow_feed(struct flows *flows)
 {
     bool any = false;
@@ -153,7 +154,8 @@ void flow_meet_others(struct flows *flows, struct flow *flow)
     park_catch_up(flows, flow);
 }
 
-// On a ring of the world or, as a part of another collective, between hosts.
+// Launches on the ring of the world, or, as a part of another collective, on the ring between
+// hosts.
 static void flow_launch_on(struct flows *flows, struct collective *collective,
                            const struct ring_group *group)
 {
@@ -174,7 +176,8 @@ static void flow_launch_on(struct flows *flows, struct collective *collective,
     }
     flow->collective = collective;
     flow->algorithm = collective->algorithm;
-    // Weights and used bits travel between hosts beside elements: without these the ring has them.
+    // TWO_LEVEL sends weights and used bits along with elements; a collective without elements
+    // sends them on the ring.
     if (flow->algorithm == ALGORITHM_TWO_LEVEL && collective->elements == 0)
         flow->algorithm = ALGORITHM_RING;
     flow->way = flows->ways->of_algorithm[flow->algorithm];
@@ -232,8 +235,9 @@ static void flow_free(struct flows *flows, struct flow *flow)
     scratch_put(&flows->pools.flows, flow);
 }
 
-// The root of a broadcast expects nothing. When another rank takes itself for the root, a frame of
-// that rank may still be arriving into the parking: the flow lasts until it is whole.
+// Returns the first done flow without parked frames. The root of a broadcast receives nothing, but
+// a rank that also believes to be the root may be sending it a frame, which arrives in a parking.
+// So the flow lasts until that frame is whole.
 static struct list *flow_first_done(struct flows *flows)
 {
     list_for_each (node, &flows->done) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The memory of what is in flight: pools, sized when a generation forms, and the totals. What runs
-// in them is flow.c's. Engine thread, but for flows_init and flows_fini: any thread while no
-// thread drives.
+// The memory of collectives in flight: pools, which are sized when a generation forms, and the
+// totals. The collectives themselves are in flow.c. Engine thread, except flows_init and
+// flows_fini: any thread while no thread drives.
 
 #include "worker/transport/flow/flows.h"
 
@@ -12,9 +12,9 @@
 
 #include <string.h>
 
-#define FLOWS_RESERVE_BYTES (64 * 1024 * 1024) // Address space of the scratch reserved.
+#define FLOWS_RESERVE_BYTES (64 * 1024 * 1024) // Upper bound of the chunks reserved in advance.
 
-// Bytes behind a struct flow: as many as any way keeps there.
+// Bytes behind a struct flow: the most that any way keeps there.
 static size_t flows_room(const struct ways *ways)
 {
     size_t most = 0;
@@ -63,8 +63,8 @@ void flows_fini(struct flows *flows)
         scratch_fini(all[i]);
 }
 
-// What so many collectives in flight can need at most, up to a bound that only very large worlds
-// reach.
+// Reserves the most that `collectives` collectives in flight can need, up to FLOWS_RESERVE_BYTES,
+// which only very large worlds reach.
 void flows_reserve(struct flows *flows, uint32_t collectives)
 {
     struct flow_pools *pools = &flows->pools;
@@ -75,7 +75,7 @@ void flows_reserve(struct flows *flows, uint32_t collectives)
     const uint64_t places = 4 * (uint64_t)collectives;
     scratch_reserve(&pools->chunks, wanted < most ? wanted : most);
     scratch_reserve(&pools->frames, wanted < most ? 2 * wanted : 2 * most);
-    // A unit is in two frames of a step, but for those at the edges of chunks.
+    // Each unit is in two frames of a step; only units at the edges of chunks are in more.
     scratch_reserve(&pools->heads, 2 * LOCKSTEP_MAX_PARAMETERS / (8 * STREAM_USED_BYTES));
     scratch_reserve(&pools->flows, places);
     scratch_reserve(&pools->parkings, places);

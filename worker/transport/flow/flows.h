@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What all ways of reducing share: the world, the peers, the collectives in flight, the pools and
-// the totals. It is the lower part of the transport: how links form, how they are measured and how
-// the engine waits are above it (worker/transport/state.h). Engine thread, but for `attention`.
+// the totals. It is the lower part of the transport. Forming links, measuring them and waiting are
+// in the upper part (worker/transport/state.h). Engine thread, except `attention`.
 
 #ifndef WORKER_TRANSPORT_FLOW_FLOWS_H
 #define WORKER_TRANSPORT_FLOW_FLOWS_H
@@ -28,22 +28,24 @@ struct devices;
 struct parking;
 struct shared;
 
-// One collective, or what is known of one that is not launched here yet.
+// One collective in flight, from its launch or from the first frame of a peer for it, whichever is
+// first.
 struct flow {
     struct list bucket; // In flows.buckets.
     struct list turn; // In flows.active, .local, .done or .mismatched, or in none.
     struct collective_tag tag;
     struct collective *collective; // NULL until it is launched here.
-    struct peer_link *opener; // The peer that announced it first; NULL: it was launched before.
-    struct parking *parking; // The first of its parkings. NULL: nothing is parked.
+    // The peer whose frame came before the launch here; NULL: the launch was first.
+    struct peer_link *opener;
+    struct parking *parking; // The first parking of this flow (park.h). NULL: no frame is parked.
     struct list feed; // In flows.feed while stripes are to be started.
     struct list held; // Frames that wait for the successor's credit.
     enum plan_algorithm algorithm; // ALGORITHM_RING until it is launched.
     const struct way *way; // The way of its algorithm. NULL until it is launched.
-    void *part; // What the way keeps of it; NULL: nothing.
+    void *part; // State that the way keeps for it; NULL: none.
     const struct ring_group *group; // The ring that it runs on. Set at the launch.
-    // Its predecessor and its successor. Before the launch, the peers that act as such. NULL: none
-    // does yet.
+    // The ring predecessor and successor of this flow. Before the launch: the peers that sent
+    // frames or credit as such. NULL: not known yet.
     struct peer_link *before;
     struct peer_link *behind;
     struct extent_map map;
@@ -52,22 +54,23 @@ struct flow {
     uint64_t receives_left;
     uint64_t sends_left;
     uint64_t granted; // The successor has room for the stripes below this one.
-    uint64_t granted_signature; // Signature of a credit that came before the launch.
-    uint64_t final_elements; // The first so many elements are final in user memory, and stay.
-    // Bits, by index of the peer: its credit for frames of kind PAIR came before the launch.
+    uint64_t granted_signature; // Signature in the credit that came before the launch.
+    uint64_t final_elements; // Number of elements, from the first, that are final in user memory.
+    // One bit per peer index: the credit of this peer for PAIR frames came before the launch.
     uint32_t paired;
-    uint32_t paired_rank; // The rank whose credit was the first of these.
-    uint64_t paired_signature; // The signature of that credit.
-    bool paired_odd; // True if another credit of these had another signature.
-    uint32_t paired_odd_rank; // The rank of that other credit.
-    bool mismatched; // True if ranks disagree about it: nothing more happens to it.
+    uint32_t paired_rank; // The rank whose credit in `paired` came first.
+    uint64_t paired_signature; // The signature in the credit of paired_rank.
+    // True if the credit of another peer carried another signature than paired_signature.
+    bool paired_odd;
+    uint32_t paired_odd_rank; // The rank that sent this other signature.
+    bool mismatched; // True if ranks disagree about this collective: it makes no more progress.
     bool mismatch_reported;
     uint32_t mismatch_rank;
     char mismatch_text[TRANSPORT_TEXT_BYTES];
-    _Alignas(8) uint8_t room[]; // The way's: room_bytes of way.h.
+    _Alignas(8) uint8_t room[]; // State of the way, way.room_bytes long.
 };
 
-// Memory for what is in flight, each kind in blocks of one size.
+// Memory for collectives and waves in flight. Each pool has blocks of one size.
 struct flow_pools {
     struct scratch chunks; // Partial sums.
     struct scratch frames; // struct out_frame
@@ -80,7 +83,7 @@ struct flow_pools {
     struct scratch notes;
 };
 
-// Waves by struct wave_state, and payloads that have come by struct wave_block: waves.h.
+// `joined` and `done` link struct wave_state, `arrived` links struct wave_block: waves.h.
 struct flow_waves {
     struct list joined;
     struct list done;
@@ -111,20 +114,21 @@ struct flows {
     struct list buckets[FLOWS_BUCKETS];
     uint32_t frames_parked;
     struct list active; // Launched and not done.
-    struct list feed; // Those of `active` with stripes to start, in the order of launch.
-    struct list local; // In a world of one: to be computed.
+    // The flows of `active` that have stripes to start, in the order of their launch.
+    struct list feed;
+    struct list local; // In a world of one: launched, not computed yet.
     struct list done;
     struct list mismatched;
     struct flow_waves waves;
-    struct transport_statistics totals; // Sums over links that are closed.
+    struct transport_statistics totals; // Totals, without the counts of links that are still open.
     struct shared *shared; // State of host/, for this generation; NULL: this rank shares no memory.
     struct devices *devices; // State of device/; NULL: this rank has no device.
-    bool pairs_queued; // True if frames were queued since pair_feed was asked last.
+    bool pairs_queued; // True if PAIR frames were queued since the last call of pair_feed.
     struct flow_pools pools;
     struct peer_link peers[LOCKSTEP_MAX_NEIGHBOURS];
 };
 
-// How much of it may be used: all, but for such a one.
+// Number of elements whose memory may be used: all, unless the caller set collective.landed.
 static inline uint64_t flow_landed_elements(const struct flow *flow)
 {
     const struct collective *collective = flow->collective;
@@ -140,14 +144,14 @@ static inline enum dtype flow_final_dtype(const struct collective *collective)
     return collective->final == DTYPE_NONE ? collective->dtype : collective->final;
 }
 
-// Empty: no world, no peers. Zeroed before.
+// Initializes flows without world and peers. The caller has zeroed it before.
 void flows_init(struct flows *flows, const struct ways *ways);
 void flows_fini(struct flows *flows);
-// From now on so many collectives in flight allocate nothing. The world is known.
+// Reserves pools for `collectives` more collectives in flight. Call it after the world is set.
 void flows_reserve(struct flows *flows, uint32_t collectives);
-// Chunks are as large as the world says from now on. Nothing is in flight.
+// Resizes the blocks of pools.chunks to world.chunk_bytes. Nothing may be in flight.
 void flows_size_chunks(struct flows *flows);
-// An urgent frame without block; NULL when memory is short.
+// Makes an urgent frame without a block; NULL: no memory.
 struct out_frame *flows_frame(struct flows *flows, const struct frame_header *header);
 void flows_statistics(const struct flows *flows, struct transport_statistics *out);
 

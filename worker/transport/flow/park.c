@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Parking: frames of small collectives that come before their collective is launched here. They
-// wait in a block of LOCKSTEP_EAGER_BYTES for each collective and peer, in the order of their
-// arrival, and are taken at the launch as if they came then. Each peer has its own bound of such
-// blocks. Engine thread.
+// Parking: frames of small collectives that arrive before their collective is launched here. They
+// wait in one block of LOCKSTEP_EAGER_BYTES per collective and peer, in the order of their arrival,
+// and are taken at the launch as if they arrived then. The number of blocks per peer is bounded.
+// Engine thread.
 
 #include "worker/transport/flow/park.h"
 
@@ -24,7 +24,8 @@ static struct parking *park_of(const struct flow *flow, const struct peer_link *
     return parking;
 }
 
-// NULL; *text: why not.
+// Returns the parking of this flow and peer, and makes it if there is none. NULL: not possible,
+// *text says why.
 static struct parking *park_open(struct flow *flow, struct peer_link *peer, const char **text)
 {
     struct parking *parking = park_of(flow, peer);
@@ -116,7 +117,7 @@ static const char *park_take(struct flows *flows, struct flow *flow, const struc
     return NULL;
 }
 
-// Takes the frames that are whole. The parking ends with the last one.
+// Takes the whole frames in order, and frees the parking after its last frame.
 static const char *park_drain(struct flows *flows, struct flow *flow, struct parking *parking)
 {
     const char *text = NULL;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Frames that come before their collective is launched here: what is kept of them. Engine thread.
+// Parking: keeps frames that arrive before their collective is launched here. Engine thread.
 
 #ifndef WORKER_TRANSPORT_FLOW_PARK_H
 #define WORKER_TRANSPORT_FLOW_PARK_H
@@ -16,7 +16,7 @@ struct flows;
 struct peer_link;
 struct stream;
 
-// Frames that arrived before their collective was launched here.
+// One frame that arrived before its collective was launched here.
 struct parked_frame {
     struct frame_header header;
     uint32_t offset; // Place of the payload in `bytes`.
@@ -32,7 +32,7 @@ static_assert(PARKING_USED_BYTES >=
 
 // The parked frames of one collective and one peer.
 struct parking {
-    struct parking *next; // Of the same collective and another peer.
+    struct parking *next; // The parking of another peer for the same collective.
     struct peer_link *peer;
     uint32_t count;
     uint32_t consumed;
@@ -43,11 +43,14 @@ struct parking {
     _Alignas(8) uint8_t bytes[LOCKSTEP_EAGER_BYTES + 8 * LOCKSTEP_EAGER_FRAMES];
 };
 
-// A frame begins whose flow is not launched here. NULL, or what is impossible about it.
+// The header of a frame has arrived whose flow is not launched here. Returns NULL, or what is
+// impossible about the frame.
 const char *park_begin(struct peer_link *peer, struct flow *flow, struct stream *stream);
-// A parked frame is whole. Takes it, and those before it, if the flow was launched meanwhile.
+// Called when a parked frame has arrived whole. If the flow was launched meanwhile, takes all whole
+// frames of this parking in order. Returns NULL, or what is impossible about a frame.
 const char *park_end(struct peer_link *peer, struct flow *flow, struct stream *stream);
-// After the launch: takes what is parked. A peer that has parked an impossible frame is lost.
+// Called after the launch: takes all parked frames that are whole. A peer that sent an impossible
+// frame is lost.
 void park_catch_up(struct flows *flows, struct flow *flow);
 
 // Why ranks disagree about a collective.

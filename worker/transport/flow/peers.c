@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// See peers.h. A loss is a fact that is written down here; transport.c reports it to the owner of
-// the transport when everything that had arrived was worked off. Engine thread.
+// See peers.h. This file records a loss; transport.c reports it to the owner of the transport after
+// everything that had arrived is processed. Engine thread.
 
 #include "worker/transport/flow/peers.h"
 

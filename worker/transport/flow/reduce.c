@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The arithmetic of collectives over extents: what this rank contributes to a chunk, and what its
-// owner makes of it. It writes scratch, and user memory with final bytes only. Knows no frames.
-// Engine thread.
+// The arithmetic of collectives over extents: this rank's contribution to a chunk, and the final
+// bytes that the owner of the chunk computes. Partial sums are in scratch; only final bytes are
+// written to user memory. Engine thread.
 //
 // A rank's contribution to an element is w g for a mean (g when the input is a sum already, or the
-// weight is 1), else g. It is nothing for a mean of weight 0, unless the input counts all the same.
-// Where the input is NULL it is zero: sums and ORs skip it, minima and maxima meet a zero.
+// weight is 1), else g. A mean with weight 0 has no contribution, unless collective.input_counts.
+// Where the input is NULL the contribution is zero: sums and ORs skip it, minima and maxima use a
+// zero.
 //
-// Where frames are of another dtype than memory, or an exponent is given, the same is computed in
-// float32, by pieces that fit in the first cache, and rounded once when a piece is put back.
+// If frames have another dtype than memory, or the collective has an exponent, sums are computed in
+// float32, by pieces that fit in the first cache. Each piece is rounded once, when it is written
+// back.
 
 #include "worker/transport/flow/reduce.h"
 
@@ -37,7 +39,7 @@ static bool reduce_meets_zero(const struct collective *collective)
     return collective->op == REDUCE_MIN || collective->op == REDUCE_MAX;
 }
 
-// True if sums are computed by pieces.
+// True if sums are computed in float32, by pieces.
 static bool reduce_is_wide(const struct flow *flow)
 {
     const struct collective *collective = flow->collective;
@@ -62,7 +64,7 @@ static struct extent_cursor reduce_seek(const struct flow *flow, struct ring_spa
 
 #define REDUCE_PIECE 1024 // Elements.
 
-// The next elements, at most a piece, that lie in one run of memory.
+// Returns the length of the next run of contiguous elements, at most one piece, and its memory.
 static uint64_t reduce_piece(struct extent_cursor *cursor, uint64_t left, uint8_t **in,
                              uint8_t **out)
 {
@@ -89,7 +91,7 @@ static void reduce_narrow(enum dtype dtype, void *into, const float *from, uint6
         kernel_narrow(dtype, into, from, count);
 }
 
-// The input as it is to be multiplied by the weight.
+// own = the input as float32, multiplied by 2^exponent.
 static void reduce_own(const struct collective *collective, float *own, const uint8_t *in,
                        uint64_t count)
 {
@@ -118,7 +120,7 @@ static void reduce_start_wide(const struct flow *flow, struct ring_span span, ui
     }
 }
 
-// sum = the partial sums in acc, and this rank's contribution.
+// sum = the partial sums in acc + this rank's contribution.
 static void reduce_sum_wide(const struct flow *flow, float *sum, const uint8_t *acc,
                             const uint8_t *in, uint64_t count)
 {
@@ -151,8 +153,8 @@ static void reduce_add_wide(const struct flow *flow, struct ring_span span, uint
     }
 }
 
-// Final bytes go to the outputs, or to the beginning of acc: they are not longer than what was
-// there, and a piece was read before it is written.
+// Final bytes go to the outputs, or to the beginning of acc. Writing into acc is safe: final bytes
+// are not longer than partial sums, and each piece is read before it is written.
 static void reduce_finish_wide(const struct flow *flow, struct ring_span span, uint8_t *acc,
                                uint64_t total, bool direct)
 {
@@ -219,7 +221,7 @@ static void reduce_add_zeros(const struct collective *collective, uint8_t *acc, 
     }
 }
 
-// acc = acc op the input of as many bytes, which may be zeros.
+// acc = acc op input, for `bytes` bytes. in NULL: zeros.
 static void reduce_add_run(const struct collective *collective, uint32_t element, uint8_t *acc,
                            const uint8_t *in, uint64_t bytes)
 {
@@ -271,7 +273,7 @@ static void reduce_write(const struct collective *collective, uint32_t element, 
         memcpy(out, acc, bytes);
 }
 
-// Final bytes of the next elements become the outputs.
+// Copies or widens the final bytes of the next elements to the outputs.
 static void reduce_put(const struct flow *flow, struct extent_cursor *cursor, const uint8_t *bytes,
                        uint64_t elements)
 {
@@ -329,8 +331,7 @@ static void reduce_combine(const struct collective *collective, uint8_t *out, co
     kernel_combine(&sum, out, elements);
 }
 
-// This rank's contribution to a piece is added to acc, and what is final is put into out, which may
-// be acc.
+// out = (acc op this rank's contribution) / total. acc is overwritten; out may be acc.
 static void reduce_finish_run(const struct collective *collective, uint32_t element, uint8_t *out,
                               const uint8_t *in, uint8_t *acc, uint64_t total, uint64_t bytes)
 {
@@ -344,7 +345,7 @@ static void reduce_finish_run(const struct collective *collective, uint32_t elem
     reduce_write(collective, element, out, acc, total, bytes);
 }
 
-// By pieces: what was added is divided and written while it is in the first cache.
+// Works by pieces: each sum is divided and written while it is in the first cache.
 static void reduce_finish_same(const struct flow *flow, struct ring_span span, uint8_t *acc,
                                uint64_t total, bool direct)
 {
@@ -394,7 +395,7 @@ static void reduce_local_extent(const struct collective *collective, const struc
         memmove(extent->out, extent->in, bytes);
 }
 
-// The next `elements` are a unit. One that is not used stays as it is.
+// Computes the next `elements`, which are one unit. An unused unit stays as it is.
 static void reduce_local_unit(const struct collective *collective, struct extent_cursor *cursor,
                               uint64_t elements, bool used)
 {

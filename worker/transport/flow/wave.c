@@ -52,7 +52,7 @@ struct wave_origin wave_origin(uint32_t world, const struct wave_move *move)
     const uint32_t core = topology_core(world);
     if (move->replaces)
         return (struct wave_origin){.world = world, .core = core, .first = 0, .count = core};
-    if (move->round == 0) // An extra brings its own, and nothing else.
+    if (move->round == 0) // An extra sends only its own contribution.
         return (struct wave_origin){.world = world, .core = world, .first = move->peer, .count = 1};
     const uint32_t count = 1u << (move->round - 1);
     return (struct wave_origin){

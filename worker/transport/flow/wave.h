@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A wave as its caller describes it, a payload that all ranks merge, and the schedule of its
-// messages: recursive doubling as protos/topology.h says. The functions are pure functions of rank
-// and world size, for any thread; the payloads, their merge and the frames are waves.c's. Pure.
+// A wave: a payload that all ranks merge. This header has the wave as its caller describes it, and
+// the schedule of its messages: recursive doubling as protos/topology.h says. The functions are
+// pure functions of rank and world size, for any thread. Payloads, merging and frames are in
+// waves.c. Pure.
 //
 // A rank makes its *moves* in order, each with one peer: send the value, receive one, or both (an
 // exchange; the value sent is the one before the merge). p is the largest power of two not above
@@ -12,8 +13,9 @@
 //   rank + p < n   round 0: receive from rank + p; the exchanges; then send it the result
 //   other ranks    rounds 1 to log2 p: exchange with rank XOR 2^(round - 1)
 //
-// With one peer a rank has one frame a direction and wave. After k exchanges a value holds the
-// contributions of 2^k ranks (with their extras), each once, so the merge need not be idempotent.
+// In one wave a rank sends each peer at most one frame and receives at most one from it. After k
+// exchanges a value holds the contributions of 2^k ranks (with their extras), each once, so the
+// merge need not be idempotent.
 
 #ifndef WORKER_TRANSPORT_FLOW_WAVE_H
 #define WORKER_TRANSPORT_FLOW_WAVE_H
@@ -27,31 +29,33 @@
 
 struct wave_move {
     uint32_t peer;
-    uint32_t round; // In the frames; equal on both sides.
+    uint32_t round; // Round number in the frames; equal on both sides.
     bool sends;
     bool receives;
-    bool replaces; // What is received is the result: it is not merged, it is taken.
+    // True if the received value is the result: it replaces this rank's value instead of being
+    // merged.
+    bool replaces;
 };
 
 // Number of moves of this rank, at most WAVE_MAX_MOVES; 0 in a world of one.
 uint32_t wave_moves(uint32_t rank, uint32_t world);
-// Move `index`, below that number.
+// Move `index`, which must be below wave_moves.
 struct wave_move wave_move(uint32_t rank, uint32_t world, uint32_t index);
 
 // The ranks whose contributions a received value holds.
 struct wave_origin {
     uint32_t world;
-    uint32_t core; // Ranks from here on are extras: of rank - core.
-    uint32_t first; // Ranks [first, first + count) and their extras.
+    uint32_t core; // Ranks from `core` on are extras; the peer of an extra is rank - core.
+    uint32_t first; // The contributions are those of ranks [first, first + count) and their extras.
     uint32_t count;
 };
 
 // The origin of the value that a move receives.
 struct wave_origin wave_origin(uint32_t world, const struct wave_move *move);
-uint32_t wave_origin_ranks(const struct wave_origin *origin); // Their number.
+uint32_t wave_origin_ranks(const struct wave_origin *origin); // The number of ranks in an origin.
 bool wave_origin_has(const struct wave_origin *origin, uint32_t rank);
 
-// The move in which `rank` receives from `peer` in `round`. False: there is none.
+// True if `rank` receives from `peer` in `round`.
 bool wave_expects(uint32_t rank, uint32_t world, uint32_t peer, uint32_t round);
 
 // A wave: a small allreduce of an opaque payload whose merge is exact, commutative and
@@ -59,21 +63,22 @@ bool wave_expects(uint32_t rank, uint32_t world, uint32_t peer, uint32_t round);
 struct wave {
     // Set by the caller, constant until wave_done().
     uint64_t step;
-    // enum wave_kind of worker/order/order.h; (step, kind) is unique in a generation.
+    // enum wave_kind (worker/order/order.h). (step, kind) is unique in a generation.
     uint32_t kind;
     uint32_t size; // Bytes of payload, at most LOCKSTEP_WAVE_BYTES, equal on all ranks.
     void (*merge)(void *into, const void *from); // Pure.
-    // Says what is impossible about a payload of a peer; NULL: it can be. Pure. Asked before the
-    // payload is used. `origin` names the ranks whose contributions it holds, `own` is what this
-    // rank holds so far. Of two payloads that can be, of different ranks, the merged one can be:
-    // so the peer that sent an impossible one is the one that lies. NULL: no payload is impossible.
+    // Returns what is impossible about a payload of a peer; NULL: it is possible. Pure. Called
+    // before the payload is used. `origin` names the ranks whose contributions it holds; `own` is
+    // this rank's present value. Merging two possible payloads of different ranks gives a possible
+    // one, so a peer that sends an impossible one is at fault. check NULL: every payload is
+    // possible.
     const char *(*check)(const void *context, const struct wave_origin *origin, const void *payload,
                          const void *own);
     const void *context; // For check; borrowed until wave_done().
-    const char *name; // For a person.
+    const char *name; // For diagnostics.
     // In: this rank's contribution. Out: the merged payload of all ranks.
     _Alignas(8) uint8_t payload[LOCKSTEP_WAVE_BYTES];
-    void *state; // The transport's, while joined.
+    void *state; // For the transport while the wave is joined.
 };
 
 #endif

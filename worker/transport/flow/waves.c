@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Waves: their schedule is wave.c's; here are the payloads, their merge, and what
-// arrives before its wave is joined or its move has come. Engine thread.
+// Waves: payloads, merging, and payloads that arrive before the wave is joined or before their
+// move. The schedule is in wave.c. Engine thread.
 //
-// A message is sent as a copy, because the value changes with the next merge. What arrives is kept
-// until its move: at most one message of a wave on each link, and a peer can be ahead by few waves,
-// because none completes without this rank. Each exchange costs one small frame in each direction.
+// A message is sent as a copy, because the next merge changes the value. A message that arrives is
+// kept until its move. Few messages are kept: each link carries at most one message of a wave, and
+// a peer can be ahead by few waves, because no wave completes without this rank. Each exchange
+// costs one small frame in each direction.
 
 #include "worker/transport/flow/waves.h"
 
@@ -38,7 +39,8 @@ static struct wave_block *wave_arrived(const struct flows *flows, uint64_t step,
     return NULL;
 }
 
-// Each peer has its own bound: one that sends too many is in no other's way.
+// Number of payloads of one peer that wait. Each peer has its own limit, so a peer that sends too
+// many does not affect others.
 static uint32_t wave_arrived_from(const struct flows *flows, uint32_t rank)
 {
     uint32_t count = 0;
@@ -81,7 +83,7 @@ static void wave_send(struct flows *flows, const struct wave *wave, const struct
     stream_queue(&peer->stream, frame);
 }
 
-// What is impossible about what has come; NULL: nothing.
+// Returns what is impossible about a payload that has arrived; NULL: it is possible.
 static const char *wave_impossible(const struct flows *flows, const struct wave *wave,
                                    const struct wave_move *move, const struct wave_block *block)
 {
@@ -99,7 +101,8 @@ static void wave_lose(struct peer_link *peer, const struct wave *wave, const cha
     peer_lose_impossible(peer, text);
 }
 
-// What a move receives. False: it has not come, or it is impossible and the peer is lost.
+// Merges the payload that a move receives. False: it has not arrived, or it is impossible and the
+// peer is lost.
 static bool wave_take(struct flows *flows, struct wave *wave, const struct wave_move *move,
                       struct peer_link *peer)
 {

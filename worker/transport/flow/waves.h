@@ -16,7 +16,7 @@ struct stream;
 struct flows;
 struct wave;
 
-// A payload of a wave: arrived, or on its way out.
+// One payload of a wave that has arrived or is being sent.
 struct wave_block {
     struct list arrived; // In flow_waves.arrived.
     uint64_t step;
@@ -31,7 +31,7 @@ struct wave_state {
     struct list joined; // In flow_waves.joined or .done.
     struct wave *wave;
     uint32_t move;
-    bool sent; // This move's part.
+    bool sent; // True if this rank has sent its value in the present move.
 };
 
 void wave_join(struct flows *flows, struct wave *wave);

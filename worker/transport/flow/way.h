@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A way of reducing, as one struct of functions: along a ring, by pairs, in memory of one host.
-// Collectives in flight (flow.c, park.c) know no way by name: transport.c hands them the table. A
-// new way is one struct like this, and one line in that table. Driver thread.
+// A way of reducing, as one struct of functions: along a ring, by pairs, in shared memory of one
+// host. flow.c and park.c call ways only through the table that transport.c gives them. A new way
+// is one struct like this, and one line in that table. Driver thread.
 
 #ifndef WORKER_TRANSPORT_FLOW_WAY_H
 #define WORKER_TRANSPORT_FLOW_WAY_H
@@ -21,46 +21,53 @@ struct peer_link;
 struct stream;
 struct flows;
 
-// Functions that are NULL have nothing to do for this way.
+// A function that is NULL: this way has nothing to do there.
 struct way {
-    size_t room_bytes; // What the way keeps of each collective, behind its struct flow.
-    size_t part_bytes; // What it keeps in a block of pools.parts, which it takes and gives back.
-    // The collective is launched here; what peers have said about it before is taken.
+    size_t room_bytes; // Bytes of state that the way keeps behind each struct flow.
+    // Bytes of state that the way keeps in a block of pools.parts; the way takes and returns the
+    // block.
+    size_t part_bytes;
+    // The collective is launched here: starts it, and takes frames and credit that peers sent
+    // before.
     void (*launch)(struct flows *flows, struct flow *flow);
-    // True if it can be launched when only a part of its memory may be used.
+    // True if the collective can be launched while only a part of its memory may be used.
     bool (*follows)(const struct flows *flows, const struct collective *collective);
     // More of the memory of a launched collective may be used.
     void (*landed)(struct flows *flows, struct flow *flow);
-    // A frame begins: where its payload goes. NULL, or what is impossible about it.
+    // The header of a frame has arrived: chooses where its payload goes. Returns NULL, or what is
+    // impossible about the frame.
     const char *(*begin)(struct peer_link *peer, struct stream *stream);
-    // A frame that may arrive is whole. Its payload is where it belongs, or in the block, which is
-    // taken over; NULL: it has none.
+    // A checked frame has arrived whole. Its payload is in its place, or in `block`, which the way
+    // owns from now on. block NULL: none.
     void (*take)(const struct peer_link *peer, struct flow *flow, const struct frame_header *header,
                  void *block);
-    // A frame was parked and may arrive now. NULL, or what is impossible about it.
+    // Checks a parked frame after the launch. Returns NULL, or what is impossible about the frame.
     const char *(*unpark)(const struct peer_link *peer, struct flow *flow,
                           const struct frame_header *header, const uint8_t *used);
-    // The peer has room for more of a collective. NULL, or what is impossible about it.
+    // A CREDIT frame has arrived: the peer has room for more of a collective. Returns NULL, or what
+    // is impossible about the frame.
     const char *(*credit)(struct peer_link *peer, const struct frame_header *header);
-    // The link has taken a frame, or has dropped it.
+    // The link has taken a frame, or has dropped it. Frees the frame.
     void (*sent)(struct flows *flows, struct out_frame *frame, bool dropped);
-    // Queues frames while the links have little to do. True if any frame was queued.
+    // Queues frames while the links have few queued bytes. True if it queued any frame.
     bool (*feed)(struct flows *flows);
     // True if a launched collective waits for a frame from that peer or to it.
     bool (*needs)(struct flows *flows, const struct peer_link *peer);
-    // The generation is over: nothing of it is kept.
+    // The generation is over: forgets all state of it.
     void (*forget)(struct flows *flows);
 };
 
 #define WAY_ALGORITHMS PLAN_ALGORITHMS
-#define WAY_FRAMES 16 // At least one more than the last of enum frame_kind.
-#define WAY_MOST 8 // At least one more than there are ways.
+#define WAY_FRAMES 16 // Above the last value of enum frame_kind.
+#define WAY_MOST 8 // Above the number of ways.
 
 // The ways that a transport has. Constant.
 struct ways {
     const struct way *of_algorithm[WAY_ALGORITHMS];
-    const struct way *of_frame[WAY_FRAMES]; // By the kind of frame; NULL: of no way.
-    const struct way *all[WAY_MOST]; // In the order in which they are fed; NULL behind the last.
+    // By kind of frame; NULL: frames of this kind belong to no way.
+    const struct way *of_frame[WAY_FRAMES];
+    // All ways, in the order in which they are fed; NULL after the last.
+    const struct way *all[WAY_MOST];
 };
 
 #endif

@@ -7,7 +7,8 @@
 
 #include <stdint.h>
 
-// Stripes of so many chunks that one collective has in flight.
+// Returns the number of stripes that one collective has in flight, if a stripe has `chunks` chunks
+// of chunk_bytes.
 uint32_t flow_window(uint32_t chunks, uint32_t chunk_bytes);
 
 #endif
