@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The decisions of the order core, which the engine carries out: launches, waves, headers, the end
-// of a step, and sentences with the names that the core knows only by their numbers. Driver only.
+// The engine carries out the decisions of the order core here: launches, waves, headers, the end of
+// a step, and error texts. The core knows modules and phases by numbers only; the functions here
+// put their names into the texts. Driver only.
 
 #include "worker/engine/decisions.h"
 
@@ -29,7 +30,8 @@
 
 // ---- Sentences ---------------------------------------------------------------------------------
 
-// Calls outside the plan, by name: the verdict is the same on every rank, and so is this text.
+// Writes the error text that names the calls outside the plan. The close wave's verdict is the same
+// on every rank, so this text is, too.
 static void engine_unplanned_text(const struct lockstep_session *session, char *bytes, size_t size)
 {
     const struct close_wave *verdict = &session->engine.order->verdict;
@@ -55,8 +57,8 @@ static void engine_unplanned_text(const struct lockstep_session *session, char *
                                                                        "step, and ");
 }
 
-// A wait for a call that runs at the end of the step only: the order core knows modules and phases
-// by their numbers.
+// Writes the error text for a wait for a call outside the plan. Such a call runs at the end of the
+// step only, so the wait could never end. The order core knows the module by its number only.
 static void engine_wait_text(const struct lockstep_session *session, struct call_id call,
                              char *bytes, size_t size)
 {
@@ -69,7 +71,8 @@ static void engine_wait_text(const struct lockstep_session *session, struct call
              name, call.call + 1, session->engine.phase);
 }
 
-// The order core knows phases by their hashes only.
+// Writes the error text for a phase that differs from the predecessor's. The order core cannot name
+// phases: it knows only their hashes.
 static void engine_phase_text(const struct lockstep_session *session, char *bytes, size_t size)
 {
     const uint32_t rank = topology_predecessor(session->world.rank, session->world.size);
@@ -81,14 +84,16 @@ static void engine_phase_text(const struct lockstep_session *session, char *byte
 
 // ---- Launching ---------------------------------------------------------------------------------
 
-// Only the first of the buckets on their way, and the last one, read the clock.
+// Counts a launched bucket as in flight. The clock is read only when no other bucket is in flight.
 static void engine_count_launch(struct step_times *times)
 {
     if (times->in_flight++ == 0)
         times->in_flight_since = clock_now_us();
 }
 
-// The mutex orders the two readings of the clock, this one and that of the step's end.
+// Counts a bucket as no longer in flight. The last bucket in flight reads the clock. It does so
+// under the mutex, under which the trainer reads the clock at the step's end: so the two readings
+// are in order.
 static void engine_count_landing(struct lockstep_session *session)
 {
     struct step_times *times = &session->step.times;
@@ -137,7 +142,7 @@ static void engine_launch(struct lockstep_session *session, const struct order_a
 
 // ---- Waves and headers -------------------------------------------------------------------------
 
-// The collective of a wave of this kind. All ranks know the same bounds.
+// The size and the functions of each kind of wave.
 static const struct wave_rules {
     uint32_t size;
     void (*merge)(void *into, const void *from);
@@ -150,7 +155,7 @@ static const struct wave_rules {
     [WAVE_OPEN] = {sizeof(struct open_wave), order_open_merge, order_open_check, "open"},
 };
 
-// This rank's contribution is filled in.
+// Launches the wave. The caller has filled in this rank's part of the payload.
 static void engine_join(struct lockstep_session *session, struct wave *wave, enum wave_kind kind,
                         uint64_t step)
 {
@@ -176,8 +181,9 @@ static void engine_join_close(struct lockstep_session *session, const struct ord
     engine_join(session, &session->engine.close_wave, WAVE_CLOSE, action->step);
 }
 
-// The commit wave says that all results of the step are final here. Those are the slots, of which
-// the order core knows, and buffers.
+// By joining the commit wave, this rank says that all its results of the step are final. The order
+// core calls this when all slots are final. The wave is held while buffers are in flight, because
+// the order core does not know of buffers.
 void engine_join_commit(struct lockstep_session *session, uint64_t step)
 {
     session->engine.commit_held = session->engine.buffers_in_flight > 0;
@@ -207,7 +213,7 @@ static void engine_settled(struct lockstep_session *session, uint64_t step)
         engine_fail(session, LOCKSTEP_E_SYSTEM, engine_no_room);
     transport_statistics(session->transport, &now);
     session->landing.by_stream = session->landing.any_enqueued =
-        false; // Runs are the trainer's from now on.
+        false; // From now on bucket runs belong to the trainer.
     progress_order(session);
     atomic_store(&session->progress->settled, step);
     trace_event(&session->trace, TRACE_SETTLED, step, TRACE_NO_MODULE, 0, 0, 0);
@@ -221,7 +227,7 @@ static void engine_settled(struct lockstep_session *session, uint64_t step)
     session->step.settled = step;
     drive_changed_locked(session);
     mutex_unlock(&session->mutex);
-    if (session->end.abort_text[0] != '\0') // What was waited for has happened.
+    if (session->end.abort_text[0] != '\0') // The abort has waited for this step to settle.
         engine_fail(session, session->end.abort_status, session->end.abort_text);
 }
 
@@ -231,7 +237,8 @@ static void engine_failed(struct lockstep_session *session, const struct order_a
     session->end.verdict_deadline_ms = 0;
     trace_event(&session->trace, TRACE_HALT, action->step, TRACE_NO_MODULE, 0, 0, action->halt);
     if (!action->text) {
-        // Nothing is in flight any more, and other ranks may still read our last frames.
+        // No collective is in flight. The links stay open, because other ranks may still read this
+        // rank's last frames.
         engine_unplanned_text(session, text, sizeof(text));
         session_fail(session, LOCKSTEP_E_MISMATCH, text);
         return;
@@ -248,7 +255,7 @@ static void engine_failed(struct lockstep_session *session, const struct order_a
 void engine_action(void *context, const struct order_action *action)
 {
     struct lockstep_session *session = context;
-    if (session->end.over) // An earlier action of the same event has failed.
+    if (session->end.over) // The session has failed in an earlier action of the same event.
         return;
     switch (action->kind) {
     case ORDER_SEND: {

@@ -11,11 +11,12 @@ struct collective;
 struct lockstep_session;
 struct order_action;
 
-// A decision of the order core; context: the session.
+// Carries out one decision of the order core. context: the session.
 void engine_action(void *context, const struct order_action *action);
-// Joins the wave which says that all results of the step are final here, unless buffers are not.
+// Joins the commit wave of the step, unless this rank has given the step up. While buffers are in
+// flight, only notes that the wave is held.
 void engine_join_commit(struct lockstep_session *session, uint64_t step);
-// worker/engine/engine.c: the order core takes the bucket for final from now on.
+// Tells the order core that the bucket of this collective is final.
 void engine_slot_final(struct lockstep_session *session, const struct collective *collective);
 
 #endif

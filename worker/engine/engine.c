@@ -2,13 +2,13 @@
 //
 // The engine: what the driver of a session does with the transport and the order core. It takes
 // commands from the trainer and messages from the coordinator out of the inbox, feeds them to the
-// order core as facts, and does what the core decides. It decides nothing about order itself. Which
-// thread drives is said in worker/session/drive.c.
+// order core as facts, and does what the core decides. It decides nothing about order itself.
+// worker/session/drive.c decides which thread drives.
 //
-// decisions.c does what the core decides, events.c takes what the data plane reports,
-// messages.c speaks with the coordinator, landing.c and waits.c see to this
-// rank's device and to the trainer's waits, and tell.c to the end. Here is what the trainer
-// commands, and what is done each time that a thread drives.
+// This file carries out the trainer's commands, and has what the driver does in each round.
+// decisions.c carries out the core's decisions, events.c handles events of the data plane,
+// messages.c exchanges messages with the coordinator, landing.c handles this rank's device,
+// waits.c handles waits for single calls, and tell.c ends the session.
 
 #include "worker/engine/engine.h"
 
@@ -38,7 +38,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ENGINE_LINGER_MS 2000 // How long a close waits for others to take what they may still need.
+// How long a close waits until the other ranks have received this rank's last frames.
+#define ENGINE_LINGER_MS 2000
 
 // ---- Commands ----------------------------------------------------------------------------------
 
@@ -83,10 +84,10 @@ static void engine_ready(struct lockstep_session *session, const struct command 
     progress_order(session);
 }
 
-// The layout that rank 0 proposes for a module: the one that was learned for its set, or else its
-// parameters in the order in which they became ready here, in the first of its calls that travels.
-// A module that was not called here keeps the order of its definition reversed: another rank may
-// have called it, or may do so after our step_end.
+// Makes the layout that rank 0 proposes for a module whose set has no learned layout. The layout
+// follows the order in which gradients became ready on rank 0, in the module's first contribution.
+// If not all of them became ready, it follows the reversed order of definition: another rank may
+// have called the module, or may call it after rank 0's step_end. False: the session has failed.
 static bool engine_make_layout(struct lockstep_session *session, struct lockstep_module *module)
 {
     const struct bucket_caps caps = sets_caps(module);
@@ -130,8 +131,9 @@ static void engine_step_end(struct lockstep_session *session)
     progress_order(session);
 }
 
-// Rank 0 says what modules are called: manifests are equal, or the job ends, so it speaks for all.
-// Before it starts, so that no other rank is past its start while modules have no names.
+// Sends the names of all modules to the coordinator. Only rank 0 sends them: the job ends unless
+// all manifests are equal. Rank 0 sends them before UP_START, so the coordinator has the names
+// before lockstep_start returns on any rank.
 static void engine_send_modules(struct lockstep_session *session)
 {
     struct up_message message = {.kind = UP_MODULES};
@@ -194,7 +196,8 @@ static void engine_command(struct lockstep_session *session, const struct comman
         inspect_answer(session);
         return;
     }
-    // After an abort nothing is begun any more; its answer is still heard.
+    // After an abort the trainer's commands are ignored. Messages of the coordinator are still
+    // handled, because its answer to the abort is one of them.
     if (session->end.abort_text[0] != '\0' && command->kind < COMMAND_MESSAGE)
         return;
     if (!failed) {
@@ -314,7 +317,8 @@ static bool engine_attend(struct lockstep_session *session)
     return true;
 }
 
-// A step that is open may need the engine at any time; so does a world that is forming.
+// True if a thread has to drive. An open step or a world that is forming may need the engine at any
+// time.
 static bool engine_busy(const struct lockstep_session *session)
 {
     return !session->world.formed || session->end.stop || session->engine.starting ||
@@ -383,7 +387,8 @@ int engine_start(struct lockstep_session *session)
     return status;
 }
 
-// What the trials of worker/transport/host/fill.c came to. No thread drives.
+// Logs how many runs were written to slots through the caches, and how many past them. Runs after
+// the engine thread has ended.
 static void engine_log_slots(struct lockstep_session *session)
 {
     struct transport_statistics now;

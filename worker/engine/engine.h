@@ -10,7 +10,8 @@
 struct lockstep_session;
 
 int engine_start(struct lockstep_session *session);
-// Ends the thread; leave: in good order. Afterwards nothing touches user memory.
+// Ends the engine thread. leave: true if the session waits until the other ranks have received its
+// last frames; false if it ends its links at once. Afterwards nothing touches user memory.
 void engine_stop(struct lockstep_session *session, bool leave);
 
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The reports of the data plane to the engine. Results and waves go on to the order core, as facts;
-// what ends the job goes to the coordinator. Driver only.
+// The events of the transport. The engine passes results and waves to the order core as facts, and
+// tells the coordinator of events that end the job. Driver only.
 
 #include "worker/engine/events.h"
 
@@ -31,7 +31,7 @@ static void engine_formed(void *context)
     struct lockstep_session *session = context;
     struct up_message message = {.kind = UP_LINKS};
     session->engine.linked = true;
-    // All neighbours have come: a peer that connects from now on is a stranger.
+    // All neighbours are connected, so any further connection comes from a stranger.
     transport_close_doors(session->transport);
     tune_links(session, &message.u.links);
     engine_send(session, &message);
@@ -116,7 +116,7 @@ static void engine_header(void *context, const struct step_header *header, const
     progress_order(session);
 }
 
-// The first one that has, of several.
+// The first device of this rank that has failed; the first device if none has.
 static const struct device *engine_failed_device(const struct lockstep_session *session)
 {
     uint32_t i = 0;
@@ -125,8 +125,8 @@ static const struct device *engine_failed_device(const struct lockstep_session *
     return i < session->devices.count ? session->devices.all[i] : session->devices.first;
 }
 
-// Nothing on this rank's device is ever final any more, so the job ends, for all ranks with one
-// sentence.
+// A device of this rank has failed, so no bucket on it can become final. The job ends, with the
+// same error text on all ranks.
 static void engine_device_failed(void *context, const char *text)
 {
     struct lockstep_session *session = context;
@@ -151,7 +151,8 @@ static const char *engine_collective_name(const struct lockstep_session *session
     return ((const struct contribution *)collective->context)->module->name;
 }
 
-// One's own side. The library's own collectives have no form: the trainer did not write them.
+// Fills in how this rank calls the collective. The form is "" for a collective of the library: the
+// trainer did not call it.
 static void engine_fill_form(const struct lockstep_work *work, struct up_fail *fail)
 {
     fail->space = work->collective.tag.space;
@@ -160,7 +161,7 @@ static void engine_fill_form(const struct lockstep_work *work, struct up_fail *f
     work_form(work, fail->form, sizeof(fail->form));
 }
 
-// A collective that is not in flight here has nothing to say.
+// Sends nothing if the collective is not in flight on this rank.
 void engine_say_form(struct lockstep_session *session, const struct await_key *key)
 {
     struct up_message message = {.kind = UP_FAIL, .u.fail = {.kind = HALT_COLLECTIVE}};
@@ -189,7 +190,7 @@ static void engine_mismatch(void *context, struct collective *collective, uint32
         plain ? &((const struct lockstep_work *)collective->context)->collective : collective;
     struct up_message message = {.kind = UP_FAIL};
     struct down_halt seen = {.kind = plain ? HALT_COLLECTIVE : HALT_LAYOUT};
-    message.u.fail.step = 0; // At once: the collective can never complete.
+    message.u.fail.step = 0; // The job ends at once: the collective can never complete.
     message.u.fail.kind = seen.kind;
     snprintf(message.u.fail.text, sizeof(message.u.fail.text),
              "%s '%s' (here %" PRIu64 " elements of %s) differs from what rank %" PRIu32

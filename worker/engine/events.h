@@ -11,7 +11,7 @@ struct await_key;
 struct lockstep_session;
 
 struct transport_events engine_events(struct lockstep_session *session);
-// Another rank calls this collective differently: the coordinator is told how this one calls it.
+// Tells the coordinator how this rank calls a collective that another rank calls differently.
 void engine_say_form(struct lockstep_session *session, const struct await_key *key);
 
 #endif

@@ -28,7 +28,8 @@ static void inspect_doing(struct lockstep_session *session, char *doing, size_t 
     mutex_unlock(&session->mutex);
 }
 
-// Modules, and so the names in them, stay while a step is open.
+// Names the missing gradients of the first module that lacks any. Reads modules only while a step
+// is open: no module is closed then.
 static void inspect_missing(const struct lockstep_session *session, struct answer_place *place)
 {
     if (!session->engine.order->open || session->end.over || atomic_load(&session->gate.failed))
@@ -38,7 +39,7 @@ static void inspect_missing(const struct lockstep_session *session, struct answe
         call_missing(session->modules[i], place);
 }
 
-// The last error of NCCL may be the reason why it does not go on.
+// Names NCCL as what is awaited, with its last error, if it has reported one.
 static void inspect_nccl(const struct lockstep_session *session, struct answer_place *place)
 {
     char said[LOCKSTEP_NAME_BYTES];
@@ -47,7 +48,8 @@ static void inspect_nccl(const struct lockstep_session *session, struct answer_p
         snprintf(place->awaited, sizeof(place->awaited), "NCCL (it said last: '%s')", said);
 }
 
-// The awaited collective is in flight, so its module stays.
+// Finds what this rank's device waits for. The awaited collective is in flight, so its module is
+// not closed meanwhile.
 static enum device_hold inspect_held(struct lockstep_session *session, struct answer_place *place)
 {
     const struct device_held held = transport_inspect_device(session->transport);

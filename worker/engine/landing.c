@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The engine's part in the work of this rank's device: when a bucket on it counts as final, and
-// what is reserved for it. Not how it travels. The driver runs all of it.
+// Buckets in the memory of this rank's device: when such a bucket counts as final, and what memory
+// is reserved for it. How it travels is in worker/transport/device. Driver only.
 //
-// A bucket on the device is final when its results are there: then the transport says that it is
-// done, as of any other. A trainer that ends its step by a stream needs less: that everything is
-// enqueued, because its stream waits for the rest on the device. So when the last bucket of the
-// step is launched, the order core is told of those that are enqueued. What the trainer reads of
-// the step on the host, and the next step, wait until the last one is done: until then the step has
-// *landed* nowhere.
+// A bucket on the device is final when its results are in memory: the transport then reports it as
+// done, like any other bucket. A trainer that ends its step by a stream needs less: all work must
+// be enqueued, because its stream waits for that work on the device. So once the last bucket of the
+// step is launched, the engine tells the order core that the enqueued buckets are final. The step
+// has *landed* when the last of these buckets is done. Until then the next step waits, and so does
+// a trainer that reads results of the step on the host.
 //
-// In a learning step that is not done: layouts change when it has settled, and what is in flight is
-// of the old ones.
+// In a learning step buckets do not become final early: layouts change when the step has settled,
+// and buckets in flight still use the old layouts.
 
 #include "worker/engine/landing.h"
 
@@ -38,13 +38,15 @@ static struct bucket_run *engine_run(struct collective *collective)
 void engine_enqueued(void *context, struct collective *collective)
 {
     struct lockstep_session *session = context;
-    if (!collective->on_devices) // It is no bucket, and its work is waited for itself.
+    // The collective is no bucket. A thread waits for its work directly.
+    if (!collective->on_devices)
         return;
     engine_run(collective)->enqueued = true;
     session->landing.any_enqueued = true;
 }
 
-// What it waits for now is this rank's trainer, and no other rank may have to wait for that.
+// The bucket's sum is complete, and only this rank's trainer is awaited. The order core is told, so
+// that no other rank has to wait for this trainer.
 void engine_summed(void *context, struct collective *collective)
 {
     struct lockstep_session *session = context;
@@ -59,8 +61,9 @@ void engine_end_by_stream(struct lockstep_session *session)
     session->landing.by_stream = !session->engine.order->learning;
 }
 
-// Nothing more of the step will be launched. Before that, what is told would make room in the
-// window for more, and more would be in flight than there is room for on the device.
+// True if all buckets of the step are launched. A bucket that counts as final makes room in the
+// window for another launch. So if buckets counted as final early before this, more of them would
+// be in flight than the device has room for.
 static bool engine_all_launched(const struct order *order)
 {
     uint32_t i = order->low;
@@ -135,7 +138,7 @@ static const struct buffer_group *engine_held_group(const struct lockstep_sessio
     return NULL;
 }
 
-// The events that were recorded for all devices.
+// True if `ready` is an element of `all`, which has one event for each device of this rank.
 static bool engine_is_one_of(const struct device_ready *all, const struct device_ready *ready)
 {
     for (uint32_t i = 0; i < LOCKSTEP_MAX_OWN_DEVICES; i++) {
@@ -167,20 +170,21 @@ void engine_describe_held(const struct lockstep_session *session, const struct d
 
 // ---- Room --------------------------------------------------------------------------------------
 
-// What CUDA allocates may wait for all that the device has to do, and so for other ranks, which may
-// wait for this one: so nothing is allocated while a step is under way. What layouts take is known
-// when they come into force.
+// A CUDA allocation may wait for all work of the device, and so for other ranks. These ranks may
+// wait for this one, which would be a deadlock. So nothing is allocated while a step is open:
+// memory is reserved when layouts come into force, because their sizes are known then.
 
 // The room that the buckets on this device take.
 struct demand {
-    uint64_t
-        bytes[LOCKSTEP_WINDOW]; // The largest buckets, the largest first: so many are in flight.
-    uint32_t members; // Extents and units of one, at most.
-    uint32_t slots;
-    // For modules with replicas, by this rank's devices: rows of one bucket, and tables of all.
+    // Sizes of the largest buckets, the largest first. At most LOCKSTEP_WINDOW are in flight.
+    uint64_t bytes[LOCKSTEP_WINDOW];
+    uint32_t members; // Extents and units of one bucket, at most.
+    uint32_t slots; // Buckets on the device, counted once for each contribution.
+    // For modules with replicas, by this rank's devices: rows of one bucket, at most.
     uint32_t rows[LOCKSTEP_MAX_OWN_DEVICES];
+    // The same: tables of all buckets.
     uint32_t tables[LOCKSTEP_MAX_OWN_DEVICES];
-    // For results that may have to wait for the trainer: of all of them, and of the largest one.
+    // Results that may have to wait for the trainer: bytes of all, and of the largest.
     uint64_t late_bytes;
     uint64_t late_largest;
 };
@@ -204,7 +208,8 @@ static uint32_t demand_rows(const struct demand *demand)
     return rows;
 }
 
-// On the first device what one replica contributes, and the sum; on others what it has there.
+// Adds what the module's replicas take. The first device needs two rows for each bucket: one for a
+// replica's contribution and one for the sum. Another device needs a row for each replica on it.
 static void demand_add_replicas(struct demand *demand, const struct lockstep_module *module,
                                 uint32_t slots)
 {
@@ -221,13 +226,14 @@ static void demand_add_replicas(struct demand *demand, const struct lockstep_mod
     }
 }
 
-// The bytes as they travel, if those are more.
+// Adds the room for a bucket's result that waits for the trainer, in the dtype in which it travels.
 static void demand_add_late(struct demand *demand, const struct lockstep_module *module,
                             const struct bucket *bucket)
 {
     const bool widens = module->wire == LOCKSTEP_WIRE_FLOAT32 && dtype_is_small(bucket->dtype);
     const uint64_t bytes = bucket->elements * dtype_size(widens ? DTYPE_FLOAT32 : bucket->dtype);
-    if (module->session->world.size == 1 && module->replicas == 1) // All results are its own.
+    // With one rank and one replica, a gradient is its own result.
+    if (module->session->world.size == 1 && module->replicas == 1)
         return;
     demand->late_bytes += bytes * module->contribution_count;
     if (bytes > demand->late_largest)
@@ -276,7 +282,7 @@ static int engine_reserve_late(struct lockstep_session *session, const struct de
     int result = 0;
     if (demand->late_bytes == 0)
         return 0;
-    // One comes back while all places are taken.
+    // One set of rows more: a deferred bucket may come back while all other sets are in use.
     if (demand_rows(demand) > session->landing.room_late_rows)
         result = engine_reserve_replicas(session, demand, demand->late_largest);
     session->landing.room_late_rows = demand_rows(demand);

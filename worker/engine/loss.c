@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The messages between ranks when one of them ends, so that all name the same one without a
-// coordinator: what this rank saw, what it was told, and what it says when it ends itself. The rule
-// by which one is chosen is in worker/session/losses.h. Driver only.
+// The messages between ranks when a rank is lost or leaves. With them all ranks name the same lost
+// rank even without a coordinator. Here are the losses that this rank sees, the losses that peers
+// tell it, and the goodbye that it sends when it ends. worker/session/losses.h has the rule that
+// chooses the rank that is named. Driver only.
 
 #include "worker/engine/loss.h"
 
@@ -99,7 +100,8 @@ static void loss_say(struct lockstep_session *session, const struct farewell *lo
               loss->kind == FAREWELL_LEFT, loss->witness, loss->text);
 }
 
-// A rank that left because another one had left names that one.
+// `rank` has left. If it left because a third rank had left before, its farewell names that third
+// rank, and *loss becomes that farewell.
 static void loss_left(struct lockstep_session *session, uint32_t rank, struct farewell *loss)
 {
     const struct farewell *said = transport_farewell(session->transport, rank);
@@ -151,7 +153,7 @@ void engine_peer_lost(void *context, uint32_t rank, enum peer_loss how, const ch
     }
     loss_say(session, &loss);
     loss_halt(session, &loss, &seen);
-    // Before the first step that one is lost, as a rank says that gives up then.
+    // A loss before the first step counts for step 1. A rank that gives up then says the same.
     seen.step = message.u.lost.step != 0 ? message.u.lost.step : 1;
     engine_report(session, &message, &seen);
 }
@@ -169,13 +171,13 @@ void engine_told(void *context, uint32_t from, const struct farewell *loss)
     message.u.lost.step = losses_word_step(loss, order_present_step(session->engine.order));
     snprintf(message.u.lost.text, sizeof(message.u.lost.text), "word from rank %" PRIu32 ": %s",
              loss->witness, loss->text);
-    // A rank that gives itself up, and a rank that tells of this one, tells the coordinator itself.
+    // A witness tells the coordinator itself when it gives up, or when it has lost this rank.
     engine_report(
         session, loss->rank == session->world.rank || loss->rank == loss->witness ? NULL : &message,
         &seen);
 }
 
-// More may be known by now than was seen first.
+// By now this rank may know of more losses than the one that it saw first.
 void engine_choose_loss(struct lockstep_session *session, struct down_halt *halt)
 {
     const struct farewell *first = losses_first(&session->end.losses, session->world.rank);
@@ -198,7 +200,7 @@ void engine_choose_loss(struct lockstep_session *session, struct down_halt *halt
 
 // ---- The goodbye --------------------------------------------------------------------------------
 
-// The rank for which this one ends, by the coordinator's word.
+// Fills in the rank that is the cause of this rank's end, as the coordinator's verdict names it.
 static void loss_of_halt(const struct lockstep_session *session, struct farewell *farewell)
 {
     const struct down_halt *halt = &session->engine.order->halt;

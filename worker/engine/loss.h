@@ -13,15 +13,16 @@ struct down_halt;
 struct farewell;
 struct lockstep_session;
 
-// Events of the data plane: a link has ended; a peer has told of a loss.
+// Event of the transport: the link to a peer has ended.
 void engine_peer_lost(void *context, uint32_t rank, enum peer_loss how, const char *text);
+// Event of the transport: peer `from` has told of a loss.
 void engine_told(void *context, uint32_t from, const struct farewell *loss);
-// This rank gives itself up, and tells the others why.
-// step: the first one that no rank can complete without it; 0: the present one.
+// This rank gives up, and tells its peers why. step: the first step that no rank can complete
+// without this rank; 0: the present step.
 void engine_resign(struct lockstep_session *session, uint64_t step, const char *text);
-// The loss that this rank names without a coordinator, in place of the one that came first.
+// Replaces the loss in *halt, which this rank saw first, by the loss that losses_first chooses.
 void engine_choose_loss(struct lockstep_session *session, struct down_halt *halt);
-// Why this rank ends, for its goodbyes.
+// Hands the transport the reason for which this rank ends; the transport sends it to the peers.
 void engine_goodbye(struct lockstep_session *session);
 
 #endif

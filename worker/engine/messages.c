@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The messages of the engine to the coordinator, and what it does about those from there. Driver
-// only.
+// Messages to the coordinator, and what the engine does with messages from it. Driver only.
 
 #include "worker/engine/messages.h"
 
@@ -37,7 +36,9 @@ void engine_send(struct lockstep_session *session, struct up_message *message)
     result = control_send(session->control, message);
     if (result == 0)
         return;
-    if (result == -1 && message->kind == UP_BLOCKED) // The order core will hear of it.
+    // -1: the stream has ended. engine_control_ended will tell the order core, which then does
+    // without an answer to UP_BLOCKED.
+    if (result == -1 && message->kind == UP_BLOCKED)
         return;
     if (result == -1) {
         snprintf(text, sizeof(text), "the coordinator is gone and is needed here: %s",
@@ -63,8 +64,8 @@ const char *engine_peer_host(const struct lockstep_session *session, uint32_t ra
 
 // ---- A world -----------------------------------------------------------------------------------
 
-// The links of the world are to stand. What they need is proved first: what fails for want of
-// descriptors later looks like a peer that does not answer.
+// Connects the links of the world. First checks that there are enough descriptors: without them a
+// link would fail later as if the peer did not answer.
 static void engine_form(struct lockstep_session *session, const struct transport_world *world)
 {
     char what[64];
@@ -144,7 +145,7 @@ static void engine_send_manifest(struct lockstep_session *session,
 {
     struct up_message message = {.kind = UP_MANIFEST_PART};
     struct up_manifest_part *part = &message.u.manifest_part;
-    if (!session->engine.starting) { // Modules belong to the trainer then.
+    if (!session->engine.starting) { // Outside lockstep_start the trainer owns the modules.
         engine_fail(session, LOCKSTEP_E_MISMATCH,
                     "the coordinator asked for a manifest outside lockstep_start");
         return;
@@ -170,8 +171,8 @@ static void engine_verified(struct lockstep_session *session)
 
 static void engine_layout_part(struct lockstep_session *session, const struct layout_part *part)
 {
-    // Outside a step modules belong to the trainer. Layouts change when a step has settled, and
-    // only of a learning step is nothing in flight then.
+    // Outside a step the trainer owns the modules. A layout comes into force when its step has
+    // settled, and only after a learning step no bucket is in flight then.
     const bool expected = session->engine.order->open && session->engine.order->learning;
     struct lockstep_module *module =
         expected && part->module < session->module_count ? session->modules[part->module] : NULL;
@@ -193,8 +194,8 @@ static void engine_layout_part(struct lockstep_session *session, const struct la
         engine_fail(session, LOCKSTEP_E_MISMATCH, text);
 }
 
-// A plain collective that the leaver has finished can be finished here too, and is: the next one
-// is the one that fails.
+// A rank has left while plain collectives are in flight. If that rank has completed them, this rank
+// can complete them, too. So the verdict waits for them, and fails only later collectives.
 static void engine_hold_left(struct lockstep_session *session, const struct down_halt *halt)
 {
     session->end.left_held = true;
@@ -281,13 +282,14 @@ void engine_message(struct lockstep_session *session, const struct down_message 
         else
             order_queried(session->engine.order, &message->u.query);
         break;
-    case DOWN_INSPECT: // The watch has it.
+    case DOWN_INSPECT: // The watch handles it.
     case DOWN_NONE:
         break;
     }
 }
 
-// Training goes on without a coordinator; forming, starting and learning do not.
+// The control stream has ended. Training goes on without the coordinator; a session that forms its
+// world, starts or learns fails.
 void engine_control_ended(struct lockstep_session *session, const char *why)
 {
     char text[LOCKSTEP_TEXT_BYTES + 128];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Declarations that the files of the engine share, which engine.c lists. No other wing includes
-// this header. Driver only.
+// Declarations that the files of worker/engine/ share. No other wing includes this header. Driver
+// only.
 
 #ifndef WORKER_ENGINE_PARTS_H
 #define WORKER_ENGINE_PARTS_H
@@ -10,6 +10,6 @@
 
 // ---- landing.c ----------------------------------------------------------------------------------
 
-extern const char engine_no_room[]; // Why a session fails whose buckets have no room on a device.
+extern const char engine_no_room[]; // Error text: a device has no room for the session's buckets.
 
 #endif

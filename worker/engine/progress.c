@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Translates the state of the order core into the place that heartbeats tell. Driver only.
+// Writes the state of the order core into struct progress, from which heartbeats take it. Driver
+// only.
 
 #include "worker/engine/progress.h"
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a session ends while its engine runs. engine_fail is the only way, and engine_let_go lets go
-// of user memory before anybody learns of the failure. What this rank has seen itself it tells the
-// coordinator, whose sentence is the same for all ranks, and is waited for. Driver only.
+// How a session ends while its engine runs. engine_fail ends it, and engine_let_go gives up user
+// memory before any thread of the trainer learns of the failure. When this rank sees a failure, it
+// reports the failure to the coordinator and waits for the verdict, because the verdict's text is
+// the same on all ranks. Driver only.
 
 #include "worker/engine/tell.h"
 
@@ -19,15 +20,15 @@
 #include <stdio.h>
 #include <string.h>
 
-// How long a session that a verdict has ended waits for others to take what they may still need;
-// the other ranks were told, too.
+// How long a failed session waits until other ranks have received its last frames. The time is
+// short, because the verdict has ended the other ranks, too.
 #define ENGINE_HALT_LINGER_MS 200
-// How long a session that was aborted goes on with a commit wave that it has joined.
+// How long an aborted session goes on with a commit wave that it has joined.
 #define ENGINE_ABORT_LINGER_MS 2000
 
-// What this rank lacks ends the job on all ranks. The others hear what it was: they would take this
-// rank, or a link to it, for broken. Its own session is over, so nothing comes of a failure to
-// send.
+// A failure of this system (memory, descriptors) on this rank ends the job on all ranks. The
+// coordinator is told the reason; otherwise the other ranks would report a dead rank or a broken
+// link. The session is over already, so a failure to send changes nothing.
 static void engine_tell_lack(struct lockstep_session *session)
 {
     struct up_message message = {.kind = UP_FAIL};
@@ -41,7 +42,7 @@ static void engine_tell_lack(struct lockstep_session *session)
 
 void engine_fail(struct lockstep_session *session, int status, const char *text)
 {
-    // A wait whose time is over has said it already (session_late_text).
+    // The text of a wait that timed out already names the lost coordinator (session_late_text).
     const char *alone = !strstr(text, "; the coordinator at ") ? session_alone_text(session) : "";
     if (session->end.over)
         return;
@@ -54,8 +55,8 @@ void engine_fail(struct lockstep_session *session, int status, const char *text)
     transport_wake(session->transport);
 }
 
-// Another rank may still need our last frames to settle the step before the one that failed: those
-// are sent first, and a goodbye with the reason, so that no rank takes this one for dead.
+// Another rank may still need this rank's last frames to settle the step before the failed one. So
+// these frames are sent first, then a goodbye with the reason: no rank takes this one for dead.
 void engine_let_go(struct lockstep_session *session)
 {
     session->end.let_go = true;
@@ -79,8 +80,8 @@ void engine_report(struct lockstep_session *session, struct up_message *message,
     const struct down_halt *known = waits              ? &session->end.lost_here
                                     : order->halt_held ? &order->halt
                                                        : NULL;
-    // A rank that goes on with a commit wave after an abort sees others end that have completed it:
-    // the rest of the wave may still come from those that have not.
+    // After an abort this rank may go on with a commit wave. It then sees links to ranks end that
+    // have completed the wave, which is no new failure: other ranks may still send their part.
     if (order->failed || session->end.over || !losses_change(known, seen, &session->end.lost_here))
         return;
     if (!waits)
@@ -100,9 +101,9 @@ void engine_decide_alone(struct lockstep_session *session)
         session->end.verdict_deadline_ms += LOCKSTEP_LOSS_SETTLE_MS;
 }
 
-// A step that other ranks may complete is completed: when this rank has joined the commit wave,
-// they may only need its part of that. Nothing of the step is in user memory any more then, so the
-// trainer need not wait.
+// True if the abort waits until the open step has settled or a deadline has passed. It waits once
+// this rank has joined the commit wave: other ranks may need only that wave to complete the step.
+// If no collective borrows user memory any more, the trainer gets the failure at once.
 static bool engine_abort_holds(struct lockstep_session *session, int status)
 {
     const struct order *order = session->engine.order;
@@ -134,7 +135,7 @@ void engine_abort(struct lockstep_session *session, int status, const char *reas
     session->end.over_abruptly = true;
     engine_resign(session, fail->step, fail->text);
     if (!session->end.control_gone)
-        (void)control_send(session->control, &message); // Others hear of it in any case.
+        (void)control_send(session->control, &message); // engine_resign has told the peers.
     if (!engine_abort_holds(session, status))
         engine_fail(session, status, session->end.abort_text);
 }

@@ -9,21 +9,23 @@ struct down_halt;
 struct lockstep_session;
 struct up_message;
 
-// The session has failed; engine_let_go does the rest, outside of whatever event this came from.
+// Marks the session as failed. The driver calls engine_let_go later, outside the present event.
 void engine_fail(struct lockstep_session *session, int status, const char *text);
-// Ends the links, so that user memory is not touched any more, and then says why.
+// Ends the links, so that nothing touches user memory any more, and then fails the session.
 void engine_let_go(struct lockstep_session *session);
-// This rank saw something that ends the job: tells the coordinator, unless message is NULL. `seen`
-// is used when the coordinator's own sentence does not come.
+// This rank saw a failure that ends the job. Sends `message` to the coordinator, unless it is NULL.
+// `seen` becomes the verdict if the coordinator sends none in time.
 void engine_report(struct lockstep_session *session, struct up_message *message,
                    const struct down_halt *seen);
-// No sentence will come: the own one is used when others have had time to tell what they saw.
+// The coordinator is gone, so no verdict will come. This rank's own verdict counts after
+// LOCKSTEP_LOSS_SETTLE_MS, in which peers can tell of losses that they saw.
 void engine_decide_alone(struct lockstep_session *session);
-// This rank gives up, with this status for its trainer: the others are told why.
+// This rank gives up: its trainer's calls return this status, and the other ranks are told why.
 void engine_abort(struct lockstep_session *session, int status, const char *reason);
-// Ends the session when the time for that sentence is over.
+// Ends the session when the time to wait for a verdict is over, or when a held verdict has nothing
+// to wait for any more.
 void engine_check_verdict(struct lockstep_session *session);
-// Ends the session when a wait without an answer is overdue.
+// Ends the session when a lockstep_call_wait has waited too long without a coordinator.
 void engine_check_waits(struct lockstep_session *session);
 
 #endif

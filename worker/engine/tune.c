@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The links of a generation, and the tuning that follows: what this rank says
-// to the coordinator when its links stand, what it takes over when all have said so, and X
+// The links of a generation and its tuning: what this rank reports to the coordinator when its
+// links are connected, and the tuning that it adopts when all ranks have reported. Driver only.
 
 #include "worker/engine/tune.h"
 
@@ -62,7 +62,8 @@ void tune_agreed(struct lockstep_session *session, const struct tuning *tuning)
               tuning->halving_bytes, tuning_name(tuning->wish), session->config.world.placed_by);
 }
 
-// Loaded tuning counts from the first lockstep_start on, which has compared the files.
+// Adopts the tuning that was loaded from a file. lockstep_start has verified that all ranks have
+// loaded the same one.
 void tune_started(struct lockstep_session *session)
 {
     if (!session->training.has_loaded_tuning)

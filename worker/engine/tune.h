@@ -13,14 +13,16 @@
 struct collective;
 struct lockstep_session;
 
-// Fills in what this rank tells the coordinator when its links stand.
+// Fills in what this rank tells the coordinator when its links are connected.
 void tune_links(const struct lockstep_session *session, struct up_links *links);
-// True if this world can run what the coordinator says: the tuning, and an algorithm of a plan.
+// True if this world can run the tuning that the coordinator sent.
 bool tune_possible(const struct lockstep_session *session, const struct tuning *tuning);
+// True if this world can run this algorithm, which a plan names.
 bool tune_runs(const struct lockstep_session *session, uint32_t algorithm);
-// All ranks have; now lockstep_open returns.
+// Adopts the tuning. The links of all ranks are connected, so lockstep_open can return.
 void tune_agreed(struct lockstep_session *session, const struct tuning *tuning);
-// The manifests are equal, and with them what was loaded.
+// The manifests of all ranks are equal. Adopts the loaded tuning, if any, which the manifest
+// covers.
 void tune_started(struct lockstep_session *session);
 
 #endif

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The engine's part in lockstep_call_wait: it tells the order core who waits for what, and the
-// threads what it answers. Driver only. The threads are in worker/api/call_wait.c.
+// The engine's part in lockstep_call_wait: it tells the order core which calls threads wait for,
+// and passes the core's answers to the threads. worker/api/call_wait.c runs on these threads.
+// Driver only.
 
 #include "worker/engine/waits.h"
 
@@ -25,9 +26,9 @@ static struct contribution *wait_contribution(const struct lockstep_session *ses
 
 // ---- Answers -----------------------------------------------------------------------------------
 
-// The answer does not say which thread has withdrawn, but it makes no difference: threads that wait
-// for the same call are told the same. Only a thread that goes on waiting is not to get a
-// "withdrawn".
+// Gives the answer to one thread that waits for the contribution. The core does not say which
+// thread; any will do, because threads that wait for the same call get the same answer. The
+// exception is RELEASE_WITHDRAWN: only a thread that wants to leave may get it.
 static void wait_answer(struct lockstep_session *session, const struct contribution *contribution,
                         enum order_release answer)
 {
@@ -45,7 +46,8 @@ static void wait_answer(struct lockstep_session *session, const struct contribut
     mutex_unlock(&session->mutex);
 }
 
-// Without a coordinator no rank hears that ranks wait for each other.
+// Sets or clears the deadline of waits. It is needed only without a coordinator, which would tell
+// ranks that wait for each other.
 static void wait_limit(struct lockstep_session *session)
 {
     const uint32_t timeout_ms = session->config.halt_timeout_ms;
@@ -72,8 +74,9 @@ static void wait_begin(struct lockstep_session *session, const struct contributi
     order_wait_begun(session->engine.order, wait_call(contribution));
 }
 
-// Other threads may still be on their way with the last buckets of a call that has ended: to the
-// order core a call that is waited for is complete.
+// Handles the three commands of a wait. The order core expects that all buckets of an awaited call
+// are ready. Other threads may still be handing over the last buckets of a call that has ended, so
+// until then the wait is held back from the core.
 void engine_wait(struct lockstep_session *session, const struct command *command)
 {
     struct contribution *contribution = wait_contribution(session, command->module, command->call);

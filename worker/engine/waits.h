@@ -13,15 +13,17 @@ struct command;
 struct lockstep_session;
 struct order_action;
 
-// A thread waits, asks, or waits no longer. Driver, like all here.
+// The driver calls all functions of this header.
+
+// Handles COMMAND_WAIT_BEGIN, COMMAND_WAIT_ASK and COMMAND_WAIT_END.
 void engine_wait(struct lockstep_session *session, const struct command *command);
-// The order core was told that one more bucket of a contribution is ready.
+// Counts one more bucket of a contribution of which the order core knows that it is ready.
 void engine_wait_announced(struct lockstep_session *session, uint32_t module, uint32_t call);
 // ORDER_RELEASE: the order core answers a wait.
 void engine_wait_released(struct lockstep_session *session, const struct order_action *action);
-// The coordinator is lost.
+// The coordinator is lost: waits get a deadline from now on.
 void engine_wait_alone(struct lockstep_session *session);
-// A wait has gone on for too long without it, once: the text says so.
+// True, once, if a wait has passed its deadline without a coordinator. Then writes the error text.
 bool engine_wait_overdue(struct lockstep_session *session, char *bytes, size_t size);
 
 #endif

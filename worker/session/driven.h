@@ -18,50 +18,54 @@ struct engine_state {
     struct order *order;
     char phase[LOCKSTEP_NAME_BYTES]; // Phase of the open step, for texts.
     struct step_note heard[2]; // The ring predecessor's notes, by step modulo 2.
-    bool linked; // True if all links stand.
+    bool linked; // True if the links to all neighbours are connected.
     bool starting; // True from the message of lockstep_start until its answer.
     uint32_t plain_in_flight; // Plain collectives.
     uint32_t buffers_in_flight; // Plain collectives of groups of buffers.
-    bool commit_held; // True while the commit wave waits for those.
-    uint32_t waits; // Waits of which the order core knows.
+    bool commit_held; // True while the commit wave waits for groups of buffers.
+    uint32_t waits; // Waits of lockstep_call_wait that the order core has not answered.
     struct wave_bounds wave_bounds; // The bounds of the open step.
     struct wave open_wave;
     struct wave close_wave;
     struct wave commit_wave;
-    uint64_t step_bytes_sent; // Total at the beginning of the step.
+    uint64_t step_bytes_sent; // The session's total at the beginning of the step; so the next two.
     uint64_t step_bytes_received;
     uint64_t step_bytes_copied;
 };
 
 // tell.c and loss.c: how the session ends.
 struct engine_end {
-    bool stop;
-    bool leave;
+    bool stop; // True if the engine thread is to end.
+    bool leave; // True if it then waits until other ranks have received this rank's last frames.
     bool over; // True if the session has failed: no collective is launched any more.
-    bool over_abruptly; // True if a rank is lost: no device waits for the others.
+    bool over_abruptly; // True if a rank is lost or gave up: no device waits for another rank.
     bool let_go; // True if all collectives have ended, and all threads know the failure.
-    int over_status;
+    int over_status; // The status and the text with which the session has failed.
     char over_text[LOCKSTEP_REPORT_BYTES];
-    uint64_t halt_deadline_ms; // How long collectives go on without a coordinator; 0: for ever.
-    uint64_t verdict_deadline_ms; // How long a verdict on a lost peer is waited for; 0: it is not.
-    bool left_held; // True while a verdict waits until no plain collective is in flight.
+    // When a lockstep_call_wait without a coordinator fails the session, by clock_now_ms; 0: never.
+    uint64_t halt_deadline_ms;
+    // When this rank stops waiting for the coordinator's verdict, by clock_now_ms; 0: it awaits
+    // none.
+    uint64_t verdict_deadline_ms;
+    bool left_held; // True if a verdict waits until no plain collective is in flight.
     char abort_text[LOCKSTEP_TEXT_BYTES]; // Why this rank gave up; "": it did not.
-    int abort_status; // The status of its calls then.
-    bool control_gone;
-    char control_text[LOCKSTEP_TEXT_BYTES];
-    struct down_halt lost_here; // What this rank saw, used when no verdict comes.
-    struct losses losses; // Ranks that are gone, as far as this one has seen or was told.
-    struct farewell left_seen; // A rank that left and was needed; used when no verdict comes.
+    int abort_status; // The status of every call after this rank gave up.
+    bool control_gone; // True if the control stream has ended.
+    char control_text[LOCKSTEP_TEXT_BYTES]; // Why the control stream has ended.
+    struct down_halt lost_here; // The verdict that ends the session at verdict_deadline_ms.
+    struct losses losses; // Lost ranks that this rank has seen or was told of.
+    struct farewell left_seen; // A rank that left although this rank needed it.
 };
 
 // landing.c: results on their way in the memory of this rank's devices.
 struct landing {
-    bool by_stream; // True if the trainer has ended the open step by a stream: enqueued is final.
+    // True if the trainer has ended the open step by a stream: enqueued buckets count as final.
+    bool by_stream;
     bool any_enqueued; // True if a bucket_run is enqueued.
     uint32_t unlanded; // Collectives that are final for the order core and not done.
     uint64_t room[LOCKSTEP_WINDOW]; // Bytes of buckets with pools on the device, largest first.
-    uint32_t room_members; // Extents and units of each of them.
-    uint32_t room_rows; // Rows of replicas of each of them.
+    uint32_t room_members; // Extents and units of one such bucket, at most.
+    uint32_t room_rows; // Rows of replicas of one such bucket, at most.
     uint32_t room_late_rows; // The same for buckets that come back after they were deferred.
     bool landed; // True if unlanded is 0. Guarded by the session's mutex.
 };
