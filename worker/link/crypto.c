@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// OpenSSL's part of the data plane; see crypto.h. Any thread.
+// The OpenSSL calls behind crypto.h, except TLS. Any thread.
 
 #include "worker/link/crypto.h"
 
@@ -35,7 +35,7 @@ bool crypto_equal(const void *a, const void *b, size_t size)
 
 bool crypto_random(void *bytes, size_t size)
 {
-    // The kernel gives up to 256 bytes whole, or none.
+    // For up to 256 bytes getrandom returns all bytes or an error.
     return size <= 256 && getrandom(bytes, size, 0) == (ssize_t)size;
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The cryptography of links: a MAC, comparison, random bytes. hello.h says which side proves what.
-// Only this file and tls_channel.c use OpenSSL in this wing (tests/lint/includes.py). Any thread.
+// The cryptography of links: a MAC, a comparison in constant time, random bytes. hello.h says which
+// side proves what. In this folder only crypto.c and tls_channel.c use OpenSSL
+// (tests/lint/includes.py). Any thread.
 
 #ifndef WORKER_LINK_CRYPTO_H
 #define WORKER_LINK_CRYPTO_H
@@ -13,18 +14,18 @@
 #define CRYPTO_KEY_BYTES 32
 #define CRYPTO_MAC_BYTES 32
 
-// HMAC-SHA256. False without memory, or if the machine's policy refuses the algorithm; then mac is
-// zeros, and proves nothing.
+// HMAC-SHA256. Returns false if there is no memory, or if the machine's policy refuses the
+// algorithm; then mac is zeros and proves nothing.
 bool crypto_mac(const uint8_t key[CRYPTO_KEY_BYTES], const void *bytes, size_t size,
                 uint8_t mac[CRYPTO_MAC_BYTES]);
 
-// Takes the same time wherever the first difference is.
+// True if the bytes are equal. The time does not depend on where the first difference is.
 bool crypto_equal(const void *a, const void *b, size_t size);
 
-// Random bytes for nonces. False: the kernel has none.
+// Fills `bytes` with random bytes for nonces, at most 256. Returns false if the kernel has none.
 bool crypto_random(void *bytes, size_t size);
 
-// Overwrites a secret; the compiler does not leave it out.
+// Overwrites a secret with zeros. The compiler does not remove this write.
 void crypto_forget(void *bytes, size_t size);
 
 #endif

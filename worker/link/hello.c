@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Proofs of membership; see hello.h. Keeps no state; any thread.
+// Computes and checks proofs of membership; see hello.h. Keeps no state; any thread.
 
 #include "worker/link/hello.h"
 
@@ -10,7 +10,7 @@
 
 #define HELLO_LABEL_BYTES 32 // Padded with zeros.
 
-// The bytes that a proof is made of: a label, then numbers in little-endian order.
+// Offsets in the input of a proof: a label, then numbers in little-endian order, then both nonces.
 enum hello_offset {
     AT_LABEL = 0,
     AT_NUMBER = AT_LABEL + HELLO_LABEL_BYTES,
@@ -71,8 +71,9 @@ bool hello_check(const struct hello *hello, enum hello_side side,
     return equal;
 }
 
-// The secret is random, so HKDF needs no extraction, and it expands to one block. The expanded
-// input ends with the number of the block, so it has another length than the input of any proof.
+// The secret is random, so HKDF needs no extraction, and its expansion is one block. The input of
+// that block ends with the block number, so its length differs from the length of the input of a
+// proof.
 bool hello_key(const struct hello *hello, uint8_t key[LOCKSTEP_PROOF_BYTES])
 {
     uint8_t bytes[HELLO_BYTES + 1];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which kind of link an address asks for. Runs on the thread that connects.
+// Chooses the kind of link by the address. Runs on the thread that connects.
 
 #include "worker/link/link.h"
 
@@ -14,14 +14,14 @@
 
 #define LINK_SEPARATOR ';'
 
-// The text behind the prefix, or NULL.
+// Returns the text behind the prefix; NULL if the address does not begin with the prefix.
 static const char *link_after(const char *address, const char *prefix)
 {
     const size_t length = strlen(prefix);
     return strncmp(address, prefix, length) == 0 ? address + length : NULL;
 }
 
-// The part behind this one, or NULL.
+// Returns the next part of the address; NULL after the last part.
 static const char *link_next_part(const char *part)
 {
     const char *separator = strchr(part, LINK_SEPARATOR);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Links inside one process, for tests: two bounded pipes of bytes, one a direction, and an eventfd
-// at each end that is written whenever that end should try again. Listeners are found by number in
-// a registry of the process. Not fast, not for processes.
+// Links inside one process, for tests. A link has two bounded pipes of bytes, one for each
+// direction, and an eventfd at each end. The eventfd is written when that end should try again. A
+// registry of the process finds listeners by number. Not fast, and not for links between processes.
 //
-// Thread: each end has its owner. All ends of the process share the registry's mutex, each pair has
-// a mutex of its own. Lock order: registry -> pair.
+// Thread: each end has its own owner thread. All ends of the process share the registry's mutex;
+// each pair has its own mutex. Lock order: registry -> pair.
 
 #include "worker/link/loopback.h"
 
@@ -26,7 +26,7 @@
 
 #define LOOPBACK_PIPE_BYTES (256 * 1024)
 #define LOOPBACK_BACKLOG 128
-#define LOOPBACK_PASSED 8 // Most descriptors on their way in one direction.
+#define LOOPBACK_PASSED 8 // Most descriptors that were passed in one direction and not taken.
 
 struct loopback_passed {
     struct link_note note;
@@ -34,7 +34,7 @@ struct loopback_passed {
 };
 
 struct loopback_pipe {
-    size_t first; // Index of the first byte in it.
+    size_t first; // Index of the oldest byte in bytes[].
     size_t count;
     bool ended; // True if the writer sends nothing more.
     bool broken; // True if the writer reset the connection.
@@ -87,7 +87,7 @@ static void loopback_signal(int fd)
 {
     const uint64_t one = 1;
     const ssize_t written = write(fd, &one, sizeof(one));
-    (void)written; // A full counter has been signalled already.
+    (void)written; // If the counter is full, the descriptor is readable already.
 }
 
 static struct loopback_end *loopback_of(struct link *link)
@@ -154,7 +154,7 @@ static size_t pipe_read(struct loopback_pipe *pipe, uint8_t *bytes, size_t size)
     return done;
 }
 
-// Moves bytes between the vector and the pipe, `most` at most.
+// Moves up to `most` bytes between the vectors and the pipe. Returns the number of bytes moved.
 static size_t pipe_move(struct loopback_pipe *pipe, const struct iovec *iov, int count, size_t most,
                         bool writes)
 {
@@ -400,7 +400,7 @@ static struct link *loopback_accept(struct listener *base)
     if (node)
         listener->waiting--;
     else if (read(base->fd, &drained, sizeof(drained)) < 0)
-        drained = 0; // There was no signal, which makes no difference.
+        drained = 0; // The descriptor was not readable, so there is nothing to drain.
     mutex_unlock(&registry.mutex);
     return node ? &list_entry(node, struct loopback_pair, backlog)->ends[1].link : NULL;
 }

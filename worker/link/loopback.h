@@ -11,7 +11,9 @@
 struct link;
 struct listener;
 
-// torn_bytes: the most bytes that one read or one write moves on the accepted links; 0: no bound.
+// Open a listener and connect to a listener by its number. NULL with a sentence in error on
+// failure. torn_bytes: the most bytes that one receive or one send moves on the accepted links or
+// on the new link; 0: no bound.
 struct listener *loopback_listener_open(uint32_t torn_bytes, char *error, size_t error_bytes);
 struct link *link_connect_loopback(const char *number, uint32_t torn_bytes, char *error,
                                    size_t error_bytes);

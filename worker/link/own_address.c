@@ -18,7 +18,7 @@ static uint32_t own_bits(int family)
     return family == AF_INET ? 32 : 128;
 }
 
-// A numeric address, with or without brackets. Returns its family, or AF_UNSPEC.
+// Parses a numeric address, with or without brackets. Returns its family; AF_UNSPEC if it is none.
 static int own_parse(const char *string, size_t length, uint8_t bytes[16])
 {
     char text[INET6_ADDRSTRLEN];
@@ -55,9 +55,9 @@ static void own_format(int family, const uint8_t bytes[16], char *text, size_t t
 
 // ---- matching -----------------------------------------------------------------------------------
 
-// Which of this host's addresses are wanted: those inside a network, or of an interface.
+// The wanted addresses: those inside a network, or those of an interface.
 struct own_wish {
-    const char *interface; // NULL: a network.
+    const char *interface; // NULL: a network is wanted.
     int family;
     uint8_t bytes[16];
     uint32_t prefix;
@@ -80,7 +80,7 @@ static bool own_matches(const struct own_wish *wish, const struct own_address *a
     return own_inside(wish, address);
 }
 
-// Lower ranks are preferred.
+// The order of preference; a lower number is preferred.
 static int own_rank(const struct own_address *address)
 {
     return (address->loopback ? 2 : 0) + (address->family == AF_INET6 ? 1 : 0);
@@ -96,7 +96,7 @@ static const struct own_address *own_best(const struct own_wish *wish,
     return best;
 }
 
-// Appends "it has lo 127.0.0.1, eth0 10.0.0.7".
+// Appends the addresses of the host, such as ": it has lo 127.0.0.1, eth0 10.0.0.7".
 static void own_list(struct text *text, const struct own_address *addresses, uint32_t count)
 {
     char bytes[INET6_ADDRSTRLEN];
@@ -110,7 +110,7 @@ static void own_list(struct text *text, const struct own_address *addresses, uin
     }
 }
 
-// Reads a network such as "10.0.0.0/8". False: it is not one.
+// Parses a network such as "10.0.0.0/8". Returns false if the text is not a network.
 static bool own_network(const char *wanted, const char *slash, struct own_wish *wish)
 {
     uint64_t prefix = 0;
@@ -170,7 +170,7 @@ int own_address_choose(const char *wanted, const struct own_address *addresses, 
     return -1;
 }
 
-// ---- the kernel's -------------------------------------------------------------------------------
+// ---- addresses from the kernel ------------------------------------------------------------------
 
 static bool own_take(const struct ifaddrs *from, struct own_address *address)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// See port_holder.h. The kernel's tables name the socket by its inode. The process is found among
-// the descriptors of all processes that this user may look at.
+// See port_holder.h. The kernel's tables give the inode of the socket. The process is found by that
+// inode among the descriptors of all processes that this user may inspect.
 
 #include "worker/link/port_holder.h"
 
@@ -16,7 +16,7 @@
 
 #define HOLDER_LISTENS 0x0a // TCP_LISTEN, in the kernel's tables.
 
-// The inode of the listening socket in one table; 0: none.
+// Returns the inode of the listening socket in one table; 0 if there is none.
 static uint64_t holder_inode_in(const char *table, uint16_t port)
 {
     char line[512];
@@ -60,7 +60,8 @@ static bool holder_has(const char *process, uint64_t inode)
     return has;
 }
 
-// The id of a process that has the socket; 0: no process that this user may look at has it.
+// Returns the id of a process that has the socket; 0 if no process that this user may inspect has
+// it.
 static uint64_t holder_process(uint64_t inode)
 {
     uint64_t found = 0;

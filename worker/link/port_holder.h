@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which process listens on a port of this network namespace, for an error that says more than "in
-// use". Reads /proc, which is slow, so it is for failures only. Any thread.
+// Finds the process that listens on a port of this network namespace, so that an error can say more
+// than "in use". Reading /proc is slow, so only failures do this. Any thread.
 
 #ifndef WORKER_LINK_PORT_HOLDER_H
 #define WORKER_LINK_PORT_HOLDER_H
@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-// Appends "20000 by process 4711 (python3)", or as much of it as is known.
+// Appends "20000 by process 4711 (python3)", or the part of it that is known.
 void port_holder_append(struct text *text, uint16_t port);
 
 #endif

@@ -1,36 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Links to ranks of this host: two rings of bytes in memory that both processes have mapped
-// (shm_ring.h), and beside them a connected unix socket (SOCK_SEQPACKET, so that messages stay
-// whole) that passes descriptors, shows the other process's death at once, and is the doorbell.
-// Not here: who connects to whom (unix.c), frames.
-// Thread: one owner of a link at a time; the two ends need not share a process.
+// Links to ranks of this host. A link is two rings of bytes in memory that both processes have
+// mapped (shm_ring.h), and a connected unix socket beside the rings (SOCK_SEQPACKET, so that
+// messages stay whole). The socket passes descriptors, shows at once that the other process has
+// died, and is the doorbell. Not here: which rank connects to which (unix.c), frames.
+// Thread: one owner of a link at a time; the two ends may be in different processes.
 //
 // How a link is formed. The first bytes of each direction, the proofs (link.h), travel over the
-// socket. Until both sides have proven membership nothing else is read and no descriptor is
-// accepted: the kernel drops descriptors before they get a number here. Then the side that
-// connected passes the memory that it has made; the other side checks its seals and its size, and
-// maps it. All later bytes go through the rings. Nothing has a name, so the kernel frees everything
-// with the last process, whenever a process dies.
+// socket. Until the peer has proven membership, this side reads nothing else and accepts no
+// descriptor: the kernel drops descriptors before they get a number in this process. Then the side
+// that connected passes the memory that it has made; the other side checks the seals and the size
+// of the memory, and maps it. All later bytes go through the rings. Neither the memory nor the
+// socket has a name in a file system, so the kernel frees both with the last process, whenever a
+// process dies.
 //
-// Why no wake-up is lost. A side that is about to block exchanges SHM_ASLEEP into its word `asleep`
-// and then looks into the memory once more. A side that has changed something in memory then
-// exchanges SHM_AWAKE into the other's word, and rings the bell if somebody slept. Both are
-// read-modify-writes of one word, so one of them comes first in its order of modification. If the
-// sleeper's does, the other one reads ASLEEP and rings. If the other one does, the sleeper reads
-// the value that it left (acquire of a release), so its look sees the change. That holds for every
-// change before the exchange, also to memory that link_ops.wake is called for. The side that clears
-// the word rings, so one bell at most answers a sleep. A side that finds its word cleared when it
-// runs again empties the socket, so bells do not pile up in it. A bell that finds the socket full
-// can be left out: the socket has unread messages, and each of them made it readable.
+// Why no wake-up is lost. A side that is about to block exchanges SHM_ASLEEP into its word
+// `asleep`, and then looks into the memory once more. A side that has changed something in memory
+// exchanges SHM_AWAKE into the other side's word, and rings the bell if the word said that the
+// other side slept. Both exchanges are read-modify-writes of one word, so one of them comes first
+// in the word's modification order. If the sleeper's exchange is first, the other side reads ASLEEP
+// and rings. If the other side's exchange is first, the sleeper reads the value that it left
+// (acquire of a release), so the sleeper's look sees the change. That holds for every change before
+// the exchange, also for changes of memory that link_ops.wake is called for. Only the side that
+// clears the word rings, so at most one bell answers a sleep. A side that finds its word cleared
+// when it runs again empties the socket, so bells do not pile up in the socket. If the socket is
+// full, a bell can be dropped: the socket has unread messages, and each of them has made it
+// readable.
 //
-// Room is announced only to a writer that sleeps because the ring was full (SHM_ASLEEP_FULL), and
-// only SHM_ROOM_BYTES at once. That cannot be forgotten: a reader goes on until the ring is empty,
-// publishes that, and then asks the word.
+// A reader announces room only to a writer that sleeps because the ring was full (SHM_ASLEEP_FULL),
+// and only when at least SHM_ROOM_BYTES are free. No writer is forgotten: a reader goes on until
+// the ring is empty, publishes its count, and then reads the writer's word.
 //
-// Ends. A writer says SHM_SHUT or SHM_RESET in memory. A process that dies says nothing, and the
-// socket ends. In every case the bytes in the ring are received first: the end is read before the
-// last look at the ring, and memory does not go away with its writer.
+// Ends. A writer that ends writes SHM_SHUT or SHM_RESET to memory. A process that dies writes
+// nothing, but its socket ends. In both cases the bytes in the ring are received first: a receiver
+// reads the end before its last look at the ring, and the memory outlives its writer.
 
 #include "worker/link/shm.h"
 
@@ -45,13 +48,14 @@
 
 // ---- receiving ----------------------------------------------------------------------------------
 
-// Tells the writer of room, in time for it to go on while the next piece is copied.
+// Tells the writer of room early enough that the writer can go on while this side copies the next
+// piece.
 static void shm_give_room(struct shm_link *shm)
 {
     struct shm_side *peer = shm_peer_side(shm);
     shm_ring_publish_read(&shm->reader);
-    // A read-modify-write that changes nothing: the head of this file says why a load is not
-    // enough.
+    // A read-modify-write that changes nothing. A load is not enough: see "Why no wake-up is lost"
+    // above.
     const uint32_t asleep = atomic_fetch_or_explicit(&peer->asleep, 0, memory_order_acq_rel);
     const uint64_t used = shm->reader.written - shm->reader.read;
     if (asleep == SHM_ASLEEP_FULL && used <= SHM_RING_BYTES - SHM_ROOM_BYTES)
@@ -87,11 +91,11 @@ static ssize_t shm_receive_ring(struct shm_link *shm, const struct iovec *iov, i
     return (ssize_t)total;
 }
 
-// The state of the link's end as seen from here. It is read before the last look at the ring.
+// How the peer's direction ends, as seen by this side. It is read before the last look at the ring.
 enum shm_close_state {
     SHM_GOES_ON,
     SHM_ENDED,
-    SHM_BROKEN, // shm->error
+    SHM_BROKEN, // See shm->error.
 };
 
 static enum shm_close_state shm_look_end(struct shm_link *shm)
@@ -150,7 +154,7 @@ static size_t shm_unsent(struct link *link)
     return SHM_RING_BYTES - room;
 }
 
-// Both processes map the ring, so nothing lies between them.
+// Both processes map the ring, so all unsent bytes have reached the peer's host.
 static bool shm_reached(struct link *link)
 {
     return shm_of(link)->ready;
@@ -193,8 +197,8 @@ static ssize_t shm_send_ring(struct shm_link *shm, const struct iovec *iov, int 
     return (ssize_t)total;
 }
 
-// True if there will never be room again. The kernel is asked only while there is no memory: later,
-// code that waits for the socket sees its end.
+// True if there will never be room again. The function asks the kernel only while there is no
+// memory; later the epoll event of the socket shows the end.
 static bool shm_hopeless(const struct shm_link *shm)
 {
     struct pollfd socket = {.fd = shm->link.fd, .events = POLLRDHUP};
@@ -267,7 +271,7 @@ static bool shm_pending(struct link *link)
         (void)shm_fail(shm, EPROTO);
     else if (room < SHM_ROOM_BYTES)
         return false;
-    shm->full = false; // Reported once.
+    shm->full = false; // Room is reported once.
     return true;
 }
 
@@ -280,7 +284,7 @@ static void shm_sleep(struct link *link, bool asleep)
     const uint32_t before = atomic_exchange_explicit(
         &shm_own_side(shm)->asleep, asleep ? sleeps : SHM_AWAKE, memory_order_acq_rel);
     if (shm->asleep && before == SHM_AWAKE)
-        shm_socket_drain(shm); // The bell was rung.
+        shm_socket_drain(shm); // The peer cleared the word, so it has rung the bell.
     shm->asleep = asleep;
 }
 
@@ -324,7 +328,7 @@ static int shm_take(struct link *link, struct link_note *note)
     errno = EAGAIN;
     if (!shm->ready)
         return -1;
-    // The socket is read only if the peer says that something is in it.
+    // The socket is read only if the peer's count says that a descriptor is in it.
     if (shm->note_count == 0 &&
         atomic_load_explicit(&shm_peer_side(shm)->passed, memory_order_acquire) != shm->taken)
         shm_socket_drain(shm);
@@ -338,7 +342,7 @@ static int shm_take(struct link *link, struct link_note *note)
     shm->note_first = (shm->note_first + 1) % SHM_NOTES;
     shm->note_count--;
     atomic_store_explicit(&shm_own_side(shm)->taken, ++shm->taken, memory_order_release);
-    shm_tell(shm); // The peer may wait for the free place.
+    shm_tell(shm); // The peer may wait for a free place in notes[].
     return fd;
 }
 
@@ -350,8 +354,7 @@ static int shm_connected(struct link *link)
     return 1;
 }
 
-// A process of this host that stands still is alive, and a process that has died has ended the
-// socket.
+// A stopped process of this host is alive, and the death of a process ends the socket.
 static int shm_check(struct link *link)
 {
     (void)link;

@@ -8,9 +8,9 @@
 struct link;
 struct shm_memory;
 
-// Takes the connected socket. The side that connected also gives its memory and the memory's
-// descriptor, which are owned from now on; the other side gives NULL and -1. NULL without memory;
-// then everything is closed.
+// Makes a link over a connected socket, which the link owns from now on. The side that connected
+// also gives its memory and the memory's descriptor; the other side passes NULL and -1. Returns
+// NULL if there is no memory; then the descriptors are closed and the memory is unmapped.
 struct link *shm_link_make(int fd, struct shm_memory *memory, int memory_fd);
 
 #endif

@@ -25,10 +25,10 @@ static int memory_create(void)
     const int fd = memfd_create("lockstep-link", flags | MFD_NOEXEC_SEAL);
     if (fd >= 0 || errno != EINVAL)
         return fd;
-    return memfd_create("lockstep-link", flags); // An older kernel.
+    return memfd_create("lockstep-link", flags); // The kernel is older than MFD_NOEXEC_SEAL.
 }
 
-// A page that is missing later is a bus error; so all of them are taken now.
+// Allocates all pages now, because a page that cannot be allocated later would cause a bus error.
 static int memory_fill(int fd)
 {
     struct file_limit limit;
@@ -47,7 +47,7 @@ struct shm_memory *shm_memory_map(int fd)
                         MAP_SHARED | MAP_POPULATE, fd, 0);
     if (memory == MAP_FAILED)
         return NULL;
-    // A forked child has no use for it, and must not keep it.
+    // A forked child must not keep the memory, and does not use it.
     (void)madvise(memory, sizeof(struct shm_memory), MADV_DONTFORK);
     return memory;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The anonymous memory of a link between ranks of one host: made and sealed by one side, checked
-// and mapped by the other. It has no name, so the kernel frees it with the last process that has
-// it. Any thread.
+// The anonymous memory of a link between ranks of one host. One side makes and seals the memory,
+// the other side checks and maps it. The memory has no name, so the kernel frees it when the last
+// process that holds it ends. Any thread.
 
 #ifndef WORKER_LINK_SHM_MEMORY_H
 #define WORKER_LINK_SHM_MEMORY_H
@@ -11,15 +11,15 @@
 
 struct shm_memory; // worker/link/shm_ring.h
 
-// Makes memory that is sealed and has all of its pages. Returns the descriptor, and the mapping in
-// *memory; or -1 with errno.
+// Makes memory that is sealed and whose pages are all allocated. Returns the descriptor, and the
+// mapping in *memory; or -1 with errno.
 int shm_memory_make(struct shm_memory **memory);
-// True if a descriptor of the peer is memory of the right size with all of its pages, and can no
-// longer change its size.
+// True if a descriptor of the peer is memory of the right size, whose pages are all allocated and
+// whose size can no longer change.
 bool shm_memory_is_sound(int fd);
-// Maps such memory. NULL with errno.
+// Maps memory that shm_memory_is_sound has accepted. Returns NULL with errno on failure.
 struct shm_memory *shm_memory_map(int fd);
-// NULL is allowed.
+// Does nothing if memory is NULL.
 void shm_memory_unmap(struct shm_memory *memory);
 
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The ring of bytes between two processes; see shm_ring.h, also for the order of memory. Any
-// thread, one an end.
+// The ring of bytes between two processes; shm_ring.h also explains the memory order. Each end has
+// one owner thread.
 
 #include "worker/link/shm_ring.h"
 
@@ -19,7 +19,7 @@ void shm_ring_reader_init(struct shm_reader *reader, struct shm_memory *memory, 
         (struct shm_reader){.shared = &memory->directions[index], .bytes = memory->bytes[index]};
 }
 
-// The part of `size` bytes before the ring's end.
+// Returns the part of `size` bytes that lies before the end of the ring.
 static size_t shm_before_end(uint64_t at, size_t size)
 {
     const size_t rest = SHM_RING_BYTES - (size_t)(at % SHM_RING_BYTES);
@@ -30,7 +30,7 @@ static size_t shm_before_end(uint64_t at, size_t size)
 
 bool shm_ring_look_room(struct shm_writer *writer, size_t *room)
 {
-    // Once: a second load could bring another value than the one that was checked.
+    // Loaded once: a second load could return another value than the one that was checked.
     const uint64_t read = atomic_load_explicit(&writer->shared->read, memory_order_acquire);
     *room = 0;
     if (read < writer->read || read > writer->published)
@@ -72,7 +72,7 @@ bool shm_ring_look_bytes(struct shm_reader *reader, size_t *available)
 {
     const uint64_t written = atomic_load_explicit(&reader->shared->written, memory_order_acquire);
     *available = (size_t)(reader->written - reader->read);
-    // Room for more is known to the writer from `published` only.
+    // The writer learns of room only from the published count, so the check uses that count.
     if (written < reader->written || written - reader->published > SHM_RING_BYTES)
         reader->impossible = true;
     if (reader->impossible)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The socket beside the rings of a link between ranks of one host: the proofs of both sides, the
-// memory of the link, bells, and descriptors with their notes. See shm.c for how a link comes to
-// stand. Thread: the owner of the link.
+// The socket beside the rings of a link between ranks of one host. It carries the proofs of both
+// sides, the link's memory, bells, and descriptors with their notes. shm.c explains how a link is
+// formed. Thread: the owner of the link.
 
 #include "worker/link/shm_socket.h"
 
@@ -15,7 +15,8 @@
 #include <unistd.h>
 
 #define SHM_PLAIN_VECTORS 8
-#define SHM_MESSAGE_DESCRIPTORS 4 // Room for more than one, so that too many are noticed.
+// Room for several descriptors, so that a message with more than one is noticed.
+#define SHM_MESSAGE_DESCRIPTORS 4
 
 // ---- the memory of the link
 // ----------------------------------------------------------------------
@@ -26,10 +27,10 @@ static void socket_attach(struct shm_link *shm)
     shm_ring_writer_init(&shm->writer, shm->memory, own);
     shm_ring_reader_init(&shm->reader, shm->memory, 1 - own);
     shm->ready = true;
-    shm->full = true; // There is room that was not there before: pending says so.
+    shm->full = true; // There was no room before this call, so pending has to report the room.
 }
 
-// The peer has passed the memory of the link. The descriptor is not kept.
+// The peer has passed the memory of the link. The descriptor is closed after the mapping.
 static void socket_accept_memory(struct shm_link *shm, int fd)
 {
     if (shm->maker || shm->memory || !shm_memory_is_sound(fd)) {
@@ -67,7 +68,7 @@ static ssize_t socket_send(int to, const struct iovec *iov, int count, int fd)
     do
         sent = sendmsg(to, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     while (sent < 0 && errno == EINTR);
-    // Too many descriptors are under way in all: some will arrive.
+    // Too many descriptors of this user are on the way; some of them will arrive later.
     if (sent < 0 && errno == ETOOMANYREFS)
         errno = EAGAIN;
     return sent;
@@ -109,7 +110,7 @@ ssize_t shm_socket_send_plain(struct shm_link *shm, const struct iovec *iov, int
         vectors[used++] = (struct iovec){.iov_base = iov[i].iov_base, .iov_len = part};
         left -= part;
     }
-    assert(used > 0); // An empty message would look like an end.
+    assert(used > 0); // The peer would take an empty message for an end.
     const ssize_t sent = socket_send(shm->link.fd, vectors, used, -1);
     if (sent > 0)
         shm->plain_out -= (uint32_t)sent;
@@ -118,7 +119,8 @@ ssize_t shm_socket_send_plain(struct shm_link *shm, const struct iovec *iov, int
 
 // ---- receiving ----------------------------------------------------------------------------------
 
-// Descriptors in a message, closed but for the first, which is in *fd. Returns their number.
+// Takes the descriptors out of a message: the first into *fd; all others are closed. Returns the
+// number of descriptors.
 static size_t socket_descriptors(struct msghdr *message, int *fd)
 {
     size_t count = 0;
@@ -140,8 +142,8 @@ static size_t socket_descriptors(struct msghdr *message, int *fd)
     return count;
 }
 
-// Bytes of one message; 0: the end; -1: EAGAIN, or the link is broken now. With control == NULL the
-// kernel drops descriptors, and having sent some breaks the link.
+// Receives one message. Returns its bytes; 0: the end; -1: EAGAIN, or the link is broken now. With
+// control == NULL the kernel drops descriptors and sets MSG_CTRUNC.
 static ssize_t socket_receive(struct shm_link *shm, void *bytes, size_t size, void *control,
                               size_t control_bytes, struct msghdr *message)
 {
@@ -153,7 +155,8 @@ static ssize_t socket_receive(struct shm_link *shm, void *bytes, size_t size, vo
                                    .msg_control = control,
                                    .msg_controllen = control_bytes};
         received = recvmsg(shm->link.fd, message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-        // It closed with messages of ours unread; its own may still be here.
+        // ECONNRESET: the peer closed with unread messages of ours; messages of the peer may still
+        // be here.
     } while (received < 0 && (errno == EINTR || errno == ECONNRESET));
     message->msg_iov = NULL;
     if (received == 0)
@@ -174,7 +177,8 @@ static void socket_queue_note(struct shm_link *shm, const struct link_note *note
         (struct shm_note){.note = *note, .fd = fd};
 }
 
-// Takes one message from the socket. False: there is none, or no more to come.
+// Takes one message from the socket. Returns false if there is none, or if the link has ended or is
+// broken.
 static bool socket_hear(struct shm_link *shm)
 {
     union {

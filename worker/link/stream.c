@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <string.h>
 
-// The longest element, and so more than the longest fraction of one that waits.
+// The size of the longest element; the fraction of an element that waits is shorter.
 #define STREAM_ELEMENT_BYTES 8
 
 static_assert(STREAM_STAGING_BYTES >= LOCKSTEP_FRAME_HEADER_BYTES + STREAM_ELEMENT_BYTES,
@@ -54,7 +54,8 @@ static uint64_t stream_frame_bytes(const struct out_frame *frame)
     return frame->head_bytes + (uint64_t)frame->payload_bytes;
 }
 
-// Queues an urgent frame behind the frame that has begun and the urgent frames before it.
+// Returns the queue position of an urgent frame: behind the frame that has begun and the earlier
+// urgent frames.
 static struct list *stream_urgent_place(struct stream *stream)
 {
     struct list *place = stream->queue.next;
@@ -79,8 +80,8 @@ void stream_queue(struct stream *stream, struct out_frame *frame)
     list_insert_before(frame->urgent ? stream_urgent_place(stream) : &stream->queue, &frame->queue);
 }
 
-// Makes vectors for the rest of a frame. Returns their number, and in *bytes the bytes that they
-// name.
+// Makes vectors for the rest of a frame. Returns the number of vectors, and in *bytes the number of
+// bytes that they cover.
 static int stream_frame_vectors(const struct out_frame *frame, struct iovec *vectors, int most,
                                 uint64_t *bytes)
 {
@@ -122,7 +123,7 @@ static int stream_vectors(const struct stream *stream, struct iovec *vectors)
         count += stream_frame_vectors(frame, vectors + count, STREAM_VECTORS - count, &bytes);
         total += bytes;
         if (frame->sent + bytes < stream_frame_bytes(frame))
-            break; // No vector is left.
+            break; // The vectors are used up.
     }
     return count;
 }
@@ -138,10 +139,10 @@ static void stream_advance(struct out_frame *frame, uint64_t bytes)
         extent_skip(&frame->cursor, frame->sent - from);
 }
 
-// All bytes are accounted before any frame is given back, because sent() may queue urgent frames,
-// which must not come between the frames of this call. No frame is given back while the link holds
-// bytes: an owner that has all frames back may stop driving, and the peer would wait for the held
-// bytes.
+// All bytes are counted before any frame is given back, because sent() may queue urgent frames, and
+// those must not come between the frames of this call. No frame is given back while the link holds
+// bytes: an owner that has all frames back may stop driving the stream, and the peer would wait for
+// the held bytes.
 static void stream_taken(struct stream *stream, uint64_t bytes)
 {
     struct list *node = NULL;
@@ -164,7 +165,7 @@ static void stream_taken(struct stream *stream, uint64_t bytes)
     }
 }
 
-// Returns the bytes taken; 0: the bytes that the link held are on their way.
+// Returns the bytes that the link has taken; 0: the link has sent the bytes that it held.
 static ssize_t stream_send(struct stream *stream)
 {
     struct iovec vectors[STREAM_VECTORS];
@@ -183,7 +184,7 @@ void stream_flush(struct stream *stream)
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
             stream->writable = false;
         } else {
-            // The end is reported when all that has arrived was read.
+            // The end is reported after all bytes that have arrived were read.
             stream->broken = true;
             stream->error = errno;
             stream->readable = true;
@@ -195,14 +196,14 @@ void stream_flush(struct stream *stream)
 
 // ---- receiving ----------------------------------------------------------------------------------
 //
-// One call of receive fills, in this order: the rest of a broken element (in the staging buffer),
-// the target, and then the staging buffer with the bytes that follow: the next header and the
-// beginning of its payload, or a fraction of an element. So a frame costs about one call, and small
-// frames share one. A payload longer than the staging buffer passes through it by less than its
-// size.
+// One call of receive fills three places, in this order: the rest of a broken element (in the
+// staging buffer), the target, and the staging buffer again. The staging buffer gets the bytes
+// after the target: the next header and the beginning of its payload, or a fraction of an element.
+// So a frame costs about one call, and several small frames share one call. Of a payload longer
+// than the staging buffer, only a part shorter than the buffer passes through it.
 //
-// Staging holds staged_first..staged_end. Between calls it holds less than one header, nothing of
-// used bits, or, inside a payload for user memory, less than one element.
+// The staged bytes are staging[staged_first, staged_end). Between calls the staging buffer holds
+// less than one header, no used bits, or, inside a payload for user memory, less than one element.
 
 static uint32_t stream_staged(const struct stream *stream)
 {
@@ -248,7 +249,7 @@ static const char *stream_begin(struct stream *stream)
     return NULL;
 }
 
-// Takes used bits out of the staging buffer. When they are whole, the payload begins.
+// Takes used bits out of the staging buffer. The payload begins when all used bits are there.
 static const char *stream_use(struct stream *stream)
 {
     uint32_t bytes = stream->header.used_bytes - stream->used_received;
@@ -266,7 +267,7 @@ static const char *stream_use(struct stream *stream)
     return stream->owner->begin(stream);
 }
 
-// Takes frames out of the staging buffer as far as they are there.
+// Takes all frames out of the staging buffer, and the beginning of the next frame.
 static const char *stream_consume(struct stream *stream)
 {
     const char *text = NULL;
@@ -298,7 +299,7 @@ struct stream_plan {
     int count;
     uint64_t bytes; // Bytes of all vectors.
     uint32_t mend; // Bytes that complete the broken element in the staging buffer.
-    uint64_t direct; // Bytes for the target.
+    uint64_t direct; // Bytes that go directly to the target.
 };
 
 static void plan_add(struct stream_plan *plan, uint8_t *memory, uint64_t bytes)
@@ -307,8 +308,8 @@ static void plan_add(struct stream_plan *plan, uint8_t *memory, uint64_t bytes)
     plan->bytes += bytes;
 }
 
-// User memory: room for the bytes that certainly are there, in whole elements, behind the broken
-// element.
+// Plans for user memory: room for the bytes that have certainly arrived, in whole elements, after
+// the broken element.
 static void plan_out(struct stream *stream, struct stream_plan *plan)
 {
     const uint32_t element = stream->target.cursor.element_bytes;
@@ -333,8 +334,8 @@ static void plan_out(struct stream *stream, struct stream_plan *plan)
     plan->bytes += covered;
 }
 
-// How far the staging buffer may be filled. A frame behind a long frame is expected to be as long,
-// and is better received directly into its target.
+// Returns how far the staging buffer may be filled. After a long frame the next frame is expected
+// to be long, too, and a long frame is better received directly into its target.
 static uint32_t stream_room(const struct stream *stream)
 {
     return stream->header.payload_bytes > STREAM_STAGING_BYTES ? STREAM_STAGING_LEAST
@@ -358,8 +359,8 @@ static void stream_plan(struct stream *stream, struct stream_plan *plan)
     plan_add(plan, stream->staging + at, stream_room(stream) - at);
 }
 
-// Accounts what one call brought. Returns the bytes of the target that the call left torn: 0, or
-// the number that completes its last element.
+// Counts the bytes of one call. Returns the number of bytes that complete the last element of the
+// target; 0 if that element is complete.
 static uint32_t stream_account(struct stream *stream, const struct stream_plan *plan,
                                uint64_t received)
 {
@@ -381,9 +382,9 @@ static uint32_t stream_account(struct stream *stream, const struct stream_plan *
     return torn == 0 ? 0 : stream->target.cursor.element_bytes - torn;
 }
 
-// A call returned fewer bytes than were certainly there, and ended inside an element. This has
-// never been seen. The missing bytes are waited for, because user memory must not have a torn
-// element. False: the link ended first, and this element is lost.
+// A call returned fewer bytes than had certainly arrived, and ended inside an element. That has
+// never been seen. This function waits for the missing bytes, because user memory must not have a
+// torn element. Returns false if the link ended first; then this element is lost.
 static bool stream_complete_element(struct stream *stream, uint32_t bytes)
 {
     while (bytes > 0) {
@@ -404,7 +405,7 @@ static bool stream_complete_element(struct stream *stream, uint32_t bytes)
     return true;
 }
 
-// The link has no more now.
+// The link has no more bytes now: tells the link how many bytes the stream waits for.
 static void stream_dry(struct stream *stream)
 {
     uint32_t bytes = 1;

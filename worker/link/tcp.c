@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Links over TCP. Not here: frames, retries, deadlines of connecting, who may connect.
-// Thread: the engine's; tcp_listener_open may run on any.
+// Links over TCP. Not here: frames, retries, connect deadlines, access control.
+// Thread: engine thread; tcp_listener_open may run on any thread.
 //
-// A peer's process may be stopped and continue later. So TCP's user timeout is not used: it also
-// ends a connection whose peer answers but has no room (a stopped trainer with a full buffer).
-// Instead link_tcp_check asks the kernel for how long nothing has come from the peer's host while
-// bytes were on the way there. Keep-alive probes, which the host of a stopped process answers,
-// watch idle connections.
+// A peer's process may be stopped and continue later. So this file does not use TCP's user timeout,
+// because that timeout also ends a connection whose peer answers but has no room (a stopped trainer
+// with a full buffer). Instead tcp_check asks the kernel how long nothing has come from the peer's
+// host while bytes were on the way to it. Keep-alive probes watch idle connections; the host of a
+// stopped process answers the probes.
 
 #include "worker/link/tcp.h"
 
@@ -30,7 +30,8 @@
 #include <unistd.h>
 
 #define TCP_BACKLOG 128
-#define TCP_HOLDERS_NAMED 3 // Processes that an error names if all ports of a range are in use.
+// Most processes that an error names if all ports of a range are in use.
+#define TCP_HOLDERS_NAMED 3
 #define TCP_KEEP_IDLE_S 10
 #define TCP_KEEP_INTERVAL_S 5
 #define TCP_KEEP_COUNT 4
@@ -80,7 +81,7 @@ static int tcp_socket(int family)
 
 static void tcp_set(int fd, int level, int option, int value)
 {
-    // Every option here is an improvement, and none is necessary: a refusal is ignored.
+    // No option is necessary; each is only an improvement. So a failure of setsockopt is ignored.
     (void)setsockopt(fd, level, option, &value, sizeof(value));
 }
 
@@ -88,14 +89,14 @@ static void tcp_tune(int fd)
 {
     static const char cubic[] = "cubic";
     tcp_set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-    // Bytes that are not on the wire yet stay in the stream's queue, where a wave can overtake
-    // them.
+    // Bytes that are not on the wire yet stay in the stream's queue, where urgent frames can
+    // overtake them.
     tcp_set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, TCP_UNSENT_BYTES);
     tcp_set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
     tcp_set(fd, IPPROTO_TCP, TCP_KEEPIDLE, TCP_KEEP_IDLE_S);
     tcp_set(fd, IPPROTO_TCP, TCP_KEEPINTVL, TCP_KEEP_INTERVAL_S);
     tcp_set(fd, IPPROTO_TCP, TCP_KEEPCNT, TCP_KEEP_COUNT);
-    // bbr paces, which halves what loopback and short links can carry.
+    // BBR paces the bytes, which halves the throughput of loopback and of short links.
     (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, cubic, sizeof(cubic) - 1);
 }
 
@@ -118,9 +119,9 @@ static int tcp_connected(struct link *link)
     return errno == ENOTCONN ? 0 : -1;
 }
 
-// Sending one run of bytes costs less than sending a message of vectors: 0.4 of 9 us when two ranks
-// exchange 4 bytes. So short vectors are copied into one run. Returns the run; it has 0 bytes if
-// the vectors are not short.
+// Sending one buffer costs less than sending several vectors: 0.4 of 9 us when two ranks exchange 4
+// bytes. So short vectors are copied into one buffer. Returns that buffer; its length is 0 if the
+// vectors are not short.
 static struct iovec tcp_gather(uint8_t into[TCP_GATHER_BYTES], const struct iovec *iov, int count)
 {
     struct iovec one = {.iov_base = into, .iov_len = 0};
@@ -176,8 +177,9 @@ static size_t tcp_unsent(struct link *link)
     return (size_t)bytes;
 }
 
-// A host whose process does not read closes its window, but it still acknowledges: the bytes that
-// were sent before, or each attempt to send more.
+// True if the peer's host has acknowledged everything it could. A host whose process does not read
+// closes its window, but the host still acknowledges the bytes that were sent before, or each
+// attempt to send more.
 static bool tcp_reached(struct link *link)
 {
     struct tcp_info info;
@@ -203,7 +205,8 @@ static int tcp_check(struct link *link)
     const bool data = info.tcpi_unacked > 0 && info.tcpi_retransmits >= TCP_SILENT_ATTEMPTS;
     const bool probe = info.tcpi_unacked == 0 && info.tcpi_probes >= TCP_SILENT_ATTEMPTS;
     const uint64_t silent_us = (uint64_t)info.tcpi_last_ack_recv * 1000;
-    // A live host without room answers each attempt, and attempts are one timeout apart.
+    // A live host without room answers each attempt, and the attempts are one retransmission
+    // timeout apart.
     if ((!data && !probe) || info.tcpi_last_ack_recv < TCP_SILENT_MS ||
         (data && silent_us < (uint64_t)info.tcpi_rto * 3 / 2))
         return 0;
@@ -297,7 +300,7 @@ static const struct listener_ops tcp_listener_ops = {
     .close = tcp_listener_close,
 };
 
-// A socket that listens at the address, or -1.
+// Returns a socket that listens at the address and port; -1 with errno on failure.
 static int tcp_bind(union tcp_address *address, socklen_t length, uint16_t port)
 {
     const int fd = tcp_socket(address->any.sa_family);
@@ -316,8 +319,8 @@ static int tcp_bind(union tcp_address *address, socklen_t length, uint16_t port)
     return -1;
 }
 
-// Listens on the first free port of the range. On failure errno is the error of the last port,
-// because the reason may be that one port or all sockets.
+// Listens on the first free port of the range. On failure errno is the error of the last port that
+// was tried.
 static int tcp_bind_range(union tcp_address *address, socklen_t length, uint16_t first,
                           uint16_t last)
 {
@@ -357,7 +360,7 @@ static int tcp_listen(struct listener *listener, const char *host, uint16_t firs
     return tcp_describe(listener, host);
 }
 
-// Writes why there is no listener.
+// Writes into error why the listener cannot be opened.
 static void tcp_fail_to_listen(char *error, size_t error_bytes, const char *host, uint16_t first,
                                uint16_t last, int number)
 {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An encrypted link over another one. The first bytes of each direction, the proofs (link.h), pass
-// as they are. When the peer has proven membership, both sides make keys of a secret that only they
-// have (hello.h), and all later bytes go through a channel (tls_channel.h). So a stranger never
-// gets as far as TLS, and an attacker on the path who has passed both proofs on gets no further.
-// Not here: OpenSSL, who connects. Thread: one owner at a time.
+// An encrypting link over another link. The first bytes of each direction, the proofs (link.h),
+// pass unencrypted. When the peer has proven membership, both sides derive a key from a secret that
+// only they have (hello.h), and all later bytes go through a channel (tls_channel.h). So a stranger
+// never reaches the TLS handshake, and an attacker on the path who has forwarded both proofs fails
+// in that handshake. Not here: OpenSSL, connecting. Thread: one owner at a time.
 //
-// Several small pieces share one record; large pieces are encrypted in place. Bytes that the link
-// below does not take are kept, and then `held` is true; push sends them.
+// Several small pieces share one record; a large piece is encrypted without a copy into `together`.
+// The link keeps bytes that the link below does not take. Then `held` is true, and push sends the
+// kept bytes.
 
 #include "worker/link/tls.h"
 
@@ -18,8 +19,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TLS_VECTORS 8 // Most vectors of the proofs in one call.
-// Most bytes of the next piece that OpenSSL may already have read. No event reports them.
+#define TLS_VECTORS 8 // Most vectors that one call uses for the proofs.
+// Most bytes that OpenSSL may have read beyond the current record. No event reports these bytes.
 #define TLS_AHEAD_BYTES (CRYPTO_RECORD_BYTES + 1024)
 
 struct tls_link {
@@ -31,8 +32,8 @@ struct tls_link {
     struct tls_channel *channel; // NULL until the peer has proven membership.
     bool stands;
     int error; // 0: none.
-    uint32_t plain_out; // Bytes of the proofs that still have to be sent.
-    uint32_t plain_in; // Bytes of the proofs that still have to come.
+    uint32_t plain_out; // Bytes of this side's proofs that are not sent yet.
+    uint32_t plain_in; // Bytes of the peer's proofs that have not arrived yet.
     uint8_t together[CRYPTO_RECORD_BYTES];
 };
 
@@ -64,7 +65,7 @@ static ssize_t below_receive(void *context, void *bytes, size_t size)
     return below->ops->receive(below, &vector, 1);
 }
 
-// Copies the vectors, cut to so many bytes. Returns their number.
+// Copies the vectors, cut to `bytes` bytes in all. Returns the number of vectors.
 static int tls_cut(const struct iovec *iov, int count, size_t bytes, struct iovec cut[TLS_VECTORS])
 {
     int used = 0;
@@ -104,7 +105,7 @@ static void tls_note_held(struct tls_link *tls)
     tls->link.held = tls->channel && tls_channel_held(tls->channel) > 0;
 }
 
-// True if the handshake of the channel is complete. False with errno.
+// True if the handshake of the channel is complete; else errno says why.
 static bool tls_meets(struct tls_link *tls)
 {
     if (tls->stands)
@@ -124,7 +125,8 @@ static bool tls_meets(struct tls_link *tls)
     return tls->stands;
 }
 
-// Puts the first bytes of all vectors together, behind `skip` of them. Returns their number.
+// Copies the bytes of the vectors into `together`, without the first `skip` bytes. Returns the
+// number of bytes.
 static size_t tls_gather(struct tls_link *tls, const struct iovec *iov, int count, size_t skip)
 {
     size_t bytes = 0;
@@ -143,7 +145,7 @@ static size_t tls_gather(struct tls_link *tls, const struct iovec *iov, int coun
 static ssize_t tls_send_channel(struct tls_link *tls, const struct iovec *iov, int count)
 {
     size_t total = 0;
-    size_t skip = 0; // Bytes of the first vector that are done.
+    size_t skip = 0; // Bytes of the first vector that were sent.
     for (;;) {
         while (count > 0 && skip >= iov->iov_len) {
             skip -= iov->iov_len;
@@ -199,7 +201,8 @@ static int tls_push(struct link *link)
     return status;
 }
 
-// Receives into one vector. If it is not filled, there is no more now, or *end is set.
+// Receives into one vector. If the vector is not filled, *end is 0 or -1: the end, an error, or no
+// bytes now.
 static size_t tls_receive_vector(struct tls_link *tls, const struct iovec *vector, ssize_t *end)
 {
     uint8_t *bytes = vector->iov_base;
@@ -222,12 +225,13 @@ static ssize_t tls_receive(struct link *link, const struct iovec *iov, int count
         return tls_fail(tls, tls->error);
     if (tls->plain_in > 0)
         return tls_receive_plain(tls, iov, count);
-    if (!tls->channel) // More than the proofs, from a stranger: who asks will refuse him.
+    // A stranger sent more than its proofs. The owner of the link will refuse it.
+    if (!tls->channel)
         return tls->below->ops->receive(tls->below, iov, count);
     if (!tls_meets(tls))
         return -1;
     for (int i = 0; i < count; i++) {
-        // The last vector is for what comes by the way: no record is opened for it alone.
+        // The last vector is for bytes that follow the target: no record is decrypted for it alone.
         if (total > 0 && i == count - 1 && tls_channel_readable(tls->channel) == 0)
             break;
         const size_t part = tls_receive_vector(tls, &iov[i], &end);
@@ -291,7 +295,7 @@ static void tls_proven(struct link *link, const uint8_t key[LOCKSTEP_PROOF_BYTES
     if (!tls->channel)
         (void)tls_fail(tls, ENOMEM);
     else if (!tls->server)
-        (void)tls_meets(tls); // It speaks first.
+        (void)tls_meets(tls); // The client sends the first message of the handshake.
 }
 
 static bool tls_ready(struct link *link)

@@ -9,9 +9,9 @@
 
 struct link;
 
-// Makes a link over `below`, of which no byte was used, and takes it: it is closed with the new
-// link, or at once if there is no memory (NULL). accepted: true if this side accepted the
-// connection.
+// Makes an encrypting link over `below`, whose first bytes were neither sent nor received, and
+// takes ownership of `below`: `below` is closed with the new link, or at once if there is no memory
+// (then the result is NULL). accepted: true if this side accepted the connection.
 struct link *link_encrypt(struct link *below, bool accepted);
 
 #endif

@@ -2,9 +2,10 @@
 //
 // TLS 1.3 with a key that both sides know; see tls_channel.h. One thread at a time.
 //
-// OpenSSL uses the carrier by a BIO of this file: reading asks the carrier; writing always succeeds
-// and adds to the bytes that are held. Failures of OpenSSL become errno here, and its queue of
-// errors is left empty, because the trainer may use the queue of the same thread.
+// OpenSSL reaches the carrier through a BIO of this file. A read of the BIO asks the carrier; a
+// write always succeeds and adds to the held bytes. This file turns failures of OpenSSL into errno
+// and leaves OpenSSL's error queue empty, because the trainer may use the error queue of the same
+// thread.
 
 #include "worker/link/tls_channel.h"
 
@@ -15,12 +16,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHANNEL_IDENTITY "lockstep" // The name of the key. There is one key.
-#define CHANNEL_READ_BYTES ((size_t)128 * 1024) // Bytes that one read asks of the carrier.
-// A record is begun only if it fits together with messages that TLS itself may add.
+#define CHANNEL_IDENTITY "lockstep" // The name of the only key.
+#define CHANNEL_READ_BYTES ((size_t)128 * 1024) // Most bytes that one read asks of the carrier.
+// A record is begun only if the held bytes leave room for it and for messages that TLS itself may
+// add.
 #define CHANNEL_ROOM_BYTES ((size_t)CRYPTO_RECORD_BYTES + 4096)
-// A key encrypts at most 2^24.5 full records (RFC 8446, 5.5), which are 388 GB. The key is changed
-// after a sixth of that.
+// A key encrypts at most 2^24.5 full records (RFC 8446, 5.5), which are 388 GB. The channel changes
+// the key after a sixth of that.
 #define CHANNEL_REKEY_BYTES ((uint64_t)64 << 30)
 
 struct tls_channel {
@@ -32,8 +34,8 @@ struct tls_channel {
     // the owner's
     uint8_t key[CRYPTO_KEY_BYTES];
     bool stands;
-    bool ended; // True if the other side of the carrier has ended.
-    int error; // errno of the carrier, or EBADMSG. 0: none.
+    bool ended; // True if the carrier's receive has reported the end.
+    int error; // errno of the carrier, or EBADMSG; 0: no error.
     uint64_t sealed; // Bytes encrypted with the present key.
     size_t held_first;
     size_t held_end;
@@ -55,7 +57,7 @@ static int channel_write(BIO *bio, const char *bytes, int size)
         channel->held_end = held;
     }
     if (sizeof(channel->held) - channel->held_end < (size_t)size) {
-        channel->error = ENOBUFS; // Never: there was room before the record was begun.
+        channel->error = ENOBUFS; // Cannot happen: there was room when the record was begun.
         return -1;
     }
     memcpy(channel->held + channel->held_end, bytes, (size_t)size);
@@ -126,7 +128,7 @@ static int channel_find(SSL *ssl, const unsigned char *identity, size_t length,
 {
     *session = NULL;
     if (length != sizeof(CHANNEL_IDENTITY) - 1 || memcmp(identity, CHANNEL_IDENTITY, length) != 0)
-        return 1; // The key is not known here, so the handshake fails.
+        return 1; // This side does not have that key, so the handshake fails.
     *session = channel_session(ssl);
     return *session != NULL;
 }
@@ -171,7 +173,7 @@ static bool channel_wire(struct tls_channel *channel)
         return false;
     BIO_set_data(bio, channel);
     BIO_set_init(bio, 1);
-    SSL_set_bio(channel->ssl, bio, bio); // It is the channel's now.
+    SSL_set_bio(channel->ssl, bio, bio); // From now on channel->ssl owns the BIO.
     return true;
 }
 
@@ -187,7 +189,7 @@ struct tls_channel *tls_channel_make(bool server, const uint8_t key[CRYPTO_KEY_B
     memcpy(channel->key, key, sizeof(channel->key));
     SSL_CTX *context = channel_context(server);
     channel->ssl = context ? SSL_new(context) : NULL;
-    SSL_CTX_free(context); // The connection keeps it.
+    SSL_CTX_free(context); // channel->ssl holds its own reference.
     if (channel->ssl && channel_wire(channel)) {
         (void)SSL_set_app_data(channel->ssl, channel);
         if (server)
@@ -214,7 +216,8 @@ void tls_channel_free(struct tls_channel *channel)
 
 // ---- bytes --------------------------------------------------------------------------------------
 
-// Finds out why an OpenSSL function failed. 0: an end; -1: errno.
+// Finds the reason why an OpenSSL function failed. Returns 0: the other side has ended; -1: see
+// errno.
 static int channel_failure(struct tls_channel *channel, int returned)
 {
     const int kind = SSL_get_error(channel->ssl, returned);
@@ -277,7 +280,7 @@ int tls_channel_meet(struct tls_channel *channel)
     return 1;
 }
 
-// Changes the key before it has encrypted too much.
+// Changes the key before the key has encrypted too many bytes.
 static void channel_rekey(struct tls_channel *channel)
 {
     if (channel->sealed < CHANNEL_REKEY_BYTES)
@@ -314,7 +317,7 @@ size_t tls_channel_readable(struct tls_channel *channel)
 {
     uint8_t byte = 0;
     if (SSL_pending(channel->ssl) == 0 && SSL_peek(channel->ssl, &byte, 1) <= 0)
-        ERR_clear_error(); // The next receive finds out why.
+        ERR_clear_error(); // The next receive reports the reason.
     const int pending = SSL_pending(channel->ssl);
     return pending > 0 ? (size_t)pending : 0;
 }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How processes of one host find each other for a link in memory: a unix socket in the abstract
-// namespace, named by 128 random bits. It has no file, so nothing is left behind and nothing can be
-// full; another network namespace (another container) does not see it, and then TCP is used. Not
-// here: the link (shm.c). Thread: the engine's; unix_listener_open may run on any.
+// How processes of one host find each other for a link in memory: by a unix socket in the abstract
+// namespace, named by 128 random bits. The socket has no file, so no file is left behind and no
+// disk can be full. Another network namespace (another container) does not see the socket; then TCP
+// is used. Not here: the link (shm.c). Thread: engine thread; unix_listener_open may run on any
+// thread.
 //
-// The name is no secret: every process of the network namespace can read it. Both sides check the
-// user that the kernel names, and the hello.
+// The name is no secret: every process of the network namespace can read it. So both sides check
+// the user id of the peer, which the kernel reports, and then the proofs (hello.h).
 
 #include "worker/link/unix.h"
 
@@ -36,7 +37,7 @@ static void unix_fail(char *error, size_t error_bytes, const char *what, int num
     text_append(&text, "%s: %s", what, strerror_r(number, reason, sizeof(reason)));
 }
 
-// Fills in the address of a token, which is well formed.
+// Writes the socket address of a well-formed token. Returns the length of the address.
 static socklen_t unix_name(const char *token, struct sockaddr_un *name)
 {
     const size_t prefix = sizeof(UNIX_PREFIX) - 1;
@@ -63,7 +64,8 @@ static bool unix_same_user(int fd)
 
 // ---- connecting ---------------------------------------------------------------------------------
 
-// A connected socket, or -1 with errno. Never waits: a unix socket connects at once or fails.
+// Returns a connected socket, or -1 with errno. Never waits: a unix socket connects at once or
+// fails.
 static int unix_reach(const char *token)
 {
     struct sockaddr_un name;
