@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// For tests of the daemon's gRPC side: a client that speaks HTTP/2 by hand, in plaintext, so that
-// it need not do what a library does. Test's thread.
+// A client that writes HTTP/2 frames by hand, in plaintext, for tests of the daemon's gRPC server.
+// Unlike a client of a library, it can violate the protocol. Runs on the test's thread.
 
 #ifndef LOCKSTEP_TESTS_TEST_SERVER_HTTP2_H
 #define LOCKSTEP_TESTS_TEST_SERVER_HTTP2_H
@@ -33,7 +33,7 @@ static inline void frame_write(int fd, enum frame_type type, uint8_t flags, uint
     assert_int_equal(send(fd, frame, FRAME_BYTES + size, MSG_NOSIGNAL), FRAME_BYTES + size);
 }
 
-// A header of HPACK: literal, not indexed. Returns its size.
+// Writes a header as an HPACK literal without indexing. Returns its size in bytes.
 static inline size_t header_put(uint8_t *out, const char *name, const char *value)
 {
     const size_t name_bytes = strlen(name);
@@ -60,13 +60,13 @@ static inline void call_begin(int fd, const char *path, uint32_t stream)
     frame_write(fd, FRAME_HEADERS, END_HEADERS, stream, block, size);
 }
 
-// Begins on a connection; returns it.
+// Sends the preface and the settings of HTTP/2 on a connection. Returns the connection.
 static inline int client_begin(int fd)
 {
     static const char preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     assert_true(fd >= 0);
     assert_int_equal(send(fd, preface, sizeof(preface) - 1, 0), sizeof(preface) - 1);
-    frame_write(fd, FRAME_SETTINGS, 0, 0, "", 0); // Theirs are never acknowledged.
+    frame_write(fd, FRAME_SETTINGS, 0, 0, "", 0); // The server's settings are never acknowledged.
     return fd;
 }
 

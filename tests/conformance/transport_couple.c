@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Two mates in one thread; see transport_couple.h.
+// Two ranks of one host in one thread; see transport_couple.h.
 
 #include "tests/conformance/transport_couple.h"
 
@@ -103,7 +103,7 @@ void couple_work(struct couple_rank *rank, uint32_t turns)
         transport_progress(rank->transport, 0);
 }
 
-// Rank r's input in element e, and the value behind the last element.
+// The input of a rank at an element.
 static float input(uint32_t rank, uint64_t element)
 {
     return (float)(element % 1000 + 1000 * rank + 1);

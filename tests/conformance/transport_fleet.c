@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranks as threads; see transport_fleet.h.
+// A world of ranks as threads; see transport_fleet.h.
 
 #include "tests/conformance/transport_fleet.h"
 
@@ -183,7 +183,7 @@ static uint32_t fleet_host_begin(const struct fleet *fleet, uint32_t host)
 {
     const uint32_t hosts = fleet->options.hosts == 0 ? 1 : fleet->options.hosts;
     const uint32_t least = fleet->options.world / hosts;
-    const uint32_t larger = fleet->options.world % hosts; // The last ones.
+    const uint32_t larger = fleet->options.world % hosts; // Hosts with one rank more: the last.
     const uint32_t before = hosts - larger;
     return host * least + (host > before ? host - before : 0);
 }
@@ -286,7 +286,8 @@ void member_barrier(struct member *member)
     pthread_barrier_wait(&member->fleet->barrier);
 }
 
-// The coordinator lets no rank begin before all have formed, so no rank that is measured stops.
+// Runs the transport until all ranks have formed the world, as the coordinator does. A rank that
+// stopped earlier would not answer the pings of ranks that still measure their links.
 static void member_form(struct member *member)
 {
     struct fleet *fleet = member->fleet;

@@ -23,18 +23,18 @@
 #define JOB_REGION_BYTES (1024 * 1024)
 #define JOB_REGIONS 64
 
-// One rank's memory of one collective.
+// The memory of one rank for one collective.
 struct side {
     struct extent *extents;
     uint32_t extent_count;
-    uint8_t *memory; // Inputs, and outputs too when they are the same.
-    uint8_t *outputs; // == memory, or its own.
+    uint8_t *memory; // The inputs; also the outputs, unless those are separate.
+    uint8_t *outputs; // The outputs: `memory`, or memory of their own.
     uint8_t *inputs_before; // Memory before the collective, with zeros where the input is NULL.
     uint8_t *outputs_before;
     uint8_t *has_in; // For each element: true if the rank has an input there.
     uint8_t *has_out;
-    uint64_t *used; // By unit: this rank has an input, before the run.
-    uint64_t *used_after; // The use bits: given to the collective, and changed by it.
+    uint64_t *used; // Bit set of the units that this rank uses.
+    uint64_t *used_after; // A copy of `used` for the collective, which adds the units of others.
     struct collective collective;
 };
 
@@ -44,23 +44,23 @@ struct item {
     struct side sides[FLEET_MAX];
 };
 
-// Where a rank's memory is taken from.
+// The regions from which a rank's memory is allocated.
 struct home {
-    uint32_t count;
+    uint32_t count; // Number of regions.
     uint8_t *regions[JOB_REGIONS];
-    size_t filled; // Bytes filled in the last region.
-    size_t bytes;
+    size_t filled; // Bytes in use in the last region.
+    size_t bytes; // Size of the last region.
 };
 
 struct job {
     bool registered;
     struct regions *regions[FLEET_MAX];
     struct home homes[FLEET_MAX];
-    atomic_uint mapped; // Ranks whose memory all mates have.
+    atomic_uint mapped; // Number of ranks whose memory all mates have mapped.
     uint32_t world;
     uint32_t chunk_bytes;
     enum plan_algorithm algorithm;
-    bool loose; // NCCL adds, in its own order.
+    bool loose; // True if NCCL adds, in an order of its own.
     uint64_t seed;
     uint32_t count;
     uint64_t run;
@@ -105,7 +105,7 @@ struct regions **job_register(struct job *job)
     return job->regions;
 }
 
-// Takes memory in a region of the rank, at any place that its elements allow.
+// Allocates memory in a region of the rank, aligned to the size of an element only.
 static void *job_take(struct job *job, uint32_t rank, size_t bytes, size_t element)
 {
     struct home *home = &job->homes[rank];
@@ -138,7 +138,7 @@ void job_wait_mapped(struct member *member, struct job *job)
     }
     atomic_fetch_add(&job->mapped, 1);
     while (atomic_load(&job->mapped) < job->world) {
-        transport_progress(member->transport, 10); // Maps what the others have.
+        transport_progress(member->transport, 10); // Maps the memory of other ranks.
         MEMBER_CHECK(member, clock_now_ms() - since_ms < fleet_bound_ms(FLEET_BOUND_MS));
     }
 }
@@ -164,7 +164,8 @@ static void job_put(const struct job_spec *spec, uint8_t *at, uint64_t random)
     }
 }
 
-// Ends at random, many of them equal; a quarter of all jobs has small units and one large one.
+// Draws the ends of the units. A quarter of all collectives has units of 3 elements and a large
+// last unit; in the others the ends are random.
 static uint64_t *item_units(const struct job_spec *spec, uint64_t *random)
 {
     uint64_t *ends = calloc(spec->units + 1, sizeof(*ends));
@@ -185,7 +186,8 @@ static uint64_t *item_units(const struct job_spec *spec, uint64_t *random)
     return ends;
 }
 
-// The ranks that use a unit, the same draw on all ranks: none, all, one, or by a rank's own draw.
+// True if the rank uses the unit. A draw that is the same on all ranks decides whether no rank, all
+// ranks, one rank or a random set of ranks uses it.
 static bool side_uses(uint64_t seed, uint32_t unit, uint32_t rank, uint32_t world)
 {
     uint64_t shared = seed * 7919 + unit;
@@ -202,7 +204,8 @@ static bool side_uses(uint64_t seed, uint32_t unit, uint32_t rank, uint32_t worl
     }
 }
 
-// One or two extents for each unit; those of a unit that the rank does not use have no input.
+// Makes two extents for each unit, of which one may be empty. The extents of a unit that the rank
+// does not use have no input.
 static void side_layout_units(struct side *side, const struct job_spec *spec, const uint64_t *ends,
                               uint64_t *random)
 {
@@ -383,7 +386,7 @@ static bool job_unit_used(const struct job *job, const struct item *item, uint32
     return false;
 }
 
-// Whether some rank uses the unit that the element is of.
+// True if some rank uses the unit that contains the element.
 static bool job_element_used(const struct job *job, const struct item *item, uint64_t element)
 {
     uint32_t low = 0;
@@ -400,19 +403,21 @@ static bool job_element_used(const struct job *job, const struct item *item, uin
     return job_unit_used(job, item, low);
 }
 
-// In memory sums of 16-bit floats are rounded once, at the end.
+// True if sums of 16-bit floats are rounded only once, at the end, as in shared memory.
 static bool job_rounds_once(const struct job *job)
 {
     return job->algorithm == ALGORITHM_SHARED;
 }
 
-// There a rank of weight 0 is passed over, also where the sum begins.
+// True if the sum skips a rank of this weight: in shared memory a rank of weight 0, even at the
+// begin of the sum.
 static bool job_passes_over(const struct job *job, uint64_t weight)
 {
     return job->algorithm == ALGORITHM_SHARED && weight == 0;
 }
 
-// The value with which a missing input begins a sum: in memory -0, but for rank 0.
+// The value of a missing input at the begin of a sum: in shared memory -0, except for rank 0;
+// otherwise 0.
 static float job_missing(const struct job *job, uint32_t rank)
 {
     return job->algorithm == ALGORITHM_SHARED && rank > 0 ? -0.0f : 0.0f;
@@ -435,8 +440,8 @@ static bool job_is_wide(const struct job *job, const struct job_spec *spec)
             (spec->op == REDUCE_SUM || spec->op == REDUCE_MEAN));
 }
 
-// The rank that is the i-th to be added. Round the ring it ends with the owner; in memory it is
-// the i-th.
+// The rank whose input is the i-th in the sum. In the ring the owner of the element is the last; in
+// shared memory the order is that of the ranks.
 static uint32_t job_turn(const struct job *job, uint32_t owner, uint32_t i)
 {
     return job->algorithm == ALGORITHM_SHARED ? i : (owner + 1 + i) % job->world;
@@ -472,8 +477,8 @@ static float job_rounded(enum dtype dtype, float value)
     return job_widen(dtype, bytes);
 }
 
-// The same where frames are not as memory is: in float32, rounded once a hop. volatile: every
-// operation is rounded by itself.
+// The reference for frames in another dtype than the memory: sums in float32 and rounds once for
+// each hop. The variables are volatile, so that the compiler rounds after every operation.
 static uint64_t job_reference_wide(const struct job *job, const struct item *item, uint64_t element,
                                    uint32_t owner, uint8_t final[8])
 {
@@ -512,10 +517,10 @@ static uint64_t job_reference_wide(const struct job *job, const struct item *ite
     return total;
 }
 
-// ---- by pairs: a tree of blocks of ranks, the lower ones first, extras beside their rank
-// ---------
+// ---- algorithms by pairs: a tree of blocks of ranks, the lower block first ----------------------
+// The ranks beyond the largest power of two are extras; an extra is added to its partner first.
 
-// The input of one rank, as it travels.
+// The input of one rank, in the dtype of the frames.
 static void job_pair_input(const struct job *job, const struct item *item, uint32_t rank,
                            uint64_t element, uint8_t sum[8])
 {
@@ -544,7 +549,7 @@ static void job_pair_add(const struct job_spec *spec, uint8_t lower[8], const ui
                   1);
 }
 
-// The sum over a block of `size` ranks from `first` on, with their extras.
+// The sum over the block of `size` ranks that begins with `first`, with their extras.
 static void job_pair_block(const struct job *job, const struct item *item, uint64_t element,
                            uint32_t first, uint32_t size, uint8_t sum[8])
 {
@@ -563,7 +568,7 @@ static void job_pair_block(const struct job *job, const struct item *item, uint6
     job_pair_add(&item->spec, sum, other);
 }
 
-// Where frames are not as memory is, the last sum is divided before it is rounded.
+// The last sum for frames in another dtype than the memory: it is divided before it is rounded.
 static void job_pair_wide(const struct job_spec *spec, uint64_t total, const uint8_t lower[8],
                           const uint8_t upper[8], uint8_t final[8])
 {
@@ -601,7 +606,7 @@ static bool job_reference_pair(const struct job *job, const struct item *item, u
     return true;
 }
 
-// The value that the collective leaves at one element, in `final`. False: memory stays as it was.
+// Computes the final value of one element. False: the collective does not write the element.
 static bool job_reference(const struct job *job, const struct item *item, uint64_t element,
                           uint32_t owner, uint8_t final[8])
 {
@@ -686,7 +691,8 @@ static bool job_equal(enum dtype dtype, const uint8_t *a, const uint8_t *b)
 {
     if (memcmp(a, b, dtype_size(dtype)) == 0)
         return true;
-    // The machine decides which NaN an addition makes. The ranks must agree: see job_check.
+    // The machine decides which NaN an addition makes, so any two NaNs are equal here. All ranks
+    // must have the same bits: see job_check_element.
     return dtype_is_float(dtype) && isnan(job_value(dtype, a)) && isnan(job_value(dtype, b));
 }
 
@@ -704,7 +710,7 @@ static void job_fail(const struct job *job, const char *name, uint32_t index, ui
     _exit(1);
 }
 
-// Sum, or mean, in double precision, without regard to order.
+// True if the value is near the sum or mean in double precision, which no order changes much.
 static bool job_near(const struct job *job, const struct item *item, uint64_t element,
                      const uint8_t *final)
 {
@@ -731,7 +737,7 @@ static bool job_near(const struct job *job, const struct item *item, uint64_t el
     if (!isfinite(sum))
         return !isfinite(got);
     if (dtype_size(spec->dtype) == 2 && !isfinite(got))
-        return true; // Overflowed on the way.
+        return true; // A partial sum overflowed.
     const enum dtype coarse = spec->partial == DTYPE_BFLOAT16 ? DTYPE_BFLOAT16 : spec->dtype;
     const double unit = coarse == DTYPE_FLOAT16    ? 0x1p-11
                         : coarse == DTYPE_BFLOAT16 ? 0x1p-8
@@ -747,7 +753,7 @@ static bool job_near(const struct job *job, const struct item *item, uint64_t el
 static uint32_t job_owner(const struct job *job, const struct job_spec *spec, uint64_t element)
 {
     struct ring ring;
-    // Chunks are cut by the largest element that travels.
+    // The size of the largest element that travels decides the bounds of chunks.
     const uint32_t partial =
         (uint32_t)dtype_size(spec->partial == DTYPE_NONE ? spec->dtype : spec->partial);
     const uint32_t final =
@@ -767,8 +773,9 @@ static uint32_t job_owner(const struct job *job, const struct job_spec *spec, ui
     abort();
 }
 
-// The order of summation of two levels is that of each host, and then that of a ring over what it
-// gives. Where it matters, what is checked is that the sum is near, and the same for all.
+// True if the order of summation is not that of the reference: two levels sum on each host first
+// and then in a ring over the hosts, and NCCL has an order of its own. Then a sum is only compared
+// with the sum in double precision, and between ranks.
 static bool job_is_loose(const struct job *job, const struct job_spec *spec)
 {
     return (job->algorithm == ALGORITHM_TWO_LEVEL || job->loose) && dtype_is_float(spec->dtype) &&
@@ -824,7 +831,7 @@ static void job_check_weights(const struct job *job, const char *name, uint32_t 
             job_fail(job, name, index, r, 0, "has another weight in all");
 }
 
-// Every rank knows of every unit whether some rank has used it.
+// Checks that every rank knows which units some rank has used.
 static void job_check_used(const struct job *job, const char *name, uint32_t index)
 {
     const struct item *item = &job->items[index];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// See transport_rig.h.
+// A rank's memory, streams and collective on a fake device; see transport_rig.h.
 
 #include "tests/conformance/transport_rig.h"
 
@@ -128,7 +128,7 @@ const float *rig_read(struct member *member, const struct rig *rig)
 
 // ---- one collective -----------------------------------------------------------------------------
 
-// The pieces lie in another order than they have in the row.
+// Lays out the collective. The pieces lie in memory in the reverse of their order in the row.
 static void shot_lay(struct shot *shot, const struct member *member, const struct rig *rig,
                      bool pieces)
 {
@@ -148,7 +148,7 @@ static void shot_lay(struct shot *shot, const struct member *member, const struc
     shot->collective.used = &shot->used;
 }
 
-// The first piece of the row, which lies behind the others.
+// Removes the input of the first piece of the row, which lies behind the others in memory.
 static void shot_leave_out(struct shot *shot)
 {
     shot->extents[0].in = NULL;

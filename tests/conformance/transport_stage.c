@@ -240,7 +240,7 @@ void stage_challenge(struct stage *stage, struct link *link,
     assert_int_equal(frame_decode(bytes, &header, NULL), FRAME_OK);
     assert_int_equal(header.kind, FRAME_CHALLENGE);
     assert_int_equal(header.payload_bytes, LOCKSTEP_NONCE_BYTES);
-    // It says nothing else.
+    // All other fields are 0.
     assert_true(header.generation.number == 0 && header.generation.incarnation == 0);
     assert_true(header.part == 0 && header.chunk == 0 && header.credit == 0);
     memcpy(challenge, bytes + LOCKSTEP_FRAME_HEADER_BYTES, LOCKSTEP_NONCE_BYTES);

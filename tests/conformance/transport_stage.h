@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A stage for tests of one transport against any peer that may speak to it. One thread: the
-// transport under test is rank 0 of 2, the other side is a puppet that writes frames by hand over a
-// bare link. No bytes may crash the transport, write what is not final, or make it hold more than
-// its bounds.
+// A stage for tests of one transport against hostile peers. The transport under test is rank 0 of a
+// world of 2. The other rank is a puppet: the test writes its frames by hand to a bare link. Both
+// run on one thread. No bytes from a peer may crash the transport, make it write a value that is
+// not final, or make it use more memory than its limits.
 
 #ifndef TESTS_TRANSPORT_STAGE_H
 #define TESTS_TRANSPORT_STAGE_H
@@ -23,7 +23,7 @@
 #define STAGE_MAX_TESTS 128
 #define STAGE_PROOF_BYTES (LOCKSTEP_NONCE_BYTES + LOCKSTEP_PROOF_BYTES)
 
-// Parameter of a test, passed as its state.
+// The parameter of a test, passed as cmocka's state.
 struct stage_variant {
     const char *name;
     enum transport_kind kind;
@@ -32,7 +32,7 @@ struct stage_variant {
     bool encrypts;
 };
 
-// Rank 0, what its events said, and the puppet.
+// Rank 0, the events that its transport has reported, and the puppet.
 struct stage {
     const struct stage_variant *variant;
     struct transport *transport;
@@ -51,23 +51,24 @@ struct stage {
     char text[256];
     uint32_t plays; // The puppet's rank.
     struct link *puppet;
-    struct link *second; // Another one, which is silent; NULL: none.
+    struct link *second; // Link of a second puppet, which stays silent; NULL: none.
 };
 
-// A puppet answers no pings: its link is taken for a fast one.
+// Opens the transport with a configured link speed, so that the puppet need not answer pings.
 void stage_open(struct stage *stage, const struct stage_variant *variant);
-// Over TCP the puppet's link is measured: it has to answer.
+// Opens the transport so that it measures a TCP link; the puppet has to answer pings.
 void stage_open_measuring(struct stage *stage, const struct stage_variant *variant);
 void stage_close(struct stage *stage);
+// Number of strangers that the transport has refused.
 uint64_t stage_refused(const struct stage *stage);
 
 // ---- the puppet ---------------------------------------------------------------------------------
 
 struct link *stage_connect(const struct stage *stage);
-// One that would not be encrypted after proofs, either: it takes any bytes.
+// Connects with a link that is never encrypted, not even after the proofs, for any bytes.
 struct link *stage_connect_bare(const struct stage *stage);
-// All, the transport working meanwhile. False: the link was closed, or ended before, or the puppet
-// is lost and nobody reads.
+// Sends or receives all bytes, and runs the transport meanwhile. False: the link was closed, or the
+// transport has lost the puppet and no longer reads.
 bool stage_send(struct stage *stage, struct link *link, const void *bytes, size_t size);
 bool stage_receive(struct stage *stage, struct link *link, void *bytes, size_t size);
 // payload NULL: zeros.
@@ -75,26 +76,27 @@ bool stage_send_frame(struct stage *stage, const struct frame_header *header, co
 bool stage_send_used(struct stage *stage, const struct frame_header *header, const uint8_t *used);
 bool stage_receive_frame(struct stage *stage, struct frame_header *header, uint8_t *payload);
 
-// The first frame on a connection that the puppet has made.
+// Receives the challenge, the first frame on a connection that the puppet has made.
 void stage_challenge(struct stage *stage, struct link *link,
                      uint8_t challenge[LOCKSTEP_NONCE_BYTES]);
-// The proofs of the puppet and rank 0 to each other, after this challenge.
+// The data from which the puppet and rank 0 compute their proofs after this challenge.
 struct hello stage_secrets(const struct stage *stage,
                            const uint8_t challenge[LOCKSTEP_NONCE_BYTES]);
 struct frame_header stage_hello(const struct stage *stage);
 // The payload of the hello.
 void stage_proof(const struct hello *hello, uint8_t payload[STAGE_PROOF_BYTES]);
-// Both sides have proven membership.
+// Ends the authentication on the puppet's side; an encrypted link completes its handshake.
 void stage_prove(struct stage *stage, const struct hello *hello);
-// Receives the welcome, and examines it.
+// Receives and checks the welcome, then calls stage_prove().
 void stage_welcome(struct stage *stage, const struct hello *hello);
-// The puppet says hello and is welcome; and the world is formed.
+// Connects the puppet, sends the hello and receives the welcome.
 void stage_greet(struct stage *stage);
+// Calls stage_greet() and waits until the world is formed.
 void stage_join(struct stage *stage);
-// All of it, from opening on.
+// Opens the transport and forms the world with the puppet.
 void stage_form(struct stage *stage, const struct stage_variant *variant);
-// The same with a world of three on two hosts: rank 0 is alone on host `host`, the puppet is rank 1
-// and leads the other one, `second` is rank 2.
+// The same for a world of three ranks on two hosts: rank 0 is alone on host `host`; the puppet is
+// rank 1 and leads the other host; `second` is rank 2.
 void stage_form_two(struct stage *stage, const struct stage_variant *variant, uint32_t host);
 
 void stage_until(struct stage *stage, const bool *flag);
@@ -123,7 +125,7 @@ struct frame_header stage_tensor(const struct stage *stage, enum frame_kind kind
                                  uint32_t payload_bytes);
 struct frame_header stage_small(const struct stage *stage, enum frame_kind kind);
 
-// A peer is lost, by name.
+// Checks that the transport has lost exactly one peer, with "impossible" in the text.
 void stage_expect_impossible(struct stage *stage);
 
 // ---- stamping -----------------------------------------------------------------------------------
@@ -137,7 +139,8 @@ struct stage_test {
 #function, function \
     }
 
-// Runs each test on each variant. LOCKSTEP_TEST_ONLY narrows them. The program's exit code.
+// Runs each test on each variant. LOCKSTEP_TEST_ONLY selects tests whose name contains its value.
+// Returns the exit status for main.
 int stage_run(const char *group, const struct stage_test *tests, size_t count);
 
 #endif
