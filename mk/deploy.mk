@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Packages, and the test of what is in deploy/.
 
-.PHONY: deb deploy-test images-test pic reproducible sbom
+.PHONY: deb deploy-test images-test launch-test pic reproducible sbom
 
 pic: ## abseil and RE2 to link inside of liblockstep, from the distribution's source packages
 	@BUILD=$(dir $(abspath $(PIC))) JOBS=$(JOBS) tools/pic-archives
@@ -15,6 +15,10 @@ deb: all ## Debian packages, in build/deb
 
 sbom: all ## Bill of materials (SPDX), in build/sbom
 	@SOURCE_DATE_EPOCH=$(SOURCE_EPOCH) tools/sbom $(VERSION) $(BUILD) $(BUILD)/sbom/lockstep.spdx.json
+
+launch-test: all ## Start workers by mpirun and Slurm, and by lockstep run on several hosts, for real
+	@tools/install-deps tools/deps-launch.txt || true
+	@$(TEST_ENV) tools/run-tests $(wildcard tests/launch/test_*.sh) tests/fault/test_run_hosts.sh
 
 deploy-test: all ## Manifests, images, rules and dashboard: rendered, validated, and run
 	@tools/install-deps tools/deps-deploy.txt || true
