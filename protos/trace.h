@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The trace of one worker: where it is, and its last events, as a block of memory that outlives the
-// process when it is mapped from a file. Little endian, version 1. Whoever reads it trusts nothing:
-// the writer may be dead, or be writing.
+// The format of a trace: where one worker is, and its last events, in a block of memory. A block
+// that is mapped from a file outlives the process. Little endian, version 1. A reader must check
+// every value, because the writer may be dead or may be writing at the same time.
 //
 //      0  struct trace_header, written at open and when the generation forms
-//    512  the number of events begun, on a cache line of its own
-//   1024  struct progress, of which the header says the bytes: new words come last
-//   2048  a cell with what lockstep_mark said last, at 2304 one with the reason of the pause
+//    512  number of events begun, on a cache line of its own
+//   1024  struct progress; the header has its size, and new words are added at the end
+//   2048  struct trace_cell with the last text of lockstep_mark
+//   2304  struct trace_cell with the reason of lockstep_pause
 //   4096  names of modules, by index
-//  20480  struct trace_thread, by the number that events have for a thread
+//  20480  struct trace_thread, by the number that events use for a thread
 //  24576  struct trace_slot, event n in slot n modulo LOCKSTEP_TRACE_EVENTS
 //
-// A cell is a version, odd while it is written, and a text; readers take it when the version is
-// even and the same before and after. A slot has a sequence for that.
+// A cell has a version and a text. The version is odd while the text is being written. A reader may
+// use the text if the version was even, and the same, before and after it copied the text. A slot
+// has a sequence for the same purpose.
 //
-// Only the format: nothing here opens, writes or reads a trace.
+// This file has the format only; nothing here opens, writes or reads a trace.
 
 #ifndef PROTOS_TRACE_H
 #define PROTOS_TRACE_H
@@ -27,11 +29,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define TRACE_MAGIC "LSTRACE" // With its NUL: the first 8 bytes.
+#define TRACE_MAGIC "LSTRACE" // The first 8 bytes, with its NUL.
 #define TRACE_VERSION 1
 #define TRACE_NO_RANK UINT32_MAX
 #define TRACE_NO_MODULE 0xffffu
-#define TRACE_WRITING UINT64_MAX // No event has such a number.
+#define TRACE_WRITING UINT64_MAX // Sequence of a slot that is being written; no event has it.
 
 enum trace_offset {
     TRACE_NEXT = 512,
@@ -72,9 +74,11 @@ struct trace_thread {
     char name[LOCKSTEP_THREAD_BYTES];
 };
 
-// An event may be read when sequence is its number + 1 before and after it was copied.
+// A reader may use its copy of an event if sequence was the event's number + 1 before and after it
+// copied the slot.
 struct trace_slot {
-    _Atomic(uint64_t) sequence; // 0: none yet; TRACE_WRITING while it is written.
+    // The event's number + 1; 0: no event yet; TRACE_WRITING: the slot is being written.
+    _Atomic(uint64_t) sequence;
     uint64_t time_ns; // CLOCK_MONOTONIC
     uint64_t step;
     uint64_t value; // Its meaning depends on the kind.
@@ -86,10 +90,10 @@ struct trace_slot {
     uint32_t reserved;
 };
 
-enum trace_kind { // Numbers are never used twice.
+enum trace_kind { // A number is never used again for another kind.
     TRACE_NONE = 0,
     TRACE_API_ENTER = 1, // value: enum api_function
-    TRACE_API_LEAVE = 2, // value: the same, and the status in the upper half.
+    TRACE_API_LEAVE = 2, // value: enum api_function, and the status in the upper 32 bits.
     TRACE_STEP_BEGIN = 3,
     TRACE_CALL_BEGIN = 4,
     TRACE_CALL_END = 5,
@@ -108,30 +112,31 @@ enum trace_kind { // Numbers are never used twice.
     TRACE_HALT = 18, // value: enum halt_kind
     TRACE_PAUSE = 19,
     TRACE_RESUME = 20,
-    TRACE_PLAIN = 21, // A plain collective. One that blocks for less than a tick leaves no events.
+    // A plain collective. A collective that blocks for less than a tick writes no events.
+    TRACE_PLAIN = 21,
     TRACE_PLAIN_DONE = 22, // value: status
     TRACE_INSPECTED = 23,
 };
 
 #define TRACE_BYTES ((size_t)TRACE_EVENTS + LOCKSTEP_TRACE_EVENTS * sizeof(struct trace_slot))
 
-// Where the trainer is. Every word is true by itself, and may be read at any time. Milliseconds are
-// CLOCK_MONOTONIC_COARSE, microseconds CLOCK_MONOTONIC.
+// Where the trainer is. A reader may read every word at any time, but two words may be from
+// different moments. Milliseconds are CLOCK_MONOTONIC_COARSE, microseconds CLOCK_MONOTONIC.
 struct progress {
-    // The trainer's.
-    _Atomic(uint64_t) step; // The step that it has opened.
-    _Atomic(uint64_t) api; // See PROGRESS_*: the function that it entered last.
-    _Atomic(uint64_t) api_ms; // When it entered it, or left it.
-    _Atomic(uint64_t) ready_us; // The last gradient of the step was reported; 0: none yet.
-    _Atomic(uint64_t) calls_open; // Calls under way.
+    // Written by the trainer's threads.
+    _Atomic(uint64_t) step; // Step that the trainer has opened last.
+    _Atomic(uint64_t) api; // Function that the trainer entered last: see PROGRESS_*.
+    _Atomic(uint64_t) api_ms; // When the trainer entered that function, or returned from it.
+    _Atomic(uint64_t) ready_us; // When the last gradient of the step was reported; 0: none yet.
+    _Atomic(uint64_t) calls_open; // Calls that have begun and not ended.
     _Atomic(uint64_t) gradients; // Gradients to be reported in these calls.
     _Atomic(uint64_t) ready; // Gradients reported in these calls.
     _Atomic(uint64_t) waiting; // Threads that are blocked on other ranks.
-    _Atomic(uint64_t) waited_ms; // In functions that block, in all.
-    _Atomic(uint64_t) plain; // Plain collectives that it has waited for.
-    _Atomic(uint64_t) paused_ms; // lockstep_pause was called; 0: it is not paused.
-    _Atomic(uint64_t) pause_ms; // How long that was to last.
-    // Sums over the finished steps of the generation, the trainer's too.
+    _Atomic(uint64_t) waited_ms; // Total time in functions that block.
+    _Atomic(uint64_t) plain; // Plain collectives that the trainer has waited for.
+    _Atomic(uint64_t) paused_ms; // When lockstep_pause was called; 0: not paused.
+    _Atomic(uint64_t) pause_ms; // Expected length of the pause.
+    // Written by the trainer's threads: sums over the finished steps of the generation.
     _Atomic(uint64_t) steps;
     _Atomic(uint64_t) bytes_copied;
     _Atomic(uint64_t) in_flight_us;
@@ -139,16 +144,17 @@ struct progress {
     _Atomic(uint64_t) exposed_us;
     _Atomic(uint64_t) zero_filled;
     _Atomic(uint64_t) unused; // Gradients that this rank's calls did not produce.
-    // The driver's, on a cache line of their own.
-    _Alignas(64) _Atomic(uint64_t) settled; // Step.
+    // Written by the thread that drives the engine, on a cache line of their own.
+    _Alignas(64) _Atomic(uint64_t) settled; // Last settled step.
     _Atomic(uint64_t) place; // See worker/watch/progress.h.
     _Atomic(uint64_t) bytes_sent;
     _Atomic(uint64_t) bytes_received;
-    _Atomic(uint64_t) generation; // 0: not formed.
+    _Atomic(uint64_t) generation; // Number of the generation; 0: not formed yet.
     _Atomic(uint64_t) incarnation;
 };
 
-// The word `api`: number of the function, its module and call, and whether the trainer is inside.
+// Layout of the word `api`: number of the function in the low 8 bits, module, call, and a bit that
+// is set while the trainer is in the function.
 #define PROGRESS_MODULE_SHIFT 8
 #define PROGRESS_CALL_SHIFT 16
 #define PROGRESS_INSIDE ((uint64_t)1 << 32)

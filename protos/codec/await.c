@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The thing that a blocked trainer waits for: between types.h and the generated structs, and the
-// bounds of its fields. No state. Any thread.
+// struct await (the thing that a blocked trainer waits for): conversion between types.h and the
+// generated structs, and the checks of its bounds. No state. Any thread.
 
 #include "protos/codec/await.h"
 
@@ -34,7 +34,7 @@ void codec_await_keys_in(struct await_key *keys, const struct _wire_AwaitKey *wi
     }
 }
 
-// Returns whether the trainer is blocked, so that there is something to send.
+// Returns true if the trainer is blocked: only then the message contains the await.
 bool codec_await_out(struct _wire_Await *wire, const struct await *await)
 {
     wire->has_key = true;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The thing that a blocked trainer waits for: to bytes and back, and its bounds. Any thread.
+// struct await (the thing that a blocked trainer waits for): conversion to and from the generated
+// structs, and the checks of its bounds. Any thread.
 
 #ifndef LOCKSTEP_PROTOS_CODEC_AWAIT_H
 #define LOCKSTEP_PROTOS_CODEC_AWAIT_H

@@ -6,9 +6,9 @@
 // function for each message; the pieces are here. Pure. Any thread.
 //
 // A list that does not fit its array is CODEC_TOO_LONG, a number outside its range is
-// CODEC_INVALID. Two things are not judged here. The cores judge whether the sender may say this
-// now. The coordinator judges the numbers of a hello, because it refuses them with a sentence for
-// people.
+// CODEC_INVALID. Two things are not checked here: whether the sender may send this message now
+// (worker and coordinator check that), and the numbers of a hello (the coordinator checks them,
+// because it refuses them with a sentence for people).
 
 #ifndef LOCKSTEP_PROTOS_CODEC_CHECK_H
 #define LOCKSTEP_PROTOS_CODEC_CHECK_H
@@ -18,20 +18,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Items of a manifest: the session, what it has loaded, its modules, their parameters and buffers.
+// The most items of a manifest: those of the session, its modules, their parameters and buffers.
 #define CODEC_MANIFEST_ITEMS (2 + LOCKSTEP_MAX_MODULES + LOCKSTEP_MAX_PARAMETERS)
 
 struct codec_fault;
 
-// A string of at most `bytes` bytes, NUL included, in UTF-8.
+// Checks that text is valid UTF-8 of at most `bytes` bytes, including its NUL.
 void codec_check_text(const char *text, size_t bytes, struct codec_fault *fault);
 
-// A number of at most max, and a count of at most max items.
+// Check that a number, or the count of a list, is at most max.
 void codec_check_number(uint64_t value, uint64_t max, const char *detail,
                         struct codec_fault *fault);
 void codec_check_count(uint32_t count, uint32_t max, const char *detail, struct codec_fault *fault);
 
-// Items [first, first + count) of total.
+// Checks that items [first, first + count) are within the total.
 void codec_check_part(uint32_t first, uint32_t count, uint32_t total, const char *detail,
                       struct codec_fault *fault);
 

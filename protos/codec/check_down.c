@@ -50,7 +50,7 @@ static bool check_is_peer(const struct down_generation *generation, uint32_t ran
     return false;
 }
 
-// Waves, rings and pairs need a link to each of them.
+// The peers must include all neighbours of topology.h: waves, rings and pairs need a link to each.
 static void check_neighbours(const struct down_generation *generation, struct codec_fault *fault)
 {
     uint32_t ranks[LOCKSTEP_MAX_NEIGHBOURS];
@@ -60,7 +60,7 @@ static void check_neighbours(const struct down_generation *generation, struct co
             codec_fault_set(fault, CODEC_INVALID, "a neighbour of the receiver is no peer");
 }
 
-// Frames carry whole elements, of 8 bytes at most.
+// A chunk must be a multiple of the largest element (8 bytes): frames carry whole elements.
 static void check_chunk_bytes(uint32_t chunk_bytes, struct codec_fault *fault)
 {
     codec_check_number(chunk_bytes, LOCKSTEP_FRAME_BYTES,
@@ -69,7 +69,7 @@ static void check_chunk_bytes(uint32_t chunk_bytes, struct codec_fault *fault)
         codec_fault_set(fault, CODEC_INVALID, "chunk_bytes is no multiple of the largest element");
 }
 
-// Mates are ascending, the receiver is where `local` says, and all others are peers.
+// Mates must be ascending, mates[local] must be the receiver, and all others must be peers.
 static bool check_mates(const struct down_generation *generation)
 {
     const struct locality *locality = &generation->locality;
@@ -83,7 +83,8 @@ static bool check_mates(const struct down_generation *generation)
     return true;
 }
 
-// Every other host has a worker at least.
+// There must be 1 to mate_count rings. The world must be large enough for the mates and at least
+// one worker on every other host.
 static bool check_host_sizes(const struct down_generation *generation)
 {
     const struct locality *locality = &generation->locality;
@@ -117,7 +118,7 @@ static void check_locality(const struct down_generation *generation, struct code
         codec_fault_set(fault, CODEC_INVALID, "the hosts are not those of such a world");
 }
 
-// Only ranks of the world have a GPU.
+// The set of ranks with a GPU must contain only ranks of the world.
 static void check_gpus(const struct down_generation *generation, struct codec_fault *fault)
 {
     for (uint32_t rank = generation->world_size; rank < LOCKSTEP_MAX_WORLD; rank++)

@@ -105,7 +105,7 @@ static void check_heartbeat(const struct up_heartbeat *heartbeat, struct codec_f
                       "too many overdue collectives", fault);
 }
 
-// Calls that are named are in the order of their positions, which are lacking.
+// The named calls must be in the order of their positions, and `lacks` must contain each position.
 static void check_lacking(const struct up_blocked *blocked, struct codec_fault *fault)
 {
     uint64_t lowest = 0;

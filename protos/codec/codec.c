@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The part of the codec that both directions share: the calls into nanopb and what its errors mean,
-// strings, the common messages, and health checks. No state. Any thread.
+// The part of the codec that both directions share: the calls of nanopb and the meaning of its
+// errors, strings, the common messages, and health checks. No state. Any thread.
 //
-// nanopb is Debian's package: its sizes have 16 bits and it does not check UTF-8. Everything is
-// static, so nothing is allocated and nothing needs releasing.
+// nanopb is Debian's package: its sizes have 16 bits and it does not check UTF-8. All fields have a
+// fixed size, so nanopb allocates nothing.
 
 #include "protos/codec/codec.h"
 
@@ -18,7 +18,8 @@
 #include <pb_encode.h>
 #include <string.h>
 
-// A mistake in an .options file, or a file that the generator did not find, ends here.
+// Checks at compile time that a field has the same size in both structs. The check fails if an
+// .options file is wrong, or if the generator did not find it.
 #define SAME_SIZE(wire_type, wire_field, plain_type, plain_field) \
     static_assert(sizeof(((wire_type *)NULL)->wire_field) == \
                       sizeof(((plain_type *)NULL)->plain_field), \
@@ -73,7 +74,7 @@ SAME_SIZE(wire_DownGeneration, gpus, struct down_generation, gpus);
 SAME_SIZE(wire_DownHalt, text, struct down_halt, text);
 SAME_SIZE(wire_DownHalt, cause, struct down_halt, cause);
 
-// Compares the number of elements, for arrays whose elements differ.
+// The same for arrays whose elements have different sizes: compares the number of elements.
 #define SAME_COUNT(wire_type, field, count) \
     static_assert(sizeof(((wire_type *)NULL)->field) == \
                       (count) * sizeof(((wire_type *)NULL)->field[0]), \
@@ -99,7 +100,8 @@ SAME_COUNT(health_HealthCheckRequest, service, LOCKSTEP_NAME_BYTES);
 static_assert(sizeof(pb_size_t) == 2, "the installed nanopb has 16-bit sizes");
 static_assert(wire_Up_size <= LOCKSTEP_MESSAGE_BYTES, "the largest Up fits in a message");
 static_assert(wire_Down_size <= LOCKSTEP_MESSAGE_BYTES, "the largest Down fits in a message");
-// One of them is on the stack while a message is encoded or decoded, as codec.h says.
+// One of these structs is on the stack while a message is encoded or decoded; codec.h states the
+// bound.
 static_assert(sizeof(wire_Up) <= 16384 && sizeof(wire_Down) <= 16384, "the stack of a codec call");
 
 #define SAME_VALUE(wire_enum, name) \
@@ -216,14 +218,14 @@ enum codec_status codec_write(const struct pb_msgdesc_s *descriptor, const void 
                               uint8_t *bytes, size_t capacity, size_t *size)
 {
     pb_ostream_t stream = pb_ostream_from_buffer(bytes, capacity);
-    // The struct was checked before, so the buffer is the only thing that can be wrong.
+    // The struct was checked before, so the only possible error is that the buffer is too small.
     if (!pb_encode(&stream, descriptor, wire))
         return CODEC_SPACE;
     *size = stream.bytes_written;
     return CODEC_OK;
 }
 
-// nanopb names its errors by text only. A test holds each of these texts to its status.
+// Maps nanopb's errors, which are only texts, to a status. A test checks each of these texts.
 static const struct codec_error {
     const char *text;
     struct codec_fault fault;
@@ -264,7 +266,8 @@ void codec_text_in(char *text, const char *wire, size_t bytes, struct codec_faul
 {
     const size_t length = strnlen(wire, bytes);
     memcpy(text, wire, length);
-    // The wire struct was zeroed, so whatever stands behind the NUL came with the string.
+    // The wire struct was zeroed, so a byte behind the first NUL that is not zero was in the
+    // string.
     for (size_t i = length; i < bytes; i++) {
         if (wire[i] != '\0')
             codec_fault_set(fault, CODEC_INVALID, "a string holds a NUL");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Messages from coordinator to worker: between types.h and the generated structs, field by field.
-// The bounds of the fields are in check_down.c. No state. Any thread.
+// Messages from coordinator to worker: conversion between types.h and the generated structs, field
+// by field. check_down.c has the bounds of the fields. No state. Any thread.
 //
 // `out` functions fill a zeroed generated struct from a checked plain one; `in` functions fill a
 // zeroed plain struct, which is checked afterwards.

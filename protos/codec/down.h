@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Messages of the coordinator: to bytes and back. Any thread.
+// Encodes and decodes messages of the coordinator; codec/up.h explains the arguments. Any thread.
 
 #ifndef LOCKSTEP_PROTOS_CODEC_DOWN_H
 #define LOCKSTEP_PROTOS_CODEC_DOWN_H

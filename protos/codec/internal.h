@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Shared by the files of the codec alone.
+// Declarations that only the files of the codec share.
 //
 // up.c, place.c, await.c and down.c move fields between the plain structs of types.h and the
 // structs that nanopb generates from control.proto. check.c, check_up.c and check_down.c have the
-// bounds. codec.c has the pieces that both directions use, and calls nanopb. Generated types are
-// only named here, so that this header needs none of nanopb's.
+// bounds. codec.c has the pieces that both directions use, and calls nanopb. This header only
+// declares the generated types, so it includes no header of nanopb.
 
 #ifndef LOCKSTEP_PROTOS_CODEC_INTERNAL_H
 #define LOCKSTEP_PROTOS_CODEC_INTERNAL_H
@@ -24,7 +24,7 @@ struct _wire_UpHeartbeat;
 struct _wire_UpReplan;
 struct _wire_UpModules;
 
-// The first thing that is wrong with a message. Starts as zeros: nothing is.
+// The first fault of a message. All zero: no fault.
 struct codec_fault {
     enum codec_status status;
     const char *detail; // A static sentence for people.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The place of a worker, between types.h and the generated structs, field by field:
-// the end of a heartbeat, blocked trainers, names of modules, answers to an inspection. The rest of
-// what workers say is in up.c, and what a field may hold in check.c. No state. Any
-// thread.
+// Conversion between types.h and the generated structs, field by field, of messages that say where
+// a worker is: the end of a heartbeat, blocked waits, new plans, names of modules, answers to an
+// inspection. up.c converts the other messages of workers, check_up.c has the bounds of the fields.
+// No state. Any thread.
 
 #include "protos/codec/place.h"
 
@@ -25,7 +25,7 @@ ANSWER_TAG(events, ANSWER_EVENTS);
 
 // ---- Sets --------------------------------------------------------------------------------------
 
-// Returns how many words are to be sent.
+// Returns the number of words to send.
 static pb_size_t place_set_out(uint64_t *words, const struct slot_set *set)
 {
     return (pb_size_t)codec_words_out(words, set->words, LOCKSTEP_SLOT_WORDS);

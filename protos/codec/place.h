@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The place of a worker and its answers: to bytes and back. Any thread.
+// Conversion of heartbeats, blocked waits, new plans, module names and answers to and from the
+// generated structs. Any thread.
 
 #ifndef LOCKSTEP_PROTOS_CODEC_PLACE_H
 #define LOCKSTEP_PROTOS_CODEC_PLACE_H
@@ -17,7 +18,7 @@ struct up_heartbeat;
 struct up_modules;
 struct up_replan;
 
-// The part of a heartbeat behind its totals.
+// Convert the fields of a heartbeat that follow its totals.
 void codec_heartbeat_out(struct _wire_UpHeartbeat *wire, const struct up_heartbeat *heartbeat);
 void codec_heartbeat_in(struct up_heartbeat *heartbeat, const struct _wire_UpHeartbeat *wire,
                         struct codec_fault *fault);

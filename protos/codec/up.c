@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Messages from worker to coordinator: between types.h and the generated structs, field by field.
-// The place of a worker is in place.c, the bounds of the fields in check_up.c. No state. Any
-// thread.
+// Messages from worker to coordinator: conversion between types.h and the generated structs, field
+// by field. place.c converts the place of a worker, check_up.c has the bounds of the fields. No
+// state. Any thread.
 //
 // `out` functions fill a zeroed generated struct from a checked plain one; `in` functions fill a
 // zeroed plain struct, which is checked afterwards.
