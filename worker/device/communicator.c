@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The life of an NCCL communicator; see communicator.h. Runs on the driver's thread, but for
+// The life of an NCCL communicator; see communicator.h. Runs on the driver thread, except
 // ending_run.
 
 #include "worker/device/communicator.h"
@@ -38,7 +38,7 @@ static_assert(sizeof(struct nccl_unique_id) == COMMUNICATOR_ID_BYTES, "an id is 
 
 // ---- failure ------------------------------------------------------------------------------------
 
-// Copies a text of NCCL as one line of whole characters.
+// Copies a text of NCCL as one line of whole, printable characters.
 static void nccl_clean(const char *said, char *out, size_t bytes)
 {
     struct text text;
@@ -84,8 +84,8 @@ static int communicator_break(struct communicator *communicator, int result, con
     return -1;
 }
 
-// Takes the result of an NCCL call. The call may have begun something that the next poll looks
-// after.
+// Handles the result of an NCCL call. If the call is still in progress, the next poll finds its
+// result.
 static int communicator_check(struct communicator *communicator, int result, const char *call)
 {
     if (result == NCCL_OK)
@@ -219,7 +219,7 @@ static int communicator_scatter(struct communicator *communicator, uint64_t in, 
 typedef int communicator_bulk(struct communicator *communicator, uint64_t in, uint64_t out,
                               uint64_t count, int type);
 
-// Enqueues the row (by `launch`) and the words in one group.
+// Enqueues the elements (with `launch`) and the words in one NCCL group.
 static int communicator_group(struct communicator *communicator, communicator_bulk *launch,
                               uint64_t in, uint64_t out, uint64_t count, enum dtype dtype,
                               uint64_t words, uint64_t word_count)
@@ -230,7 +230,7 @@ static int communicator_group(struct communicator *communicator, communicator_bu
         return -1;
     const int bulk = launch(communicator, in, out, count, communicator_type(dtype));
     const int header = communicator_sum(communicator, words, words, word_count, NCCL_UINT64);
-    // A group that was begun has to end, also after an error inside.
+    // A group that was begun must be ended, even after an error inside it.
     const int ended = communicator_check(communicator, nccl->group_end(), "ncclGroupEnd");
     return bulk < 0 || header < 0 || ended < 0 ? -1 : 0;
 }
@@ -249,7 +249,7 @@ int communicator_share(struct communicator *communicator, uint64_t in, uint64_t 
                               word_count);
 }
 
-// Registration is an improvement and never necessary, so a refusal is no failure.
+// A refused registration is no failure, because NCCL then copies.
 void communicator_register(struct communicator *communicator, uint64_t memory, size_t bytes)
 {
     void *handle = NULL;
@@ -272,20 +272,22 @@ void communicator_register(struct communicator *communicator, uint64_t memory, s
 
 // ---- ending -------------------------------------------------------------------------------------
 
-// What the ending thread and the driver share. The last of the two frees it.
+// State shared by the ending thread and the driver. The last one that uses it frees it.
 struct communicator_end {
-    // set before the thread starts, then its own
+    // set before the thread starts, then used by the ending thread only
     struct communicator *communicator;
     bool in_order;
-    uint64_t patience_ms; // The time (clock_now_ms) until which it may end in order.
-    uint64_t deadline_ms; // The time until which the driver waits.
+    uint64_t patience_ms; // Until this time (clock_now_ms) the thread tries to end in order.
+    uint64_t deadline_ms; // Until this time (clock_now_ms) the driver waits.
     struct thread thread;
     struct mutex mutex;
     struct cond cond;
     // guarded by mutex
-    bool begun; // True once the thread has the device's context; it then no longer uses the device.
+    // True once the thread has made the device's context current; from then on the thread does not
+    // use `device`.
+    bool begun;
     bool done;
-    bool left; // True if the driver waits no longer.
+    bool left; // True if the driver has stopped waiting; then the ending thread frees this struct.
 };
 
 static void ending_pause(void)
@@ -294,8 +296,8 @@ static void ending_pause(void)
     (void)nanosleep(&pause, NULL);
 }
 
-// True if the communicator has ended in order. All ranks take part, so this may wait for one of
-// them.
+// Returns true if the communicator has ended in order. All ranks take part in that, so this call
+// may wait for another rank.
 static bool ending_finalize(const struct communicator_end *ending)
 {
     const struct communicator *communicator = ending->communicator;

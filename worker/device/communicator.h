@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An NCCL communicator: the devices of one generation, one for each rank that has a device. It is
-// formed without blocking, watched for errors while it works, and ended within a time, whatever
-// NCCL does. The transport (worker/transport/device/) says what is sent; nccl.h has the functions
-// of NCCL.
+// An NCCL communicator: it connects the devices of one generation, one device for each rank that
+// has one. Forming never blocks, errors are polled while the communicator works, and ending takes a
+// bounded time even if NCCL hangs. The transport (worker/transport/device/) decides what is sent;
+// nccl.h has the functions of NCCL.
 //
-// Threads: the driver, between device_enter and device_leave. Ending runs on a thread of its own
-// (lockstep-nccl). The driver waits for that thread until the time is over, and then leaves it
-// behind.
+// Threads: the driver thread, between device_enter and device_leave. A separate thread
+// (lockstep-nccl) ends the communicator. The driver waits for that thread until a deadline, and
+// then goes on without it.
 
 #ifndef WORKER_DEVICE_COMMUNICATOR_H
 #define WORKER_DEVICE_COMMUNICATOR_H
@@ -19,51 +19,56 @@
 #include <stdint.h>
 
 #define COMMUNICATOR_ID_BYTES 128
-#define COMMUNICATOR_TEXT_BYTES 384 // What failed, NCCL's name for it, and what it has said.
+// Holds the failed call, NCCL's name for the failure, and NCCL's last error text.
+#define COMMUNICATOR_TEXT_BYTES 384
 
 struct communicator; // Opaque.
 
 enum communicator_state {
-    COMMUNICATOR_BUSY, // It is forming, or taking the last operation. Poll again.
-    COMMUNICATOR_STANDS, // It is formed, and has taken all operations so far.
-    COMMUNICATOR_BROKEN, // It has failed for good.
+    COMMUNICATOR_BUSY, // The communicator is forming, or takes the last operation. Poll again.
+    COMMUNICATOR_STANDS, // The communicator is formed, and has taken all operations so far.
+    COMMUNICATOR_BROKEN, // The communicator has failed for good.
 };
 
-// Makes the id by which the ranks of a communicator find each other. One rank makes it, and tells
-// all others. 0, or -1 with a sentence.
+// Makes the id by which the ranks of a communicator find each other. One rank calls this, and sends
+// the id to all other ranks. Returns 0, or -1 with a sentence in error.
 int communicator_id(uint8_t id[COMMUNICATOR_ID_BYTES], char *error, size_t error_bytes);
 
-// Begins to form a communicator, which all ranks have to do. NULL with a sentence in error. device
-// is borrowed.
+// Begins to form a communicator. All ranks have to call this. Returns NULL with a sentence in error
+// on failure. device is borrowed until the communicator has ended.
 struct communicator *communicator_begin(struct device *device,
                                         const uint8_t id[COMMUNICATOR_ID_BYTES], uint32_t rank,
                                         uint32_t ranks, char *error, size_t error_bytes);
 enum communicator_state communicator_poll(struct communicator *communicator);
-// Why it is broken: "ncclAllReduce: unhandled system error; NCCL said last: 'no socket'".
+// Returns the reason of COMMUNICATOR_BROKEN: "ncclAllReduce: unhandled system error; NCCL said
+// last: 'no socket'".
 const char *communicator_text(const struct communicator *communicator);
-// The last error text of NCCL, in one line; "": none. It may be about another communicator of the
-// process, and old.
+// Writes NCCL's last error text, as one line; "" if there is none. The text may be old, and may be
+// about another communicator of the process.
 void communicator_said(const struct communicator *communicator, char *text, size_t bytes);
 
-// Enqueues on DEVICE_REDUCE: out = the sum of `in` over all ranks, and words = the sum of `words`,
-// in place. All are addresses of the device; nothing is launched for an empty one. Only for a
-// communicator that stands. Afterwards it may be busy; then later work on the stream has to wait
-// until it stands again. 0, or -1: it is broken.
+// Enqueues two sums over all ranks on DEVICE_REDUCE: `out` = the sum of `in`, and `words` = the sum
+// of `words`, in place. All addresses are device addresses. A sum of 0 elements launches nothing.
+// The state must be COMMUNICATOR_STANDS. The state may be COMMUNICATOR_BUSY afterwards; then the
+// caller must enqueue no later work on the stream until the state is COMMUNICATOR_STANDS again.
+// Returns 0, or -1: the communicator is broken.
 int communicator_reduce(struct communicator *communicator, uint64_t in, uint64_t out,
                         uint64_t elements, enum dtype dtype, uint64_t words, uint64_t word_count);
 
-// The same, but every rank gets only its part of the sum: `out` = elements [rank * each, + each) of
-// the sum of `in`, which has `each` elements for each rank. out may be that part of `in`.
+// As communicator_reduce, but each rank gets only its part of the sum: `out` = elements [rank *
+// each, (rank + 1) * each) of the sum of `in`. `in` has `each` elements for each rank. `out` may be
+// that part of `in`.
 int communicator_share(struct communicator *communicator, uint64_t in, uint64_t out, uint64_t each,
                        enum dtype dtype, uint64_t words, uint64_t word_count);
 
-// Registers memory that will be used often, so that NCCL can transfer it without a copy if it
-// supports that. Registering the same memory again has no effect.
+// Registers memory that will be used often, so that NCCL can transfer it without a copy if NCCL
+// supports that. A second registration of the same memory does nothing.
 void communicator_register(struct communicator *communicator, uint64_t memory, size_t bytes);
 
-// Frees the communicator, and waits for that at most most_ms. in_order: true if all enqueued work
-// is done and the other ranks end in order, too; else enqueued work ends at once, with garbage.
-// False: NCCL has not returned, and keeps what it holds.
+// Frees the communicator, and waits for that at most most_ms milliseconds. in_order: true if all
+// enqueued work is done and the other ranks end in order, too; otherwise enqueued work is aborted
+// and its results are garbage. Returns false if NCCL has not returned in time; then NCCL keeps its
+// resources.
 bool communicator_end(struct communicator *communicator, bool in_order, uint64_t most_ms);
 
 #endif

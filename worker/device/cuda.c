@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The fence round libcuda: the only file that knows the names of its symbols. See
-// worker/device/cuda.h.
+// The only file that knows the names of libcuda's symbols. See worker/device/cuda.h.
 
 #include "worker/device/cuda.h"
 
@@ -19,7 +18,7 @@ static struct cuda table;
         name, offsetof(struct cuda, field), true \
     }
 
-// The file of the first symbol is shown as the library's.
+// foreign_path reports the file that the first symbol comes from.
 static const struct foreign_symbol symbols[] = {
     NEEDED(init, "cuInit"),
     NEEDED(driver_version, "cuDriverGetVersion"),

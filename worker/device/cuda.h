@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The CUDA driver API, as far as this library uses it: a struct of functions that cuda_load fills
-// from libcuda.so.1 at run time, so that every build has the GPU path and one binary runs on
-// machines with and without a driver. Declared here, not taken from NVIDIA's header: names, numbers
-// and prototypes of its ABI, which `make gpu-abi` compares with the real header where there is one.
-// Handles are opaque pointers, device addresses uint64_t, results int. The runtime API is used
-// nowhere. Not a wrapper: nothing here has an opinion; worker/device/device.h does. Any thread.
+// The functions of the CUDA driver API that this library uses, as a struct that cuda_load fills
+// from libcuda.so.1 at run time. So every build has the GPU path, and one binary runs on machines
+// with and without a driver. The declarations are not taken from NVIDIA's header: this file repeats
+// names, numbers and prototypes of the ABI, and `make gpu-abi` compares them with the real header
+// where there is one. Handles are opaque pointers, device addresses are uint64_t, results are int.
+// The CUDA runtime API is not used anywhere. This file adds no behaviour; worker/device/device.h
+// does. Any thread.
 
 #ifndef WORKER_DEVICE_CUDA_H
 #define WORKER_DEVICE_CUDA_H
@@ -13,7 +14,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Results that somebody asks for by name; every other one is an error with a text of its own.
+// The results that this library compares with by name. All other results are errors, with a text
+// from the driver.
 enum cuda_result {
     CUDA_OK = 0,
     CUDA_INVALID_VALUE = 1,
@@ -26,7 +28,7 @@ enum cuda_result {
     CUDA_NO_BINARY_FOR_GPU = 209,
     CUDA_UNSUPPORTED_PTX_VERSION = 222,
     CUDA_INVALID_HANDLE = 400,
-    CUDA_NOT_READY = 600, // Of queries: not an error.
+    CUDA_NOT_READY = 600, // Returned by queries; not an error.
     CUDA_ILLEGAL_ADDRESS = 700,
     CUDA_MEMORY_ALREADY_REGISTERED = 712,
     CUDA_LAUNCH_FAILED = 719,
@@ -76,17 +78,18 @@ enum cuda_flags {
     CUDA_WAIT_VALUE_EQUAL = 1,
 };
 
-// Streams that every context has, as handles.
+// Stream handles that exist in every context.
 #define CUDA_STREAM_LEGACY ((void *)1)
 #define CUDA_STREAM_PER_THREAD ((void *)2)
 
-// Of cuDeviceGetUuid: of the whole device, or of the part of one that this process may use (MIG).
+// Result of cuDeviceGetUuid: the uuid of a whole device, or of the part of a device that this
+// process may use (MIG).
 struct cuda_uuid {
     unsigned char bytes[16];
 };
 
-// What the library's functions return is a cuda_result. Those whose names end in _v2 in the library
-// are called by that name: without it dlsym gives the first version, for programs of 2010.
+// The functions return a cuda_result. A symbol whose name ends in _v2 is loaded by that name,
+// because the name without _v2 is an old version of the function.
 struct cuda {
     int (*init)(unsigned flags);
     int (*driver_version)(int *version); // 1000 * major + 10 * minor
@@ -106,7 +109,8 @@ struct cuda {
     int (*ctx_push_current)(void *context);
     int (*ctx_pop_current)(void **context);
     int (*ctx_get_device)(int *device);
-    int (*ctx_get_stream_priority_range)(int *least, int *greatest); // Greater is the lower number.
+    // The greatest priority is the lowest number.
+    int (*ctx_get_stream_priority_range)(int *least, int *greatest);
 
     // streams and events
     int (*stream_create_with_priority)(void **stream, unsigned flags, int priority);
@@ -123,9 +127,9 @@ struct cuda {
     int (*event_elapsed_time)(float *milliseconds, void *start, void *end);
     int (*launch_host_func)(void *stream, void (*function)(void *argument), void *argument);
     int (*stream_wait_value32)(void *stream, uint64_t address, uint32_t value,
-                               unsigned flags); // Optional: since 11.7.
+                               unsigned flags); // Optional: exists since CUDA 11.7.
     int (*stream_write_value32)(void *stream, uint64_t address, uint32_t value,
-                                unsigned flags); // Optional: since 11.7.
+                                unsigned flags); // Optional: exists since CUDA 11.7.
 
     // memory
     int (*mem_alloc)(uint64_t *address, size_t bytes);
@@ -138,7 +142,8 @@ struct cuda {
     int (*pointer_get_attribute)(void *value, int attribute, uint64_t address);
 
     // copies
-    int (*memcpy_async)(uint64_t to, uint64_t from, size_t bytes, void *stream); // Any two kinds.
+    // Between memory of any two kinds.
+    int (*memcpy_async)(uint64_t to, uint64_t from, size_t bytes, void *stream);
     int (*memcpy_htod_async)(uint64_t to, const void *from, size_t bytes, void *stream);
     int (*memcpy_dtoh_async)(void *to, uint64_t from, size_t bytes, void *stream);
     int (*memcpy_dtod_async)(uint64_t to, uint64_t from, size_t bytes, void *stream);
@@ -156,19 +161,20 @@ struct cuda {
                          unsigned shared_bytes, void *stream, void **parameters, void **extra);
 };
 
-// The driver's functions, loaded when need be: the library that the process has already, or
-// libcuda.so.1, or the file that LOCKSTEP_CUDA_LIBRARY names. NULL: why not, in one sentence.
-// Nothing is initialized: `init` is the caller's to call. Once a process; the same pointer ever
-// after.
+// Returns the driver's functions. The first call loads them from the library that is already in the
+// process, or from libcuda.so.1, or from the file that LOCKSTEP_CUDA_LIBRARY names. Returns NULL
+// with a sentence in error on failure. Does not initialize CUDA: the caller calls `init`. After the
+// first success every call returns the same pointer.
 const struct cuda *cuda_load(char *error, size_t error_bytes);
 
-// The same without loading anything: NULL when this process has not loaded the library.
+// As cuda_load, but loads no library: returns NULL if the library is not in this process yet.
 const struct cuda *cuda_present(char *error, size_t error_bytes);
 
-// Writes what went wrong into out: "cuLaunchKernel: the launch timed out (702)".
+// Writes the failure of a call into out: "cuLaunchKernel: the launch timed out (702)".
 void cuda_describe(const struct cuda *cuda, int result, const char *call, char *out, size_t bytes);
 
-// The file that the functions came from; "" when it is not known. After one of the two succeeded.
+// Returns the file that the functions came from; "" if it is not known. Call it only after
+// cuda_load or cuda_present has succeeded.
 const char *cuda_path(void);
 
 #endif

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A device at work: failures, contexts, events, streams, and its end. open.c makes it. device.h
-// says which thread runs what.
+// A device at work: failures, contexts, events, streams, and closing. open.c makes the device.
+// device.h says which thread runs which function.
 //
-// Every context change is a push and a pop, so the trainer's own current context stays the same.
+// Every change of the context is a push and a pop, so the trainer's current context stays the same.
 
 #include "worker/device/device.h"
 
@@ -127,8 +127,8 @@ const struct device_facts *device_facts(const struct device *device)
 
 // ---- contexts -----------------------------------------------------------------------------------
 
-// How many of this thread's open device_enter have pushed no context. Their device_leave must not
-// pop: the current context is the trainer's.
+// Number of open device_enter calls of this thread that failed to push a context. Their
+// device_leave must not pop, because the current context is the trainer's.
 static _Thread_local unsigned refused_entries;
 
 void device_enter(struct device *device)
@@ -223,7 +223,7 @@ int device_event_query(struct device *device, void *event)
     return device_check(device, happened, "cuEventQuery") < 0 ? -1 : 1;
 }
 
-// True if a context is of this device. The device may have several contexts.
+// True if the context belongs to this device. A device may have several contexts.
 static bool device_has_context(const struct device *device, void *context)
 {
     const struct cuda *cuda = device->cuda;
@@ -252,7 +252,7 @@ bool device_has_stream(struct device *device, void *stream)
     return found != CUDA_OK || device_has_context(device, context);
 }
 
-// True if results are written on the stream.
+// True if the stream writes results to memory of the trainer.
 static bool device_writes(enum device_stream stream)
 {
     return stream != DEVICE_COLLECT;
@@ -300,7 +300,8 @@ int device_record(struct device *device, enum device_stream stream, void *event)
                         "cuEventRecord");
 }
 
-// A wait refers to the last record before it was enqueued, so one event for each stream is enough.
+// A stream waits for the event's last record before the wait was enqueued, so one event for each
+// stream is enough.
 int device_follow(struct device *device, enum device_stream stream, struct device *before,
                   enum device_stream stream_before)
 {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The assembler includes files that mk/build.mk makes from worker/device/kernels.cu. mk/build.mk
-// knows that this object depends on them, and gives their directory.
+// The assembler includes two files that mk/build.mk makes from worker/device/kernels.cu.
+// mk/build.mk also lists them as dependencies of this object, and passes their directory.
 
 #include "worker/device/image.h"
 
-// The driver reads the image as words. An empty image consists of the zeros behind it.
+// The driver reads the image in words, so it is aligned. The zero bytes after the file are the
+// whole image if the file is empty.
 // clang-format off
 #define TAKE_IN(name, file)                                                                       \
     __asm__(".pushsection .rodata\n.balign 64\n"                                                  \

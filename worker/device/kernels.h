@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the host and the kernels of a device (worker/device/kernels.cu) have to agree upon: names,
-// the parameters of each kernel, and how a row of elements is cut among warps. Plain C11 that is
-// C++ as well, without anything of CUDA: the host, the references
-// (tests/support/device_reference.h) and the kernels include it. Pure: it is no code, and starts
-// nothing.
+// The interface between the host and the kernels of a device (worker/device/kernels.cu): names, the
+// parameters of each kernel, and how a row of elements is divided among warps. The file is plain
+// C11 that is also C++, and uses nothing of CUDA: the host, the reference implementations
+// (tests/support/device_reference.h) and the kernels include it. Pure: declarations only.
 //
-// Words. The *row* is a collective's elements laid end to end, without gaps. A *piece* is a run of
-// the row that lies in one place of user memory and in one unit. *Packed* is the row in one place,
-// in the dtype that travels. Every kernel takes its struct by value as its only parameter, and
-// every pointer in it is one that the device can follow. Each reads the row once and writes it
-// once, and is launched with device_blocks(elements) blocks of DEVICE_THREADS threads, without
-// shared memory.
+// Words. The *row* is all elements of a collective, one after the other, without gaps. A *piece* is
+// a run of the row that is contiguous in user memory and lies in one unit. *Packed* memory is the
+// row in one contiguous place, in the dtype that travels. Every kernel takes its struct by value as
+// its only parameter, and the device can access every pointer in the struct. Each kernel reads the
+// row once and writes it once. A launch has device_blocks(elements) blocks of DEVICE_THREADS
+// threads, without shared memory.
 //
-// How the row is cut. A warp takes one *tile* of DEVICE_TILE_ELEMENTS elements of the row and walks
-// over the pieces in it; `tiles` names the piece in which each tile begins, so that no warp has to
-// search. Pieces and tiles follow from the units alone, so they are made once for a layout
-// (worker/transport/device/table.h); what changes from step to step is where a piece lies, its `in`
-// and `out`. Tables are read by every warp before anything else: they belong into device memory,
-// not into pinned memory of the host, which is a microsecond away.
+// How the row is divided. A warp takes one *tile* of DEVICE_TILE_ELEMENTS elements of the row and
+// walks over the pieces in the tile; `tiles` names the piece in which each tile begins, so no warp
+// has to search. Pieces and tiles depend only on the units, so they are computed once for a layout
+// (worker/transport/device/table.h). Only the addresses `in` and `out` of a piece change from step
+// to step. Every warp reads the tables before anything else, so the tables belong in device memory;
+// an access to pinned memory of the host takes a microsecond.
 //
 // Alignment. Pieces may begin and end anywhere that their dtype allows. Packed memory begins at a
 // multiple of DEVICE_ALIGNMENT.
@@ -34,27 +33,27 @@ extern "C" {
 
 #define DEVICE_WARP 32
 #define DEVICE_THREADS 256
-// A multiple of 16 bytes of every dtype. 768, not 1,024: of blocks that are a little more than run
-// together, the last few would run alone, as they would with 25 MiB of float32 on 132
-// multiprocessors.
+// Tiles of this size are a multiple of 16 bytes in every dtype. The number is 768 and not 1,024,
+// because 25 MiB of float32 on 132 multiprocessors then needs no last round with only a few blocks.
 #define DEVICE_TILE_ELEMENTS 768
 #define DEVICE_ALIGNMENT 16
 
-// Blocks to launch for a row. At least one, because a kernel has more to do than to move elements.
+// Returns the number of blocks to launch for a row. At least one, because a kernel also does work
+// that is not per element.
 static inline uint32_t device_blocks(uint64_t elements)
 {
     const uint64_t block = (uint64_t)DEVICE_TILE_ELEMENTS * (DEVICE_THREADS / DEVICE_WARP);
     return elements == 0 ? 1 : (uint32_t)((elements + block - 1) / block);
 }
 
-// Tiles of a row: so many entries has its table.
+// Returns the number of tiles of a row, which is the number of entries of `tiles`.
 static inline uint64_t device_tiles(uint64_t elements)
 {
     return (elements + DEVICE_TILE_ELEMENTS - 1) / DEVICE_TILE_ELEMENTS;
 }
 
-// Element types by the numbers of enum dtype (protos/types.h), which C++ need not read; open.c
-// asserts that they are equal. Bytes that are only moved are named by their width.
+// Element types, with the numbers of enum dtype (protos/types.h), so that C++ need not read that
+// file; open.c asserts that the numbers are equal.
 enum device_dtype {
     DEVICE_FLOAT32 = 1,
     DEVICE_FLOAT64 = 2,
@@ -65,44 +64,47 @@ enum device_dtype {
     DEVICE_UINT8 = 7,
 };
 
-#define DEVICE_NO_UNIT 0xffffffffu // Of a piece that is always written.
+#define DEVICE_NO_UNIT 0xffffffffu // The `unit` of a piece that is always written.
 
 struct device_piece {
-    const void *in; // NULL: zeros.
-    void *out; // NULL: dropped.
-    uint64_t first; // The element of the row with which it begins.
+    const void *in; // Input; NULL: zeros.
+    void *out; // Output; NULL: the result is dropped.
+    uint64_t first; // Index in the row of the piece's first element.
     uint32_t unit;
-    uint32_t unused; // 0.
+    uint32_t unused; // Padding; always 0.
 };
 
-// The row in user memory. Pieces ascend, have at least one element, and cover the row.
+// The row in user memory. Pieces are in ascending order, have at least one element each, and cover
+// the row.
 struct device_row {
-    const struct device_piece *pieces; // [count + 1]; `first` of the last one is `elements`.
+    const struct device_piece *pieces; // [count + 1]; the last entry only has `first` = elements.
     const uint32_t *tiles; // [device_tiles(elements)]
     uint64_t elements;
-    uint32_t count; // Of pieces.
-    uint32_t unused; // 0.
+    uint32_t count; // Number of pieces.
+    uint32_t unused; // Padding; always 0.
 };
 
 // ---- lockstep_pack ------------------------------------------------------------------------------
 
-// packed[i] = in[i] * 2^exponent * weight, in this order, cast to `wire`: +0 where in is NULL.
-// Floats only. float64 is computed in float64 and travels as itself; all others are computed in
-// float32: both factors are rounded to it first, each product is rounded once, and so is the cast,
-// to nearest even. With weight 1 and exponent 0 nothing is multiplied, and where `wire` is `dtype`,
-// too, bits are moved as they are.
-// NaNs: one that is only cast keeps the top bits of its payload, and is quieted; one that is
-// multiplied becomes 0x7fc00000 (0x7ff8000000000000) before it is cast.
-// A weight of 0 packs +0, whatever the input holds; the input is not read.
+// packed[i] = in[i] * 2^exponent * weight, in this order, cast to `wire`; +0 where `in` is NULL.
+// For float dtypes only. float64 is computed in float64, and `wire` is float64. All other dtypes
+// are computed in float32: both factors are first rounded to float32, and each product and the cast
+// are rounded once, to nearest even. With weight 1 and exponent 0 nothing is multiplied; if also
+// `wire` is `dtype`, the bits are copied.
+// NaNs: a NaN that is only cast becomes quiet and keeps the top bits of its payload; a NaN that is
+// multiplied becomes 0x7fc00000 (0x7ff8000000000000 in float64) before the cast.
+// A weight of 0 packs +0; the input is not read.
 struct device_pack {
     struct device_row row;
     void *packed;
-    uint64_t weight; // 1 of a sum that is not multiplied.
-    int32_t exponent; // float16: multiplies contributions by 2^exponent; -126 to 126. Else 0.
-    uint32_t dtype; // Of the row: enum device_dtype.
-    uint32_t wire; // dtype; or bfloat16 for float32; or float32 for 16-bit floats.
-    // Words that the kernel copies besides, so that they need no copy of their own: the header of
-    // the collective, from pinned memory say. 0: none.
+    uint64_t weight; // The factor of this rank's contribution; 1 in a sum.
+    // The power of two for float16 contributions, -126 to 126; 0 for all other dtypes.
+    int32_t exponent;
+    uint32_t dtype; // Dtype of the row: enum device_dtype.
+    // Dtype of `packed`: `dtype`; or bfloat16 for float32; or float32 for 16-bit floats.
+    uint32_t wire;
+    // Words that the kernel also copies, to save a separate copy: for example the header of the
+    // collective, from pinned memory. 0: none.
     uint32_t header_words;
     const uint64_t *header_from; // [header_words]
     uint64_t *header_to; // [header_words]
@@ -110,76 +112,80 @@ struct device_pack {
 
 // ---- lockstep_finish ----------------------------------------------------------------------------
 
-// What a launch of lockstep_finish has decided, once for all its blocks.
+// What a launch of lockstep_finish has decided, once for all blocks of the launch.
 enum device_decision {
-    DEVICE_UNDECIDED = 0, // The host writes it before the launch.
-    DEVICE_DECIDING = 1, // Only while the kernel runs.
+    DEVICE_UNDECIDED = 0, // Written by the host before the launch.
+    DEVICE_DECIDING = 1, // Exists only while the kernel runs.
     DEVICE_WRITES = 2,
-    DEVICE_SKIPS = 3, // Nothing is written, now or later.
+    DEVICE_SKIPS = 3, // The launch writes no result.
 };
 
 // out[i] = packed[i] / total * 2^-exponent, in this order, cast to `final` and then to `dtype`,
-// where total = header[0]. Computed and rounded as in lockstep_pack; the division is rounded
-// correctly, and total to float32 (float64) before it. With total 1, or without `divides`, nothing
-// is divided; with exponent 0 nothing is multiplied; what is neither is cast, or moved as it is.
-// NaNs as in lockstep_pack.
+// where total = header[0]. Computed and rounded as in lockstep_pack; total is first rounded to
+// float32 (float64 for float64), and the division is correctly rounded. With total 1 or `divides` 0
+// nothing is divided; with exponent 0 nothing is multiplied; without either, the value is only
+// cast, or its bits are copied. NaNs as in lockstep_pack.
 //
-// Nothing is written of a piece without out; of a unit that nobody has used, header[1 + unit] == 0
-// (other pieces are always written); of anything with `divides` and total 0; and of anything when
-// *revoked is not 0 as the first block looks. What the first block sees is in *decision before
-// anything is written, and all blocks obey it, so a launch writes everything or nothing.
+// The kernel does not write a piece whose `out` is NULL, nor a piece of a unit that no rank has
+// used (header[1 + unit] == 0; pieces of DEVICE_NO_UNIT are always written). The kernel writes
+// nothing if `divides` is 1 and total is 0, or if *revoked is not 0 when the first block reads it.
+// The first block publishes its decision in *decision before anything is written, and all blocks
+// follow it, so a launch writes everything or nothing.
 struct device_finish {
     struct device_row row;
     const void *packed;
     const uint64_t *header; // [1 + units]: sum of weights, ranks that have used each unit. NULL:
                             // without `divides`, and all units are used.
-    const uint32_t *revoked; // In pinned memory; the host may write it at any time. NULL: never.
-    uint32_t *decision; // In device memory. NULL without revoked.
-    int32_t exponent; // As the contributions were packed with.
+    // In pinned memory; the host may set it at any time. NULL: the launch cannot be revoked.
+    const uint32_t *revoked;
+    uint32_t *decision; // In device memory. NULL if revoked is NULL.
+    int32_t exponent; // The exponent with which the contributions were packed.
     uint32_t dtype;
-    uint32_t wire; // Of packed; as in lockstep_pack.
-    uint32_t final; // The result is rounded to it, once: dtype; or bfloat16 for float32.
-    uint32_t divides; // 1: a mean. 0: a sum.
-    uint32_t unused; // 0.
+    uint32_t wire; // Dtype of `packed`; as in lockstep_pack.
+    // The result is first rounded to this dtype, once: `dtype`; or bfloat16 for float32.
+    uint32_t final;
+    uint32_t divides; // 1: the result is a mean. 0: a sum.
+    uint32_t unused; // Padding; always 0.
 };
 
 // ---- lockstep_gather, lockstep_scatter ----------------------------------------------------------
 
-// Bytes only: packed = in (zeros where it is NULL), and out = packed, bit by bit. Any dtype.
+// Both kernels copy bytes: gather sets packed = in (zeros where `in` is NULL), scatter sets out =
+// packed. Any dtype.
 struct device_gather {
     struct device_row row;
     void *packed;
     uint32_t dtype;
-    uint32_t unused; // 0.
+    uint32_t unused; // Padding; always 0.
 };
 
-// Nothing is written of a piece without out, or of a unit that `used` lacks.
+// Does not write a piece whose `out` is NULL, nor a piece of a unit that `used` lacks.
 struct device_scatter {
     struct device_row row;
     const void *packed;
-    // Bit u of the row of words is unit u, as in worker/memory/units.h. NULL: all.
+    // Bit u is unit u, as in worker/memory/units.h. NULL: all units are used.
     const uint64_t *used;
     uint32_t dtype;
-    uint32_t unused; // 0.
+    uint32_t unused; // Padding; always 0.
 };
 
 // ---- lockstep_add -------------------------------------------------------------------------------
 
-// acc[i] = (acc[i] + in[i]) / divisor: replicas of one process meet. The sum is rounded to dtype,
-// and then the quotient; 1 divides nothing, and more is for floats only. Any dtype; integers wrap.
-// Without `in` nothing is added: acc[i] = acc[i] / divisor.
-// A NaN becomes the quiet one as above, in 16 bits 0x7e00 and 0x7fc0. Both may lie anywhere that
-// the dtype allows, and do not overlap.
+// acc[i] = (acc[i] + in[i]) / divisor: adds the replicas of one process. The sum is rounded to
+// dtype, and then the quotient. divisor 1: nothing is divided; other divisors are for floats only.
+// Any dtype; integers wrap. If `in` is NULL nothing is added: acc[i] = acc[i] / divisor. A NaN
+// becomes the quiet NaN of lockstep_pack; in float16 0x7e00, in bfloat16 0x7fc0. Both arrays need
+// only the alignment of their dtype, and do not overlap.
 struct device_add {
     void *acc;
-    const void *in; // NULL: nothing.
+    const void *in; // NULL: nothing is added.
     uint64_t elements;
     uint64_t divisor; // At least 1.
     uint32_t dtype;
-    uint32_t unused; // 0.
+    uint32_t unused; // Padding; always 0.
 };
 
-// Names by which a module is asked for them.
+// The names of the kernels in the image.
 #define DEVICE_PACK "lockstep_pack"
 #define DEVICE_FINISH "lockstep_finish"
 #define DEVICE_GATHER "lockstep_gather"

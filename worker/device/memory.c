@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The memory that transfers of a device go through: scratch on the device, pinned memory of the
-// host. The driver's thread, between device_enter and device_leave, but for device_reserve. See
-// device.h.
+// Transfer memory of a device: scratch on the device, and pinned memory of the host. The driver's
+// thread, between device_enter and device_leave, except device_reserve. See device.h.
 //
-// Blocks are never given back to CUDA before the device is closed: freeing and allocating may wait
-// for everything on the device. A request takes the smallest free block that it fits in. Small
-// ones (tables, headers) have pools of their own, so that none of them occupies a block that a
+// Blocks return to CUDA only when the device is closed, because freeing and allocating may wait for
+// all work on the device. A request takes the smallest free block that is large enough. Small
+// blocks (tables, headers) have their own pools, so that a small request never takes a block that a
 // bucket needs.
 
 #include "worker/device/memory.h"
@@ -20,7 +19,8 @@
 #define MEMORY_LEAST_BYTES 4096
 #define MEMORY_STEP_BYTES (64 * 1024) // Large blocks are multiples of this.
 
-// Sizes of small blocks are powers of two, so that a few sizes are enough.
+// Returns the size of the block for a request. Sizes of small blocks are powers of two, so that
+// there are only a few sizes.
 static size_t memory_round(size_t bytes)
 {
     size_t rounded = MEMORY_LEAST_BYTES;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The fence round libnccl: the only file that knows the names of its symbols. See
-// worker/device/nccl.h.
+// The only file that knows the names of libnccl's symbols. See worker/device/nccl.h.
 
 #include "worker/device/nccl.h"
 
@@ -18,7 +17,7 @@ static struct nccl table;
         name, offsetof(struct nccl, field), true \
     }
 
-// The file of the first symbol is shown as the library's.
+// foreign_path reports the file that the first symbol comes from.
 static const struct foreign_symbol symbols[] = {
     NEEDED(get_version, "ncclGetVersion"),
     NEEDED(get_error_string, "ncclGetErrorString"),

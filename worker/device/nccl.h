@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// NCCL, as far as this library uses it: a struct of functions that nccl_load fills from
-// libnccl.so.2 at run time. Declared here, not taken from NVIDIA's header: names, numbers and
-// prototypes of its ABI, which `make gpu-abi` compares with the real header where there is one.
-// Communicators and streams are opaque pointers, results int. Not a wrapper. Any thread; what NCCL
-// says of threads holds: one communicator is used by one thread at a time.
+// The functions of NCCL that this library uses, as a struct that nccl_load fills from libnccl.so.2
+// at run time. The declarations are not taken from NVIDIA's header: this file repeats names,
+// numbers and prototypes of the ABI, and `make gpu-abi` compares them with the real header where
+// there is one. Communicators and streams are opaque pointers, results are int. This file adds no
+// behaviour. Any thread, with NCCL's own rule: only one thread at a time uses a communicator.
 
 #ifndef WORKER_DEVICE_NCCL_H
 #define WORKER_DEVICE_NCCL_H
@@ -23,7 +23,7 @@ enum nccl_result {
     NCCL_INVALID_ARGUMENT = 4,
     NCCL_INVALID_USAGE = 5,
     NCCL_REMOTE_ERROR = 6,
-    NCCL_IN_PROGRESS = 7, // Of a communicator that does not block: ask again.
+    NCCL_IN_PROGRESS = 7, // Returned for a communicator that does not block: poll it again.
 };
 
 enum nccl_type {
@@ -43,13 +43,14 @@ enum nccl_operation {
     NCCL_SUM = 0,
 };
 
-// Passed by value, as NCCL wants it.
+// NCCL takes this struct by value.
 struct nccl_unique_id {
     char bytes[128];
 };
 
-// As of 2.18, the oldest version that is taken: newer ones fill in what this one does not have, by
-// `bytes` and `version`. The last field is what was the end's padding then.
+// The layout of NCCL 2.18, the oldest supported version. Newer versions read `bytes` and `version`,
+// and use defaults for the fields that this struct lacks. The last field takes the place of padding
+// at the end of 2.18's struct.
 struct nccl_config {
     size_t bytes;
     unsigned magic;
@@ -87,8 +88,8 @@ struct nccl {
     int (*comm_abort)(void *comm);
     int (*comm_get_async_error)(void *comm, int *result);
     int (*comm_register)(void *comm, void *memory, size_t bytes,
-                         void **handle); // Optional: since 2.19.
-    int (*comm_deregister)(void *comm, void *handle); // Optional: since 2.19.
+                         void **handle); // Optional: exists since NCCL 2.19.
+    int (*comm_deregister)(void *comm, void *handle); // Optional: exists since NCCL 2.19.
 
     // collectives
     int (*group_start)(void);
@@ -103,12 +104,14 @@ struct nccl {
                      void *stream);
 };
 
-// NCCL's functions, loaded when need be: the library that the process has already, or libnccl.so.2,
-// or the file that LOCKSTEP_NCCL_LIBRARY names. NULL: why not, in one sentence. Once a process; the
-// same pointer ever after. The version is the caller's to look at.
+// Returns NCCL's functions. The first call loads them from the library that is already in the
+// process, or from libnccl.so.2, or from the file that LOCKSTEP_NCCL_LIBRARY names. Returns NULL
+// with a sentence in error on failure. After the first success every call returns the same pointer.
+// The caller checks NCCL's version.
 const struct nccl *nccl_load(char *error, size_t error_bytes);
 
-// The file that the functions came from; "" when it is not known. After nccl_load succeeded.
+// Returns the file that the functions came from; "" if it is not known. Call it only after
+// nccl_load has succeeded.
 const char *nccl_path(void);
 
 #endif

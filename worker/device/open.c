@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a device is opened: its context, its facts, its kernels and its streams. Any thread, which
-// the driver may block.
+// Opens a device: its context, facts, kernels and streams. Any thread; the CUDA driver may block
+// it.
 //
-// Streams do not synchronize with the legacy default stream, and have the highest priority: what
-// they do is short, and other ranks wait for it.
+// The communication streams do not synchronize with the legacy default stream. They have the
+// highest priority, because their work is short and other ranks wait for it.
 
 #include "worker/device/open.h"
 
@@ -28,7 +28,7 @@ static_assert((int)DEVICE_INT64 == (int)DTYPE_INT64, "one numbering of dtypes");
 static_assert((int)DEVICE_FLOAT16 == (int)DTYPE_FLOAT16, "one numbering of dtypes");
 static_assert((int)DEVICE_BFLOAT16 == (int)DTYPE_BFLOAT16, "one numbering of dtypes");
 static_assert((int)DEVICE_UINT8 == (int)DTYPE_UINT8, "one numbering of dtypes");
-// A kernel reads structs that the host's compiler has laid out.
+// Kernels read structs that the host's compiler has laid out, so the structs must have no padding.
 static_assert(sizeof(struct device_piece) == 32 && sizeof(struct device_row) == 32, "no holes");
 static_assert(sizeof(struct device_pack) == 80 && sizeof(struct device_finish) == 88, "no holes");
 static_assert(sizeof(struct device_gather) == 48 && sizeof(struct device_scatter) == 56,
@@ -55,7 +55,7 @@ static int opening_fail(const struct opening *opening, const char *sentence)
     return -1;
 }
 
-// Takes the context that is current on this thread. 1: there is none.
+// Adopts the context that is current on this thread. Returns 1 if there is none.
 static int device_adopt_current(const struct opening *opening)
 {
     struct device *device = opening->device;
@@ -65,7 +65,8 @@ static int device_adopt_current(const struct opening *opening)
         return 1;
     if (opening_check(opening, cuda->ctx_get_device(&device->handle), "cuCtxGetDevice") < 0)
         return -1;
-    // A primary context is retained, so that it lasts. Another context must be kept by the trainer.
+    // A primary context is retained, so that it outlives the trainer's use. The trainer must keep
+    // any other context.
     if (cuda->device_primary_ctx_retain(&primary, device->handle) != CUDA_OK)
         return 0;
     if (primary == device->context)
@@ -87,7 +88,7 @@ static int device_retain(const struct opening *opening, int ordinal)
     return 0;
 }
 
-// N of "cuda:N"; -1 if the choice is something else.
+// Returns N of "cuda:N"; -1 if the choice has another form.
 static int device_ordinal(const char *choice)
 {
     char *end = NULL;
@@ -155,7 +156,7 @@ static int device_find_facts(const struct opening *opening)
     return 0;
 }
 
-// Does everything that may load code or take memory inside the driver.
+// Does everything that may load code or allocate memory inside the driver.
 static int device_load_kernels(const struct opening *opening)
 {
     static const char *const names[DEVICE_KERNELS] = {
@@ -208,7 +209,7 @@ static int device_make_streams(const struct opening *opening)
     return 0;
 }
 
-// The device's context is current.
+// Fills in everything except the context, which is current on this thread.
 static int device_furnish(const struct opening *opening)
 {
     struct device *device = opening->device;
@@ -222,7 +223,7 @@ static int device_furnish(const struct opening *opening)
     return device_make_streams(opening);
 }
 
-// 1: the choice means no device.
+// Sets the context for the choice. Returns 1 if the choice means no device.
 static int device_choose(const struct opening *opening, const char *choice)
 {
     const int ordinal = device_ordinal(choice);
@@ -240,7 +241,9 @@ static int device_choose(const struct opening *opening, const char *choice)
         return automatic ? 1 : -1;
     const int ready = device->cuda->init(0);
     if (automatic && ready != CUDA_OK)
-        return 1; // A thread with a current context has called cuInit with success.
+        // No context can be current then: a thread with a current context has called cuInit with
+        // success.
+        return 1;
     if (opening_check(opening, ready, "cuInit") < 0)
         return -1;
     return automatic ? device_adopt_current(opening) : device_retain(opening, ordinal);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The struct that open.c, device.c and memory.c share. No file outside of this wing includes it.
+// The struct that open.c, device.c and memory.c share. No file outside this wing includes this
+// header.
 
 #ifndef WORKER_DEVICE_PARTS_H
 #define WORKER_DEVICE_PARTS_H
@@ -11,7 +12,7 @@
 
 #include <stdatomic.h>
 
-#define DEVICE_POOLS 4 // Small and large blocks of either kind.
+#define DEVICE_POOLS 4 // Pools of small and of large blocks, for each kind of memory.
 
 enum device_health {
     HEALTH_GOOD,
@@ -19,28 +20,30 @@ enum device_health {
     HEALTH_FAILED,
 };
 
-// The function that CUDA's thread calls. The bell lives as long as a callback may come, which can
-// be longer than its device.
+// The function that a thread of CUDA calls. The bell lives as long as a callback is outstanding,
+// which can be longer than the device lives.
 struct bell {
     struct mutex mutex;
     // guarded by mutex
     void (*ring)(void *context);
     void *context;
     // atomic
-    _Atomic(uint64_t) awaited; // Callbacks that were requested and have not come.
+    _Atomic(uint64_t) awaited; // Callbacks that were requested and have not run yet.
 };
 
 struct device {
     // set at open, then constant
     const struct cuda *cuda;
     void *context;
-    int handle; // The device's CUdevice.
-    bool retained; // True if the context is the primary one, and this library holds it.
+    int handle; // The CUdevice.
+    bool retained; // True if the context is the primary context and this library holds a reference.
     struct device_facts facts;
     void *streams[DEVICE_STREAMS];
     void *copies; // The stream of device_copy.
-    void *follow[DEVICE_STREAMS]; // Events of device_stream_follow.
-    void *crossed[DEVICE_STREAMS]; // Events of device_follow, which runs on another thread.
+    void *follow[DEVICE_STREAMS]; // The events of device_stream_follow, one for each stream.
+    // The events of device_follow, one for each stream; device_follow runs on another thread than
+    // device_stream_follow.
+    void *crossed[DEVICE_STREAMS];
     void *module;
     void *kernels[DEVICE_KERNELS];
     struct bell *bell;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels for x86-64 with AVX2 and F16C; chosen at run time. Without FMA on purpose: there is
-// nothing to contract to. The loops are in loops.h. Pure; any thread.
+// The kernels for x86-64 with AVX2 and F16C; chosen at run time. FMA is left out on purpose, so
+// that no expression can be contracted. The loops are in loops.h. Pure; any thread.
 
 #if defined(__x86_64__)
 #define KERNEL_TARGET __attribute__((target("avx2,f16c")))

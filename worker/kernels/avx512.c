@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels for x86-64 with AVX-512 F, BW, DQ and VL; chosen at run time. It has fused
-// multiply-adds, which nothing here is contracted to (loops.h). Pure; any thread.
+// The kernels for x86-64 with AVX-512 F, BW, DQ and VL; chosen at run time. AVX-512 has fused
+// multiply-adds, but no expression is contracted to one (loops.h). Pure; any thread.
 
 #if defined(__x86_64__)
 #define KERNEL_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,f16c")))

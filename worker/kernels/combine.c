@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// kernel_combine: many sources, weights and one division, made of loops that take four sources.
-// Intermediate values stay in a tile on the stack, which fits into the first-level cache; the last
-// loop of a tile stores the final values. Pure; any thread.
+// kernel_combine: many sources, weights and one division, made of loops that take at most four
+// sources. Intermediate values stay in a tile on the stack, which fits into the first-level cache;
+// the last loop of a tile stores the final values. Pure; any thread.
 //
-// A sum of more than four sources goes four, three, three, ... at a time, the sum so far being the
-// first operand of the next loop. 16-bit floats are then added up as float32, one by one.
+// A sum of more than four sources takes four sources first, and then three at a time; the sum so
+// far is the first operand of the next loop. Many sources of 16-bit floats are instead added up as
+// float32, one by one.
 //
-// The last loop stores past the caches, or to a second place, if there is a loop that does so (sums
-// of float32 and float64). Otherwise the values are copied out of a tile, or from the other place.
+// If there is a loop that stores past the caches or to a second place (sums of float32 and
+// float64), the last loop of a tile is that loop. Otherwise the values are copied from a tile to
+// out, or from the second place to out.
 
 #include "worker/kernels/combine.h"
 
@@ -24,7 +26,7 @@
 #define COMBINE_TILE_BYTES 8192
 #define COMBINE_LINE_BYTES 64
 
-// Elements of a tile, which has room for as many of float32.
+// Elements of a tile. A tile also has room for as many elements of float32.
 static size_t combine_tile(enum dtype dtype)
 {
     const size_t size = dtype_size(dtype);
@@ -33,7 +35,7 @@ static size_t combine_tile(enum dtype dtype)
 
 static const uint8_t combine_zeros[COMBINE_TILE_BYTES];
 
-// The sources and weights that take part.
+// The sources and weights that take part in one combination.
 struct combine {
     const struct kernel_table *table;
     const struct kernel_combination *what;
@@ -42,8 +44,9 @@ struct combine {
     unsigned count;
     bool has_zeros; // True if some sources are combine_zeros.
     bool weighted;
-    bool divided; // True if the end divides by a total that is no power of two.
-    bool lines; // True if the last loop stores whole lines: past the caches, or to two places.
+    bool divided; // True if the last loop divides by a total that is no power of two.
+    // True while the last loop stores whole cache lines: past the caches, or to two places.
+    bool lines;
     uint8_t *also; // As in struct kernel_combination.
     double factor; // 1, or 1 / total if the total is a power of two.
     size_t size;
@@ -54,8 +57,8 @@ static bool combine_skips(const struct kernel_combination *what)
     return what->op != REDUCE_MIN && what->op != REDUCE_MAX;
 }
 
-// Sets only the fields that are used: for blocks of a few KiB, which callers have, setting up takes
-// a tenth of the time.
+// Sets only the fields that are used: setting all fields would take a tenth of the time for blocks
+// of a few KiB, which are common.
 static void combine_choose(struct combine *combine)
 {
     const struct kernel_combination *what = combine->what;
@@ -88,8 +91,8 @@ static bool combine_is_rounded(const struct kernel_combination *what)
 
 // ---- one tile -----------------------------------------------------------------------------------
 
-// Takes operands from `next` on, behind the sum so far if there is one. Returns how many were
-// taken.
+// Fills in the operands of one loop: the sum so far, if there is one, and sources from `next` on.
+// Returns the number of sources taken.
 static unsigned combine_operands(const struct combine *combine, const void *sum, unsigned next,
                                  size_t offset, struct kernel_operands *operands)
 {
@@ -128,7 +131,8 @@ static kernel_combine_loop *combine_loop(const struct combine *combine, bool las
     return combine->table->combine[what->dtype][what->op];
 }
 
-// Combines elements that begin `offset` bytes into the sources. tile is out, or has room for them.
+// Combines elements that begin `offset` bytes into the sources. tile may be out; otherwise it has
+// room for `count` elements.
 static void combine_same(const struct combine *combine, void *out, void *tile, size_t offset,
                          size_t count)
 {
@@ -194,14 +198,14 @@ static void combine_one(const struct combine *combine, void *out, void *tile, si
 
 // ---- all of it ----------------------------------------------------------------------------------
 
-// True if one call of a loop does everything, and stores in the way that is wanted.
+// True if one call of a loop can do the whole combination.
 static bool combine_is_direct(const struct combine *combine)
 {
     return !combine->has_zeros && combine->count <= KERNEL_OPERANDS &&
            !combine_is_rounded(combine->what);
 }
 
-// True if the last loop has to store past the caches or to two places, and can do so.
+// True if the stores must go past the caches or to two places, and a loop exists that does that.
 static bool combine_has_lines(const struct combine *combine)
 {
     const struct kernel_combination *what = combine->what;
@@ -209,14 +213,14 @@ static bool combine_has_lines(const struct combine *combine)
            combine->table->stream_weighted[what->dtype];
 }
 
-// Combines elements that begin `offset` bytes into sources and out. copies: true if they go to out
-// by way of a tile.
+// Combines elements that begin `offset` bytes into the sources and out. copies: true if the results
+// go to a tile first and are then copied to out.
 static void combine_tiles(const struct combine *combine, uint8_t *out, size_t offset, size_t count,
                           bool copies)
 {
     _Alignas(COMBINE_LINE_BYTES) uint8_t tile[COMBINE_TILE_BYTES];
     _Alignas(COMBINE_LINE_BYTES) uint8_t final[COMBINE_TILE_BYTES];
-    // The first tile ends where a line of the cache does: no other one then begins inside a line.
+    // The first tile ends at the end of a cache line, so no later tile begins inside a line.
     size_t part = combine_tile(combine->what->dtype) -
                   (uintptr_t)(out + offset) % COMBINE_LINE_BYTES / combine->size;
     while (count > 0) {
@@ -239,7 +243,7 @@ static void combine_part(const struct combine *combine, uint8_t *out, size_t off
         combine_tiles(combine, out, offset, count, false);
 }
 
-// Copies the elements that are not in whole lines to the other place, too.
+// Copies elements outside the whole cache lines to the second place, too.
 static void combine_again(const struct combine *combine, const uint8_t *out, size_t offset,
                           size_t count)
 {
@@ -247,8 +251,8 @@ static void combine_again(const struct combine *combine, const uint8_t *out, siz
         combine->table->copy(combine->also + offset, out + offset, count * combine->size);
 }
 
-// Combines whole cache lines by the loops for them, and the elements before and behind them as
-// usual.
+// Combines whole cache lines with the loops for lines, and the elements before and after them with
+// the usual loops.
 static void combine_by_lines(struct combine *combine, uint8_t *out, size_t count)
 {
     const size_t line = COMBINE_LINE_BYTES / combine->size;
@@ -300,8 +304,8 @@ static void combine_copy(const struct kernel_table *table, void *out, const void
         (streams ? table->stream : table->copy)(out, in, bytes);
 }
 
-// If no loop stores to both places, each tile goes to the second place, and from there to the
-// first.
+// Used if no loop stores to both places: each tile goes to the second place, and is copied from
+// there to out.
 static void combine_twice(const struct combine *combine, uint8_t *out, size_t count)
 {
     size_t part = combine_tile(combine->what->dtype);

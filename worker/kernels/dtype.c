@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an element type is. Pure; any thread.
+// Facts of the element types. Pure; any thread.
 
 #include "worker/kernels/dtype.h"
 
@@ -17,7 +17,8 @@ static const struct dtype_fact dtype_facts[] = {
     [DTYPE_BFLOAT16] = {"bfloat16", 2, true}, [DTYPE_UINT8] = {"uint8", 1, false},
 };
 
-// The number may have come from anywhere.
+// Returns the facts of a dtype. The number may be invalid, because it may come from a peer or the
+// trainer.
 static const struct dtype_fact *dtype_fact(enum dtype dtype)
 {
     static const struct dtype_fact unknown = {"unknown", 0, false};

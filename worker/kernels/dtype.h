@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an element type is: its size, its name, its kind. Pure; any thread. A number that is no
-// dtype is allowed everywhere.
+// Facts of an element type: its size, its name, its kind. Pure; any thread. Every function also
+// accepts a number that is no dtype.
 
 #ifndef WORKER_KERNELS_DTYPE_H
 #define WORKER_KERNELS_DTYPE_H

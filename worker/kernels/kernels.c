@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which table of loops this machine runs. The loops themselves are in loops.h. Any thread.
+// Chooses the table of loops that this machine runs. The loops themselves are in loops.h. Any
+// thread.
 
 #include "worker/kernels/kernels.h"
 
@@ -28,15 +29,16 @@ const struct kernel_table *kernel_level(unsigned level)
     return &kernel_table_portable;
 }
 
-// The level with which a dtype is fastest, as measured (docs/numbers.md): the loops of bfloat16
-// gain a quarter from AVX-512, the others nothing, and lose a tenth beyond the caches.
+// Returns the level at which a dtype is fastest, as measured (docs/numbers.md). AVX-512 makes the
+// loops of bfloat16 a quarter faster. It does not make the other loops faster, and beyond the
+// caches it makes them a tenth slower.
 static unsigned kernel_level_wanted(enum dtype dtype)
 {
     return dtype == DTYPE_BFLOAT16 ? 2 : 1;
 }
 
-// The highest level of this machine, up to the one that is wanted. Two threads may choose at once:
-// they choose the same.
+// Returns the table of the highest level of this machine, up to the wanted level. If two threads
+// choose at once, both choose the same table.
 const struct kernel_table *kernel_chosen(enum dtype dtype)
 {
     static _Atomic(const struct kernel_table *) chosen[KERNEL_DTYPES];
@@ -90,8 +92,9 @@ void kernel_divide(enum dtype dtype, void *out, const void *in, uint64_t total, 
     kernel_chosen(dtype)->divide[dtype](out, in, total, count);
 }
 
-// In float32 too 2^exponent is normal and the product is rounded once. For bfloat16 that product is
-// rounded again: the first rounding matters only below 2^-141, and all that becomes zero.
+// In float32, too, 2^exponent is normal and the product is rounded once. For bfloat16 that product
+// is rounded again. The first rounding matters only below 2^-141, and such a product becomes zero
+// in the second rounding.
 void kernel_scale_power(enum dtype dtype, void *out, const void *in, int exponent, size_t count)
 {
     assert(kernel_exists(dtype, REDUCE_MEAN));
@@ -114,9 +117,9 @@ void kernel_widen(enum dtype dtype, float *out, const uint16_t *in, size_t count
     kernel_chosen(dtype)->widen[dtype](out, in, count);
 }
 
-// fesetenv is the portable way (on aarch64 it clears flush-to-zero too), but C says nothing of
-// flush-to-zero: on x86 MXCSR is set as well. 0x1f80 is its state after a reset: all exceptions
-// masked, round to nearest, denormals kept.
+// fesetenv is the portable way; on aarch64 it also clears flush-to-zero. But C does not define
+// flush-to-zero, so on x86 MXCSR is set as well. 0x1f80 is the state of MXCSR after a reset: all
+// exceptions masked, round to nearest, denormals kept.
 void kernels_environment(void)
 {
     fesetenv(FE_DFL_ENV);

@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The loops of the kernels, to be compiled once for each level of instruction set. Not a header to
-// include elsewhere: portable.c, avx2.c and avx512.c define KERNEL_TARGET
-// (attributes of every loop) and KERNEL_TABLE (the name of the table at the end) and include it.
-// Pure; any thread.
+// The loops of the kernels, compiled once for each level of the instruction set. Only portable.c,
+// avx2.c and avx512.c include this header. Before that they define KERNEL_TARGET (attributes of
+// every loop) and KERNEL_TABLE (the name of the table at the end of this file). Pure; any thread.
 //
-// Each loop is the plain one, one operation for each element in the order of the definition, and
-// the compiler makes vectors of it: no level may give other bits than another. So nothing here may
-// be reassociated, approximated or contracted. Clang obeys the pragma below. gcc ignores it, but
-// does not contract in a strict ISO mode (-std=c11), which the check below insists on. Vectors are
-// written out in loops_f16c.h only, which a level asks for by KERNEL_F16_WIDTH: compilers do not
-// see the instructions of F16C in the conversions of loops_small.h.
+// Each loop is plain C: for each element one operation after the other, in the order of the
+// definition. The compiler vectorizes the loop. All levels must give the same bits, so nothing here
+// may be reassociated, approximated or contracted. Clang obeys the pragma below. gcc ignores the
+// pragma, but gcc does not contract in a strict ISO mode (-std=c11), which the check below
+// enforces. Only loops_f16c.h has hand-written vector code, for levels that define
+// KERNEL_F16_WIDTH, because compilers do not find the F16C instructions in the conversions of
+// loops_small.h. loops_copy.h and loops_stream.h also have hand-written vector code, for stores.
 //
-// All are bound by memory beyond L2: an addition moves 12 bytes for 4 of float32, so what counts is
-// the width of loads and stores, and that nothing runs scalar.
+// Beyond L2 all loops are bound by memory: an addition moves 12 bytes for 4 bytes of float32. So
+// the width of loads and stores decides, and that no part runs scalar.
 
 #ifdef __FAST_MATH__
 #error "the kernels promise the same bits everywhere: no -ffast-math"
 #endif
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
-#pragma clang diagnostic ignored "-Wpass-failed" // Sanitizers and -O0 make no vectors: no matter.
-// True for out == in as well: no element depends on another one.
+// With sanitizers or -O0 clang does not vectorize; that is no error.
+#pragma clang diagnostic ignored "-Wpass-failed"
+// Also correct for out == in: no element depends on another element.
 #define KERNEL_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
 #if !defined(__STRICT_ANSI__)
@@ -35,9 +36,10 @@
 
 #include <string.h>
 
-// A comparison is always made, never behind another one: gcc turns only such choices into selects.
-// Equal operands may be zeros of both signs: the minimum is then the negative one, which is the OR
-// of their bits, and the maximum the AND. Where they are equal and not zero, both give the operand.
+// Every comparison is made unconditionally, because gcc turns only such choices into selects. Equal
+// operands may be zeros of both signs. Then the minimum is the negative zero, which is the OR of
+// the bits, and the maximum the positive zero, which is the AND. For equal operands that are not
+// zero, OR and AND both give the operand.
 #define KERNEL_FLOAT_CHOICE(type, word) \
     static inline type minimum_##type(type a, type b) \
     { \
@@ -65,7 +67,8 @@
 KERNEL_FLOAT_CHOICE(float, uint32_t)
 KERNEL_FLOAT_CHOICE(double, uint64_t)
 
-// One loop over acc and in, where expression makes the new element of a (acc's) and b (in's).
+// A loop over acc and in. expression computes the new element from a (acc's element) and b (in's
+// element).
 #define KERNEL_REDUCE(name, type, expression) \
     KERNEL_TARGET static void reduce_##name(void *acc, const void *in, size_t count) \
     { \
@@ -79,8 +82,8 @@ KERNEL_FLOAT_CHOICE(double, uint64_t)
         } \
     }
 
-// Likewise with a factor w, which a number of the type given makes, rounded once to the type in
-// which the loop computes; b is in's element, and out's is into[i].
+// A loop with a factor w: `number`, of type `given`, rounded once to the type in which the loop
+// computes. b is in's element, and into[i] is out's element.
 #define KERNEL_FACTOR(name, element, computed, given, expression) \
     KERNEL_TARGET static void name(void *out, const void *in, given number, size_t count) \
     { \
@@ -103,11 +106,12 @@ KERNEL_FLOAT_CHOICE(double, uint64_t)
     KERNEL_FACTOR(divide_##type, type, type, uint64_t, b / w) \
     KERNEL_FACTOR(scale_power_##type, type, type, double, w *b)
 
-// The 16-bit floats compute in float32 and round once to their own format. Elements go two by two,
-// as the halves of words of 32 bits, as wide as what is computed: vectors of words then need no
-// instruction that moves elements between them, which would cost more than the arithmetic. Which of
-// the two is the upper half does not matter. An odd last element is done alone. The expression is
-// of a (the element of first: into or from), b (in's) and w, all float32.
+// 16-bit floats are computed in float32 and rounded once to their own format. The loop takes two
+// elements at a time, as the halves of a 32-bit word. So the vectors of words are as wide as the
+// float32 vectors, and no instruction has to move elements between vectors, which would cost more
+// than the arithmetic. It does not matter which element is the upper half. A last odd element is
+// computed alone. expression uses a (an element of `first`, which is into or from), b (in's
+// element) and w, all float32.
 #define KERNEL_SMALL_LOOP(name, type, given, first, expression) \
     static inline uint32_t name##_of_one(uint32_t a_half, uint32_t b_half, float w) \
     { \
@@ -147,7 +151,7 @@ KERNEL_FLOAT_CHOICE(double, uint64_t)
     KERNEL_SMALL_LOOP(divide_##type, type, uint64_t, from, b / w) \
     KERNEL_SMALL_LOOP(scale_power_##type, type, double, from, w *b)
 
-// Sums are made of unsigned words, which wrap; the conversion back keeps the bits.
+// Sums are computed in unsigned words, which wrap; the conversion back keeps the bits.
 #define KERNEL_INTEGER(type, word) \
     KERNEL_REDUCE(sum_##type, type, (word)a + (word)b) \
     KERNEL_REDUCE(min_##type, type, a < b ? a : b) \
@@ -162,7 +166,7 @@ KERNEL_INTEGER(int32_t, uint32_t)
 KERNEL_INTEGER(int64_t, uint64_t)
 KERNEL_INTEGER(uint8_t, uint8_t)
 
-// A NaN is quieted on the way to float32, as F16C does it. One of bfloat16 stays as it is.
+// As F16C does, widening quiets a NaN of float16. A NaN of bfloat16 keeps its bits.
 static inline float widen_quiet_float16(uint32_t half)
 {
     const float value = widen_float16(half);
@@ -193,7 +197,8 @@ KERNEL_CONVERSIONS(bfloat16, widen_bfloat16)
 #include "worker/kernels/loops_stream.h"
 #endif
 
-// What computes float16: the loops above, or those of the header that begin with whole vectors.
+// The suffix of the float16 loops: the plain loops above, or the loops of loops_f16c.h, which begin
+// with whole vectors.
 #ifdef KERNEL_F16_WIDTH
 #include "worker/kernels/loops_f16c.h"
 #define KERNEL_FLOAT16 float16_vectors

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The loops that copy, for loops.h, which includes this once for each level. They are
-// written out because a compiler makes a call of memcpy of a plain loop, and memcpy may use an
-// instruction for strings, which a death can interrupt inside an element. Pure; any thread.
+// The loops that copy. loops.h includes this file once for each level. The loops are written with
+// explicit stores, because a compiler turns a plain loop into a call of memcpy, and memcpy may use
+// a string instruction, which the death of the process can interrupt in the middle of an element.
+// Pure; any thread.
 //
-// Every store is of 1, 2, 4, 8 bytes or a whole vector, at a multiple of its own size: one that is
-// no smaller than an element has whole elements. The first stores grow until the place is aligned
-// for vectors; what precedes an element's alignment has none of them.
+// Every store writes 1, 2, 4 or 8 bytes or a whole vector, at an address that is a multiple of its
+// size. So a store that is at least as large as an element writes whole elements. The first stores
+// grow until the address is aligned for vectors; no element begins before the address is aligned
+// for elements.
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
-// The compiler sees no loop that is like memcpy behind it.
+// Keeps the compiler from turning the loop into a call of memcpy.
 #define COPY_BARRIER() __asm__ volatile("" : : : "memory")
 
 #if defined(__x86_64__) && KERNEL_COPY_BYTES == 64
@@ -44,9 +46,11 @@ static inline uint64_t copy_load(const uint8_t *from)
 #endif
 
 #define COPY_VECTOR sizeof(copy_vector)
-#define COPY_LINE 64 // One that goes past the cache in halves is written twice.
+// Vectors past the cache are stored from the beginning of a line on: a line that is stored in two
+// parts is written to memory twice.
+#define COPY_LINE 64
 
-// One store of `bytes`, a constant power of two.
+// One store of `bytes` bytes, a constant power of two.
 #define COPY_PIECE(bytes) \
     do { \
         memcpy(into, from, bytes); \
@@ -56,7 +60,7 @@ static inline uint64_t copy_load(const uint8_t *from)
         left -= (bytes); \
     } while (0)
 
-// Vectors are stored from a multiple of `place` on.
+// Copies `left` bytes. Vector stores begin at an address that is a multiple of `place`.
 #define COPY_LOOP(name, store, place) \
     KERNEL_TARGET static void name(void *out, const void *in, size_t left) \
     { \

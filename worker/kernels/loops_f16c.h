@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The float16 loops that add, multiply, divide or convert, with the conversions of F16C: vectors of
-// KERNEL_F16_WIDTH elements, 8 (AVX2) or 16 (AVX-512), then the plain loop of loops.h,
-// which includes this, for the rest. The same bits: the instructions convert as loops_small.h
-// does, denormals and quieted NaNs included. Pure; any thread.
+// The float16 loops that add, multiply, divide or convert, with the conversion instructions of
+// F16C. Each loop handles vectors of KERNEL_F16_WIDTH elements, 8 (AVX2) or 16 (AVX-512), and then
+// calls the plain loop of loops.h for the rest. loops.h includes this file. The results have the
+// same bits, because the instructions convert as loops_small.h does, denormals and quieted NaNs
+// included. Pure; any thread.
 
 #include <immintrin.h>
 
@@ -32,7 +33,7 @@ KERNEL_TARGET static void reduce_sum_float16_vectors(void *acc, const void *in, 
     reduce_sum_float16(into + i, from + i, count - i);
 }
 
-// As KERNEL_FACTOR, of whole vectors.
+// As KERNEL_FACTOR, for whole vectors.
 #define KERNEL_FACTOR_VECTORS(name, given, expression) \
     KERNEL_TARGET static void name##_float16_vectors(void *out, const void *in, given number, \
                                                      size_t count) \
@@ -69,7 +70,8 @@ KERNEL_TARGET static void widen_float16_vectors(float *out, const uint16_t *in, 
     widen_float16s(out + i, in + i, count - i);
 }
 
-// A sum of n sources, a constant; what follows vectors is combined by the plain loop.
+// A sum of n sources; n is a constant. The plain loop combines the elements after the last whole
+// vector.
 #define F16_COMBINE_CASE(n, finish) \
     for (; i + KERNEL_F16_WIDTH <= count; i += KERNEL_F16_WIDTH) { \
         f16_vector sum = F16(mul_ps)(weights[0], F16_LOAD(sources[0] + i)); \

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One element of float16 (IEEE 754 binary16: 5 bits of exponent, 10 of fraction) or bfloat16 (the
-// upper half of a float32: 8 and 7): its conversions to and from float32, its minimum and maximum.
-// For loops.h only. Pure; any thread.
+// Functions for one element of float16 (IEEE 754 binary16: 5 bits of exponent, 10 bits of fraction)
+// or bfloat16 (the upper half of a float32: 8 and 7 bits): conversion to and from float32, minimum
+// and maximum. For loops.h only. Pure; any thread.
 //
-// Widening is exact. Narrowing rounds once, to nearest even; what exceeds the format becomes an
-// infinity, denormals are kept. A NaN stays one: the top bits of its payload stay, and it is
-// quieted. In every function all ways are computed and then one is selected, without a branch, so
-// that compilers make vectors of the loops around it: of words of 32 bits, with a 16-bit element in
-// the lower half, and signed where they are compared, as SSE2 compares them.
+// Widening is exact. Narrowing rounds once, to nearest even; values that exceed the format become
+// infinite, denormals are kept. A NaN stays a NaN, quieted, with the top bits of its payload. Every
+// function computes all cases and then selects one without a branch, so that compilers can
+// vectorize the loops around it. The vectors consist of 32-bit words, with a 16-bit element in the
+// lower half. Words that are compared are signed, because SSE2 compares signed words.
 
 #ifndef WORKER_KERNELS_LOOPS_SMALL_H
 #define WORKER_KERNELS_LOOPS_SMALL_H
@@ -33,7 +33,7 @@ static inline float small_float(uint32_t bits)
     return value;
 }
 
-// Two elements, at any alignment.
+// Loads two elements, at any alignment.
 static inline uint32_t small_pair(const uint16_t *elements)
 {
     uint32_t pair;
@@ -41,8 +41,9 @@ static inline uint32_t small_pair(const uint16_t *elements)
     return pair;
 }
 
-// x < limit ? yes : no, of positive x and limit, for a yes that took floating-point arithmetic: gcc
-// would put that behind a branch, because it might raise a flag, and then make no vectors.
+// Returns x < limit ? yes : no, for positive x and limit. It is meant for a `yes` that takes
+// floating-point arithmetic: gcc would compute such a value behind a branch, because the arithmetic
+// might raise a flag, and then would not vectorize.
 static inline int32_t small_if_below(int32_t x, int32_t limit, int32_t yes, int32_t no)
 {
     const int32_t mask = (x - limit) >> 31;
@@ -54,8 +55,9 @@ static inline float widen_bfloat16(uint32_t half)
     return small_float(half << 16);
 }
 
-// Adding just under half a unit of the upper half, and one more if that is odd, carries into it
-// exactly when nearest-even rounds up; a carry out of the fraction is right in the exponent, too.
+// Adding just under half a unit of the upper half, plus one if the upper half is odd, carries into
+// the upper half exactly when rounding to nearest even rounds up. A carry out of the fraction into
+// the exponent is correct, too.
 static inline uint32_t narrow_bfloat16(float value)
 {
     const uint32_t bits = small_bits(value);
@@ -64,9 +66,10 @@ static inline uint32_t narrow_bfloat16(float value)
     return (value != value ? nan : rounded) >> 16;
 }
 
-// The exponent's bias grows by 112. The largest exponent, of infinities and NaNs, must become the
-// largest again: 112 more. A denormal is a fraction without its leading one: with the exponent of
-// 2^-14 it counts as 2^-14 + value, from which 2^-14 is subtracted exactly.
+// The bias of the exponent grows by 112. The largest exponent (infinities and NaNs) must become the
+// largest exponent of float32, so it grows by another 112. A denormal is a fraction without a
+// leading one: with the exponent of 2^-14 its value is 2^-14 + value, from which 2^-14 is
+// subtracted exactly.
 static inline float widen_float16(uint32_t half)
 {
     const uint32_t sign = (half & 0x8000) << 16;
@@ -80,10 +83,11 @@ static inline float widen_float16(uint32_t half)
     return small_float(sign | (uint32_t)bits);
 }
 
-// Normal results are rounded as in narrow_bfloat16, 13 bits instead of 16. For denormal ones, below
-// 2^-14, the processor rounds: a unit of 0.5 is 2^-24, that of denormal float16, so 0.5 + value has
-// the result in its fraction. From 2^16 on all is infinite; just below, rounding itself gives
-// infinity by its carry into the exponent.
+// Normal results are rounded as in narrow_bfloat16, by 13 bits instead of 16. For denormal results,
+// below 2^-14, the processor's addition rounds: the last bit of the float32 number 0.5 is 2^-24,
+// which is also the last bit of a denormal float16, so the fraction of 0.5 + value is the result.
+// Values from 2^16 on become infinite; just below 2^16 the rounding carries into the exponent,
+// which also gives infinity.
 static inline uint32_t narrow_float16(float value)
 {
     const uint32_t sign = small_bits(value) >> 16 & 0x8000;
@@ -98,15 +102,16 @@ static inline uint32_t narrow_float16(float value)
     return sign | (uint32_t)half;
 }
 
-// Bits of either format in an order of integers that is the order of their values, -0 before +0:
-// negative ones get their lower bits inverted.
+// Returns an integer whose order is the order of the values, in either format, with -0 before +0:
+// negative values get their lower bits inverted.
 static inline int16_t small_order(uint16_t half)
 {
     return (int16_t)(half ^ ((uint16_t)((int16_t)half >> 15) & 0x7fff));
 }
 
-// chosen, or where a or b is a NaN that one, a's before b's. A format's quiet bit is the top one of
-// its fraction, which lies below the lowest of its infinity.
+// Returns `chosen`; if a or b is a NaN, returns that NaN, quieted, and a's NaN if both are. The
+// quiet bit of a format is the top bit of its fraction, which is the bit below the lowest bit of
+// its infinity.
 static inline uint16_t small_unless_nan(uint16_t chosen, uint16_t a, uint16_t b, int16_t infinity)
 {
     const uint16_t quiet = (uint16_t)((infinity & -infinity) >> 1);
@@ -116,7 +121,7 @@ static inline uint16_t small_unless_nan(uint16_t chosen, uint16_t a, uint16_t b,
     return (int16_t)(a & 0x7fff) > infinity ? quiet_a : second;
 }
 
-// The same as by way of float32: a minimum or maximum needs no rounding.
+// The same result as computing in float32, because a minimum or maximum needs no rounding.
 static inline uint16_t small_minimum(uint16_t a, uint16_t b, int16_t infinity)
 {
     return small_unless_nan(small_order(a) < small_order(b) ? a : b, a, b, infinity);

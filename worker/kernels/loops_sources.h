@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The loops over several sources at once, and those that only copy. loops.h includes this,
-// once for each level; its rules hold here, too. Pure; any thread.
+// The loops over several sources at once. loops.h includes this file once for each level, and the
+// rules of loops.h apply here, too. Pure; any thread.
 //
-// One result of up to four sources: a sum over n ranks then reads every source once, and stores
-// once where the loops of two operands store n - 1 times. The order is that of the definition,
-// ((a op b) op c) op d, and products are rounded before they are added. combine.c makes
-// more sources of these.
+// Each loop computes one result from up to four sources. So a sum over n ranks reads every source
+// once and stores once, where loops of two operands store n - 1 times. The order is that of the
+// definition, ((a op b) op c) op d, and products are rounded before they are added. combine.c
+// combines more than four sources with these loops.
 
-// A loop for each count of sources: one, two, three and four are expressions of a[i] to d[i].
+// A loop for each number of sources. one, two, three and four are the expressions, of a[i] to d[i].
 #define KERNEL_COUNTED(name, type, begin, one, two, three, four) \
     KERNEL_TARGET static void name(void *out, const struct kernel_operands *from, size_t count) \
     { \
@@ -42,20 +42,21 @@
         } \
     }
 
-// op(a, b) is an expression or a function.
+// op(a, b) is a macro or a function.
 #define KERNEL_COMBINE(name, type, op) \
     KERNEL_COUNTED(combine_##name, type, (void)0, a[i], op(a[i], b[i]), op(op(a[i], b[i]), c[i]), \
                    op(op(op(a[i], b[i]), c[i]), d[i]))
 
-// Weights are rounded once to the type in which the loop computes.
+// Each weight is rounded once to the type in which the loop computes.
 #define KERNEL_WEIGHTS(computed) \
     const computed u = (computed)from->weights[0]; \
     const computed v = (computed)from->weights[1]; \
     const computed w = (computed)from->weights[2]; \
     const computed x = (computed)from->weights[3]
 
-// Sums, at the end multiplied by a factor: 1, or 1 / total where total is a power of two, which
-// gives the bits of a division and is cheaper. Or divided. Without weights they are 1.
+// Sums that are multiplied by a factor at the end, or divided. The factor is 1, or 1 / total if
+// total is a power of two; the multiplication then gives the same bits as a division and is
+// cheaper. In the loops without weights all weights are 1.
 #define KERNEL_COMBINE_FLOAT(type) \
     KERNEL_COUNTED(combine_sum_##type, type, const type f = (type)from->factor, a[i] * f, \
                    (a[i] + b[i]) * f, (a[i] + b[i] + c[i]) * f, (a[i] + b[i] + c[i] + d[i]) * f) \
@@ -74,7 +75,7 @@
 #define KERNEL_GREATER(a, b) ((a) > (b) ? (a) : (b))
 #define KERNEL_EITHER(a, b) ((a) | (b))
 
-// The word wraps; the conversion back keeps the bits.
+// The unsigned word wraps; the conversion back keeps the bits.
 #define KERNEL_COMBINE_INTEGER(type, word) \
     static inline type wrapped_##type(type a, type b) \
     { \
@@ -87,7 +88,7 @@
 
 // ---- 16-bit floats ------------------------------------------------------------------------------
 
-// What is the same for all elements of a loop.
+// Values that are the same for all elements of a loop.
 struct kernel_constants {
     float weights[KERNEL_OPERANDS];
     float last; // The factor, or the divisor.
@@ -101,8 +102,8 @@ static inline struct kernel_constants kernel_constants(const struct kernel_opera
                                      last};
 }
 
-// Two by two, as KERNEL_SMALL_LOOP has them and for its reason. n is the count of sources, a
-// constant where this is inlined.
+// Two elements at a time, as in KERNEL_SMALL_LOOP and for the same reason. n is the number of
+// sources, a constant where the function is inlined.
 #define KERNEL_SMALL_OF(name, type, finish) \
     static inline uint32_t name##_of_one(const uint32_t *halves, unsigned n, \
                                          const struct kernel_constants *constants) \

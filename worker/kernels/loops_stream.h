@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums of float32 and float64 whose stores go past the caches, or to two places, or both, for
-// loops.h, which includes this once for each level of x86-64. Written out, because a
-// compiler has no plain loop for such stores, and does not know that two places do not overlap. The
-// same bits as the loops of loops_sources.h: the same operations in the same order. Pure; any
-// thread.
+// Sums of float32 and float64 whose stores go past the caches, to two places, or both. loops.h
+// includes this file once for each level of x86-64. The loops have hand-written vector code,
+// because a compiler cannot make such stores from a plain loop, and does not know that the two
+// places do not overlap. They give the same bits as the loops of loops_sources.h: the same
+// operations in the same order. Pure; any thread.
 //
-// Reading and storing take turns element by element: a copy out of a tile that was summed before
-// keeps the memory waiting for the one while it does the other, and takes a fifth longer. In the
-// caches, too: what has just been stored there is loaded again.
+// The loop alternates between loads and stores, element by element. Summing into a tile and then
+// copying the tile takes a fifth longer, because memory then has only reads or only writes to do at
+// a time. In the caches it is slower, too, because the copy loads again what the sum has just
+// stored.
 //
-// out is aligned for vectors, and count is a multiple of theirs.
+// out is aligned for vectors, and count is a multiple of the elements of a vector.
 
 #if KERNEL_COPY_BYTES == 64
 #define STREAM(operation) _mm512_##operation
@@ -26,7 +27,7 @@
 #define STREAM_DOUBLE __m128d
 #endif
 
-// A sum of n sources, a constant. store: of the result, from element i on.
+// A sum of n sources; n is a constant. store: stores the result from element i on.
 #define STREAM_ROW(type, vector, kind, n, finish, store) \
     for (size_t i = 0; i < count; i += sizeof(vector) / sizeof(type)) { \
         vector sum = STREAM(mul_##kind)(weights[0], STREAM(loadu_##kind)(sources[0] + i)); \

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels for whatever every machine of this architecture has (x86-64: SSE2, aarch64: NEON).
-// The loops are in loops.h. Pure; any thread.
+// The kernels for the instructions that every machine of this architecture has (x86-64: SSE2,
+// aarch64: NEON). The loops are in loops.h. Pure; any thread.
 
 #define KERNEL_TARGET
 #define KERNEL_COPY_BYTES 16

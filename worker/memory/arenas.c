@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Blocks of whole pages inside of regions: a flag for each page, and the first gap that is long
-// enough. There are at most thousands of blocks, made outside of steps, so nothing faster is
-// needed. Trainer's thread.
+// Blocks of whole pages inside regions. An arena has a flag for each page, and a request takes the
+// first gap that is long enough. There are at most thousands of blocks, all made outside of steps,
+// so a linear search is fast enough. Trainer's thread.
 
 #include "worker/memory/arenas.h"
 
@@ -14,7 +14,7 @@
 
 struct arena {
     struct arena *next;
-    uint8_t *memory; // The region.
+    uint8_t *memory; // The memory of the region.
     size_t pages;
     size_t used; // Pages in use.
     bool taken[]; // [pages]
@@ -30,7 +30,7 @@ static size_t arena_pages(size_t bytes)
     return (bytes + arena_page() - 1) / arena_page();
 }
 
-// The first page of a gap of so many pages; arena->pages if there is none.
+// Returns the first page of a gap of `pages` pages; arena->pages if there is none.
 static size_t arena_find(const struct arena *arena, size_t pages)
 {
     size_t gap = 0;
@@ -53,7 +53,8 @@ static void arena_mark(struct arena *arena, size_t first, size_t pages, bool tak
     arena->used = taken ? arena->used + pages : arena->used - pages;
 }
 
-// Adds an arena as large as all arenas so far, within bounds, but at least of `least` bytes.
+// Adds an arena as large as all arenas so far, limited by ARENA_FIRST_BYTES and ARENA_MOST_BYTES,
+// but at least of `least` bytes.
 static int arenas_add(struct arenas *arenas, size_t least)
 {
     size_t bytes = arenas->bytes < ARENA_FIRST_BYTES ? ARENA_FIRST_BYTES : arenas->bytes;
@@ -116,7 +117,7 @@ bool arenas_put(struct arenas *arenas, void *memory, size_t bytes)
     if (!arena)
         return false;
     const size_t pages = arena_pages(bytes);
-    memset(memory, 0, pages * arena_page()); // arenas_get gives zeroed memory.
+    memset(memory, 0, pages * arena_page()); // The next arenas_get must give zeroed memory.
     arena_mark(arena, (at - (uintptr_t)arena->memory) / arena_page(), pages, false);
     if (arena->used == 0) {
         *place = arena->next;

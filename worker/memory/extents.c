@@ -48,7 +48,8 @@ struct extent_cursor extent_seek(const struct extent_map *map, uint64_t element)
     return (struct extent_cursor){extent, left * map->element_bytes, map->element_bytes};
 }
 
-// The pointer at the cursor, and the bytes left in its extent, at least 1.
+// Sets *memory to the address at the cursor. Returns the bytes left in the cursor's extent, at
+// least 1.
 static uint64_t extent_here(struct extent_cursor *cursor, enum extent_side side, uint8_t **memory)
 {
     while (cursor->offset == cursor->extent->elements * cursor->element_bytes) {

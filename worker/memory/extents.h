@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The user memory of a collective: many runs of elements, seen as one row of bytes. Finds a
-// position, walks from it, makes vectors for system calls, and copies. It knows no ranks and no
-// frames. Pure. Engine thread.
+// The user memory of a collective: many runs of elements, seen as one row of bytes. The functions
+// find a position, walk from a position, make vectors for system calls, and copy. This file knows
+// no ranks and no frames. Pure. Engine thread.
 
 #ifndef WORKER_MEMORY_EXTENTS_H
 #define WORKER_MEMORY_EXTENTS_H
@@ -14,15 +14,16 @@ struct iovec;
 
 #define EXTENT_SAMPLES 64
 
-// A run of elements in user memory. If in is NULL the run contributes zeros; if out is NULL the
-// result is dropped. Usually both are the same pointer. Memory is aligned for the dtype.
+// A run of elements in user memory. If in is NULL, the run contributes zeros; if out is NULL, the
+// result is dropped. Usually in and out are the same pointer. Both are aligned for the dtype.
 struct extent {
     const void *in;
     void *out;
     uint64_t elements;
 };
 
-// An index over the extents, of fixed size: the element at which every stride-th one begins.
+// An index of fixed size over the extents: first[k] is the element at which extent k * stride
+// begins.
 struct extent_map {
     const struct extent *extents; // Borrowed.
     uint32_t count;
@@ -32,7 +33,7 @@ struct extent_map {
     uint64_t first[EXTENT_SAMPLES];
 };
 
-// A position: a byte of an extent. The position behind the last byte of an extent is in the next
+// A position: a byte of an extent. The position after the last byte of an extent is in the next
 // extent that has any bytes.
 struct extent_cursor {
     const struct extent *extent;
@@ -45,32 +46,33 @@ enum extent_side {
     EXTENT_OUT,
 };
 
-// Returns how many elements the extents have together.
+// Fills in the map. Returns the number of elements of all extents together.
 uint64_t extent_map_init(struct extent_map *map, const struct extent *extents, uint32_t count,
                          uint32_t element_bytes);
-// The position of an element, which is below that number.
+// Returns the position of an element, which must be below the number of elements.
 struct extent_cursor extent_seek(const struct extent_map *map, uint64_t element);
 
-// The longest run of contiguous memory from the cursor, of at most `most` bytes. Returns its size
-// in bytes and sets *memory, to NULL if the pointer of that side is NULL. The cursor moves behind
-// the run.
+// Finds the longest run of contiguous memory from the cursor, of at most `most` bytes. Returns the
+// size of the run in bytes and sets *memory to its address; NULL if the extent has no memory on
+// that side. The cursor moves to the end of the run.
 uint64_t extent_run(struct extent_cursor *cursor, enum extent_side side, uint64_t most,
                     uint8_t **memory);
 void extent_skip(struct extent_cursor *cursor, uint64_t bytes);
 
-// True if all of the next `bytes` have memory on that side.
+// True if all of the next `bytes` bytes have memory on that side.
 bool extent_backed(struct extent_cursor cursor, enum extent_side side, uint64_t bytes);
 
-// Makes vectors for the next `bytes`, or for as many bytes as `most` vectors can name. Inputs that
-// are NULL get vectors of zeros. Returns the number of vectors, and in *covered the bytes that they
-// name.
+// Makes vectors for the next `bytes` bytes, or for as many bytes as `most` vectors can cover. For
+// inputs that are NULL the vectors point to zeros. Returns the number of vectors, and in *covered
+// the number of bytes that they cover.
 int extent_vectors(struct extent_cursor cursor, enum extent_side side, uint64_t bytes,
                    struct iovec *vectors, int most, uint64_t *covered);
 
-// Copies to the outputs and moves behind them. Bytes of a run without output are dropped.
+// Copies `bytes` bytes to the outputs, and moves the cursor by as many bytes. Bytes for a run
+// without output are dropped.
 void extent_store(struct extent_cursor *cursor, const void *from, uint64_t bytes);
 
-// Zeros for inputs that are NULL.
+// The zeros that stand for inputs that are NULL.
 #define EXTENT_ZERO_BYTES (64 * 1024)
 extern const uint8_t extent_zeros[EXTENT_ZERO_BYTES];
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The memory of this rank that its mates can reach, and the memory of its mates that this rank has
-// mapped. Links are unknown here: descriptors come and go through the caller. Threads: as in
+// The memory of this rank that its mates can reach, and the memory of mates that this rank has
+// mapped. This file knows no links: the caller sends and receives the descriptors. Threads: as in
 // regions.h.
 //
-// Pages are allocated when a region is made. Memory of this kind that cannot be allocated when it
-// is first touched is a bus error, not a failed call; and a mate that shortened it would cause the
-// same here, which its seals rule out.
+// All pages are allocated when a region is made, because a page that cannot be allocated at its
+// first access is a bus error, not a failed call. A mate that made its region shorter would cause
+// the same bus error in this process; the seals prevent that.
 
 #include "worker/memory/regions.h"
 
@@ -28,11 +28,11 @@ static_assert(LOCKSTEP_MAX_MATES <= 32, "a mask has one bit for each mate");
 
 struct region {
     uint32_t number;
-    uint32_t offered; // Mask of mates to which passing has begun.
-    uint32_t passed; // Mask of mates to which it was passed.
-    uint32_t mapped; // Mask of mates that have mapped it.
-    int fd; // -1: it is private again.
-    uint8_t *memory; // NULL: it was freed, and the mates have to be told.
+    uint32_t offered; // Mask of mates to which regions_to_pass has offered the region.
+    uint32_t passed; // Mask of mates to which the descriptor was passed.
+    uint32_t mapped; // Mask of mates that have mapped the region.
+    int fd; // -1: the region is private again.
+    uint8_t *memory; // NULL: the region was freed, and the mates have not been told yet.
     size_t bytes; // A multiple of the page size.
 };
 
@@ -43,20 +43,20 @@ struct mate_region {
 };
 
 struct mate {
-    uint32_t last; // Number of the newest region.
-    uint32_t count; // Regions.
-    struct mate_region regions[LOCKSTEP_MAX_REGIONS]; // In the order of numbers.
+    uint32_t last; // Highest region number that this mate has passed.
+    uint32_t count; // Entries of regions[].
+    struct mate_region regions[LOCKSTEP_MAX_REGIONS]; // In ascending order of numbers.
 };
 
 struct regions {
-    struct mutex mutex; // A leaf.
+    struct mutex mutex; // A leaf: no other lock is taken while this mutex is held.
     // guarded by mutex
-    uint32_t number; // Number of the last region that was made.
+    uint32_t number; // Number of the newest region of this rank.
     uint32_t mates; // Mask of the mates, without this rank.
     uint32_t count;
-    struct region own[LOCKSTEP_MAX_REGIONS]; // [count], in the order of addresses.
+    struct region own[LOCKSTEP_MAX_REGIONS]; // [count], in ascending order of addresses.
     uint32_t freed_count;
-    struct region freed[LOCKSTEP_MAX_REGIONS]; // Oldest first.
+    struct region freed[LOCKSTEP_MAX_REGIONS]; // [freed_count], oldest first.
     // atomic
     _Atomic uint32_t news;
     // engine thread only
@@ -124,7 +124,7 @@ uint32_t regions_news(const struct regions *regions)
 
 // ---- making and freeing -------------------------------------------------------------------------
 
-// The number behind `name` in a file of the kernel; UINT64_MAX if there is none.
+// Returns the number after `name` in a file of the kernel; UINT64_MAX if there is none.
 static uint64_t region_figure(const char *path, const char *name)
 {
     char text[1024];
@@ -142,8 +142,8 @@ static uint64_t region_figure(const char *path, const char *name)
     return end == at + strlen(name) ? UINT64_MAX : value;
 }
 
-// Free memory of this host and this container, in bytes. Pages are allocated at once, and the
-// kernel kills a container that has no memory left.
+// Returns the free memory of this host and this container, in bytes. A region allocates all its
+// pages at once, and the kernel kills a container that has no memory left.
 static uint64_t region_room(void)
 {
     const uint64_t available = region_figure("/proc/meminfo", "MemAvailable:");
@@ -157,14 +157,15 @@ static uint64_t region_room(void)
     return room;
 }
 
-// Asks for huge pages, and fills the page tables now instead of in the first step. Both may fail.
+// Asks for huge pages, and fills the page tables now instead of in the first step. Failures of both
+// calls are ignored.
 static void region_populate(void *memory, size_t bytes)
 {
     (void)madvise(memory, bytes, MADV_HUGEPAGE);
     (void)madvise(memory, bytes, MADV_POPULATE_WRITE);
 }
 
-// Sets the size of the file, or (fill) allocates all of its pages.
+// Sets the size of the file (fill false), or allocates all of its pages (fill true).
 static int region_resize(const struct region *region, bool fill)
 {
     struct file_limit limit;
@@ -175,7 +176,7 @@ static int region_resize(const struct region *region, bool fill)
     return status;
 }
 
-// 0, or a negative errno; then nothing is left behind.
+// Returns 0, or a negative errno; on failure nothing is left open or mapped.
 static int region_open(struct region *region)
 {
     region->fd = memfd_create("lockstep-region", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -187,7 +188,7 @@ static int region_open(struct region *region)
     }
     if (region->memory) {
         region_populate(region->memory, region->bytes);
-        // Allocates the pages that are still missing, or fails.
+        // Allocates the pages that madvise has not allocated, or fails.
         if (region_resize(region, true) == 0)
             return 0;
     }
@@ -196,7 +197,7 @@ static int region_open(struct region *region)
     return -error;
 }
 
-// The index in own[] of the first region that ends behind an address.
+// Returns the index in own[] of the first region that ends after an address.
 static uint32_t regions_place_locked(const struct regions *regions, const uint8_t *memory)
 {
     uint32_t low = 0;
@@ -246,7 +247,7 @@ int regions_make(struct regions *regions, size_t bytes, void **memory)
     *memory = NULL;
     if (bytes < LOCKSTEP_REGION_BYTES || bytes > (size_t)INT64_MAX - page)
         return -EINVAL;
-    // Asked before the pages are allocated, because that takes time.
+    // Checked before the pages are allocated, because allocating takes time.
     if (regions_full(regions) || bytes > region_room() / 2)
         return -ENOSPC;
     region.bytes = (bytes + page - 1) / page * page;
@@ -263,8 +264,8 @@ int regions_make(struct regions *regions, size_t bytes, void **memory)
     return 0;
 }
 
-// Takes a region out of own[]. If some mate may have it, it is kept in freed[] until the mates are
-// told.
+// Takes a region out of own[]. If some mate may have the region, it stays in freed[] until the
+// mates are told.
 static void regions_remove_locked(struct regions *regions, uint32_t place)
 {
     struct region *region = &regions->own[place];
@@ -333,7 +334,8 @@ static bool regions_is_mate_locked(const struct regions *regions, uint32_t local
     return local < LOCKSTEP_MAX_MATES && (regions->mates & 1u << local) != 0;
 }
 
-// A region that was offered to a mate and freed before it was passed is never passed.
+// Withdraws the offer of regions that were freed before they were passed to the mate: such a region
+// is never passed.
 static void regions_withdraw_locked(struct regions *regions, uint32_t bit)
 {
     mutex_assert_held(&regions->mutex);
@@ -343,7 +345,7 @@ static void regions_withdraw_locked(struct regions *regions, uint32_t bit)
     }
 }
 
-// The region with the lowest number that was not passed.
+// Returns the region with the lowest number that was not passed to the mate; NULL if there is none.
 static struct region *regions_next_locked(struct regions *regions, uint32_t bit)
 {
     struct region *next = NULL;
@@ -378,7 +380,7 @@ int regions_to_pass(struct regions *regions, uint32_t local, uint32_t *number, u
     return regions->passing;
 }
 
-// NULL: there is none.
+// Returns the region of that number, in own[] or freed[]; NULL if there is none.
 static struct region *regions_search_locked(struct regions *regions, uint32_t number)
 {
     mutex_assert_held(&regions->mutex);
@@ -428,7 +430,7 @@ bool regions_freed(struct regions *regions, uint32_t *number)
             continue;
         }
         *number = region->number;
-        found = region->mapped != 0; // Else no mate has it.
+        found = region->mapped != 0; // If the mask is 0, no mate has the region.
         regions->freed_count--;
         memmove(region, region + 1, (regions->freed_count - i) * sizeof(*region));
     }
@@ -438,7 +440,7 @@ bool regions_freed(struct regions *regions, uint32_t *number)
 
 // ---- the regions of mates -----------------------------------------------------------------------
 
-// NULL, or why the descriptor cannot be a region.
+// Returns NULL, or the reason why the descriptor cannot be a region.
 static const char *region_check(int fd, uint64_t bytes)
 {
     struct stat status;
@@ -480,7 +482,7 @@ const char *regions_map(struct regions *regions, uint32_t local, uint32_t number
     return wrong;
 }
 
-// The index of a number, or the index at which it would be inserted.
+// Returns the index of the region of that number, or the index at which it would be inserted.
 static uint32_t mate_place(const struct mate *mate, uint32_t number)
 {
     uint32_t low = 0;
@@ -524,9 +526,9 @@ void *regions_of(const struct regions *regions, uint32_t local, uint32_t number,
     return region->memory + offset;
 }
 
-// ---- apart again --------------------------------------------------------------------------------
+// ---- making regions private again ---------------------------------------------------------------
 
-// The new pages are complete before they replace the old ones, which takes one system call.
+// The new pages are complete before one system call replaces the old pages.
 static int region_detach(struct region *region)
 {
     void *pages =

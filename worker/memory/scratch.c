@@ -7,14 +7,14 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#define SCRATCH_ALIGN 64 // A cache line, and the widest vector.
+#define SCRATCH_ALIGN 64 // Size of a cache line, and of the widest vector.
 
-// A free block. The link to the next one is in the block's own memory.
+// A free block. The block's own memory holds the link to the next free block.
 struct scratch_block {
     struct scratch_block *next;
 };
 
-// Stands in front of the blocks of one allocation.
+// The header of a slab; the blocks follow it.
 struct scratch_slab {
     _Alignas(SCRATCH_ALIGN) struct scratch_slab *next;
     size_t count;
@@ -46,7 +46,7 @@ static void scratch_rest(struct scratch *scratch, void *bytes)
     scratch->free = block;
 }
 
-// Makes all blocks of a slab free, the first one on top.
+// Makes all blocks of a slab free; the first block is handed out first.
 static void scratch_rest_slab(struct scratch *scratch, struct scratch_slab *slab)
 {
     uint8_t *first = (uint8_t *)(slab + 1);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Pools of equal blocks of memory: partial sums in flight, frame descriptors, collectives. The
-// block given back last is handed out next, because it is still in the cache. An empty pool grows
-// by a slab, and never shrinks before its end, so the step path allocates nothing once the largest
-// backlog has been seen. Not synchronized: one thread at a time.
+// Pools of memory blocks of equal size: for partial sums in flight, frame descriptors and
+// collectives. A pool hands out the block that was given back last, because that block is still in
+// the cache. An empty pool grows by a slab, and never shrinks, so the step path stops allocating
+// once the largest backlog has occurred. Not synchronized: one thread at a time.
 
 #ifndef WORKER_MEMORY_SCRATCH_H
 #define WORKER_MEMORY_SCRATCH_H
@@ -11,7 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SCRATCH_SLAB_BYTES (64 * 1024) // Small blocks are allocated together, about so many bytes.
+// Small blocks are allocated together, in slabs of about this many bytes.
+#define SCRATCH_SLAB_BYTES (64 * 1024)
 
 struct scratch_slab;
 struct scratch_block;
@@ -21,26 +22,26 @@ struct scratch {
     size_t block_bytes;
     // owner's thread
     struct scratch_slab *slabs;
-    struct scratch_block *free; // Free blocks, the one given back last first.
-    uint64_t slab_count; // Calls to the allocator.
-    uint64_t blocks; // Blocks of the pool.
-    uint64_t used; // Blocks that are handed out.
+    struct scratch_block *free; // List of free blocks; the block that was given back last is first.
+    uint64_t slab_count; // Number of slabs, which is the number of allocations.
+    uint64_t blocks; // Number of blocks of the pool, free or not.
+    uint64_t used; // Number of blocks that are handed out.
 };
 
 // Allocates nothing. block_bytes is at least 1.
 void scratch_init(struct scratch *scratch, size_t block_bytes);
-// Grows to at least so many blocks, as far as there is memory. Blocks that were never used cost
-// address space and a page or less.
+// Makes the pool grow to at least `blocks` blocks, if there is memory. A block that was never used
+// costs address space, and at most a page of memory.
 void scratch_reserve(struct scratch *scratch, uint64_t blocks);
 // Frees every block, also blocks that are handed out.
 void scratch_fini(struct scratch *scratch);
 
-// A block of block_bytes, aligned to a cache line, with undefined contents; NULL if there is no
-// memory.
+// Returns a block of block_bytes bytes, aligned to a cache line, with undefined contents; NULL if
+// there is no memory.
 void *scratch_get(struct scratch *scratch);
-// Gives back what scratch_get returned.
+// Gives back a block that scratch_get has returned.
 void scratch_put(struct scratch *scratch, void *bytes);
-// Takes back every block that is handed out. No holder may use its block any more.
+// Takes back every block that is handed out. No holder may use its block afterwards.
 void scratch_reset(struct scratch *scratch);
 
 #endif

@@ -4,7 +4,7 @@
 
 #include "worker/memory/units.h"
 
-// The first unit whose end is at or behind the element; count if there is none.
+// Returns the first unit whose end is not below the element; count if there is none.
 static uint32_t units_lower_bound(const uint64_t *ends, uint32_t count, uint64_t element)
 {
     uint32_t low = 0;
@@ -19,9 +19,9 @@ static uint32_t units_lower_bound(const uint64_t *ends, uint32_t count, uint64_t
     return low;
 }
 
-// An earlier chunk meets a unit that ends where this chunk begins, unless the unit also begins
-// there. A later chunk meets a unit that begins where this chunk ends, unless there is no later
-// chunk.
+// If a unit ends where this chunk begins, an earlier chunk meets that unit, unless the unit also
+// begins there. If a unit begins where this chunk ends, a later chunk meets that unit, unless there
+// is no later chunk.
 struct unit_range units_met(const uint64_t *ends, uint32_t count, struct ring_span span)
 {
     const uint64_t end = span.first + span.count;
@@ -38,7 +38,7 @@ struct unit_range units_met(const uint64_t *ends, uint32_t count, struct ring_sp
     return (struct unit_range){first, last - first};
 }
 
-// Up to 8 bits from `at`, as the low bits of the result.
+// Returns `count` bits, at most 8, from bit `at` on, as the low bits of the result.
 static uint8_t units_take(const uint64_t *words, uint32_t at, uint32_t count)
 {
     const uint32_t shift = at % 64;

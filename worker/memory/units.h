@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Units: the parameters inside one collective, and the bits that say which of them some rank has
-// used. The functions find the units that a chunk meets, and convert their bits to and from the
-// form in which they travel in a frame. Pure functions of arrays; no frames, no sockets. Any
-// thread.
+// Units: the parameters in one collective, and the bits that say which units some rank has used.
+// The functions find the units that a chunk meets, and convert the bits of these units to and from
+// their form in a frame. Pure functions of arrays; no frames, no sockets. Any thread.
 //
 // The elements of a collective are cut into units: unit u has the elements from ends[u - 1] (0 for
 // the first one) to ends[u], exclusive. Ends ascend and the last one is the number of elements. A
 // unit may have no elements.
 //
-// A chunk meets every unit with an element in it. A unit of no elements is met by exactly one chunk
-// of any cut: the one that begins at its place or has it inside, or, behind the last element, the
-// chunk that ends there. So the chunks of a collective together meet every unit.
+// A chunk meets every unit that has an element in the chunk. A unit without elements is met by
+// exactly one chunk, however the row is divided: by the chunk that begins at the unit's position or
+// contains it, or, after the last element, by the chunk that ends there. So the chunks of a
+// collective together meet every unit.
 //
-// In memory, bit u of a row of words is unit u. On the wire, bit i of a row of bytes is the i-th
-// unit that the chunk meets; bits behind the last one are zero.
+// In memory, bit u of an array of words is unit u. In a frame, bit i of an array of bytes is the
+// i-th unit that the chunk meets; the unused bits of the last byte are zero.
 
 #ifndef WORKER_MEMORY_UNITS_H
 #define WORKER_MEMORY_UNITS_H
@@ -36,7 +36,7 @@ enum unit_usage {
     USAGE_ALL, // All units were used, or there is no unit.
 };
 
-// The units that a chunk meets; span lies inside the elements.
+// Returns the units that a chunk meets. span is the chunk; it lies inside the row.
 struct unit_range units_met(const uint64_t *ends, uint32_t count, struct ring_span span);
 
 static inline uint32_t units_bytes(uint32_t count)
@@ -59,16 +59,16 @@ static inline void units_set_used(uint64_t *words, uint32_t unit)
     words[unit / 64] |= (uint64_t)1 << (unit % 64);
 }
 
-// Writes the bits of a range in the form in which they travel: units_bytes(range.count) bytes.
+// Writes the bits of a range in the form of a frame: units_bytes(range.count) bytes.
 void units_pack(const uint64_t *words, struct unit_range range, uint8_t *bits);
-// Adds the bits of a range: words |= bits.
+// Adds the bits of a frame to the words: words |= bits.
 void units_merge(uint64_t *words, struct unit_range range, const uint8_t *bits);
 
-// True if the bits behind the last unit are zero.
+// True if the unused bits of the last byte are zero.
 bool units_are_clean(const uint8_t *bits, uint32_t count);
-// True if there are units and none of them is used.
+// True if there are units and no unit is used.
 bool units_none(const uint8_t *bits, uint32_t count);
-// True if bits has every bit that words has in the range.
+// True if `bits` has every bit of the range that `words` has.
 bool units_include(const uint8_t *bits, struct unit_range range, const uint64_t *words);
 
 enum unit_usage units_usage(const uint64_t *words, struct unit_range range);
