@@ -8,114 +8,122 @@
 // Rules, in prose:
 //
 // Joining. A worker's first message is a hello. The first hello for a job name creates the job and
-// fixes its wanted world (min, max, window); a later one that differs is refused with both values.
-// The world forms when max workers are there, or when at least min are there and window_ms has
-// passed since the last one joined. It fails for a worker when that worker's own open_timeout has
-// passed (0: LOCKSTEP_OPEN_TIMEOUT_MS): refused with "3 of 4 workers joined job 'x' in 10.0 s;
-// missing rank hints: 2; ..."; one whose peers were turned away before hears how many were there at
-// most. A second worker with a rank hint that is taken is refused by name, and so is a hint that is
-// not below world_max. A worker that disconnects before the world has formed is simply forgotten. A
-// running job takes nobody.
+// fixes its wanted world (min, max, window); a later hello with other values is refused with a text
+// that has both. The world forms when max workers are present, or when at least min are present and
+// window_ms has passed since the last one joined. When a worker's own open_timeout (0:
+// LOCKSTEP_OPEN_TIMEOUT_MS) passes first, the worker is refused with "3 of 4 workers joined job 'x'
+// in 10.0 s; missing rank hints: 2; ...". If other workers were refused before it, the text has the
+// largest number of workers that were present. A worker whose rank hint is taken, or is not below
+// world_max, is refused. A worker that disconnects before the world has formed is forgotten. A
+// running job accepts no workers.
 //
-// GPUs. A hello says which GPU its worker computes on, if any, and which NCCL it found; or why the
-// GPU that it was told to compute on cannot be used. A world with such a worker does not form, nor
-// one in which two workers compute on one GPU, or in which several have GPUs and some of these have
-// no NCCL, one older than LOCKSTEP_NCCL_OLDEST, or another major or minor version than the others:
-// all its workers are refused with one sentence that names who it is. The generation says which
-// ranks have a GPU.
+// GPUs. A hello says which GPU its worker computes on, if any, and which NCCL version the worker
+// found; or why the GPU that the user chose cannot be used. A world does not form if a chosen GPU
+// cannot be used, if two workers compute on one GPU, or if several workers have GPUs and one of
+// these has no NCCL, an NCCL older than LOCKSTEP_NCCL_OLDEST, or another major or minor version
+// than the others. Then all workers are refused with one sentence that names the faulty workers.
+// DOWN_GENERATION says which ranks have a GPU.
 //
 // Ranks. Workers with a hint get the rank they ask for when all hints are below the world size.
 // The others fill the free ranks grouped by host_id (hosts in order of first arrival, workers of a
 // host in order of arrival). Without any hint all ranks are grouped by host.
 //
 // Generations. number counts up within a job, incarnation is the coordinator's random id. A
-// message of another generation is dropped (and counted). When a generation has ended (a death, a
-// halt, everybody left) its workers are out, though their streams may stand; new hellos under the
-// same job name gather a new one at once. One generation forms in one event, because each needs its
-// own entropy; when more are due, coordinator_deadline is due again immediately.
+// message of another generation is dropped (and counted). When a generation has ended (a member was
+// lost, a verdict, all members left), its workers are no longer members, though their streams may
+// stay open; new hellos with the same job name gather a new generation at once. One event forms at
+// most one generation, because each needs its own entropy; when more are due, coordinator_deadline
+// is due again immediately.
 //
-// Jobs. When a new job or worker finds no room, the oldest job that nobody is connected to is
-// forgotten. Its name then counts on from a higher number, never from one again.
+// Jobs. When there is no room for a new job or worker, the oldest job without connected workers is
+// forgotten. A later job of the same name does not number its generations from 1 again, but goes on
+// from a higher number.
 //
-// Links. Every member says once, when all its links stand, how fast they are, whether it shares
-// memory with its mates, and which algorithm its user asks for. When all have said so, all get the
-// tuning: the slowest latency, the lowest bandwidth, what follows from these, and whether all
-// share. Wishes that differ, or that the world cannot grant: HALT_TUNING, naming two ranks or
-// saying why. Who leaves before that is missed by the first member whose links stand.
+// Links. When all links of a member are connected, the member reports once how fast they are,
+// whether it shares memory with its mates, and which algorithm its user requests (the wish). When
+// all members have reported, all get the tuning: the slowest latency, the lowest bandwidth, the
+// thresholds that follow from these, and whether all members share memory. Different wishes, or a
+// wish that the world cannot run, are HALT_TUNING; the text names two ranks or the reason. If a
+// member leaves before it has reported, the next report of another member ends the generation
+// (HALT_LEFT).
 //
-// Start. Manifest hashes, item counts and roots are compared as they arrive; at the first
-// difference the items of the two ranks (the lowest rank, and the lowest that differs from it) are
-// requested part by part and compared; every member gets the same two-sided report (HALT_MANIFEST)
-// without waiting for the ranks that have not called start. A rank that does not send its items for
-// five seconds is named, and the report goes out as far as it is. When all are equal:
-// DOWN_VERIFIED, and the round of lockstep_start is complete. In a running job members may call it
-// again, all of them after the same step s; the first one begins the next round, in which the same
-// holds. Verdicts of that round are of step s + 1, for a member may still have to settle s. Plans
-// are numbered on, and a learned step stays learned. A member that learns step s + 1 while another
-// is in the round: HALT_MANIFEST, naming both. A second UP_START in one round is impossible.
+// Start. Manifest hashes, item counts and roots are compared as they arrive. At the first
+// difference the core requests the items of two ranks part by part: those of the lowest rank, and
+// of the lowest rank that differs from it. Every member gets the same two-sided report
+// (HALT_MANIFEST); the report does not wait for ranks that have not called lockstep_start. If a
+// rank does not send its items for five seconds, the report names it and ends where it is. When all
+// manifests are equal, all members get DOWN_VERIFIED, and the round of lockstep_start is complete.
+// In a running job members may call lockstep_start again, all of them after the same step s. The
+// first call begins the next round, with the same rules. Verdicts of that round have step s + 1,
+// because a member may still have to settle s. Plan numbers go on counting, and a learned step
+// stays learned. If a member learns step s + 1 while another member is in the round: HALT_MANIFEST,
+// the text names both. A second UP_START of one member in one round is an impossible message.
 //
-// Learning (order protocol, section 6, states SERVING). A slot is granted to all, in the order of
-// completion, when on every member it is ready or the step has ended there. Dtype or elements that
-// differ for the same slot: halt, naming both sides. Who speaks of another phase than the first one
-// that spoke is not heard, so nothing is granted or planned any more: the ranks find out from one
-// another's step headers, and say so by UP_FAIL, because they know what phases and parameters are
-// called. Ranks that wait for each other: HALT_ORDER, found at the wait that closes the circle.
-// Under the policy zero_defer they get on instead: once every member waits or has ended, the
-// smallest slot (module, call, bucket) that is waited for is granted, and those who have neither
-// made it nor ended give it up. The policy is that of lockstep_start. When all members have ended
-// the step, the plan is published: calls in the order of their first grant, each with
-// the buckets of its module's layout. The layouts are those that rank 0 proposed before its end, at
-// most one for each module; all of them are published before the plan, and forgotten with the step.
-// A plan has a number and a hash over phase, slots and layouts, see publish.c. Steps count up from
-// 1 or more, a learned step is never learned again, and a phase may be: workers hold a bounded
+// Learning (order protocol, section 6, states SERVING). A slot is complete when every member has
+// reported it ready or has ended the step. Slots are granted to all in the order in which they
+// become complete. If two members report different dtypes or elements for one slot, the verdict
+// names both. Messages of another phase than that of the step's first message are ignored, so
+// nothing is granted or planned any more: the ranks notice the difference in each other's step
+// headers and report it by UP_FAIL, because they know the names of phases and parameters. Ranks
+// that wait for each other are HALT_ORDER, at the wait that closes the cycle. With the policy
+// zero_defer (given to lockstep_start) there is no verdict: once every member waits or has ended,
+// the core grants the smallest slot (module, call, bucket) that some member waits for, and members
+// that have neither made it nor ended contribute zeros. When all members have ended the step, the
+// plan is published: the calls in the order of their first grant, each with the buckets of its
+// module's layout. The layouts are those that rank 0 proposed before its UP_END, at most one for
+// each module. All layouts are published before the plan and then forgotten. A plan has a number
+// and a hash over phase, slots and layouts, see publish.c. Step numbers increase and begin at 1 or
+// later. A learned step is never learned again, but a phase may be, because workers keep a bounded
 // number of plans.
 //
-// Waits of planned steps. A rank whose wait may not end reports what it needs and what it lacks. At
-// the first report of a step all others are asked to say so when they wait in it, too. Ranks that
-// wait for each other: HALT_ORDER, at the report that closes the circle; see knot.c. Nobody waits
-// for time.
+// Waits of planned steps. A rank whose wait may be part of a deadlock reports what it needs and
+// what it lacks. At the first report of a step the core asks all other ranks to report their waits
+// in that step. Ranks that wait for each other are HALT_ORDER, at the report that closes the cycle;
+// see knot.c. No timeout is involved.
 //
-// Plans in the place of others (order protocol, R13). A member whose steps differ from their plan
-// time and again says which calls the plan should have, and in which order (UP_REPLAN). All get
-// that plan under the next number, with the number that it replaces; they put it into force
-// themselves. Nothing happens when it is not said of the last plan of its phase, when the last plan
-// of this kind is not in force yet, or when LOCKSTEP_REPLAN_TIMES have taken the place of what was
-// learned.
+// New plans of a phase (order protocol, R13). When several steps of a member differ from their plan
+// in the same way, the member says which calls the plan should have, and in which order
+// (UP_REPLAN). All members get that plan with the next number and the number of the plan that it
+// replaces; they put it into force themselves. The message is ignored if it is not about the last
+// plan of its phase, if the last new plan is not in force yet, or if plans of the phase were
+// replaced LOCKSTEP_REPLAN_TIMES since it was learned.
 //
-// Failure. A stream that ends without UP_LEAVE, or UP_LOST from any member with left == false, is
-// the death of a worker: HALT_LOST to all that are still connected (also to the lost one, when only
-// its links are broken), naming rank and host ("rank 2 on host b was lost: ..."), the generation
-// has ended. The first cause wins; further deaths of the same generation change nothing. UP_LOST
-// with left == true, or about a rank that has said UP_LEAVE: HALT_LEFT. So is one who leaves while
-// others are in start or in a learning step. UP_FAIL: HALT with the kind and text of the reporter,
-// prefixed by its rank and host; of kind HALT_LOST: it gives up itself (lockstep_abort). Of a
-// collective that differs the text has the calls of two ranks, if a second rank says its own within
-// LOCKSTEP_SIDES_MS: all are asked. After a
-// verdict of step s, only UP_FAIL and UP_LOST of an earlier step are heard: the one makes another
-// verdict, the other the same one for that step, because members that were told close their links.
-// Everything else is dropped. A missed heartbeat ends nothing.
+// Failure. A worker is lost when its stream ends without UP_LEAVE, or when any member sends UP_LOST
+// with left == false. All connected members get HALT_LOST (also the lost worker, when only its
+// links are broken), whose text names rank and host ("rank 2 on host b was lost: ..."), and the
+// generation has ended. The first cause wins; further losses in the same generation change nothing.
+// UP_LOST with left == true, or about a rank that has sent UP_LEAVE, is HALT_LEFT; so is a member
+// that leaves while others are in lockstep_start or in a learning step. UP_FAIL is a verdict with
+// the kind and text of the reporter, after its rank and host. With kind HALT_LOST the reporter
+// itself is lost (lockstep_abort). When a collective differs, all ranks are asked how they call it,
+// and the text has the calls of two ranks if a second rank reports within LOCKSTEP_SIDES_MS. After
+// a verdict of step s only UP_FAIL and UP_LOST of an earlier step count: UP_FAIL makes another
+// verdict, UP_LOST repeats the same verdict for its step, because members that got the verdict
+// close their links. All other messages are dropped. A missed heartbeat ends nothing.
 //
-// Impossible messages, by someone who has no rank yet: refused. By a member: HALT_PROTOCOL to all
-// with a sentence that names it, and the end of its stream.
+// Impossible messages. A worker without a rank is refused. A message of a member is HALT_PROTOCOL
+// to all, with a sentence that names the member, and the core closes the member's stream.
 //
-// Texts are for people: what, who, what to do. Calls are named as rank 0 names modules, and counted
-// from 1: "'actor' (call 3)"; slots by their numbers, "module 2 call 0 bucket 1". Every text is
-// valid UTF-8 without control characters but the newlines between the lines of a report.
+// Texts are for people: what happened, on which rank, what to do. Calls have the names that rank 0
+// gave to modules, and are counted from 1: "'actor' (call 3)". Slots have numbers: "module 2 call 0
+// bucket 1". Every text is valid UTF-8 without control characters except the newlines between the
+// lines of a report.
 //
-// Where workers are. Heartbeats say how far each is and what its trainer does, and rank 0 says what
-// the modules are called, once in every round of lockstep_start. EVENT_ASK asks one member where it
-// is (DOWN_INSPECT), at most once in LOCKSTEP_INSPECT_PAUSE_MS; what it answers is whoever's who
-// asked, and the core keeps what a sentence about a stall needs.
+// Where workers are. Heartbeats say how far each worker is and what its trainer does. Rank 0 sends
+// the names of the modules once in every round of lockstep_start. EVENT_ASK inspects one member
+// (DOWN_INSPECT), at most once in LOCKSTEP_INSPECT_PAUSE_MS. The server gets the answer from the
+// member's message; the core keeps only the parts that the sentence about a stall needs.
 //
-// Standstills. From these the core finds who is in the way of the others: the rules are at the head
-// of stall.c. A stall is found at most LOCKSTEP_WATCH_MS after the heartbeat that shows it. Its
-// culprits are asked what they do, and when they have answered, or LOCKSTEP_INSPECT_MS have passed,
-// the stall is in the views and in the log, in one sentence. It is no verdict: nothing ends by it,
-// and it is over when the job moves on. At most one of a job goes on at a time. A job in which
-// nobody has said where it is has none.
+// Stalls. From heartbeats the core finds the ranks that the others wait for (the culprits): the
+// rules are at the head of stall.c. A stall is found at most LOCKSTEP_WATCH_MS after the heartbeat
+// that shows it. The core inspects the culprits. When they have answered, or LOCKSTEP_INSPECT_MS
+// have passed, the views and the log show the stall, in one sentence. A stall is not a verdict: it
+// ends nothing, and it is over when the job makes progress. A job has at most one stall at a time.
+// A job in which no worker has reported its place has no stalls.
 //
-// Draining. After EVENT_DRAIN every new hello is refused, and those who wait for a world are turned
-// away; members are told nothing (training goes on without a coordinator until its streams end).
+// Draining. After EVENT_DRAIN every new hello is refused, and workers that wait for a world are
+// refused, too. Members get no message: training goes on without a coordinator until the streams
+// end.
 
 #ifndef COORDINATOR_COORDINATOR_H
 #define COORDINATOR_COORDINATOR_H
@@ -134,40 +142,44 @@ struct coordinator; // Opaque; the caller provides its memory.
 
 struct coordinator_config {
     uint64_t incarnation; // Random, never 0.
-    uint32_t chunk_bytes; // Handed to every generation; 0: the default.
-    uint32_t heartbeat_ms; // 0: LOCKSTEP_HEARTBEAT_MS
-    uint32_t stall_floor_ms; // No bound of a stall is lower; 0: LOCKSTEP_STALL_FLOOR_MS
+    // Payload bytes of a ring frame in every generation; 0: CORE_CHUNK_BYTES or, in a world of two
+    // ranks, CORE_CHUNK_BYTES_OF_TWO.
+    uint32_t chunk_bytes;
+    uint32_t heartbeat_ms; // Time between two heartbeats of a worker; 0: LOCKSTEP_HEARTBEAT_MS.
+    // The smallest time after which a rank counts as stalled; 0: LOCKSTEP_STALL_FLOOR_MS.
+    uint32_t stall_floor_ms;
 };
 
-// A stream as the server names it. Never reused while the core knows it.
+// The server's number of a stream. The server does not reuse a number while the core knows it.
 typedef uint64_t coordinator_peer;
 
 enum coordinator_event_kind {
-    EVENT_MESSAGE, // peer sent message. The first message of a peer makes it known.
-    EVENT_CLOSED, // peer's stream ended, for whatever reason in text.
-    EVENT_TICK, // A deadline passed.
-    EVENT_DRAIN, // Take no new workers.
-    EVENT_ASK, // Somebody wants to know where a rank is: `job`, `rank`, `what`.
+    EVENT_MESSAGE, // `peer` sent `message`. The core knows a peer from its first message on.
+    EVENT_CLOSED, // The stream of `peer` has ended; `text` has the reason.
+    EVENT_TICK, // The time of coordinator_deadline has come.
+    EVENT_DRAIN, // The coordinator shuts down: the core accepts no new workers.
+    EVENT_ASK, // A user inspects rank `rank` of job `job`; `what` says which facts.
 };
 
 struct coordinator_event {
     enum coordinator_event_kind kind;
     coordinator_peer peer;
     const struct up_message *message; // EVENT_MESSAGE; borrowed for the call.
-    uint64_t origin; // A hello's address, as a hash; 0: jobs from there have no bound.
+    // Hash of the address that a hello came from; limits the jobs of one address. 0: no limit.
+    uint64_t origin;
     const char *text; // EVENT_CLOSED; borrowed, may be NULL.
-    const char *job; // EVENT_ASK, borrowed: the latest job of that name.
+    const char *job; // EVENT_ASK: name of the job; borrowed.
     uint32_t rank; // EVENT_ASK
     uint32_t what; // EVENT_ASK: bits of enum inspect.
     uint8_t entropy[LOCKSTEP_SECRET_BYTES]; // Fresh random bytes; used when a generation forms.
 };
 
 enum coordinator_action_kind {
-    ACTION_SEND, // Send message to peer.
-    // End peer's stream after what was sent. EVENT_CLOSED need not follow, and no EVENT_MESSAGE of
-    // this peer may: to the core it would be a stranger's.
+    ACTION_SEND, // The server sends `message` to `peer`.
+    // The server ends the stream of `peer` after all messages already sent. EVENT_CLOSED need not
+    // follow. No EVENT_MESSAGE of this peer may follow: the core would take it for a new stream.
     ACTION_CLOSE,
-    ACTION_LOG, // One line for the log: id is a fixed snake_case event, text is logfmt fields.
+    ACTION_LOG, // One line for the log: log_id is a fixed snake_case id, text has logfmt fields.
 };
 
 struct coordinator_action {
@@ -184,26 +196,26 @@ struct coordinator_sink {
     void *context;
 };
 
-// Memory that coordinator_init needs, below 66 MiB. It need not be zero, and most of it is touched
-// only when there are many jobs and workers.
+// Returns the bytes of memory that coordinator_init needs, at most 66 MiB. The memory need not be
+// zero, and most of it is touched only when there are many jobs and workers.
 size_t coordinator_bytes(void);
 struct coordinator *coordinator_init(void *memory, const struct coordinator_config *config);
 
-// The core is one function. now_ms is monotonic.
+// Handles one event and passes the actions to the sink. now_ms is a monotonic time.
 void coordinator_step(struct coordinator *coordinator, const struct coordinator_event *event,
                       uint64_t now_ms, struct coordinator_sink sink);
 
-// When EVENT_TICK is due, in the same clock; UINT64_MAX: never.
+// Returns the time at which EVENT_TICK is due, in the clock of now_ms; UINT64_MAX: never.
 uint64_t coordinator_deadline(const struct coordinator *coordinator);
 
-// ---- Views, for HTTP and tests. They copy; nothing is borrowed. --------------------------------
+// ---- Views: copies of the state for HTTP and tests; nothing is borrowed. ------------------------
 
 enum job_state {
-    JOB_GATHERING = 0, // Waiting for workers.
-    JOB_STARTING = 1, // Manifests are being compared: the world has formed, or starts again.
+    JOB_GATHERING = 0, // The job waits for workers.
+    JOB_STARTING = 1, // A round of lockstep_start: members open links, manifests are compared.
     JOB_RUNNING = 2,
-    JOB_HALTED = 3, // A verdict ended the generation; text says which.
-    JOB_FINISHED = 4, // Everybody left in good order.
+    JOB_HALTED = 3, // A verdict ended the generation; halt_text says why.
+    JOB_FINISHED = 4, // All members have closed their sessions.
 };
 
 struct job_view {
@@ -211,29 +223,30 @@ struct job_view {
     enum job_state state;
     struct generation_id generation;
     uint32_t world_size; // Size of the generation, or the wanted one (max) while gathering.
-    uint32_t joined; // Workers present.
-    uint32_t left; // Members that left in good order.
-    uint64_t plan_number; // Highest plan published; 0: still learning.
+    uint32_t joined; // Connected workers.
+    uint32_t left; // Members that have closed their sessions.
+    uint64_t plan_number; // Highest number of a published plan; 0: none yet.
     uint32_t hosts; // Groups of workers that may share memory; 0 while gathering.
-    bool tuned; // All links stand, and `tuning` says what they are like.
+    bool tuned; // True if all links are connected and measured; `tuning` is valid then.
     struct tuning tuning;
-    // Lowest and highest step of its members. A member is at least at the last step that is final
-    // on every rank, though its heartbeat is older; one that left is at its last final step.
+    // Lowest and highest step of the job's members. The step of a member is at least `settled`,
+    // even if its last heartbeat says less. The step of a member that left is its last settled
+    // step.
     uint64_t step_min;
     uint64_t step_max;
-    struct step_totals totals; // Sums over its workers, as of their last heartbeats.
-    uint64_t messages_total; // Control messages from its members, heartbeats not included.
-    uint64_t dropped_total; // Messages of other generations, or after the end of theirs.
+    struct step_totals totals; // Sums over the job's workers, as of their last heartbeats.
+    uint64_t messages_total; // Control messages from the job's members, without heartbeats.
+    uint64_t dropped_total; // Dropped messages: of another generation, or of one that has ended.
     char halt_text[LOCKSTEP_TEXT_BYTES];
     const char *halt_kind; // "lost"; NULL: no verdict. Static.
-    bool halt_has_rank;
-    uint32_t halt_rank; // That the verdict is about.
-    uint64_t settled; // The last step that is final on every rank, as far as known.
-    // In the clock of now_ms; 0: it has not happened.
-    uint64_t settled_ms; // When the first rank said so.
+    bool halt_has_rank; // True if the verdict is about one rank, halt_rank.
+    uint32_t halt_rank;
+    uint64_t settled; // The last step that some rank reported as final on every rank.
+    // Times in the clock of now_ms; 0: it has not happened.
+    uint64_t settled_ms; // When the first rank reported `settled`.
     uint64_t formed_ms; // When the generation formed.
-    uint64_t ended_ms; // When a verdict ended it, or the last rank left.
-    // The ranks that left with a failure: their number, and the lowest one with its failure.
+    uint64_t ended_ms; // When a verdict ended the generation, or its last rank left.
+    // Number of the ranks that left after a failure; the lowest of these ranks, and its failure.
     uint32_t failed;
     uint32_t failed_rank;
     char failed_text[LOCKSTEP_FAREWELL_TEXT_BYTES];
@@ -241,25 +254,25 @@ struct job_view {
     char metrics[LOCKSTEP_JOB_METRICS][LOCKSTEP_METRIC_NAME_BYTES];
 };
 
-// Why a job makes no progress: what its culprits do.
+// Why a job makes no progress: the state of a rank that the others wait for (a culprit).
 enum stall_kind {
     STALL_NONE = 0,
-    STALL_OUTSIDE, // In the trainer's own code.
+    STALL_OUTSIDE, // The trainer is in its own code, outside the library.
     STALL_IN_CALL, // A call is open, and gradients are missing.
-    STALL_FROZEN, // Not heard of.
-    STALL_STOPPED, // A mate sees that its process is stopped.
-    STALL_LOST, // Its stream has ended.
-    STALL_LINK, // Bytes are on their way and do not arrive.
-    STALL_UNKNOWN, // No rank is in the way of the others.
-    STALL_DEVICE, // Work of its device does not end.
+    STALL_FROZEN, // No heartbeat has arrived for some time.
+    STALL_STOPPED, // A mate reports that the process is stopped.
+    STALL_LOST, // The worker's stream has ended.
+    STALL_LINK, // Bytes that the rank sent do not reach the peer's host.
+    STALL_UNKNOWN, // The rank is inside the library and does not wait; or no rank is a culprit.
+    STALL_DEVICE, // Work on the rank's device does not end.
 };
 
-// As a worker's hello has it.
+// The GPU of a worker, from its hello.
 struct gpu_view {
     struct uuid uuid;
     uint32_t capability;
     uint32_t driver_version;
-    uint32_t nccl_version; // 0: there is none.
+    uint32_t nccl_version; // 0: no NCCL.
 };
 
 struct worker_view {
@@ -270,9 +283,11 @@ struct worker_view {
     uint64_t step;
     uint64_t settled;
     enum worker_activity activity;
-    uint64_t activity_ms; // Time in that activity, as of now.
+    uint64_t activity_ms; // Time in that activity until now.
     uint64_t heartbeat_age_ms;
-    bool frozen; // Not heard of for LOCKSTEP_FROZEN_HEARTBEATS and LOCKSTEP_FROZEN_SLACK_MS.
+    // True if no heartbeat has arrived for LOCKSTEP_FROZEN_HEARTBEATS intervals and
+    // LOCKSTEP_FROZEN_SLACK_MS.
+    bool frozen;
     bool left;
     bool lost;
     char mark[LOCKSTEP_MARK_BYTES];
@@ -282,23 +297,26 @@ struct worker_view {
     char device[LOCKSTEP_DEVICE_BYTES]; // Empty: not known.
     bool has_gpu;
     struct gpu_view gpu;
-    struct place place; // As of its last heartbeat.
+    struct place place; // From the last heartbeat.
     uint32_t flags; // Bits of enum place_flag.
     char sleeps[LOCKSTEP_KERNEL_BYTES]; // As in struct up_heartbeat.
-    // Silent, lost, or a culprit of the present stall; else STALL_NONE.
+    // Set if the worker is frozen, stopped, lost, or a culprit of the present stall; else
+    // STALL_NONE.
     enum stall_kind kind;
-    bool slow; // In its place for longer than usual, though no culprit.
-    uint64_t bound_ms; // How long it may be in its place; 0: it has not said where it is.
-    uint64_t lag_steps; // Behind the median of its job.
+    bool slow; // True if it is in its place longer than usual, but not a culprit.
+    uint64_t bound_ms; // How long it may stay in its place; 0: its place is not known.
+    uint64_t lag_steps; // Number of steps behind the median member of its job.
     uint64_t waited_ms; // Time blocked on other ranks since the generation formed.
-    uint32_t straggler_permille; // Time that the job would win if this rank were as fast.
+    // Part of the step time, in 1/1000, that the job would save if this rank were as fast as the
+    // others.
+    uint32_t straggler_permille;
 };
 
 struct module_view {
     char name[LOCKSTEP_NAME_BYTES];
 };
 
-// Two frames of Python: where a thread is in Python's own library, and what has called it.
+// Text of two Python frames: one of Python's standard library, and the one that called it.
 #define CULPRIT_TOP_BYTES (2 * (LOCKSTEP_SYMBOL_BYTES + LOCKSTEP_OBJECT_BYTES + 24))
 
 struct culprit_view {
@@ -306,15 +324,16 @@ struct culprit_view {
     char host[LOCKSTEP_HOST_BYTES];
     uint32_t pid;
     enum stall_kind kind;
-    uint64_t age_ms; // Time in its place, as of now.
-    uint64_t bound_ms; // Time that it may be in this place.
-    char why[LOCKSTEP_MARK_BYTES]; // Reason of the bound: "8 x p99 of critic#2 (1.4 s)".
+    uint64_t age_ms; // Time in its place until now; frozen or stopped: since its last heartbeat.
+    uint64_t bound_ms; // The longest time that it may stay there, or without a heartbeat.
+    char why[LOCKSTEP_MARK_BYTES]; // Reason of the bound: "8 x p99 of 'critic' call 2 (1.4 s)".
     struct place place;
     uint32_t flags; // Bits of enum place_flag.
     char sleeps[LOCKSTEP_KERNEL_BYTES]; // As in struct up_heartbeat.
     char mark[LOCKSTEP_MARK_BYTES];
-    bool answered; // True if it was asked and the following fields are known.
-    // "read_batch (a.out+0x1a2b)", or "wait (threading.py:320), called from load (train.py:41)"
+    bool answered; // True if it has answered an inspection; the fields below are valid then.
+    // Innermost frame of the trainer: "read_batch (a.out+0x1a2b)", or "wait (threading.py:320),
+    // called from load (train.py:41)".
     char top[CULPRIT_TOP_BYTES];
     uint32_t missing_total;
     uint32_t missing_count;
@@ -323,11 +342,11 @@ struct culprit_view {
     uint64_t stream; // STALL_DEVICE: the trainer's stream that makes it; 0: none with a handle.
 };
 
-// `members` ranks, `from` the lowest of them, wait for `to`.
+// A group of ranks that wait for rank `to`.
 struct stall_edge {
-    uint32_t from;
+    uint32_t from; // The lowest rank of the group.
     uint32_t to;
-    uint32_t members;
+    uint32_t members; // Number of ranks of the group.
 };
 
 struct stall_view {
@@ -335,9 +354,9 @@ struct stall_view {
     bool active;
     enum stall_kind kind;
     uint64_t step;
-    uint64_t age_ms; // Since it began.
-    uint64_t lasted_ms; // When it is not active any more.
-    uint32_t waiting; // Ranks that wait for the culprits.
+    uint64_t age_ms; // Time since the stall began.
+    uint64_t lasted_ms; // Length of a stall that is over; 0 while it is active.
+    uint32_t waiting; // Number of ranks that wait for the culprits.
     char phase[LOCKSTEP_NAME_BYTES];
     char sentence[LOCKSTEP_TEXT_BYTES];
     uint32_t culprit_total;
@@ -347,32 +366,33 @@ struct stall_view {
     struct stall_edge edges[LOCKSTEP_MAX_EDGES];
 };
 
-// Step times of about a second.
+// Mean step times in an interval of about one second.
 struct rate_view {
-    uint64_t age_ms; // Since its end.
-    uint64_t steps; // Steps that a rank finished on average. 0: none, and the rest is 0.
+    uint64_t age_ms; // Time since the interval ended.
+    uint64_t steps; // Steps that a rank finished on average; 0: none, then the times are 0.
     uint64_t step_us; // Time from one step to the next.
-    uint64_t exposed_us; // The part of step_us that was waited at the end of the step.
-    uint64_t hidden_us; // Time before its end during which gradients were on their way.
-    uint64_t bytes_per_s; // Bytes that all ranks sent.
+    uint64_t exposed_us; // The part of step_us in which the trainer waited in lockstep_step_end.
+    uint64_t hidden_us; // Time before lockstep_step_end in which gradients were in flight.
+    uint64_t bytes_per_s; // Bytes that all ranks sent together, per second.
 };
 
-// Part of the whole run of a job: a second at first, longer the longer the job runs.
+// An interval of the whole run of a job. Intervals are one second long at first; the longer the job
+// runs, the longer they are.
 struct history_view {
-    uint64_t age_ms; // Since its end.
-    uint64_t span_ms;
-    double steps; // Steps that a rank finished on average. 0: none, and the next three are 0.
-    double step_us;
+    uint64_t age_ms; // Time since the interval ended.
+    uint64_t span_ms; // Length of the interval.
+    double steps; // Steps that a rank finished on average; 0: none, then the next three are 0.
+    double step_us; // This and the next three: as in struct rate_view.
     double exposed_us;
     double hidden_us;
-    double bytes_per_s; // Bytes that all ranks sent.
-    uint32_t known; // Bits: the metrics that some rank has reported.
+    double bytes_per_s;
+    uint32_t known; // Bit i: some rank has reported metric i in this interval.
     float metrics[LOCKSTEP_JOB_METRICS]; // The mean over the ranks; 0 if not known.
 };
 
 // A line of a job's log.
 struct event_view {
-    uint64_t age_ms;
+    uint64_t age_ms; // Time since the line was written.
     char id[24]; // "stall_began"
     char text[LOCKSTEP_TEXT_BYTES / 2];
 };
@@ -384,10 +404,10 @@ struct peer_view {
     uint32_t rank;
     char host[LOCKSTEP_HOST_BYTES];
     uint32_t pid;
-    uint64_t asked; // Number of the inspection that it has not answered in full; 0: none.
+    uint64_t asked; // Number of the inspection that it has not answered completely; 0: none.
 };
 
-// False: that peer is no member of the present generation of a job.
+// Fills *view. Returns false if the peer is not a member of the present generation of a job.
 bool coordinator_peer_view(const struct coordinator *coordinator, coordinator_peer peer,
                            struct peer_view *view);
 

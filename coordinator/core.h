@@ -1,41 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The inside of the coordinator's core: its state. Only files of coordinator/ include this; the
-// contract is coordinator.h. Runs inside coordinator_step, on the caller's thread.
+// The state of the coordinator's core. Only files of coordinator/ include this header;
+// coordinator.h is the contract for others. Used inside coordinator_step, on the caller's thread.
 //
-//   coordinator.c  takes an event apart and hands it to the file that decides
+//   coordinator.c  passes each event to the file that decides
 //   table.c        streams and the records of workers
 //   send.c         messages to workers, and log lines
 //   job.c          the table of jobs
-//   gather.c       the beginning of a generation
-//   join.c         hello, the wanted world, deadlines of gathering workers
+//   gather.c       creates jobs, and lets ended jobs gather workers again
+//   join.c         hellos, the wanted world size, deadlines of gathering workers
 //   gpus.c         whether the GPUs of a world can work together
-//   roster.c       ranks, and the forming of a generation
-//   cost.c         how long an algorithm would take
-//   links.c        what all links are like, and which algorithms follow from it
-//   verify.c       lockstep_start: hashes of manifests
-//   difference.c   two manifests that differ, item by item
-//   learning.c     the order of a phase, from ready, wait and end
+//   roster.c       assigns ranks and forms a generation
+//   cost.c         predicted time of each algorithm
+//   links.c        combines the link measurements of all ranks into the tuning
+//   verify.c       lockstep_start: compares hashes of manifests
+//   difference.c   compares two different manifests item by item
+//   learning.c     learns the order of a phase from ready, wait and end messages
 //   publish.c      layouts and plans
-//   plans.c        the end of layouts
-//   waits.c        ranks that are blocked in a planned step, and the verdict on them
-//   knot.c         which ranks wait for each other for ever
-//   crossing.c     which ranks wait in different functions for ever
+//   plans.c        forgets layouts
+//   waits.c        ranks that are blocked in a planned step, and the verdict on a deadlock
+//   knot.c         finds ranks that wait for each other forever
+//   crossing.c     finds ranks that wait in different functions forever
 //   names.c        the names of modules, calls and ranks
-//   stall.c        stalls: their rules, beginning and questions (stall.h)
+//   stall.c        stalls: rules, beginning, questions to workers (stall.h)
 //   stall_end.c    the end of a stall
-//   beat.c         one worker, as its heartbeats show it
-//   blame.c        the ranks that others wait for
-//   bounds.c       how long a rank may be where it is
+//   beat.c         the state of one worker, from its heartbeats
+//   blame.c        finds the ranks that others wait for
+//   bounds.c       how long a rank may stay in one place
 //   culprit.c      the sentence about a stall
-//   standing.c     the same when no rank is blamed
-//   rates.c        step times, and ranks that others always wait for
-//   history.c      a job over its whole run
+//   standing.c     the sentence about a stall that no rank explains
+//   rates.c        step times, and ranks that are always the slowest
+//   history.c      step times and metrics over a job's whole run
 //   journal.c      the log of a job
-//   verdict.c      halts, deaths, leaving
-//   sides.c        both sides of a collective that differs
-//   view.c         copies for HTTP and tests
-//   stall_view.c   the same, of stalls
+//   verdict.c      halts, lost workers, leaving workers
+//   sides.c        the verdict on a collective that two ranks call differently
+//   view.c         copies of the state for HTTP and tests
+//   stall_view.c   copies of stalls for HTTP and tests
 //   sentence.c     text in fixed buffers
 //   hash.c         FNV-1a
 
@@ -58,25 +58,25 @@
 #include <string.h>
 
 enum core_limit {
-    // When the configuration names none. Between two ranks a system call for each chunk counts for
-    // more than how much is in flight.
+    // Default chunk sizes. Chunks between two ranks are larger: there the system call for each
+    // chunk matters more than the number of chunks in flight.
     CORE_CHUNK_BYTES = 384 * 1024,
     CORE_CHUNK_BYTES_OF_TWO = 512 * 1024,
 
-    // Comparing manifests: how many items ahead a name is searched on the other side, and how many
-    // are held, so that as many again are on their way while the first are compared.
+    // Comparing manifests: the number of items in which a name is searched on the other side, and
+    // the number of items held. Half of the items held are compared while the other half arrives.
     CORE_LOOKAHEAD = 4 * LOCKSTEP_MANIFEST_PART,
     CORE_WINDOW = 2 * CORE_LOOKAHEAD,
     CORE_REPORT_LINES = 12,
-    CORE_ANSWER_MS = 5000, // Then the report goes out with what is known.
+    CORE_ANSWER_MS = 5000, // How long the report on two manifests waits for missing items.
     CORE_MAX_ITEMS = 2 + LOCKSTEP_MAX_MODULES + LOCKSTEP_MAX_PARAMETERS,
 
     CORE_RANK_WORDS = LOCKSTEP_RANK_WORDS,
     CORE_SLOT_TABLE = 2 * LOCKSTEP_MAX_SLOTS, // Open addressing, at most half full.
-    CORE_PEER_TABLE = 2 * LOCKSTEP_MAX_WORKERS, // The same.
+    CORE_PEER_TABLE = 2 * LOCKSTEP_MAX_WORKERS, // Open addressing, at most half full.
     CORE_LINE_BYTES = 3 * LOCKSTEP_NAME_BYTES, // One line of a report, one subject of a sentence.
     CORE_LOG_BYTES = 2 * LOCKSTEP_TEXT_BYTES,
-    CORE_NONE = 0xffff, // No worker, no entry.
+    CORE_NONE = 0xffff, // The index that means "no worker" or "no entry".
 };
 
 static_assert((CORE_SLOT_TABLE & (CORE_SLOT_TABLE - 1)) == 0, "a mask selects a place");
@@ -87,61 +87,70 @@ static_assert(LOCKSTEP_MAX_WORLD <= LOCKSTEP_MAX_WORKERS, "the largest job fits"
 // ---- State -----------------------------------------------------------------------------------
 
 enum stage {
-    STAGE_FREE = 0, // Not in use.
-    STAGE_GATHERING, // Said hello, waits for the world.
-    STAGE_MEMBER, // A member of its job's present generation.
-    STAGE_OUT, // A member of an earlier generation, still connected.
+    STAGE_FREE = 0, // The record is not in use.
+    STAGE_GATHERING, // The worker said hello and waits for the world to form.
+    STAGE_MEMBER, // The worker is a member of its job's present generation.
+    STAGE_OUT, // The worker was a member of an earlier generation and is still connected.
 };
 
 struct worker {
     coordinator_peer peer;
     enum stage stage;
-    bool connected; // Its stream stands; false only for members, whose record stays for the views.
-    uint16_t job;
-    uint16_t next_free;
+    // True while the worker's stream is open. The record of a member stays after its stream has
+    // ended, because views show it.
+    bool connected;
+    uint16_t job; // Index in coordinator.jobs.
+    uint16_t next_free; // STAGE_FREE: index of the next free record, or CORE_NONE.
     uint32_t rank;
-    uint64_t generation; // Number; 0 while gathering.
-    uint64_t deadline_ms; // While gathering: its open timeout.
-    uint32_t most; // While gathering: the most that were there at a time, since it came.
+    uint64_t generation; // Number of its generation; 0 while gathering.
+    uint64_t deadline_ms; // While gathering: when its open timeout ends.
+    // While gathering: the largest number of workers that were present at one time since it joined.
+    uint32_t most;
     struct up_hello hello; // Its texts are clean.
-    bool left;
-    char left_cause[LOCKSTEP_FAREWELL_TEXT_BYTES]; // Why it left, clean; "": as it should.
+    bool left; // True if the worker closed its session.
+    // The failure after which the worker left, clean; empty: it left without a failure.
+    char left_cause[LOCKSTEP_FAREWELL_TEXT_BYTES];
     bool lost;
-    bool vanished; // True if it was lost without a word: its last heartbeat may have the cause.
+    // True if the worker was lost without a message about it: its last heartbeat may say why.
+    bool vanished;
 
     // From heartbeats.
-    uint64_t heard_ms;
+    uint64_t heard_ms; // When the last heartbeat arrived.
     struct up_heartbeat heartbeat;
     struct beat beat;
 
-    // The slots that it waits for, as it said last; without waits it does not wait. In a learning
-    // step the positions are indexes of slots, and the lacks are made up when they are needed.
+    // The worker's last report of its waits. If wait_count is 0, the worker does not wait. In a
+    // learning step positions are indices of learning.slots, and learning.c computes the lacks when
+    // it needs them.
     struct up_blocked blocked;
 
     // crossing.c
-    uint32_t awaits; // 1 + the place of the key that it waits for; 0: it is no party.
-    uint32_t lacks; // Bits, by place: it has not done what this key names.
+    // 1 + index in crossing.keys of the key that the worker waits for; 0: it is no party.
+    uint32_t awaits;
+    uint32_t lacks; // Bit i: the worker has not done what crossing.keys[i] names.
 
     // Inspections.
-    uint64_t asked; // Number of the last one, which it has not answered in full; 0: none.
-    uint64_t ask_again_ms; // It is left alone until then.
+    uint64_t asked; // Number of the inspection that it has not answered completely; 0: none.
+    uint64_t ask_again_ms; // The next inspection is allowed from this time on.
 
-    // lockstep_open, when its links stand.
-    bool linked;
+    // lockstep_open
+    bool linked; // True if all its links are connected; `links` is valid then.
     struct up_links links;
 
     // lockstep_start
-    bool started; // In the present round.
+    bool started; // True if the worker has called lockstep_start in the present round.
     struct up_start start;
 
     // The present learning step.
-    bool ended;
+    bool ended; // True if the worker has ended the step.
 };
 
 struct manifest_entry {
     struct manifest_item item; // Its texts are clean.
-    uint64_t scope; // Hash of its module's name; 0 for the session and for modules.
-    bool matched; // Taken out by a match ahead; skipped when it becomes the head.
+    uint64_t scope; // Hash of the item's module name; 0 for items of the session and modules.
+    // True if the item was compared with a later item of the other side; it is skipped when it
+    // becomes the head.
+    bool matched;
 };
 
 struct manifest_side {
@@ -149,12 +158,13 @@ struct manifest_side {
     uint32_t item_count;
     uint32_t requested;
     uint32_t received;
-    uint32_t head; // Place of the first entry held.
-    uint32_t count; // Entries held.
+    uint32_t head; // Index in entries of the first entry held.
+    uint32_t count; // Number of entries held.
     uint32_t modules;
     uint64_t scope; // Scope of the module whose items arrive.
-    uint64_t missing; // Scope of a module that only this side has: its items are not reported.
-    char module[LOCKSTEP_NAME_BYTES]; // Module of the items at the head.
+    // Scope of a module that only this side has. The report names the module, but not its items.
+    uint64_t missing;
+    char module[LOCKSTEP_NAME_BYTES]; // Name of the module of the items at the head.
     struct manifest_entry entries[CORE_WINDOW];
 };
 
@@ -173,46 +183,48 @@ struct learned_slot {
     struct slot_id id;
     enum dtype dtype;
     uint64_t elements;
-    uint32_t reporter; // Rank that was first.
-    uint32_t complete; // Members that made it or ended the step without it.
+    uint32_t reporter; // The first rank that reported the slot ready.
+    uint32_t complete; // Number of members that made the slot, or ended the step without it.
     bool granted;
-    uint64_t ready[CORE_RANK_WORDS];
+    uint64_t ready[CORE_RANK_WORDS]; // Set of ranks that made the slot.
 };
 
 struct layout {
-    uint32_t offset; // Into learning.words.
-    uint32_t total;
-    uint32_t received;
+    uint32_t offset; // Index of its first word in learning.words.
+    uint32_t total; // Number of words; 0: the module has no layout in this step.
+    uint32_t received; // Number of words received so far.
 };
 
-// The last plan of a phase, as far as a new one in its place needs it.
+// The last plan of a phase: the facts that are needed to publish a new plan of this phase.
 struct published {
     uint64_t phase;
     uint64_t number;
     uint64_t hash;
-    uint32_t times; // That it took another one's place since the phase was learned.
-    uint16_t buckets[LOCKSTEP_MAX_MODULES]; // In the layouts of its learning step; 0: it had none.
+    uint32_t times; // How often the plan was replaced since the phase was learned.
+    // By module: buckets of the module's layout in the learning step; 0: it had no layout.
+    uint16_t buckets[LOCKSTEP_MAX_MODULES];
 };
 
 struct learning {
-    bool active; // A learning step is going on.
+    bool active; // True while members are in a learning step.
     uint64_t step;
     uint64_t phase;
-    uint32_t opener; // Rank that spoke first.
-    uint64_t last_step; // The last one that a plan has closed.
-    uint64_t plan_number;
-    uint64_t republished; // The last one that was not learned.
+    uint32_t opener; // The first rank that sent a message of the learning step.
+    uint64_t last_step; // The last learning step that ended with a plan.
+    uint64_t plan_number; // Number of the last plan published.
+    uint64_t republished; // Number of the last plan that replaced another plan.
     uint32_t published_count;
     struct published published[LOCKSTEP_MAX_PLANS];
-    uint32_t ended;
+    uint32_t ended; // Number of members that have ended the step.
     uint32_t slot_count;
     uint32_t grant_count;
-    uint16_t grants[LOCKSTEP_MAX_SLOTS];
+    uint16_t grants[LOCKSTEP_MAX_SLOTS]; // Indices of the granted slots, in the order of grants.
     uint16_t table[CORE_SLOT_TABLE]; // Index + 1 of a slot; 0: empty.
     struct learned_slot slots[LOCKSTEP_MAX_SLOTS];
 
-    // Layouts live until the plan of their step is published, or the next round begins.
-    struct layout *open; // Being received; NULL: none.
+    // Layouts are kept until the plan of their step is published, or the next round of
+    // lockstep_start begins.
+    struct layout *open; // The layout of which parts are missing; NULL: none.
     uint32_t word_count;
     struct layout layouts[LOCKSTEP_MAX_MODULES];
     uint32_t words[LOCKSTEP_MAX_LAYOUT_WORDS];
@@ -221,17 +233,18 @@ struct learning {
 // The waits of a job's ranks, and the search for ranks that cannot go on: see crossing.c.
 struct crossing {
     struct await_key keys[LOCKSTEP_MAX_AWAITED];
-    uint32_t users[LOCKSTEP_MAX_AWAITED]; // Parties that wait for it; 0: the place may be taken.
-    uint64_t due_ms; // A crossing was found, and is told then at the latest; 0: none was.
+    // By key: number of parties that wait for it; 0: a new key may replace it.
+    uint32_t users[LOCKSTEP_MAX_AWAITED];
+    uint64_t due_ms; // When the crossing that was found is reported at the latest; 0: none.
 };
 
 static_assert(LOCKSTEP_MAX_AWAITED <= 32, "one bit for each key");
 
-// A collective that differs, as the first rank said it: see sides.c.
+// The first report of a collective that ranks call differently: see sides.c.
 struct sides {
-    bool active;
-    uint64_t due_ms;
-    uint32_t rank;
+    bool active; // True while the report waits for a report of the other side.
+    uint64_t due_ms; // When the wait ends.
+    uint32_t rank; // The reporter.
     struct up_fail fail; // Its texts are clean.
 };
 
@@ -242,7 +255,7 @@ struct journal_line {
 };
 
 struct journal {
-    uint32_t count; // Lines ever; kept by count modulo LOCKSTEP_JOB_EVENTS.
+    uint32_t count; // All lines ever written; line n is at lines[n % LOCKSTEP_JOB_EVENTS].
     struct journal_line lines[LOCKSTEP_JOB_EVENTS];
 };
 
@@ -251,9 +264,10 @@ struct gathering {
     uint32_t world_min;
     uint32_t world_max;
     uint32_t window_ms;
-    uint64_t origin; // The origin of its first worker, as in coordinator_event.
-    char wanted_by[LOCKSTEP_HOST_BYTES];
-    // The text for workers whose time is over; "" if none was turned away since the last join.
+    uint64_t origin; // The origin of the job's first worker, as in coordinator_event.
+    char wanted_by[LOCKSTEP_HOST_BYTES]; // Host of the worker whose hello set world_min and so on.
+    // The text for workers whose open timeout has passed; empty if no worker was refused since the
+    // last one joined.
     char timed_out[LOCKSTEP_TEXT_BYTES];
     uint64_t last_join_ms;
     uint64_t deadline_ms; // UINT64_MAX: none.
@@ -279,29 +293,30 @@ struct job {
     // In order of arrival while gathering, by rank afterwards.
     uint32_t count;
     uint16_t workers[LOCKSTEP_MAX_WORLD];
-    uint32_t connected;
-    uint32_t left;
+    uint32_t connected; // Workers in `workers` whose stream is open.
+    uint32_t left; // Members that have closed their sessions.
     uint32_t outs; // Connected workers of earlier generations.
-    uint32_t hosts; // Hosts of the generation, as its members were told: struct locality.
-    struct cost_placement placement; // Its ranks on them.
-    uint32_t linked; // Members whose links stand.
-    bool tuned; // True if all members were told the tuning.
+    uint32_t hosts; // Number of hosts of the generation, in the sense of struct locality.
+    struct cost_placement placement; // How the ranks are placed on these hosts.
+    uint32_t linked; // Members whose links are all connected.
+    bool tuned; // True if the tuning was sent to all members.
     struct tuning tuning;
     uint32_t started; // Members that have called lockstep_start in the present round.
     uint32_t rounds; // Complete rounds of lockstep_start.
-    bool zero_defer; // True if a wait gives up slots, as in struct up_start.
-    bool strict; // True if some member's data plane pairs collectives by their order.
-    uint64_t queried_step; // The last one in which all were asked whether they wait.
+    bool zero_defer; // As in struct up_start.
+    bool strict; // True if some member's data plane matches collectives by their order.
+    uint64_t queried_step; // The last step in which all members were asked for their waits.
     uint32_t module_count; // Number of names in modules.
     char modules[LOCKSTEP_MAX_MODULES][LOCKSTEP_NAME_BYTES]; // Clean; empty: not named yet.
 
     struct halt halt;
 
     // For the life of the generation.
-    uint64_t formed_ms; // 0: none has formed yet.
-    uint64_t ended_ms; // A verdict ended it, or the last rank left; 0: neither has happened.
-    uint64_t settled; // The last step that is final on every rank, as far as known.
-    uint64_t settled_ms; // When the first rank said so.
+    uint64_t formed_ms; // When the generation formed; 0: it has not formed yet.
+    // When a verdict ended the generation, or its last rank left; 0: neither has happened.
+    uint64_t ended_ms;
+    uint64_t settled; // The last step that some rank reported as final on every rank.
+    uint64_t settled_ms; // When the first rank reported this.
 
     uint64_t messages_total;
     uint64_t dropped_total;
@@ -324,44 +339,45 @@ struct knot {
     uint32_t queued;
     uint16_t queue[LOCKSTEP_MAX_WORLD];
     struct slot_set needed; // Positions that some party needs.
-    struct slot_set lacked; // Positions of needed that a party lacks that is not dropped.
-    uint16_t lackers[LOCKSTEP_MAX_SLOTS]; // Number of such parties, by position.
-    // Waits that watch a position: a list of numbers + 1, by party and wait.
+    struct slot_set lacked; // Positions in `needed` that some party lacks that is not dropped.
+    uint16_t lackers[LOCKSTEP_MAX_SLOTS]; // By position: number of these parties.
+    // By position: list of the waits that watch it. watching has the first wait, next the following
+    // one; 0 ends the list. A wait is stored as 1 + party * LOCKSTEP_MAX_WAITS + index of the wait.
     uint16_t watching[LOCKSTEP_MAX_SLOTS];
     uint16_t next[LOCKSTEP_MAX_WORLD * LOCKSTEP_MAX_WAITS];
 };
 
 static_assert(LOCKSTEP_MAX_WORLD * LOCKSTEP_MAX_WAITS < UINT16_MAX, "a wait's number fits");
 
-// How one party waits for another.
+// Why one party waits for another.
 struct knot_edge {
-    uint32_t wait; // The wait of the one party.
-    uint32_t position; // The first position that it needs and the other party lacks.
+    uint32_t wait; // Index of the first party's wait.
+    uint32_t position; // The first position that this wait needs and the other party lacks.
 };
 
 struct coordinator {
     struct coordinator_config config;
     bool draining;
     uint64_t number_floor; // Highest generation number of any job that was recycled.
-    uint64_t asked; // Inspections, in all.
+    uint64_t asked; // Number of inspections so far.
 
     // Valid during coordinator_step.
     struct coordinator_sink sink;
     uint64_t now;
-    uint64_t origin; // As in the present event.
-    const uint8_t *entropy;
-    bool formed; // The entropy of this step is used up.
+    uint64_t origin; // Origin of the present event.
+    const uint8_t *entropy; // Random bytes of the present event.
+    bool formed; // True if a generation has used the entropy of the present event.
     struct down_message out;
     char text[LOCKSTEP_REPORT_BYTES];
     struct plan_slot plan[LOCKSTEP_MAX_SLOTS];
     struct knot knot;
 
     uint32_t job_count;
-    uint16_t job_order[LOCKSTEP_MAX_JOBS]; // In order of creation.
+    uint16_t job_order[LOCKSTEP_MAX_JOBS]; // Indices in jobs, in order of creation.
     struct job jobs[LOCKSTEP_MAX_JOBS];
 
-    uint32_t worker_top; // Workers from here on were never used.
-    uint16_t worker_free;
+    uint32_t worker_top; // Records of workers from this index on were never used.
+    uint16_t worker_free; // Index of the first free record, or CORE_NONE.
     struct worker workers[LOCKSTEP_MAX_WORKERS];
     uint16_t peers[CORE_PEER_TABLE]; // Index + 1 of a worker; 0: empty.
 };
