@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: lockstep_abort. It takes effect at once, on the rank that calls it and on all
-// others, in whatever function they are. A step that one of the others has completed is completed
-// by all of them. And of the timeout of a blocking collective, by which a rank gives up, too.
+// Conformance: lockstep_abort. An abort takes effect at once on the calling rank and on all other
+// ranks, in any function. If one of the other ranks has completed a step, all other ranks complete
+// that step. Also the timeout of a blocking collective, which fails the session as an abort does.
 
 #include "base/clock.h"
 #include "tests/support/trainer.h"
@@ -80,7 +80,7 @@ static void an_abort_takes_effect_at_once(const struct setting *setting)
     ranks_run(setting, between_steps_body, NULL);
 }
 
-// Rank 0 aborts inside a step, in which it has called nothing yet.
+// Rank 0 aborts inside a step, before its first call in the step.
 static void inside_a_step_body(struct rank *rank)
 {
     struct trained_module module;
@@ -144,7 +144,7 @@ static int one_step(struct rank *rank, struct trained_module *module)
     return status < 0 ? status : lockstep_step_end(rank->session, NULL);
 }
 
-// All ranks train as fast as they can, and a thread of rank 0 aborts in between.
+// All ranks train as fast as they can; meanwhile another thread of rank 0 aborts.
 static void race_body(struct rank *rank)
 {
     struct race *race = rank->context;
@@ -165,8 +165,8 @@ static void race_body(struct rank *rank)
     RANK_EQUAL(rank, status, rank->rank == 0 ? LOCKSTEP_E_CLOSED : LOCKSTEP_E_PEER_LOST);
     race->completed[rank->rank] = completed;
     rank_meet(rank);
-    // A rank that gives up may have left a step that the others complete, or may not know that they
-    // did.
+    // Rank 0 is not compared: it aborted, so it may not know of the last step that the other ranks
+    // completed.
     for (uint32_t other = 1; rank->rank > 0 && other < rank->world_size; other++)
         RANK_EQUAL(rank, race->completed[other], completed);
     trainer_free(&module);
@@ -184,7 +184,7 @@ static void an_abort_fails_no_step_that_another_rank_completes(const struct sett
 
 // ---- A timeout ----------------------------------------------------------------------------------
 
-// Every later call returns what a blocking collective returned when its time was over.
+// After a blocking collective has timed out, every later call returns the same error.
 static void timeout_body(struct rank *rank)
 {
     int64_t data = 1;

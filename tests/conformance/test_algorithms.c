@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Algorithms that are asked for by name: what can be had is used, what cannot ends lockstep_open on
-// every rank with the reason.
+// Algorithms that the user selects by name. An available algorithm is used. An unavailable one
+// makes lockstep_open fail on every rank, with the reason.
 
 #include "tests/support/cluster.h"
 
@@ -62,7 +62,7 @@ static void test_what_can_be_had_is_used(void **state)
         }
 }
 
-// It would be refused if the ranks did not share memory.
+// The algorithm "shared" is refused unless the ranks share memory.
 static void test_ranks_of_one_host_share_memory(void **state)
 {
     (void)state;
@@ -72,8 +72,7 @@ static void test_ranks_of_one_host_share_memory(void **state)
     }
 }
 
-// How many boards of memory for collectives the ranks, which are threads of this process, have
-// mapped.
+// Number of mappings of shared boards in this process, whose threads are the ranks.
 static uint32_t boards_mapped(void)
 {
     uint32_t count = 0;
@@ -91,11 +90,12 @@ static void sum_in_groups_body(struct rank *rank)
 {
     sum_body(rank);
     rank_meet(rank);
-    RANK_EQUAL(rank, boards_mapped(), rank->world_size); // Each has mapped that of its group.
+    RANK_EQUAL(rank, boards_mapped(), rank->world_size); // Each rank maps its group's board.
     rank_meet(rank);
 }
 
-// More ranks than can share memory do so in groups, with rings between the groups.
+// If a host has more ranks than can share one board, they share memory in groups, with rings
+// between the groups.
 static void test_many_ranks_of_one_host_share_memory_in_groups(void **state)
 {
     (void)state;
@@ -137,7 +137,7 @@ static void test_unknown_names_are_refused(void **state)
     run_refused(&setting, link);
 }
 
-// A launcher can take the sockets, whatever the program says.
+// LOCKSTEP_TRANSPORT of a launcher selects sockets, even if the program selects shared memory.
 static void test_a_launcher_takes_sockets(void **state)
 {
     static char reason[] = "the ranks of a host share no memory";

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: the step path allocates nothing: several times 50 steps, and not one allocation on
-// any rank. malloc, calloc, realloc and the aligned ones are interposed in this program; a call
-// counts while counting is on and only on two kinds of threads: trainers, which say so themselves,
-// and engines, which are known by the name that the library gives to them. Other threads do not
-// count: the control stream's own thread and those of gRPC send a heartbeat each second, and
-// whenever that is.
+// Conformance: the step path allocates nothing. The test runs several windows of 50 steps and
+// expects no allocation on any rank. It replaces malloc, calloc, realloc and the aligned variants
+// (interposer.h), and counts allocations on two kinds of threads: trainers, which set `kind`
+// themselves, and engines, which have a known thread name. Other threads are not counted: the
+// threads of the control stream and of gRPC send a heartbeat every second.
 //
-// Under a sanitizer its allocator is in the place of ours, and the test is skipped.
+// Under a sanitizer, whose allocator cannot be replaced, the test is skipped.
 
 #include "tests/support/interposer.h"
 #include "tests/support/trainer.h"
@@ -20,8 +19,8 @@
 
 #include <cmocka.h>
 
-#define WARM_STEPS 4 // One or two that learn, and two with a plan.
-#define COUNTED_STEPS 50 // A window.
+#define WARM_STEPS 4 // One or two learning steps, then steps with a plan.
+#define COUNTED_STEPS 50 // Steps of a window.
 #define WINDOWS 10
 
 #if !INTERPOSER
@@ -54,7 +53,7 @@ static atomic_bool counting;
 static atomic_uint allocated[OTHER + 1];
 static _Thread_local enum thread_kind kind;
 
-// The first allocation of a thread that is counted finds out which kind it is.
+// Returns the kind of the calling thread; the thread's first counted allocation determines it.
 static enum thread_kind thread_kind_of_self(void)
 {
     char name[16] = "";
@@ -75,13 +74,14 @@ static bool allocation_fails(const void *caller)
 
 // ---- Steps -------------------------------------------------------------------------------------
 
-// The largest one needs credit; it is left out where bytes travel one by one.
+// The largest parameter needs credit. It is left out where single bytes travel.
 static const uint64_t sizes[12] = {5, 130, 1, 77, 300, 3, 64, 0, 12, 7, 200, 4500};
 
-// Two more modules: one with replicas and separate calls, and one that shares a parameter of the
-// first. One module cannot be both.
+// Two more modules: module c with replicas and separate calls, and module d, which shares the first
+// parameter of module a. One module cannot have both features.
 #define SMALL 6
-static const uint64_t small_sizes[SMALL] = {5, 3, 1, 7, 2, 0}; // The first as in module a.
+// The first size is that of the shared parameter.
+static const uint64_t small_sizes[SMALL] = {5, 3, 1, 7, 2, 0};
 
 struct small {
     struct trained_module net; // The first member: configure gets this one.
@@ -133,7 +133,7 @@ struct trained {
     struct small sharing;
 };
 
-// Calls a module and waits for it.
+// Calls a module and waits for the call.
 static void waited_call(struct rank *rank, struct trained_module *module)
 {
     lockstep_call *call;
@@ -144,7 +144,7 @@ static void waited_call(struct rank *rank, struct trained_module *module)
     RANK_OK(rank, lockstep_call_wait(call, LOCKSTEP_WAIT_FOREVER));
 }
 
-// Without the checks of trainer_step_known, which would show in a profile of nothing.
+// A step without the checks of trainer_step_known.
 static void plain_step(struct rank *rank, struct trained *trained)
 {
     trainer_begin(rank, NULL);
@@ -156,8 +156,8 @@ static void plain_step(struct rank *rank, struct trained *trained)
     trainer_end(rank);
 }
 
-// Parameter 3 of the second module is frozen in every other step. trainer_call reports those up to
-// shape.count in its order; the frozen one comes last there.
+// Parameter 3 of the second module is frozen in every other step. The step moves this parameter to
+// the end of the order and reduces shape.count, so that trainer_call does not report it.
 static void changing_step(struct rank *rank, struct trained *trained)
 {
     struct trained_module *changing = &trained->modules[1];
@@ -174,7 +174,7 @@ static void changing_step(struct rank *rank, struct trained *trained)
     changing->order[count - 1 - parameter] = parameter;
 }
 
-// The last rank waits for the second module first, in every other step: that puts off the rest.
+// In every other step the last rank waits for the second module first, which defers the rest.
 static void deferred_step(struct rank *rank, struct trained *trained)
 {
     const bool waits = rank->rank + 1 == rank->world_size && atomic_load(&rank->step) % 2 == 1;
@@ -190,7 +190,7 @@ static void deferred_step(struct rank *rank, struct trained *trained)
     RANK_EQUAL(rank, trainer_report(rank).deferred > 0, waits);
 }
 
-// A context says that few windows are enough.
+// The context of tests that run only a few windows, and what their steps do. NULL: plain steps.
 enum few {
     FEW,
     FEW_AND_CHANGING,
@@ -208,7 +208,7 @@ static void one_step(struct rank *rank, struct trained *trained)
         plain_step(rank, trained);
 }
 
-// Whether no engine has allocated in these steps; a trainer never may.
+// Runs a window. Fails if a trainer allocated; returns true if no engine allocated.
 static bool counted_window(struct rank *rank, struct trained *trained)
 {
     bool none;
@@ -228,7 +228,7 @@ static bool counted_window(struct rank *rank, struct trained *trained)
     return none;
 }
 
-// Buffers of three groups, one of them only every other step.
+// Buffers of three policies; the buffer with policy sum travels only in every other step.
 static void register_buffers(struct rank *rank, float (*data)[8])
 {
     static const int64_t eight[] = {8};
@@ -252,7 +252,7 @@ static void register_buffers(struct rank *rank, float (*data)[8])
     RANK_OK(rank, lockstep_module_register(rank->session, &config, &module));
 }
 
-// The context, if any: a few windows will do.
+// Trains four modules and counts allocations. A context (enum few) reduces the number of windows.
 static void counted_body(struct rank *rank)
 {
     const bool torn = rank->setting->torn_bytes > 0 && rank->setting->torn_bytes < 100;
@@ -316,7 +316,7 @@ static void uneven_steps_allocate_nothing(const struct setting *setting)
     ranks_run_test(&test);
 }
 
-// Nor does a change between sets of parameters that were trained before.
+// A change between known sets of trained parameters allocates nothing.
 static void known_sets_allocate_nothing(const struct setting *setting)
 {
     enum few few = FEW_AND_CHANGING;
@@ -331,7 +331,7 @@ static void zero_defer(struct rank *rank, struct lockstep_config *config)
     config->order = LOCKSTEP_ORDER_ZERO_DEFER;
 }
 
-// Nor does putting contributions off, or carrying them.
+// Deferring contributions and carrying them to the next step allocates nothing.
 static void deferred_steps_allocate_nothing(const struct setting *setting)
 {
     enum few few = FEW_AND_DEFERRED;
@@ -340,7 +340,7 @@ static void deferred_steps_allocate_nothing(const struct setting *setting)
     ranks_run_test(&test);
 }
 
-// The counting itself works.
+// Checks the counting itself.
 static void counting_counts(const struct setting *setting)
 {
     void *volatile memory;

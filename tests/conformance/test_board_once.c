@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The board: each word that a mate has written is read once. A mate may change a word between the
-// check and the use of it: here each read is seen, and a word that is read again is a fault. And a
-// block that is on its way is read whole, whatever its rank does between two reads.
+// The board: a rank reads each word that a mate has written only once, because a hostile mate may
+// change the word between its check and its use. The test observes each read (between_reads.h) and
+// fails if a word is read twice. It also checks that a block is read consistently, even if the
+// block's rank goes on to later blocks between two reads.
 
 #include "tests/conformance/transport_couple.h"
 #include "tests/support/between_reads.h"
@@ -21,7 +22,7 @@
 #include <string.h>
 
 #define PAGE 4096
-#define WORDS 512 // Words of four bytes: the largest record that is watched.
+#define WORDS 512 // Maximum number of watched words, of four bytes each.
 
 static const uint8_t *watched; // Start of the watched memory.
 static size_t watched_bytes;
@@ -45,7 +46,7 @@ static void watch(const void *memory, size_t bytes)
                   count_read);
 }
 
-// Each word at most once, and the first one.
+// Ends the watch and checks that no word was read more than once.
 static void expect_once(const char *what)
 {
     between_end();
@@ -83,8 +84,8 @@ static void a_run_is_read_once(void **state)
     }
 }
 
-// The leader reads it when it is joined, and once more for the run: what it took before is not used
-// then but for the tag.
+// The leader reads a record twice: when the mate joins, and again for the run. From the first
+// reading it then uses only the tag.
 static void a_record_is_read_once_at_a_time(void **state)
 {
     struct couple *couple = malloc(sizeof(*couple));
@@ -107,12 +108,13 @@ static void a_record_is_read_once_at_a_time(void **state)
 
 // ---- a block ------------------------------------------------------------------------------------
 
-static struct board_block *moving; // Block of a rank that goes on between two reads of its mate.
-static uint64_t moves; // Blocks that it has still to make.
-static uint32_t act_at; // The reads before which it acts: the next one, and all behind it.
-static uint32_t seen;
+static struct board_block *moving; // A block whose rank goes on between two reads of its mate.
+static uint64_t moves; // Number of later blocks that the rank still makes.
+static uint32_t act_at; // Number of reads before the rank goes on; then it does at every read.
+static uint32_t seen; // Reads so far.
 
-// Block n is described by n alone.
+// Makes the next block. All fields of a block follow from its number, so a mixture of two blocks
+// is detected.
 static void fill_next(const void *address)
 {
     (void)address;
@@ -143,7 +145,7 @@ static void a_block_is_read_whole(void **state)
             const bool taken = board_take_block(moving, &block);
             between_end();
             if (!taken)
-                continue; // A block that is spread by now offers nothing to take.
+                continue; // The block is already spread, so there is nothing to take.
             assert_int_equal(block.first, 10 * block.run);
             assert_int_equal(block.count, 100 * block.run);
             assert_true(block.run >= 5 && block.run <= 5 + blocks);
@@ -158,16 +160,16 @@ static void a_block_is_taken_when_it_is_filled(void **state)
     struct board_filled taken = {0};
     (void)state;
     memset(block, 0, sizeof(*block));
-    assert_false(board_take_block(block, &taken)); // There was none yet.
+    assert_false(board_take_block(block, &taken)); // No block was made yet.
     board_describe(block, 7, 70, 700);
-    assert_false(board_take_block(block, &taken)); // It is being summed.
+    assert_false(board_take_block(block, &taken)); // The block is being summed.
     board_publish(&block->filled, 1);
     assert_true(board_take_block(block, &taken));
     assert_int_equal(taken.run, 7);
     assert_int_equal(taken.first, 70);
     assert_int_equal(taken.count, 700);
     board_publish(&block->spread, 1);
-    assert_false(board_take_block(block, &taken)); // All have it.
+    assert_false(board_take_block(block, &taken)); // All ranks have the block.
     board_describe(block, 8, 80, 800);
     assert_false(board_take_block(block, &taken));
     free(block);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: a collective that the last rank calls differently. Every rank gets the same error,
-// and it has both calls: what the other ranks wrote, and what the last rank wrote.
+// Conformance: a collective that the last rank calls with other arguments than the other ranks.
+// Every rank gets the same error text, which contains both calls.
 
 #include "tests/support/trainer.h"
 
@@ -15,7 +15,7 @@
 
 #define FOREVER LOCKSTEP_WAIT_FOREVER
 #define COUNT 100000
-#define LATE_US 20000 // By then the data of the other ranks waits at the last rank.
+#define LATE_US 20000 // After this time the data of the other ranks has reached the last rank.
 
 enum function {
     ALLREDUCE,
@@ -29,7 +29,7 @@ struct call {
     lockstep_dtype dtype;
     lockstep_op op;
     uint32_t root;
-    const char *form; // The form of the call in the sentence.
+    const char *form; // The call as the error text prints it.
 };
 
 struct odd_pair {
@@ -92,7 +92,7 @@ static int make(struct rank *rank, const struct call *call, void *data)
                               FOREVER);
 }
 
-// The other ranks may have found out before this one begins its work.
+// The asynchronous call may already fail if the other ranks have found the mismatch before.
 static int make_async(struct rank *rank, const struct call *call, void *data)
 {
     lockstep_work *work;
@@ -115,7 +115,7 @@ static void odd_body(struct rank *rank)
     const struct call *mine = rank->rank == last ? &play->pair.last : &play->pair.others;
     double *data = calloc(COUNT, sizeof(*data));
     char wanted[512];
-    RANK_OK(rank, lockstep_barrier(rank->session, "loss", FOREVER)); // Its use 1.
+    RANK_OK(rank, lockstep_barrier(rank->session, "loss", FOREVER)); // Use 1 of the name.
     rank_meet(rank);
     if (play->late && rank->rank == last)
         usleep(LATE_US);
@@ -145,7 +145,7 @@ static void every_pair(const struct setting *setting, bool late, bool asynchrono
         one_pair(setting, &pairs[i], late, asynchronous);
 }
 
-// The last rank makes the call of the others, and they make its.
+// Runs each pair with the roles exchanged: the last rank makes the call of the other ranks.
 static void every_pair_the_other_way(const struct setting *setting)
 {
     for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
@@ -174,9 +174,9 @@ static void case_41_both_sides_the_other_way(const struct setting *setting)
     every_pair_the_other_way(setting);
 }
 
-// An algorithm decides who hears of whom first. Some differences no rank sees by itself: a
-// heartbeat shows them. Usually each algorithm has one world; with LOCKSTEP_TEST_ALGORITHMS=all it
-// has several, over one to three hosts.
+// The algorithm decides which rank receives data of which other rank first. Some mismatches no rank
+// can detect by itself; the coordinator finds them by heartbeats. Normally each algorithm runs in
+// one world; with LOCKSTEP_TEST_ALGORITHMS=all in several worlds, on one to three hosts.
 static void over_algorithm(const char *algorithm, uint32_t world_size, uint32_t hosts)
 {
     struct setting setting = setting_named(algorithm);
@@ -196,7 +196,7 @@ static void over_algorithms(const char *const *algorithms, uint32_t count)
     }
 }
 
-// The setting says only which of the algorithms have their turn.
+// The setting only selects the algorithms of this run.
 static void case_41_every_algorithm(const struct setting *setting)
 {
     static const char *const pairwise[] = {"doubling", "halving"};

@@ -30,7 +30,7 @@ static const lockstep_op ops[OPS] = {LOCKSTEP_SUM, LOCKSTEP_MEAN, LOCKSTEP_MIN, 
 
 // ---- Numbers of all types ----------------------------------------------------------------------
 //
-// They are integers below 256 in sum, which every type holds exactly; uint8 wraps.
+// The numbers are integers whose sums are below 256, so every type holds them exactly; uint8 wraps.
 
 static size_t dtype_bytes(lockstep_dtype dtype)
 {
@@ -46,7 +46,8 @@ static bool is_float(lockstep_dtype dtype)
     return dtype != LOCKSTEP_INT32 && dtype != LOCKSTEP_INT64 && dtype != LOCKSTEP_UINT8;
 }
 
-// Sign, exponent with this bias, and as many bits of fraction: of a small integer, exact.
+// Encodes a small integer exactly as a 16-bit float with this exponent bias and this number of
+// fraction bits.
 static uint16_t small_encode(int64_t value, int bias, int fraction)
 {
     int exponent = 0;
@@ -140,7 +141,7 @@ static void expect_reduced(struct rank *rank, const void *data, lockstep_dtype d
     for (uint64_t i = 0; i < count; i++) {
         const double expected = number_reduced(rank, dtype, op, i, salt);
         const double found = number_get(data, dtype, i);
-        // A mean of 16 bits is rounded once more: by 2^-8 at most, in bfloat16.
+        // A mean in a 16-bit type is rounded once more, by at most 2^-8 in bfloat16.
         const double error = op == LOCKSTEP_MEAN && dtype_bytes(dtype) == 2 ? 1.0 / 256 : 0;
         if (fabs(found - expected) > error * fabs(expected))
             rank_fail(rank, __FILE__, __LINE__,
@@ -205,7 +206,7 @@ static void broadcast_from_each_root(const struct setting *setting)
     ranks_run(setting, broadcast_body, NULL);
 }
 
-// Nobody leaves the barrier before the last one has come.
+// No rank leaves the barrier before the last rank has called it.
 static void barrier_body(struct rank *rank)
 {
     atomic_uint *came = rank->context;
@@ -255,7 +256,7 @@ static void flight_end(struct rank *rank, struct flight *flight, uint32_t number
     rank_digest(rank, flight->data, flight->count * dtype_bytes(dtypes[number % 4]));
 }
 
-// Every rank begins them in an order of its own; three rounds use the same names again.
+// Every rank begins the collectives in an order of its own. Three rounds use the same names.
 static void flights_body(struct rank *rank)
 {
     struct flight *flights = calloc(FLIGHTS, sizeof(*flights));
@@ -281,7 +282,7 @@ static void many_in_flight_in_different_orders(const struct setting *setting)
     ranks_run(setting, flights_body, NULL);
 }
 
-// The k-th use of a name meets the k-th use on the others, also while several are in flight.
+// The k-th use of a name matches the k-th use on the other ranks, even with several in flight.
 static void reuse_body(struct rank *rank)
 {
     struct flight flights[4];
@@ -301,7 +302,7 @@ static void names_are_used_again(const struct setting *setting)
     ranks_run(setting, reuse_body, NULL);
 }
 
-// Inside a step, between call and call_end, with gradients in flight.
+// A collective inside a step, between call_begin and call_end, with gradients in flight.
 static void inside_body(struct rank *rank)
 {
     static const uint64_t sizes[3] = {100, 5, 300};
@@ -334,7 +335,8 @@ static void collectives_inside_a_step(const struct setting *setting)
 
 // ---- Waiting with a bound ----------------------------------------------------------------------
 
-// Rank 0 asks before the others have called: still in flight, and the handle stays valid.
+// Rank 0 polls the work before the other ranks have made the call. The work is still in flight, and
+// its handle stays valid.
 static void polling_body(struct rank *rank)
 {
     int64_t data[10];
@@ -363,7 +365,8 @@ static void polling_with_no_timeout(const struct setting *setting)
     ranks_run(setting, polling_body, NULL);
 }
 
-// Rank 0 waits in vain: its session has failed, and the others learn that it gave up.
+// The blocking call of rank 0 times out, which fails its session. The other ranks get an error that
+// names rank 0.
 static void timeout_body(struct rank *rank)
 {
     int64_t data[10] = {0};
@@ -377,8 +380,8 @@ static void timeout_body(struct rank *rank)
         return;
     }
     rank_meet(rank);
-    // In memory the part of rank 0 may lie there still: then the sum is right, and the next one is
-    // not to be had.
+    // The data of rank 0 may already be in shared memory. Then this sum succeeds, and the next
+    // collective fails.
     int status = RANK_CALL(rank, lockstep_allreduce(rank->session, "alone", data, 10,
                                                     LOCKSTEP_INT64, LOCKSTEP_SUM, FOREVER));
     if (status == 0)
@@ -402,7 +405,7 @@ struct odd_one {
     uint32_t root;
 };
 
-// Rank 1 calls it as `context` says, the others as the first entry of the table.
+// Rank 1 makes the call of `context`; the other ranks make the usual call of the same function.
 static void differing_body(struct rank *rank)
 {
     static const struct odd_one usual[2] = {
@@ -412,7 +415,7 @@ static void differing_body(struct rank *rank)
     const struct odd_one *odd = rank->context;
     const struct odd_one *mine = rank->rank == 1 ? odd : &usual[odd->broadcast];
     int64_t data[COUNT] = {0};
-    rank_meet(rank); // All are open.
+    rank_meet(rank); // All sessions are open.
     if (mine->broadcast)
         RANK_FAILS(rank, LOCKSTEP_E_MISMATCH,
                    lockstep_broadcast(rank->session, "odd", data, mine->count, mine->dtype,
@@ -425,7 +428,7 @@ static void differing_body(struct rank *rank)
     rank_digest(rank, lockstep_error_text(), strlen(lockstep_error_text()));
 }
 
-// No memory holds so many elements: the call is refused before a ring counts its stripes.
+// A count of elements that no memory can hold is refused before a ring computes its stripes.
 static void immense_body(struct rank *rank)
 {
     float value = 1;
@@ -519,7 +522,7 @@ static void counters_between_steps(const struct setting *setting)
     ranks_run(setting, late_counters_body, NULL);
 }
 
-// The most that a rank adds in a step, in either direction; and what is refused changes nothing.
+// A rank adds the maximum of a step, positive and negative. A refused addition changes nothing.
 static void bounded_counters_body(struct rank *rank)
 {
     const int64_t most = LOCKSTEP_MAX_COUNT;
@@ -546,7 +549,7 @@ static void counters_are_bounded(const struct setting *setting)
     ranks_run(setting, bounded_counters_body, NULL);
 }
 
-// A world of n needs 2^63 / n 2^52 steps to the end of the range: 683 for three ranks.
+// A world of n ranks reaches the end of the range after 2^63 / (n * 2^52) steps: 683 for n = 3.
 static void end_of_range_body(struct rank *rank)
 {
     int64_t total = 0;
@@ -571,7 +574,7 @@ static void end_of_range_body(struct rank *rank)
 
 static void totals_stop_at_the_end_of_the_range(const struct setting *setting)
 {
-    if (setting->torn_bytes == 0) // It would take long.
+    if (setting->torn_bytes == 0) // Too slow on torn loopbacks.
         ranks_run(setting, end_of_range_body, NULL);
 }
 
@@ -586,7 +589,7 @@ static void sixteen_counters(struct rank *rank, uint32_t first)
     RANK_SAYS(rank, "'one more'");
 }
 
-// All ranks use the same sixteen: fine.
+// All ranks use the same sixteen counters, which is the limit.
 static void sixteen_body(struct rank *rank)
 {
     RANK_OK(rank, lockstep_start(rank->session));
@@ -597,7 +600,8 @@ static void sixteen_body(struct rank *rank)
     RANK_EQUAL(rank, counter_value(rank, "one more"), 0);
 }
 
-// Every rank has one that the others do not have: all of them hear of it.
+// Every rank has a counter that other ranks do not have, so the total exceeds the limit. All ranks
+// get an error.
 static void overflow_body(struct rank *rank)
 {
     RANK_OK(rank, lockstep_start(rank->session));
@@ -638,7 +642,7 @@ static void state_body(struct rank *rank)
              "%" PRIu32 " ranks",
              rank->world_size);
     RANK_TRUE(rank, strcmp(lockstep_error_text(), line) == 0);
-    ((float *)module.data[1])[4] = 1; // On all of them: equal again, and the session goes on.
+    ((float *)module.data[1])[4] = 1; // The values are equal again, and the session goes on.
     RANK_OK(rank, lockstep_state_check(rank->session));
     RANK_OK(rank, lockstep_state_hash(rank->session, &after));
     rank_digest(rank, &after, sizeof(after));
@@ -653,7 +657,7 @@ static void state_check_names_what_differs(const struct setting *setting)
 
 // ---- Leaving -----------------------------------------------------------------------------------
 
-// Rank 0 leaves in good order; who still needs it is told so.
+// Rank 0 closes its session. Ranks that still need it get an error that says so.
 static void leave_body(struct rank *rank)
 {
     int64_t data[10] = {0};
@@ -680,7 +684,7 @@ static void abort_body(struct rank *rank)
 {
     int64_t data[10] = {0};
     uint64_t began_ms;
-    rank_meet(rank); // All are open.
+    rank_meet(rank); // All sessions are open.
     began_ms = clock_now_ms();
     if (rank->rank == 0) {
         RANK_OK(rank, lockstep_abort(rank->session, "the loss is NaN"));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The worker's control stream against a real coordinator process, against one that is killed or
-// stopped, and against sockets that are no coordinator at all. Other tests check what the messages
-// mean. This one checks that they travel, and how the end of a stream is reported.
+// The worker's control stream: against a real coordinator process, against one that is killed or
+// stopped, and against sockets of other programs. This test checks that messages travel and how the
+// end of a stream is reported; other tests check what the messages mean.
 
 #include "base/clock.h"
 #include "base/cond.h"
@@ -30,7 +30,7 @@
 #include <cmocka.h>
 
 #define PATIENCE_MS 10000
-// Enough for a connection to be tried, and answered, by a thread that is held up.
+// Long enough for a connection attempt and its refusal, even if the thread is delayed.
 #define REFUSED_MS 2000
 #define KINDS (DOWN_HALT + 1)
 
@@ -70,7 +70,7 @@ static void record_init(struct record *record)
     cond_init(&record->changed);
 }
 
-// Waits until *count has reached a number.
+// Waits until *count is at least `wanted`. False: not within this time.
 static bool reaches(struct record *record, const unsigned *count, unsigned wanted,
                     uint64_t within_ms)
 {
@@ -125,7 +125,7 @@ static void exec_daemon(unsigned port, int output)
     _exit(127);
 }
 
-// port 0: any. Returns when it is ready.
+// Starts a coordinator and returns when it listens. port 0: any port.
 static void daemon_start(struct daemon *daemon, unsigned port)
 {
     int output[2];
@@ -196,14 +196,14 @@ static void hello_is_answered_with_a_rank(void **state)
     assert_int_equal(control_send(control, &message), 0);
     assert_true(reaches(&record, &record.received[DOWN_WELCOME], 1, PATIENCE_MS));
     assert_true(reaches(&record, &record.received[DOWN_GENERATION], 1, PATIENCE_MS));
-    assert_false(reaches(&record, &record.ended, 1, 0)); // Behind the leave it may end at any time.
+    assert_false(reaches(&record, &record.ended, 1, 0)); // After the leave it may end at any time.
     message = leave();
     assert_int_equal(control_send(control, &message), 0);
     control_close(control, 1000);
     daemon_stop(&daemon);
 }
 
-// Only the newest heartbeat is of use; nothing takes them out of the queue here.
+// A heartbeat is refused while another one is still queued. No stream empties the queue here.
 static void a_heartbeat_that_waits_is_enough(void **state)
 {
     struct record record;
@@ -289,16 +289,16 @@ static void opening_again_and_again_keeps_nothing(void **state)
     unsigned before = open_descriptors();
     for (unsigned i = 0; i < 20; i++)
         join_and_leave(daemon.address);
-    // gRPC closes a connection's descriptor on a thread of its own, some time after the stream
-    // ended.
+    // gRPC closes the descriptor of a connection on a thread of its own, some time after the stream
+    // has ended.
     for (unsigned waited = 0; open_descriptors() > before && waited < PATIENCE_MS; waited += 10)
         nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
     assert_true(open_descriptors() <= before);
     daemon_stop(&daemon);
 }
 
-// Below those that the kernel gives away (from 32768 on): nobody else's connection gets it while
-// this test has not yet used it.
+// Returns a free port below 32768, where the kernel's ephemeral ports begin. No other connection
+// gets this port before the test uses it.
 static unsigned free_port(void)
 {
     for (unsigned port = 20000 + (unsigned)getpid() * 37 % 10000; port < 32768; port++) {
@@ -325,7 +325,7 @@ static void a_coordinator_that_starts_later_is_found(void **state)
     struct control *control = open_to(address, PATIENCE_MS, &record);
     struct up_message message = hello("later", 1);
     assert_int_equal(control_send(control, &message), 0);
-    assert_false(reaches(&record, &record.ended, 1, 300)); // Time to be refused some times.
+    assert_false(reaches(&record, &record.ended, 1, 300)); // Long enough for several refusals.
     daemon_start(&daemon, port);
     assert_true(reaches(&record, &record.received[DOWN_WELCOME], 1, PATIENCE_MS));
     control_close(control, 0);
@@ -353,7 +353,8 @@ static void a_killed_coordinator_ends_the_stream(void **state)
     assert_int_equal(record.ended, 1);
 }
 
-// Its world has not formed: the worker says hello again, for as long as it has time.
+// While its world has not formed, a worker that loses the coordinator sends its hello again, until
+// its time is over.
 static void a_worker_that_waits_says_hello_again(void **state)
 {
     struct daemon daemon;
@@ -422,7 +423,7 @@ static void a_stopped_coordinator_fills_the_queue_and_no_more(void **state)
 
 // ---- No coordinator ----------------------------------------------------------------------------
 
-// A port that is taken; nobody listens there yet.
+// Binds a port without listening on it. Returns the socket.
 static int taken_port(char *address, size_t capacity)
 {
     struct sockaddr_in name = {.sin_family = AF_INET};
@@ -549,7 +550,7 @@ static bool blocks_interrupts(const char *thread)
     snprintf(path, sizeof(path), "/proc/self/task/%.16s/status", thread);
     FILE *file = fopen(path, "re");
     if (!file)
-        return true; // It has just ended.
+        return true; // The thread has just ended.
     while (fgets(line, sizeof(line), file)) {
         if (sscanf(line, "SigBlk: %llx", &mask) == 1)
             break;
@@ -558,7 +559,7 @@ static bool blocks_interrupts(const char *thread)
     return (mask & (1ULL << (SIGINT - 1))) != 0;
 }
 
-// Counts the threads that could be chosen to run a handler of the trainer's.
+// Counts the threads that do not block SIGINT, so that the kernel could run a handler on them.
 static unsigned interruptible_threads(void)
 {
     unsigned count = 0;

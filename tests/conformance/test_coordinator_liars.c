@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A coordinator that says what passes the codec and cannot be in this world or in this step. The
-// session of its rank fails with a sentence; the process goes on. Messages are put into a real
-// session's inbox, behind those of the real coordinator.
+// A faulty coordinator whose messages pass the codec but are impossible in this world or step. The
+// session of the rank fails with a sentence, and the process goes on. The test puts the messages
+// into the inbox of a real session, behind those of the real coordinator.
 
 #include "tests/support/trainer.h"
 #include "worker/session/session.h"
@@ -15,10 +15,10 @@
 static const uint64_t sizes[] = {10, 20};
 
 struct lie {
-    const char *text;
-    bool in_step; // The first one, which is learned.
-    bool planned; // The second one, which has a plan.
-    bool forming; // Told as if the world had not formed yet.
+    const char *text; // Part of the session's error text.
+    bool in_step; // True if the message comes in step 1, the learning step.
+    bool planned; // True if the message comes in step 2, which has a plan.
+    bool forming; // True if the session handles the message as if its world had not formed yet.
     struct down_message message;
 };
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: ranks that wait in different functions. None of them can go on, so all get the same
-// error, which says which rank waits in which function, within about a second and without any bound
-// of time of a stall. A job that only looks like that (a rank is late, asynchronous collectives
-// come in another order) goes on.
+// Conformance: ranks that wait in different functions. None of them can ever go on. Within about a
+// second all ranks get the same error, which says which rank waits in which function; the limits of
+// stalls are not involved. A job that only looks similar, because a rank is late or calls
+// asynchronous collectives in another order, goes on.
 
 #include "base/clock.h"
 #include "protos/limits.h"
@@ -17,11 +17,11 @@
 #include <cmocka.h>
 
 #define WITHIN_MS 1500
-#define LATE_MS 1300 // Longer than any verdict takes.
+#define LATE_MS 1300 // Longer than the coordinator needs for a verdict.
 
 static const uint64_t sizes[2] = {40, 3};
 
-// The modules of a rank: 'net' is trained, 'old' is there to be closed.
+// The modules of a rank: 'net' is trained; 'old' only exists to be closed.
 struct program {
     struct trained_module net;
     struct trained_module old;
@@ -29,8 +29,8 @@ struct program {
 
 // A function that blocks until all ranks have called it.
 struct waiting {
-    const char *where; // The function in the words of the sentence.
-    const char *undone; // The error's words for ranks that have not done it.
+    const char *where; // The function as the error text prints it.
+    const char *undone; // What the error text says of ranks that have not called it ("called").
     int (*call)(struct rank *rank, struct program *program);
 };
 
@@ -60,7 +60,8 @@ static int in_barrier(struct rank *rank, struct program *program)
     return lockstep_barrier(rank->session, "epoch", LOCKSTEP_WAIT_FOREVER);
 }
 
-// The timeout would fail the session, so the wait is told all the same.
+// A timeout of a blocking call fails the session, so this wait gets a verdict like one without a
+// timeout.
 static int in_other_barrier(struct rank *rank, struct program *program)
 {
     (void)program;
@@ -160,7 +161,8 @@ static void end(struct program *program)
     trainer_free(&program->old);
 }
 
-// The smaller group comes first, and of two the one with the lower ranks.
+// The expected error text. The smaller group of ranks comes first; of equal groups the one with the
+// lower ranks.
 static void sentence(const struct rank *rank, const struct pair *pair, char *text, size_t bytes)
 {
     if (rank->world_size == 2)
@@ -197,8 +199,9 @@ static void pair_body(struct rank *rank)
     end(&program);
 }
 
-// A step beside a second lockstep_start is found out from the headers of steps, at once. A step
-// that ends counts as having made its calls.
+// True if the pair crosses in the sense of this test. A step against a second lockstep_start is
+// detected at once from the headers of steps. lockstep_step_end against lockstep_call_wait does not
+// cross, because the ending step has made its calls.
 static bool is_of_this_test(const struct pair *pair)
 {
     const bool step = pair->last->call == in_step_end || pair->others->call == in_step_end ||
@@ -210,15 +213,16 @@ static bool is_of_this_test(const struct pair *pair)
     return pair->last != pair->others && !(step && start) && !both_step;
 }
 
-// A pair waits a second for its verdict. So usually each function meets two or three others in each
-// of its roles, and is tried in both worlds.
+// Selects the pairs of a normal run, because each pair takes a second. Each function meets two or
+// three other functions in each role, and runs in both worlds.
 static bool is_tried(size_t last, size_t other)
 {
     const size_t ahead = (other + FUNCTIONS - last) % FUNCTIONS;
     return test_everything() || ahead == 2 || ahead == 5 || ahead == 8;
 }
 
-// Pairs of functions: in a world of two in one role, in a world of three in the other.
+// Runs pairs of functions: each pair in a world of two ranks, and with exchanged roles in a world
+// of three.
 static void pairs_of(uint32_t world_size)
 {
     struct setting setting = setting_named("loopback");
@@ -234,7 +238,7 @@ static void pairs_of(uint32_t world_size)
     }
 }
 
-// The end of a step beside a barrier, a broadcast and the check of the state, on every transport.
+// The end of a step against a barrier, a broadcast and a check of the state, on every transport.
 static void beside_a_step(const struct setting *setting)
 {
     for (size_t i = 2; i < FUNCTIONS - 1; i++) {
@@ -247,7 +251,7 @@ static void beside_a_step(const struct setting *setting)
 
 // ---- What goes on ------------------------------------------------------------------------------
 
-// Every rank is late once, in every function that waits.
+// Ranks 0 and 1 are each late once in every function that waits.
 static void late_body(struct rank *rank)
 {
     struct program program;
@@ -271,7 +275,7 @@ static void ranks_that_are_late(const struct setting *setting)
     ranks_run(setting, late_body, NULL);
 }
 
-// Asynchronous collectives may be begun in any order, and waited for in any order.
+// Ranks may begin asynchronous collectives in any order, and may wait for them in any order.
 static void async_body(struct rank *rank)
 {
     struct program program;
@@ -284,7 +288,7 @@ static void async_body(struct rank *rank)
         usleep(LATE_MS * 1000);
     RANK_OK(rank, lockstep_work_wait(works[first], LOCKSTEP_WAIT_FOREVER));
     RANK_OK(rank, lockstep_work_wait(works[1 - first], LOCKSTEP_WAIT_FOREVER));
-    // One rank has begun the barrier, and waits for it behind the step.
+    // The last rank waits for the barrier before the step; the other ranks wait after the step.
     RANK_OK(rank, lockstep_barrier_async(rank->session, "c", &works[0]));
     if (is_last(rank))
         RANK_OK(rank, lockstep_work_wait(works[0], LOCKSTEP_WAIT_FOREVER));
@@ -299,7 +303,7 @@ static void asynchronous_orders(const struct setting *setting)
     ranks_run(setting, async_body, NULL);
 }
 
-// A wait with a timeout after which the trainer does what the others wait for.
+// The last rank waits with a timeout, and after it calls the function that the other ranks wait in.
 static void timeout_body(struct rank *rank)
 {
     struct program program;

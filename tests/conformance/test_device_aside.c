@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Results on devices that wait for their trainer to ask for them, while other ranks wait for what
-// is to come of the same step: those results are in nobody's way, however many they are, and the
-// device takes no memory for them. One module of more buckets than may be in flight, "wide", of
-// which rank 0 reports nothing; and one of a single bucket, "head", which all ranks report.
+// Results that a device may not write yet, because their trainer has not asked for them. They are
+// set aside: they do not delay other buckets of the step, however many they are, and the device
+// allocates no memory for them. The module "wide" has more buckets than may be in flight, and rank
+// 0 reports none of its gradients. The module "head" has one bucket, which all ranks report.
 
 #include "protos/limits.h"
 #include "tests/fake_gpu/fake_gpu.h"
@@ -17,11 +17,11 @@
 
 #define STEPS 5
 #define WIDE (2 * LOCKSTEP_WINDOW + 3)
-#define HEAD WIDE // The parameter of the other module; all are alike.
+#define HEAD WIDE // Index of the parameter of "head". All parameters have the same size.
 #define MARK (-77.0f) // Rank 0 writes this to gradients that it does not report.
 #define WAIT_MS (30 * 1000)
 
-// Too large for the blocks that tables and notes are in: so a row waits where there is no room.
+// Too large for the memory blocks of tables and notes, so a row without a block has to wait.
 static const int64_t wide_elements = 20000;
 
 struct wide {
@@ -31,7 +31,7 @@ struct wide {
     char names[WIDE + 1][8];
     float *data[WIDE + 1];
     float *gradients[WIDE + 1];
-    float *made[WIDE + 1]; // In host memory: the values that are copied to gradients, late.
+    float *made[WIDE + 1]; // In host memory: the values that streams copy to gradients later.
     float *result;
 };
 
@@ -106,8 +106,8 @@ static void wide_make(struct rank *rank, const struct wide *wide, uint32_t param
     wide_put(rank, wide, parameter, device_trainer_stream(&wide->trainer, parameter));
 }
 
-// Rank 0 still writes gradients that it does not report, on the stream behind which it wants the
-// results.
+// Rank 0 writes MARK to the gradients that it does not report, in the stream behind which it wants
+// the results.
 static void wide_mark(struct rank *rank, const struct wide *wide, void *stream)
 {
     for (uint32_t p = 0; p < WIDE; p++) {
@@ -147,7 +147,7 @@ static void wide_expect(struct rank *rank, const struct wide *wide, uint64_t ste
     }
 }
 
-// Blocks that all ranks of this process have of all devices, and of the host for them.
+// Number of allocations of device memory and pinned memory in this process.
 static uint64_t blocks(void)
 {
     struct fake_gpu_live live = {0};
@@ -183,8 +183,8 @@ static lockstep_call *report_head(struct rank *rank, const struct wide *wide, ui
     return call;
 }
 
-// Rank 0 asks for nothing before the others have the results of the head, and say so outside of
-// the library. Returns the call of the wide module.
+// Begins a step. Rank 0 does not ask for results before the other ranks have the results of "head",
+// which they tell it outside the library. Returns the call of "wide".
 static lockstep_call *step_until_others_have(struct rank *rank, const struct wide *wide,
                                              uint64_t step)
 {
@@ -197,7 +197,7 @@ static lockstep_call *step_until_others_have(struct rank *rank, const struct wid
     return call;
 }
 
-// The stream of the step's end asks.
+// Asks for the results by the end of the step, behind a stream.
 static void end_by_stream(struct rank *rank, const struct wide *wide)
 {
     if (rank->rank == 0)
@@ -205,7 +205,7 @@ static void end_by_stream(struct rank *rank, const struct wide *wide)
     RANK_OK(rank, lockstep_step_end(rank->session, wide->trainer.reads));
 }
 
-// A wait asks, and results come behind the default stream.
+// Asks for the results by a wait for the call, behind the default stream.
 static void end_by_wait(struct rank *rank, const struct wide *wide, lockstep_call *call)
 {
     if (rank->rank == 0)
@@ -214,8 +214,8 @@ static void end_by_wait(struct rank *rank, const struct wide *wide, lockstep_cal
     RANK_OK(rank, lockstep_step_end(rank->session, NULL));
 }
 
-// A device takes no memory in a step, from the first one on; in a world of one rows are its own
-// affair. When the first step has settled, a layout was learned, and what it needs is reserved.
+// Lockstep allocates no device memory in a step, from the first step on, except in a world of one
+// rank. Between steps 1 and 2 it reserves what the learned layout needs.
 static void steps(struct rank *rank)
 {
     struct wide *wide = calloc(1, sizeof(*wide));
@@ -249,7 +249,7 @@ static void case_45_what_waits_for_its_trainer_is_put_aside(const struct setting
     ranks_run_test(&test);
 }
 
-// Gradients that are set aside when a world ends are forgotten.
+// Results that are set aside when the world ends are dropped.
 static void steps_to_an_abort(struct rank *rank)
 {
     struct wide *wide = calloc(1, sizeof(*wide));

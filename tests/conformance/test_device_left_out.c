@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Gradients on devices that their rank has not reported, and to which its trainer still writes on
-// some stream (tests/support/device_trainer.h): the mean of the others comes behind that, and is
-// not waited for on the host. A gradient that no rank has reported keeps what the trainer wrote.
+// Gradients on devices that a rank has not reported, and that a stream of its trainer still writes
+// (tests/support/device_trainer.h). Lockstep writes the mean of the other ranks behind the stream,
+// without a wait on the host. A gradient that no rank has reported keeps what the trainer wrote.
 
 #include "base/clock.h"
 #include "tests/fake_gpu/fake_gpu.h"
@@ -15,10 +15,9 @@
 #include <cmocka.h>
 
 #define STEPS 6
-// Within this time the data that a call has handed over is on all ranks, unless something holds it
-// back.
+// Within this time the gradients of a call reach all ranks, unless something delays them.
 #define TRAVEL_US 5000
-#define NOBODYS (DEVICE_PARAMETERS - 1) // No rank reports this one.
+#define NOBODYS (DEVICE_PARAMETERS - 1) // The parameter that no rank reports.
 #define MARK (-77.0f) // The trainer writes this to gradients that it does not report.
 
 static bool is_left_out(uint32_t rank, uint64_t step, uint32_t parameter)
@@ -33,7 +32,7 @@ static void *legacy(void)
 
 // ---- What is written, and found ----------------------------------------------------------------
 
-// On a device it is given to the stream, which comes to it late.
+// Writes MARK to a gradient; on a device the stream does so later.
 static void mark(struct rank *rank, const struct device_trainer *trainer, uint32_t parameter,
                  void *stream)
 {
@@ -104,7 +103,7 @@ static void report(struct rank *rank, const struct device_trainer *trainer, lock
     RANK_OK(rank, lockstep_call_end(call));
 }
 
-// All that travels has come, but for what has to wait; then a device gets more to do.
+// Waits until all gradients have travelled that need not wait. Then a device's stream writes MARK.
 static void mark_late(struct rank *rank, const struct device_trainer *trainer, uint64_t step,
                       void *stream)
 {
@@ -114,7 +113,7 @@ static void mark_late(struct rank *rank, const struct device_trainer *trainer, u
         mark_left_out(rank, trainer, step, stream);
 }
 
-// The stream of step_end writes what is not reported, and then reads the results.
+// The stream of step_end first writes the gradients that are not reported, then reads the results.
 static void steps(struct rank *rank)
 {
     struct device_trainer trainer;
@@ -136,7 +135,7 @@ static void case_45_left_out_comes_behind_the_end(const struct setting *setting)
     ranks_run(setting, steps, NULL);
 }
 
-// Without a stream results come behind what the default stream was given, and are there.
+// Without a stream, Lockstep writes the results behind the work of the default stream.
 static void steps_of_hosts(struct rank *rank)
 {
     struct device_trainer trainer;
@@ -167,7 +166,7 @@ static void case_45_left_out_comes_behind_the_default_stream(const struct settin
     ranks_run(setting, steps_of_hosts, NULL);
 }
 
-// A rank that does not call the module at all has reported nothing of it.
+// A rank that does not call the module has reported none of its gradients.
 static void calls_of_some(struct rank *rank)
 {
     struct device_trainer trainer;
@@ -204,7 +203,7 @@ static void case_45_who_calls_nothing_comes_behind_the_end(const struct setting 
 
 // ---- The window --------------------------------------------------------------------------------
 
-// Each gradient is a bucket, so more are held than may be in flight.
+// Each gradient is a bucket of its own, so more buckets are held than may be in flight.
 static void configure_many(struct rank *rank, struct lockstep_config *config)
 {
     (void)rank;
@@ -228,8 +227,8 @@ static lockstep_module *second(struct rank *rank, void *data, void *gradient)
     return module;
 }
 
-// Rank 0 reports nothing of the first module, whose results are held then; the second one's are
-// waited for before the step ends.
+// Rank 0 reports no gradient of the first module, so its results are held. All ranks wait for the
+// results of the second module before the step ends.
 static void waits(struct rank *rank)
 {
     struct device_trainer trainer;
@@ -270,7 +269,7 @@ static void case_45_what_is_held_is_in_nobodys_way(const struct setting *setting
 
 // ---- What is early -----------------------------------------------------------------------------
 
-// Whether a result is in memory at this moment. A stream of the device may be writing it.
+// True if a result is in memory now. A stream of the device may be writing it.
 __attribute__((no_sanitize("thread"))) static bool
 is_there(struct rank *rank, const struct device_trainer *trainer, uint32_t parameter, uint64_t step)
 {
@@ -298,8 +297,9 @@ static void expect_early(struct rank *rank, const struct device_trainer *trainer
     }
 }
 
-// With each gradient in a bucket of its own rank 0 does not report the first one, which alone has
-// to wait for the end of the step. All in one bucket, no rank reports the last one: nothing waits.
+// If each gradient has a bucket of its own, rank 0 does not report the first one, and only that
+// bucket waits for the end of the step. If all share one bucket, no rank reports the last gradient,
+// and nothing waits.
 static void early(struct rank *rank)
 {
     const bool *many = rank->context;
