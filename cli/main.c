@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// lockstep, the command line tool: finds the subcommand and calls it. Each subcommand has a file of
-// its name. Main thread.
+// lockstep, the command line tool: finds the subcommand and calls it. Each subcommand has its own
+// file with its name. Main thread.
 
 #include "cli/ask/health.h"
 #include "cli/ask/stacks.h"
@@ -23,7 +23,7 @@
 struct command {
     const char *name;
     int (*run)(int argc, char **argv);
-    const char *summary; // NULL: a process of ours starts it; the help does not show it.
+    const char *summary; // NULL: only other subcommands start it, and the help does not list it.
 };
 
 static const struct command commands[] = {

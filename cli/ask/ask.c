@@ -34,7 +34,8 @@ int ask_set_address(struct ask *ask, char *value)
     return result;
 }
 
-// It becomes a part of a path as it is: a coordinator has no other names.
+// Sets the job. The name becomes part of a URL path without escaping, so only characters of valid
+// job names are accepted.
 int ask_set_job(struct ask *ask, const char *value)
 {
     static const char allowed[] =
@@ -80,7 +81,7 @@ int ask_set_option(struct ask *ask, int key, const char *value)
     }
 }
 
-// Asks for the name of one of several jobs.
+// Prints an error that asks the user to name one of several jobs.
 static int refuse_several(const struct ask *ask, const struct registry_job *jobs, unsigned count)
 {
     char bytes[LOCKSTEP_TEXT_BYTES];
@@ -107,7 +108,7 @@ int ask_find(struct ask *ask)
     return take_address(ask, count == 1 ? jobs[0].address : ASK_DEFAULT);
 }
 
-// The answer's own words: {"error":{"code":404,"message":"there is no such job"}}
+// Sets the error to the text of the answer, such as
 static void ask_refused(struct ask *ask, int code, const char *body)
 {
     char message[LOCKSTEP_TEXT_BYTES / 2];
@@ -125,7 +126,8 @@ static void ask_refused(struct ask *ask, int code, const char *body)
                          : "");
 }
 
-// No address was given, no job of `lockstep run` is here, and no daemon answers at its usual one.
+// Adds a hint to the error. Used if no address was given, no job of `lockstep run` is on this
+// machine, and no daemon answers at the default address.
 static void ask_elsewhere(struct ask *ask)
 {
     const size_t used = strlen(ask->error);

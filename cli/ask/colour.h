@@ -7,17 +7,18 @@
 
 #include <stdbool.h>
 
-// Written before a piece of text, and `off` after it. Empty without colours.
+// Terminal codes. A colour is written before a text, and `off` after it. All are empty without
+// colours.
 struct palette {
-    const char *alarm; // Needs somebody now.
+    const char *alarm; // For text that needs attention now.
     const char *label;
     const char *off;
 };
 
-// Whether colours are wanted: on a terminal, unless NO_COLOR is set.
+// Returns true if colours are wanted: on a terminal, unless NO_COLOR is set.
 bool colour_wanted(bool terminal);
 
-// The colours of standard output.
+// Returns the colours for standard output.
 const struct palette *colour_palette(void);
 
 #endif

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #define LABEL_COLUMNS 12
-#define WORD_BYTES 32 // A kind, a flag, a function.
+#define WORD_BYTES 32 // For a kind, a flag, or a function.
 #define LINE_BYTES 256
 
 // ---- Words -------------------------------------------------------------------------------------
@@ -32,7 +32,7 @@ const char *culprit_duration(uint64_t ms, char *text)
     return text;
 }
 
-// The meaning of a kind; NULL: it is not known here.
+// Returns the meaning of a kind, or NULL if this tool does not know the kind.
 static const char *kind_meaning(const char *kind)
 {
     static const struct {
@@ -55,14 +55,15 @@ static const char *kind_meaning(const char *kind)
     return NULL;
 }
 
-// "lockstep_call_end"; of what has no one function its name as it is.
+// Prints a function's name, such as "lockstep_call_end". A name that stands for several functions
+// is printed without the prefix.
 static void print_function(FILE *out, const char *api)
 {
     const bool family = strcmp(api, "collective") == 0 || strcmp(api, "state") == 0;
     fprintf(out, "%s%s", family ? "" : "lockstep_", api);
 }
 
-// " of 'critic' (call 2)", when the object has a module.
+// Prints a text such as " of 'critic' (call 2)" if the object has a module.
 static void print_call(FILE *out, const char *from)
 {
     char module[LOCKSTEP_NAME_BYTES];
@@ -74,7 +75,7 @@ static void print_call(FILE *out, const char *from)
         fprintf(out, " (call %" PRIu64 ")", call);
 }
 
-// The texts of an array. Returns how many there were.
+// Prints the texts of an array. Returns how many there were.
 static uint64_t print_words(FILE *out, const char *words)
 {
     char word[LOCKSTEP_NAME_BYTES];
@@ -93,8 +94,7 @@ static void print_label(FILE *out, const char *label)
     fprintf(out, "        %-*s", LABEL_COLUMNS, label);
 }
 
-// "rank 3 (gpu-node-2, pid 912): outside, in the trainer's own code, for 41.2 s; the bound is 10.0
-// s (floor)"
+// Prints a line such as "rank 3 (gpu-node-2, pid 912): outside,
 static void print_who(FILE *out, const struct palette *palette, const char *culprit)
 {
     char host[LOCKSTEP_HOST_BYTES];
@@ -166,7 +166,7 @@ static void print_gradients(FILE *out, const char *culprit)
     fprintf(out, "\n");
 }
 
-// A member that is a text, in a line of its own.
+// Prints a member that is a text on its own line.
 static void print_text(FILE *out, const char *label, const char *value)
 {
     char text[LOCKSTEP_TEXT_BYTES];
@@ -196,7 +196,7 @@ static void print_culprit(FILE *out, const struct palette *palette, const char *
 
 // ---- A stall -----------------------------------------------------------------------------------
 
-// A group that waits for one rank: the lowest of them, and how many they are.
+// Prints a group of ranks that wait for one rank: the lowest rank of the group, and their number.
 static void print_edge(FILE *out, const char *edge)
 {
     uint64_t from = 0;
@@ -213,7 +213,7 @@ static void print_edge(FILE *out, const char *edge)
         fprintf(out, " waits for rank %" PRIu64 "\n", to);
 }
 
-// "mnist: stall 3, step 812, phase 'critic'"
+// Prints a title such as "mnist: stall 3, step 812, phase 'critic'".
 static void print_title(FILE *out, const char *stall)
 {
     char name[LOCKSTEP_NAME_BYTES];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `lockstep health`: whether a coordinator takes new workers, as an exit status, for container
-// runtimes and scripts. Not a look at jobs: that is `lockstep status`. Main thread.
+// `lockstep health`: its exit status says whether a coordinator takes new workers, for container
+// runtimes and scripts. `lockstep status` shows jobs. Main thread.
 
 #include "cli/ask/health.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A small HTTP client; http.h has the contract. It asks the server to close the connection, so the
-// answer is what comes until the end, with or without a length, chunked or not.
+// answer ends where the connection ends, with or without a length, chunked or not.
 
 #include "cli/ask/http.h"
 
@@ -23,8 +23,8 @@
 #define READ_BYTES 16384
 
 struct connection {
-    int fd; // -1: none
-    struct http_tls *tls; // NULL: plain
+    int fd; // -1: not connected.
+    struct http_tls *tls; // NULL: plaintext.
     uint64_t deadline;
 };
 
@@ -34,7 +34,7 @@ struct answer {
     size_t capacity;
 };
 
-// Waits for events. 0, or -1 with errno (ETIMEDOUT).
+// Waits for events. Returns 0, or -1 with errno (ETIMEDOUT).
 static int wait_for(int fd, short events, uint64_t deadline)
 {
     uint64_t now = clock_now_ms();
@@ -103,7 +103,7 @@ static int send_all(struct connection *connection, const char *bytes, size_t siz
     return 0;
 }
 
-// How many bytes came; 0: that was all; -1 with errno.
+// Returns how many bytes were received; 0 at the end; -1 with errno.
 static ssize_t receive_some(struct connection *connection, char *bytes, size_t size)
 {
     if (connection->tls)
@@ -156,7 +156,7 @@ static bool is_chunked(const char *head, const char *head_end)
     return false;
 }
 
-// Joins the chunks in place. Returns the size of the body, or -1 when they are malformed.
+// Joins the chunks in place. Returns the size of the body, or -1 if a chunk is malformed.
 static ssize_t join_chunks(char *body, size_t size)
 {
     char *from = body;
@@ -178,7 +178,8 @@ static ssize_t join_chunks(char *body, size_t size)
     }
 }
 
-// The status code; the body is moved to the beginning. -1: not HTTP.
+// Returns the HTTP status, and moves the body to the beginning of the buffer. Returns -1 if the
+// answer is not HTTP.
 static int take_apart(struct answer *answer)
 {
     int code = 0;
@@ -212,10 +213,10 @@ static int exchange(struct connection *connection, const struct http_peer *peer,
     return receive_all(connection, answer);
 }
 
-// Connects, and shakes hands where that is wanted. False: reason says why not.
+// Connects, and makes the TLS handshake if TLS is wanted. Returns false with a reason.
 static bool reach(struct connection *connection, const struct http_peer *peer, const char **reason)
 {
-    static char sentence[LOCKSTEP_TEXT_BYTES]; // Main thread.
+    static char sentence[LOCKSTEP_TEXT_BYTES]; // *reason may point to this. Main thread only.
     char host[LOCKSTEP_ADDRESS_BYTES];
     uint16_t port = 0;
     *reason = "not HOST:PORT";
@@ -230,8 +231,8 @@ static bool reach(struct connection *connection, const struct http_peer *peer, c
     return connection->tls != NULL;
 }
 
-// The token in an address and its size, or NULL. It ends where another parameter or the fragment
-// begins.
+// Returns the token in an address, and its size, or NULL. It ends where another parameter or the
+// fragment begins.
 static const char *token_in(const char *value, size_t *size)
 {
     static const char name[] = "?token=";
@@ -243,7 +244,7 @@ static const char *token_in(const char *value, size_t *size)
     return token;
 }
 
-// Only what may stand in a header.
+// Takes a token. Its characters must be allowed in a header.
 static bool take_token(const char *value, struct http_peer *peer)
 {
     size_t size = 0;

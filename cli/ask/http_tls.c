@@ -50,7 +50,8 @@ static int run_read(struct http_tls *tls, struct step *step)
     return SSL_read(tls->ssl, step->bytes, step->size);
 }
 
-// OpenSSL writes without MSG_NOSIGNAL, and a pipe that we print to may need the signal.
+// Blocks SIGPIPE during one step. OpenSSL writes without MSG_NOSIGNAL, and the signal cannot be
+// ignored in general, because the program may print to a pipe.
 static int run_without_sigpipe(struct http_tls *tls, struct step *step)
 {
     static const struct timespec at_once = {0};
@@ -68,7 +69,7 @@ static int run_without_sigpipe(struct http_tls *tls, struct step *step)
     return result;
 }
 
-// 1: the socket is ready; 0: the time is over.
+// Returns 1 if the socket is ready, 0 if the deadline has passed.
 static int wait_for(const struct http_tls *tls, int error, uint64_t deadline_ms)
 {
     const uint64_t now_ms = clock_now_ms();
@@ -77,8 +78,8 @@ static int wait_for(const struct http_tls *tls, int error, uint64_t deadline_ms)
     return now_ms < deadline_ms && poll(&ready, 1, (int)(deadline_ms - now_ms)) > 0;
 }
 
-// Goes on until the step is done, has failed, or the time is over. What the step said; below 0 with
-// errno. A connection that ends without a word has ended.
+// Repeats the step until it is done, has failed, or the deadline has passed. Returns the result of
+// the step, or below 0 with errno. A connection that closes without a TLS alert counts as ended.
 static int drive(struct http_tls *tls, struct step *step, uint64_t deadline_ms)
 {
     for (;;) {
@@ -133,7 +134,8 @@ static bool prepare(struct http_tls *tls, const char *host, const char *cacert, 
         SSL_set_tlsext_host_name(tls->ssl, host);
     }
     SSL_set_verify(tls->ssl, SSL_VERIFY_PEER, NULL);
-    SSL_set_options(tls->ssl, SSL_OP_IGNORE_UNEXPECTED_EOF); // HTTP says where its answer ends.
+    // HTTP itself says where the answer ends.
+    SSL_set_options(tls->ssl, SSL_OP_IGNORE_UNEXPECTED_EOF);
     return SSL_set_fd(tls->ssl, tls->fd) == 1;
 }
 
@@ -182,7 +184,7 @@ int http_tls_send(struct http_tls *tls, const char *bytes, size_t size, uint64_t
         errno = EMSGSIZE;
         return -1;
     }
-    // OpenSSL writes all of it or goes on waiting.
+    // OpenSSL writes all bytes or waits.
     struct step step = {run_write, (void *)(uintptr_t)bytes, (int)size};
     return drive(tls, &step, deadline_ms) > 0 ? 0 : -1;
 }

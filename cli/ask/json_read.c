@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A walk over JSON text; json_read.h has the contract.
+// Finds values in JSON text; json_read.h has the contract.
 
 #include "cli/ask/json_read.h"
 
@@ -20,7 +20,7 @@ static const char *skip_space(const char *at)
     return at;
 }
 
-// Past a string that begins here, or NULL.
+// Returns the position after the string that begins here, or NULL.
 static const char *skip_string(const char *at)
 {
     for (at++; *at && *at != '"'; at++) {
@@ -30,7 +30,7 @@ static const char *skip_string(const char *at)
     return *at ? at + 1 : NULL;
 }
 
-// Past any value, or NULL. Brackets need not match by kind: this is not a validator.
+// Returns the position after a value, or NULL.
 static const char *skip_value(const char *at)
 {
     unsigned depth = 0;
@@ -110,7 +110,8 @@ const char *json_read_next(const char *item)
     return *at == ',' ? skip_space(at + 1) : NULL;
 }
 
-// One escape at *at, after the backslash. What is not printable ASCII becomes '?'.
+// Reads one escape at *at, after the backslash. A character that is not printable ASCII becomes
+// '?'.
 static char unescape(const char **at)
 {
     char kind = *(*at)++;
@@ -123,8 +124,8 @@ static char unescape(const char **at)
     return '?';
 }
 
-// The character, or the byte that is none, at the beginning, in a form that does a terminal no
-// harm. Returns how many bytes it is; *taken: of how many.
+// Copies the first character to out, or '?' if it is malformed or could harm a terminal. Returns
+// the bytes in out. *taken: the bytes of the original character.
 static size_t harmless(const char *at, const char *end, char out[4], size_t *taken)
 {
     const size_t length = utf8_length(at, (size_t)(end - at));
@@ -176,7 +177,7 @@ bool json_read_u64(const char *value, uint64_t *number)
     return true;
 }
 
-// The programs that read this set no locale, so the decimal point is that of JSON.
+// Programs that use this set no locale, so strtod expects the decimal point of JSON.
 bool json_read_double(const char *value, double *number)
 {
     char *end = NULL;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `lockstep stacks RANK`: what the threads of a rank are doing, as its process last said or, with
-// --fresh, says now. Main thread.
+// `lockstep stacks RANK`: what the threads of a rank are doing, by the last answer of its process
+// or, with --fresh, by a new answer. Main thread.
 
 #include "cli/ask/stacks.h"
 
@@ -48,7 +48,7 @@ static const struct option long_options[] = {
     {"http", required_argument, NULL, 'a'},
     {"job", required_argument, NULL, 'n'},
     {"fresh", no_argument, NULL, 'f'},
-    {"token", required_argument, NULL, ASK_KEY_TOKEN}, // As it was called first.
+    {"token", required_argument, NULL, ASK_KEY_TOKEN}, // The old name of --token-file.
     {"json", no_argument, NULL, 'j'},
     {"help", no_argument, NULL, 'h'},
     ASK_OPTIONS,
@@ -98,7 +98,7 @@ static int read_options(struct stacks_options *options, int argc, char **argv)
 
 // ---- Text --------------------------------------------------------------------------------------
 
-// Why a thread has no frames; NULL: it has, or nobody knows.
+// Returns why a thread has no frames. Returns NULL if it has frames or the reason is unknown.
 static const char *how_meaning(const char *how)
 {
     static const struct {
@@ -155,7 +155,7 @@ static void print_native(const char *frames)
     }
 }
 
-// "; it waits for a lock that thread 934 (loader) holds"
+// Prints a text such as "; it waits for a lock that thread
 static void print_awaits(const char *thread)
 {
     char awaits[WORD_BYTES] = "";
@@ -170,7 +170,7 @@ static void print_awaits(const char *thread)
         printf("; it waits for the end of thread %" PRIu64 " (%s)", owner, name);
 }
 
-// "thread 912 (python3), the trainer's: S in futex_wait_queue; it waits for ..."
+// Prints a line such as "thread 912 (python3), the trainer's:
 static void print_head(const struct palette *palette, const char *thread)
 {
     char text[LOCKSTEP_OBJECT_BYTES];
@@ -204,7 +204,8 @@ static void print_thread(const struct palette *palette, const char *thread)
                how_meaning(how) ? how_meaning(how) : "");
 }
 
-// True if another thread of the answer waits for this one: then its frames are worth their lines.
+// Returns true if another thread of the answer waits for this one. Then its frames are worth
+// printing.
 static bool is_awaited(const char *threads, const char *thread)
 {
     uint64_t tid = 0, owner = 0;
@@ -215,7 +216,8 @@ static bool is_awaited(const char *threads, const char *thread)
     return false;
 }
 
-// The innermost frame that is not of the C library, in which every thread that waits is.
+// Prints the innermost frame outside the C library. Every waiting thread has its innermost frame in
+// the C library.
 static void print_place(const char *frames)
 {
     char object[LOCKSTEP_OBJECT_BYTES];
@@ -231,8 +233,8 @@ static void print_place(const char *frames)
     }
 }
 
-// A thread that the library has started, or gRPC for it: it is of use to developers, who have
-// --json.
+// Returns true if the library, or gRPC for it, has started the thread. Such threads interest only
+// developers, who have --json.
 static bool is_own(const char *thread)
 {
     char object[LOCKSTEP_OBJECT_BYTES];
@@ -244,7 +246,7 @@ static bool is_own(const char *thread)
     return false;
 }
 
-// A thread that does not use Lockstep gets one line.
+// Prints one line for a thread that does not use Lockstep.
 static void print_other(const struct palette *palette, const char *thread)
 {
     print_head(palette, thread);
@@ -252,7 +254,7 @@ static void print_other(const struct palette *palette, const char *thread)
     printf("\n");
 }
 
-// The trainer's thread, the others that use Lockstep, and the rest, in this order.
+// The order of the output: the trainer's thread, the other threads that use Lockstep, and the rest.
 enum thread_group {
     GROUP_TRAINER,
     GROUP_CALLERS,
@@ -271,7 +273,7 @@ static void print_age(const char *body, bool wants_fresh)
 {
     char time[CULPRIT_DURATION_BYTES];
     uint64_t age_ms;
-    bool fresh = true; // A coordinator of before this was said.
+    bool fresh = true; // An older coordinator does not send this member.
     if (!json_read_u64(json_read_member(body, "age_ms"), &age_ms))
         return;
     printf(", %s ago", culprit_duration(age_ms, time));
@@ -332,7 +334,8 @@ int stacks_main(int argc, char **argv)
     if (result != 0)
         return result < 0 ? CLI_OK : result;
     bool got = get_stacks(&options, &body);
-    // A rank that was never asked has no last answer. Sentences of stalls name such ranks, too.
+    // A rank that was never asked has no last answer, so ask it now. Stall texts suggest this
+    // command for such ranks, too.
     if (!got && !options.fresh && options.ask.refused == NOT_FOUND) {
         options.fresh = true;
         got = get_stacks(&options, &body);

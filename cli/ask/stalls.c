@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `lockstep stalls`: why jobs do not get on, from a coordinator's HTTP side. The status says
-// whether something stands still now, for scripts. Main thread.
+// `lockstep stalls`: prints why jobs make no progress, from a coordinator's HTTP API. For scripts,
+// the exit status says whether a job is stalled now. Main thread.
 
 #include "cli/ask/stalls.h"
 

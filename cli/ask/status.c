@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `lockstep status`: the jobs of a coordinator, or the workers of one job, from its HTTP side, as a
-// table or as it came. Main thread.
+// `lockstep status`: prints the jobs of a coordinator, or the workers of one job, from its HTTP
+// API, as a table or as the original JSON. Main thread.
 
 #include "cli/ask/status.h"
 
@@ -35,7 +35,7 @@ static const char help_text[] =
 
 // ---- Jobs --------------------------------------------------------------------------------------
 
-// A number of a job as text; "-" when it is not there.
+// Returns a number of a job as text, or "-" if the job does not have it.
 static const char *number(const char *job, const char *key, char *text, size_t capacity)
 {
     uint64_t value = 0;
@@ -45,7 +45,7 @@ static const char *number(const char *job, const char *key, char *text, size_t c
     return text;
 }
 
-// "812", or "812-813" while ranks are in different steps.
+// Writes "812", or "812-813" while
 static void steps(const char *job, char *text, size_t capacity)
 {
     uint64_t low = 0;
@@ -59,7 +59,7 @@ static void steps(const char *job, char *text, size_t capacity)
         snprintf(text, capacity, "%" PRIu64 "-%" PRIu64, low, high);
 }
 
-// How much of the transfers ran beside the backward pass: "83 %".
+// Writes which share of the transfer time ran during the backward pass: "83 %".
 static void overlap(const char *totals, char *text, size_t capacity)
 {
     uint64_t in_flight = 0;
@@ -71,7 +71,7 @@ static void overlap(const char *totals, char *text, size_t capacity)
         snprintf(text, capacity, "%.0f %%", 100 * ((double)hidden / (double)in_flight));
 }
 
-// How long one rank has waited for one step, on average: "1.4 ms".
+// Writes how long a rank waited in a step, on average: "1.4 ms".
 static void exposed(const char *totals, char *text, size_t capacity)
 {
     uint64_t steps_made = 0;
@@ -83,7 +83,7 @@ static void exposed(const char *totals, char *text, size_t capacity)
         snprintf(text, capacity, "%.1f ms", (double)waited / (double)steps_made / 1000);
 }
 
-// A text of a job in a line below it.
+// Prints a text of a job on a line below the job.
 static void print_below(FILE *out, const struct palette *palette, const char *value)
 {
     char text[LOCKSTEP_TEXT_BYTES];
@@ -91,7 +91,8 @@ static void print_below(FILE *out, const struct palette *palette, const char *va
         fprintf(out, "    %s%s%s\n", palette->alarm, text, palette->off);
 }
 
-// "others wait 65 % for rank 2, 12 % for rank 5": what the job loses, where it is worth a line.
+// Prints a line such as "others wait 65 % for rank 2, 12 % for rank 5", if the shares are large
+// enough to matter.
 static void print_stragglers(FILE *out, const char *stragglers)
 {
     const double least = 0.05;
@@ -155,7 +156,7 @@ static void print_jobs(FILE *out, const char *first)
 
 // ---- Workers -----------------------------------------------------------------------------------
 
-// How long the trainer has been where it is: "34.2 s".
+// Returns how long the trainer has been at its current place: "34.2 s".
 static const char *age(const char *worker, char *text)
 {
     uint64_t ms = 0;
@@ -163,7 +164,7 @@ static const char *age(const char *worker, char *text)
                                                                        : "-";
 }
 
-// Why it is in the way of the others, else its labels, else its mark.
+// Prints why the worker is in the way of the others, or its labels, or its mark.
 static void print_note(FILE *out, const struct palette *palette, const char *worker)
 {
     char text[LOCKSTEP_TEXT_BYTES];
@@ -220,7 +221,7 @@ static void print_workers(FILE *out, const char *workers)
 
 // ---- The command -------------------------------------------------------------------------------
 
-// False: this is not the answer of a coordinator.
+// Prints an answer. Returns false if it is not a coordinator's.
 static bool print_answer(FILE *out, const struct ask *ask, const char *body)
 {
     if (ask->job[0]) {

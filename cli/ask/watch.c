@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Pictures, one after the other; watch.h has the contract. A picture is made in memory and goes out
-// at once, so that nothing flickers and an interrupt leaves nothing half drawn.
+// Prints pictures one after the other; watch.h has the contract. A picture is built in memory and
+// written at once, so it does not flicker, and an interrupt never leaves half of it.
 
 #include "cli/ask/watch.h"
 
@@ -37,7 +37,7 @@ static const struct option long_options[] = {
     {NULL, 0, NULL, 0},
 };
 
-// The value of --watch: seconds, or NULL. 0, or CLI_MISUSE with a sentence on stderr.
+// Reads the value of --watch: seconds, or NULL. Returns 0, or CLI_MISUSE with a sentence on stderr.
 static int watch_read_every(struct watch *watch, const char *value)
 {
     char *end = NULL;
@@ -67,7 +67,7 @@ static int watch_set_option(void *given, int key, char *value)
     }
 }
 
-// 0, an exit status, or -1 when the help was printed.
+// Returns 0, an exit status, or -1 if the help was printed.
 static int watch_read_options(const struct watch_command *command, struct watch *watch, int argc,
                               char **argv)
 {
@@ -87,14 +87,15 @@ static int watch_read_options(const struct watch_command *command, struct watch 
 
 // ---- pictures -----------------------------------------------------------------------------------
 
-// Everything that was painted is out, and the terminal is as it was: there is nothing to put back.
+// Ends the process. The last picture was written completely and the terminal's mode was not
+// changed, so there is nothing to restore.
 static void watch_interrupted(int signal_number)
 {
     (void)signal_number;
     _exit(CLI_OK);
 }
 
-// Columns that a line takes: its characters, without the commands to the terminal among them.
+// Returns the columns that a line takes: its characters without the terminal commands among them.
 static size_t watch_width(const char *line, size_t size)
 {
     size_t width = 0;
@@ -102,12 +103,14 @@ static size_t watch_width(const char *line, size_t size)
         if (line[i] == '\x1b')
             i += strcspn(line + i, "m");
         else
-            width += ((unsigned char)line[i] & 0xC0) != 0x80; // Not inside a character of UTF-8.
+            // Counts only the first byte of a UTF-8 character.
+            width += ((unsigned char)line[i] & 0xC0) != 0x80;
     }
     return width;
 }
 
-// As much of a picture as the terminal has room for: it would scroll, and not find home again.
+// Writes as much of a picture as fits on the terminal. If it scrolled, the next picture would not
+// begin at the same place.
 static void watch_repaint(const char *picture)
 {
     struct winsize window = {0};
@@ -128,7 +131,7 @@ static void watch_repaint(const char *picture)
     fputs(CLEAR_BELOW, stdout);
 }
 
-// False: nobody takes it any more.
+// Writes a picture. Returns false if the output was closed.
 static bool watch_show(const struct watch *watch, const char *picture)
 {
     if (watch->every_ms && isatty(STDOUT_FILENO))
@@ -138,7 +141,7 @@ static bool watch_show(const struct watch *watch, const char *picture)
     return fflush(stdout) == 0;
 }
 
-// One picture, given in *picture; NULL when there is no memory.
+// Makes one picture, which is given in *picture; NULL if there is no memory.
 static int watch_paint(const struct watch_command *command, struct watch *watch, char **picture)
 {
     size_t size = 0;

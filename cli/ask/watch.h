@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The commands that show what a coordinator says, once or, with --watch, again and again: their
-// options, and their pictures. A terminal shows the last picture only, from its upper left corner
-// on; anything else gets one after the other. Main thread.
+// Shared by the commands that show a coordinator's answers once or, with --watch, repeatedly. One
+// such output is a picture. A terminal shows only the last picture, from its upper left corner on.
+// Any other output gets the pictures one after the other. Main thread.
 
 #ifndef LOCKSTEP_CLI_ASK_WATCH_H
 #define LOCKSTEP_CLI_ASK_WATCH_H
@@ -13,23 +13,25 @@
 #include <stdint.h>
 #include <stdio.h>
 
-// The values of its options.
+// The values of the options.
 struct watch {
     struct ask ask;
-    uint32_t every_ms; // 0: once.
+    uint32_t every_ms; // Time between two pictures in ms; 0: print one picture and end.
     bool json;
 };
 
 struct watch_command {
     const char *name; // The NAME of "lockstep NAME".
     const char *help;
-    // Prints one picture. Returns an exit status; CLI_FAILED: watch->ask.error says why.
+    // Prints one picture. Returns an exit status. If that is CLI_FAILED, watch->ask.error has the
+    // reason.
     int (*paint)(struct watch *watch, FILE *out);
 };
 
-// Reads the options --http, --job, --watch, --json and those of ASK_OPTIONS. Returns the exit
-// status of one picture, or paints for ever: SIGINT ends the process with 0. What fails before
-// anything was painted ends it; later it is shown, and asked again.
+// Reads the options --http, --job, --watch, --json and those of ASK_OPTIONS. Without --watch it
+// prints one picture and returns its exit status. With --watch it prints pictures until SIGINT,
+// which ends the process with 0. If the first picture fails, the command ends with the error; the
+// error of a later picture is printed, and the coordinator is asked again.
 int watch_main(const struct watch_command *command, int argc, char **argv);
 
 #endif

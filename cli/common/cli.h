@@ -10,9 +10,9 @@
 
 #define CLI_OK 0
 #define CLI_FAILED 1
-#define CLI_MISUSE 2 // The arguments make no sense; nothing was started.
+#define CLI_MISUSE 2 // The arguments are wrong; nothing was started.
 #define CLI_STALLED 3 // `lockstep stalls` found a stall.
-#define CLI_NOT_EXECUTABLE 126 // The same number as a shell's.
+#define CLI_NOT_EXECUTABLE 126 // The same number as in a shell.
 #define CLI_NOT_FOUND 127
 
 // Prints "lockstep NAME: <sentence>" on stderr; NAME may be NULL.
@@ -27,11 +27,11 @@ struct cli_syntax {
     const char *letters;
     const struct option *options;
     const char *help; // Printed for the letter h.
-    int (*take)(void *options, int key, char *value); // 0, or an exit status.
+    int (*take)(void *options, int key, char *value); // Returns 0, or an exit status.
 };
 
-// Gives each option to take, with its value; the other arguments begin at argv[optind]. Returns 0,
-// an exit status, or -1 when the help was printed.
+// Calls syntax->take for each option and its value. The other arguments begin at argv[optind].
+// Returns 0, an exit status, or -1 if the help was printed.
 int cli_read_options(const struct cli_syntax *syntax, void *options, int argc, char **argv);
 
 #endif

@@ -20,7 +20,7 @@
 
 #define NAME_BYTES 32 // Name of a file: the process id.
 
-// Opens the directory. -1 with errno: there is none, or another user could write into it.
+// Opens the directory. Returns -1 with errno if there is none, or another user could write into it.
 static int open_directory(bool make)
 {
     char path[PATH_MAX];
@@ -54,13 +54,14 @@ int registry_add(const char *name, const char *address)
     const int directory = open_directory(true);
     if (directory < 0)
         return -1;
-    unlinkat(directory, file, 0); // A file of an earlier process of this number.
+    unlinkat(directory, file, 0); // Removes a file of an earlier process with the same id.
     const int fd =
         openat(directory, file, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     close(directory);
     if (fd < 0)
         return -1;
-    // Locked before it says anything: an empty file is one that is being written.
+    // The file is locked before it is written. A reader treats an empty file as one that is being
+    // written.
     if (flock(fd, LOCK_EX | LOCK_NB) == 0 && dprintf(fd, "%s\n%s\n", name, address) > 0)
         return fd;
     const int failure = errno;
@@ -83,7 +84,7 @@ void registry_remove(int fd)
     close(fd);
 }
 
-// Takes the next line out of the text.
+// Copies the next line of the text and advances *at.
 static bool take_line(char **at, char *line, size_t capacity)
 {
     char *end = strchr(*at, '\n');
@@ -95,7 +96,8 @@ static bool take_line(char **at, char *line, size_t capacity)
     return fits && line[0];
 }
 
-// Reads one file. False: it is no running job's. A file that nobody locks any more is removed.
+// Reads one file. Returns false if it belongs to no running job. A file that no process locks is
+// removed.
 static bool read_job(int directory, const char *file, struct registry_job *job)
 {
     char bytes[sizeof(*job) + 2];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `lockstep doctor`: what this machine offers to the data plane, and what running jobs have agreed.
-// Options, and the report as text and as JSON; what is looked at is in
+// `lockstep doctor`: what this machine offers to the data plane, and what running jobs have agreed
+// on. This file reads the options, and prints the report as text and as JSON. The checks are in
 // place.c, machine.c, gpu.c and job.c. Main thread.
 
 #include "cli/doctor/doctor.h"
@@ -31,7 +31,9 @@
 #define VALUE_BYTES (DOCTOR_WORD_BYTES + 32)
 
 struct doctor_options {
-    struct ask ask; // Whom, and about which job; "": nobody, and all.
+    // The coordinator and the job to ask about. An empty address: no coordinator. An empty job: all
+    // jobs.
+    struct ask ask;
     bool json;
 };
 
@@ -87,7 +89,7 @@ static const struct cli_syntax syntax = {.name = "doctor",
                                          .help = help_text,
                                          .take = set_option};
 
-// 0, an exit status, or -1 when the help was printed.
+// Returns 0, an exit status, or -1 if the help was printed.
 static int read_options(struct doctor_options *options, int argc, char **argv)
 {
     *options = (struct doctor_options){.ask = {.command = syntax.name}};
@@ -139,7 +141,7 @@ static enum doctor_status worst_of(const struct doctor_report *report)
 
 // ---- Text --------------------------------------------------------------------------------------
 
-// "12.3 GB/s", "avx2", "-".
+// Returns the value as text, such as "12.3 GB/s", "avx2" or "-".
 static const char *value_text(const struct doctor_finding *finding, char *text)
 {
     if (!isfinite(finding->number))
@@ -151,13 +153,13 @@ static const char *value_text(const struct doctor_finding *finding, char *text)
     return text;
 }
 
-// A sentence below its finding, in lines that a terminal holds.
+// Prints a finding's sentence, wrapped to the width of a terminal.
 static void print_meaning(const char *meaning)
 {
     size_t column = (size_t)printf("%*s", TEXT_INDENT - 1, "");
     for (const char *at = meaning; *at;) {
         const size_t size = strcspn(at, " ");
-        if (column + 1 + size >= TEXT_COLUMNS) // The full stop has room as well.
+        if (column + 1 + size >= TEXT_COLUMNS) // Leaves room for the full stop.
             column = (size_t)printf("\n%*s", TEXT_INDENT - 1, "") - 1;
         column += (size_t)printf(" %.*s", (int)size, at);
         at += size;
@@ -225,7 +227,8 @@ static void json_judgement(struct json *json, const struct doctor_finding *findi
     json_string(json, "meaning", finding->meaning);
 }
 
-// Four digits of what was measured: more would be noise. What was counted is whole.
+// Rounds a measured number to four digits, because more would be noise. A counted number stays
+// whole.
 static double json_number(double number)
 {
     char digits[32];

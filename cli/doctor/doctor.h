@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Shared by the files of `lockstep doctor`: findings, and the agreements of jobs. A finding has the
-// name of one thing that was looked at, its state, its meaning for training, and the remedy.
+// Shared by the files of `lockstep doctor`: findings, and the tuning of jobs. A finding has the
+// name of the thing that was checked, its state, its meaning for training, and what to do.
 //
 //     ok        as Lockstep wants it
 //     warning   training works, but slower or with less than it could
@@ -21,7 +21,7 @@
 
 #define DOCTOR_MAX_FINDINGS 24
 #define DOCTOR_WORD_BYTES 64
-#define DOCTOR_MAX_BOUNDS 3 // Ranges of payloads: doubling, halving, all others.
+#define DOCTOR_MAX_BOUNDS 3 // Ranges of payload sizes: doubling, halving, all others.
 
 enum doctor_status {
     DOCTOR_OK,
@@ -30,19 +30,19 @@ enum doctor_status {
 };
 
 struct doctor_finding {
-    const char *name; // A key for programs, too: it stays.
+    const char *name; // Also a key for programs, so it must not change.
     enum doctor_status status;
-    double number; // NAN: there is none, look at word.
-    const char *unit; // The number's unit; "" when it has none.
-    char word[DOCTOR_WORD_BYTES]; // "": no value at all.
+    double number; // NAN: no number; use word.
+    const char *unit; // The number's unit; "": none.
+    char word[DOCTOR_WORD_BYTES]; // "": none.
     char meaning[LOCKSTEP_TEXT_BYTES]; // One sentence, without the full stop.
 };
 
 struct doctor_job {
     char name[LOCKSTEP_JOB_NAME_BYTES];
-    char state[DOCTOR_WORD_BYTES]; // As the coordinator calls it.
+    char state[DOCTOR_WORD_BYTES]; // The state's name in the coordinator's API.
     struct tuning_world world;
-    bool tuned; // The tuning is known.
+    bool tuned; // True if the tuning is known.
     struct tuning tuning;
     struct doctor_finding finding;
 };
@@ -56,10 +56,11 @@ struct doctor_report {
 
 // ---- doctor.c ----------------------------------------------------------------------------------
 
-// A new finding without a value, borrowed from the report. There is room for all that there are.
+// Returns a new finding without a value, borrowed from the report. The report has room for all
+// findings.
 struct doctor_finding *doctor_add(struct doctor_report *report, const char *name);
 
-// Fills in the result.
+// Sets the status and the meaning of a finding.
 void doctor_judge(struct doctor_finding *finding, enum doctor_status status, const char *format,
                   ...) __attribute__((format(printf, 3, 4)));
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Findings for ranks with a GPU: the driver, its GPUs, this library's kernels, NCCL, and whether
-// NCCL's sums have the same bits on every run. A machine without a GPU is as it should be. The
-// library itself looks, through its public header: it loads the same libraries as a rank. Main
-// thread, after all forks, because CUDA cannot be used on both sides of a fork.
+// Findings about ranks with a GPU: the driver, its GPUs, this library's kernels, NCCL, and whether
+// NCCL's sums have the same bits on every run. A machine without a GPU is fine. The checks call the
+// library through its public header, so they load the same libraries as a rank. Main thread, after
+// all forks, because CUDA cannot be used on both sides of a fork.
 
 #include "cli/doctor/gpu.h"
 
@@ -28,7 +28,7 @@ static void set_version(struct doctor_finding *finding, uint32_t major, uint32_t
              patched);
 }
 
-// Whether the kernel has met a GPU of NVIDIA's, whatever is installed beside it.
+// Returns true if the kernel has found an NVIDIA GPU, whatever libraries are installed.
 static bool has_hardware(void)
 {
     return access("/proc/driver/nvidia/version", F_OK) == 0 || access("/dev/nvidia0", F_OK) == 0;
@@ -52,7 +52,7 @@ static void find_driver(struct doctor_report *report, const struct lockstep_devi
     }
 }
 
-// Returns how many can be used.
+// Returns how many GPUs can be used.
 static uint32_t find_gpus(struct doctor_report *report, const struct lockstep_devices *devices)
 {
     struct doctor_finding *finding = doctor_add(report, "gpus");
@@ -117,7 +117,8 @@ static void find_nccl(struct doctor_report *report, const struct lockstep_device
                      devices->nccl_text);
 }
 
-// The value of a line "NAME=value" of one of NCCL's files; false when it has none.
+// Copies the value of the line "NAME=value" from a file of NCCL's. Returns false if there is no
+// such line.
 static bool in_file(const char *path, const char *name, char *value, size_t bytes)
 {
     char line[256];
@@ -135,7 +136,8 @@ static bool in_file(const char *path, const char *name, char *value, size_t byte
     return found;
 }
 
-// Where NCCL looks for its variables, in its order. False: it chooses itself.
+// Looks for an NCCL variable in the places where NCCL looks, in the same order. Returns false if it
+// is not set, so that NCCL chooses.
 static bool nccl_setting(const char *name, char *value, size_t bytes)
 {
     char path[1024];

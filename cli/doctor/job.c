@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The agreements of a coordinator's jobs, read from its HTTP side, and the algorithm that each
-// payload travels by, by the one rule of protos/tuning.h. Main thread.
+// What the ranks of a coordinator's jobs have agreed on, read from its HTTP API, and the algorithm
+// for each payload size, by the rule of protos/tuning.h. Main thread.
 
 #include "cli/doctor/job.h"
 
@@ -28,7 +28,7 @@ static uint64_t number_of(const char *object, const char *key)
     return value;
 }
 
-// A name of tuning_name. False: this tool does not know it.
+// Reads a name that tuning_name has written. Returns false if this tool does not know the name.
 static bool read_wish(const char *value, uint32_t *wish)
 {
     char name[DOCTOR_WORD_BYTES];
@@ -40,7 +40,7 @@ static bool read_wish(const char *value, uint32_t *wish)
     return false;
 }
 
-// False while there is no tuning.
+// Returns false if the job has no tuning yet.
 static bool read_tuning(const char *from, struct tuning *tuning)
 {
     bool shares = false;
@@ -55,7 +55,7 @@ static bool read_tuning(const char *from, struct tuning *tuning)
 
 // ---- Judging -----------------------------------------------------------------------------------
 
-// A coordinator remembers jobs that have ended, so nothing that a job says is missing here.
+// The status is never `missing`, because the coordinator also lists jobs that have ended.
 static void judge_untuned(struct doctor_job *job, const char *from)
 {
     char halt[LOCKSTEP_TEXT_BYTES / 2];
@@ -71,7 +71,7 @@ static void judge_untuned(struct doctor_job *job, const char *from)
                      number_of(from, "joined"), job->world.world_size);
 }
 
-// Whether some ranks share a host.
+// Returns true if some ranks share a host.
 static bool has_mates(const struct tuning_world *world)
 {
     return world->hosts > 0 && world->hosts < world->world_size;
@@ -174,7 +174,7 @@ uint32_t doctor_ranges(const struct doctor_job *job, struct doctor_range *ranges
     uint32_t count = 0;
     for (size_t i = 0; i < DOCTOR_MAX_BOUNDS; i++) {
         if (bounds[i] <= covered)
-            continue; // A threshold of 0: nothing travels so.
+            continue; // A threshold of 0: no payload uses this algorithm.
         covered = bounds[i];
         const struct doctor_range range = {
             .most_bytes = bounds[i],

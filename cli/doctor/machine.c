@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Findings for the data plane on this machine. Each function looks at one thing and adds its
-// finding. The bounds of a figure stand in front of its function. Main thread.
+// Findings about the data plane on this machine. Each function checks one thing and adds its
+// finding. The bounds of a figure are defined in front of its function. Main thread.
 
 #include "cli/doctor/machine.h"
 
@@ -26,8 +26,8 @@
 #include <unistd.h>
 
 #define GB 1e9
-#define CONGESTION "cubic" // The rule that links ask for: worker/link/tcp.c.
-#define CONGESTION_BYTES 16 // The kernel's bound.
+#define CONGESTION "cubic" // The congestion control that TCP links ask for: worker/link/tcp.c.
+#define CONGESTION_BYTES 16 // The kernel's limit.
 
 static void set_number(struct doctor_finding *finding, double number, const char *unit)
 {
@@ -40,7 +40,7 @@ static void set_word(struct doctor_finding *finding, const char *word)
     (void)text_copy(finding->word, sizeof(finding->word), word);
 }
 
-// The first line of a file, or false.
+// Reads the first line of a file. Returns false if there is none.
 static bool read_line(const char *path, char *line, size_t capacity)
 {
     FILE *file = fopen(path, "re");
@@ -68,7 +68,7 @@ static void find_cores(struct doctor_report *report)
                      "allow this process more cores (taskset, the container's cpus)");
 }
 
-// Between cores that share a cache it is 50 to 200.
+// Above this, two cores are far apart. Cores that share a cache have 50 to 200 ns.
 #define LINE_FAR_NS 400.0
 
 static void find_line(struct doctor_report *report)
@@ -123,7 +123,7 @@ static void find_shared_memory(struct doctor_report *report)
             failed, number ? ": " : "", number ? strerror(number) : "");
 }
 
-// The word in brackets: "always within_size [advise] never deny force".
+// Copies the word in brackets, as in
 static bool chosen_word(const char *line, char *word, size_t capacity)
 {
     const char *from = strchr(line, '[');
@@ -156,9 +156,9 @@ static void find_huge_pages(struct doctor_report *report)
 }
 
 #define MEMORY_LITTLE_BYTES ((uint64_t)1024 * 1024 * 1024)
-#define MEMORY_NO_LIMIT ((uint64_t)1 << 60) // Above it the kernel means that there is none.
+#define MEMORY_NO_LIMIT ((uint64_t)1 << 60) // A value above this means that there is no limit.
 
-// The lowest limit of a group and of all above it. path is cut on the way up.
+// Returns the lowest limit of a group and of all groups above it. path is shortened on the way up.
 static uint64_t group_limit(const char *root, char *path, const char *file)
 {
     uint64_t lowest = UINT64_MAX;
@@ -176,7 +176,8 @@ static uint64_t group_limit(const char *root, char *path, const char *file)
     }
 }
 
-// Whether a line of /proc/self/cgroup, "4:cpu,memory:/path", is of the first version's memory.
+// Returns true if a line of /proc/self/cgroup, such as "4:cpu,memory:/path", is about memory in
+// cgroup version 1.
 static bool has_memory(const char *controllers, size_t size)
 {
     for (const char *at = controllers; at < controllers + size; at += strcspn(at, ",:") + 1) {
@@ -186,7 +187,7 @@ static bool has_memory(const char *controllers, size_t size)
     return false;
 }
 
-// The limit in one such line. An empty list of controllers is the second version.
+// Returns the limit for one such line. An empty list of controllers means cgroup version 2.
 static uint64_t line_limit(char *line)
 {
     char *controllers = strchr(line, ':');
@@ -254,7 +255,7 @@ static void find_memcpy(struct doctor_report *report)
 
 // Descriptors that a rank needs to form a world: its links, and its trainer's and gRPC's own.
 #define FILES_NEEDED (2 * LOCKSTEP_MAX_NEIGHBOURS)
-// And with all the memory that it may share.
+// Descriptors that a rank needs if it also shares the largest number of memory regions.
 #define FILES_WANTED (FILES_NEEDED + LOCKSTEP_MAX_REGIONS + 64)
 
 static void find_open_files(struct doctor_report *report)
@@ -282,7 +283,8 @@ static void find_open_files(struct doctor_report *report)
 
 #define LATENCY_HIGH_US 200.0
 
-// The rule that a new socket follows after it has asked for ours. False: there are no sockets.
+// Copies the congestion control that a new socket uses after it has asked for ours. Returns false
+// if no socket could be made.
 static bool congestion_had(char *name, socklen_t capacity, int *refusal)
 {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
@@ -349,7 +351,7 @@ static void find_tcp_bandwidth(struct doctor_report *report)
         doctor_judge(finding, DOCTOR_MISSING, "no stream over 127.0.0.1 could be measured");
 }
 
-// Sharing comes before anything that starts threads, because it forks.
+// Tests shared memory before any function that starts threads, because that test forks.
 void doctor_machine(struct doctor_report *report)
 {
     find_cores(report);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The place that a trainer would have if it were started here. The environment is read as the
-// worker library reads it (worker/support/config_place.c). A trainer's own code may say more. Main
-// thread.
+// The place (rank and world size) that a trainer would have if it were started here. The
+// environment is read in the same way as by the worker library (worker/support/config_place.c). A
+// trainer's own code may set other values. Main thread.
 
 #include "cli/doctor/place.h"
 
@@ -27,7 +27,7 @@ static const char *where_from(const char *coordinator)
     return coordinator ? "LOCKSTEP_COORDINATOR names the coordinator" : "no coordinator is named";
 }
 
-// Size and rank are both given: then no launcher counts.
+// The finding if size and rank are both given. Then launchers are ignored.
 static void judge_own(struct doctor_finding *finding, const char *rank, const char *size)
 {
     (void)text_copy(finding->word, sizeof(finding->word), "lockstep");

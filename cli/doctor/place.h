@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The place that a trainer would have if it were started here. Main thread.
+// The place (rank and world size) that a trainer would have if it were started here. Main thread.
 
 #ifndef CLI_DOCTOR_PLACE_H
 #define CLI_DOCTOR_PLACE_H

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether two processes of this machine can share memory the way ranks of a host do: one makes
-// memory that has all its pages and cannot change its size, and passes its descriptor over an
-// abstract unix socket; the other one maps it, and both see what the other has written. It is done
-// here, with a forked process, because every one of these steps is forbidden somewhere. The steps
-// must be those of the library: worker/link/shm.c and worker/link/unix.c. Main thread.
+// Tests whether two processes of this machine can share memory the way ranks of a host do: one
+// makes memory that has all its pages and cannot change its size, and passes its descriptor over an
+// abstract Unix socket. The other maps it, and each sees what the other has written. The test
+// really does this with a forked process, because each step is forbidden on some machines. The
+// steps must be those of the library: worker/link/shm.c and worker/link/unix.c. Main thread.
 
 #include "cli/doctor/share.h"
 
@@ -30,11 +30,10 @@
 #define SHARE_BYTES ((size_t)4 * 1024 * 1024)
 #define SHARE_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 #define SHARE_WAIT_S 5
-#define SHARE_QUESTION 0x4c6f636bU // Written by the one, found by the other.
+#define SHARE_QUESTION 0x4c6f636bU // Written by this process, read by the other.
 #define SHARE_ANSWER 0x73746570U
 
-// The parts that are tried, in this order. The other process ends with one of these as its exit
-// code.
+// The parts of the test, in order. The exit code of the other process is one of these.
 enum share_part {
     SHARE_ALL_WORKS,
     SHARE_MEMFD,
@@ -80,7 +79,7 @@ static int share_memfd(void)
     const int fd = memfd_create("lockstep-doctor", flags | MFD_NOEXEC_SEAL);
     if (fd >= 0 || errno != EINVAL)
         return fd;
-    return memfd_create("lockstep-doctor", flags); // An older kernel.
+    return memfd_create("lockstep-doctor", flags); // Older kernels do not know one of the flags.
 }
 
 static uint32_t *share_map(int fd)
@@ -89,7 +88,7 @@ static uint32_t *share_map(int fd)
     return memory == MAP_FAILED ? NULL : memory;
 }
 
-// The first and the last word.
+// Writes the first and the last word.
 static void share_write(uint32_t *memory, uint32_t word)
 {
     memory[0] = word;
@@ -120,7 +119,7 @@ static enum share_part share_make(struct share *share)
 
 // ---- the socket --------------------------------------------------------------------------------
 
-// Without a name to bind to, the kernel gives an abstract one that nobody has.
+// Listens on a socket. bind without a name lets the kernel choose an unused abstract name.
 static enum share_part share_listen(struct share *share)
 {
     const struct timeval patience = {.tv_sec = SHARE_WAIT_S};
@@ -158,7 +157,7 @@ static bool share_send(int to, int fd)
     return sendmsg(to, &message, MSG_NOSIGNAL) == 1;
 }
 
-// The descriptor that comes, or -1.
+// Receives a descriptor. Returns it, or -1.
 static int share_receive(int from)
 {
     char byte = 0;
@@ -196,7 +195,7 @@ static enum share_part share_take(int fd)
     return SHARE_ALL_WORKS;
 }
 
-// The other process. Its memory is what was passed, not what it has inherited.
+// Runs in the other process. It maps the memory that was passed, not the memory that it inherited.
 static enum share_part share_other(const struct share *share)
 {
     const struct timeval patience = {.tv_sec = SHARE_WAIT_S};
@@ -210,7 +209,7 @@ static enum share_part share_other(const struct share *share)
     return share_take(passed);
 }
 
-// This process's side of it.
+// Runs this process's side of the test.
 static enum share_part share_serve(const struct share *share)
 {
     struct ucred peer;
@@ -224,12 +223,12 @@ static enum share_part share_serve(const struct share *share)
     else if (!share_send(fd, share->memory_fd))
         failed = SHARE_PASS;
     const int number = errno;
-    (void)close(fd); // Bytes that were sent stay there to be received.
+    (void)close(fd); // The other process can still receive bytes that were sent before.
     errno = number;
     return failed;
 }
 
-// How the other process has ended; where it failed it tells the part, not the reason.
+// Waits for the other process. Its exit code is the part that failed; the errno value is unknown.
 static enum share_part share_end(const struct share *share, pid_t other)
 {
     int status = 0;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `lockstep trace`: where a worker's trainer is or was, and its last events, from the file that it
-// keeps; as text, as JSON, or for a viewer of Chrome traces. No daemon is asked. Main thread.
+// `lockstep trace`: prints where a worker's trainer is or was, and its last events, from the
+// worker's trace file; as text, as JSON, or for a viewer of Chrome traces. It asks no daemon. Main
+// thread.
 
 #include "cli/trace/trace.h"
 
@@ -72,7 +73,7 @@ static int set_option(void *given, int key, char *value)
     case 'p':
         return set_format(options, FORMAT_PERFETTO);
     default:
-        return CLI_MISUSE; // No other key is in the table.
+        return CLI_MISUSE; // The options table has no other key.
     }
 }
 
@@ -116,7 +117,7 @@ static const char *kind_name(uint16_t kind)
     return kind < sizeof(kinds) / sizeof(kinds[0]) ? kinds[kind] : "unknown";
 }
 
-// Characters that a terminal could take as a command become '?'.
+// Replaces characters that a terminal could take as a command by '?'.
 static const char *plain(char *text)
 {
     for (char *at = text; *at != '\0';) {
@@ -140,13 +141,13 @@ static uint64_t word(const _Atomic(uint64_t) *at)
     return atomic_load_explicit(at, memory_order_relaxed);
 }
 
-// Microseconds since the trace was opened; what was before that is negative.
+// Returns the microseconds from the opening of the trace to time_ns; negative for an earlier time.
 static int64_t since_open_us(const struct trace_file *file, uint64_t time_ns)
 {
     return (int64_t)(time_ns - file->header.monotonic_ns) / 1000;
 }
 
-// Whether the value of an event is a function of the library, and perhaps a status behind it.
+// Returns true if the event's value is a function of the library, possibly with a status.
 static bool is_api(const struct trace_event *event)
 {
     return event->kind == TRACE_API_ENTER || event->kind == TRACE_API_LEAVE;
@@ -182,7 +183,7 @@ static void print_head(struct trace_file *file)
            opened, header->closed != 0 ? "closed" : "not closed");
 }
 
-// The function that the trainer is in, or was in last.
+// Prints the function that the trainer is in, or was in last.
 static void print_place(struct trace_file *file)
 {
     const uint64_t api = word(&file->progress.api);
@@ -253,7 +254,7 @@ static int print_json(const struct json *json)
     return CLI_OK;
 }
 
-// A call is counted from 1 where somebody reads it.
+// Writes a module and its call. Calls are shown from 1.
 static void json_module(struct json *json, struct trace_file *file, uint64_t module, uint64_t call)
 {
     const char *name = module_name(file, module);
@@ -330,8 +331,9 @@ static int print_object(struct trace_file *file, const struct trace_options *opt
 
 // ---- Chrome trace ------------------------------------------------------------------------------
 
-// A span that an event begins ('b') or ends ('e'); any other event is an instant ('i'). Beginning
-// and end have the same name and id, and may be on different threads.
+// How an event is drawn. phase is 'b' if the event begins a span, 'e' if it ends one, and 'i' for
+// all others (an instant). The begin and the end of a span have the same name and id, and may be on
+// different threads.
 struct span {
     char phase;
     char name[LOCKSTEP_NAME_BYTES + 64];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reads a trace. The file is read twice, because its writer may be at work: an event is taken when
-// both copies have it under the sequence that it must have. The writer sets the sequence to
-// TRACE_WRITING before it changes the rest, and to the new number behind it.
+// Reads a trace. The file is read twice, because the worker may be writing it. An event is taken
+// only if both copies have it with the expected sequence. The worker sets the sequence to
+// TRACE_WRITING before it changes the event, and to the new number afterwards.
 
 #include "cli/trace/trace_file.h"
 
@@ -23,7 +23,7 @@ static int trace_fail(char *error, size_t error_bytes, const char *path, const c
     return -1;
 }
 
-// All TRACE_BYTES, or not.
+// Reads all TRACE_BYTES. Returns false if that is not possible.
 static bool trace_copy(int fd, uint8_t *bytes)
 {
     size_t size = 0;
@@ -46,7 +46,7 @@ static const char *trace_check_header(const struct trace_header *header)
     return NULL;
 }
 
-// A text of the file: up to its NUL or its room, of which the last byte is one.
+// Copies a text of the file. Its last byte becomes a NUL.
 static void trace_take_text(char *text, size_t bytes, const uint8_t *from)
 {
     memcpy(text, from, bytes);

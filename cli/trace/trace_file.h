@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reads a trace (protos/trace.h) that a worker has written, is writing, or was writing when it was
-// killed. Every byte may be anything: what makes no sense is refused or left out. Any thread.
+// Reads a trace (protos/trace.h). Its worker may still run, may have ended, or may have been killed
+// while it wrote. The file is not trusted: a file or an event with impossible values is refused or
+// left out. Any thread.
 
 #ifndef LOCKSTEP_CLI_TRACE_TRACE_FILE_H
 #define LOCKSTEP_CLI_TRACE_TRACE_FILE_H
@@ -12,18 +13,19 @@
 #include <stdbool.h>
 
 struct trace_file {
-    struct trace_header header; // Texts end with a NUL.
+    struct trace_header header; // Its texts end with a NUL.
     struct progress progress;
-    char mark[LOCKSTEP_MARK_BYTES]; // Empty also where its writer was killed within.
+    char mark[LOCKSTEP_MARK_BYTES]; // Also empty if the worker was killed while it wrote the mark.
     char pause_reason[LOCKSTEP_MARK_BYTES];
     char modules[LOCKSTEP_MAX_MODULES][LOCKSTEP_NAME_BYTES];
     struct trace_thread threads[LOCKSTEP_STACK_THREADS];
     uint32_t event_count;
-    uint32_t torn; // Events left out of the last LOCKSTEP_TRACE_EVENTS, because they are not whole.
+    // How many of the last LOCKSTEP_TRACE_EVENTS events were left out because they were incomplete.
+    uint32_t torn;
     struct trace_event events[LOCKSTEP_TRACE_EVENTS]; // Oldest first.
 };
 
-// 0, or -1 with a sentence in error.
+// Returns 0, or -1 with a sentence in error.
 int trace_file_read(const char *path, struct trace_file *file, char *error, size_t error_bytes);
 
 #endif
