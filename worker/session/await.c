@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The trainer's present wait; await.h says what it is for. Trainer threads write it and the
-// watch reads it, all under the session's mutex. So what is read is of one moment: the trainer has
+// The trainer's present wait; await.h says what it is for. Trainer threads write it and the watch
+// reads it, all under the session's mutex. So the watch reads a consistent state: the trainer has
 // entered its wait, and everything that it did before is counted.
 
 #include "worker/session/await.h"
@@ -14,7 +14,8 @@
 
 // ---- Waits -------------------------------------------------------------------------------------
 
-// The function that this thread has entered last: several threads may wait at the same time.
+// The function that this thread has entered last. Thread-local, because several threads may wait
+// at the same time.
 static _Thread_local enum api_function entered;
 static _Thread_local uint32_t entered_module;
 
@@ -73,7 +74,8 @@ static bool await_step_ended(const struct lockstep_session *session, uint64_t st
     return session->step.ending || !session->step.is_open;
 }
 
-// Uses of a name that the library keeps for buffers are counted by their work.
+// How many collectives with this name this rank has begun. space: the hash of the name. The work of
+// a group of buffers counts its own uses.
 static uint64_t await_uses(const struct lockstep_session *session, uint64_t space)
 {
     for (uint32_t g = 0; g < session->buffers.group_count; g++) {
@@ -91,8 +93,9 @@ static uint64_t await_uses(const struct lockstep_session *session, uint64_t spac
     return 0;
 }
 
-// Other threads may make calls while the trainer is blocked. So it is only said that a call is not
-// made where no other thread has called the library and the trainer announces none.
+// True if this rank has not made the call, and cannot make it while the trainer is blocked. Another
+// thread could make the call. So the result is false if config.trainer_threads is above 1, or if
+// several threads have called the library.
 static bool await_call_lacks(const struct lockstep_session *session, const struct await_key *key)
 {
     const uint32_t index = (uint32_t)key->space;
@@ -129,7 +132,8 @@ static bool await_lacks(const struct lockstep_session *session, const struct awa
 
 // ---- Reading -----------------------------------------------------------------------------------
 
-// The library's own broadcasts end on a rank without hearing of all others.
+// A broadcast of the library has no confirmation, so it completes on a rank without hearing from
+// all ranks: await->rooted is true for it.
 static void await_fill_work(const struct lockstep_work *work, struct await *await)
 {
     const struct collective *collective = &work->collective;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The buffers of all modules, in the groups that worker/api/start.c makes equal.
+// The buffers of all modules, in groups. worker/api/start.c forms the groups.
 
 #ifndef WORKER_SESSION_BUFFERS_H
 #define WORKER_SESSION_BUFFERS_H
@@ -16,19 +16,19 @@ struct device;
 struct lockstep_work;
 struct tensor;
 
-// Buffers of one policy and dtype, which are made equal by one collective.
+// Buffers of one policy and dtype. One collective makes them equal on all ranks.
 struct buffer_group {
     // set at start, then constant
     lockstep_buffer_policy policy;
     enum dtype dtype;
-    bool on_devices; // True if they are on the device of each rank that has one.
+    bool on_devices; // True if the buffers are in device memory on ranks that have a device.
     const struct tensor **tensors; // [count], in manifest order.
-    struct extent *extents; // [count]: those that are due. driver while in flight
+    struct extent *extents; // [count]: the extents of this step. driver while in flight
     uint32_t count;
-    struct lockstep_work *work; // Its own, so that no trainer can use it up.
+    struct lockstep_work *work; // Reserved for this group, so the trainer cannot use it up.
 
     bool in_flight; // trainer
-    struct device_ready ready; // trainer; the event of the stream by which the step ends.
+    struct device_ready ready; // trainer; an event of the stream with which the step ends.
     struct device *ready_device; // trainer; the device of that stream.
 };
 
@@ -36,8 +36,8 @@ struct buffer_group {
 struct buffers {
     struct buffer_group groups[LOCKSTEP_MAX_BUFFER_GROUPS];
     uint32_t group_count;
-    const struct tensor **tensors; // The array that the groups point into.
-    struct extent *extents; // The same for extents.
+    const struct tensor **tensors; // The array into which each group's `tensors` points. Owned.
+    struct extent *extents; // The array into which each group's `extents` points. Owned.
 };
 
 #endif

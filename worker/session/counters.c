@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Job-wide counters. A delta is kept here until step_end, travels in the commit wave under the hash
-// of its name, and every rank adds the same sums to its totals. So a total is as of a step, and a
-// delta counts exactly when its step did. Guarded by session.mutex; any thread.
+// Job-wide counters. What a rank adds to a counter is its delta. The delta stays here until
+// step_end, and then travels in the commit wave under the hash of the counter's name. Every rank
+// adds the same sums to its totals. So a total is as of the last settled step, and a delta counts
+// if and only if its step settles. Guarded by session.mutex; any thread.
 //
-// Ranks add up the deltas of a step in different orders. So no sum of a step may leave the range:
-// it is bounded where it comes in. All ranks add the same sums to a total in the same order, so a
-// total may stop at the end of the range, and is the same on all of them.
+// Ranks add up the deltas of a step in different orders, so no sum of a step may overflow:
+// lockstep_counter_add bounds each delta. All ranks add the same sums to a total in the same order,
+// so a total may saturate at the end of its range and still be the same on all ranks.
 
 #include "worker/session/counters.h"
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Job-wide counters, as counters.c keeps them; worker/api/counter.c has the public functions.
+// Job-wide counters: their state, and the functions of counters.c. worker/api/counter.c has the
+// public functions.
 
 #ifndef WORKER_SESSION_COUNTERS_H
 #define WORKER_SESSION_COUNTERS_H
@@ -14,23 +15,23 @@ struct commit_wave;
 struct lockstep_session;
 
 struct counter {
-    uint64_t hash; // 0: free.
-    int64_t total; // At the last settled step.
-    int64_t pending; // Added here since step_end.
+    uint64_t hash; // Hash of the counter's name; 0: this entry is free.
+    int64_t total; // The sum over all ranks, as of the last settled step.
+    int64_t pending; // What this rank has added since the last step_end.
 };
 
 // guarded by the session's mutex
 struct counters {
     struct counter table[LOCKSTEP_MAX_COUNTERS];
-    bool overflow;
+    bool overflow; // True once the job has used more than LOCKSTEP_MAX_COUNTERS counters.
 };
 
-// The counter with this hash of its name. NULL: there is none, and `create` is false or the table
-// is full.
+// Finds the counter whose name has this hash, or creates it if `create` is true. NULL: there is no
+// such counter, and `create` is false or the table is full.
 struct counter *counter_find_locked(struct lockstep_session *session, uint64_t hash, bool create);
-// Moves what was added in the step into the wave. Trainer, at step_end.
+// Moves what this rank added in the step into its part of the commit wave. Trainer, at step_end.
 void counter_contribute(struct lockstep_session *session, struct commit_wave *wave);
-// Adds the sums of a settled step to the totals.
+// Adds the sums of a settled step to the totals. Caller holds the session's mutex.
 void counter_apply(struct lockstep_session *session, const struct commit_wave *result);
 
 #endif

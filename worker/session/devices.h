@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The devices of this rank, as worker/api/open.c opens them.
+// The devices of this rank. worker/api/open.c opens them.
 
 #ifndef WORKER_SESSION_DEVICES_H
 #define WORKER_SESSION_DEVICES_H
@@ -17,9 +17,9 @@ struct own_devices {
     struct device *first; // NULL: this rank has no device.
     struct device *all[LOCKSTEP_MAX_OWN_DEVICES]; // [count]
     uint32_t count;
-    char problem[LOCKSTEP_NAME_BYTES]; // Why a device cannot be used; else "".
-    // The work that streams of the devices had been given at lockstep_step_end and at
-    // lockstep_call_wait. Any thread; see worker/session/module/device_events.h.
+    char problem[LOCKSTEP_NAME_BYTES]; // Why a device cannot be used; "": none has a problem.
+    // For each device an event behind the work that its streams had been given at lockstep_step_end
+    // or at lockstep_call_wait. Any thread; see worker/session/module/device_events.h.
     struct device_ready end_ready[LOCKSTEP_MAX_OWN_DEVICES];
     struct device_ready wait_ready[LOCKSTEP_MAX_OWN_DEVICES];
 };

@@ -1,47 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The right to drive a session: how the engine thread and calls that block share its work. Runs on
-// the engine thread and on trainer threads. What driving consists of is in worker/engine/engine.c.
+// The right to drive a session: how the engine thread and calls that block share the engine's work.
+// Runs on the engine thread and on trainer threads. worker/engine/engine.c has the work itself.
 //
-// The rules. `holder` says who has the right to drive; it changes under the session's mutex only,
-// so whatever one driver has written, the next one sees.
+// The rules. `holder` says who has the right to drive. It changes under the session's mutex only,
+// so each driver sees what earlier drivers have written.
 //
-// - A call that blocks takes the right when no thread has it, and drives until its wish has come
-// true.
-//   When another thread has it, the call becomes a waiter; if that thread is the engine's, it is
-//   told to pass the right on.
-// - A thread that gives up the right passes it to the first waiter whose wish has not come true;
-//   without a waiter, no thread has it.
-// - The engine thread takes the right when no thread has it and there is work left (`left`), or
-// when
-//   no call has used it during a lease. It keeps it while anything is in flight; when nothing is,
-//   it gives it up and dozes: it sleeps until something arrives, without the right, so a call that
-//   blocks then finds it free and wakes no thread.
-// - A lease begins when the engine thread would drive and sees that calls have used the right since
-//   it last looked: it sleeps through 1 ms, then 2, up to 8, as long as they go on doing so. Calls
-//   that follow each other so neither hand anything over nor compete with a thread that the same
-//   traffic wakes. They renew the lease by counting `uses`, without a clock or a system call.
+// - A blocking call takes the right if no thread has it, and drives until its wish is true. If
+//   another thread has the right, the call becomes a waiter. If that thread is the engine thread,
+//   the call wakes it, so that it passes the right on.
+//
+// - A thread that gives up the right passes it to the first waiter whose wish is not true. If there
+//   is no such waiter, no thread has the right.
+//
+// - The engine thread takes the right if no thread has it and there is work left (`left`), or if no
+//   call has used the right during a lease. It keeps the right while anything is in flight. When
+//   nothing is in flight, it gives up the right and dozes: it sleeps without the right until
+//   something arrives. So a blocking call then finds the right free and wakes no thread.
+//
+// - A lease begins when the engine thread is about to drive and sees that calls have used the right
+//   since it last checked. The engine thread then sleeps for 1 ms, then 2, up to 8, as long as
+//   calls go on using the right. So calls that follow each other do not hand the right over each
+//   time, and no second thread wakes up for their traffic. Calls renew the lease by counting
+//   `uses`, without a clock or a system call.
 //
 // Why no wake-up is lost. Say that something is due: a command is in the inbox, the session has
-// failed, or a wish is not true yet. Under the mutex one of these holds:
+// failed, or a wish is not true yet. Under the mutex one of three cases holds:
 //
-// (a) A thread drives. A driver looks at inbox, failure, waiters and its own wish under the mutex
-//     before each transport_progress, and a thread that changes one of them calls transport_wake
-//     after it. A wake-up that comes before the driver sleeps ends that sleep at once; one that an
-//     earlier driver has left behind makes a later one look once too often.
-// (b) No thread drives, and `left` is set. The thread that set it has seen, under the same mutex,
-// that the
-//     engine thread is awake, or has rung the bell. The thread looks at `left` under the mutex
-//     before it sleeps, and the bell stays readable until it is heard. So it takes the right, or
-//     finds that a call has taken it, which is (a) again.
-// (c) No thread drives, and `left` is not set. Then, when the right was given up, the inbox was
-// empty,
-//     nothing was in flight, and every waiter's wish was true (they were told); what is posted
-//     later sets `left`. What else may arrive, such as the death of a peer, can wait for the end of
-//     the lease or wakes who dozes.
+// (a) A thread drives. Before each transport_progress a driver checks inbox, failure, waiters and
+//     its own wish under the mutex, and a thread that changes one of them calls transport_wake
+//     after the change. A wake-up that comes before the driver sleeps ends that sleep at once. A
+//     wake-up that is left from an earlier driver makes a later driver check once more than needed.
 //
-// A waiter whose deadline passes while the right is passed to it finds that out under the mutex, in
-// which it leaves the list, and gives up the right as every driver does.
+// (b) No thread drives, and `left` is set. The thread that set `left` has seen under the same mutex
+//     that the engine thread is awake, or has rung the bell. The engine thread checks `left` under
+//     the mutex before it sleeps, and the bell stays readable until it is read. So the engine
+//     thread takes the right, or finds that a call has taken it, which is case (a).
+//
+// (c) No thread drives, and `left` is not set. When the right was given up, the inbox was empty,
+//     nothing was in flight, and every waiter's wish was true (the waiters were signalled). A later
+//     command sets `left`. Any other event, such as the death of a peer, can wait for the end of
+//     the lease, or wakes the engine thread if it dozes.
+//
+// The deadline of a waiter may pass while the right is passed to it. The waiter sees that under the
+// mutex, under which it also leaves the list, and gives up the right as every driver does.
 
 #include "worker/session/drive.h"
 
@@ -69,14 +71,14 @@ struct drive_waiter {
     struct list waiters;
     const struct wish *wish;
     struct cond cond;
-    bool granted; // It has the right.
+    bool granted; // True if another thread has passed the right to this waiter.
 };
 
 // A call that blocks.
 struct driver {
     struct lockstep_session *session;
     const struct wish *wish;
-    bool drives;
+    bool drives; // True while this call has the right.
     struct kernels_before before; // The floating-point environment of a trainer that drives.
 };
 
@@ -101,18 +103,18 @@ static void drive_ring(struct drive *drive)
 {
     const uint64_t one = 1;
     const ssize_t written = write(drive->bell, &one, sizeof(one));
-    (void)written; // A full counter rings as well.
+    (void)written; // The write fails only if the counter is full, and then the bell is readable.
 }
 
 static void drive_hear(struct drive *drive)
 {
     uint64_t rung;
     const ssize_t heard = read(drive->bell, &rung, sizeof(rung));
-    (void)heard; // Nothing: it was not rung.
+    (void)heard; // The read fails if the bell was not rung.
 }
 
-// The engine thread has something to do. Whether the bell is to be rung for it, after the mutex was
-// released: from then on it counts as awake, so no thread rings twice.
+// Records that the engine thread has work. True if the caller has to ring the bell after it has
+// released the mutex. From now on the engine thread counts as awake, so no other thread rings.
 static bool drive_call_engine_locked(struct drive *drive)
 {
     const bool rests = drive->rest != DRIVE_AWAKE;
@@ -139,7 +141,7 @@ static void drive_take_locked(struct lockstep_session *session, enum drive_holde
     transport_own(session->transport);
 }
 
-// The first waiter that still has something to wait for gets the right.
+// Passes the right to the first waiter whose wish is not true. False: there is no such waiter.
 static bool drive_pass_locked(struct lockstep_session *session)
 {
     struct drive *drive = &session->drive;
@@ -220,7 +222,8 @@ static void driver_end_locked(struct driver *driver)
     mutex_lock(&session->mutex);
 }
 
-// The command comes after those in the inbox. When another thread drives, it joins them.
+// Carries out the command after those in the inbox. If another thread drives, puts it into the
+// inbox.
 static void driver_command_locked(struct driver *driver, const struct command *command)
 {
     struct lockstep_session *session = driver->session;
@@ -242,7 +245,7 @@ static void driver_command_locked(struct driver *driver, const struct command *c
         work_exchanged_locked(command->pointer);
 }
 
-// Milliseconds that a driver may sleep. *in_time becomes whether the deadline lies ahead.
+// Milliseconds that a driver may sleep. *in_time becomes false if the deadline has passed.
 static int driver_patience(const struct driver *driver, bool *in_time)
 {
     const uint64_t deadline_ms = driver->wish->deadline_ms;
@@ -266,7 +269,8 @@ static bool driver_round_locked(struct driver *driver)
     const bool has_commands = ring_buffer_count(&session->drive.inbox) > 0;
     bool in_time = true;
     mutex_unlock(&session->mutex);
-    // What was carried out may be what is waited for: then no thread would end a sleep.
+    // After commands the driver does not sleep: they may have made its wish true, and then no
+    // thread would end the sleep.
     if (!(has_commands || session->drive.work->is_due(session)) ||
         !session->drive.work->attend(session))
         transport_progress(session->transport, driver_patience(driver, &in_time));
@@ -276,7 +280,8 @@ static bool driver_round_locked(struct driver *driver)
     return in_time;
 }
 
-// Waits until something has changed, or this call is to drive. False: the deadline has passed.
+// Waits as a waiter until it is signalled, and takes the right if it was passed on. False: the
+// deadline has passed.
 static bool driver_wait_locked(struct driver *driver)
 {
     struct lockstep_session *session = driver->session;
@@ -322,8 +327,8 @@ void drive_until_locked(struct lockstep_session *session, const struct command *
 
 // ---- The engine thread -------------------------------------------------------------------------
 
-// Rests on the bell while calls use the right, then takes it. seen: `uses` when the thread last
-// looked.
+// Sleeps on the bell while calls use the right, then takes the right. seen: the value of `uses`
+// when the engine thread last checked.
 static void drive_engine_take(struct lockstep_session *session, uint64_t seen)
 {
     struct drive *drive = &session->drive;
@@ -347,7 +352,8 @@ static void drive_engine_take(struct lockstep_session *session, uint64_t seen)
     mutex_unlock(&session->mutex);
 }
 
-// Gives the right to a waiter, and comes back with it. False: there is none.
+// Passes the right to a waiter, and returns when this thread has it again. False: there is no
+// waiter to pass it to.
 static bool drive_engine_passes(struct lockstep_session *session)
 {
     bool passed;
@@ -361,7 +367,7 @@ static bool drive_engine_passes(struct lockstep_session *session)
     return passed;
 }
 
-// Nothing is in flight: sleeps without the right until something arrives.
+// Nothing is in flight: gives up the right, sleeps until something arrives, and takes the right.
 static void drive_engine_dozes(struct lockstep_session *session)
 {
     struct drive *drive = &session->drive;

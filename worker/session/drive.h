@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The right to drive a session: to touch what belongs to the engine (the transport, the order core,
-// everything that is marked "driver only"). One thread at a time holds it. The engine thread has it
-// while no other thread wants it. A call that blocks takes it and does the engine's work itself, so
-// nothing has to be handed to another thread and back. The rules, and why no wake-up is lost, are
-// in drive.c.
+// The right to drive a session: only its holder may touch the engine's state (the transport, the
+// order core, every field that is marked "driver only"). One thread at a time holds the right. The
+// engine thread holds it while no other thread wants it. A call that blocks takes the right and
+// does the engine's work itself, so no work has to be handed to another thread and back. drive.c
+// has the rules, and says why no wake-up is lost.
 
 #ifndef WORKER_SESSION_DRIVE_H
 #define WORKER_SESSION_DRIVE_H
@@ -27,36 +27,40 @@ enum drive_holder {
 
 // What the engine thread does while it does not hold the right.
 enum drive_rest {
-    DRIVE_AWAKE, // Will look at the state before it sleeps again.
-    DRIVE_LEASES, // Sleeps for some milliseconds: calls that block follow each other.
-    DRIVE_DOZES, // Sleeps until something arrives: nothing is in flight.
+    DRIVE_AWAKE, // It will read the state before it sleeps again.
+    DRIVE_LEASES, // It sleeps for some milliseconds, while blocking calls follow each other.
+    DRIVE_DOZES, // It sleeps until something arrives, because nothing is in flight.
 };
 
-// The thread that is to be woken.
+// The thread that drive_sound has to wake.
 enum drive_alarm {
     ALARM_NOBODY,
     ALARM_DRIVER,
     ALARM_ENGINE,
 };
 
-// The work of a driver, which worker/engine/engine.c hands to drive_start. Driver only.
+// The engine's functions that a driver calls. worker/engine/engine.c hands them to drive_start.
+// Driver only.
 struct drive_work {
+    // Carries out a command.
     void (*command)(struct lockstep_session *session, const struct command *command);
-    // Carries out a command whose caller waits for it if that is possible at once and without
-    // leaving anything in flight. False: it is for `command`, before anything else.
+    // Completes a command for which its caller waits, if that is possible at once. False: nothing
+    // was done, and the driver has to pass the command to `command` before anything else.
     bool (*exchange)(struct lockstep_session *session, const struct command *command);
-    // Carries out what is in the inbox, and what its time or a failure brings with it. True if
-    // anything was done that a thread may wait for.
+    // Carries out the commands in the inbox, and what is due because of a deadline or a failure.
+    // True if anything was done for which a thread may wait.
     bool (*attend)(struct lockstep_session *session);
     // True while something is in flight, so that a thread has to drive.
     bool (*busy)(const struct lockstep_session *session);
-    // True if `attend` has something to do with an empty inbox.
+    // True if `attend` has something to do although the inbox is empty.
     bool (*is_due)(const struct lockstep_session *session);
-    // Milliseconds until `attend` has something to do with an empty inbox; -1: for ever.
+    // Milliseconds until `attend` has something to do although the inbox is empty; -1: it never
+    // has.
     int (*patience)(const struct lockstep_session *session);
-    // True if the session is being closed. A close right after an abort waits for the answer to it.
+    // True if the session is being closed. A close right after an abort waits until the abort is
+    // done.
     bool (*stops)(const struct lockstep_session *session);
-    // The last that is driven: user memory is not touched any more.
+    // Runs once, at the end of the engine thread. Afterwards nothing touches user memory.
     void (*finish)(struct lockstep_session *session);
 };
 
@@ -65,26 +69,26 @@ struct drive {
     const struct drive_work *work;
     struct thread thread; // lockstep-engine
     bool has_thread;
-    int bell; // Wakes the engine thread where it rests; -1: none.
+    int bell; // An eventfd that wakes the engine thread while it rests; -1: not open.
 
     // guarded by the session's mutex
     struct ring_buffer inbox; // struct command
     enum drive_holder holder;
     enum drive_rest rest;
-    bool left; // True if there is work for the engine thread, and no thread does it.
-    uint64_t uses; // Counts how often another thread has taken the right.
-    struct list waiters; // Calls that block while another thread drives: struct drive_waiter.
+    bool left; // True if there is work for the engine thread, and no thread drives.
+    uint64_t uses; // Counts how often a thread other than the engine thread has taken the right.
+    struct list waiters; // struct drive_waiter: calls that block while another thread drives.
 };
 
-// The end of a wait of a call that blocks: the first of these that is not NULL. All are guarded by
-// the session's mutex.
+// The condition on which the wait of a blocking call ends. The first pointer of the three that is
+// not NULL counts. What they point at is guarded by the session's mutex.
 struct wish {
-    const struct lockstep_work *work; // Until it is not in flight any more.
-    const uint64_t *counter; // Until it equals value.
-    const bool *flag; // Until it is true.
+    const struct lockstep_work *work; // The wait ends when the work is no longer in flight.
+    const uint64_t *counter; // The wait ends when *counter equals value.
+    const bool *flag; // The wait ends when *flag is true.
     uint64_t value;
     uint64_t deadline_ms; // By clock_now_ms, or COND_NO_DEADLINE.
-    // What every rank must do before. NULL: other ranks are not told of this wait (await.h).
+    // What the thread waits for, as it is reported. NULL: this wait is not reported (await.h).
     const struct standing *standing;
 };
 
@@ -92,22 +96,24 @@ struct wish {
 int drive_init(struct drive *drive);
 void drive_fini(struct drive *drive);
 
-// Carries out a command, if there is one, as if it had been put into the inbox, and drives or waits
-// until the wish has come true, the session has failed, or the deadline has passed. Trainer; the
-// caller holds the session's mutex, which is released meanwhile. The caller finds out which.
+// Carries out the command as if it had been put into the inbox, unless it is NULL. Then drives or
+// waits until the wish is true, the session has failed, or the deadline has passed; the caller
+// checks which of them happened. Trainer; the caller holds the session's mutex, which is released
+// meanwhile.
 void drive_until_locked(struct lockstep_session *session, const struct command *command,
                         const struct wish *wish);
-// To be called when something has changed that a wish can be about, or the session has failed.
+// Wakes waiters whose wish is true. Call it after a change of anything that a wish may point at,
+// and when the session has failed.
 void drive_changed_locked(struct lockstep_session *session);
-// To be called when a command is in the inbox, or the session has failed. The result is for
-// drive_sound, which wakes the driver, or the engine thread if no thread drives, after the mutex
-// was released. Any thread.
+// Call drive_alarm_locked after a command was put into the inbox, or when the session has failed.
+// Pass its result to drive_sound after the mutex was released: drive_sound wakes the driver, or the
+// engine thread if no thread drives. Any thread.
 enum drive_alarm drive_alarm_locked(struct lockstep_session *session);
 void drive_sound(struct lockstep_session *session, enum drive_alarm alarm);
 
-// 0, or a status with its text.
+// Starts the engine thread. 0, or a status with its text.
 int drive_start(struct lockstep_session *session, const struct drive_work *work);
-// Ends the engine thread; it carries out what is in the inbox first.
+// Waits until the engine thread has ended. The caller has posted COMMAND_STOP.
 void drive_join(struct lockstep_session *session);
 
 #endif

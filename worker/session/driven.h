@@ -19,9 +19,9 @@ struct engine_state {
     char phase[LOCKSTEP_NAME_BYTES]; // Phase of the open step, for texts.
     struct step_note heard[2]; // The ring predecessor's notes, by step modulo 2.
     bool linked; // True if the links to all neighbours are connected.
-    bool starting; // True from the message of lockstep_start until its answer.
-    uint32_t plain_in_flight; // Plain collectives.
-    uint32_t buffers_in_flight; // Plain collectives of groups of buffers.
+    bool starting; // True from UP_START until the coordinator has verified the manifests.
+    uint32_t plain_in_flight; // Plain collectives in flight.
+    uint32_t buffers_in_flight; // Plain collectives in flight for groups of buffers.
     bool commit_held; // True while the commit wave waits for groups of buffers.
     uint32_t waits; // Waits of lockstep_call_wait that the order core has not answered.
     struct wave_bounds wave_bounds; // The bounds of the open step.

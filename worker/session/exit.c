@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A process that ends without lockstep_close: its last failure is told while it still can. A
-// failure wakes the watch, which sends a heartbeat with it; so it is on its way a moment after the
-// call has returned, and _exit, abort or a signal that come later hide nothing. exit and the return
-// from main wait for that moment: the destructor below, which sends nothing itself and allocates
-// nothing. It does nothing in a forked child, nor where no call has failed or the coordinator is
-// gone.
+// Reports the last failure of a process that ends without lockstep_close. A failure of a call wakes
+// the watch, which sends a heartbeat with it. So the report is sent a moment after the call has
+// returned, and a later _exit, abort or signal loses nothing. On exit or a return from main, the
+// destructor below waits until the report is sent. It sends nothing itself and allocates nothing.
+// It does nothing in a forked child, and nothing if no call has failed or the coordinator is gone.
 
 #include "worker/session/exit.h"
 
@@ -19,7 +18,7 @@
 #include <pthread.h>
 #include <time.h>
 
-#define EXIT_MS 100 // A coordinator that takes nothing holds up the end of a process for so long.
+#define EXIT_MS 100 // How long the end of a process waits at most until its report is sent.
 
 static pthread_mutex_t exit_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct lockstep_session *exit_sessions; // guarded by exit_mutex
@@ -68,8 +67,7 @@ static void exit_tell(struct lockstep_session *session, uint64_t deadline_ms)
         nanosleep(&moment, NULL);
 }
 
-// A thread that holds the mutex at this moment opens or closes a session: then nothing is waited
-// for.
+// Waits for nothing if another thread holds the mutex: that thread is opening or closing a session.
 static __attribute__((destructor)) void exit_of_process(void)
 {
     if (fork_in_child() || pthread_mutex_trylock(&exit_mutex) != 0)

@@ -11,15 +11,14 @@ struct lockstep_session;
 
 struct telling {
     struct lockstep_session *next; // guarded by the list of exit.c
-    atomic_bool tells; // True while the watch and the control stream are there.
+    atomic_bool tells; // True while the session has a watch and a control stream.
 };
 
-// While the control stream of a session may be used: a failure of a call is told to the
-// coordinator, and a process that exits waits, for EXIT_MS at most, until the last one is on its
-// way.
+// Between exit_watch and exit_unwatch, failures of calls are reported to the coordinator. A process
+// that exits waits, for EXIT_MS at most, until its last report is sent.
 void exit_watch(struct lockstep_session *session);
 void exit_unwatch(struct lockstep_session *session);
-// A call has failed. Any thread.
+// A call has failed: the watch reports the failure. Any thread.
 void exit_note(struct lockstep_session *session);
 
 #endif

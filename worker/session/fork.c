@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Forked children, such as data loaders: the library is inert there. Every public function returns
-// an error, and the data sockets that the child has inherited are closed at once, so that the
-// peers see the death of the parent although the child lives. Descriptors of gRPC stay open in the
-// child; nothing depends on them.
+// Forked children, such as data loaders: the library does nothing in them. Every public function
+// returns an error there. The child closes the data sockets that it has inherited at once: if they
+// stayed open, peers would not see the death of the parent while the child lives. Descriptors of
+// gRPC stay open in the child; nothing depends on them.
 //
-// The handler runs in the child, between fork and its return, where only async-signal-safe calls
-// are allowed: it reads a list that the parent's prepare handler has locked, and closes.
+// The child's handler runs before fork returns, where only async-signal-safe calls are allowed. It
+// reads a list that the parent's prepare handler has locked, and closes sockets.
 
 #include "worker/session/fork.h"
 

@@ -9,8 +9,11 @@
 
 struct lockstep_session;
 
-void fork_watch(struct lockstep_session *session); // From open to close.
+// fork_watch is called at open, fork_unwatch at close: a forked child closes the sockets of the
+// sessions between them.
+void fork_watch(struct lockstep_session *session);
 void fork_unwatch(struct lockstep_session *session);
+// True in a child that was forked while the process had an open session.
 bool fork_in_child(void);
 
 #endif

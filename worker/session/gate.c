@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The gate of a session: what every public function begins with, the failure that all of them
-// return once it has happened, and the way of a command into the inbox. Any thread.
+// The gate of a session: the checks with which every public function begins, the session's failure,
+// which all of them return after it has happened, and the posting of commands to the inbox. Any
+// thread.
 
 #include "worker/session/gate.h"
 
@@ -18,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GATE_ABORT_MS 1000 // How long a call waits for a driver that has not heard of an abort.
+#define GATE_ABORT_MS 1000 // How long a call waits until the driver has carried out an abort.
 
 // True while this thread runs the trainer's log sink.
 static _Thread_local bool session_in_sink;
@@ -93,8 +94,8 @@ int session_failure_locked(struct lockstep_session *session)
     return error_set(session->gate.failure, "%s", session->gate.failure_text);
 }
 
-// A call that comes after an abort fails, but not before the driver has let go of user memory: the
-// caller may free it when it sees the failure.
+// A call after an abort fails. It first waits until the driver no longer touches user memory,
+// because the caller may free that memory when the call has failed.
 static int session_await_abort_locked(struct lockstep_session *session)
 {
     static const bool never = false;

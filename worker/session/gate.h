@@ -16,10 +16,10 @@ struct lockstep_session;
 
 struct gate {
     // atomic
-    atomic_bool failed; // failure != 0
-    atomic_bool aborting; // True if this rank gives up: failure is about to be set.
+    atomic_bool failed; // True if failure is not 0.
+    atomic_bool aborting; // True if this rank has given up: the driver is about to set failure.
     atomic_bool alone; // True if the coordinator is gone, and the session goes on without it.
-    _Atomic(uint64_t) alone_ms; // clock_now_ms when it became so.
+    _Atomic(uint64_t) alone_ms; // clock_now_ms when the coordinator was lost.
     struct callers callers;
 
     // guarded by the session's mutex
@@ -27,33 +27,35 @@ struct gate {
     char failure_text[LOCKSTEP_REPORT_BYTES];
 };
 
-// First line of every public function: 0 when the handle is a live session of this process that has
-// not failed; else the status, with the error text set. Any thread.
+// The first line of every public function calls one of these two. 0 if the handle is a live session
+// of this process that has not failed; else the status, with the error text set. Any thread.
 int session_check(struct lockstep_session *session);
-// The same, but a failed session passes.
+// The same, but returns 0 for a session that has failed.
 int session_check_handle(struct lockstep_session *session);
-// 0, or a failure: the thread is in the trainer's log sink. Any thread.
+// A failure if this thread is in the trainer's log sink; else 0. Any thread.
 int session_check_sink(void);
-// 0, or a failure: the thread holds a mutex of the session, so a signal has interrupted it there.
+// A failure if this thread holds a mutex of the session: a signal handler has then called the
+// library. Else 0.
 int session_check_interrupted(const struct lockstep_session *session);
 // Puts a command into the inbox and wakes the driver. Any thread. A full inbox fails the session.
 void session_post(struct lockstep_session *session, struct command command);
-// Frees what a command was given, if anything: it was carried out, or never will be.
+// Frees the memory that was given with a command. Call it after the command was carried out, or
+// when it will never be.
 void session_drop(const struct command *command);
-// This rank gives up: the other ranks are told why, and every call that waits or comes later
-// returns this status and text. Any thread. 0, or LOCKSTEP_E_SYSTEM.
+// This rank gives up. The other ranks are told the reason, and every waiting or later call returns
+// this status with this reason. Any thread. 0, or LOCKSTEP_E_SYSTEM.
 int session_abort(struct lockstep_session *session, int status, const char *reason);
-// Records the first failure and wakes all waiters. Any thread. The driver must have let go of user
-// memory before. Later failures change nothing.
+// Records the first failure and wakes all waiters; a later failure changes nothing. From this call
+// on the driver must not touch user memory. Any thread.
 void session_fail(struct lockstep_session *session, int status, const char *text);
 // 0, or the failure with its text set for this thread. Caller holds the mutex.
 int session_failure_locked(struct lockstep_session *session);
 
-// The end of later error texts: "; the coordinator is gone ...", or "" while it is there. Any
-// thread.
+// The end of an error text: "; the connection to the coordinator is lost ..."; "" if it is not
+// lost. Any thread.
 const char *session_alone_text(const struct lockstep_session *session);
-// Writes the end of the text of a wait whose time is over: which coordinator is gone since when, or
-// "" while it is there. Any thread.
+// Writes the end of the error text of a wait that timed out: which coordinator is lost, and since
+// when; "" if it is not lost. Any thread.
 #define SESSION_LATE_BYTES (LOCKSTEP_ADDRESS_BYTES + 128)
 void session_late_text(const struct lockstep_session *session, char text[SESSION_LATE_BYTES]);
 

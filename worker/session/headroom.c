@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// See headroom.h. Not here: descriptors that are kept for later (worker/support/spare.c). Runs on
-// the thread that opens a session, and where the links of a world are known on the engine thread.
+// The check of the process's limits; see headroom.h. worker/support/spare.c keeps descriptors for
+// later. Runs on the thread that opens a session, and on the driver when it forms the links of a
+// world.
 
 #include "worker/session/headroom.h"
 
@@ -25,7 +26,8 @@
 
 #define MIB (1024 * 1024)
 
-// What one question of headroom_descriptors can be about at most: all links of the largest world.
+// The most descriptors that headroom_descriptors opens: those of a session and of all links of the
+// largest world.
 #define DESCRIPTORS_MOST \
     (LOCKSTEP_SESSION_DESCRIPTORS + LOCKSTEP_MAX_NEIGHBOURS * LOCKSTEP_LINK_DESCRIPTORS)
 
@@ -39,7 +41,8 @@ static uint64_t limit_of(__rlimit_resource_t resource)
 
 // ---- File descriptors ---------------------------------------------------------------------------
 
-// Opens up to `count` and closes them again. Returns how many there were; fewer: errno says why.
+// Opens up to `count` descriptors and closes them again. Returns how many it could open; if that is
+// less than `count`, errno says why.
 static uint32_t descriptors_had(uint32_t count)
 {
     int held[DESCRIPTORS_MOST];
@@ -92,7 +95,7 @@ static uint32_t threads_needed(void)
     return LOCKSTEP_OWN_THREADS + (uint32_t)workers + LOCKSTEP_CONTROL_THREADS_MORE;
 }
 
-// Waits until the thread that proves has started all of them.
+// Body of a thread of threads_had: waits until all of them are started.
 static void thread_waits(void *argument)
 {
     struct mutex *gate = argument;
@@ -100,8 +103,8 @@ static void thread_waits(void *argument)
     mutex_unlock(gate);
 }
 
-// Starts up to `count` at the same time and joins them. Returns how many there were; fewer:
-// *failure says why.
+// Starts up to `count` threads, which live at the same time, and joins them. Returns how many it
+// could start; if that is less than `count`, *failure is the error number.
 static uint32_t threads_had(uint32_t count, int *failure)
 {
     struct thread threads[LOCKSTEP_SESSION_THREADS_MAX];
@@ -168,7 +171,8 @@ static bool can_map(uint64_t bytes, int access)
     return true;
 }
 
-// A limit that is not set cannot be in the way, and memory itself is not proved.
+// Checks a limit on address space or data by mapping so many bytes, if the limit is set. Physical
+// memory is not checked.
 static int check_map(__rlimit_resource_t resource, const char *what, const char *option, int access,
                      uint64_t bytes)
 {
@@ -183,7 +187,7 @@ static int check_map(__rlimit_resource_t resource, const char *what, const char 
 
 // ---- Files --------------------------------------------------------------------------------------
 
-// Files of memory are files to this limit.
+// Checks the limit on the size of files, which also applies to files in memory (memfd).
 static int check_files(const struct config *config)
 {
     const uint64_t limit = limit_of(RLIMIT_FSIZE);

@@ -14,7 +14,7 @@ void losses_add(struct losses *losses, const struct farewell *farewell)
         losses->of[losses->count++] = *farewell;
 }
 
-// True if this rank has told of the end of another one.
+// True if `rank` has told of the loss of another rank.
 static bool losses_witnessed(const struct losses *losses, uint32_t rank)
 {
     for (uint32_t i = 0; i < losses->count; i++) {
@@ -24,7 +24,8 @@ static bool losses_witnessed(const struct losses *losses, uint32_t rank)
     return false;
 }
 
-// Lower is named rather: a cause before a consequence, others before oneself.
+// The order in which losses are named, lowest first: 0 for a possible cause, 1 for a rank that told
+// of another loss, 2 for `own`.
 static uint32_t losses_order(const struct losses *losses, const struct farewell *loss, uint32_t own)
 {
     if (loss->rank == own)

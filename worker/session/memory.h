@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The memory that a session gives to its trainer, as worker/api/memory.c keeps it.
+// The memory that a session gives to its trainer. worker/api/memory.c manages it.
 
 #ifndef WORKER_SESSION_MEMORY_H
 #define WORKER_SESSION_MEMORY_H
@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Memory given by lockstep_alloc.
+// One block of memory given by lockstep_alloc.
 struct memory_block {
     struct memory_block *next;
     void *memory;
@@ -20,10 +20,10 @@ struct memory_block {
 
 // trainer
 struct given_memory {
-    struct regions *regions; // Set at open. NULL: memory comes from private pages.
-    struct arenas arenas; // Small blocks out of the regions.
-    struct memory_block *blocks;
-    uint32_t count; // Blocks.
+    struct regions *regions; // Shared memory. Set at open. NULL: blocks are private pages.
+    struct arenas arenas; // Allocates small blocks within the regions.
+    struct memory_block *blocks; // List of all blocks. Owned.
+    uint32_t count; // Blocks in the list.
 };
 
 #endif

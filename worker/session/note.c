@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The last failure of a call, which a session gives as its reason when it is closed. Any thread.
+// The last failure of a call. A session that is closed gives it as the reason. Any thread.
 
 #include "worker/session/note.h"
 
@@ -12,8 +12,9 @@
 
 #include <string.h>
 
-// A failure may quote a path, which is no UTF-8 then, and be cut inside of a character. A goodbye
-// with either would be no message, and so no goodbye.
+// Appends `from`, with "?" for every byte that is not part of valid UTF-8. The text of a failure
+// may quote a path that is not UTF-8, or be cut inside a character. A goodbye with such bytes could
+// not be decoded.
 static void session_append_clean(struct text *text, const char *from)
 {
     size_t left = strlen(from);
@@ -36,7 +37,7 @@ void session_note(struct lockstep_session *session, int status, const char *text
     session_append_clean(&note, text);
     mutex_unlock(&session->note.mutex);
     atomic_store_explicit(&session->note.noted, true, memory_order_relaxed);
-    // A trainer may ask again and again whether something is over.
+    // Timeouts are not reported at once: a trainer may poll with many short waits.
     if (status != LOCKSTEP_E_TIMEOUT)
         exit_note(session);
 }

@@ -14,13 +14,13 @@
 struct lockstep_session;
 
 struct note {
-    struct mutex mutex; // A leaf.
+    struct mutex mutex; // A leaf in the lock order.
     char text[LOCKSTEP_FAREWELL_TEXT_BYTES]; // The last failure of a call, with its status.
-    atomic_bool noted; // True if there is a note, and it is not over (progress_leave).
+    atomic_bool noted; // True if text is in force. progress_leave clears it.
 };
 
-// A call has failed, which the session may survive: what it said is the reason when the session is
-// closed next. Any thread.
+// Notes the failure of a call after which the session may go on. If the session is closed next, its
+// goodbye gives this failure as the reason. Any thread.
 void session_note(struct lockstep_session *session, int status, const char *text);
 // Copies the reason that a session gives when it is closed: "LOCKSTEP_E_INVALID: ...", or "".
 void session_read_note(struct lockstep_session *session, char *text, size_t bytes);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The session: its parts put together. Each part has a header of its own. A comment beside a field,
-// or above its struct, says which threads may touch it, in these words. docs/internals/threading.md
-// has the whole picture.
+// struct lockstep_session, which consists of parts. Each part has a header of its own. A comment
+// beside a field, or above its struct, says which threads may touch the field, in the words below.
+// docs/internals/threading.md describes all threads.
 //
-//   trainer   the thread(s) of the program that calls the public functions
+//   trainer   the threads of the program that call the public functions
 //   driver    the thread that has the right to drive (drive.h): it owns the transport, the order
-//             core and every collective. It is the engine thread, one a session, or a trainer
+//             core and every collective. It is the engine thread, one per session, or a trainer
 //             thread inside a call that blocks
-//   control   one thread a session, inside worker/control/grpc.c: moves control messages
+//   control   one thread per session, inside worker/control/grpc.c: moves control messages
 //
 // Lock order: session.mutex is a leaf; nothing else is locked while it is held, and no callback of
 // the user runs under it.
@@ -45,24 +45,21 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
-// ---- Buffers
-// -------------------------------------------------------------------------------------
-
-#define SESSION_INBOX 8192
+#define SESSION_INBOX 8192 // Commands for which the inbox has room.
 
 struct lockstep_session {
     // set at open, then constant
     struct config config;
     struct log log;
     struct uuid uuid;
-    char address[LOCKSTEP_ADDRESS_BYTES]; // This rank's, of the data plane.
+    char address[LOCKSTEP_ADDRESS_BYTES]; // This rank's address in the data plane.
     struct control *control; // NULL in a solo session.
     struct transport *transport; // NULL in a solo session.
     struct own_devices devices;
     struct lockstep_session *next_open; // guarded by the list of open sessions (fork.c)
     struct trace trace; // Its content is atomic.
-    struct progress *progress; // In the trace.
-    struct tracker tracker; // Follows the trainer.
+    struct progress *progress; // Lies in the trace's memory.
+    struct tracker tracker; // Writes the trainer's progress into *progress.
     struct watch *watch; // NULL in a solo session.
     struct telling telling;
 
@@ -74,7 +71,7 @@ struct lockstep_session {
     uint32_t tensor_count; // Parameters and buffers of all modules.
     uint64_t manifest_hash;
     bool started; // True if lockstep_start has returned and no module was closed since.
-    uint64_t starts; // Calls of lockstep_start that have asked the other ranks.
+    uint64_t starts; // Calls of lockstep_start that have sent UP_START.
     struct training training;
     struct buffers buffers;
     struct given_memory memory; // trainer
@@ -88,9 +85,9 @@ struct lockstep_session {
     // guarded by mutex
     struct mutex mutex;
     struct drive drive;
-    struct list call_waiters; // struct call_waiter, in the order in which they came.
+    struct list call_waiters; // struct call_waiter, oldest first.
     bool verified; // True if the manifests of the present or last lockstep_start are equal.
-    bool reserved; // True if the last COMMAND_RESERVE was carried out.
+    bool reserved; // True if the driver has carried out the last COMMAND_RESERVE.
     struct works works;
     struct awaiting awaiting;
     struct counters counters;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The step of a session, as worker/api/step.c keeps it.
+// The step of a session. worker/api/step.c opens and ends it.
 
 #ifndef WORKER_SESSION_STEP_H
 #define WORKER_SESSION_STEP_H
@@ -13,62 +13,62 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// The part of a step header that is for people: the phase's name with its NUL, and one bit for
-// every parameter of the session that is trained in the step.
+// The part of a step header that only error texts need: the phase's name with its NUL, and one bit
+// for every parameter of the session, set if the parameter is trained in the step.
 struct step_note {
     uint64_t step;
-    uint32_t count; // Bytes in use.
+    uint32_t count; // Bytes of `bytes` in use.
     uint8_t bytes[LOCKSTEP_NOTE_BYTES];
 };
 
-// Times of the step under way, in clock_now_us; 0: not yet.
+// Times of the open step, by clock_now_us; 0: it has not happened yet.
 struct step_times {
     uint64_t begin; // trainer
-    _Atomic(uint64_t) first_ready; // The last one is in struct progress.
-    uint64_t end; // Guarded by the session's mutex.
+    _Atomic(uint64_t) first_ready; // The first report of a gradient; struct progress has the last.
+    uint64_t end; // When the trainer ended the step. Guarded by the session's mutex.
 
     // driver, read by the trainer after the step settled
-    uint64_t first_sent;
-    uint64_t last_received;
-    uint32_t in_flight; // Buckets on their way.
-    uint64_t in_flight_since; // The time since which there is one.
-    uint64_t in_flight_us; // The span in which there was one.
-    uint64_t overlap_us; // The part of that span before `end`.
+    uint64_t first_sent; // The first byte of a bucket was sent.
+    uint64_t last_received; // The last byte of a bucket was received.
+    uint32_t in_flight; // Buckets in flight.
+    uint64_t in_flight_since; // When in_flight last rose above 0.
+    uint64_t in_flight_us; // For how long in_flight was above 0, in total.
+    uint64_t overlap_us; // The part of in_flight_us before `end`.
 };
 
 struct step {
     // trainer; the driver reads them while a step is open or lockstep_start has not been answered
-    uint64_t number; // Counts all steps of a window.
-    uint64_t weight;
+    uint64_t number; // Number of the open or last step, from 1. Steps of a window count, too.
+    uint64_t weight; // This rank's weight in the mean.
     bool is_open;
     bool accumulating; // True if the open step is not the last of its window.
-    bool window_open; // True if the next step belongs to the window of the one before.
-    bool ending; // True while the open step is in its end: see lockstep_step_wait.
-    bool exhausted; // True if this rank has said that it has no data any more.
+    bool window_open; // True if the next step belongs to the same window as the last one.
+    bool ending; // True while the trainer is ending the open step: see lockstep_step_wait.
+    bool exhausted; // True if this rank has declared that it has no more data.
     bool finished; // True if all ranks know that there is no next step.
     bool learning; // True if the open step is a learning one.
     char phase[LOCKSTEP_NAME_BYTES];
     struct step_times times;
     // trainer
-    uint64_t openings; // The last step whose open wave this rank has joined.
+    uint64_t openings; // Number of the last step whose open wave this rank has joined.
     struct lockstep_report report;
 
     // guarded by the session's mutex
-    uint64_t opened; // The step whose open wave is complete.
-    uint64_t settled; // The last settled step.
-    struct open_wave opening; // What this rank says in the open wave, then what all ranks say.
-    struct commit_wave contribution; // Filled at step_end, taken by the driver at the commit.
-    struct commit_wave outcome; // The commit wave of the last settled step.
+    uint64_t opened; // Number of the last step whose open wave is complete.
+    uint64_t settled; // Number of the last settled step.
+    struct open_wave opening; // This rank's part of the open wave; then its result.
+    struct commit_wave contribution; // This rank's part of the commit wave. Filled at step_end.
+    struct commit_wave outcome; // The result of the last commit wave.
 };
 
-// Counts of a session, for the report of a step. atomic
+// Counts of the open step, for its report. atomic
 struct tallies {
-    atomic_uint control_messages;
-    atomic_uint buckets_travelled;
-    atomic_uint zero_filled; // Gradients.
-    atomic_uint put_off; // Buckets.
-    _Atomic(uint64_t) runs;
-    _Atomic(uint64_t) weight_total;
+    atomic_uint control_messages; // Messages to and from the coordinator.
+    atomic_uint buckets_travelled; // Buckets that were launched.
+    atomic_uint zero_filled; // Launched buckets that this rank contributed as zeros.
+    atomic_uint put_off; // Buckets that were deferred.
+    _Atomic(uint64_t) runs; // Extents of the launched buckets.
+    _Atomic(uint64_t) weight_total; // The sum of all ranks' weights in the last bucket.
 };
 
 #endif

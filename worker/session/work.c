@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Plain collectives below the public functions: allreduce, broadcast and barrier by name. Trainer
-// threads begin them and wait for them; the driver launches and completes them. They need no order:
-// frames are matched by the hash of the name and by how often that name was used.
+// threads begin them and wait for them; the driver launches and completes them. The order core is
+// not involved: frames are matched by the hash of the name and the number of its use.
 
 #include "worker/session/work.h"
 
@@ -19,7 +19,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define LIBRARY_PREFIX "lockstep/" // The prefix of names that are not the trainer's.
+#define LIBRARY_PREFIX "lockstep/" // The prefix of the library's names.
 
 // ---- Making work -------------------------------------------------------------------------------
 
@@ -69,8 +69,8 @@ static bool work_is_repeated(const struct lockstep_work *work)
 
 // ---- Borrowed memory ---------------------------------------------------------------------------
 
-// The memory is looked at as long as it is borrowed, not as long as the work is in flight: whether
-// it is done already is chance.
+// Records the memory that the work borrows. Overlaps are checked until the trainer has waited for
+// the work, even if the work is done earlier: otherwise the check would depend on timing.
 static void lent_add_locked(struct lockstep_work *work, const struct lent_range *range)
 {
     struct lockstep_session *session = work->session;
@@ -93,7 +93,8 @@ static void lent_remove_locked(struct lockstep_work *work)
     work->lent = 0;
 }
 
-// Two collectives that write the same memory: the result would depend on which is done first.
+// A failure if the range overlaps memory of another collective: the result would depend on which
+// one is done first.
 static int lent_check_locked(const struct lockstep_session *session, const struct plain_form *form,
                              const struct lent_range *range)
 {
@@ -115,7 +116,7 @@ static int lent_check_locked(const struct lockstep_session *session, const struc
     return 0;
 }
 
-// Work that repeats belongs to its group of buffers.
+// Frees the work. Work of a group of buffers does not go back to the trainer's free list.
 static void work_free_locked(struct lockstep_work *work)
 {
     struct lockstep_session *session = work->session;
@@ -131,10 +132,10 @@ static void work_free_locked(struct lockstep_work *work)
     session->works.taken--;
 }
 
-// A broadcast would complete on its root, and on all before an odd one, without hearing of ranks
-// that began another one. So beside it runs an allreduce of one element under the same signature,
-// which no rank completes before all have begun the same broadcast. The library's own broadcasts
-// follow a verified manifest and need none.
+// Adds a confirmation to a broadcast of the trainer. If one rank calls the broadcast differently,
+// the root and the ranks before that rank would complete it without an error. So an allreduce of
+// one element with the same signature runs beside it: no rank completes that before all ranks have
+// begun the same broadcast. Broadcasts of the library follow a verified manifest and need none.
 static void work_confirm(struct lockstep_work *work)
 {
     const struct collective *collective = &work->collective;
@@ -160,8 +161,8 @@ static void work_confirm(struct lockstep_work *work)
     work->confirmation.tag.space = hash64(&collective->tag.space, sizeof(collective->tag.space));
 }
 
-// True if memory may hold so many elements, and a ring can number its stripes. A stripe has at
-// least one chunk, and an element travels as 8 bytes at most.
+// True if `count` elements may fit in memory, and a ring can number the stripes of so many. A
+// stripe has at least one chunk, and an element travels as 8 bytes at most.
 static bool work_fits(const struct lockstep_session *session, uint64_t count, enum dtype dtype)
 {
     const uint64_t chunk_elements = session->world.chunk_bytes / LOCKSTEP_CHUNK_LEAST_BYTES;
@@ -217,7 +218,8 @@ static bool form_is(const struct plain_form *form, const char *name, uint64_t co
            strcmp(form->name, name) == 0;
 }
 
-// False: there are too many names.
+// Fills in the form from the arguments, with the algorithm and the signature. False: there are
+// SESSION_MAX_NAMES other names already.
 static bool form_fill_locked(struct lockstep_session *session, const char *name, uint64_t count,
                              const struct collective *like, struct plain_form *form)
 {
@@ -249,7 +251,8 @@ void work_forget_form(struct lockstep_session *session)
     mutex_unlock(&session->mutex);
 }
 
-// Work that is in flight for the session, and is not begun yet.
+// Takes free work and fills it in from the form. The caller has to post or launch it. In a solo
+// session the work is done at once.
 static int work_make_locked(struct lockstep_session *session, const struct plain_form *form,
                             enum work_caller caller, void *data, const struct collective *like,
                             struct lockstep_work **made)
@@ -289,12 +292,12 @@ static int work_make_locked(struct lockstep_session *session, const struct plain
     return 0;
 }
 
-// The same for a call with these arguments. Those of the trainer are checked.
+// Makes work from the arguments of a call. Checks the arguments of the trainer, not the library's.
 static int work_take_locked(struct lockstep_session *session, enum work_caller caller,
                             const char *name, void *data, uint64_t count,
                             const struct collective *like, struct lockstep_work **work)
 {
-    struct plain_form library; // Not kept: the trainer may not use such a name.
+    struct plain_form library; // Not kept: works.form is for the trainer's calls.
     struct plain_form *form = caller == CALLER_TRAINER ? &session->works.form : &library;
     if (caller != CALLER_TRAINER || !form_is(form, name, count, like)) {
         const int status = caller == CALLER_TRAINER ? work_check(session, name, count, like) : 0;
@@ -368,7 +371,8 @@ void work_form(const struct lockstep_work *work, char *text, size_t bytes)
 
 // ---- Overdue work ------------------------------------------------------------------------------
 
-// The library's own collectives follow what all ranks have agreed.
+// True if a collective of the trainer is in flight for LOCKSTEP_OVERDUE_MS. Collectives of the
+// library never count: all ranks have agreed on them.
 static bool work_is_overdue_locked(const struct lockstep_work *work, uint64_t now_ms)
 {
     mutex_assert_held(&work->session->mutex);
@@ -376,7 +380,8 @@ static bool work_is_overdue_locked(const struct lockstep_work *work, uint64_t no
            strncmp(work->name, LIBRARY_PREFIX, strlen(LIBRARY_PREFIX)) != 0;
 }
 
-// Puts one into the list, which is in the order of age. Of a full list the youngest leaves.
+// Inserts the work into the list, which has the oldest first. A full list drops its youngest.
+// Returns the new count.
 static uint32_t work_insert(const struct lockstep_work **oldest, uint32_t count,
                             const struct lockstep_work *work)
 {
@@ -457,9 +462,10 @@ void work_done(struct lockstep_work *work)
     mutex_unlock(&session->mutex);
 }
 
-// Gives the command, if there is one, and waits. told: the trainer does nothing until the work is
-// done or the session has failed, so other ranks may be told of the wait. The driver lets go of all
-// memory before a session fails, so failed work is free at once.
+// Carries out the command, unless it is NULL, and waits for the work. told: true if the wait may be
+// reported (await.h), because the trainer does nothing until the work is done or the session has
+// failed. Work that has failed is freed at once: when a session fails, its driver no longer touches
+// user memory.
 static int work_await_locked(struct lockstep_work *work, const struct command *command,
                              uint32_t timeout_ms, bool told)
 {
@@ -498,7 +504,7 @@ int work_wait(struct lockstep_work *work, uint32_t timeout_ms)
 {
     struct lockstep_session *session = work->session;
     mutex_lock(&session->mutex);
-    // After a timeout the trainer may do what others wait for.
+    // After a timeout the trainer goes on, and may do what other ranks wait for.
     const bool told = timeout_ms == LOCKSTEP_WAIT_FOREVER;
     const int status = work_await_locked(work, NULL, timeout_ms, told);
     mutex_unlock(&session->mutex);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Plain collectives, as work.c keeps them; worker/api/collective.c has the public functions.
+// Plain collectives: their state, and the functions of work.c. worker/api/collective.c has the
+// public functions.
 
 #ifndef WORKER_SESSION_WORK_H
 #define WORKER_SESSION_WORK_H
@@ -23,41 +24,42 @@ enum work_state {
 
 struct lockstep_work {
     struct lockstep_session *session;
-    uint32_t uses; // trainer; counts the uses of work that repeats, see work_repeat.
+    uint32_t uses; // trainer; counts the calls of work_repeat.
     // driver only while in flight
     struct collective collective;
-    struct collective confirmation; // For a broadcast: all ranks began the same one.
-    bool confirmed; // True if there is a confirmation.
-    uint32_t missing; // Collectives that are not done yet: 0 to 2.
+    struct collective confirmation; // Confirms that all ranks began the same broadcast.
+    bool confirmed; // True if the work has a confirmation.
+    uint32_t missing; // Collectives of this work that are not done yet: 0 to 2.
     struct extent extent;
     struct extent barrier_extent;
     int32_t barrier; // The element of a barrier, or of a confirmation.
     // guarded by session.mutex
     enum work_state state;
     struct lockstep_work *next_free;
-    uint32_t lent; // 1 + its place in works.lent; 0: it has borrowed no memory.
-    // set when it is begun, then constant
-    uint64_t begun_ms; // By clock_coarse_ms; for the trainer's work.
+    uint32_t lent; // 1 + the index of this work in works.lent; 0: it has borrowed no memory.
+    // set when the work is begun, then constant
+    uint64_t begun_ms; // By clock_coarse_ms. Not set by work_repeat.
     char name[LOCKSTEP_NAME_BYTES];
 };
 
-// The memory that plain collectives have borrowed, until they were waited for.
+// Memory that a plain collective borrows until the trainer has waited for it.
 struct lent_range {
     uintptr_t begin;
     uintptr_t end;
 };
 
-// The uses of a name so far: the k-th use here meets the k-th use on the other ranks.
+// How often this rank has used a name. Its k-th use meets the k-th use on the other ranks.
 struct name_use {
-    uint64_t hash; // 0: free.
+    uint64_t hash; // Hash of the name; 0: this entry is free.
     uint32_t uses;
 };
 #define SESSION_MAX_NAMES 4096
 
-// The trainer's last collective. The same one called again needs no check and no choice.
+// The arguments of a plain collective, and what follows from them. The trainer's last one is kept:
+// a call with the same arguments needs neither a check nor the choice of an algorithm.
 struct plain_form {
-    char name[LOCKSTEP_NAME_BYTES]; // "": nothing.
-    size_t name_bytes; // Bytes of the name with its NUL; 0: there is no form.
+    char name[LOCKSTEP_NAME_BYTES];
+    size_t name_bytes; // Bytes of the name with its NUL; 0: this form is empty.
     enum collective_kind kind;
     enum dtype dtype;
     enum reduce_op op;
@@ -67,44 +69,46 @@ struct plain_form {
     uint64_t signature;
     struct name_use *use;
 };
-// Work of the trainer, then of the groups of buffers.
+// Entries of works.all: first those for the trainer, then one for each group of buffers.
 #define SESSION_MAX_WORK (LOCKSTEP_MAX_PLAIN + LOCKSTEP_MAX_BUFFER_GROUPS)
 
 // guarded by the session's mutex
 struct works {
     struct lockstep_work *all; // [SESSION_MAX_WORK]
     struct lent_range lent[LOCKSTEP_MAX_PLAIN]; // [lent_count]
-    struct lockstep_work *lent_to[LOCKSTEP_MAX_PLAIN]; // [lent_count]: whose ranges these are.
+    struct lockstep_work *lent_to[LOCKSTEP_MAX_PLAIN]; // [lent_count]: the work of each range.
     uint32_t lent_count;
-    struct lockstep_work *first_free; // The trainer's; the one that became free last comes first.
-    uint32_t taken; // The trainer's that are not free.
-    const struct lockstep_work *awaited; // The last work that a call waits for, or NULL.
+    struct lockstep_work *first_free; // Free work for the trainer, most recently freed first.
+    uint32_t taken; // Work for the trainer that is not free.
+    const struct lockstep_work *awaited; // The work for which a call waits now, or NULL.
     struct name_use *names; // [SESSION_MAX_NAMES]
-    struct plain_form form;
+    struct plain_form form; // The trainer's last collective.
 };
 
-// Names that the trainer uses are not the library's.
+// On whose behalf a collective runs. The trainer may not use names of the library.
 enum work_caller {
     CALLER_TRAINER,
     CALLER_LIBRARY,
 };
 
+// Hash of the arguments that must be equal on all ranks.
 uint64_t work_signature(const struct collective *collective);
-// Sets the collective of the trainer that a thread waits for, and the oldest ones that are in
-// flight for longer than LOCKSTEP_OVERDUE_MS. Watch thread.
+// Fills in the trainer's collective for which a thread waits, and the trainer's oldest collectives
+// that are in flight for longer than LOCKSTEP_OVERDUE_MS. Watch thread.
 void work_tell(struct lockstep_session *session, struct up_heartbeat *beat);
-// Writes how the trainer called it: "lockstep_allreduce with 4 elements of float32, sum". "": the
-// library called it. text has room for LOCKSTEP_FORM_BYTES.
+// Writes how the trainer called the collective: "lockstep_allreduce with 4 elements of float32,
+// sum"; "" if the library called it. text has room for LOCKSTEP_FORM_BYTES.
 void work_form(const struct lockstep_work *work, char *text, size_t bytes);
-// Launches what the work consists of; one part of it is done. Driver.
+// Launches the one or two collectives of the work. Driver.
 void work_launch(struct lockstep_work *work);
+// One collective of the work is done. Driver.
 void work_done(struct lockstep_work *work);
-// Carries out work whose caller waits for it and drives, without a launch, if that is possible.
-// True: the work is complete, and only its caller knows of it. False: it is to be launched at once.
-// Driver.
+// Completes the work without a launch, if that is possible. Its caller drives and waits for it.
+// True: the work is complete; the caller then calls work_exchanged_locked. False: launch the work
+// at once. Driver.
 bool work_exchange(struct lockstep_work *work);
 void work_exchanged_locked(struct lockstep_work *work);
-// 0, or a failure: the trainer's arguments of a collective are wrong.
+// 0, or a failure if an argument of the trainer's collective is invalid.
 int work_check(const struct lockstep_session *session, const char *name, uint64_t count,
                const struct collective *like);
 // The public collectives without the checks of the public layer; trainer. kind, dtype, op and root
@@ -112,21 +116,22 @@ int work_check(const struct lockstep_session *session, const char *name, uint64_
 int work_begin(struct lockstep_session *session, const char *name, void *data, uint64_t count,
                const struct collective *like, struct lockstep_work **work);
 int work_wait(struct lockstep_work *work, uint32_t timeout_ms);
-// The tuning has changed.
+// Forgets works.form, because the tuning has changed and with it the choice of algorithms.
 void work_forget_form(struct lockstep_session *session);
-// Both in one, in which the caller drives where it can. With LOCKSTEP_E_TIMEOUT it is in flight.
+// work_begin and work_wait in one call, in which the caller drives if it can. After
+// LOCKSTEP_E_TIMEOUT the work is still in flight.
 int work_call(struct lockstep_session *session, const char *name, void *data, uint64_t count,
               const struct collective *like, uint32_t timeout_ms, struct lockstep_work **work);
-// The same two functions for either caller.
+// work_begin and work_call run on behalf of the library. These two name the caller.
 int work_begin_by(struct lockstep_session *session, enum work_caller caller, const char *name,
                   void *data, uint64_t count, const struct collective *like,
                   struct lockstep_work **work);
 int work_call_by(struct lockstep_session *session, enum work_caller caller, const char *name,
                  void *data, uint64_t count, const struct collective *like, uint32_t timeout_ms,
                  struct lockstep_work **work);
-// Begins work that its caller keeps and has named, over the extents of `like`: the n-th time here
-// meets the n-th time on the other ranks. kind, dtype, op, root, extents and elements are taken
-// from `like`. Allocates nothing and cannot fail. Trainer; not in a solo session.
+// Begins work that its caller owns and has named. It may be begun again after it was waited for;
+// its n-th use meets the n-th use on the other ranks. kind, dtype, op, root, extents and elements
+// are taken from `like`. Allocates nothing and cannot fail. Trainer; not in a solo session.
 void work_repeat(struct lockstep_work *work, const struct collective *like);
 
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The world of a session, and how a collective travels in it. protos/tuning.h has the rule. Any
+// Chooses the algorithm of a collective in the session's world. protos/tuning.h has the rules. Any
 // thread, once the world has formed.
 
 #include "worker/session/world.h"

@@ -18,17 +18,18 @@ struct session_world {
     uint32_t size;
     uint32_t chunk_bytes;
     uint32_t hosts; // As in struct locality.
-    uint32_t devices; // Ranks with a device.
-    struct tuning tuning; // Before the first lockstep_start what was loaded takes its place.
-    uint32_t peer_count;
+    uint32_t devices; // Number of ranks with a device.
+    struct tuning tuning; // The first lockstep_start replaces parts of it by loaded tuning, if any.
+    uint32_t peer_count; // Peers to which this rank has links.
     struct peer peers[LOCKSTEP_MAX_NEIGHBOURS];
 
     bool formed; // guarded by the session's mutex
 };
 
-// The facts about the world that the rule of protos/tuning.h asks for.
+// The facts about the world that the rules of protos/tuning.h need.
 struct tuning_world world_of_tuning(const struct lockstep_session *session);
-// The algorithm of a collective of such a kind, dtype and elements: the same on all ranks.
+// The algorithm for a collective of this kind, dtype and number of elements. It is the same on all
+// ranks.
 enum plan_algorithm world_algorithm(const struct lockstep_session *session,
                                     const struct collective *collective);
 
