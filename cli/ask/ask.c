@@ -108,6 +108,19 @@ int ask_find(struct ask *ask)
     return take_address(ask, count == 1 ? jobs[0].address : ASK_DEFAULT);
 }
 
+// True if a body is one line of printable ASCII, as of /readyz: "draining". Copies it.
+static bool is_line(const char *body, char *line, size_t capacity)
+{
+    size_t length = 0;
+    while (body && body[length] >= ' ' && body[length] <= '~' && length + 1 < capacity)
+        length++;
+    if (length == 0 || body[0] == '<' || strcmp(body + length, "\n") != 0)
+        return false;
+    memcpy(line, body, length);
+    line[length] = '\0';
+    return true;
+}
+
 // Sets the error to the text of the answer, such as
 static void ask_refused(struct ask *ask, int code, const char *body)
 {
@@ -117,7 +130,7 @@ static void ask_refused(struct ask *ask, int code, const char *body)
     const bool says =
         json_read_string(json_read_member(error, "message"), message, sizeof(message)) ||
         json_read_string(error, message, sizeof(message));
-    if (!says)
+    if (!says && !is_line(body, message, sizeof(message)))
         snprintf(message, sizeof(message),
                  "status %d to a question; is that the page of a coordinator of Lockstep?", code);
     snprintf(ask->error, sizeof(ask->error), "%s answers: %s%s", ask->peer.address, message,

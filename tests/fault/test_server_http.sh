@@ -180,7 +180,7 @@ for _ in $(seq 3000); do
 done
 [ "$(hex "$folder/watched")" = $serving$not_serving ] || fail "watch: $(hex "$folder/watched")"
 [ "$(curl -s -m 20 -o /dev/null -w '%{http_code}' "$url/readyz")" = 503 ] || fail "still ready"
-health 1 "127.0.0.1:$http answers: "
+health 1 "127.0.0.1:$http answers: draining"
 health 0 ok --live
 kill "$stream"
 exec 9>&-
