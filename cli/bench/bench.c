@@ -2,11 +2,11 @@
 //
 // `lockstep bench`: how fast the library is on this machine. This file reads the options and starts
 // the ranks as `lockstep run` would: the same launcher, supervisor and private coordinator. The
-// trainer of that job is this program again, as `lockstep bench-worker` with the same options, and
+// trainer of that job is this program, as `lockstep bench-worker` with the same options; its code
 // is in worker.c. Main thread.
 //
-// The measured calls go through the public header only, and include the costs of every trainer:
-// processes of their own, a real coordinator, real connections.
+// The benchmark uses the public header only, so its figures include the costs of every trainer:
+// separate processes, a real coordinator, real connections.
 
 #include "cli/bench/bench.h"
 
@@ -100,13 +100,14 @@ uint32_t bench_cores(void)
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof(set), &set) == 0)
         return (uint32_t)CPU_COUNT(&set);
-    long online = sysconf(_SC_NPROCESSORS_ONLN); // More than a cpu_set_t holds.
+    // The machine has more cores than a cpu_set_t holds.
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
     return online > 0 ? (uint32_t)online : 1;
 }
 
 // ---- Values ------------------------------------------------------------------------------------
 
-// Calls take for each item of a list with commas. Returns 0, or the first result that is not.
+// Calls take for each item of a comma-separated list. Returns 0, or the first result that is not 0.
 static int each_item(struct bench_options *options, const char *list,
                      int (*take)(struct bench_options *options, const char *item))
 {
@@ -121,7 +122,7 @@ static int each_item(struct bench_options *options, const char *list,
     }
 }
 
-// "4", "32K", "25M", "1G".
+// Parses a size such as "4", "32K", "25M" or "1G".
 static bool parse_bytes(const char *value, uint64_t *bytes)
 {
     static const char units[] = "KMG";
@@ -209,7 +210,7 @@ static int set_small(const char *name, const char *value, uint32_t low, uint32_t
     return result;
 }
 
-// A positive number with a decimal point, if any.
+// Reads a positive number, with or without a decimal point.
 static int set_decimal(const char *name, const char *value, double high, double *number)
 {
     char *end = NULL;
@@ -292,7 +293,7 @@ static const struct option long_options[] = {
     {NULL, 0, NULL, 0},
 };
 
-// Takes an option that says what to measure. 0, or an exit status.
+// Takes an option that says what to measure. Returns 0, or an exit status.
 static int set_subject(struct bench_options *options, int key, const char *value)
 {
     switch (key) {
@@ -319,7 +320,7 @@ static int set_subject(struct bench_options *options, int key, const char *value
     }
 }
 
-// 0, an exit status, or -1 when the help was printed.
+// Returns 0, an exit status, or -1 if the help was printed.
 static int set_option(void *given, int key, char *value)
 {
     struct bench_options *options = given;
@@ -350,7 +351,7 @@ static const struct cli_syntax syntax = {.name = "bench",
                                          .help = help_text,
                                          .take = set_option};
 
-// A step averages gradients, and has one phase for each row.
+// Checks the rows of the mode `step`. A step averages gradients, and has one phase for each row.
 static int check_rows(const struct bench_options *options)
 {
     uint32_t rows = options->size_count * options->dtype_count;
@@ -415,7 +416,8 @@ int bench_read_options(struct bench_options *options, int argc, char **argv)
 
 // ---- The ranks ---------------------------------------------------------------------------------
 
-// A file that cannot be written is reported before anything is measured.
+// Checks that the raw file can be written, so that an error is reported before anything is
+// measured.
 static int check_raw(const char *path)
 {
     FILE *file = path ? fopen(path, "we") : NULL;
@@ -438,7 +440,7 @@ static void warn_cores(uint32_t ranks)
                 ranks, cores, cores == 1 ? "" : "s");
 }
 
-// This program again, with the same arguments.
+// Starts the ranks: this program with the same arguments.
 static int launch_ranks(const struct bench_options *options, int argc, char **argv)
 {
     char own[PATH_MAX];

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Shared by the files of `lockstep bench`: its options, the record of one row of the table, and
-// what a rank holds while it measures. The words, as everywhere in these files:
+// Shared by the files of `lockstep bench`: the options, the record of one row of the table, and the
+// state of a rank while it measures. These words have the same meaning in all these files:
 //
 //     row         one dtype and one size
 //     iteration   what is repeated in a row: one collective (blocking), a batch of several
 //                 (async), or one step in three forms (step)
 //     series      one time for each iteration, in microseconds
 //
-// Trainer's thread of each rank, but where said otherwise.
+// Trainer's thread of each rank, unless a function says otherwise.
 
 #ifndef LOCKSTEP_CLI_BENCH_BENCH_H
 #define LOCKSTEP_CLI_BENCH_BENCH_H
@@ -25,11 +25,11 @@
 #define BENCH_MAX_ROWS 64
 #define BENCH_MAX_BYTES (UINT64_C(1) << 36)
 #define BENCH_MAX_ITERATIONS 1000000
-#define BENCH_MIN_ITERATIONS 5 // When --seconds decides.
+#define BENCH_MIN_ITERATIONS 5 // The fewest iterations of a row if --seconds decides.
 #define BENCH_MAX_IN_FLIGHT 64
 #define BENCH_MAX_SERIES 4
 #define BENCH_BUCKETS 3
-#define BENCH_GAP_BYTES 16384 // Between the gradients of a row, at most.
+#define BENCH_GAP_BYTES 16384 // The largest sum of gaps between the gradients of a row.
 
 enum bench_mode {
     BENCH_BLOCKING,
@@ -41,7 +41,7 @@ struct bench_dtype {
     const char *name;
     lockstep_dtype value;
     size_t size;
-    unsigned char one[8]; // The number 1, as it lies in the memory of a little-endian machine.
+    unsigned char one[8]; // The number 1 of this type, in little-endian order.
     bool is_float;
 };
 
@@ -53,32 +53,33 @@ struct bench_options {
     uint32_t dtype_count;
     enum bench_mode mode;
     lockstep_transport_kind transport;
-    bool registered; // Memory is the library's.
+    bool registered; // True if the payloads are in memory of the library (lockstep_alloc).
     bool cold;
     bool json;
     bool buckets_given;
-    size_t buckets[BENCH_BUCKETS]; // Caps of the first bucket, the others, the last one.
+    // Largest bytes of the first bucket, of the others, and of the last one.
+    size_t buckets[BENCH_BUCKETS];
     uint32_t in_flight; // Collectives of an asynchronous batch.
     double backward_ms;
     double seconds; // Time of a row.
     uint64_t iterations; // Iterations of a row; 0: as many as fit into seconds.
     uint64_t warmup;
-    const char *raw; // NULL: none
+    const char *raw; // The raw file; NULL: none.
 };
 
-// 0, an exit status after a sentence on stderr, or -1 when the help was printed.
+// Returns 0, an exit status after a sentence on stderr, or -1 if the help was printed.
 int bench_read_options(struct bench_options *options, int argc, char **argv);
 
 const char *bench_mode_name(enum bench_mode mode);
 const char *bench_transport_name(lockstep_transport_kind transport);
 
-// Cores that this process may run on.
+// Returns the number of cores that this process may use.
 uint32_t bench_cores(void);
 
 // The cost of this process so far: all threads, those of the library included.
 struct bench_cost {
     double cpu_s;
-    double cycles; // NAN: there is no counter.
+    double cycles; // NAN: the machine has no counter.
 };
 
 struct bench_spread {
@@ -90,7 +91,7 @@ struct bench_row {
     uint64_t count; // Elements of one payload.
     uint64_t bytes; // Size of one payload.
     uint64_t iterations;
-    double payload_bytes; // Bytes that one rank gives to be reduced in one iteration.
+    double payload_bytes; // Bytes that one rank contributes to the reductions of one iteration.
     struct bench_spread time; // Time of an iteration; in step mode, of the synchronized step.
     struct bench_cost cost; // Cost of all ranks in the time that bandwidth is computed from.
     // step only
@@ -108,7 +109,7 @@ struct bench_report {
     double line_ns;
     uint64_t runs_cached; // Runs of rank 0 through slots that were filled through the caches.
     uint64_t runs_past; // Runs of rank 0 through slots that were filled past the caches.
-    int cycles_error; // errno: why there are no cycles; 0: there are.
+    int cycles_error; // The errno value why cycles are not counted; 0: they are counted.
     uint32_t row_count;
     struct bench_row rows[BENCH_MAX_ROWS];
 };
@@ -117,14 +118,15 @@ struct bench_worker {
     const struct bench_options *options;
     lockstep_session *session;
     uint32_t rank;
-    FILE *raw; // Rank 0 with --raw, else NULL.
+    FILE *raw; // The raw file on rank 0; NULL without --raw and on other ranks.
     unsigned char *arena; // Memory of payloads; slots of it are used in turn.
     size_t arena_bytes;
     uint64_t turn; // Slots used so far in this row.
     struct bench_report *report; // Filled in on every rank, printed by rank 0.
 };
 
-// One rank's own times in a row, each [iterations]. gather makes of them the maxima over all ranks.
+// One rank's own times in a row: samples has [iterations]. bench_measure replaces them by the
+// maxima over all ranks.
 struct bench_series {
     const char *name; // Its name in the raw file.
     double *samples; // owned
@@ -136,7 +138,7 @@ struct bench_program {
     void *context;
     struct bench_series series[BENCH_MAX_SERIES];
     uint32_t series_count;
-    bool own_cost; // iterate adds up the cost itself; else it is that of all iterations.
+    bool own_cost; // True if iterate sums the cost itself; else the cost of all iterations counts.
     struct bench_cost cost;
 };
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Limits of this machine without the library: copying memory, and moving bytes through one TCP
-// connection to itself. And the cost of this process: processor time, and cycles where there is a
-// counter. Trainer's thread of rank 0 (limits) or of every rank (cost); the limits also on the main
-// thread of `lockstep doctor`.
+// Limits of this machine without the library: the rate of memory copies, and of one TCP connection
+// from the machine to itself. And the cost of this process: processor time, and cycles if there is
+// a counter. Trainer's thread of rank 0 (limits) or of every rank (cost). The limits also run on
+// the main thread of `lockstep doctor`.
 //
 // A limit is the best of several passes, because what disturbs a pass only makes it slower.
 
@@ -28,7 +28,8 @@
 
 #define MEASURE_US 100000.0
 #define MIN_PASSES 8
-#define COPY_BYTES ((size_t)64 * 1024 * 1024) // Beyond most caches, source and target together.
+// Source and target together are larger than most caches.
+#define COPY_BYTES ((size_t)64 * 1024 * 1024)
 #define PIECE_BYTES ((size_t)4 * 1024 * 1024) // Shorter than a turn of the scheduler.
 #define CALL_BYTES ((size_t)1024 * 1024) // Bytes of one system call.
 #define PASS_BYTES (32 * CALL_BYTES)
@@ -36,19 +37,21 @@
 
 // ---- Memory ------------------------------------------------------------------------------------
 
-// The best time of one piece. Every page is there before the first, and a piece comes again after
-// all others.
+// Returns the best time of one piece. All pages are allocated before the first copy, and a piece is
+// copied again only after all others.
 static double copy_best_us(char *to, char *from)
 {
     double best_us = INFINITY;
     memset(from, 1, COPY_BYTES);
-    memset(to, 2, COPY_BYTES); // Zeros would be left to the kernel, until the first copy.
+    // Not zeros: the kernel would allocate pages of zeros only at the first copy.
+    memset(to, 2, COPY_BYTES);
     double begin_us = bench_now_us();
     size_t at = 0;
     do {
         double piece_us = bench_now_us();
         memcpy(to + at, from + at, PIECE_BYTES);
-        __asm__ volatile("" : : "r"(to) : "memory"); // Or the compiler may leave the copy out.
+        // Without this the compiler may remove the copy.
+        __asm__ volatile("" : : "r"(to) : "memory");
         best_us = fmin(best_us, bench_now_us() - piece_us);
         at = (at + PIECE_BYTES) % COPY_BYTES;
     } while (bench_now_us() - begin_us < MEASURE_US);
@@ -89,7 +92,7 @@ struct sender {
     char *bytes; // borrowed
 };
 
-// Until the other side has closed.
+// Sends until the other side has closed.
 static void sender_run(void *argument)
 {
     const struct sender *sender = argument;
@@ -98,7 +101,8 @@ static void sender_run(void *argument)
         sent = send(sender->fd, sender->bytes, CALL_BYTES, MSG_NOSIGNAL);
 }
 
-// The rule of congestion, where one is wanted and allowed; and a byte goes out at once.
+// Sets the congestion control, if one is given and allowed, and TCP_NODELAY, so that a byte is sent
+// at once.
 static void tune(int fd, const char *congestion)
 {
     const int on = 1;
@@ -108,7 +112,7 @@ static void tune(int fd, const char *congestion)
                          (socklen_t)strlen(congestion));
 }
 
-// Two ends of one connection over 127.0.0.1. False when there is no such network.
+// Makes two ends of one connection over 127.0.0.1. Returns false if there is no such network.
 static bool connect_pair(int pair[2], const char *congestion)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -129,7 +133,7 @@ static bool connect_pair(int pair[2], const char *congestion)
     return pair[1] >= 0;
 }
 
-// Receives one pass. False when the stream has ended.
+// Receives one pass. Returns false if the stream has ended.
 static bool receive_pass(int fd, char *bytes)
 {
     for (size_t received = 0; received < PASS_BYTES;) {
@@ -154,7 +158,7 @@ static double receive_best_us(int fd, char *bytes)
     return best_us;
 }
 
-// Sends back what comes, until the other side has closed.
+// Sends received bytes back until
 static void echo_run(void *argument)
 {
     const struct sender *sender = argument;
@@ -176,7 +180,7 @@ static double echo_best_us(int fd, char *bytes)
     return best_us;
 }
 
-// Measures one end of a connection with best_us while run has the other end, on a thread.
+// Calls best_us on one end of a connection while `run` uses the other end on a thread.
 static double measure_pair(const char *congestion, void (*run)(void *argument),
                            double (*best_us)(int fd, char *bytes))
 {
@@ -214,7 +218,7 @@ double bench_limit_tcp_us(const char *congestion)
 
 static int cycles_fd = -1;
 
-// With the kernel's part: that is where TCP spends its cycles.
+// Includes the kernel's cycles, because TCP spends its cycles there.
 int bench_cost_open(void)
 {
     struct perf_event_attr attributes = {.type = PERF_TYPE_HARDWARE,

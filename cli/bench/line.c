@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How far two cores are from each other: the time in which a line of the cache goes from the first
-// core of this process to its second one and back. It says what ranks that share memory pay for
-// each other's words, and on a virtual machine it changes when its host moves the cores. The best
-// of many spells, because what disturbs one only makes it slower. Trainer's thread of rank 0, or
-// the main thread of `lockstep doctor`.
+// Measures the distance of two cores: the time in which a cache line moves from the first core of
+// this process to the second one and back. Ranks that share memory pay this time to read each
+// other's words. On a virtual machine it changes when the host moves the virtual cores. The result
+// is the best of many spells, because disturbances only make a spell slower. Trainer's thread of
+// rank 0, or the main thread of `lockstep doctor`.
 
 #include "cli/bench/line.h"
 
@@ -19,10 +19,12 @@
 
 #define SPELLS 50
 #define ROUNDS 200
-#define LINE_BYTES 128 // Processors fetch lines in pairs.
-#define LOOKS 1024 // Between looks at the clock.
-#define ENOUGH_US 500000.0 // Where others hold a core most of the time: for what is known by then,
-#define GIVE_UP_US 5000000.0 // and for the first spell.
+#define LINE_BYTES 128 // Two cache lines, because processors fetch lines in pairs.
+#define LOOKS 1024 // Reads of the word between two reads of the clock.
+// Time for all spells but the first, if other processes keep a core busy. Later spells are not
+// measured.
+#define ENOUGH_US 500000.0
+#define GIVE_UP_US 5000000.0 // Longest time for the first spell.
 
 struct line {
     _Alignas(LINE_BYTES) _Atomic(uint32_t) asked;
@@ -42,7 +44,7 @@ static void line_answer(void *argument)
     }
 }
 
-// One spell, in microseconds; NAN when there was no answer in time.
+// Returns the time of one spell in microseconds, or NAN if there was no answer before until_us.
 static double line_spell_us(struct line *line, double until_us)
 {
     const double since_us = bench_now_us();
@@ -70,7 +72,7 @@ static double line_best_ns(struct line *line)
     return best_us * 1000 / ROUNDS;
 }
 
-// The first two cores of a set. False: there are not so many.
+// Finds the first two cores of a set. Returns false if it has fewer.
 static bool line_cores(const cpu_set_t *allowed, cpu_set_t cores[2])
 {
     int count = 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From samples to figures, and these as tables for people or as JSON for machines.
-// docs/performance.md explains the columns, docs/cli.md names the members. Rank 0's trainer thread;
-// pure but for the printing.
+// Computes figures from samples, and prints them as tables for people or as JSON for machines.
+// docs/performance.md explains the columns, docs/cli.md lists the members. Rank 0's trainer thread;
+// pure except for the printing.
 
 #include "cli/bench/report.h"
 
@@ -17,11 +17,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define JSON_BYTES STREAM_LINE_BYTES // A longer line would be cut on its way.
+#define JSON_BYTES STREAM_LINE_BYTES // The relay of `lockstep run` would cut a longer line.
 #define JSON_ROW_BYTES 900
 #define JSON_HEAD_BYTES 2000
 #define CELL_BYTES 24
-#define NOISY_SHARE 0.25 // Distance of the quartiles, as a share of the median.
+// A row is noisy if the distance of its quartiles is more than this share of the median.
+#define NOISY_SHARE 0.25
 #define GB 1e9
 
 static_assert(BENCH_MAX_ROWS * JSON_ROW_BYTES + JSON_HEAD_BYTES <= JSON_BYTES, "one line holds it");
@@ -35,7 +36,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-// The smallest sample that so large a share of all is not above.
+// Returns the smallest sample for which at least this share of all samples is not larger.
 static double percentile(const double *sorted, uint64_t count, double share)
 {
     uint64_t index = (uint64_t)ceil(share * (double)count);
@@ -57,19 +58,20 @@ struct bench_spread bench_spread_of(double *samples, uint64_t count)
                                  .mean_us = sum / (double)count};
 }
 
-// Figures computed from a row, the limits and the number of ranks. NAN where something is missing.
+// Figures computed from a row, the limits and the number of ranks. NAN: an input is missing.
 struct figures {
     double iqr_us;
-    double algorithm_bytes_per_s; // Payload by time.
+    double algorithm_bytes_per_s; // Payload divided by time.
     double bus_bytes_per_s; // A rank of a ring sends 2 (n - 1) / n of the payload.
     double tcp_share;
     double memcpy_share;
-    double cpu_s_per_gb; // Processor time of one rank, for each GB of its payload.
+    double cpu_s_per_gb; // Processor time of one rank for each GB of its payload.
     double cycles_per_byte;
     double hidden_share;
 };
 
-// A difference that varies by more than the communication takes says nothing about it.
+// Returns the hidden share of the communication, or NAN if the exposed time varies by more than the
+// communication takes: then it says nothing.
 static double hidden_share(const struct bench_row *row)
 {
     if (row->exposed.p75_us - row->exposed.p25_us > row->communication.p50_us)
@@ -119,7 +121,7 @@ static const char *time_cell(double us, char cell[CELL_BYTES])
     return cell;
 }
 
-// Two decimals where they say something, else two digits.
+// Prints two decimals, or two significant digits if the number is very small or very large.
 static const char *number_cell(double value, char cell[CELL_BYTES])
 {
     snprintf(cell, CELL_BYTES, value >= 0.01 && value < 10000 ? "%.2f" : "%.1e", value);
@@ -245,7 +247,7 @@ void bench_print_end(const struct bench_report *report)
 
 // ---- JSON --------------------------------------------------------------------------------------
 
-// Six digits: more would be noise.
+// Writes a figure with six digits; more would be noise.
 static void json_figure(struct json *json, const char *key, double value)
 {
     char digits[CELL_BYTES];

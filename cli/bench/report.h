@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-// samples are sorted in place; count is 1 at least.
+// Computes the spread of the samples. Sorts them in place. count is at least 1.
 struct bench_spread bench_spread_of(double *samples, uint64_t count);
 void bench_print_head(const struct bench_report *report);
 void bench_print_row(const struct bench_report *report, const struct bench_row *row);

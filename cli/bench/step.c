@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `lockstep bench --mode step`: how much of the communication a backward pass hides. Trainer's
-// thread of every rank.
+// `lockstep bench --mode step`: measures how much of the communication is hidden behind a backward
+// pass. Trainer's thread of every rank.
 //
-// An iteration is three things, one after the other, each begun by all ranks together:
+// An iteration has three parts, one after the other. All ranks begin each part together:
 //
 //     compute        the backward pass alone; the library is not called
 //     communication  the same step without a backward pass: every gradient is ready at once
 //     step           both: gradients are reported while the backward pass goes on
 //
-// Exposed is the time that the step takes longer than the backward pass alone, iteration by
-// iteration; the rest of the communication was hidden. If communication takes the cores that
-// compute needs, that shows here: the backward pass is an amount of work, not of time.
+// Exposed is how much longer the step takes than the backward pass alone, iteration by iteration.
+// The rest of the communication was hidden. If communication takes cores that compute needs, the
+// exposed time grows, because the backward pass is a fixed amount of work, not a fixed time.
 //
-// The module looks like a transformer: an embedding, layers of twelve tensors, of which a half are
-// small, and a head. Its gradients become ready from head to embedding at equal distances.
+// The module looks like a transformer: an embedding, layers of twelve tensors (half of them small),
+// and a head. Its gradients become ready from head to embedding at equal intervals.
 
 #include "cli/bench/step.h"
 
@@ -33,7 +33,7 @@
 #define MAX_LAYERS 12
 #define LAYER_TENSORS 12
 #define MAX_TENSORS (MAX_LAYERS * LAYER_TENSORS + 2)
-#define LAYER_ELEMENTS 1000000 // A module has a layer for so many elements.
+#define LAYER_ELEMENTS 1000000 // A module has one layer for each such number of elements.
 #define GRADIENT_ALIGN 64
 #define CALIBRATE_PASSES 40
 #define CALIBRATE_ROUNDS 200000 // About half a millisecond.
@@ -42,10 +42,10 @@ static_assert(MAX_TENSORS * GRADIENT_ALIGN <= BENCH_GAP_BYTES, "a slot holds a m
 
 struct bench_step {
     lockstep_module *module;
-    unsigned char *values; // owned, mapped: what the gradients would train
+    unsigned char *values; // owned, mapped: the parameters of the gradients
     size_t values_bytes;
     uint32_t count; // Tensors with elements.
-    uint64_t elements[MAX_TENSORS]; // In the order of definition.
+    uint64_t elements[MAX_TENSORS]; // Elements of each tensor, in the order of definition.
     uint64_t offsets[MAX_TENSORS]; // Bytes from the first gradient.
     uint64_t span; // Bytes from the first gradient to the end of the last one.
 };
@@ -58,7 +58,7 @@ static void add_tensor(struct bench_step *step, uint64_t elements)
         step->elements[step->count++] = elements;
 }
 
-// Attention and the layer behind it, of width d: 12 d * d + 13 d elements.
+// Adds attention and the layer behind it, of width d:
 static void add_layer(struct bench_step *step, uint64_t d)
 {
     const uint64_t tensors[LAYER_TENSORS] = {d, d, 3 * d * d, 3 * d, d * d,     d,
@@ -67,8 +67,8 @@ static void add_layer(struct bench_step *step, uint64_t d)
         add_tensor(step, tensors[i]);
 }
 
-// Layers have three quarters of the elements, the head a seventh, the embedding what remains. A
-// module that is too small for that is all embedding.
+// Chooses the tensors. Layers have three quarters of the elements, the head a seventh, and the
+// embedding the rest. A module that is too small for a layer is all embedding.
 static void plan_tensors(struct bench_step *step, uint64_t elements)
 {
     uint64_t layers = elements / LAYER_ELEMENTS;
@@ -93,7 +93,8 @@ static void place_gradients(struct bench_step *step, size_t element_size)
     }
 }
 
-// Nobody reads or writes the values but the library, when it compares them: they need no memory.
+// Maps the values. Only the library reads them, when it compares them, so they need no physical
+// memory.
 static void map_values(const struct bench_worker *worker, struct bench_step *step)
 {
     step->values_bytes = (size_t)step->span;
@@ -106,7 +107,8 @@ static void map_values(const struct bench_worker *worker, struct bench_step *ste
     }
 }
 
-// Gradients have no registered memory: their address is given with every report.
+// Registers the module. Gradients have no registered address: the address is given with every
+// report.
 static void register_module(struct bench_worker *worker, const struct bench_row *row,
                             struct bench_step *step, uint32_t number)
 {
@@ -159,10 +161,10 @@ void bench_step_free(struct bench_worker *worker, struct bench_step *steps)
 
 // ---- The backward pass -------------------------------------------------------------------------
 
-static volatile double work_result; // Keeps the compiler from leaving the work out.
+static volatile double work_result; // Prevents the compiler from removing the work.
 
-// Each round waits for the one before, so it takes the same time on an idle core however wide that
-// is.
+// Does an amount of work. Each round needs the result of the previous one, so the time does not
+// depend on how many instructions a core can run in parallel.
 static void work(uint64_t rounds)
 {
     double value = work_result;
@@ -171,7 +173,7 @@ static void work(uint64_t rounds)
     work_result = value;
 }
 
-// Rounds that take a microsecond on a core that nobody disturbs; the same number on all ranks.
+// Returns the rounds that take a microsecond on an undisturbed core. All ranks get the same number.
 static double calibrate(struct bench_worker *worker)
 {
     double best_us = INFINITY;
@@ -201,7 +203,7 @@ struct measurement {
     struct bench_worker *worker;
     const struct bench_step *step;
     char phase[24];
-    uint64_t rounds; // Work before each gradient.
+    uint64_t rounds; // Rounds of work before each gradient.
     struct bench_program program;
 };
 
@@ -234,7 +236,8 @@ static void backward(const struct measurement *measurement, lockstep_call *call,
     }
 }
 
-// A step with so much work before each gradient. Returns its time; view says which one it was.
+// Runs a step with `rounds` of work before each gradient. Returns its time in microseconds. view
+// describes the step.
 static double synchronized_step(const struct measurement *measurement, uint64_t rounds,
                                 struct lockstep_step_view *view)
 {
@@ -276,8 +279,8 @@ static void iterate(void *context, uint64_t iteration)
     program->series[SERIES_WAITED].samples[iteration] = waited_us(measurement->worker, view.step);
 }
 
-// Series are sorted by bench_spread_of: the difference of two comes first. It needs no memory of
-// its own when it takes the place of a series that is done with.
+// Computes the spreads of a row. bench_spread_of sorts a series, so the difference of two series is
+// computed first. It is stored in a series that is no longer needed, so it needs no extra memory.
 static void spread_all(struct bench_row *row, const struct bench_program *program)
 {
     const struct bench_series *series = program->series;

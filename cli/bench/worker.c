@@ -4,11 +4,11 @@
 // by row; rank 0 prints. Trainer's thread.
 //
 // An iteration takes as long as its slowest rank, so the times of a row are the maxima over ranks,
-// iteration by iteration. They are gathered after the row, by allreduce; nothing but the iteration
-// itself happens between two of them.
+// iteration by iteration. An allreduce after the row gathers them, so nothing else happens between
+// two iterations.
 //
-// The number of iterations follows from the warm-up, whose times are gathered in the same way: all
-// ranks compute it from the same numbers.
+// The number of iterations follows from the warm-up, whose times are gathered in the same way. So
+// all ranks compute it from the same numbers.
 
 #include "cli/bench/worker.h"
 
@@ -64,7 +64,8 @@ static size_t slot_stride(uint64_t bytes)
     return (size_t)((bytes + SLOT_ALIGN - 1) / SLOT_ALIGN * SLOT_ALIGN);
 }
 
-// Cold, a slot comes again after so many others that no cache holds it any more.
+// Returns the size of the arena. With cold caches, a slot is used again only after so many others
+// that no cache still holds it.
 static size_t arena_size(const struct bench_worker *worker, uint64_t largest)
 {
     size_t size = slot_stride(largest) * worker->options->in_flight;
@@ -106,10 +107,10 @@ static void open_arena(struct bench_worker *worker)
         }
     }
     worker->arena = memory;
-    memset(worker->arena, 0, worker->arena_bytes); // Every page is there before a row is timed.
+    memset(worker->arena, 0, worker->arena_bytes); // Allocates every page before a row is timed.
 }
 
-// Registered memory went with the session.
+// Frees the arena. The session has already freed registered memory.
 static void close_arena(struct bench_worker *worker)
 {
     if (!worker->options->registered)
@@ -118,7 +119,7 @@ static void close_arena(struct bench_worker *worker)
 
 // ---- Gathering ---------------------------------------------------------------------------------
 
-// Every rank's own times, one rank after the other.
+// Writes every rank's own times, one rank after the other.
 static void write_raw(struct bench_worker *worker, const struct bench_row *row,
                       const struct bench_series *series)
 {
@@ -165,7 +166,7 @@ static void allocate_series(struct bench_worker *worker, struct bench_program *p
     for (uint32_t i = 0; i < program->series_count; i++) {
         double *samples = allocate(worker, (size_t)count, sizeof(*samples));
         for (uint64_t j = 0; j < count; j++)
-            samples[j] = NAN; // Touched now, not in the first iterations.
+            samples[j] = NAN; // Allocates the pages now instead of in the first iterations.
         program->series[i].samples = samples;
     }
 }
@@ -186,7 +187,7 @@ static void iterate(struct bench_worker *worker, struct bench_program *program, 
         program->iterate(program->context, i);
 }
 
-// Time of one iteration: the median of the warm-up, all series together.
+// Warms up. Returns the time of one iteration: the median of the warm-up, summed over all series.
 static double warm_up(struct bench_worker *worker, struct bench_program *program)
 {
     double total_us = 0;
@@ -278,8 +279,9 @@ static void fill(unsigned char *payload, const struct bench_row *row, const unsi
         memcpy(payload + i * row->dtype->size, element, row->dtype->size);
 }
 
-// A figure for a wrong result is worth nothing: ones of rank 0 and zeros of the others have to
-// become ones everywhere. Afterwards all is zero, and stays so however often it is summed.
+// Checks that the collective works, because a figure for a wrong result is worthless. Rank 0 has
+// ones, the others zeros, and the result must be ones on all ranks. Afterwards all payloads are
+// zero, and stay zero however often they are summed.
 static void verify(struct bench_worker *worker, const struct bench_row *row)
 {
     static const unsigned char zero[8];
@@ -318,7 +320,7 @@ static void plain_row(struct bench_worker *worker, struct bench_row *row)
 
 // ---- A rank ------------------------------------------------------------------------------------
 
-// Payloads are whole elements: a size is rounded up.
+// Lists the rows. A payload has whole elements, so its size is rounded up.
 static void plan_rows(struct bench_report *report, const struct bench_options *options)
 {
     for (uint32_t i = 0; i < options->dtype_count; i++) {
@@ -331,7 +333,8 @@ static void plan_rows(struct bench_report *report, const struct bench_options *o
     }
 }
 
-// Before it is known, the rank that we were started for.
+// Returns the rank for which this process was started. It is used before the session knows the
+// rank.
 static uint32_t rank_hint(void)
 {
     const char *hint = getenv("LOCKSTEP_RANK_HINT");
@@ -339,7 +342,8 @@ static uint32_t rank_hint(void)
     return hint && parse_u64(hint, &rank) ? (uint32_t)rank : 0;
 }
 
-// The session says at its end how the slots of shared memory were filled.
+// Reads a line of the session's log. At its end the session logs how the slots of shared memory
+// were filled.
 static void read_log(void *context, lockstep_log_level level, const char *line)
 {
     struct bench_report *report = context;
@@ -424,7 +428,7 @@ static void end_report(const struct bench_worker *worker)
 
 int worker_main(int argc, char **argv)
 {
-    static struct bench_report report; // Too large for a stack.
+    static struct bench_report report; // Static, because it is too large for a stack.
     struct bench_options options;
     struct bench_worker worker = {.options = &options, .report = &report};
     struct bench_step *steps = NULL;
@@ -433,7 +437,8 @@ int worker_main(int argc, char **argv)
         return result < 0 ? CLI_OK : result;
     report.options = &options;
     plan_rows(&report, &options);
-    report.cycles_error = bench_cost_open(); // Before the library starts its threads.
+    // Must precede the library's threads, so that their cycles count, too.
+    report.cycles_error = bench_cost_open();
     open_session(&worker);
     open_raw(&worker);
     open_arena(&worker);
@@ -444,7 +449,7 @@ int worker_main(int argc, char **argv)
     close_raw(&worker);
     bench_check(&worker, lockstep_close(worker.session), "lockstep_close");
     end_report(&worker);
-    bench_step_free(&worker, steps); // Until now the session had borrowed it.
+    bench_step_free(&worker, steps); // Freed only now, because the session had borrowed it.
     close_arena(&worker);
     return CLI_OK;
 }

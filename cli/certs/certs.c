@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `lockstep certs`: certificates for a coordinator and its workers. init makes an authority, issue
-// makes a certificate that it signs, show says what certificates say. Main thread.
+// `lockstep certs`: certificates for a coordinator and its workers. `init` makes an authority,
+// `issue` makes a certificate that the authority signs, and `show` prints the contents of
+// certificates. Main thread.
 
 #include "cli/certs/certs.h"
 
@@ -292,7 +293,7 @@ static int show_files(struct showing *showing, const char *path)
         snprintf(file, sizeof(file), "%s/%s", path, names[i]);
         showing->path = file;
         if (stat(file, &status) < 0 && i == 0)
-            continue; // The authority's own directory has none.
+            continue; // The authority's own directory has no tls.crt.
         if (certs_show_file(file, show_one, showing, error, sizeof(error)) < 0)
             return failed(error);
     }

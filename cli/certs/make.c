@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// make.h over OpenSSL 3. Everything is made in memory first; then the files are written, and
-// if one cannot be, those before it are removed. Main thread.
+// make.h over OpenSSL 3. All files are made in memory first and then written. If one cannot be
+// written, those before it are removed. Main thread.
 
 #include "cli/certs/make.h"
 
@@ -24,8 +24,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SERIAL_BYTES 19 // Below the 20 that RFC 5280 allows, so that it is always positive.
-#define EARLY_S 300 // Clocks that go a little late believe it at once, too.
+#define SERIAL_BYTES 19 // RFC 5280 allows 20. With 19 the number is always positive.
+// Certificates begin this long ago, so that hosts whose clocks are a little late accept them, too.
+#define EARLY_S 300
 #define DAY_S 86400L
 #define FILES 3
 
@@ -143,7 +144,7 @@ static void drop_files(struct file *files, size_t count)
 
 struct extension {
     int id;
-    const char *value; // As of openssl's configuration; NULL: none.
+    const char *value; // In the syntax of openssl's configuration; NULL: no extension.
 };
 
 static bool add_extension(X509 *certificate, X509 *issuer, int id, const char *value)
@@ -176,7 +177,7 @@ static bool set_subject(X509 *certificate, const char *name)
                                       -1, 0) == 1;
 }
 
-// Unsigned. issuer NULL: it is its own.
+// Returns a certificate that is not signed yet. issuer NULL: the certificate is its own issuer.
 static X509 *begin_certificate(EVP_PKEY *key, X509 *issuer, const char *name, unsigned days)
 {
     X509 *made = X509_new();
@@ -292,7 +293,8 @@ static bool is_address(const char *name)
     return inet_pton(AF_INET, name, binary) == 1 || inet_pton(AF_INET6, name, binary) == 1;
 }
 
-// A name must not have characters that OpenSSL's configuration would take apart.
+// Returns true for a valid DNS name. It must not have characters with a meaning in OpenSSL's
+// configuration.
 static bool is_dns_name(const char *name)
 {
     static const char allowed[] =

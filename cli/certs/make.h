@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A small certificate authority: enough for a coordinator and its workers where nobody runs a
-// larger one. Keys are EC P-256 in PKCS#8, every file has mode 0600, and nothing that exists is
-// overwritten. Not a place for revocation: certificates end, and are short. Main thread.
+// A small certificate authority, for a coordinator and its workers where no larger one is
+// available. Keys are EC P-256 in PKCS#8. Every file has mode 0600, and no existing file is
+// overwritten. There is no revocation; certificates have a short life instead. Main thread.
 
 #ifndef LOCKSTEP_CLI_CERTS_MAKE_H
 #define LOCKSTEP_CLI_CERTS_MAKE_H
@@ -26,21 +26,21 @@ enum certs_role {
 // The contents of a certificate to make. Borrowed for the call.
 struct certs_request {
     enum certs_role role;
-    const char *job; // The job of a worker; NULL: any.
+    const char *job; // The job of a worker; NULL: any job.
     const char *names[CERTS_NAMES]; // DNS names and addresses.
     size_t name_count;
     unsigned days;
 };
 
-// "coordinator", "worker", "observer"; CERTS_NO_ROLE: it is none of them.
+// The role named "coordinator", "worker" or "observer". Returns CERTS_NO_ROLE for another word.
 enum certs_role certs_role_of(const char *word);
 const char *certs_role_name(enum certs_role role);
 
-// The URI that says what the certificate is for.
+// Writes the URI that says what the certificate is for.
 void certs_uri(const struct certs_request *request, char *text, size_t text_bytes);
 
-// Makes DIRECTORY/ca.crt and ca.key. Each returns 0, or -1 with a sentence in error; then nothing
-// was made.
+// Makes DIRECTORY/ca.crt and ca.key. Both functions below return 0, or -1 with a sentence in error;
+// then no file was made.
 int certs_make_authority(const char *directory, unsigned days, char *error, size_t error_bytes);
 
 // Makes OUT/tls.crt, tls.key and ca.crt, signed by the authority in directory.

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-// Takes what was printed into a text, cut where it does not fit.
+// Moves the text that was printed to `from` into text. It is cut if it does not fit.
 static void take(BIO *from, char *text, size_t text_bytes)
 {
     char *bytes = NULL;

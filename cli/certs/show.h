@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reading the certificates of a file. Main thread.
+// Reads the certificates of a file. Main thread.
 
 #ifndef LOCKSTEP_CLI_CERTS_SHOW_H
 #define LOCKSTEP_CLI_CERTS_SHOW_H
@@ -11,7 +11,7 @@
 #define CERTS_WORD_BYTES 256
 #define CERTS_LIST_BYTES 4096
 #define CERTS_DATE_BYTES 32
-#define CERTS_HASH_BYTES 72 // SHA-256 in hex.
+#define CERTS_HASH_BYTES 72 // For a SHA-256 in hex.
 
 struct certs_shown {
     char subject[CERTS_WORD_BYTES];
@@ -20,9 +20,9 @@ struct certs_shown {
     char begins[CERTS_DATE_BYTES]; // "2026-11-21T00:05:58Z"
     char ends[CERTS_DATE_BYTES];
     char sha256[CERTS_HASH_BYTES];
-    long days_left; // Below 0: it has ended.
-    bool holds; // Now.
-    bool authority; // It may sign others.
+    long days_left; // Days until the certificate expires; below 0: it has expired.
+    bool holds; // True if the certificate is valid now.
+    bool authority; // True if the certificate may sign others.
 };
 
 // Calls show for each certificate in the file. Returns how many there were, or -1 with a sentence

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Starting the private coordinator and learning its port; daemon.h has the contract.
+// Starts the private coordinator and reads its port;
 
 #include "cli/run/daemon.h"
 
@@ -34,7 +34,8 @@
 
 // ---- The directory -----------------------------------------------------------------------------
 
-// TMPDIR as a path from the root, or NULL: it is not there, or too long for a socket below it.
+// Returns TMPDIR as an absolute path, or NULL if it does not exist or is too long for a socket in
+// it.
 static const char *wanted_parent(char parent[PATH_MAX])
 {
     const char *wanted = getenv("TMPDIR");
@@ -64,7 +65,8 @@ void daemon_forget(const char *directory)
     if (!inside)
         return;
     for (struct dirent *entry = readdir(inside); entry; entry = readdir(inside))
-        unlinkat(dirfd(inside), entry->d_name, 0); // Not "." and "..", which are directories.
+        // unlinkat fails for "." and "..", which are directories.
+        unlinkat(dirfd(inside), entry->d_name, 0);
     closedir(inside);
     rmdir(directory);
 }
@@ -81,7 +83,7 @@ static bool make_token(char token[DAEMON_TOKEN_BYTES])
     return true;
 }
 
-// Into a new file that only its owner can read.
+// Writes the token into a new file that only its owner can read.
 static bool write_token(const char *path, const char *token)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
@@ -108,8 +110,8 @@ static bool is_loopback(const struct sockaddr *address)
     return address->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&six->sin6_addr);
 }
 
-// True if all addresses of a host are loopback ones here. False for a name that is not known: the
-// coordinator says what is wrong with it.
+// Returns true if all addresses of the host name are loopback addresses. Returns false for an
+// unknown name, which the coordinator then reports.
 static bool is_local(const char *host)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
@@ -123,7 +125,7 @@ static bool is_local(const char *host)
     return local;
 }
 
-// True if a listener on [::] can be had; IPv4 reaches it as well.
+// Returns true if this machine can listen on [::], which also accepts IPv4.
 static bool has_ipv6(void)
 {
     const struct sockaddr_in6 any = {.sin6_family = AF_INET6};
@@ -134,8 +136,9 @@ static bool has_ipv6(void)
     return has;
 }
 
-// It listens at the address that the workers are given if that is a number, and everywhere if it is
-// a name. Writes a sentence and returns an exit status if workers of other hosts could not use it.
+// Writes the address where the coordinator listens: the address that workers use if that is numeric
+// or loopback, and all addresses if it is a name. Returns an exit status after a sentence on stderr
+// if workers of other hosts could not use it.
 static int served_address(const struct run_options *options, char *address, size_t capacity)
 {
     char host[LOCKSTEP_ADDRESS_BYTES] = "";
@@ -201,7 +204,8 @@ int daemon_start(struct daemon *daemon, const struct run_options *options)
                           options->http, "--http-token-file", token_file, "--port-file",
                           port_file,     "--log-level",       "warn",     "--drain-ms",
                           drain,         "--parent-death",    NULL};
-    // The certificates of this machine are for a coordinator that other hosts reach.
+    // A private coordinator must not use this machine's certificates, which are for coordinators
+    // that other hosts reach.
     static const struct spawn_variable plain = {"LOCKSTEP_COORDINATOR_TLS_DIR", NULL};
     struct spawn request = {.program = program,
                             .variables = &plain,
@@ -231,7 +235,7 @@ bool daemon_ready(struct daemon *daemon, const struct run_options *options)
         return false;
     bool read = fgets(line, sizeof(line), file) != NULL;
     fclose(file);
-    // Behind a path there is no port for gRPC: it is 0.
+    // A coordinator on a Unix socket writes 0 for the port of gRPC.
     if (!read || sscanf(line, "grpc=%*u http=%u", &http) != 1 || http > UINT16_MAX)
         return false;
     daemon->http_port = (uint16_t)http;
@@ -245,7 +249,7 @@ void daemon_address(const struct run_options *options, char *address, size_t cap
     snprintf(address, capacity, "unix:%s" SOCKET, options->directory);
 }
 
-// The address of this machine at which a listener on `host` can be asked.
+// Returns the address by which this machine reaches a listener on `host`.
 static const char *own_host(const char *host)
 {
     if (strcmp(host, "0.0.0.0") == 0)

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The private coordinator of a run: started as a child, asked for its port, told to go. It is not
-// linked.
+// The private coordinator of a run: it is started as a child process, reports its port, and is
+// stopped with a signal. Its code is not linked into this program.
 //
-// No other user of the machine gets in. Workers reach it at a socket in a directory of mode 0700.
-// Its page is on loopback, where everybody can connect, so the page wants a token. The token is in
-// a file of that directory, in the address that is printed, and in the workers' environment; it is
-// never in an argument, because every user can read those.
+// No other user of the machine has access. Workers connect to a socket in a directory of mode 0700.
+// The page is on loopback, where every user can connect, so the page needs a token. The token is in
+// a file of that directory, in the address that is printed, and in the workers' environment. It is
+// never in an argument, because every user can read arguments.
 //
-// The coordinator of several hosts (options->serves) listens on the network instead. It has the
-// certificates of LOCKSTEP_COORDINATOR_TLS_DIR; without them it refuses any address but loopback,
+// The coordinator of several hosts (options->serves) listens on the network instead. It uses the
+// certificates of LOCKSTEP_COORDINATOR_TLS_DIR. Without them it accepts only a loopback address,
 // unless LOCKSTEP_INSECURE_PLAINTEXT=1.
 //
-// Supervisor's thread; the directory is the launcher's.
+// Supervisor's thread. The launcher's thread makes and removes the directory.
 
 #ifndef LOCKSTEP_CLI_RUN_DAEMON_H
 #define LOCKSTEP_CLI_RUN_DAEMON_H
@@ -29,29 +29,30 @@
 #define DAEMON_DASHBOARD_BYTES (LOCKSTEP_ADDRESS_BYTES + DAEMON_TOKEN_BYTES + 32)
 
 struct daemon {
-    pid_t pid; // 0: none, or it has ended.
-    uint16_t http_port; // 0: off
-    char token[DAEMON_TOKEN_BYTES]; // The token that the page wants.
+    pid_t pid; // 0: not started, or ended.
+    uint16_t http_port; // 0: HTTP is off.
+    char token[DAEMON_TOKEN_BYTES]; // The token that the page needs.
 };
 
-// Makes options->directory, below TMPDIR, or in /tmp where a socket's address would be too long.
-// Returns 0, or an exit status after a sentence on stderr.
+// Makes options->directory below TMPDIR, or in /tmp if the socket's path would be too long. Returns
+// 0, or an exit status after a sentence on stderr.
 int daemon_make_directory(struct run_options *options);
 
-// Removes it with what is in it. "": there is none.
+// Removes the directory and its files. "": there is no directory.
 void daemon_forget(const char *directory);
 
-// Starts the coordinator; its output goes to ours. It puts its port into a file of the directory
-// when it is ready. Returns 0, or an exit status after a sentence on stderr.
+// Starts the coordinator, which inherits stdout and stderr. When it is ready, it writes its port
+// into a file of the directory. Returns 0, or an exit status after a sentence on stderr.
 int daemon_start(struct daemon *daemon, const struct run_options *options);
 
-// Whether it is ready; fills in the port.
+// Returns true if the coordinator is ready, and sets the port.
 bool daemon_ready(struct daemon *daemon, const struct run_options *options);
 
-// Where workers of this host find a private one: "unix:/tmp/lockstep-a1b2c3/socket".
+// Writes the address of a private coordinator for workers of this host:
 void daemon_address(const struct run_options *options, char *address, size_t capacity);
 
-// Where its page is, with the token: "http://127.0.0.1:8080/?token=0123...". False: it has none.
+// Writes the address of the coordinator's page, with the token:
+// "http://127.0.0.1:8080/?token=0123...". Returns false if it has no page.
 bool daemon_dashboard(const struct daemon *daemon, const struct run_options *options, char *address,
                       size_t capacity);
 

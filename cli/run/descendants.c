@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Killing all children of this process and their orphans; descendants.h has the contract. The
-// kernel has no call for it, so /proc is read until no child is left.
+// Kills all children of this process and their orphans; descendants.h has the contract. The kernel
+// has no call for this, so /proc is read until no child is left.
 
 #include "cli/run/descendants.h"
 
@@ -21,7 +21,8 @@
 
 #define KILL_TIMEOUT_MS 5000
 
-// The parent of a process, or 0. The name in /proc/PID/stat may hold anything, also parentheses.
+// Returns the parent of a process, or 0. The name in /proc/PID/stat may contain any character, also
+// parentheses.
 static pid_t parent_of(const char *pid)
 {
     char path[64];
@@ -54,7 +55,7 @@ static void kill_children(void)
     closedir(proc);
 }
 
-// Waits for the next SIGCHLD, which is blocked, or some milliseconds.
+// Waits for the next SIGCHLD, which is blocked, or for some milliseconds.
 static void wait_for_child(void)
 {
     sigset_t child;

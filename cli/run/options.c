@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The arguments of `lockstep run`; options.h has the contract. Most of them are spelt as torchrun
-// and mpirun spell them.
+// The arguments of `lockstep run`; options.h has the contract. Most have the same names as in
+// torchrun and mpirun.
 
 #include "cli/run/options.h"
 
@@ -124,7 +124,7 @@ static int set_address(const char *name, const char *value, bool port_zero, cons
     return 0;
 }
 
-// Workers of host 0 use this address as well, so it is one.
+// Workers of host 0 also connect to this address, so it must not be a wildcard.
 static int set_bind(struct run_options *options, const char *value)
 {
     if (strncmp(value, "0.0.0.0:", 8) == 0 || strncmp(value, "[::]:", 5) == 0)
@@ -143,7 +143,8 @@ static int set_http(struct run_options *options, const char *value)
     return 0;
 }
 
-// NAME=VALUE. NAME alone is what mpirun needs for other hosts; here workers have it already.
+// Sets the variable of NAME=VALUE. NAME alone is accepted, as by mpirun, which passes the variable
+// on to other hosts. Here the workers have it anyway.
 static int set_variable(char *value)
 {
     char *equals = strchr(value, '=');
@@ -157,7 +158,7 @@ static int set_variable(char *value)
     return result == 0 ? 0 : cli_misuse("run", "--env %s: it cannot be set", value);
 }
 
-// 0, or an exit status; -1: the help was printed.
+// Returns 0, an exit status, or -1 if the help was printed.
 static int set_option(void *given, int key, char *value)
 {
     struct run_options *options = given;
@@ -194,7 +195,7 @@ static int set_option(void *given, int key, char *value)
         options->json = true;
         return 0;
     default:
-        return CLI_MISUSE; // No other key is in the table.
+        return CLI_MISUSE; // The options table has no other key.
     }
 }
 
@@ -204,7 +205,7 @@ static const struct cli_syntax syntax = {.name = "run",
                                          .help = help_text,
                                          .take = set_option};
 
-// The options of a job on several hosts.
+// Checks the options of a job on several hosts.
 static int check_nodes(const struct run_options *options)
 {
     if (options->node_rank == NO_NODE)
@@ -248,8 +249,8 @@ static int check_options(const struct run_options *options)
     return 0;
 }
 
-// mpirun's -np is -n. What belongs to the trainer begins behind "--" or the first argument that is
-// neither an option nor, perhaps, an option's value.
+// Replaces mpirun's -np by -n. The search stops where the trainer's arguments begin: behind "--",
+// or at the first argument that is neither an option nor possibly an option's value.
 static void read_np(int argc, char **argv)
 {
     static char n[] = "-n";
@@ -279,7 +280,7 @@ int options_read(struct run_options *options, int argc, char **argv)
     options->first_rank = options->node_rank * options->workers;
     options->serves = nodes > 1 && options->node_rank == 0 && !options->join;
     if (!options->job[0] && nodes > 1)
-        snprintf(options->job, sizeof(options->job), "run"); // The same name on all hosts.
+        snprintf(options->job, sizeof(options->job), "run"); // All hosts must use the same name.
     else if (!options->job[0])
         run_default_job(options);
     if (!options->http)

@@ -7,9 +7,8 @@
 
 #include "cli/run/run.h"
 
-// Reads and checks the arguments, and fills in all that has a default. Variables of --env are set
-// in this process. Returns 0, an exit status after a sentence on stderr, or -1: the help was
-// printed.
+// Reads and checks the arguments, and sets the defaults. Sets the variables of --env in this
+// process. Returns 0, an exit status after a sentence on stderr, or -1 if the help was printed.
 int options_read(struct run_options *options, int argc, char **argv);
 
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Relaying the output of all workers; output.h has the contract.
+// Relays the output of all workers; output.h
 
 #include "cli/run/output.h"
 
@@ -85,7 +85,7 @@ static void poll_add(struct output *output, int fd, struct stream *stream)
     output->poll_count++;
 }
 
-// A stream whose sink is full is left alone: its worker blocks.
+// Adds the streams to the poll. A stream whose sink is full is not read, so its worker blocks.
 static void poll_streams(struct output *output)
 {
     for (uint32_t i = 0; i < output->stream_count; i++) {

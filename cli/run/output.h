@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The output of all workers on its way to our stdout and stderr: a sink (sink.h) for each, and two
-// streams (stream.h) for each worker. A single worker is not relayed: it inherits both descriptors.
-// Supervisor's thread.
+// Relays the output of all workers to our stdout and stderr, with a sink (sink.h) for each, and two
+// streams (stream.h) for each worker. The output of a single worker is not relayed: the worker
+// inherits both descriptors. Supervisor's thread.
 
 #ifndef LOCKSTEP_CLI_RUN_OUTPUT_H
 #define LOCKSTEP_CLI_RUN_OUTPUT_H
@@ -18,40 +18,40 @@
 
 struct output {
     const struct run_options *options;
-    bool relaying; // True if there is more than one worker here, or another host.
+    bool relaying; // True if this host has several workers, or the job has another host.
     struct sink sinks[2];
-    unsigned sink_count; // 1 when stdout and stderr are the same terminal.
-    struct stream *streams; // owned; rank r: 2r is its stdout, 2r + 1 its stderr
+    unsigned sink_count; // 1 if stdout and stderr are the same terminal, else 2.
+    struct stream *streams; // owned; 2r is rank r's stdout, 2r + 1 its stderr
     uint32_t stream_count;
     struct pollfd *polls; // owned
-    struct stream **polled; // owned; the stream behind each of polls, or NULL
+    struct stream **polled; // owned; the stream of each entry of polls, or NULL
     unsigned poll_count; // Entries of polls in the last output_wait.
 };
 
-// Allocates for the workers of this launcher; the structure is zero. False with errno. output_free
-// is due in any case.
+// Allocates the memory for the workers of this launcher. The struct must be zero before. Returns
+// false with errno. output_free must be called in any case.
 bool output_open(struct output *output, const struct run_options *options);
 
-// Starts the writers: after the last fork. Returns 0 or -1 with errno.
+// Starts the writer threads. Call it after the last fork. Returns 0 or -1 with errno.
 int output_start(struct output *output);
 
 // Adds a pipe of a worker: number 0 is its stdout, 1 its stderr. fd is given.
 void output_add(struct output *output, uint32_t rank, unsigned number, int fd);
 
-// Waits until one of fds, a stream or a sink is ready, or until the time is over; -1: no limit.
+// Waits until one of fds, a stream or a sink is ready, or timeout_ms has passed; -1: no limit.
 void output_wait(struct output *output, const int fds[OUTPUT_OTHER_FDS], int timeout_ms);
 
 // Reads from the streams that the last output_wait found ready.
 void output_relay(struct output *output);
 
-// True while a stream has not ended.
+// Returns true while a stream has not ended.
 bool output_has_streams(const struct output *output);
 
-// Says that nothing more comes. output_done tells when all was written.
+// Tells the sinks that no more output follows. output_done then returns true once all was written.
 void output_finish(struct output *output);
 bool output_done(struct output *output);
 
-// Ends the writers; after output_done.
+// Ends the writer threads. Call it after output_done has returned true.
 void output_close(struct output *output);
 
 void output_free(struct output *output);

@@ -14,7 +14,7 @@ unsigned place_variables(const struct run_options *options, const struct daemon 
                          struct spawn_variable variables[PLACE_VARIABLES])
 {
     unsigned count = 0;
-    if (options->serves && options->bind) // By which this host is known to the others.
+    if (options->serves && options->bind) // The address by which other hosts reach this one.
         snprintf(text->coordinator, sizeof(text->coordinator), "%s", options->bind);
     else if (options->coordinator)
         snprintf(text->coordinator, sizeof(text->coordinator), "%s", options->coordinator);
@@ -27,7 +27,7 @@ unsigned place_variables(const struct run_options *options, const struct daemon 
     variables[count++] = (struct spawn_variable){"LOCKSTEP_JOB", options->job};
     variables[count++] = (struct spawn_variable){"LOCKSTEP_WORLD_SIZE", text->world_size};
     variables[count++] = (struct spawn_variable){"LOCKSTEP_RANK_HINT", text->rank};
-    if (!options->coordinator) // A private one is behind a path, and has no certificate.
+    if (!options->coordinator) // A private coordinator is on a Unix socket, and has no certificate.
         variables[count++] = (struct spawn_variable){"LOCKSTEP_TLS_DIR", NULL};
     if (options->timeout_ms)
         variables[count++] = (struct spawn_variable){"LOCKSTEP_OPEN_TIMEOUT_MS", text->timeout};
@@ -36,7 +36,7 @@ unsigned place_variables(const struct run_options *options, const struct daemon 
     return count;
 }
 
-// "4 workers", or "host 2 of 2, ranks 4 to 7 of 8".
+// Appends "4 workers", or "host 2 of 2, ranks 4 to 7 of 8".
 static void append_workers(struct text *text, const struct run_options *options)
 {
     if (options->nodes > 1)

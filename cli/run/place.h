@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The environment in which a worker of `lockstep run` finds its place, and the line that tells
+// The environment variables that tell a worker of `lockstep run` its place, and the line that tells
 // people where the job is. Supervisor's thread.
 
 #ifndef LOCKSTEP_CLI_RUN_PLACE_H
@@ -26,7 +26,7 @@ unsigned place_variables(const struct run_options *options, const struct daemon 
                          uint32_t rank, struct place_text *text,
                          struct spawn_variable variables[PLACE_VARIABLES]);
 
-// One line on stderr: the job, and where its dashboard is.
+// Prints one line on stderr: the job, and the address of its dashboard.
 void place_announce(const struct run_options *options, const struct daemon *daemon);
 
 #endif

@@ -44,7 +44,7 @@ static void append_end(struct text *text, const struct run_end *end, const char 
     }
 }
 
-// The cause: "rank 2 was killed by signal 9 (SIGKILL) after 3.2 s".
+// Appends the cause: "rank 2 was killed by
 static void append_cause(struct text *text, const struct run_options *options,
                          const struct run_result *result)
 {
@@ -67,7 +67,8 @@ static bool is_other(const struct run_result *result, uint32_t rank)
     return rank != result->first_failed && result->ranks[rank].end.ended;
 }
 
-// How many others ended like this one; 0 when an earlier one has been counted for it.
+// Returns how many other ranks ended like this one. Returns 0 if an earlier rank was already
+// counted with them.
 static uint32_t count_like(const struct run_result *result, uint32_t rank)
 {
     uint32_t count = 0;
@@ -81,7 +82,7 @@ static uint32_t count_like(const struct run_result *result, uint32_t rank)
     return count;
 }
 
-// The others, by how they ended: "; 3 other ranks ended with status 1, 1 was stopped".
+// Appends the other ranks, grouped by how they ended:
 static void append_others(struct text *text, const struct run_result *result)
 {
     bool first = true;

@@ -8,11 +8,11 @@
 struct run_options;
 struct run_result;
 
-// 0, the program's status, or 128 and the signal.
+// Returns the exit status for a wait status: the program's status, or 128 plus the signal.
 int run_exit_code(int status);
-// The last line on stderr, or nothing when all succeeded.
+// Prints the last line on stderr, or nothing if all workers succeeded.
 void run_report(const struct run_options *options, const struct run_result *result);
-// One object and a newline on stdout. docs/cli.md names its members.
+// Prints one JSON object and a newline on stdout. docs/cli.md lists its members.
 void run_report_json(const struct run_options *options, const struct run_result *result);
 
 #endif

@@ -11,28 +11,32 @@
 //         worker 0..    each leads a process group
 //           ...         whatever a worker starts: data loaders, compilers, shells
 //
-// Nothing is ever left behind:
+// No process is left behind:
 //
 // - Launcher and supervisor are both "subreapers": a process whose parent died becomes a child of
-//   the nearest of them, so that even what a worker started can be found and killed.
+//   the nearest of them. So processes that a worker started can be found and killed, too.
 // - A pipe leads from launcher to supervisor. A signal travels through it as one byte. When the
-//   launcher dies, even by SIGKILL, the supervisor reads its end, kills all and exits.
-// - When the supervisor dies by SIGKILL, the kernel kills the workers (their parent-death signal),
-//   what they had started becomes the launcher's, and the launcher kills it.
-// - Only if both are killed at the same instant can a worker's own child survive; the workers and
-//   the coordinator do not. The private directory then stays, with a dead socket in it.
+//   launcher dies, even by SIGKILL, the supervisor reads the pipe's end, kills all processes and
+//   exits.
+// - When the supervisor dies by SIGKILL, the kernel kills the workers (their parent-death signal).
+//   Processes that the workers had started become the launcher's children, and the launcher kills
+//   them.
+// - Only if launcher and supervisor are killed at the same instant can a process survive that a
+//   worker has started; the workers and the coordinator do not. The private directory then stays,
+//   with a dead socket in it.
 //
 // Signals. SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 go to all workers' groups, not to
 // the coordinator. The second SIGINT, SIGTERM or SIGHUP kills.
 //
-// The end. The first worker to fail is the cause: its status is ours. The others get --grace to
-// fail by themselves, then are killed; after a forwarded SIGINT, SIGTERM or SIGHUP they get the
-// time they need, because they may be writing a checkpoint. With --max-restarts, a job that failed
-// without such a signal is started again, with a new supervisor and a new coordinator.
+// The end. The first worker that fails is the cause, and its status is the exit status. The other
+// workers have --grace to fail by themselves, and are then killed. After a forwarded SIGINT,
+// SIGTERM or SIGHUP they have unlimited time, because they may be writing a checkpoint. With
+// --max-restarts, a job that failed without such a signal is started again, with a new supervisor
+// and a new coordinator.
 //
-// Several hosts. There is a launcher on each. Host 0's also starts the coordinator, which listens
-// on the network and outlives the workers of host 0 until those of other hosts have left. A
-// launcher signals only its own workers; the others learn of the end from the coordinator.
+// Several hosts. Each host has a launcher. The launcher of host 0 also starts the coordinator,
+// which listens on the network and stays until the workers of all hosts have left. A launcher
+// signals only its own workers. The other workers learn of the end from the coordinator.
 
 #include "cli/run/run.h"
 
@@ -64,7 +68,7 @@ void run_default_job(struct run_options *options)
         snprintf(options->job, sizeof(options->job), "%s-%d", options->command, (int)getpid());
 }
 
-// A wrong name is told before anything is started.
+// Checks the trainer's name, so that a wrong name is reported before any process is started.
 static int check_trainer(const char *name)
 {
     char path[4096];
@@ -90,10 +94,10 @@ static void forward(int control_fd, int signal_number)
 {
     unsigned char byte = (unsigned char)signal_number;
     ssize_t ignored = write(control_fd, &byte, 1);
-    (void)ignored; // Full of signals already, or the supervisor is gone.
+    (void)ignored; // The pipe is full of signals already, or the supervisor has ended.
 }
 
-// Waits for the supervisor and passes signals on. Returns its wait status. Sets *signalled when a
+// Waits for the supervisor and forwards signals. Returns its wait status. Sets *signalled if a
 // signal came that ends the job.
 static int watch(pid_t supervisor, int control_fd, const sigset_t *watched, bool *signalled)
 {
@@ -120,11 +124,11 @@ static void block_signals(sigset_t *watched, sigset_t *before)
     for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++)
         sigaddset(watched, taken[i]);
     blocked = *watched;
-    sigdelset(watched, SIGPIPE); // Seen as EPIPE.
+    sigdelset(watched, SIGPIPE); // write reports EPIPE instead.
     sigprocmask(SIG_BLOCK, &blocked, before);
 }
 
-// In the supervisor, which the terminal must neither interrupt nor stop.
+// Runs in the supervisor, which the terminal must neither interrupt nor stop.
 static int become_supervisor(const struct run_options *options, const int control[2])
 {
     sigset_t blocked;
@@ -171,7 +175,7 @@ static int attempt(struct run_options *options, const sigset_t *watched, bool *s
         cli_say(options->command, "cannot make a pipe: %s", strerror(errno));
         return CLI_FAILED;
     }
-    // Made here, because the launcher can also remove it when the supervisor has been killed.
+    // The launcher makes the directory, because it can also remove it if the supervisor was killed.
     int result = options->coordinator && !options->serves ? 0 : daemon_make_directory(options);
     if (result == 0)
         result = launch(options, control, watched, signalled);
@@ -182,7 +186,8 @@ static int attempt(struct run_options *options, const sigset_t *watched, bool *s
     return result;
 }
 
-// A trainer that could not be started is not tried again.
+// Returns true if the job may be started again. A trainer that could not be started is not tried
+// again.
 static bool may_restart(const struct run_options *options, int result)
 {
     return result != 0 && result != CLI_NOT_EXECUTABLE && result != CLI_NOT_FOUND &&
@@ -193,7 +198,8 @@ int run_launch(struct run_options *options)
 {
     sigset_t watched;
     bool signalled = false;
-    signal(SIGCHLD, SIG_DFL); // Ignored by a parent, it would reap in our place.
+    // If the parent process had SIGCHLD ignored, the kernel would reap the children itself.
+    signal(SIGCHLD, SIG_DFL);
     block_signals(&watched, &options->signals);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     int result = attempt(options, &watched, &signalled);

@@ -18,10 +18,10 @@ static void notify(const struct sink *sink)
 {
     uint64_t one = 1;
     ssize_t ignored = write(sink->event_fd, &one, sizeof(one));
-    (void)ignored; // Full means that it is readable already.
+    (void)ignored; // If the counter is full, event_fd is readable already.
 }
 
-// Blocks until some of it was written. Returns how much, or -1 when nobody reads any more.
+// Blocks until some bytes were written. Returns their number, or -1 if the reader has closed.
 static ssize_t write_some(int fd, const char *bytes, size_t size)
 {
     for (;;) {
@@ -37,7 +37,7 @@ static ssize_t write_some(int fd, const char *bytes, size_t size)
     }
 }
 
-// Waits for bytes. Returns how many lie side by side, 0 at the end.
+// Waits for bytes. Returns how many are contiguous in the ring, or 0 at the end.
 static size_t next_run(struct sink *sink, const char **bytes)
 {
     mutex_lock(&sink->mutex);

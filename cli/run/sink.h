@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A sink takes whole lines of many streams (stream.h) and writes them to a descriptor with a thread
-// of its own. A slow or stopped reader of the output therefore delays no signal.
+// A sink takes whole lines of many streams (stream.h), and its own thread writes them to a
+// descriptor. So a slow or stopped reader of the output does not delay signals.
 //
-// Bounds. A sink buffers SINK_BYTES. A stream is read only while its sink has SINK_RESERVE bytes
-// left, which is more than one read can become. A worker whose output is not taken blocks in its
+// Bounds. A sink buffers SINK_BYTES. A stream is read only while its sink has SINK_RESERVE free
+// bytes, which is more than one read can produce. A worker whose output is not read blocks in its
 // write, as it would without `lockstep run`.
 //
-// Threads: all functions are for the thread that opened the sink.
+// Threads: only the thread that opened the sink calls these functions.
 
 #ifndef LOCKSTEP_CLI_RUN_SINK_H
 #define LOCKSTEP_CLI_RUN_SINK_H
@@ -28,12 +28,13 @@ struct sink {
     // set at open, then constant
     int fd;
     bool terminal;
-    int event_fd; // Readable when there is room again, or the sink has ended.
+    int event_fd; // Readable when the sink has room again, or has ended.
     struct thread thread;
     char *bytes; // owned; a ring of SINK_BYTES
 
     // reader's thread only
-    struct stream *live; // Its unfinished line is kept at the bottom; or NULL.
+    // The stream whose unfinished line stays at the bottom of the terminal, or NULL.
+    struct stream *live;
     bool live_shown;
 
     // guarded by mutex
@@ -42,28 +43,31 @@ struct sink {
     size_t first;
     size_t size;
     bool closing;
-    bool broken; // True once a write has failed: the rest is thrown away.
+    bool broken; // True once a write has failed: later bytes are dropped.
     bool done; // True once the thread has written everything.
 };
 
-// fd is borrowed. Streams may be opened on it; nothing is written yet. Returns 0 or -1 with errno.
+// Opens a sink. fd is borrowed. Streams may be opened on the sink, but nothing is written before
+// sink_start. Returns 0 or -1 with errno.
 int sink_open(struct sink *sink, int fd);
 
-// Starts the writer: after the last fork. Returns 0 or -1 with errno.
+// Starts the writer thread. Call it after the last fork. Returns 0 or -1 with errno.
 int sink_start(struct sink *sink);
 
 bool sink_has_room(struct sink *sink);
 bool sink_broken(struct sink *sink);
 
-// Adds bytes. Held: mutex. The reserve guarantees the room; bytes that still do not fit are
-// dropped. The caller signals `changed`.
+// Adds bytes. The caller holds the mutex and signals `changed` afterwards. SINK_RESERVE guarantees
+// the room. Bytes that still do not fit are dropped.
 void sink_put_locked(struct sink *sink, const char *bytes, size_t size);
 
-// Says that nothing more comes; sink_done tells when all was written, and event_fd when to ask.
+// Tells the sink that no more bytes follow. event_fd becomes readable when all was written, and
+// sink_done then returns true.
 void sink_finish(struct sink *sink);
 bool sink_done(struct sink *sink);
 
-// After sink_done. A sink that never gets done is left to the end of the process.
+// Frees the sink. Call it after sink_done has returned true. A sink that cannot finish is not
+// closed; it ends with the process.
 void sink_close(struct sink *sink);
 
 #endif

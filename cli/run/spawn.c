@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Starting one child: where its program is, and what it inherits. The child leads a process group,
-// so that a signal reaches all of its own children, and is killed by the kernel when its parent
-// dies. Called while the process has one thread.
+// Starts one child: finds its program, and sets what it inherits. The child leads a process group,
+// so that a signal also reaches the child's own children. The kernel kills the child when its
+// parent dies.
 
 #include "cli/run/spawn.h"
 
@@ -67,7 +67,7 @@ int spawn_find_coordinator(char *path, size_t capacity)
     return spawn_find(name, path, capacity);
 }
 
-// Zero: as it is.
+// The limit before spawn_raise_file_limit; zero: it was not changed.
 static struct rlimit file_limit_before;
 
 void spawn_raise_file_limit(void)
@@ -86,12 +86,12 @@ static void redirect(int fd, int number)
         _exit(126);
 }
 
-// In the child. Ends in the program, or in _exit.
+// Runs in the child. Executes the program, or calls _exit.
 static void become(const struct spawn *request, pid_t parent)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
-        _exit(126); // It died before the line above.
+        _exit(126); // The parent died before prctl took effect.
     setpgid(0, 0);
     redirect(request->input, STDIN_FILENO);
     redirect(request->output, STDOUT_FILENO);
@@ -106,7 +106,7 @@ static void become(const struct spawn *request, pid_t parent)
     if (file_limit_before.rlim_max)
         setrlimit(RLIMIT_NOFILE, &file_limit_before);
     sigprocmask(SIG_SETMASK, request->signals, NULL);
-    execvp(request->program, request->argv); // With a slash in it: no search.
+    execvp(request->program, request->argv); // The path has a slash, so execvp does not search.
     int failure = errno;
     if (request->failure_fd >= 0) {
         ssize_t ignored = write(request->failure_fd, &failure, sizeof(failure));
@@ -122,6 +122,6 @@ pid_t spawn(const struct spawn *request)
     if (pid == 0)
         become(request, parent);
     if (pid > 0)
-        setpgid(pid, pid); // Both sides, whoever is first.
+        setpgid(pid, pid); // Parent and child both call setpgid, so the order does not matter.
     return pid;
 }

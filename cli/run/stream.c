@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Lines from a worker's pipe into a sink; stream.h has the rules. Supervisor's thread.
+// Copies lines from a worker's pipe into a sink; stream.h has the rules.
 
 #include "cli/run/stream.h"
 
@@ -37,7 +37,7 @@ static void show_live_locked(struct sink *sink)
     sink->live_shown = true;
 }
 
-// One whole line goes out.
+// Puts the complete line into the sink.
 static void end_line_locked(struct stream *stream)
 {
     struct sink *sink = stream->sink;
@@ -52,7 +52,7 @@ static void end_line_locked(struct stream *stream)
     stream->updating = false;
 }
 
-// False when memory is short: the line is cut there.
+// Makes room for size bytes in the line. Returns false if there is no memory; then the line is cut.
 static bool reserve(struct stream *stream, size_t size)
 {
     if (size <= stream->capacity)
@@ -85,7 +85,7 @@ static void append_locked(struct stream *stream, const char *bytes, size_t size)
     }
 }
 
-// Bytes follow a carriage return: the line starts again.
+// Starts the line again, because bytes follow a carriage return.
 static void start_again(struct stream *stream)
 {
     stream->carriage = false;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From one worker's pipe to a sink, line by line. A stream cuts the output of one worker into lines
+// Copies lines from one worker's pipe to a sink. A stream cuts the output of one worker into lines
 // and puts its prefix in front. A line longer than STREAM_LINE_BYTES is cut into several.
 //
-// Carriage returns. A carriage return not followed by a newline starts the line again: its text so
-// far is forgotten. Only the final state of a progress bar is printed, except for the one stream
-// that is `live` on a terminal: its line stays at the bottom of the screen, is redrawn with every
-// update, and steps aside for other lines.
+// Carriage returns. A carriage return that is not followed by a newline starts the line again: its
+// text so far is dropped. So only the final state of a progress bar is printed. The exception is
+// the one stream that is `live` on a terminal. Its unfinished line stays at the bottom of the
+// screen, is redrawn with every update, and is hidden while other lines are printed.
 //
-// Threads: all functions are for the thread that opened the sink.
+// Threads: only the thread that opened the sink calls these functions.
 
 #ifndef LOCKSTEP_CLI_RUN_STREAM_H
 #define LOCKSTEP_CLI_RUN_STREAM_H
@@ -20,18 +20,19 @@
 
 #define STREAM_LINE_BYTES (64 * 1024)
 #define STREAM_READ_BYTES (16 * 1024)
-#define STREAM_PREFIX_BYTES 24 // With the NUL.
+#define STREAM_PREFIX_BYTES 24 // Includes the NUL.
 
-// In the worst case one read is all newlines, each with a prefix, after one pending line.
+// In the worst case, one read contains only newlines. Each makes a line with a prefix, after one
+// pending line.
 static_assert(STREAM_READ_BYTES * STREAM_PREFIX_BYTES + STREAM_LINE_BYTES <= SINK_RESERVE,
               "one read fits into the reserve");
 
 struct stream {
     struct sink *sink;
-    int fd; // Owned; -1 once it has ended.
+    int fd; // Owned; -1 once the stream has ended.
     bool live;
-    bool carriage; // The last byte was a carriage return.
-    bool updating; // The line was started again at least once.
+    bool carriage; // True if the last byte was a carriage return.
+    bool updating; // True if the line was started again at least once.
     char prefix[STREAM_PREFIX_BYTES];
     char *line; // owned
     size_t size;
@@ -41,10 +42,11 @@ struct stream {
 // fd is given. prefix is copied.
 void stream_open(struct stream *stream, struct sink *sink, int fd, const char *prefix, bool live);
 
-// Reads once; not blocking, when fd is not. False at the end: the rest is flushed, fd closed.
+// Reads once. Does not block if fd is non-blocking. At the end it flushes the rest, closes fd, and
+// returns false.
 bool stream_read(struct stream *stream);
 
-// Closes a stream that has not ended by itself and drops the rest.
+// Closes a stream that has not ended, and drops its unfinished line.
 void stream_close(struct stream *stream);
 
 #endif

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The supervisor of `lockstep run`: one poll loop over the launcher's pipe, a signalfd for ended
-// children and the workers' output. run.c tells why there is such a process. Output is written by
-// the sinks' own threads (sink.h), which are started after the last fork.
+// children and the workers' output. run.c explains why this process exists. The sinks' own threads
+// (sink.h) write the output. They are started after the last fork.
 //
-// A child that failed is looked at before it is reaped, and its group is killed in between: while
-// the leader is a zombie its group's number cannot belong to anybody else.
+// When a child fails, its process group is killed before the child is reaped: while the leader is a
+// zombie, its group's number cannot belong to another group.
 
 #include "cli/run/supervisor.h"
 
@@ -49,14 +49,14 @@ struct supervisor {
     uint64_t started_ms;
 
     struct daemon daemon;
-    int registered; // Descriptor of registry_add.
+    int registered; // The descriptor from registry_add.
     bool daemon_wanted; // True while the end of the daemon is reported.
     struct run_result result;
-    uint32_t running; // Workers that have not been reaped.
-    unsigned interrupts; // SIGINT, SIGTERM and SIGHUP received.
-    bool orphaned; // The launcher is dead.
+    uint32_t running; // Workers that were not reaped yet.
+    unsigned interrupts; // How many SIGINT, SIGTERM and SIGHUP were received.
+    bool orphaned; // True once the launcher is dead.
     int interrupted_by; // The first of these signals.
-    uint64_t kill_at; // NEVER until the first failure.
+    uint64_t kill_at; // When the other workers are killed; NEVER until the first failure.
     uint64_t give_up_at; // When unwritten output is dropped; NEVER until the second interrupt.
     int (*failure_fds)[2]; // owned; a pipe for each rank, -1 once it is closed
 
@@ -123,7 +123,8 @@ static bool given_up(const struct supervisor *supervisor)
 
 // ---- Ended children ----------------------------------------------------------------------------
 
-// errno of an exec that failed, else 0. The pipe has been closed by a successful one.
+// Returns the errno value of a failed exec, else 0. A successful exec closes the pipe without a
+// value.
 static int exec_error(struct supervisor *supervisor, uint32_t rank)
 {
     int failure = 0;
@@ -142,8 +143,9 @@ static bool failed(const siginfo_t *info)
     return info->si_code != CLD_EXITED || info->si_status != 0;
 }
 
-// Ranks exit because another one died, some by a signal, but no rank is killed by that. So SIGKILL
-// that was not ours is the cause, also when the others were faster than the kernel at ending it.
+// Returns true if this rank's end is a better cause than the first failure. Ranks exit because
+// another rank died, some by a signal, but never by SIGKILL. So a SIGKILL that the supervisor did
+// not send is the cause, even if the kernel reported the ends of other ranks first.
 static bool is_stronger(const struct supervisor *supervisor, uint32_t rank, bool same_time)
 {
     const struct run_end *end = &supervisor->result.ranks[rank].end;
@@ -153,7 +155,8 @@ static bool is_stronger(const struct supervisor *supervisor, uint32_t rank, bool
     return same_time || (WTERMSIG(end->status) == SIGKILL && supervisor->interrupts == 0);
 }
 
-// The first failure is the cause; among those seen at the same time, a signal rather than a status.
+// Records a failure. The first failure is the cause. Among failures seen at the same time, a signal
+// counts before a status.
 static void note_failure(struct supervisor *supervisor, uint32_t rank, bool same_time)
 {
     struct run_result *result = &supervisor->result;
@@ -199,7 +202,7 @@ static uint32_t rank_of(const struct supervisor *supervisor, pid_t pid)
     return rank;
 }
 
-// Reaps one ended child. False when there is none.
+// Reaps one ended child. Returns false if there is none.
 static bool reap_one(struct supervisor *supervisor, bool same_time)
 {
     siginfo_t info = {.si_pid = 0};
@@ -232,8 +235,8 @@ static void reap(struct supervisor *supervisor)
 
 // ---- The coordinator ---------------------------------------------------------------------------
 
-// Handles signals and ended children until the coordinator tells its ports.
-// Returns 0, or an exit status.
+// Handles signals and ended children until the coordinator has written its ports. Returns 0, or an
+// exit status.
 static int await_ports(struct supervisor *supervisor, int watch_fd)
 {
     struct pollfd polls[] = {{.fd = supervisor->control_fd, .events = POLLIN},
@@ -248,7 +251,7 @@ static int await_ports(struct supervisor *supervisor, int watch_fd)
                     DAEMON_START_MS / 1000);
             return CLI_FAILED;
         }
-        // Without inotify (a limit was reached) it is looked for every 5 ms.
+        // Without inotify (a limit was reached), the file is checked every 5 ms.
         poll(polls, watch_fd < 0 ? 2 : 3, watch_fd < 0 ? 5 : (int)(deadline - now));
         ssize_t ignored = watch_fd < 0 ? 0 : read(watch_fd, events, sizeof(events));
         (void)ignored;
@@ -277,8 +280,8 @@ static int start_daemon(struct supervisor *supervisor)
     return result;
 }
 
-// Asks it to go, and waits a moment: descendants_kill does not ask. Workers of other hosts have the
-// time of its drain to hear how the job ended.
+// Sends SIGTERM to the coordinator and waits a moment, because descendants_kill would kill it at
+// once. Workers of other hosts have DAEMON_DRAIN_MS to learn how the job ended.
 static void stop_daemon(struct supervisor *supervisor)
 {
     uint64_t deadline =
@@ -374,7 +377,7 @@ static int time_left(const struct supervisor *supervisor)
     return left < INT_MAX ? (int)left : INT_MAX;
 }
 
-// Waits for something and handles it.
+// One turn of the loop: waits for an event and handles it.
 static void turn(struct supervisor *supervisor)
 {
     const int fds[OUTPUT_OTHER_FDS] = {supervisor->control_fd, supervisor->child_fd};
@@ -386,7 +389,7 @@ static void turn(struct supervisor *supervisor)
         stop_others(supervisor);
 }
 
-// With everything killed: what is still in pipes and buffers goes out.
+// Writes the output that is still in pipes and buffers, after all processes were killed.
 static void flush(struct supervisor *supervisor)
 {
     while (output_has_streams(&supervisor->output) && !given_up(supervisor))
@@ -430,7 +433,8 @@ static int prepare(struct supervisor *supervisor)
     return CLI_FAILED;
 }
 
-// So that `lockstep status` and its like find the job by themselves. Without it they need --http.
+// Registers the job, so that commands such as `lockstep status` find it. If this fails, they need
+// --http.
 static void register_job(struct supervisor *supervisor)
 {
     char dashboard[DAEMON_DASHBOARD_BYTES];
@@ -459,7 +463,8 @@ static int finish(struct supervisor *supervisor)
         result->first_failed == result->count ? 0 : result->ranks[result->first_failed].end.status;
     flush(supervisor);
     if (!output_done(&supervisor->output))
-        _exit(run_exit_code(status)); // A write is stuck, and waiting for it has been given up.
+        // A write is stuck, and the supervisor no longer waits for it.
+        _exit(run_exit_code(status));
     output_close(&supervisor->output);
     run_report(supervisor->options, result);
     // If a job is started again, only the last attempt is reported.
@@ -499,7 +504,7 @@ int supervisor_run(const struct run_options *options, int control_fd)
     if (!descendants_kill())
         cli_say(options->command, "a process could not be killed; it is stuck in the kernel");
     if (supervisor.orphaned) {
-        daemon_forget(options->directory); // The launcher would do it.
+        daemon_forget(options->directory); // Normally the launcher does this, but it is dead.
         _exit(128 + SIGKILL);
     }
     result = finish(&supervisor);
