@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Allreduces by recursive doubling and halving. The schedule is schedule.c's, the arithmetic
-// sum.c's, what a stripe is worth is kept by value.c, the bytes are
-// worker/link/stream.c's; here is when a frame may be sent, where one that arrives goes, and what
-// it sets off. Engine thread.
+// Allreduces by recursive doubling and halving. This file decides when a frame may be sent, where
+// an arriving frame goes, and what it triggers. The schedule is in schedule.c, the arithmetic in
+// sum.c, the value of a stripe in value.c, the bytes of a frame in worker/link/stream.c. Engine
+// thread.
 //
-// Words: stripe and move as in schedule.h. Each stripe makes the moves of this rank in order, by
-// itself. A move is *over* when its frame was taken by the link (of partial sums: what they were
-// sent from changes next) and the frame of its peer has arrived. A peer may be moves ahead, so what
-// arrives waits in the stripe, one block of scratch for each move. A stripe is *complete* when all
-// moves are over and all frames were taken; `base` is the lowest that is not, and [base, base +
-// window) are *open*.
+// Words: stripe and move as in schedule.h. Each stripe makes the moves of this rank in order,
+// independently of other stripes. A move is *over* when the frame of its peer has arrived and, if
+// this rank sends partial sums, the link has taken them, because the next move changes their
+// memory. A peer may be several moves ahead, so arriving frames wait in the stripe, one block of
+// scratch per move. A stripe is *complete* when all moves are over and the link has taken all
+// frames; `base` is the lowest stripe that is not complete, and [base, base + window) are *open*.
 //
-// A result may arrive in user memory only where the input that was there is not needed any more.
-// Whoever has a result has had this rank's input for it: pair_given says in which move it was sent,
-// and a peer whose result comes before that move is over has invented it.
+// A result may be received into user memory only after this rank no longer needs the input there. A
+// peer can have a result only after this rank has sent its input for it: pair_given says in which
+// move. A result that arrives before that move is over is impossible, and its sender is lost.
 //
 // Credit is as in worker/transport/ring/ring.c, but for each peer: a rank sends frames of a stripe
-// only to peers that have it open. The lowest stripe that is not complete anywhere is open
-// everywhere, its frames wait for nothing but one another in the order of rounds, and receivers
-// never stop reading: so it completes. What a rank holds is at most a window of stripes, each with
-// a block for every round.
+// only to peers that have it open. The lowest stripe that is not complete on some rank is open on
+// all ranks, its frames wait only for one another in the order of rounds, and receivers never stop
+// reading: so it completes. A rank holds at most a window of stripes, each with one block per
+// round.
 //
-// Units: as in worker/transport/ring/ring.c. A frame says of the units that its elements meet which
-// are used, as far as its sender knows; when that is none, it has no payload and stands for zeros,
-// or for no result.
+// Units: as in worker/transport/ring/ring.c. A frame carries the used bits of the units that its
+// elements meet, as far as its sender knows them. If no bit is set, the frame has no payload and
+// stands for zeros, or for no result.
 
 #include "worker/transport/pair/pair.h"
 
@@ -44,7 +44,7 @@ static void pair_advance(struct flows *flows, struct flow *flow, uint64_t index)
 
 // ---- sending ------------------------------------------------------------------------------------
 
-// Where the payload of a move's frame is.
+// Sets the source of the payload of a move's frame.
 static void pair_source(const struct flow *flow, const struct pair_run *run, uint64_t index,
                         struct out_frame *frame)
 {
@@ -80,7 +80,7 @@ static struct frame_header pair_header(const struct flows *flows, const struct f
     };
 }
 
-// The frame of the stripe's move. False: there is no memory.
+// Queues the frame of the stripe's present move. False: no memory.
 static bool pair_send(struct flows *flows, struct flow *flow, struct pair_run *run, uint64_t index)
 {
     struct pair_stripe *stripe = pair_stripe_of(run, index);
@@ -137,7 +137,7 @@ static void pair_grant_to(struct flows *flows, struct flow *flow, const struct p
     stream_queue(&peer->stream, frame);
 }
 
-// Tells the peers what is open here: the first time, then half a window at a time.
+// Sends the peers a credit with `opened`: at the launch, then each time half a window has opened.
 static void pair_grant(struct flows *flows, struct flow *flow, struct pair_run *run)
 {
     const uint64_t news = run->opened - run->credited;
@@ -190,7 +190,7 @@ static void pair_end_run(struct flows *flows, struct flow *flow)
     list_push_back(&flows->done, &flow->turn);
 }
 
-// A stripe has made its last move, or its last frame was taken.
+// Called when the stripe at `base` is complete: closes complete stripes and opens the next ones.
 static void pair_completed(struct flows *flows, struct flow *flow, struct pair_run *run)
 {
     const uint64_t before = run->opened;
@@ -207,7 +207,7 @@ static void pair_completed(struct flows *flows, struct flow *flow, struct pair_r
         pair_advance(flows, flow, i);
 }
 
-// Makes the moves of a stripe that can be made. False: there is no memory.
+// Makes all moves of a stripe that are possible now. False: no memory.
 static bool pair_make_moves(struct flows *flows, struct flow *flow, struct pair_run *run,
                             uint64_t index)
 {
@@ -266,7 +266,8 @@ static void pair_sent(struct flows *flows, struct out_frame *frame, bool dropped
 
 // ---- what arrives -------------------------------------------------------------------------------
 
-// The used bits of a frame that exists: learned, or refused. NULL, or what is impossible.
+// Adds the used bits of a frame to collective->used. Returns NULL, or what is impossible about the
+// bits.
 static const char *pair_learn(struct flow *flow, const struct frame_header *header,
                               const uint8_t *used, struct ring_span span, bool final)
 {
@@ -281,7 +282,7 @@ static const char *pair_learn(struct flow *flow, const struct frame_header *head
     return NULL;
 }
 
-// Payload bytes of a frame with these used bits.
+// Payload size in bytes that a frame with these used bits must have.
 static uint64_t pair_payload(const struct flow *flow, const struct frame_header *header,
                              const uint8_t *used, struct ring_span span, bool final)
 {
@@ -292,8 +293,8 @@ static uint64_t pair_payload(const struct flow *flow, const struct frame_header 
     return span.count * dtype_size(header->dtype);
 }
 
-// Whether a frame whose signature agrees may arrive now, and in which move. NULL, or what is
-// impossible.
+// Checks whether a frame with the right signature may arrive now, and finds its move. Returns NULL,
+// or what is impossible about the frame.
 static const char *pair_check(const struct peer_link *peer, struct flow *flow,
                               const struct frame_header *header, const uint8_t *used,
                               uint32_t *move)
@@ -328,7 +329,8 @@ static const char *pair_check(const struct peer_link *peer, struct flow *flow,
     return NULL;
 }
 
-// Where the payload of a frame that may arrive goes.
+// Sets stream->target to where the payload of a checked frame goes. Returns NULL, or
+// peer_no_memory.
 static const char *pair_target(struct flows *flows, struct flow *flow, uint32_t move,
                                struct stream *stream)
 {
@@ -409,7 +411,7 @@ static const char *pair_unpark(const struct peer_link *peer, struct flow *flow,
 
 // ---- credit -------------------------------------------------------------------------------------
 
-// Before the launch: kept, until it is known what it should say.
+// Records a credit that came before the launch; the launch checks it.
 static void pair_credit_early(const struct peer_link *peer, struct flow *flow,
                               const struct frame_header *header)
 {
@@ -478,7 +480,8 @@ static void pair_schedule(struct flows *flows, struct flow *flow, struct pair_ru
     }
 }
 
-// What the peers have said before the launch. The first credit of each is its first window.
+// Handles frames and credit that came before the launch. A credit from before the launch is for the
+// peer's first window.
 static void pair_catch_up(struct flows *flows, struct flow *flow, struct pair_run *run)
 {
     const uint64_t signature = flow->collective->signature;
@@ -509,7 +512,7 @@ static void pair_launch(struct flows *flows, struct flow *flow)
     }
     memset(run, 0, offsetof(struct pair_run, stripes));
     flow->part = run;
-    flow->receives_left = flow->sends_left = 1; // Until all is complete.
+    flow->receives_left = flow->sends_left = 1; // Both stay 1 until all stripes are complete.
     pair_schedule(flows, flow, run);
     pair_open(flows, flow, run);
     pair_catch_up(flows, flow, run);

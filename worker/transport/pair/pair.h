@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the files of this wing share: pair.c (frames: when one may be sent, and where one that
-// arrives goes) and value.c (the value of a stripe: sums and results). Engine thread.
+// What the files of this folder share: pair.c (when a frame may be sent, and where an arriving
+// frame goes) and value.c (the value of a stripe: sums and results). Engine thread.
 
 #ifndef WORKER_TRANSPORT_PAIR_PAIR_H
 #define WORKER_TRANSPORT_PAIR_PAIR_H
@@ -21,23 +21,24 @@ enum pair_value {
 };
 
 struct pair_stripe {
-    uint32_t move; // That it is at.
-    bool queued; // That move's frame.
-    bool settled; // Where results go is decided: ...
-    bool direct; // ... to user memory as they come, or to `results` first.
-    uint32_t begun; // By move: its frame has begun to arrive.
+    uint32_t move; // The move that the stripe is making now.
+    bool queued; // True if the frame of this move is queued.
+    bool settled; // True once `direct` is set.
+    bool direct; // True if results are received into user memory, false if into `results` first.
+    uint32_t begun; // One bit per move: the peer's frame has begun to arrive.
     uint32_t arrived;
-    uint32_t taken; // By move: its frame was taken by the link.
+    uint32_t taken; // One bit per move: the link has taken this rank's frame.
     enum pair_value value;
-    uint8_t *block; // VALUE_SCRATCH: the block, ...
-    uint8_t *sum; // ... and in it the first element of what this rank holds.
-    uint8_t *results; // Results of the whole stripe. NULL: not needed so far.
+    uint8_t *block; // VALUE_SCRATCH: the block that holds the value.
+    uint8_t *sum; // In `block`: the first element that this rank holds.
+    uint8_t *results; // Block for the results of the whole stripe. NULL: not needed so far.
     uint64_t weight; // Weight of the value.
-    uint64_t weights[PAIR_MAX_MOVES]; // By move: weight of the frame that has arrived.
-    void *received[PAIR_MAX_MOVES]; // Blocks of partial sums that wait. NULL: zeros.
+    uint64_t weights[PAIR_MAX_MOVES]; // By move: the weight in the frame that has arrived.
+    // By move: the block of partial sums that has arrived. NULL: zeros.
+    void *received[PAIR_MAX_MOVES];
 };
 
-// A move, and what is known of its peer.
+// A move and its peer.
 struct pair_turn {
     struct pair_move move;
     struct peer_link *peer;
@@ -48,13 +49,13 @@ struct pair_run {
     // set at the launch, then constant
     struct pair pair;
     uint32_t moves;
-    uint32_t sends; // Bits, by move: this rank sends in it.
+    uint32_t sends; // One bit per move: this rank sends in it.
     uint32_t last_sum;
     struct pair_turn turns[PAIR_MAX_MOVES];
     // engine thread only
     uint64_t base;
     uint64_t opened; // Stripes below may be received.
-    uint64_t credited; // What the peers were told of that.
+    uint64_t credited; // The value of `opened` in the last credit to the peers.
     uint64_t granted[LOCKSTEP_MAX_NEIGHBOURS]; // By peer: stripes below may be sent to it.
     struct pair_stripe stripes[LOCKSTEP_STRIPES_IN_FLIGHT]; // By index modulo the window.
 };

@@ -55,7 +55,7 @@ uint32_t pair_moves(const struct pair *pair)
     return pair_exchanges(pair) + (pair_folds(pair) ? 2 : 0);
 }
 
-// The round of halving whose pair exchanges in this round.
+// Returns the round of halving that has the same pair as this round.
 static uint32_t pair_level(const struct pair *pair, uint32_t round)
 {
     return round <= pair->rounds ? round : 2 * pair->rounds + 1 - round;
@@ -131,7 +131,7 @@ static bool pair_is_upper(const struct pair *pair, uint32_t level)
     return (pair->rank >> (level - 1) & 1) != 0;
 }
 
-// What this rank holds after the halving of this level; level 0: all.
+// The elements that this rank holds after the first `level` rounds of halving; 0: the whole stripe.
 static struct ring_span pair_kept(const struct pair *pair, uint64_t stripe, uint32_t level)
 {
     struct ring_span span = pair_stripe(pair, stripe);

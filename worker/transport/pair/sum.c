@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The arithmetic of allreduces by pairs: two partial sums of the same elements become one, and the
-// last one becomes the result. Knows no frames and no schedule. Engine thread.
+// The arithmetic of allreduces by pairs: adds two partial sums of the same elements, and turns the
+// last sum into the result. Frames are in pair.c, the schedule in schedule.c. Engine thread.
 //
-// In doubling both ranks of a pair compute the same sum, so everything here must give the same bits
-// on both: both operands have been rounded to the dtype in which partial sums travel before they
-// meet, and of minima and maxima of floats, where the first of two NaNs wins, the operand of the
-// lower ranks comes first. Additions commute but for NaNs, of which the machine chooses one; so
-// where a sum was computed by more than one rank, its NaNs are made one at the end.
+// In doubling both ranks of a pair compute the same sum, and must get the same bits. So both
+// operands are rounded to the dtype of partial sums in frames before they are added. In minima and
+// maxima of floats the first of two NaNs wins, so the operand of the lower ranks comes first.
+// Additions commute except for NaNs, of which the machine chooses one. So a sum that several ranks
+// have computed gets one fixed NaN at the end.
 //
-// Where frames are of another dtype than memory, the last sum is not rounded before it is divided.
+// If frames have another dtype than memory, the last sum is not rounded before it is divided.
 
 #include "worker/transport/pair/sum.h"
 
@@ -76,7 +76,7 @@ static void sum_narrow(enum dtype dtype, uint8_t *into, const float *from, uint6
         kernel_narrow(dtype, (void *)into, from, count);
 }
 
-// A piece was read before it is written, and is not longer afterwards: out may be lower.
+// out may be lower: each piece is read before it is written, and does not grow.
 static void sum_finish_wide(const struct flow *flow, uint8_t *lower, const uint8_t *upper,
                             uint64_t count, uint64_t weight, uint8_t *out)
 {
@@ -134,8 +134,8 @@ void pair_sum_finish(const struct flow *flow, struct ring_span span, uint8_t *lo
 
 #define SUM_QUIET_BLOCK 64 // Elements.
 
-// Looks first: there is hardly ever one. Blocks have a length that the compiler knows, so it makes
-// vectors of them; of 32 KiB one element after the other took 2 us.
+// Searches for a NaN first, because there is hardly ever one. Blocks have a constant length, so the
+// compiler vectorizes the search; without that 32 KiB took 2 us.
 #define SUM_QUIET(name, type, is_nan, quiet) \
     static void name(void *bytes, uint64_t count) \
     { \

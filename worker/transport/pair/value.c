@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a stripe of an allreduce by pairs is worth on this rank, from its input to its result, and
-// where that lies. Knows moves, and no frames: pair.c does. Engine thread.
+// The value of a stripe of an allreduce by pairs on this rank, from input to result, and where it
+// is stored. Frames are in pair.c. Engine thread.
 //
-// Value. What a stripe has summed so far is this rank's input where it is (nothing was added, and
-// it travels as it is in memory), or a block of scratch, or zero: of units that nobody has used
-// yet, without memory. User memory is written with results only: by doubling from scratch, by
-// halving by the owner of a part and as results arrive, unless they cannot be there (units that are
-// not used, outputs that do not exist, another dtype): then they are gathered in a block of their
-// own.
+// The value of a stripe is one of three: this rank's input in user memory (nothing is added yet,
+// and frames have the same bytes), a block of scratch, or zero without memory (no rank so far has
+// used a unit). Only results are written to user memory. Doubling copies them from scratch. Halving
+// writes them there directly, each owner its part and the others as they arrive. If that is not
+// possible (unused units, missing outputs, another dtype), halving collects results in
+// stripe->results first.
 
 #include "worker/transport/pair/value.h"
 
@@ -40,7 +40,7 @@ void pair_value_init(struct flow *flow, struct pair_stripe *stripe, struct ring_
         stripe->value = VALUE_INPUT;
 }
 
-// Gives the value memory, in scratch; span is what this rank holds. False: there is none.
+// Gives the value a block of scratch. span: the elements that this rank holds. False: no memory.
 static bool pair_value_make(struct flows *flows, struct flow *flow, struct pair_stripe *stripe,
                             struct ring_span span)
 {
@@ -57,7 +57,6 @@ static bool pair_value_make(struct flows *flows, struct flow *flow, struct pair_
     return true;
 }
 
-// True if a value that this rank has now can be the source of a frame.
 bool pair_value_ready(struct flows *flows, struct flow *flow, struct pair_stripe *stripe,
                       struct ring_span held)
 {
@@ -68,7 +67,6 @@ bool pair_value_ready(struct flows *flows, struct flow *flow, struct pair_stripe
     return pair_value_make(flows, flow, stripe, held);
 }
 
-// What this rank holds before a move.
 struct ring_span pair_held(const struct pair_run *run, uint64_t index, uint32_t move)
 {
     const struct pair_move *turn = &run->turns[move].move;
@@ -88,14 +86,13 @@ static bool pair_is_backed(const struct flow *flow, struct ring_span span)
     return bytes == 0 || extent_backed(extent_seek(&flow->map, span.first), EXTENT_OUT, bytes);
 }
 
-// True if user memory can be all that there is of the results.
+// True if all results of the span can be kept in user memory alone.
 static bool pair_is_direct(const struct flow *flow, struct ring_span span)
 {
     return flow->final == flow->collective->dtype && pair_usage(flow, span) == USAGE_ALL &&
            pair_is_backed(flow, span);
 }
 
-// Decides where results go, once: frames are sent from there. False: there is no memory.
 bool pair_settle(struct flows *flows, struct flow *flow, struct pair_run *run, uint64_t index)
 {
     struct pair_stripe *stripe = pair_stripe_of(run, index);
@@ -107,12 +104,11 @@ bool pair_settle(struct flows *flows, struct flow *flow, struct pair_run *run, u
     if (stripe->direct)
         return true;
     stripe->results = scratch_get(&flows->pools.chunks);
-    if (stripe->results) // Where there are none, zeros travel beside others.
+    if (stripe->results) // Unused units are sent as zeros.
         memset(stripe->results, 0, span.count * dtype_size(flow->final));
     return stripe->results;
 }
 
-// Where the result of the first element of the span is to be, when not in user memory.
 uint8_t *pair_result_at(const struct flow *flow, const struct pair_run *run, uint64_t index,
                         struct ring_span span)
 {
@@ -129,7 +125,6 @@ static void pair_store(struct flows *flows, const struct flow *flow, struct ring
         flows->totals.bytes_copied += span.count * flow->map.element_bytes;
 }
 
-// True if there is a result at all.
 bool pair_results(const struct flow *flow, struct ring_span span, uint64_t weight)
 {
     return (!pair_is_mean(flow) || weight > 0) && pair_usage(flow, span) != USAGE_NONE;
@@ -137,13 +132,13 @@ bool pair_results(const struct flow *flow, struct ring_span span, uint64_t weigh
 
 // ---- sums ---------------------------------------------------------------------------------------
 
-// The operands of a sum, the first one to be overwritten.
+// The operands of a sum. `lower` is overwritten with the sum.
 struct pair_operands {
     uint8_t *lower;
-    uint8_t *upper; // NULL: the other one is this rank's input, where it is.
+    uint8_t *upper; // NULL: this operand is this rank's input in user memory.
 };
 
-// Makes two operands of the received block and the value. False: there is no memory.
+// Orders the received block and the value as operands of a sum. False: no memory.
 static bool pair_operands(struct flows *flows, struct flow *flow, struct pair_stripe *stripe,
                           struct ring_span span, bool peer_is_lower, uint8_t **received,
                           struct pair_operands *operands)
@@ -167,7 +162,7 @@ static bool pair_operands(struct flows *flows, struct flow *flow, struct pair_st
     return true;
 }
 
-// The operands are one in the block that is kept; the other one is given back.
+// Keeps the block with the sum as the value, and frees the other block.
 static void pair_keep(struct flows *flows, struct pair_stripe *stripe, uint8_t *received,
                       const struct pair_operands *operands)
 {
@@ -189,7 +184,7 @@ static void pair_add(const struct flow *flow, struct ring_span span,
         (void)reduce_add(flow, span, operands->lower);
 }
 
-// A piece of the sum over all ranks becomes the result.
+// Turns a piece of the sum over all ranks into the result.
 static void pair_finish_piece(const struct flow *flow, const struct pair_run *run, uint64_t index,
                               struct ring_span piece, struct pair_operands operands, uint8_t *final)
 {
@@ -204,9 +199,9 @@ static void pair_finish_piece(const struct flow *flow, const struct pair_run *ru
         reduce_store(flow, piece, out);
 }
 
-// The sum over all ranks becomes the result, by pieces that are in the first cache from the sum to
-// the copy in user memory. Doubling computes it in scratch, where it stays for an extra; halving
-// writes it where the results of others will be beside it.
+// Turns the sum over all ranks into the result, by pieces that stay in the first cache from the sum
+// to the copy in user memory. Doubling leaves the result in scratch, too, to send it to an extra.
+// Halving writes it next to the results of other ranks.
 static bool pair_finish(struct flows *flows, struct flow *flow, struct pair_run *run,
                         uint64_t index, struct ring_span span, const struct pair_operands *operands)
 {
@@ -226,7 +221,6 @@ static bool pair_finish(struct flows *flows, struct flow *flow, struct pair_run 
     return true;
 }
 
-// Partial sums of a peer have arrived and meet the value. False: there is no memory.
 bool pair_sum(struct flows *flows, struct flow *flow, struct pair_run *run, uint64_t index)
 {
     struct pair_stripe *stripe = pair_stripe_of(run, index);
@@ -237,7 +231,7 @@ bool pair_sum(struct flows *flows, struct flow *flow, struct pair_run *run, uint
     uint8_t *received = stripe->received[move];
     struct pair_operands operands = {NULL, NULL};
     stripe->weight += stripe->weights[move];
-    if (stripe->sum) // The half that is kept.
+    if (stripe->sum) // Moves to the half that this rank keeps.
         stripe->sum += (span.first - held.first) * dtype_size(flow->partial);
     if (last && pair_is_mean(flow))
         flow->collective->weight_total = stripe->weight;
@@ -261,7 +255,6 @@ bool pair_sum(struct flows *flows, struct flow *flow, struct pair_run *run, uint
     return true;
 }
 
-// A result has arrived: in user memory, or to be copied there as far as it is used.
 bool pair_result(struct flows *flows, struct flow *flow, struct pair_run *run, uint64_t index)
 {
     struct pair_stripe *stripe = pair_stripe_of(run, index);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Frames that arrive on a ring: which may come now, where their payload goes, and what they set
-// off. The rules that they follow are in ring.c; which frame is for which collective is there, too.
-// Engine thread.
+// Frames that arrive on a ring: which may arrive now, where their payload goes, and what they
+// trigger. The rules are in ring.c, which also finds the collective of a frame. Engine thread.
 
 #include "worker/transport/ring/receive.h"
 
@@ -13,7 +12,8 @@
 
 #include <string.h>
 
-// True if final bytes of a chunk are written to user memory as they come. Its used bits are final.
+// True if final bytes of a chunk are received directly into user memory. Its used bits must be
+// final.
 static bool ring_is_direct(const struct flow *flow, struct ring_span span)
 {
     const uint64_t bytes = span.count * flow->map.element_bytes;
@@ -24,7 +24,7 @@ static bool ring_is_direct(const struct flow *flow, struct ring_span span)
            extent_backed(extent_seek(&flow->map, span.first), EXTENT_OUT, bytes);
 }
 
-// This rank is the owner and has the sum of all others in acc.
+// Finishes a chunk on its owner. acc: the sum of all other ranks.
 static void ring_finish(struct flows *flows, struct flow *flow, const struct frame_header *header,
                         struct ring_span span, uint8_t *acc)
 {
@@ -50,8 +50,7 @@ static void ring_finish(struct flows *flows, struct flow *flow, const struct fra
     ring_send(flows, flow, &message);
 }
 
-// A chunk of which no unit is used so far, not by this rank either: its weights add up all the
-// same.
+// Passes on a chunk of which no unit is used so far, by this rank either. Its weights still add up.
 static void ring_pass_empty(struct flows *flows, struct flow *flow,
                             const struct frame_header *header, struct ring_span span)
 {
@@ -98,7 +97,7 @@ static void ring_reduced(struct flows *flows, struct flow *flow, const struct fr
     ring_send(flows, flow, &message);
 }
 
-// Final bytes have arrived: in user memory, or in a block where not all of it is to be written.
+// Final bytes have arrived: in user memory, or in `block` if not all of them may be written.
 static void ring_gathered(struct flows *flows, struct flow *flow, const struct frame_header *header,
                           uint8_t *block)
 {
@@ -148,7 +147,8 @@ static bool ring_mark(uint64_t *words, uint32_t owner)
     return true;
 }
 
-// The used bits of a frame whose chunk exists: learned, or refused. NULL, or what is impossible.
+// Adds the used bits of a frame to collective->used. The chunk of the frame must exist. Returns
+// NULL, or what is impossible about the bits.
 static const char *ring_learn(struct flow *flow, const struct frame_header *header,
                               const uint8_t *used)
 {
@@ -165,7 +165,7 @@ static const char *ring_learn(struct flow *flow, const struct frame_header *head
     return NULL;
 }
 
-// Payload bytes of a frame with these used bits.
+// Payload size in bytes that a frame with these used bits must have.
 static uint64_t ring_payload(const struct flow *flow, const struct frame_header *header,
                              const uint8_t *used)
 {
@@ -177,7 +177,6 @@ static uint64_t ring_payload(const struct flow *flow, const struct frame_header 
     return span.count * dtype_size(header->dtype);
 }
 
-// Whether a frame whose signature agrees may arrive now. NULL, or what is impossible.
 const char *ring_check(struct flow *flow, const struct frame_header *header, const uint8_t *used)
 {
     const struct ring *ring = &ring_run(flow)->ring;
@@ -207,7 +206,6 @@ const char *ring_check(struct flow *flow, const struct frame_header *header, con
     return NULL;
 }
 
-// Where the payload of a frame that may arrive goes.
 const char *ring_target(struct flows *flows, struct flow *flow, struct stream *stream)
 {
     const struct frame_header *header = &stream->header;

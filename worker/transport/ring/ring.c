@@ -1,46 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Collectives on their way round the ring. The schedule is schedule.c's, the arithmetic
-// worker/transport/flow/reduce.c's, the bytes are worker/link/stream.c's; here is when a frame may
-// be sent; where one that arrives goes, and what it sets off, is receive.c's. Engine thread.
+// Collectives on a ring. This file decides when a frame may be sent. Where an arriving frame goes,
+// and what it triggers, is in receive.c; the schedule in schedule.c, the arithmetic in
+// worker/transport/flow/reduce.c, the bytes of a frame in worker/link/stream.c. Engine thread.
 //
-// Words: stripe, chunk, owner, reduce and gather as in schedule.h. A stripe is *open* here when its
-// frames may arrive, *granted* when the successor has it open, *started* when this rank has sent
-// the frame that needs no other, *complete* when all its frames have arrived here and all that this
-// rank sends of it were taken by the link. `base` is the lowest stripe not complete; open are
-// [base, base + window), as far as they have *landed*.
+// Words: stripe, chunk, owner, reduce and gather as in schedule.h. A stripe is *open* when its
+// frames may arrive here, *granted* when the successor has opened it, *started* when this rank has
+// queued its first frame, which waits for no other frame, and *complete* when all its frames have
+// arrived here and the link has taken all its frames that this rank sends. `base` is the lowest
+// stripe that is not complete; the stripes [base, base + window) are open, as far as they have
+// *landed*.
 //
-// Landed. A collective may be launched while a part of its memory is still on its way to the host
-// (collective.landed): the last stripe in it opens only when all of it is there, so nothing of this
-// rank's is read or written before.
+// Landed. A collective may be launched while a device still copies a part of its memory to the host
+// (collective.landed). A stripe opens only when all its elements are on the host, so this rank
+// reads and writes no element before.
 //
 // Credit. A rank sends frames of a stripe only when its successor has that stripe open; CREDIT
-// frames say so, cumulatively, at the launch and as base moves on. So what a slow rank makes its
-// predecessor's link hold is nothing, and what it holds itself is at most window * (n - 1) chunks
+// frames carry the number of open stripes, at the launch and as `base` moves on. So no frame for a
+// slow rank waits in the link of its predecessor, and a rank holds at most window * (n - 1) chunks
 // of scratch for each collective that it has launched. Eager collectives (ring_eager) need no
-// credit: what arrives before the launch is parked in a block of LOCKSTEP_EAGER_BYTES for each.
+// credit: frames that arrive before the launch are parked in a block of LOCKSTEP_EAGER_BYTES per
+// collective.
 //
 // Why it cannot deadlock, for one collective that all ranks have launched. Let s be the lowest
-// stripe that is not complete on some rank. Every rank has base >= s, so has s open, and has told
-// its predecessor so or will in this very call (the credit of a stripe is at most half a window
-// late, and never for the stripe at base), or does so when it has landed, for which no other rank
-// does anything. So every rank may send its frames of s. A frame waits for nothing but
-// its predecessor frame in the chunk's chain of 2 (n - 1) hops, for memory (scratch grows), and for
-// the link, whose receiver never stops reading: whatever is in front of it in the queue has a place
-// to go. So s completes, and by induction all stripes do. Collectives share nothing but links.
+// stripe that is not complete on some rank. Every rank has base >= s. So it has opened s, or opens
+// it when s has landed, which depends on no other rank. Its predecessor has the credit for s or
+// gets it in this very call: a credit is at most half a window late, and never for the stripe at
+// base. So every rank may send its frames of s. A frame waits only for the frame before it in the
+// chunk's chain of 2 (n - 1) hops, for memory (scratch grows), and for the link. The receiver of
+// the link never stops reading, so every frame ahead in the queue has a place to go. So s
+// completes, and by induction all stripes do. Collectives share nothing but links.
 //
-// Units (worker/memory/units.h). Every frame of a collective with units carries the used bits of
-// those that its chunk meets: a reduce frame what its ranks so far have, a gather frame what all
-// have, before the payload. What is learned is kept in collective->used, which only grows and never
-// holds a bit that no rank has: so a rank's next frame is the OR of what it was told and what it
-// has itself, and the owner, told by all others, has the final bits. When all units of a chunk are
-// used it travels as if there were none. When none is, its frames have no payload and memory stays
-// as it is: a reduce frame that says of no unit that it is used stands for zeros, and a gather
-// frame for nothing. Else the final bytes stay in scratch, and are copied to the used units only,
-// on every rank.
+// Units (worker/memory/units.h). Every frame of a collective with units carries, before the
+// payload, the used bits of the units that its chunk meets. A reduce frame carries the bits of the
+// ranks that it has passed, a gather frame those of all ranks. A rank adds received bits to
+// collective->used, which only grows and only has bits that some rank has set. So each frame
+// carries the OR of received and own bits, and the owner, which hears of all other ranks, has the
+// final bits. A chunk of which all units are used travels as if there were no units. If no unit is
+// used, its frames have no payload and memory stays as it is: such a reduce frame stands for zeros,
+// and such a gather frame for no result. Otherwise the final bytes stay in scratch, and are copied
+// to the used units only, on every rank.
 //
-// Formats. Where frames are of another dtype than memory, chunks are cut by the largest element
-// that travels, so that a frame and the scratch it is computed in have at most chunk_bytes.
+// Formats. If frames have another dtype than memory, the size of a chunk is computed with the
+// larger of the two dtypes in frames, so that a frame and its scratch have at most chunk_bytes.
 //
 // Cost of E elements of b bytes in a world of n: 2 (n - 1) / n * E * b bytes sent by each rank and
 // as many received; one pass over them to add and one to write; 2 (n - 1) hops until the first
@@ -61,7 +63,8 @@
 #include <string.h>
 
 #define RING_SWIFT_BYTES_PER_S UINT64_C(2000000000) // About what a core copies to a socket.
-#define RING_SLOW_CHUNK_BYTES (384 * 1024) // Between two ranks over any other link, at most.
+// The largest chunk between two ranks whose link is slower than RING_SWIFT_BYTES_PER_S.
+#define RING_SLOW_CHUNK_BYTES (384 * 1024)
 
 static const char *ring_neighbour_text = "it runs this collective on another ring";
 
@@ -113,7 +116,8 @@ void ring_send(struct flows *flows, struct flow *flow, const struct ring_message
         list_push_back(&flow->held, &frame->queue);
 }
 
-// The frame of a stripe that needs no other: the reduce that begins here, or the root's bytes.
+// Sends the frame of a stripe that waits for no other frame: the reduce frame that begins here, or
+// the bytes of the root.
 static void ring_start(struct flows *flows, struct flow *flow, uint64_t stripe)
 {
     const struct collective *collective = flow->collective;
@@ -148,7 +152,8 @@ static void ring_open_stripe(struct flow *flow, uint64_t index)
     memset(stripe->gathered, 0, words * sizeof(stripe->gathered[0]));
 }
 
-// Tells the predecessor what is open here: the first time, then half a window at a time.
+// Sends the predecessor a credit with `opened`: at the launch, then each time half a window has
+// opened.
 static void ring_grant(struct flows *flows, struct flow *flow)
 {
     const uint64_t news = ring_run(flow)->opened - ring_run(flow)->credited;
@@ -169,9 +174,9 @@ static void ring_grant(struct flows *flows, struct flow *flow)
     stream_queue(&flow->group->predecessor->stream, frame);
 }
 
-// First frames are made when the link is about to run dry, and not before: frames that other ranks
-// wait for are not behind them, and what was just received and added is sent while it is in the
-// cache. Collectives are fed in the order of their launch.
+// Starts stripes only when the link has few queued bytes. So first frames do not delay frames that
+// other ranks wait for, and data that was just received and added is sent while it is in the cache.
+// Collectives are fed in the order of their launch.
 static bool ring_feed(struct flows *flows)
 {
     bool any = false;
@@ -191,7 +196,7 @@ static bool ring_feed(struct flows *flows)
     return any;
 }
 
-// Stripes that have landed.
+// Number of stripes that have landed.
 static uint64_t ring_landed_stripes(const struct flow *flow)
 {
     const uint64_t landed = flow_landed_elements(flow);
@@ -253,8 +258,8 @@ static void ring_sent(struct flows *flows, struct out_frame *frame, bool dropped
 
 // ---- frames -------------------------------------------------------------------------------------
 
-// True if a frame may come from this peer: it is the neighbour that a launch has fixed, or becomes
-// the one that the launch will have to agree with.
+// True if a frame may come from this peer. After the launch it must be the neighbour of the flow.
+// Before the launch the first sender is recorded as the neighbour, and the launch checks it.
 static bool ring_is_from(struct peer_link *peer, const struct flow *flow,
                          struct peer_link **neighbour)
 {
@@ -342,9 +347,9 @@ static const char *ring_credit(struct peer_link *peer, const struct frame_header
 
 // ---- launching ----------------------------------------------------------------------------------
 
-// Two ranks whose link is faster than they copy: there every chunk costs system calls, and there is
-// nothing to hide behind another one. A sum of two is the same whoever makes it, if all formats
-// are: so no result depends on how fast the link was found to be.
+// True for two ranks whose link is faster than a core copies. There a second stripe only costs
+// system calls, because no transfer has to be hidden behind the sum. Without conversions the sum of
+// two ranks has the same bits on either rank, so the measured speed does not change results.
 static bool ring_is_swift(const struct flows *flows, const struct collective *collective,
                           const struct ring_group *group)
 {
@@ -353,7 +358,7 @@ static bool ring_is_swift(const struct flows *flows, const struct collective *co
            flow_final_dtype(collective) == collective->dtype && collective->exponent == 0;
 }
 
-// element: the largest that travels.
+// Cuts the collective into stripes. element: size of the larger of the two dtypes in frames.
 static void ring_cut(const struct flows *flows, const struct collective *collective,
                      const struct ring_group *group, uint32_t element, struct ring *ring)
 {
@@ -384,7 +389,8 @@ static void ring_schedule(const struct flows *flows, struct flow *flow)
     flow->sends_left = ring_sends_total(&ring_run(flow)->ring);
 }
 
-// True if those that have spoken of it before the launch are its neighbours; they are from now on.
+// Sets the neighbours of the flow. True if the peers that sent frames or credit before the launch
+// are these neighbours; otherwise reports a mismatch.
 static bool ring_joins(struct flows *flows, struct flow *flow)
 {
     struct peer_link *const before = flow->group->predecessor;
@@ -400,7 +406,7 @@ static bool ring_joins(struct flows *flows, struct flow *flow)
     return joins;
 }
 
-// What the neighbours have said about it before the launch.
+// Handles frames and credit that came before the launch.
 static void ring_catch_up(struct flows *flows, struct flow *flow)
 {
     if (!ring_joins(flows, flow))
@@ -429,7 +435,8 @@ static void ring_launch(struct flows *flows, struct flow *flow)
     ring_catch_up(flows, flow);
 }
 
-// A small collective may be sent to this rank before it takes part, and is in one piece anyway.
+// An eager collective cannot follow `landed`: its frames may arrive before the launch, and it is a
+// single stripe.
 static bool ring_follows(const struct flows *flows, const struct collective *collective)
 {
     struct ring ring;

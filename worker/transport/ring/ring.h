@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the files of collectives on a ring share: ring.c (when a frame may be sent) and receive.c
-// (where one that arrives goes, and what it sets off). The words are those of ring.c. Engine
+// (where an arriving frame goes, and what it triggers). The words are those of ring.c. Engine
 // thread.
 
 #ifndef WORKER_TRANSPORT_RING_RING_H
@@ -16,17 +16,19 @@
 struct stripe {
     uint32_t receives_left;
     uint32_t sends_left;
-    uint64_t reduced[RING_OWNER_WORDS]; // By owner: its reduce frame has begun to arrive.
+    // One bit per owner: the reduce frame of its chunk has begun to arrive.
+    uint64_t reduced[RING_OWNER_WORDS];
     uint64_t gathered[RING_OWNER_WORDS];
 };
 
-// What is kept of a launched collective: its flow's part.
+// The state of a launched collective on a ring: flow.part.
 struct ring_run {
-    struct ring ring; // Its elements are the largest that travel.
+    // The schedule. Its element_bytes is that of the larger of the two dtypes in frames.
+    struct ring ring;
     uint64_t base; // Stripes below are complete here.
-    uint64_t opened; // Stripes below may be received: base + window at most.
+    uint64_t opened; // Stripes below may be received; at most base + window.
     uint64_t started; // Stripes below have sent their first frame, if they have one.
-    uint64_t credited; // What the predecessor was told of `opened`.
+    uint64_t credited; // The value of `opened` in the last credit to the predecessor.
     struct stripe stripes[LOCKSTEP_STRIPES_IN_FLIGHT]; // By index modulo the window.
 };
 
@@ -56,7 +58,7 @@ static inline bool ring_is_mean(const struct flow *flow)
     return ring_run(flow)->ring.reduces && flow->collective->op == REDUCE_MEAN;
 }
 
-// What a frame is made of, but for what its collective says.
+// Describes a frame to send; the rest of its header comes from the collective.
 struct ring_message {
     enum frame_kind kind;
     uint64_t stripe;
@@ -64,7 +66,7 @@ struct ring_message {
     uint64_t weight;
     enum frame_source source;
     struct ring_span span;
-    void *block; // SOURCE_BUFFER: the bytes, to be given back when they were sent. Else NULL.
+    void *block; // SOURCE_BUFFER: the payload, freed once it is sent. Else NULL.
 };
 
 // True if no rank that this one knows of has an input for any unit of the chunk.
@@ -75,7 +77,8 @@ static inline bool ring_is_empty(const struct flow *flow, struct ring_span span)
 
 // Queues a frame, or holds it until the successor's credit.
 void ring_send(struct flows *flows, struct flow *flow, const struct ring_message *message);
-// After a frame of a stripe has arrived or was sent.
+// Called after a frame of a stripe has arrived or was sent: moves `base` on, and completes the
+// flow.
 void ring_advance(struct flows *flows, struct flow *flow);
 
 extern const struct way ring_way;

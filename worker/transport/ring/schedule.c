@@ -20,8 +20,8 @@ static uint64_t ring_stripe_length(const struct ring *ring, uint64_t stripe)
     return ring->elements - first < full ? ring->elements - first : full;
 }
 
-// Chunks of a stripe: as many as the ranks, fewer when they would be smaller than a grain, but
-// never so few that one would be longer than a chunk may be.
+// Number of chunks of a stripe: one per rank, or fewer if chunks would be smaller than
+// RING_GRAIN_BYTES, but enough that no chunk has more than chunk_elements.
 static uint32_t ring_chunks(const struct ring *ring, uint64_t stripe)
 {
     const uint64_t length = ring_stripe_length(ring, stripe);
@@ -36,10 +36,11 @@ static uint32_t ring_chunks(const struct ring *ring, uint64_t stripe)
     return chunks == 0 ? 1 : (uint32_t)chunks;
 }
 
-// A collective is eager when everything that a predecessor can send before this rank takes part
-// fits in LOCKSTEP_EAGER_BYTES. That is every chunk but the one that this rank starts: all but the
-// smallest, to have one rule for all ranks. (A broadcast has one chunk, and all of it can come.)
-// Where chunk_bytes is below a grain there can be many frames; those are not eager either.
+// A collective is eager if all that a predecessor can send before this rank launches fits in
+// LOCKSTEP_EAGER_BYTES. A predecessor can send every chunk except the one that this rank starts. To
+// have one rule for all ranks, this counts every chunk except the smallest. (A broadcast has one
+// chunk, and all of it can arrive.) A collective of more than LOCKSTEP_EAGER_FRAMES chunks is not
+// eager.
 static bool ring_eager(const struct ring *ring)
 {
     if (ring->stripes != 1)
@@ -52,9 +53,9 @@ static bool ring_eager(const struct ring *ring)
     return (ring->elements - least) * ring->element_bytes <= LOCKSTEP_EAGER_BYTES;
 }
 
-// The stripes: as few as chunks allow, two where they can be large, and equally long, so that none
-// is left over that would be short and late. Chunks are whole cache lines as far as their bound
-// allows.
+// Cuts the elements into stripes: as few as chunk_elements allows, but two if chunks then have at
+// least split_bytes. Stripes are equally long, so that no short one comes last. Chunks are whole
+// cache lines as far as chunk_elements allows.
 static void ring_cut(struct ring *ring, uint32_t split_bytes)
 {
     const uint64_t width = ring->reduces ? ring->world : 1; // Chunks of a stripe.
@@ -164,7 +165,7 @@ uint32_t ring_receives(const struct ring *ring, uint64_t stripe)
         return 0;
     if (!ring->reduces)
         return ring->rank != ring->root;
-    // Every chunk twice, but for the reduce that starts here and the gather that does.
+    // Each chunk arrives twice, except the reduce frame and the gather frame that start here.
     const uint32_t chunks = ring_chunks(ring, stripe);
     return 2 * chunks - (ring_before(ring, ring->rank) < chunks) - (ring->rank < chunks);
 }
@@ -175,7 +176,7 @@ uint32_t ring_sends(const struct ring *ring, uint64_t stripe)
         return 0;
     if (!ring->reduces)
         return ring->rank != ring_before(ring, ring->root);
-    // Every chunk twice, but for the reduce that ends here and the gather that does.
+    // Each chunk is sent twice, except the reduce frame and the gather frame that end here.
     const uint32_t chunks = ring_chunks(ring, stripe);
     return 2 * chunks - (ring->rank < chunks) - ((ring->rank + 1) % ring->world < chunks);
 }

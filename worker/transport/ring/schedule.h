@@ -6,21 +6,21 @@
 // Words. The world has n ranks; rank r sends to r + 1 and receives from r - 1, modulo n. The
 // elements are cut into *stripes*, a stripe into at most n *chunks*. A chunk is named by its
 // *owner*: in an allreduce chunk c belongs to rank c, in a broadcast every stripe is one chunk and
-// belongs to the root. Each chunk makes one frame a hop:
+// belongs to the root. Each chunk is one frame per hop:
 //
 //   reduce   c+1 -> c+2 -> ... -> c    n - 1 hops: partial sums on their way to the owner
 //   gather   c -> c+1 -> ... -> c-1    n - 1 hops: final bytes from the owner
 //
-// A broadcast has the gather only. So every rank sends and receives in one direction, at most two
-// frames a chunk, and 2 (n - 1) / n of the bytes in all, which is the least that is possible.
+// A broadcast has the gather only. So every rank sends in one direction and receives from the
+// other, at most two frames per chunk, and 2 (n - 1) / n of the bytes in all, which is the minimum.
 //
-// Chunks of a stripe are as equal as whole elements allow. Small stripes have fewer chunks than
-// ranks, because a frame has a cost of its own: none is made smaller than RING_GRAIN_BYTES by
-// cutting. A stripe has one chunk at least, so a collective of no elements is one frame a hop.
+// Chunks of a stripe are as equal as whole elements allow. A small stripe has fewer chunks than
+// ranks, because each frame has a fixed cost: cutting makes no chunk smaller than RING_GRAIN_BYTES.
+// A stripe has at least one chunk, so a collective of no elements is one frame per hop.
 //
-// Stripes are equally long, but that the last may be a little shorter. While a rank adds what has
-// come of one, the link is busy with another: so all but the small collectives have two at least,
-// where that is asked for.
+// Stripes are equally long; only the last one may be a little shorter. While a rank adds up one
+// stripe, the link transfers another. So a collective of at least split_bytes per chunk has at
+// least two stripes.
 
 #ifndef WORKER_TRANSPORT_RING_SCHEDULE_H
 #define WORKER_TRANSPORT_RING_SCHEDULE_H
@@ -41,42 +41,43 @@ struct ring {
     uint32_t world;
     uint32_t rank;
     uint32_t element_bytes;
-    bool reduces; // False: a broadcast.
+    bool reduces; // True for an allreduce, false for a broadcast.
     uint32_t root; // Root of a broadcast.
     uint32_t window; // Stripes in flight.
     uint64_t elements;
-    uint64_t chunk_elements; // Most of one chunk.
+    uint64_t chunk_elements; // Most elements of one chunk.
     uint64_t stripe_elements; // Elements of every stripe but the last.
     uint64_t stripes; // At least 1.
     bool eager; // So small that no credit is needed; see ring_eager in schedule.c.
 };
 
-// split_bytes: one stripe of chunks this long becomes two. RING_SPLIT_BYTES, or RING_SPLIT_NEVER.
+// split_bytes: a single stripe whose chunks have at least this size is cut into two.
+// RING_SPLIT_BYTES, or RING_SPLIT_NEVER.
 void ring_init_allreduce(struct ring *ring, uint32_t world, uint32_t rank, uint64_t elements,
                          uint32_t element_bytes, uint32_t chunk_bytes, uint32_t split_bytes);
 void ring_init_broadcast(struct ring *ring, uint32_t world, uint32_t rank, uint32_t root,
                          uint64_t elements, uint32_t element_bytes, uint32_t chunk_bytes);
 
-// True if this stripe has a chunk of this owner. False for what is no rank.
+// True if this stripe has a chunk of this owner. False also if `owner` is no rank.
 bool ring_present(const struct ring *ring, uint64_t stripe, uint32_t owner);
 uint64_t ring_stripe_of(const struct ring *ring, uint64_t element);
 // Elements of a chunk that is present.
 struct ring_span ring_chunk(const struct ring *ring, uint64_t stripe, uint32_t owner);
 
-// What this rank does with a chunk that is present.
+// True if this rank sends or receives such a frame of a chunk that is present.
 bool ring_sends_reduce(const struct ring *ring, uint32_t owner);
 bool ring_receives_reduce(const struct ring *ring, uint32_t owner);
 bool ring_sends_gather(const struct ring *ring, uint32_t owner);
 bool ring_receives_gather(const struct ring *ring, uint32_t owner);
 
-// The owner whose chunk this rank sends first, without having received anything: its predecessor's
-// in an allreduce, its own in a broadcast by itself. False: there is none.
+// Finds the owner whose chunk this rank sends without having received a frame: its predecessor in
+// an allreduce, the rank itself if it is the root of a broadcast. False: there is none.
 bool ring_first(const struct ring *ring, uint64_t stripe, uint32_t *owner);
 
 // Frames that this rank receives and sends in one stripe.
 uint32_t ring_receives(const struct ring *ring, uint64_t stripe);
 uint32_t ring_sends(const struct ring *ring, uint64_t stripe);
-// The same over all stripes.
+// Frames that this rank receives and sends in all stripes.
 uint64_t ring_receives_total(const struct ring *ring);
 uint64_t ring_sends_total(const struct ring *ring);
 
