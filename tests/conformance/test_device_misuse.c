@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Misuse of devices that is refused by name: streams and memory that are not where they were agreed
-// to be, tensors that are on some devices and not on others, policies that defer gradients. And a
-// device that is lost. On fake devices whose memory is only what was allocated on them.
+// Misuse of devices, which Lockstep refuses with an error that names the tensor: streams and memory
+// on another device than registered, tensors on the devices of some ranks only, and policies that
+// defer gradients. Also a device that is lost. Runs on fake devices without unified memory.
 
 #include "tests/fake_gpu/fake_gpu.h"
 #include "tests/support/cluster.h"
@@ -28,9 +28,9 @@ struct place {
     const struct cuda *cuda; // NULL: this rank has no device.
     void *context;
     float host[4][ELEMENTS];
-    float *device[4]; // Memory of this rank's device, or of the host if the rank has none.
-    float *other; // Memory of another device.
-    void *stream; // A stream of that other device.
+    float *device[4]; // Memory of this rank's device; host memory if the rank has no device.
+    float *other; // Memory of device 7, which no rank uses.
+    void *stream; // A stream of device 7.
 };
 
 static void place_make_current(struct rank *rank, struct place *place, uint32_t number)
@@ -59,7 +59,7 @@ static void place_open(struct rank *rank, struct place *place)
     place->cuda = cuda_load(error, sizeof(error));
     RANK_TRUE(rank, place->cuda != NULL);
     RANK_TRUE(rank, place->cuda->init(0) == CUDA_OK);
-    place_make_current(rank, place, 7); // Nobody's.
+    place_make_current(rank, place, 7); // No rank uses this device.
     place->other = place_allocate(rank, place);
     RANK_TRUE(rank, place->cuda->stream_create_with_priority(
                         &place->stream, CUDA_STREAM_NON_BLOCKING, 0) == CUDA_OK);
@@ -68,7 +68,7 @@ static void place_open(struct rank *rank, struct place *place)
         place->device[i] = place_allocate(rank, place);
 }
 
-// The session is closed before its memory goes.
+// Closes the session before the memory is freed.
 static void place_close(struct rank *rank, struct place *place)
 {
     int device;
@@ -103,7 +103,7 @@ static struct lockstep_module_config describe(const struct lockstep_parameter *p
     return config;
 }
 
-// "a" on devices, "b" in host memory.
+// Registers parameter "a" in device memory and "b" in host memory.
 static lockstep_module *place_register(struct rank *rank, const struct place *place)
 {
     static _Thread_local float host[2][ELEMENTS];
@@ -192,7 +192,7 @@ static void many_streams(struct rank *rank)
     for (uint32_t step = 0; step < 3; step++) {
         RANK_OK(rank, lockstep_step_begin(rank->session, NULL, NULL));
         RANK_OK(rank, lockstep_call_begin(module, &call));
-        // Other ones in each step: events that no stream of the step has are given to them.
+        // Each step uses other streams, so events of streams that the step does not use are reused.
         for (uint32_t i = 0; i < MANY_STREAMS - 1; i++)
             RANK_OK(rank,
                     lockstep_grad_ready(module, call, 0, NULL, streams[(i + step) % MANY_STREAMS]));
@@ -264,8 +264,8 @@ static void modules_of_another_device(const struct setting *setting)
     ranks_run(setting, wrong_modules, NULL);
 }
 
-// A tensor that one rank has on its device, and another rank with a device in host memory, is named
-// on all ranks. It can be registered otherwise after that.
+// A tensor is on the device of one rank, and in host memory on another rank that has a device. All
+// ranks get an error that names the tensor, and can register the module correctly afterwards.
 static void split_tensors(struct rank *rank)
 {
     static _Thread_local float host[4][ELEMENTS];
@@ -332,7 +332,7 @@ static void policies_that_put_off(const struct setting *setting)
 // ---- A device that is lost ---------------------------------------------------------------------
 
 #define LOST_STEP 4
-#define LOST_CODE 719 // The launch failed, and the context with it.
+#define LOST_CODE 719 // CUDA_ERROR_LAUNCH_FAILED, which breaks the context.
 
 static void lose_device(int device)
 {
@@ -344,7 +344,8 @@ static void lose_device(int device)
     lose(device, LOST_CODE);
 }
 
-// The first status of a step that is not OK; the other ranks may have ended the job meanwhile.
+// Runs a step. Returns the first status that is not OK: any call may fail once another rank has
+// ended the job.
 static int step(struct rank *rank, lockstep_module *module)
 {
     lockstep_call *call;
@@ -382,7 +383,7 @@ static void lost(struct rank *rank)
         place_close(rank, &place);
 }
 
-// Each takes a device away for good, so the largest world comes first.
+// Each world loses one device for good, so the largest world runs first.
 static void devices_that_are_lost(void **state)
 {
     struct setting settings[] = {setting_named("nccl"), setting_named("mixed"),

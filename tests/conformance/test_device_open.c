@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Worlds that cannot form because of their devices: every rank gets a sentence from lockstep_open,
-// at once, and can open a better world afterwards. On fake devices.
+// Worlds that cannot form because of their devices. lockstep_open fails at once on every rank, with
+// a sentence, and the ranks can open a correct world afterwards. Runs on fake devices.
 
 #include "base/clock.h"
 #include "tests/support/cluster.h"
@@ -15,11 +15,11 @@
 #include <cmocka.h>
 
 #define WORLD 3
-#define SOON_MS 5000 // Multiplied as test_bound_ms() does; lockstep_open may take a minute.
+#define SOON_MS 5000 // Time limit, before test_bound_ms(); lockstep_open could wait for a minute.
 
 struct expectation {
     const char *devices[WORLD]; // The configured device of each rank.
-    int status[WORLD]; // The status that lockstep_open returned.
+    int status[WORLD]; // The expected status of lockstep_open on each rank.
     const char *text[WORLD];
 };
 
@@ -50,7 +50,7 @@ static void open_world(struct expectation *expected)
     assert_int_equal(live.modules + live.streams + live.events, 0);
 }
 
-// And so its devices, and NCCL, are as they should be.
+// Opens a correct world, which shows that the devices and NCCL still work.
 static void open_a_good_world(void)
 {
     struct expectation good = {.devices = {"cuda:0", "cuda:1", "none"}};
@@ -82,10 +82,10 @@ static void test_one_device_for_two(void **state)
     (void)state;
     fake_gpu_weather("FAKE_CUDA_DEVICES=8", NULL);
     open_world(&expected);
-    expected.devices[0] = "cuda:0,1,2"; // A device for replicas is another rank's own device.
+    expected.devices[0] = "cuda:0,1,2"; // A replica of rank 0 is on the device of rank 2.
     expected.devices[2] = "cuda:2";
     open_world(&expected);
-    expected.devices[2] = "cuda:5,1"; // A device for replicas is for another rank's replicas, too.
+    expected.devices[2] = "cuda:5,1"; // Replicas of both ranks are on the same device.
     open_world(&expected);
     open_a_good_world();
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Several replicas of a module in one process, with their gradients on devices: on one device or on
-// several. Their contributions are added up there, and every replica finds the result behind the
-// stream that ends the step. Nothing waits on the host: the devices are fakes that begin an
-// operation as late as they may, so a wait that is missing shows, and kernels that touch memory of
-// another device than their own are found out.
+// Several replicas of a module in one process, with their gradients on one device or on several.
+// Lockstep adds their contributions on the devices, and every replica finds the result behind the
+// stream that ends the step. Nothing waits on the host. The devices are fakes that begin each
+// operation as late as possible, so a missing wait fails the test; the fakes also detect kernels
+// that access memory of another device.
 //
-// Rank 0 has the replicas; the others have one, on a device of their own or in host memory. All
-// hold the same bits after every step.
+// Rank 0 has the replicas. The other ranks have one replica, on a device of their own or in host
+// memory. All replicas hold the same bits after every step.
 
 #include "tests/fake_gpu/fake_gpu.h"
 #include "tests/support/cluster.h"
@@ -23,28 +23,28 @@
 #include <cmocka.h>
 
 #define PARAMETERS 6
-#define MOST 4 // Replicas.
+#define MOST 4 // Maximum number of replicas.
 #define STEPS 6
-#define STREAMS 2 // Streams of a replica that make gradients.
-#define LOST_CODE 719 // The launch failed, and the context with it.
+#define STREAMS 2 // Number of streams of a replica that make gradients.
+#define LOST_CODE 719 // CUDA_ERROR_LAUNCH_FAILED, which breaks the context.
 
 static const int64_t sizes[PARAMETERS] = {1000, 3, 4099, 17, 1, 700};
 
-// Where the replicas of rank 0 are.
+// The places of the replicas of rank 0.
 struct layout {
     const char *name;
     const char *device; // The device of the rank's session.
-    uint32_t count;
-    uint32_t devices[MOST];
-    bool on_host; // They are in host memory, whatever device the rank has.
-    bool has_larger; // The next one stands for it, but where everything is tried.
+    uint32_t count; // Number of replicas.
+    uint32_t devices[MOST]; // The device of each replica.
+    bool on_host; // True if the replicas are in host memory.
+    bool has_larger; // True if a normal run tests the next layout instead of this one.
 };
 
 struct story {
     const struct layout *layout;
     lockstep_gradient_kind kind;
-    bool noise; // Numbers whose sums depend on the order.
-    bool some; // Not every replica reports every gradient.
+    bool noise; // True: gradients are numbers whose sums depend on the order of summation.
+    bool some; // True: some replicas do not report some gradients; see reports().
     lockstep_wire wire;
 };
 
@@ -52,13 +52,13 @@ struct story {
 
 struct replica {
     int device;
-    void *context; // NULL: in host memory.
+    void *context; // NULL: the replica is in host memory.
     void *makes[STREAMS];
     void *reads;
-    void *ended; // An event: behind the end of the step.
+    void *ended; // An event, recorded after the end of the step.
     float *data[PARAMETERS];
     float *gradients[PARAMETERS];
-    float *made[PARAMETERS]; // In host memory: the values that are copied to gradients, late.
+    float *made[PARAMETERS]; // In host memory: the values that streams copy to gradients later.
 };
 
 struct trainer {
@@ -110,7 +110,7 @@ static void *replica_allocate(struct rank *rank, const struct trainer *trainer,
     CUDA(rank, trainer, mem_alloc(&address, bytes));
     CUDA(rank, trainer, memset_d8_async(address, 0, bytes, replica->reads));
     CUDA(rank, trainer, stream_synchronize(replica->reads));
-    return (void *)(uintptr_t)address; // NOLINT: that is what a trainer passes.
+    return (void *)(uintptr_t)address; // NOLINT: trainers pass device addresses as pointers.
 }
 
 static void replica_open(struct rank *rank, const struct trainer *trainer, struct replica *replica)
@@ -210,7 +210,7 @@ static void trainer_register(struct rank *rank, struct trainer *trainer)
 
 // ---- Numbers -----------------------------------------------------------------------------------
 
-// Small integers, so that sums are exact in any order; or not.
+// The known gradient of an element: a small integer, so that sums are exact in any order, or noise.
 static float known(const struct story *story, uint32_t rank, uint32_t replica, uint64_t step,
                    uint32_t parameter, int64_t element)
 {
@@ -220,7 +220,9 @@ static float known(const struct story *story, uint32_t rank, uint32_t replica, u
     return (float)(mixed % 31) - 11;
 }
 
-// p0 the first replica only, p1 the last one only, p3 nobody of rank 0, p4 nobody at all.
+// True if the replica reports the gradient. With story->some, only the first replica of a rank
+// reports p0, only the last one reports p1, no replica of rank 0 reports p3, and no replica of any
+// rank reports p4.
 static bool reports(const struct story *story, uint32_t rank, uint32_t replica, uint32_t parameter)
 {
     if (!story->some)
@@ -251,7 +253,8 @@ static double contributed(const struct story *story, uint32_t rank, uint64_t ste
     return story->kind == LOCKSTEP_GRADIENT_SUM ? sum : sum / count;
 }
 
-// Some rank has it; what nobody has is as it was in every replica.
+// True if some replica of some rank reports the gradient. If none does, the gradient stays as it
+// was in every replica.
 static bool is_used(const struct rank *rank, const struct story *story, uint32_t parameter)
 {
     return !story->some || (parameter != 4 && (parameter != 3 || rank->world_size > 1));
@@ -275,8 +278,8 @@ static bool ends_by_stream(uint64_t step)
     return step % 3 != 0;
 }
 
-// A gradient that is not reported comes from the stream that ends the step, or from the legacy
-// default stream.
+// Returns the stream that makes a gradient. A gradient that is not reported is made by the stream
+// that ends the step, or by the legacy default stream if the host ends the step.
 static void *replica_stream(const struct rank *rank, const struct trainer *trainer, uint32_t r,
                             uint32_t p, uint64_t step)
 {
@@ -289,7 +292,7 @@ static void *replica_stream(const struct rank *rank, const struct trainer *train
                                 : CUDA_STREAM_LEGACY;
 }
 
-// Begins to make a gradient, on a stream where there is one.
+// Makes a gradient: in a stream, or at once in host memory. Returns the stream.
 static void *replica_make(struct rank *rank, const struct trainer *trainer, uint32_t r, uint32_t p,
                           uint64_t step)
 {
@@ -355,7 +358,8 @@ static void replica_expect(struct rank *rank, const struct trainer *trainer, uin
     }
 }
 
-// The step is ended by a stream of this replica; those of the others come behind it.
+// Ends the step by a stream of replica `by`. The reading streams of the other replicas then wait
+// for this stream.
 static void end_by_stream(struct rank *rank, const struct trainer *trainer, uint32_t by)
 {
     const struct replica *ends = &trainer->replicas[by];
@@ -370,7 +374,8 @@ static void end_by_stream(struct rank *rank, const struct trainer *trainer, uint
     }
 }
 
-// A gradient that no rank has is left as the legacy default streams leave it.
+// Ends the step without a stream, and waits for the legacy default streams, which make the
+// gradients that are not reported.
 static void end_by_host(struct rank *rank, const struct trainer *trainer)
 {
     RANK_OK(rank, lockstep_step_end(rank->session, NULL));
@@ -398,7 +403,7 @@ static void steps(struct rank *rank)
     trainer_close(rank, &trainer);
 }
 
-// A world of one without a coordinator: nothing travels, but replicas meet all the same.
+// A world of one rank without a coordinator: no gradient travels, but the replicas are averaged.
 static void alone(struct rank *rank)
 {
     const struct story *story = rank->context;
@@ -449,7 +454,8 @@ static uint64_t made_so_far(size_t count)
     return made;
 }
 
-// The first step that has a plan allocates nothing on any device, and later ones make nothing.
+// From step 2 on, which has a plan, steps allocate no memory on any device. Later steps also make
+// no streams, events or modules.
 static void steady(struct rank *rank)
 {
     struct trainer trainer;
@@ -477,7 +483,8 @@ static void steady(struct rank *rank)
 
 // ---- What is refused, and what is lost ---------------------------------------------------------
 
-// Registers two replicas of one parameter, and says why it may not be.
+// Registers two replicas of one parameter and expects an error with the text `part`. `memory` has
+// the data and the gradient of each replica.
 static void expect_refusal(struct rank *rank, float *const memory[4], const char *part)
 {
     struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
@@ -498,7 +505,7 @@ static void expect_refusal(struct rank *rank, float *const memory[4], const char
     RANK_SAYS(rank, part);
 }
 
-// With the layout "two_devices".
+// Misuse of replicas, in the layout "two_devices".
 static void refusals(struct rank *rank)
 {
     struct trainer trainer;
@@ -551,7 +558,7 @@ static int step(struct rank *rank, struct trainer *trainer)
     return status == 0 ? lockstep_step_end(rank->session, NULL) : status;
 }
 
-// A device that is lost gives nothing back: only what is of the host ends.
+// Frees only the host memory, because nothing on a lost device can be freed.
 static void trainer_abandon(struct trainer *trainer)
 {
     for (uint32_t i = 0; i < trainer->count * PARAMETERS; i++)
@@ -559,7 +566,7 @@ static void trainer_abandon(struct trainer *trainer)
     free(trainer->result);
 }
 
-// A further device fails: the job ends, and everybody knows which one it was.
+// The second device of rank 0 fails. The job ends, and the error of every rank names the device.
 static void lost(struct rank *rank)
 {
     struct trainer trainer;
@@ -593,7 +600,7 @@ static const struct layout layouts[] = {
     {.name = "three_devices_of_four", .device = "cuda:0,5,6", .count = 4, .devices = {0, 5, 6, 5}},
 };
 #define LAYOUTS (sizeof(layouts) / sizeof(layouts[0]))
-#define TWO_DEVICES 2 // Number of layouts with two devices.
+#define TWO_DEVICES 2 // Index of the layout "two_devices".
 
 static void configure(struct rank *rank, struct lockstep_config *config)
 {
@@ -642,8 +649,7 @@ static struct layout layout_on_host(const struct layout *layout)
     return on_host;
 }
 
-// By way of the host they are the bits of replicas in host memory; always, all replicas have the
-// same.
+// Unless NCCL sums, replicas on devices end with the same bits as replicas in host memory.
 static void bits_are_those_of_hosts(const struct setting *setting, const struct layout *layout)
 {
     const bool nccl = setting->devices > 1 && setting->world_size > 1;
@@ -660,8 +666,8 @@ static void bits_are_those_of_hosts(const struct setting *setting, const struct 
     }
 }
 
-// Sums of small integers are exact in any order, and what is rounded is the result: so the bits are
-// those of replicas in host memory, also over NCCL.
+// With bfloat16 on the wire, replicas on devices end with the same bits as replicas in host memory,
+// also over NCCL: sums of small integers are exact in any order, so only the result is rounded.
 static void sixteen_bits_travel(const struct setting *setting, const struct layout *layout)
 {
     const struct layout on_host = layout_on_host(layout);
@@ -705,7 +711,7 @@ static void refused_by_name(void **state)
     run(&setting, refusals, &story);
 }
 
-// It takes the device away for good, so it comes last.
+// This test loses the device for good, so it runs last.
 static void a_further_device_is_lost(void **state)
 {
     struct setting setting = setting_named("nccl");

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Streams: the library waits for what streams of a trainer make, and what they read is there
-// (tests/support/device_trainer.h). All ranks hold the same bits after every step.
+// Streams: Lockstep waits for the gradients that streams of a trainer make, and the streams that
+// read the results find them (tests/support/device_trainer.h). All ranks hold the same bits after
+// every step.
 
 #include "tests/fake_gpu/fake_gpu.h"
 #include "tests/support/device_trainer.h"
@@ -25,7 +26,8 @@ static void report(struct rank *rank, struct device_trainer *trainer, lockstep_c
     }
 }
 
-// The optimizer's stream reads at once what step_end has promised it.
+// A stream passed to step_end, such as the optimizer's, finds the results without a wait of the
+// host.
 static void steps(struct rank *rank)
 {
     struct device_trainer trainer;
@@ -49,7 +51,7 @@ static void case_45_results_follow_gradients(const struct setting *setting)
     ranks_run(setting, steps, NULL);
 }
 
-// Without a stream results are there when step_end, or a wait for the call, returns.
+// Without a stream, the results are in memory when step_end or lockstep_call_wait returns.
 static void steps_of_hosts(struct rank *rank)
 {
     struct device_trainer trainer;
@@ -78,8 +80,8 @@ static void case_45_results_are_there(const struct setting *setting)
     ranks_run(setting, steps_of_hosts, NULL);
 }
 
-// A gradient that only the first of two calls reports is made by a stream that the second one does
-// not name.
+// Each gradient is reported in one of two calls only, and made by a stream that the other call may
+// not name. Lockstep waits for the streams of both calls.
 static void early_calls(struct rank *rank)
 {
     struct device_trainer trainer;
@@ -112,7 +114,8 @@ static void case_45_early_calls_are_waited_for(const struct setting *setting)
     ranks_run(setting, early_calls, NULL);
 }
 
-// The same over the steps of a window; and a buffer that the stream of step_end makes.
+// The same with the two steps of a window instead of two calls; and a buffer that the stream of
+// step_end makes.
 static void windows(struct rank *rank)
 {
     struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
@@ -149,8 +152,8 @@ static void case_45_windows_and_buffers(const struct setting *setting)
     ranks_run(setting, windows, NULL);
 }
 
-// Functions that read device memory at once: values at start, the hash, the check of the state, and
-// plain collectives.
+// Functions that read device memory at once: lockstep_start, the check and the hash of the state,
+// and plain collectives.
 static void states(struct rank *rank)
 {
     struct device_trainer trainer;
@@ -181,7 +184,8 @@ static void case_45_state_is_there(const struct setting *setting)
 
 // ---- What is made, and what is left ------------------------------------------------------------
 
-// Memory comes first: what allocates it may wait for all that devices do.
+// Driver functions that make objects. The first ALLOCATORS of them allocate memory, which may wait
+// for all work of the device.
 static const char *const makers[] = {"cuMemAlloc_v2", "cuMemHostAlloc", "cuEventCreate",
                                      "cuStreamCreateWithPriority", "cuModuleLoadData"};
 #define MAKERS (sizeof(makers) / sizeof(makers[0]))
@@ -197,9 +201,9 @@ static uint64_t made_so_far(size_t count)
     return made;
 }
 
-// The first step that has a plan allocates nothing, nor any later one; and when all streams are
-// known, steps make nothing on the device. There are more buckets than may be in flight, and those
-// that are learned are other ones than those of the start.
+// From step 2 on, which has a plan, steps allocate no memory. Once all streams are known, steps
+// make no objects on the device. There are more buckets than may be in flight, and the learned
+// buckets differ from those of the start.
 static void steady(struct rank *rank)
 {
     struct device_trainer trainer;
@@ -248,8 +252,8 @@ static void case_45_steady_steps_make_nothing(const struct setting *setting)
 
 // ---- Worlds of one -----------------------------------------------------------------------------
 
-// A world of one without a coordinator: nothing travels, but a sum becomes a mean, and results are
-// there when all streams are.
+// A world of one rank without a coordinator: no gradient travels, but a sum is divided by the
+// weight, and the stream of step_end finds the result.
 static void alone(struct rank *rank)
 {
     struct lockstep_config config = rank_config(rank);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A rank that closes its session because a call has failed says so: the others, who still need it,
-// are told that failure, and not that they should count their steps.
+// A rank closes its session because one of its calls has failed. The other ranks, which still need
+// it, get an error that tells this failure, not the advice to count their steps.
 
 #include "base/clock.h"
 #include "protos/limits.h"
@@ -19,7 +19,8 @@
 static const uint64_t elements[] = {30, 7};
 static const struct module_shape shape = {.name = "model", .count = 2, .elements = elements};
 
-// cause: what the text has after the status; NULL: it has none.
+// Checks the error of a rank that rank 0 has left. cause: the failure that the text tells; NULL:
+// the text tells none.
 static void expect_left_by(struct rank *rank, int status, const char *cause)
 {
     RANK_EQUAL(rank, status, LOCKSTEP_E_PEER_LOST);
@@ -50,7 +51,7 @@ static void leave(struct rank *rank)
     RANK_OK(rank, lockstep_close(session));
 }
 
-// Rank 0 makes one call too many in step 2, and gives up.
+// Rank 0 makes one call too many in step 2, which fails, and closes its session.
 static void one_more_call_body(struct rank *rank)
 {
     struct trained_module module;
@@ -83,7 +84,7 @@ static void *wrong_report(void *context)
     return NULL;
 }
 
-// The failure is one of another thread, as those of backward passes are.
+// A call fails on another thread of rank 0, such as a thread of the backward pass.
 static void another_thread_body(struct rank *rank)
 {
     struct trained_module module;
@@ -111,7 +112,7 @@ static void a_failure_of_another_thread_is_told(const struct setting *setting)
     ranks_run(setting, another_thread_body, NULL);
 }
 
-// A failure before a step that ended well is not the reason for leaving.
+// A failure before a successful step is not told as the reason for leaving.
 static void long_ago_body(struct rank *rank)
 {
     struct trained_module module;
@@ -174,7 +175,7 @@ static void a_failure_before_the_start_is_told(const struct setting *setting)
     ranks_run(setting, no_handle_body, NULL);
 }
 
-// Between the failure and the close comes what ends well without the other ranks.
+// Between the failure and the close, rank 0 makes calls that succeed without the other ranks.
 static void small_successes_body(struct rank *rank)
 {
     struct trained_module module;
@@ -205,7 +206,7 @@ static void small_successes_do_not_hide_it(const struct setting *setting)
     ranks_run(setting, small_successes_body, NULL);
 }
 
-// A parameter that cannot be moved, while the others are in a collective.
+// A lockstep_parameter_move fails on rank 0 while the other ranks wait in a collective.
 static void parameter_body(struct rank *rank)
 {
     struct trained_module module;
@@ -229,7 +230,8 @@ static void a_parameter_that_cannot_be_moved_is_told(const struct setting *setti
     ranks_run(setting, parameter_body, NULL);
 }
 
-// A path is any bytes, and a text of so many is cut: of both a goodbye can be made all the same.
+// The text of the failure has invalid UTF-8 from a path, and is long enough to be cut inside a
+// character. The goodbye is sent all the same.
 static void strange_text_body(struct rank *rank)
 {
     static const char path[] = "/nowhere/\xff/" SIXTEEN SIXTEEN SIXTEEN SIXTEEN SIXTEEN SIXTEEN

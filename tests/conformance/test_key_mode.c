@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A worker warns of a key that others of the machine can read or change. No coordinator is there:
-// the warning comes before anything is asked of one.
+// A worker logs a warning if other users of the machine can read or change its key. The test needs
+// no coordinator, because the warning comes before the worker connects.
 
 #include <lockstep/lockstep.h>
 
@@ -16,9 +16,9 @@
 
 #include <cmocka.h>
 
-static char said[4096]; // The line about the key; empty: there was none.
+static char said[4096]; // The log line about the key; empty: there was none.
 
-// As config.log. The level is fixed by the environment.
+// The log sink. LOCKSTEP_LOG sets the level.
 static void keep(void *context, lockstep_log_level level, const char *line)
 {
     (void)context;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: what the library answers to a program or an environment that is wrong. Every public
-// function with handles that are none, calls in the wrong order, structures of other sizes, names
-// that are none, bad variables and addresses, worlds that never form, and a forked child. Each time
-// the answer is a status and a sentence that says what to do; the process survives all of it.
+// Conformance: wrong programs and wrong environments. The test covers invalid handles for every
+// public function, calls in the wrong order, structures of other sizes, invalid names, bad
+// variables and addresses, worlds that never form, and a forked child. The library always returns a
+// status and a sentence that says what to do, and the process never ends.
 
 #include "base/clock.h"
 #include "base/mutex.h"
@@ -21,11 +21,11 @@
 
 #include <cmocka.h>
 
-#define OPEN_BOUND_MS 2500 // Enough for a late worker to be heard.
+#define OPEN_BOUND_MS 2500 // Timeout of lockstep_open; long enough for a delayed worker to join.
 
 // ---- Checks on the test's thread ---------------------------------------------------------------
 
-// The call returned this, and the sentence (of a failure) contains that.
+// Checks the status of a call, and that the error text of a failure contains `part`.
 static void check(int line, const char *call, int expected, const char *part, int status)
 {
     const char *text = status < 0 ? lockstep_error_text() : "";
@@ -251,7 +251,7 @@ struct use {
     const char *name;
     enum handle handle;
     int (*use)(void *handle);
-    bool after_failure; // Also of use when the session has failed.
+    bool after_failure; // True if the function also works in a failed session.
 };
 
 static const struct use uses[] = {
@@ -299,15 +299,15 @@ static const struct use uses[] = {
     {"call_wait", CALL, use_call_wait, false},
     {"call_next", CALL, use_call_next, false},
     {"work_wait", WORK, use_work, false},
-    {"close", SESSION, use_close, true}, // The last one: it ends the session.
+    {"close", SESSION, use_close, true}, // Last, because it ends the session.
 };
 #define USES (sizeof(uses) / sizeof(uses[0]))
 
 // ---- A session alone, with one of each handle --------------------------------------------------
 
-static float values[4][4]; // The last one is a buffer's.
+static float values[4][4]; // values[3] is a buffer; the others are parameters.
 static float gradients[4];
-static float bias_gradient[4]; // Given with reports of parameter 1.
+static float bias_gradient[4]; // The gradient of parameter 1, passed with each report.
 static const int64_t four[] = {4};
 static struct lockstep_parameter parameters[] = {
     {.name = "weight",
@@ -340,7 +340,7 @@ static struct lockstep_module_config describe(const char *name)
     return config;
 }
 
-// The same with values of its own.
+// The same module with values and a gradient of its own.
 static struct lockstep_module_config describe_apart(const char *name)
 {
     static float other_values[3][4];
@@ -355,7 +355,8 @@ static struct lockstep_module_config describe_apart(const char *name)
     return config;
 }
 
-// Opened, started, in a step, with an open call and work in flight. Alone when config is NULL.
+// Makes one handle of each kind: a started session in a step, a module, an open call, and work in
+// flight. config NULL: a session without a coordinator.
 static void open_all(const struct lockstep_config *config, void **handles)
 {
     const struct lockstep_module_config description = describe("net");
@@ -391,7 +392,7 @@ static void every_function_refuses_foreign_memory(void **state)
     }
 }
 
-// A live handle of another kind is as foreign.
+// Every function refuses a valid handle of another kind.
 static void every_function_refuses_other_kinds(void **state)
 {
     void *handles[HANDLES];
@@ -442,7 +443,7 @@ struct calls_back {
     const char *event; // The log line at which the sink calls.
     void *handles[HANDLES];
     atomic_uint rounds;
-    _Atomic(const char *) passed; // A function that did not refuse it.
+    _Atomic(const char *) passed; // A function that did not refuse the call; NULL: none.
 };
 
 static void sink_that_calls_back(void *context, lockstep_log_level level, const char *line)
@@ -463,7 +464,7 @@ static void sink_that_calls_back(void *context, lockstep_log_level level, const 
     atomic_fetch_add(&calls->rounds, 1);
 }
 
-// On the trainer's thread, inside a function that has not returned.
+// The sink runs on the trainer's thread, inside a function of the library.
 static void a_log_sink_may_not_call_inside_a_call(void **state)
 {
     static const char *const patterns[] = {"no such name"};
@@ -501,7 +502,7 @@ static void what_is_not_supported_says_so(void **state)
     CHECK(LOCKSTEP_E_UNSUPPORTED, "on_failure=error", lockstep_open(&config, &session));
 }
 
-// A stream is one of a device, and this rank has none.
+// A rank without a device passes a stream.
 static void streams_without_a_device(void **state)
 {
     void *handles[HANDLES];
@@ -538,7 +539,7 @@ static void devices_that_cannot_be_used(void **state)
     config.device = "cuda";
     OK(lockstep_open(&config, &session));
     OK(lockstep_close(session));
-    setenv("LOCKSTEP_DEVICE", "cuda:9999", 1); // No machine has so many.
+    setenv("LOCKSTEP_DEVICE", "cuda:9999", 1); // No machine has 10,000 devices.
     CHECK(LOCKSTEP_E_UNSUPPORTED,
           "the device cannot be used, cuda:9999: ", lockstep_open(&config, &session));
     assert_null(session);
@@ -674,7 +675,7 @@ static void calls_that_are_given_up(void **state)
     OK(lockstep_close(session));
 }
 
-// Alone and without samples there is no mean.
+// A step of a single rank with weight 0 has no mean.
 static void a_step_without_weight(void **state)
 {
     const struct lockstep_module_config description = describe("net");
@@ -688,7 +689,7 @@ static void a_step_without_weight(void **state)
     OK(lockstep_module_register(session, &description, &module));
     OK(lockstep_start(session));
     OK(lockstep_step_begin(session, &options, NULL));
-    OK(lockstep_step_end(session, NULL)); // Nobody called it.
+    OK(lockstep_step_end(session, NULL)); // The module was not called.
     OK(lockstep_step_begin(session, &options, NULL));
     OK(lockstep_call_begin(module, &call));
     OK(lockstep_grad_ready(module, call, 0, NULL, NULL));
@@ -736,11 +737,11 @@ static void windows_that_cannot_be(void **state)
     INVALID("phase 'other' inside a window", lockstep_step_begin(session, &options, NULL));
     OK(lockstep_step_begin(session, NULL, &view));
     assert_int_equal(view.step, 1);
-    OK(lockstep_step_end(session, NULL)); // Both were used in the window.
+    OK(lockstep_step_end(session, NULL)); // Both parameters were used in the window.
     OK(lockstep_step_report(session, 1, 0, &report));
     OK(lockstep_step_begin(session, &options, &view));
     assert_int_equal(view.step, 2);
-    OK(lockstep_close(session)); // In a window.
+    OK(lockstep_close(session)); // A window is open.
 }
 
 static void a_call_of_another_module(void **state)
@@ -761,7 +762,7 @@ static void a_call_of_another_module(void **state)
     INVALID("module 'first': this is not its call",
             lockstep_grad_ready(modules[0], calls[1], 0, NULL, NULL));
     INVALID("is not", lockstep_grad_ready(modules[0], (lockstep_call *)scratch, 0, NULL, NULL));
-    OK(lockstep_close(session)); // With a step and calls open.
+    OK(lockstep_close(session)); // A step and calls are open.
 }
 
 // ---- Structures --------------------------------------------------------------------------------
@@ -781,7 +782,7 @@ static void structures_of_another_size(void **state)
     assert_null(session);
     config.struct_bytes = sizeof(config) + 8;
     INVALID("not older", lockstep_open(&config, &session));
-    config.struct_bytes = offsetof(struct lockstep_config, world_size); // An older header.
+    config.struct_bytes = offsetof(struct lockstep_config, world_size); // As of an older header.
     OK(lockstep_open(&config, &session));
     INVALID("description is NULL", lockstep_module_register(session, NULL, &module));
     INVALID("nowhere", lockstep_module_register(session, &description, NULL));
@@ -794,7 +795,7 @@ static void structures_of_another_size(void **state)
     description.struct_bytes = sizeof(description) + 8;
     INVALID("not older", lockstep_module_register(session, &description, &module));
     description = describe("net");
-    description.calls_per_step = 1 << 20; // Not read: the header is older.
+    description.calls_per_step = 1 << 20; // Not read, because struct_bytes ends before it.
     description.struct_bytes = offsetof(struct lockstep_module_config, calls_per_step);
     OK(lockstep_module_register(session, &description, &module));
     OK(lockstep_start(session));
@@ -957,7 +958,7 @@ static void names_that_are_none(void **state)
     INVALID("nowhere", lockstep_counter_read(session, "c", NULL));
     INVALID("UTF-8", lockstep_mark(session, NULL));
     INVALID("UTF-8", lockstep_mark(session, "\xff"));
-    OK(lockstep_mark(session, long_name)); // Cut.
+    OK(lockstep_mark(session, long_name)); // The mark is cut.
     OK(lockstep_pause(session, NULL, 0));
     OK(lockstep_resume(session));
     for (int i = 0; i < 2; i++) {
@@ -992,7 +993,7 @@ static void collectives_that_cannot_be(void **state)
     OK(lockstep_close(session));
 }
 
-// Everything that grows has a limit, and reaching it is an answer.
+// Everything that grows has a limit. A call that would exceed a limit fails with a sentence.
 static void limits_are_told(void **state)
 {
     static lockstep_work *works[256];
@@ -1115,7 +1116,7 @@ static void variables_override_the_configuration(void **state)
     setenv("LOCKSTEP_WORLD_SIZE", "1", 1);
     setenv("LOCKSTEP_RANK_HINT", "0", 1);
     setenv("LOCKSTEP_JOB", "from.the-environment", 1);
-    setenv("LOCKSTEP_LOG", "", 1); // Empty: not set.
+    setenv("LOCKSTEP_LOG", "", 1); // An empty variable counts as not set.
     OK(lockstep_open(&config, &session));
     OK(lockstep_world(session, NULL, &world_size));
     assert_int_equal(world_size, 1);
@@ -1215,13 +1216,14 @@ static void a_world_that_never_completes(void **state)
     assert_true(clock_now_ms() - began_ms < test_bound_ms(OPEN_BOUND_MS + 3000));
 }
 
-// Two workers that do not fit together: the second one is refused, and the other one is alone.
+// Two workers with incompatible configurations. The second worker is refused; the first one times
+// out alone.
 struct pair {
     const char *refused; // Part of the error that the second worker reads.
-    uint32_t worlds[2];
-    int32_t hints[2];
-    atomic_uint alone;
-    atomic_uint second;
+    uint32_t worlds[2]; // The world size of each worker.
+    int32_t hints[2]; // The rank hint of each worker.
+    atomic_uint alone; // Number of workers that timed out.
+    atomic_uint second; // Number of workers that were refused.
 };
 
 static void pair_body(struct rank *rank)
@@ -1272,7 +1274,8 @@ static void another_world_size(void **state)
 
 // ---- The wrong thread --------------------------------------------------------------------------
 
-// The engine's thread says that the session has failed, and cannot wait for its own end.
+// The engine's thread logs that the session has failed. A close by the sink would make this thread
+// wait for its own end.
 static void a_log_sink_may_not_call_on_the_engines_thread(void **state)
 {
     char job[64];
@@ -1292,7 +1295,7 @@ static void a_log_sink_may_not_call_on_the_engines_thread(void **state)
 }
 
 static lockstep_session *interrupted;
-static atomic_uint passed; // Functions that did not refuse the handler.
+static atomic_uint passed; // Number of functions that did not refuse the handler's call.
 
 static void call_from_handler(int number)
 {
@@ -1305,7 +1308,7 @@ static void call_from_handler(int number)
     }
 }
 
-// The handler runs where the thread holds a mutex of the session.
+// The signal handler runs while the thread holds the mutex of the session.
 static void a_signal_handler_may_not_call_inside_a_call(void **state)
 {
     const struct sigaction calls = {.sa_handler = call_from_handler};
@@ -1324,7 +1327,7 @@ static void a_signal_handler_may_not_call_inside_a_call(void **state)
 }
 
 struct beside {
-    atomic_bool refused; // The close.
+    atomic_bool refused; // True once the library has refused the close.
 };
 
 static void wait_beside(void *argument)
@@ -1497,7 +1500,7 @@ static void alone_everything_runs(void **state)
     OK(lockstep_close(session));
 }
 
-// A sum is divided by the samples behind it, also alone.
+// A session of a single rank also divides a sum by its weight.
 static void alone_a_sum_becomes_a_mean(void **state)
 {
     struct lockstep_module_config description = describe("net");
