@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Results on devices that must follow a stream which is not known yet. Where a rank has reported no
-// gradient, a stream of its trainer may still write there, for instance zeros. The library learns
-// which stream that is when the trainer waits for the results (struct device_behind). Until then
-// the result is held here; the collective itself has travelled, and other ranks notice nothing.
-// Then the result is enqueued on a stream of its own, DEVICE_BEHIND, so that nothing else waits for
-// the trainer.
+// Results on devices that must wait for a stream which is not known yet. Where a rank has reported
+// no gradient, a stream of its trainer may still write there, for instance zeros. The library
+// learns which stream that is when the trainer waits for the results (struct device_behind). Until
+// then the result is held here; the collective itself has travelled, and other ranks notice
+// nothing. Then the result is enqueued on a separate stream, DEVICE_BEHIND, so that no other work
+// waits for the trainer.
 //
-// If no other rank has used such a gradient either, nothing is written there, and nothing is held.
-// The driver's thread.
+// If no rank has used such a gradient, no result is written there, and none is held. The driver's
+// thread.
 
 #include "worker/transport/device/dependency.h"
 
@@ -44,7 +44,7 @@ static bool dependency_is_written(const struct collective *collective, const str
     return false;
 }
 
-// Each replica may have left out something.
+// Each replica may have gradients without input.
 bool dependency_matters(const struct device_flow *flow)
 {
     const struct collective *collective = flow->collective;

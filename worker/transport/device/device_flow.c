@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which way a collective on devices goes: see device_flow.h. Pure.
+// Chooses how a collective on devices is reduced: see device_flow.h. Pure.
 
 #include "worker/transport/device/device_flow.h"
 
@@ -22,15 +22,15 @@ bool device_flow_is_strict(const struct transport_world *world)
     return count >= 2 && (count == world->world_size || world->devices_meet);
 }
 
-// What NCCL computes as docs/numbers.md says.
+// True if NCCL computes the collective as docs/numbers.md specifies.
 static bool device_way_sums(const struct collective *collective)
 {
     return collective->kind == COLLECTIVE_ALLREDUCE && dtype_is_float(collective->dtype) &&
            (collective->op == REDUCE_SUM || collective->op == REDUCE_MEAN);
 }
 
-// The sum of devices is float32 or float64, and is an input of the hosts as it is: so the gradients
-// have to be, too. A barrier has nothing to be summed.
+// True if NCCL's sum can be the input of the hosts. The sum is sent to them unchanged, as float32
+// or float64, so the gradients must have that dtype. A barrier has no elements to sum.
 static bool device_way_shares(const struct collective *collective)
 {
     return !dtype_is_small(collective->dtype) && collective->elements > 0;

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Collectives on devices: their life. The driver's thread. The ways they go are
-// staged.c's, nccl.c's and mixed.c's, how a communicator comes to be
-// is rendezvous.c's; docs/internals/data-plane.md says why.
+// Collectives on devices: launch, progress, events and the end. The driver's thread. The ways of
+// reducing are in staged.c, nccl.c and mixed.c, forming a communicator in rendezvous.c;
+// docs/internals/data-plane.md explains the design.
 //
-// Nothing here waits for a device. What was enqueued ends with an event and a host function, which
-// wakes the driver; it looks at the events of everything that is working. A host function does not
-// come when a device fails, so the driver looks every DEVICES_LOOK_MS besides, at NCCL's errors,
-// too.
+// Nothing here waits for a device. Enqueued work ends with an event and a host function. The host
+// function wakes the driver, which checks the events of all flows in progress. A failed device
+// calls no host function, so the driver also checks events and NCCL's errors every DEVICES_LOOK_MS.
 
 #include "worker/transport/device/devices.h"
 
@@ -32,7 +31,7 @@
 #define DEVICES_ABORT_MS 5000
 #define DEVICES_LOOK_MS 20
 #define DEVICES_LEFT_MS \
-    1000 // How long what a peer has done before its goodbye may take to be seen.
+    1000 // How long NCCL may take to finish the work that a peer did before its goodbye.
 
 // ---- failure ------------------------------------------------------------------------------------
 
@@ -45,8 +44,8 @@ struct device *devices_broken(const struct devices *devices)
     return NULL;
 }
 
-// Why a device, or NCCL on it, does not go on. NCCL complains of a lost device, too: so that is
-// asked first.
+// Returns why a device, or NCCL on it, has failed. NCCL also reports an error when a device is
+// lost, so the devices are checked first.
 static const char *devices_reason(const struct devices *devices)
 {
     list_for_each (node, &devices->working) {
@@ -120,7 +119,7 @@ static bool devices_reduces(const struct devices *devices)
     return false;
 }
 
-// What is taken anew is taken of a device that is current.
+// Allocates a block. The device must be current for that.
 static struct device_block *devices_make(struct device *device, enum device_memory kind,
                                          size_t bytes)
 {
@@ -230,7 +229,8 @@ int devices_open(struct flows *flows, const struct transport_config *config)
     return 0;
 }
 
-// What the device may still do to blocks, device_close waits for before it frees them.
+// The device may still use the blocks of these flows: device_close waits for it before it frees
+// them.
 static void devices_free_flows(struct devices *devices, struct list *list)
 {
     struct list *node = NULL;
@@ -361,7 +361,7 @@ static void devices_work_flows(struct devices *devices)
     }
 }
 
-// What is under way with NCCL ends with an error of NCCL's only if somebody asks.
+// NCCL reports an error of work in flight only when it is polled.
 static void devices_work_errors(struct devices *devices)
 {
     if (devices_broken(devices) ||
@@ -503,7 +503,8 @@ static bool devices_has_nccl(const struct devices *devices)
     return false;
 }
 
-// A goodbye comes over another way than what NCCL has still to bring.
+// NCCL's data and the goodbye travel on different connections. So work of a peer that has left may
+// still finish, and DEVICES_LEFT_MS are allowed for it.
 bool devices_needs(struct flows *flows, const struct peer_link *peer)
 {
     struct devices *devices = flows->devices;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Collectives whose memory is on devices, as the rest of the transport sees them, and the ways in
-// which they go. Only files of the transport include it. docs/internals/data-plane.md, "Devices",
-// says why it is so.
+// Collectives whose memory is on devices: the interface for the rest of the transport. Only files
+// of the transport include it. docs/internals/data-plane.md, "Devices", explains the design.
 
 #ifndef WORKER_TRANSPORT_DEVICE_DEVICES_H
 #define WORKER_TRANSPORT_DEVICE_DEVICES_H
@@ -28,61 +27,64 @@ struct flows;
 struct peer_link;
 struct rendezvous;
 
-// With transport->devices NULL, on a rank without a device, none of these does anything.
+// On a rank without a device flows->devices is NULL, and these functions do nothing.
 int devices_open(struct flows *flows, const struct transport_config *config);
 void devices_close(struct flows *flows);
 
 void devices_launch(struct flows *flows, struct collective *collective, enum device_way way);
-// Looks at what devices have done since, without waiting.
+// Checks which device work has finished, and continues the collectives, without waiting.
 void devices_work(struct flows *flows, struct rendezvous *rendezvous);
 // Reports one event. True if there was one.
 bool devices_report(struct flows *flows);
-// The collective of which this one is the part that hosts carry; NULL: it is one by itself.
+// Returns the collective whose part between hosts is `collective`; NULL: it is no such part.
 struct collective *devices_outer(struct flows *flows, const struct collective *collective);
 void devices_travelled(struct flows *flows, const struct collective *collective);
-// True if something launched here waits for what that peer, which has said goodbye, may not have
-// done.
+// True if NCCL work on this rank waits for a peer that has said goodbye, and has waited for
+// DEVICES_LEFT_MS.
 bool devices_needs(struct flows *flows, const struct peer_link *peer);
 bool devices_idle(const struct flows *flows);
-// When to look again although nothing wakes the driver; UINT64_MAX: never.
+// The time in ms at which the driver must check devices again even if nothing wakes it; UINT64_MAX:
+// never.
 uint64_t devices_deadline(const struct flows *flows, uint64_t now_ms);
-// A block, unless *block is one already. False: there is none now. It comes when NCCL has nothing
-// in flight here, because more memory may be had only when the device is at rest, and NCCL may wait
-// for a rank that has died. Or the device has failed.
+// Takes a block of memory, unless *block is set already. False: no block is free now, or the device
+// has failed. New memory is allocated only while NCCL has no work in flight here: an allocation
+// waits until the device is idle, and NCCL may wait for a rank that has died. So try again later.
 bool devices_take(struct devices *devices, struct device *device, struct device_block **block,
                   enum device_memory kind, size_t bytes);
 void devices_give(struct device *device, struct device_block **block);
-// The device has nothing more to do with the flow: it is idle.
+// Releases a flow that the device no longer uses: frees its memory and makes it idle.
 void devices_release(struct devices *devices, struct device_flow *flow);
-// Releases flows that were forgotten and that the device has come past.
+// Releases forgotten flows whose work on the device has finished.
 void devices_work_left(struct devices *devices);
-// The device has nothing more to do with what the flow holds there.
+// Frees all memory of a flow. The device must no longer use it.
 void devices_give_all(struct devices *devices, struct device_flow *flow);
-// Makes idle flows until there are `count` in all. 0 or -1.
+// Makes idle flows until there are `count` flows in all. 0 or -1.
 int devices_reserve_flows(struct devices *devices, uint64_t count);
-// One of this rank's devices has failed: the first of them that has. NULL: none.
+// Returns the first of this rank's devices that has failed. NULL: none.
 struct device *devices_broken(const struct devices *devices);
-// All that the flow does on the device is enqueued on the stream. 0 or -1.
+// Called after work of the flow was enqueued on the stream: records flow->event, and a wake-up of
+// the driver, after it. 0 or -1.
 int devices_enqueued(struct devices *devices, struct device_flow *flow, enum device_stream stream);
-// Waits on the stream for those who produce the collective's gradients. 0 or -1.
+// Makes the stream wait for the events of the streams that produce the collective's gradients. 0 or
+// -1.
 int devices_await_ready(struct devices *devices, const struct device_flow *flow,
                         enum device_stream stream);
-// The same for one device and its events.
+// As devices_await_ready, for one device and its events.
 int devices_await(struct device *device, enum device_stream stream,
                   const struct device_ready *ready, uint32_t count);
-// The collective is its caller's again, but for the event.
+// Marks the collective as done: the next devices_report reports it.
 void devices_done(struct devices *devices, struct device_flow *flow);
-// The same for collectives on devices with so many bytes, extents and units at most, each. Adds to
-// what was reserved before. May synchronize with the device. 0, or -1: the device has no memory.
+// Reserves for `collectives` more collectives on the first device, each of at most `bytes`,
+// `extents` and `units`. May synchronize with the device. 0, or -1 if the device has no memory.
 int devices_reserve(struct flows *flows, uint32_t collectives, uint64_t bytes, uint32_t extents,
                     uint32_t units);
-// Room for the tables of so many more collectives with so many bytes and extents at most, each, on
-// one of this rank's devices. Every array of extents keeps its own, in flight or not. The same
-// otherwise.
+// Reserves the extent tables of `collectives` more collectives on `device`, each of at most `bytes`
+// and `extents`. Every array of extents keeps its own table, also while its collective is not in
+// flight. Returns as devices_reserve.
 int devices_reserve_tables(struct flows *flows, struct device *device, uint32_t collectives,
                            uint64_t bytes, uint32_t extents);
-// Room on one of this rank's devices for so many more rows of replicas, of so many bytes and units
-// at most, each. The same otherwise.
+// Reserves `rows` more rows of replicas on `device`, each of at most `bytes` and `units`. Returns
+// as devices_reserve.
 int devices_reserve_rows(struct flows *flows, struct device *device, uint32_t rows, uint64_t bytes,
                          uint32_t units);
 

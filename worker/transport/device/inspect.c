@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What collectives on this rank's device wait for, for a person who asks why a job stands still. It
-// changes nothing. The driver's thread; not between device_enter and device_leave.
+// What collectives on this rank's device wait for, to explain a stall. Changes no state. The
+// driver's thread; not between device_enter and device_leave.
 
 #include "worker/transport/device/inspect.h"
 
@@ -41,14 +41,14 @@ static const struct device_ready *devices_awaited(const struct devices *devices,
     return ready ? ready : dependency_awaited(devices, flow);
 }
 
-// It waits for nothing but the trainer.
+// True if the flow waits only for the trainer.
 static bool devices_is_held(const struct devices *devices, const struct device_flow *flow)
 {
     return flow->stage == STAGE_HELD && device_event_query(devices->device, flow->event) != 0;
 }
 
-// Between devices they begin one after the other: what follows the first one that waits for other
-// ranks cannot be in anybody's way.
+// Collectives of NCCL start one after the other, so this stops at the first that waits for other
+// ranks: later ones cannot be the cause of a stall.
 struct device_held device_inspect(struct flows *flows)
 {
     const struct devices *devices = flows->devices;

@@ -13,17 +13,18 @@ struct collective;
 struct device_ready;
 struct flows;
 
-// What the first collective that was launched here waits for of this rank's device; the rest is set
-// for DEVICE_HOLD_STREAM only.
+// What the oldest collective in flight waits for on this rank's device.
 struct device_held {
     enum device_hold hold;
-    const struct collective *collective; // It, ...
-    const struct device_ready *ready; // ... and the first stream that has not made its part.
+    const struct collective *collective; // DEVICE_HOLD_STREAM: the collective that waits.
+    // DEVICE_HOLD_STREAM: the first stream that has not produced its gradients.
+    const struct device_ready *ready;
 };
 
-// What the first collective launched here waits for on this rank's device.
+// What the oldest collective in flight waits for on this rank's device, as far as others wait
+// behind it.
 struct device_held device_inspect(struct flows *flows);
-// What NCCL has said last of whatever went wrong, in one line; "": nothing.
+// Writes the last error message of NCCL, in one line; "": NCCL reported no error.
 void device_inspect_nccl(const struct flows *flows, char *text, size_t bytes);
 
 #endif

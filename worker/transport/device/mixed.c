@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Collectives of worlds in which two or more ranks have a device and others have none: how the sum
-// of the devices comes to the hosts. The rest is staged.c's. The driver's thread.
+// of the devices gets to the hosts. The rest is in staged.c. The driver's thread.
 //
-// On DEVICE_REDUCE, all of it enqueued without waiting for any:
+// On DEVICE_REDUCE, all steps enqueued at once:
 //
 //   wait for the gradients -> pack -> reduce-scatter of the row, and sum of its header -> copy the
 //   header, and this rank's share by segments (segments.c), to the host
 //
-// then a collective of all hosts over the row, to which a device rank brings its share only, as a
-// sum that counts whatever its own weight: weights are brought by each rank itself. The header's
-// counts become used bits of all device ranks, so that each speaks for all. What comes back is
-// final and is delivered as a staged one is: so gradients are inputs or final, whatever NCCL does.
+// Then all hosts reduce the row. A rank with a device contributes only its share, as a sum
+// (input_counts); each rank reports its own weight. The counts in the header become the used bits
+// of all ranks with a device. The result is final and is delivered as a staged one. So gradients
+// are only ever inputs or final results, even if NCCL fails.
 //
-// What is given to NCCL is one thing for a collective, in the order of the launches, and waits for
-// nothing but the launches of the other device ranks. Nothing of NCCL stands behind hosts, so a
-// result never waits for gradients that another rank has still to make.
+// NCCL gets one group per collective, in the order of the launches, and waits only for the launches
+// of the other ranks with a device. NCCL never waits for hosts, so a result never waits for
+// gradients that another rank has not produced yet.
 //
 // The row is cut into equally long shares, one for each device, in the order of ranks, each a
-// multiple of SHARE_ELEMENTS. What is behind the elements of the collective is garbage, and nobody
-// looks at it.
+// multiple of SHARE_ELEMENTS. The row beyond the elements of the collective holds garbage, which no
+// one reads.
 
 #include "worker/transport/device/mixed.h"
 
@@ -48,7 +48,7 @@ uint64_t mixed_spare_bytes(const struct transport_world *world)
     return (uint64_t)device_ranks(world) * SHARE_ELEMENTS * sizeof(double);
 }
 
-// Where a rank's share lies in what NCCL is given.
+// First element of this rank's share in the row that NCCL gets.
 static uint64_t mixed_place(const struct devices *devices, const struct device_flow *flow)
 {
     return rendezvous_place(&devices->flows->world) *
@@ -64,7 +64,7 @@ static struct ring_span mixed_share(const struct devices *devices, const struct 
     return (struct ring_span){first, elements - first < each ? elements - first : each};
 }
 
-// All memory that it may need, before anything is begun.
+// Takes all memory that the flow may need, before any work starts. False: not free now.
 static bool mixed_take(struct devices *devices, struct device_flow *flow)
 {
     const struct collective *collective = flow->collective;
@@ -100,7 +100,7 @@ static int mixed_begin(struct devices *devices, struct device_flow *flow)
                               note_words(collective) - NOTE_WEIGHT);
 }
 
-// NCCL has taken it: what comes behind.
+// NCCL has taken the group: enqueues the copies to the host.
 static int mixed_collect(struct devices *devices, struct device_flow *flow)
 {
     const uint64_t offset = flow->share.first * dtype_size(flow->collective->dtype);

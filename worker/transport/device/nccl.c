@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Collectives that NCCL carries: every rank has a device, and they are launched in one order. The
+// Collectives that NCCL reduces: every rank has a device, and all ranks launch in one order. The
 // driver's thread.
 //
-// On DEVICE_REDUCE, all of it enqueued without waiting for any:
+// On DEVICE_REDUCE, all steps enqueued at once:
 //
 //   wait for the gradients -> pack -> allreduce of the row and of its header -> finish -> copy the
 //   header to the host
 //
-// The header is one word of weight and one for each unit: how many ranks have used it. So the
-// finish kernel knows what to divide by and what to write, and the host learns it when the event
-// has happened. Where this rank has not reported all gradients of a bucket, the finish kernel may
-// have to come late (dependency.c): then the header is copied first, and tells the host whether
-// it has to. The gradients stay what they were until that kernel, which copies or skips all of a
-// bucket: it skips when the communicator was given up (`revoked` is set before that), because then
-// what NCCL leaves is garbage. A bucket that is one extent, unscaled, and used as a whole is sent
-// from where it lies, without being packed.
+// The header has one word for the weight, and one per unit: the number of ranks that have used it.
+// The finish kernel reads from it the divisor and which units to write. The host reads it once the
+// event has happened. If this rank has not reported all gradients of a bucket, the finish kernel
+// may have to wait for the trainer (dependency.c): then the header is copied first, and tells the
+// host whether that is so. Gradients stay unchanged until the finish kernel, which writes the whole
+// bucket or nothing. It writes nothing if the communicator was aborted (`revoked` is set before
+// that), because NCCL then leaves garbage. A bucket that is a single extent, unscaled, and used as
+// a whole is sent directly, without packing.
 //
-// NCCL may take a group on a thread of its own. Until it has, nothing may be enqueued behind it on
-// the stream, nor given to it: flows wait in the order of their launch.
+// NCCL may enqueue a group from a thread of its own. Until it has, no other work may be enqueued on
+// the stream after it, and no other group may be given to NCCL: flows wait in the order of their
+// launch.
 
 #include "worker/transport/device/nccl.h"
 
@@ -45,7 +46,7 @@ size_t nccl_row_bytes(const struct collective *collective)
     return collective->elements * dtype_size(nccl_wire(collective));
 }
 
-// What the input is multiplied by; 0: it counts for nothing, whatever it holds.
+// The factor of the input; 0: the input is ignored.
 static uint64_t nccl_factor(const struct collective *collective)
 {
     if (collective->op != REDUCE_MEAN)
@@ -53,7 +54,8 @@ static uint64_t nccl_factor(const struct collective *collective)
     return collective->weight > 0 && collective->input_is_sum ? 1 : collective->weight;
 }
 
-// True if the input can travel as it lies there. The sum of replicas is one row.
+// True if NCCL can send the input unchanged from its memory. The sum of replicas is one row, so it
+// can if no conversion is needed.
 static bool nccl_is_view(const struct collective *collective)
 {
     if (nccl_factor(collective) != 1 || nccl_wire(collective) != collective->dtype ||
@@ -68,7 +70,7 @@ static bool nccl_is_view(const struct collective *collective)
 
 // ---- launching ----------------------------------------------------------------------------------
 
-// All memory that it needs, before anything is begun.
+// Takes all memory that the flow needs, before any work starts. False: not free now.
 static bool nccl_take(struct devices *devices, struct device_flow *flow)
 {
     const struct collective *collective = flow->collective;
@@ -119,7 +121,7 @@ int nccl_collect(struct devices *devices, struct device_flow *flow)
                      : devices_await_ready(devices, flow, DEVICE_REDUCE);
 }
 
-// Before NCCL: what it is to send is in one place.
+// Enqueues the work before NCCL. *in: the row that NCCL is to send.
 static int nccl_prepare(struct devices *devices, struct device_flow *flow, uint64_t *in)
 {
     const struct collective *collective = flow->collective;
@@ -153,7 +155,8 @@ static int nccl_begin(struct devices *devices, struct device_flow *flow)
                                note_words(collective) - NOTE_WEIGHT);
 }
 
-// The decision is one for all replicas: those after the first read what it has decided.
+// Runs the finish kernel. The first replica decides whether to write; the others read that
+// decision.
 static int nccl_write(struct devices *devices, struct device_flow *flow, struct device *device,
                       enum device_stream stream, const struct device_row *row, uint64_t packed,
                       uint64_t words)
@@ -193,7 +196,7 @@ static int nccl_copy_header(struct devices *devices, struct device_flow *flow)
                            flow->words->address, note_words(flow->collective) * sizeof(uint64_t));
 }
 
-// The first replica has it, enqueued on that stream.
+// Enqueues the delivery to the other replicas, after that of the first one on `stream`.
 static int nccl_spread(struct devices *devices, struct device_flow *flow, enum device_stream stream)
 {
     const struct collective *collective = flow->collective;
@@ -217,9 +220,9 @@ static int nccl_deliver(struct devices *devices, struct device_flow *flow,
     return nccl_spread(devices, flow, stream);
 }
 
-// The sum is there, or is not yet, and where this rank has reported nothing something may be
-// written. When the trainer has said behind what, all that is left is enqueued. Before that the
-// header has to tell whether it is.
+// Continues a held flow. summed: true once the sum and the header are complete. If the header shows
+// that no result is written where this rank has no input, delivers at once. Otherwise delivers on
+// DEVICE_BEHIND once the trainer has named the events to wait for.
 static int nccl_deliver_held(struct devices *devices, struct device_flow *flow, bool summed)
 {
     if (summed)
@@ -248,7 +251,7 @@ int nccl_come_back(struct devices *devices, struct device_flow *flow)
     return nccl_deliver(devices, flow, DEVICE_BEHIND);
 }
 
-// NCCL has taken it: what comes behind.
+// NCCL has taken the group: enqueues the work after it.
 static int nccl_enqueue_rest(struct devices *devices, struct device_flow *flow)
 {
     const bool held = flow->packed && flow->collective->behind;
@@ -279,7 +282,7 @@ static int nccl_go_on(struct devices *devices, struct device_flow *flow,
                : 0;
 }
 
-// True if it is the next that NCCL gets.
+// True if the flow is the next one that NCCL gets.
 static bool nccl_is_next(const struct devices *devices, const struct device_flow *flow)
 {
     list_for_each (node, &devices->working) {
@@ -300,7 +303,7 @@ int nccl_advance(struct devices *devices, struct device_flow *flow, const struct
     return happened > 0 && !nccl_is_sound(devices) ? -1 : happened;
 }
 
-// What was aborted elsewhere may have ended with garbage.
+// A communicator that another rank has aborted may have left garbage.
 bool nccl_is_sound(struct devices *devices)
 {
     return communicator_poll(devices->communicator) != COMMUNICATOR_BROKEN;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Collectives that NCCL carries. The driver's thread.
+// DEVICE_WAY_NCCL: collectives that NCCL reduces. The driver's thread.
 
 #ifndef WORKER_TRANSPORT_DEVICE_NCCL_H
 #define WORKER_TRANSPORT_DEVICE_NCCL_H
@@ -16,20 +16,22 @@ struct devices;
 struct nccl_part;
 
 void nccl_write_note(const struct device_flow *flow);
-// The units that some rank has used, from the note that has come back.
+// Adds to collective->used the units that some rank has used, from the note that NCCL has summed.
 void nccl_read_used(const struct device_flow *flow);
-// What NCCL is to send is there: the gradients, or the sum of replicas. On DEVICE_REDUCE. 0 or -1.
+// Makes DEVICE_REDUCE wait for the gradients, or enqueues the sum of replicas on it. 0 or -1.
 int nccl_collect(struct devices *devices, struct device_flow *flow);
-// The row and the note go into the scratch of the flow, on DEVICE_REDUCE. 0 or -1.
+// Enqueues on DEVICE_REDUCE: packs the row and copies the note into the scratch of the flow. 0 or
+// -1.
 int nccl_pack(struct devices *devices, struct device_flow *flow, enum dtype wire);
-// Flows are given to NCCL in the order of their launch. 1: what was enqueued behind has happened,
-// and NCCL had no error before; 0: not yet; -1.
+// Continues a flow with NCCL; flows get NCCL in the order of their launch. 1: all enqueued work of
+// the flow has finished, and NCCL had no error; 0: not yet; -1: failed.
 int nccl_advance(struct devices *devices, struct device_flow *flow, const struct nccl_part *part);
-// NCCL has said nothing that makes what has happened garbage.
+// True if NCCL has reported no error. After an error finished work may have left garbage.
 bool nccl_is_sound(struct devices *devices);
 int nccl_work(struct devices *devices, struct device_flow *flow);
-size_t nccl_row_bytes(const struct collective *collective); // As it travels.
-// Its sum and its note, which were put aside, are in pinned memory again, and may be written.
+size_t nccl_row_bytes(const struct collective *collective); // Bytes of the row as NCCL sends it.
+// Called when the offloaded sum and note of a flow are in pinned memory again: enqueues their
+// delivery. 0 or -1.
 int nccl_come_back(struct devices *devices, struct device_flow *flow);
 
 #endif

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where results are that come late (dependency.c), when others need what they hold. A trainer
-// may leave out as many gradients as it likes, and do something else before it asks for the means
-// of the others. Until then other ranks may need further buckets of the step: so a result that
-// waits keeps no place in the window (`summed`), and, where blocks of the device are short, none of
-// those either. It is put aside, and comes back when the trainer has said behind what:
+// Offloads results that wait for the trainer (dependency.c) when other flows need their device
+// memory. A trainer may leave out any number of gradients, and do other work before it waits for
+// the results. Meanwhile other ranks may need further buckets of the step. So a waiting result
+// keeps no place in the window (`summed`), and if device blocks are short it gives up its blocks,
+// too. It moves to the shelf, and comes back when the trainer has named the events to wait for:
 //
 //   STAGED, MIXED:  HELD, the row is on the host -> copied to the shelf                -> ASIDE
 //   NCCL:           HELD -> LEAVING: the row to pinned memory -> it and the note there -> ASIDE
 //
 //   ASIDE -> both to pinned memory -> to the device as before, on DEVICE_BEHIND
 //
-// The shelf is plain memory of the host, of what all buckets take together: reserved, and not
-// touched before something is put there. Two sets of blocks are kept for the ways there and back,
-// so that neither waits for what is in flight; each has one flow at a time. So what comes back,
-// comes back one after the other, and the host waits for the device between them. Nothing is put
-// aside while there are blocks.
+// The shelf is plain host memory of the size of all buckets together. It is reserved, and not
+// touched before a result is put there. One set of blocks is kept for the copies to the shelf and
+// one for the copies back (way_out, way_back), so that these copies do not wait for flows in
+// flight. Each set serves one flow at a time, so results come back one after the other, and the
+// host waits for the device between them. No result is offloaded while blocks are free.
 //
 // The driver's thread.
 
@@ -50,7 +50,7 @@ static size_t offload_row_bytes(const struct device_flow *flow)
                                         : staged_bytes(flow->collective);
 }
 
-// Of others the used bits are all there is, and the collective has them.
+// The other ways have only used bits, which the collective keeps itself.
 static size_t offload_note_bytes(const struct device_flow *flow)
 {
     return flow->way == DEVICE_WAY_NCCL ? note_words(flow->collective) * sizeof(uint64_t) : 0;
@@ -64,7 +64,7 @@ static uint64_t offload_bytes(const struct device_flow *flow)
 
 // ---- to the shelf -------------------------------------------------------------------------------
 
-// What the trainer has asked for comes to its end by itself.
+// A result whose events are named finishes without help.
 bool offload_is_leaving(const struct devices *devices)
 {
     list_for_each (node, &devices->working) {
@@ -90,7 +90,8 @@ static void offload_put(struct devices *devices, struct device_flow *flow)
     devices_give_all(devices, flow);
 }
 
-// When nothing is left there, the next one is put at the beginning.
+// Copies a result from the shelf to pinned memory. Once the shelf is empty, it is filled from the
+// beginning again.
 static void offload_take_from(struct devices *devices, const struct device_flow *flow)
 {
     const uint8_t *shelf = devices->shelf + flow->shelf_at;
@@ -102,7 +103,8 @@ static void offload_take_from(struct devices *devices, const struct device_flow 
         devices->shelf_end = 0;
 }
 
-// DEVICE_DELIVER waits for nothing that another rank or a trainer has still to do.
+// Copies a result to the host on DEVICE_DELIVER, which never waits for another rank or for a
+// trainer.
 static int offload_leave(struct devices *devices, struct device_flow *flow)
 {
     devices->way_out.lent = true;
@@ -115,7 +117,8 @@ static int offload_leave(struct devices *devices, struct device_flow *flow)
     return devices_enqueued(devices, flow, DEVICE_DELIVER);
 }
 
-// What is borrowed is on its way back, and would be nobody else's.
+// True if the flow can be offloaded. A flow with borrowed blocks is on its way back, and offloading
+// it would free no memory of the pools.
 static bool offload_may_leave(const struct devices *devices, const struct device_flow *flow)
 {
     return flow->stage == STAGE_HELD && flow->summed && !flow->borrowed &&
@@ -123,7 +126,7 @@ static bool offload_may_leave(const struct devices *devices, const struct device
            devices->shelf_end + offload_bytes(flow) <= devices->shelf_bytes;
 }
 
-// A device that fails here says so at the next look.
+// A failure of the device here is found at the next devices_work.
 bool offload_make_room(struct devices *devices)
 {
     list_for_each (node, &devices->working) {
@@ -196,7 +199,7 @@ void offload_forget(struct devices *devices)
 
 // ---- room ---------------------------------------------------------------------------------------
 
-// One that is large enough, beside those that the pools have; another one becomes theirs.
+// Keeps a block of at least `bytes` outside the pools. A smaller one is given to the pools.
 static int offload_keep(struct device *device, struct device_block **block, enum device_memory kind,
                         size_t bytes)
 {

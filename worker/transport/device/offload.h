@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Results that wait for the trainer leave the device for memory of the host. The driver's thread.
+// Moves results that wait for the trainer from device memory to host memory. The driver's thread.
 
 #ifndef WORKER_TRANSPORT_DEVICE_OFFLOAD_H
 #define WORKER_TRANSPORT_DEVICE_OFFLOAD_H
@@ -12,23 +12,23 @@ struct device_flow;
 struct devices;
 struct flows;
 
-// The flow is held and summed.
+// Marks a held flow as summed: the next devices_report reports it.
 void offload_summed(struct device_flow *flow);
-// Puts one that is held aside, so that others have what it held. False: nothing is free by that, or
-// not yet.
+// Offloads a held result, so that other flows get its memory. True: memory is free now. False: none
+// can be offloaded, or its copy has only begun.
 bool offload_make_room(struct devices *devices);
-// True if one that was held will give back what it has, and waits for no other rank.
+// True if a held result will free its memory soon, without waiting for another rank.
 bool offload_is_leaving(const struct devices *devices);
-// Goes on with a flow that is put aside. 0, or -1 when the device has failed.
+// Continues a flow that is being offloaded or is offloaded. 0, or -1 if the device has failed.
 int offload_work(struct devices *devices, struct device_flow *flow);
-// The flow gives back what it has borrowed.
+// Returns the blocks that the flow has borrowed from way_out or way_back.
 void offload_release(struct device_flow *flow);
-// No flow is asked for any more.
+// Forgets all results on the shelf.
 void offload_forget(struct devices *devices);
 void offload_fini(struct devices *devices);
-// Room for results that wait for what `behind` is told: for so many collectives of so many bytes in
-// all, in memory of the host that is not touched before it is needed, and for the way of the
-// largest one there and back, of so many bytes and units. The same otherwise.
+// Reserves for results that wait until collective.behind names its events: a shelf of `bytes` of
+// host memory for `collectives` collectives, which is not touched before it is needed, and blocks
+// for the copies of the largest one, of `largest` bytes and `units`. 0 or -1.
 int offload_reserve(struct flows *flows, uint32_t collectives, uint64_t bytes, uint64_t largest,
                     uint32_t units);
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the files of this wing share: the state of collectives on this rank's devices. The README of
-// the wing says what each file does. The driver's thread, between device_enter and device_leave.
+// What the files of this folder share: the state of collectives on this rank's devices. The README
+// of the folder says what each file does. The driver's thread, between device_enter and
+// device_leave.
 
 #ifndef WORKER_TRANSPORT_DEVICE_PARTS_H
 #define WORKER_TRANSPORT_DEVICE_PARTS_H
@@ -17,20 +18,24 @@
 #define DEVICE_SEGMENTS 16 // Most segments of a row.
 
 enum device_stage {
-    STAGE_WAITING, // It waits for its turn with NCCL, or for memory.
-    STAGE_TAKING, // NCCL takes it.
-    STAGE_COLLECTING, // Its input, or NCCL's sum, is on the way to the host.
-    STAGE_TRAVELLING, // A collective of the hosts carries it; some of it may still be on its way to
-                      // the host, and some on its way back already.
-    STAGE_HELD, // Its result is on the host or with NCCL, and may not be written yet.
-    STAGE_OFFLOADING, // Its result is on the way to the host: others need its device memory.
-    STAGE_OFFLOADED, // Its result is on the host, and it has no device memory.
+    STAGE_WAITING, // Waits for its turn with NCCL, or for memory.
+    STAGE_TAKING, // NCCL is taking its group.
+    STAGE_COLLECTING, // Its input, or NCCL's sum, is being copied to the host.
+    // The hosts reduce it. Some segments may still be being copied to the host, and some back to
+    // the device already.
+    STAGE_TRAVELLING,
+    // Its result is on the host, or in the row on the device, and may not be written to gradients
+    // yet.
+    STAGE_HELD,
+    // Its result is being copied to the host, because other flows need its device memory.
+    STAGE_OFFLOADING,
+    STAGE_OFFLOADED, // Its result is on the shelf in host memory, and it has no device memory.
     STAGE_DELIVERING, // All of its work on the device is enqueued.
     STAGE_DONE,
 };
 
-// The tables of a collective as kernels read them. They are kept, and the same ones serve the next
-// collective of the same extents: in a steady state nothing is copied.
+// The tables of a collective as kernels read them. They are kept for the next collective with the
+// same extents, so that in a steady state no table is copied.
 struct cached_table {
     const void *key; // The collective's array of extents. NULL: this entry is free.
     struct device *device; // The device that reads it.
@@ -38,23 +43,24 @@ struct cached_table {
     uint32_t count; // Number of pieces.
     uint64_t elements;
     size_t bytes; // Size of the table.
-    struct device_block *host; // What `table` is copied from: pieces, then tiles.
+    struct device_block *host; // Pinned source of `table`: pieces, then tiles.
     struct device_block *table;
     bool stale; // True until it is copied to the device.
 };
 
-// What one replica of a flow takes.
+// Memory that one replica of a flow needs.
 struct device_part {
     struct device *device; // NULL: there is no such replica.
     struct cached_table *cached; // The table of its gradients.
     // For a device other than the first:
-    struct device_block *row; // Its contribution, and later the result.
-    struct device_block *words; // What kernels are told of the result.
+    struct device_block *row; // The contribution of the replica, and later the result.
+    struct device_block *words; // The note or used bits that kernels read.
 };
 
-// Events behind the segments of a row, but for the last one: there it is the flow's.
+// Events recorded after the segments of a row, except the last segment, which has the event of the
+// flow.
 struct segment_marks {
-    struct list turn; // In struct devices, or in none while a flow has them.
+    struct list turn; // In devices.marks, or in no list while a flow uses the events.
     void *events[DEVICE_SEGMENTS - 1];
 };
 
@@ -64,51 +70,56 @@ struct device_flow {
     struct collective *collective;
     enum device_way way;
     enum device_stage stage;
-    bool untold; // True if it is enqueued and enqueued() was not reported.
-    bool awaits; // True if it was forgotten before a stream of the trainer had made its input.
-    bool summed; // True once no other rank has anything to do for it.
-    bool summed_untold; // True if it is summed and summed() was not reported.
-    void *event; // Recorded behind the work that was enqueued last.
+    bool untold; // True if all work is enqueued and enqueued() is not reported yet.
+    // True if the flow was forgotten before a stream of the trainer had produced its input.
+    bool awaits;
+    bool summed; // True once the result needs no other rank any more.
+    bool summed_untold; // True if summed() is not reported yet.
+    void *event; // Event recorded after the work that was enqueued last.
     struct cached_table *cached; // NULL: no kernel is needed.
-    struct device_block *packed; // The row as it travels, on the device. NULL: not needed.
+    // The row on the device, in the dtype of the transfer. NULL: not needed.
+    struct device_block *packed;
     struct device_block *pinned; // STAGED, MIXED: the row on the host.
-    struct device_block *note; // What kernels are told, and what comes back. Pinned.
-    struct device_block *words; // NCCL, MIXED: the note, on the device.
-    struct device_room *borrowed; // Owner of some of these blocks. NULL: none.
-    uint64_t shelf_at; // OFFLOADED: its place on the shelf.
+    struct device_block *note; // Pinned memory: the note (NCCL, MIXED) or the used bits (STAGED).
+    struct device_block *words; // The copy of `note` on the device.
+    struct device_room *borrowed; // The device_room that owns some of these blocks. NULL: none.
+    uint64_t shelf_at; // STAGE_OFFLOADED: offset of the result on the shelf.
     // Replicas
-    struct device_part parts[LOCKSTEP_MAX_REPLICAS]; // The first one's table is the flow's.
-    struct device_block *landing; // One replica's contribution, on the first device.
-    // NCCL, MIXED: the sum of what they contribute, and where it is packed, its table.
+    // The table of the first replica is `cached` above.
+    struct device_part parts[LOCKSTEP_MAX_REPLICAS];
+    struct device_block *landing; // The contribution of one replica, on the first device.
+    // NCCL, MIXED: the sum of the replicas; if it has to be packed, also its extent and table.
     struct device_block *sum;
     struct extent sum_extent;
     struct cached_table *sum_table;
     // STAGED, MIXED
-    struct ring_span share; // The part of the row that this rank brings to the hosts; STAGED: all.
+    // The part of the row that this rank contributes to the collective of the hosts; STAGED: all.
+    struct ring_span share;
     struct collective host; // The collective that the hosts run.
-    struct extent *extents; // [extent_room]: memory of that collective.
+    struct extent *extents; // [extent_room]: the extents of `host`.
     uint32_t extent_room;
     // STAGED, MIXED, by segments
     struct segment_marks *marks; // NULL: there is one segment, or all have landed.
-    uint32_t segment_count; // Segments that go to the host. 0: nothing goes there.
+    uint32_t segment_count; // Number of segments that are copied to the host. 0: none.
     uint32_t segments_landed;
     uint64_t landed; // Elements of the row, from the first, that the hosts may use.
-    bool returns; // True if final elements may go back while the rest travels.
-    uint64_t returned; // Elements of the row, from the first, whose way back is enqueued.
+    bool returns; // True if final elements may be copied back while the rest is being reduced.
+    // Elements of the row, from the first, whose copy back to the device is enqueued.
+    uint64_t returned;
 };
 
-// Blocks outside of all pools, so that a flow that needs them never waits for others in flight.
+// Blocks outside all pools, so that a flow that borrows them never waits for other flows.
 struct device_room {
     struct device_block *packed;
     struct device_block *pinned;
     struct device_block *note;
     struct device_block *words;
-    bool lent; // True while a flow has them. One flow at a time.
+    bool lent; // True while a flow borrows them. One flow at a time.
 };
 
 enum devices_stage {
-    DEVICES_IDLE, // No communicator is needed, or it is not known yet how to meet.
-    DEVICES_JOINING, // The communicator forms.
+    DEVICES_IDLE, // No communicator is needed, or its id is not known yet.
+    DEVICES_JOINING, // The communicator is forming.
     DEVICES_FORMED,
     DEVICES_FAILED,
 };
@@ -117,7 +128,8 @@ struct devices {
     struct flows *flows;
     // set at transport_open, then constant
     struct device *device; // The first of this rank's devices.
-    struct device *all[LOCKSTEP_MAX_OWN_DEVICES]; // All of them, beginning with that one.
+    // All devices of this rank; the first is `device`.
+    struct device *all[LOCKSTEP_MAX_OWN_DEVICES];
     uint32_t device_count;
     uint64_t abort_ms;
     uint64_t segment_bytes; // 0: the default of segments.c.
@@ -127,24 +139,28 @@ struct devices {
     bool failed; // True once a device or NCCL has failed: nothing launched completes.
     bool failure_reported;
     struct communicator *communicator;
-    struct device_block *revoked; // Pinned words; the generation's is not 0 when it was given up.
-    uint32_t generation; // Generations formed here; says which word of `revoked` is this one's.
-    uint64_t left_ms; // When NCCL was first awaited although a peer had left. 0: not so.
-    struct list working; // Launched; those of NCCL in the order of their launch.
-    struct list done; // Complete, to be reported.
-    struct list left; // Forgotten; the device may still do what was enqueued.
+    // Pinned words, one per generation: not 0 if the generation was given up.
+    struct device_block *revoked;
+    // Number of generations formed here; modulo DEVICE_REVOKED_WORDS it selects the word of
+    // `revoked`.
+    uint32_t generation;
+    // Since when NCCL is awaited although a peer has left, in ms. 0: that is not so.
+    uint64_t left_ms;
+    struct list working; // Launched flows, in the order of their launch.
+    struct list done; // Complete flows that are not reported yet.
+    struct list left; // Forgotten flows whose enqueued work may still run.
     struct list idle; // Flows with an event and without a collective.
     uint64_t flow_count;
-    struct list marks; // Marks that no flow has.
+    struct list marks; // Free segment_marks.
     // Results that are offloaded to memory of the host until the trainer asks for them.
     uint8_t *shelf; // [shelf_bytes]
     uint64_t shelf_bytes;
-    uint64_t shelf_end; // Where the next result goes.
+    uint64_t shelf_end; // Offset of the next result on the shelf.
     uint32_t shelf_count; // Results on the shelf.
-    struct device_room way_out; // Its pinned row only.
+    struct device_room way_out; // Only its `pinned` is used.
     struct device_room way_back;
     struct cached_table cached_tables[CACHED_TABLES];
-    struct device_piece *pieces; // [piece_room]: of the collective that is being launched.
+    struct device_piece *pieces; // [piece_room]: pieces of the collective that is being launched.
     uint32_t piece_room;
 };
 
@@ -165,15 +181,16 @@ static inline uint64_t *nccl_note(const struct device_flow *flow)
     return (uint64_t *)(void *)flow->note->host;
 }
 
-// True if it waits for its turn with NCCL, or NCCL has not come to its end.
+// True if the flow waits for its turn with NCCL, or NCCL has not finished its sum.
 static inline bool device_flow_reduces(const struct device_flow *flow)
 {
     return (flow->way == DEVICE_WAY_NCCL && !flow->summed) ||
            (flow->way == DEVICE_WAY_MIXED && flow->stage <= STAGE_COLLECTING);
 }
 
-// What a flow gives to NCCL: begin takes memory and gives it to NCCL (STAGE_TAKING), or leaves it
-// waiting; rest enqueues what comes behind.
+// The two steps of a flow with NCCL. begin: takes memory and gives the group to NCCL
+// (STAGE_TAKING), or leaves the flow waiting if memory is short. rest: enqueues the work after
+// NCCL.
 struct nccl_part {
     int (*begin)(struct devices *devices, struct device_flow *flow);
     int (*rest)(struct devices *devices, struct device_flow *flow);
@@ -191,9 +208,11 @@ static inline bool segments_are_whole(const struct device_flow *flow)
 
 // How a result is written to gradients: the kernel that does it.
 struct device_spread {
-    uint64_t row; // Where the result is, as it travels; every device of this rank can copy it.
+    // Address of the result in the dtype of the transfer; every device of this rank can copy from
+    // it.
+    uint64_t row;
     size_t row_bytes;
-    uint64_t words; // What the kernel is told. 0: nothing.
+    uint64_t words; // Address of the note or used bits that the kernel reads. 0: none.
     size_t words_bytes;
     bool awaits; // True if the streams that produce gradients must be waited for.
     int (*write)(struct devices *devices, struct device_flow *flow, struct device *device,

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the devices of a generation meet: the naming of a communicator, and its forming. The driver's
-// thread.
+// Forms the NCCL communicator of a generation: agrees on its id, and joins it. The driver's thread.
 //
-// When all links stand the lowest rank with a device makes an id, and a wave of its own takes it to
-// all ranks, also to those without a device: the OR of what they bring, which is zeros but for one.
-// So the id is as trustworthy as the links, and belongs to this generation; when there is none, all
-// learn why. Then every rank with a device joins, without blocking, until the deadline of the
-// generation's forming. When it stands, the memory that NCCL will be given again and again is
-// registered with it.
+// When all links are proven, the lowest rank with a device makes an id. A separate wave takes the
+// id to all ranks, also to those without a device: it is the OR of all payloads, and all ranks but
+// one contribute zeros. So the id is as trustworthy as the links, and belongs to this generation.
+// If there is no id, all ranks learn why. Then every rank with a device joins, without blocking,
+// until the deadline of forming. Once the communicator is ready, the memory that NCCL will use in
+// every step is registered with it.
 
 #include "worker/transport/device/rendezvous.h"
 
@@ -24,12 +23,12 @@
 #include <assert.h>
 #include <string.h>
 
-#define NAMING_WAVE UINT32_MAX // Its kind.
+#define NAMING_WAVE UINT32_MAX // The kind of the naming wave.
 
-// What the naming wave carries. All ranks bring zeros but one.
+// Payload of the naming wave. All ranks but one contribute zeros.
 struct naming {
     uint8_t id[COMMUNICATOR_ID_BYTES];
-    char text[DEVICE_TEXT_BYTES]; // Why there is no id; "": there is one.
+    char text[DEVICE_TEXT_BYTES]; // Why there is no id; "": `id` is valid.
 };
 
 static_assert(sizeof(struct naming) <= LOCKSTEP_WAVE_BYTES, "it fits in a wave");
@@ -53,7 +52,8 @@ static void naming_merge(void *into, const void *from)
         bytes[i] |= more[i];
 }
 
-// The lowest rank with a device says an id, or why there is none. All others bring zeros.
+// Checks a payload: only the lowest rank with a device may set an id or a text; all others
+// contribute zeros.
 static const char *naming_check(const void *context, const struct wave_origin *origin,
                                 const void *payload, const void *own)
 {
@@ -129,7 +129,7 @@ static void naming_register_block(void *context, const struct device_block *bloc
     communicator_register(context, block->address, block->bytes);
 }
 
-// All rows that are free; those that are not, or that are made later, go without.
+// Registers all rows that are free now. Rows in use, and rows made later, are not registered.
 void rendezvous_register(struct devices *devices)
 {
     if (devices->stage == DEVICES_FORMED)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the devices of a generation meet: the forming of a communicator. Engine thread.
+// Forms the NCCL communicator of a generation. Engine thread.
 
 #ifndef WORKER_TRANSPORT_DEVICE_MEET_H
 #define WORKER_TRANSPORT_DEVICE_MEET_H
@@ -15,7 +15,7 @@ struct devices;
 struct flows;
 struct transport_world;
 
-// How far this rank is with the wave that tells devices how to meet. All ranks take part.
+// Progress of the wave that carries the id of the communicator. All ranks take part in it.
 enum naming_stage {
     NAMING_NONE,
     NAMING_ASKED,
@@ -29,21 +29,21 @@ struct rendezvous {
     struct wave wave;
 };
 
-// A generation begins.
+// Called when a generation begins to form.
 void rendezvous_form(struct flows *flows, struct rendezvous *rendezvous);
-// True if the communicator stands, or none is needed. All links stand.
+// True if the communicator is ready, or none is needed. Called once all links are proven.
 bool rendezvous_formed(const struct flows *flows, const struct rendezvous *rendezvous);
-// Why it never will; NULL.
+// Returns why the communicator cannot form; NULL: it has not failed.
 const char *rendezvous_failed(const struct flows *flows, const struct rendezvous *rendezvous);
-// A wave is done. True if it was the one of the rendezvous.
+// Called when a wave is done. True if it was the wave of the rendezvous.
 bool rendezvous_wave_done(struct flows *flows, struct rendezvous *rendezvous,
                           const struct wave *wave);
-// Goes on with forming: between the links' standing and the event that says so. Also on a rank
+// Continues forming, from the time when all links are proven to the event formed(). Also on a rank
 // without a device.
 void rendezvous_work(struct flows *flows, struct rendezvous *rendezvous);
-// This rank's place among those with a device.
+// The number of lower ranks that have a device: this rank's position in the communicator.
 uint32_t rendezvous_place(const struct transport_world *world);
-// Tells NCCL of the memory that it will be given, once it has a communicator.
+// Registers with NCCL the memory that it will use, if the communicator is ready.
 void rendezvous_register(struct devices *devices);
 
 #endif

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Replicas of collectives on devices: several copies of the same gradients in this process, on one
-// device or on several. For the way in which a collective goes there is one row, on the first
-// device: this file makes it of what all replicas contribute, and takes the result to them. The
-// driver's thread, between device_enter and device_leave of the first device.
+// device or on several. A collective sends one row, on the first device: this file makes that row
+// from the contributions of all replicas, and takes the result to them. The driver's thread,
+// between device_enter and device_leave of the first device.
 //
 //   first device:  wait for replica 0 -> gather it into the row
 //   for each further one, from the first to the last:
@@ -15,15 +15,15 @@
 //     its device:    copy the result -> write it as the first device has done
 //
 // A replica on the first device needs no copy: it is gathered into the landing row, and written
-// from the result's. Devices wait for each other by events (device_follow), and the host for none.
-// Kernels touch memory of their own device only: rows go from device to device as copies, which the
-// driver makes directly between those that reach each other, and else by way of the host.
+// from the row of the result. Devices wait for each other by events (device_follow), and the host
+// does not wait. Kernels access memory of their own device only: rows are copied from device to
+// device, directly where the hardware allows it, else through the host.
 //
-// What is added is what a host adds for replicas in its memory (worker/session/module/replicas.c):
-// the sum begins with the first replica that contributes to a gradient, the next ones are added in
-// their order, each sum rounded, and then all is divided. Results are written by the kernel that
-// writes the first replica's, from the same bytes and by the same decision, so all replicas have
-// the same bits, or none has them.
+// The sum is the same as for replicas in host memory (worker/session/module/replicas.c): it begins
+// with the first replica that contributes to a gradient, the next ones are added in their order,
+// each sum is rounded, and then the sum is divided. The same kernel writes the result to every
+// replica, from the same bytes and by the same decision, so either all replicas get the result,
+// with the same bits, or none does.
 
 #include "worker/transport/device/replicas.h"
 
@@ -37,7 +37,7 @@ static bool replicas_abroad(const struct devices *devices, const struct device_p
     return part->device != devices->device;
 }
 
-// The collective as one replica has it.
+// Returns the collective with the extents of one replica.
 static struct collective replicas_view(const struct collective *collective, uint32_t replica)
 {
     struct collective view = *collective;
@@ -62,7 +62,7 @@ bool replicas_hold_own(struct devices *devices, struct device_flow *flow)
     return flow->cached != NULL;
 }
 
-// A row has room for elements as they are, and as they travel.
+// Bytes of a row: it must hold the elements in their dtype and in the dtype of the transfer.
 static size_t replicas_row_bytes(const struct collective *collective)
 {
     const size_t size = dtype_size(collective->dtype);
@@ -143,10 +143,10 @@ void replicas_release(struct devices *devices, struct device_flow *flow)
 
 // ---- adding up ----------------------------------------------------------------------------------
 
-// What happens to a run of the row when a replica comes to it.
+// What one replica does to a run of the row.
 enum joining {
-    JOINING_NONE, // It does not contribute.
-    JOINING_BEGINS, // No replica has before.
+    JOINING_NONE, // It does not contribute to the run.
+    JOINING_BEGINS, // It is the first replica that contributes.
     JOINING_ADDS,
 };
 
@@ -179,7 +179,7 @@ static enum joining replicas_joining(const struct device_flow *flow, uint32_t re
     return JOINING_BEGINS;
 }
 
-// The pieces from *piece on to which the same happens.
+// The run of pieces from *piece on that the replica treats alike. Moves *piece behind it.
 static struct joined_run replicas_next_run(const struct device_flow *flow, uint32_t replica,
                                            uint32_t *piece)
 {
@@ -192,7 +192,7 @@ static struct joined_run replicas_next_run(const struct device_flow *flow, uint3
     return run;
 }
 
-// Every replica contributes to every piece: the last addition can divide, too.
+// True if every replica contributes to every piece: then the last addition also divides.
 static bool replicas_are_whole(const struct device_flow *flow)
 {
     for (uint32_t r = 0; r < flow->collective->replica_count; r++) {
@@ -259,7 +259,7 @@ static int replicas_gather_abroad(const struct device_flow *flow, uint32_t repli
     return status;
 }
 
-// What a replica contributes comes to the landing row, enqueued on that stream.
+// Enqueues on `stream`: brings the contribution of a replica to the landing row.
 static int replicas_land(struct devices *devices, const struct device_flow *flow, uint32_t replica,
                          enum device_stream stream)
 {
@@ -318,7 +318,8 @@ int replicas_collect(struct devices *devices, struct device_flow *flow, enum dev
 
 // ---- results ------------------------------------------------------------------------------------
 
-// On the replica's device: what the kernel reads comes there first, unless it is there.
+// Writes the result to a replica. If the replica is on another device, copies the row and the words
+// there first.
 static int replicas_write(struct devices *devices, struct device_flow *flow, uint32_t replica,
                           enum device_stream stream, const struct device_spread *spread)
 {
@@ -339,7 +340,8 @@ static int replicas_write(struct devices *devices, struct device_flow *flow, uin
     return spread->write(devices, flow, part->device, stream, &row, packed, words);
 }
 
-// What comes late there, comes late here.
+// Writes the result to a replica on another device. If `stream` is DEVICE_BEHIND, uses
+// DEVICE_BEHIND of that device, too.
 static int replicas_write_abroad(struct devices *devices, struct device_flow *flow,
                                  uint32_t replica, enum device_stream stream,
                                  const struct device_spread *spread)
@@ -357,8 +359,8 @@ static int replicas_write_abroad(struct devices *devices, struct device_flow *fl
     return device_follow(devices->device, late ? DEVICE_BEHIND : DEVICE_SPREAD, device, there);
 }
 
-// The stream itself does not wait for other devices: what comes behind this on it is not theirs.
-// Unless it is late anyway.
+// `stream` does not wait for other devices, so that later work on it is not delayed: DEVICE_SPREAD
+// waits for them. Only DEVICE_BEHIND waits itself.
 int replicas_spread(struct devices *devices, struct device_flow *flow, enum device_stream stream,
                     const struct device_spread *spread, enum device_stream *last)
 {

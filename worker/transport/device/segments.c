@@ -1,28 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a row of a device comes to the host and goes back: in segments, so that three things happen
-// at the same time to one collective. The driver's thread.
+// Copies a row of a device to the host and back, in segments, so that three stages of one
+// collective run at the same time. The driver's thread.
 //
 //   device to host   segment i + 1
 //   the hosts        what has landed: a prefix of the row, which grows
 //   host to device   what the hosts have made final: a prefix, too
 //
-// The copies to the host are enqueued together, and an event behind each says that it has landed.
-// When the first one has, the collective of the hosts is launched, with a counter (`landed`) of the
-// elements that it may read or write; it opens no stripe and takes no piece behind that. All copies
-// of a row are behind one another on one stream, so what has not landed waits for this device only:
-// no other rank waits for more than if the whole row had landed first.
+// The copies to the host are enqueued together, and an event after each tells when it has landed.
+// When the first segment has landed, the collective of the hosts is launched, with a counter
+// (`landed`) of the elements that it may read or write; it opens no stripe and takes no piece
+// beyond that. All copies of a row follow one another on one stream, so a segment that has not
+// landed waits for this device only: no other rank waits longer than if the whole row had landed
+// first.
 //
-// Final bytes go to the row on the device, which nobody reads any more there, and not to gradients:
-// these are written by one kernel at the end, all or none, as they are without segments. Where
-// there is no such row, because a single extent needs no kernel, or where the result has to come
-// late (dependency.c), everything goes back at the end.
+// Final bytes go to the row on the device, which is no longer read there, and not to gradients: one
+// kernel writes these at the end, all or none, as without segments. If there is no such row,
+// because a single extent needs no kernel, or if the result has to wait for the trainer
+// (dependency.c), everything is copied back at the end.
 //
-// What runs otherwise than by stripes or pieces (pairs, shots, eager rings, a world of one) is
-// small, and begins when all has landed. Segments are equally long, and at most DEVICE_SEGMENTS.
+// Collectives that do not run by stripes or pieces (pairs, shots, eager rings, a world of one) are
+// small, and begin when the whole row has landed. Segments are equally long, and at most
+// DEVICE_SEGMENTS.
 //
-// The events behind segments are kept for as many rows as were reserved that are longer than one
-// segment. A row has them while it lands.
+// The events after segments are kept for the reserved rows that are longer than one segment. A row
+// uses them until it has landed.
 
 #include "worker/transport/device/segments.h"
 
@@ -33,7 +35,8 @@
 
 #include <stdlib.h>
 
-#define SEGMENT_BYTES (2 * 1024 * 1024) // Takes some 40 to 80 us: many times what a copy costs.
+// Copying takes 40 to 80 us, many times the fixed cost of a copy.
+#define SEGMENT_BYTES (2 * 1024 * 1024)
 #define SEGMENT_LINE 64 // Elements: copies begin at whole cache lines.
 
 static uint64_t segments_bytes(const struct devices *devices)
@@ -109,7 +112,7 @@ void segments_fini(struct devices *devices)
         segments_free_marks(devices, list_entry(node, struct segment_marks, turn));
 }
 
-// The event behind the last segment is the flow's.
+// The event after a segment; the last segment has the event of the flow.
 static void *segments_event(const struct device_flow *flow, uint32_t segment)
 {
     return segment + 1 < flow->segment_count ? flow->marks->events[segment] : flow->event;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Collectives on devices by way of the host. The driver's thread.
+// Collectives on devices that the hosts reduce. The driver's thread.
 //
 //   COLLECT:  wait for the gradients -> gather into one row on the device -> copy it to the host
 //   then:     a collective of the hosts over that row, as if the memory had been there
@@ -9,12 +9,13 @@
 //
 // The two copies and the hosts overlap, by segments of the row: segments.c.
 //
-// A single extent needs no kernel, and no row on the device. Nothing is waited for: each arrow down
-// is a host function that wakes the driver, which looks at the event (device_happened). What the
-// hosts compute is what they compute for memory of their own, so the bits are those of a job
-// without devices, and a rank without one takes part without knowing.
+// A single extent needs no kernel, and no row on the device. The driver never waits: each of the
+// three lines ends with a host function that wakes the driver, which checks the event
+// (device_happened). The hosts compute as for host memory, so the result has the same bits as in a
+// job without devices, and a rank without a device does not notice.
 //
-// The row on the host has the extents of the collective: those without input have none there.
+// The row on the host has the extents of the collective; extents without input have no input there
+// either.
 
 #include "worker/transport/device/staged.h"
 
@@ -67,7 +68,7 @@ static int staged_gather(struct devices *devices, struct device_flow *flow)
                       device_blocks(collective->elements), &gather);
 }
 
-// The row on the device.
+// Makes the row on the device.
 static int staged_make_row(struct devices *devices, struct device_flow *flow)
 {
     return flow->collective->replica_count > 0
@@ -75,7 +76,7 @@ static int staged_make_row(struct devices *devices, struct device_flow *flow)
                : staged_gather(devices, flow);
 }
 
-// The memory of a collective that lies in one place, and needs no kernel.
+// Returns the single extent of a collective that needs no kernel; NULL: it needs one.
 static const struct extent *staged_only(const struct collective *collective)
 {
     return collective->extent_count == 1 && collective->replica_count == 0 ? &collective->extents[0]
@@ -111,8 +112,9 @@ static void staged_append(struct device_flow *flow, struct extent next)
         flow->extents[flow->host.extent_count++] = next;
 }
 
-// An extent of the collective, which begins at that element of the row. What lies outside of the
-// share has no input; what lies in it has the sum of several ranks, whatever this one had.
+// Appends an extent of the collective, which begins at element `first` of the row, to
+// flow->extents. Elements outside the share have no input. With MIXED all elements of the share
+// have an input, because it is the sum of several ranks.
 static void staged_lay(struct device_flow *flow, const struct extent *extent, uint64_t first)
 {
     const uint64_t ends[] = {flow->share.first, flow->share.first + flow->share.count, UINT64_MAX};
@@ -134,7 +136,7 @@ static void staged_lay(struct device_flow *flow, const struct extent *extent, ui
 static int staged_extents(struct devices *devices, struct device_flow *flow)
 {
     const struct collective *collective = flow->collective;
-    const uint32_t room = collective->extent_count + 2; // A share may cut two of them.
+    const uint32_t room = collective->extent_count + 2; // A share may cut two extents.
     uint64_t first = 0;
     if (room > flow->extent_room) {
         struct extent *more = realloc(flow->extents, room * sizeof(*more));
@@ -154,7 +156,7 @@ static int staged_extents(struct devices *devices, struct device_flow *flow)
     return 0;
 }
 
-// True if this rank has memory for a result that it has not already.
+// True if this rank has output memory that does not already hold the result.
 static bool staged_has_place(const struct devices *devices, const struct collective *collective)
 {
     const bool root = staged_is_root(devices, collective);
@@ -190,7 +192,7 @@ int staged_travel(struct devices *devices, struct device_flow *flow)
 
 // ---- to the device ------------------------------------------------------------------------------
 
-// True if the device has to be told of the result at all.
+// True if a result has to be written to the device.
 static bool staged_has_output(const struct devices *devices, const struct collective *collective)
 {
     if (collective->elements == 0 ||
@@ -202,7 +204,7 @@ static bool staged_has_output(const struct devices *devices, const struct collec
     return staged_has_place(devices, collective);
 }
 
-// The bits of the units that are written, where kernels can read them; 0: all are.
+// Copies the used bits to the device. *used: their address; 0: all units are used.
 static int staged_used(struct devices *devices, struct device_flow *flow, enum device_stream stream,
                        uint64_t *used)
 {
@@ -230,7 +232,8 @@ static int staged_scatter_row(struct devices *devices, struct device_flow *flow,
                       device_blocks(flow->collective->elements), &scatter);
 }
 
-// Other devices take the row, and the bits, from the device that has them.
+// Writes the result with the scatter kernel. Other devices copy the row and the used bits from the
+// first device.
 static int staged_scatter(struct devices *devices, struct device_flow *flow,
                           enum device_stream stream, enum device_stream *last)
 {
@@ -251,7 +254,8 @@ static int staged_scatter(struct devices *devices, struct device_flow *flow,
     return replicas_spread(devices, flow, stream, &spread, last);
 }
 
-// A whole row goes to where it belongs: from the row on the device where a part of it is already.
+// Copies a whole row to its extent; from the row on the device if a part of it was already copied
+// back there.
 static int staged_put(struct devices *devices, struct device_flow *flow, enum device_stream stream,
                       const struct extent *only)
 {
@@ -264,7 +268,8 @@ static int staged_put(struct devices *devices, struct device_flow *flow, enum de
                : device_transfer(devices->device, stream, out, flow->packed->address, bytes);
 }
 
-// What had no input here has not waited for those who may still write its memory.
+// Writes the result to the device. A collective without input here has not waited for its `ready`
+// events yet, so this waits for them.
 static int staged_write(struct devices *devices, struct device_flow *flow,
                         enum device_stream stream)
 {
@@ -286,7 +291,7 @@ int staged_deliver(struct devices *devices, struct device_flow *flow)
     assert(segments_are_whole(flow));
     if (!dependency_matters(flow))
         return staged_write(devices, flow, DEVICE_DELIVER);
-    assert(flow->returned == 0); // What is put aside is what lies on the host.
+    assert(flow->returned == 0); // An offloaded result must be entirely on the host.
     flow->stage = STAGE_HELD;
     offload_summed(flow);
     if (!dependency_is_known(flow))
@@ -296,7 +301,8 @@ int staged_deliver(struct devices *devices, struct device_flow *flow)
     return staged_write(devices, flow, DEVICE_BEHIND);
 }
 
-// Nobody has used anything, which hosts may know before all has landed: copies are awaited.
+// Ends a flow without a result to write. Hosts can know that before all segments have landed, so
+// this waits for the copies.
 static int staged_drop(struct devices *devices, struct device_flow *flow)
 {
     flow->stage = STAGE_DELIVERING;
@@ -320,7 +326,7 @@ int staged_travelled(struct devices *devices, struct device_flow *flow)
 
 // ---- life ---------------------------------------------------------------------------------------
 
-// All memory that it may need, before anything is begun.
+// Takes all memory that the flow may need, before any work starts. False: not free now.
 static bool staged_take(struct devices *devices, struct device_flow *flow)
 {
     const struct collective *collective = flow->collective;
@@ -339,7 +345,7 @@ static bool staged_take(struct devices *devices, struct device_flow *flow)
            replicas_hold_own(devices, flow) && replicas_take(devices, flow);
 }
 
-// In a world of one most results are what lies there.
+// True in a world of one if the result is already in place.
 static bool staged_is_there(const struct devices *devices, const struct collective *collective)
 {
     if (devices->flows->world.world_size > 1 || collective->replica_count > 0 ||
@@ -353,7 +359,7 @@ static bool staged_is_there(const struct devices *devices, const struct collecti
     return true;
 }
 
-// It is the result when those who produce it have come to their end.
+// The input is the result: done once the streams that produce it have finished.
 static int staged_stay(struct devices *devices, struct device_flow *flow)
 {
     struct collective *collective = flow->collective;
@@ -387,7 +393,7 @@ static int staged_land(struct devices *devices, struct device_flow *flow)
     return segments_may_travel(devices, flow) ? staged_travel(devices, flow) : 0;
 }
 
-// The hosts are told what has landed, and what they have made final goes back.
+// Tells the hosts which segments have landed, and copies final segments back.
 static int staged_go_on(struct devices *devices, struct device_flow *flow)
 {
     const int landed = segments_look(devices, flow);

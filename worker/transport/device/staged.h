@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Collectives of devices that the hosts carry. The driver's thread.
+// DEVICE_WAY_STAGED: collectives on devices that the hosts reduce. The driver's thread.
 
 #ifndef WORKER_TRANSPORT_DEVICE_STAGED_H
 #define WORKER_TRANSPORT_DEVICE_STAGED_H
@@ -12,11 +12,13 @@ struct device_flow;
 struct devices;
 
 int staged_work(struct devices *devices, struct device_flow *flow);
-// The input of the flow's share is in the row on the host.
+// Called when the input of the flow's share is on the host, at least its first segments: launches
+// the collective of the hosts. 0 or -1.
 int staged_travel(struct devices *devices, struct device_flow *flow);
 int staged_travelled(struct devices *devices, struct device_flow *flow);
 uint64_t staged_bytes(const struct collective *collective); // Size of the row on the host.
-// Its result, which has come to the host, goes to the device as soon as it may.
+// Delivers a result on the host to the device, or holds it until the trainer has named the events
+// to wait for. 0 or -1.
 int staged_deliver(struct devices *devices, struct device_flow *flow);
 
 #endif

@@ -8,7 +8,7 @@
 
 #include <assert.h>
 
-// What is left of an extent.
+// The rest of an extent that is not cut into pieces yet.
 struct rest {
     const char *in;
     char *out;
@@ -29,7 +29,7 @@ static void rest_skip(struct rest *rest, uint64_t elements, size_t element_bytes
         rest->out += elements * element_bytes;
 }
 
-// Elements from `first` to the end of the unit that it lies in; *unit moves on to that one.
+// Number of elements from `first` to the end of its unit. Moves *unit on to that unit.
 static uint64_t unit_rest(const struct collective *collective, uint64_t first, uint32_t *unit)
 {
     while (collective->unit_ends[*unit] <= first)

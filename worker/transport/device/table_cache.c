@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The tables of pieces and tiles that kernels walk over (worker/device/kernels.h), for each
-// collective that is launched again and again: made of its extents, compared with what the device
-// has, and copied only when that differs. The driver's thread. What they are is table.h's.
+// collective that is launched again and again: made from its extents, compared with the tables on
+// the device, and copied only if they differ. The driver's thread. table.h makes the tables.
 //
-// A collective is known by its array of extents, which is the caller's and the same in every step.
-// The place of another one that is not in use is taken when two meet.
+// The key of a collective is the address of its array of extents, which the caller keeps in every
+// step. If two keys collide, the new one replaces an entry that is not in use.
 
 #include "worker/transport/device/table_cache.h"
 
@@ -38,7 +38,7 @@ static int cut_room(struct devices *devices, uint32_t pieces)
     return 0;
 }
 
-// What the host fills is pinned by the first device, and reached by all.
+// Frees an entry. Its pinned block is from the first device, and all devices can read it.
 static void table_cache_free(struct devices *devices, struct cached_table *cached)
 {
     if (cached->host)
@@ -48,7 +48,8 @@ static void table_cache_free(struct devices *devices, struct cached_table *cache
     *cached = (struct cached_table){.key = NULL};
 }
 
-// Its own place, a free one, or that of one that no flow uses. NULL: all near ones are in use.
+// Returns the entry of this key, else a free one, else one that no flow uses. NULL: all eight
+// possible entries are in use.
 static struct cached_table *table_cache_find(struct devices *devices, const void *key)
 {
     const uint64_t mixed = (uint64_t)(uintptr_t)key * 0x9e3779b97f4a7c15u;
@@ -65,7 +66,7 @@ static struct cached_table *table_cache_find(struct devices *devices, const void
     return place;
 }
 
-// Fills the host's side of a table.
+// Fills the host copy of a table.
 static void cut_fill(struct cached_table *cached, const struct device_piece *pieces, uint32_t count,
                      uint64_t elements)
 {
@@ -79,7 +80,7 @@ static void cut_fill(struct cached_table *cached, const struct device_piece *pie
     cached->stale = true;
 }
 
-// Memory for a table of so many bytes, on its device.
+// Takes memory for a table of `bytes`, on the host and on its device. False: not free now.
 static bool table_cache_take(struct devices *devices, struct cached_table *cached,
                              struct device *device, size_t bytes)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tables of collectives as kernels read them, kept for the next step. The driver's thread.
+// A cache of the tables that kernels read, kept for the next step. The driver's thread.
 
 #ifndef WORKER_TRANSPORT_DEVICE_TABLE_CACHE_H
 #define WORKER_TRANSPORT_DEVICE_TABLE_CACHE_H
@@ -16,16 +16,18 @@ struct device_piece;
 struct device_row;
 struct devices;
 
-// Finds or makes the table of a collective's extents, on one of this rank's devices, which they are
-// addresses of. NULL: there is no memory for it now.
+// Finds or makes the table of a collective's extents on `device`, whose memory the extents point
+// to. NULL: no memory is free now.
 struct cached_table *table_cache_hold(struct devices *devices, struct device *device,
                                       const struct collective *collective);
-// Its pieces, as the host has them: [cut->count + 1].
+// The pieces of a table in host memory: [cached->count + 1].
 const struct device_piece *table_cache_pieces(const struct cached_table *cached);
-// The row of a table that is held, for kernels on that stream of its device. 0 or -1.
+// Sets *row to the table, for kernels on `stream` of its device; first enqueues the copy of the
+// table there if it has changed. 0 or -1.
 int table_cache_row(struct cached_table *cached, enum device_stream stream, struct device_row *row);
 void table_cache_release(struct cached_table **cached);
-// Makes room on a device for rows of so many pieces and elements; NULL memory: -1.
+// Reserves memory on `device` for `count` tables of at most `pieces` and `elements`. 0, or -1
+// without memory.
 int table_cache_reserve(struct devices *devices, struct device *device, uint32_t pieces,
                         uint64_t elements, uint32_t count);
 void table_cache_fini(struct devices *devices);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The end of a generation on devices: what was launched is forgotten. The driver's thread.
+// Ends a generation on devices: forgets all launched collectives. The driver's thread.
 //
-// A rank that gives up a generation says so in a word that the device reads (`revoked`),
-// before NCCL is told: from then on no finish kernel begins to write. Then the communicator is
-// aborted, which ends the kernels of NCCL, and what writes is waited for. Flows whose work still
-// waits, for a trainer's stream say, keep their blocks until the device has come past it.
+// A rank that gives up a generation first sets a word that the device reads (`revoked`): from then
+// on no finish kernel begins to write. Then it aborts the communicator, which ends the kernels of
+// NCCL, and waits for the kernels that already write. Flows whose work still waits, for example for
+// a stream of the trainer, keep their blocks until the device has finished that work.
 
 #include "worker/transport/device/teardown.h"
 
@@ -48,7 +48,7 @@ static bool teardown_awaits(struct device *device, const struct device_ready *re
     return false;
 }
 
-// True if the flow waits for a stream of the trainer, which may never come to its end.
+// True if the flow waits for a stream of the trainer, which may never finish.
 static bool teardown_flow_awaits(const struct devices *devices, const struct device_flow *flow)
 {
     const struct collective *collective = flow->collective;
@@ -63,8 +63,8 @@ static bool teardown_flow_awaits(const struct devices *devices, const struct dev
     return teardown_awaits(devices->device, collective->ready, collective->ready_count);
 }
 
-// Puts a flow where it belongs when it is forgotten. What was begun, and has no event yet, gets
-// one.
+// Forgets a flow. If the device may still use it, moves it to devices->left, and records its event
+// if that has not been done; else releases it.
 static void teardown_leave_flow(struct devices *devices, struct device_flow *flow)
 {
     const bool travels = flow->stage == STAGE_TRAVELLING && segments_are_under_way(flow);
@@ -84,7 +84,7 @@ static void teardown_leave_flow(struct devices *devices, struct device_flow *flo
     }
 }
 
-// True if some of what is left may write gradients, and its time has come.
+// True if a flow in devices->left may be writing gradients.
 static bool teardown_writes(const struct devices *devices)
 {
     list_for_each (node, &devices->left) {
@@ -94,8 +94,8 @@ static bool teardown_writes(const struct devices *devices)
     return false;
 }
 
-// True if some of what is left may read gradients. What is enqueued runs in order: if one waits for
-// the trainer, others may wait behind it, and nobody waits here.
+// True if a flow in devices->left may be reading gradients and will finish. Enqueued work runs in
+// order: if one flow waits for the trainer, others may wait after it, so then this returns false.
 static bool teardown_reads(const struct devices *devices)
 {
     bool reads = false;

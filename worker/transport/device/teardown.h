@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The end of a generation on devices. The driver's thread.
+// Ends a generation on devices. The driver's thread.
 
 #ifndef WORKER_TRANSPORT_DEVICE_TEARDOWN_H
 #define WORKER_TRANSPORT_DEVICE_TEARDOWN_H
@@ -9,9 +9,10 @@
 
 struct flows;
 
-// Forgets what was launched. in_order: the other ranks leave, too; else NCCL is given up. User
-// memory is not written any more when it returns, and not read, unless a stream of the trainer has
-// not made its gradients yet: what waits for that may read them when it has.
+// Forgets all launched collectives. in_order: true if the other ranks leave, too; otherwise NCCL is
+// aborted. After the return user memory is not written any more. It is not read either, unless a
+// stream of the trainer has not produced its gradients yet: enqueued work that waits for that
+// stream may still read them.
 void teardown_forget(struct flows *flows, bool in_order);
 
 #endif
