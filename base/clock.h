@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0 Monotonic time. It is not for people: the sink of a log adds
-// the date to its lines. Any thread.
+// SPDX-License-Identifier: Apache-2.0
+// Monotonic time. It is not for people: the sink of a log adds the date to its lines. Any thread.
 #ifndef LOCKSTEP_BASE_CLOCK_H
 #define LOCKSTEP_BASE_CLOCK_H
 

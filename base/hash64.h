@@ -1,9 +1,10 @@
-// SPDX-License-Identifier: Apache-2.0 A fast 64-bit hash of bytes: XXH64 by its published
-// specification (github.com/Cyan4973/xxHash, doc/xxhash_spec.md), so that other languages can
-// compute the same. It costs about one pass over memory, and serves for names as well as for
-// tensors of hundreds of MB. It is not cryptographic: an attacker who chooses the bytes can make
-// two inputs collide. The value depends on the bytes alone, not on how they were cut into updates,
-// and is the same on every machine (all that we support are little-endian). Pure. Any thread.
+// SPDX-License-Identifier: Apache-2.0
+// A fast 64-bit hash of bytes: XXH64 by its published specification (github.com/Cyan4973/xxHash,
+// doc/xxhash_spec.md), so that other languages can compute the same. It costs about one pass over
+// memory, and serves for names as well as for tensors of hundreds of MB. It is not cryptographic:
+// an attacker who chooses the bytes can make two inputs collide. The value depends on the bytes
+// alone, not on how they were cut into updates, and is the same on every machine (all that we
+// support are little-endian). Pure. Any thread.
 #ifndef LOCKSTEP_BASE_HASH64_H
 #define LOCKSTEP_BASE_HASH64_H
 

@@ -1,7 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0 Streaming JSON writer into a buffer that grows to a maximum
-// and no further. The writer adds the commas and tracks the nesting. It escapes keys and strings,
-// and replaces malformed UTF-8 by U+FFFD, so the output is valid for every input. It is not a
-// parser. Not synchronized.
+// SPDX-License-Identifier: Apache-2.0
+// Streaming JSON writer into a buffer that grows to a maximum and no further. The writer adds the
+// commas and tracks the nesting. It escapes keys and strings, and replaces malformed UTF-8 by
+// U+FFFD, so the output is valid for every input. It is not a parser. Not synchronized.
 //
 //     json_object_begin(&json, NULL);
 //     json_u64(&json, "rank", 5);

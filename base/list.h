@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 Intrusive doubly linked list: the links live inside the
-// items, so linking allocates nothing and removing an item needs no search. The list does not own
-// its items. Not synchronized.
+// SPDX-License-Identifier: Apache-2.0
+// Intrusive doubly linked list: the links live inside the items, so linking allocates nothing and
+// removing an item needs no search. The list does not own its items. Not synchronized.
 //
 //     struct job { struct list jobs; ... };
 //     list_push_back(&server->jobs, &job->jobs);

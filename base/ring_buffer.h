@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 Bounded first-in first-out queue of equal items, allocated
-// once. The queue does not grow: a push into a full queue returns false, and the caller decides
-// what to do. Not synchronized.
+// SPDX-License-Identifier: Apache-2.0
+// Bounded first-in first-out queue of equal items, allocated once. The queue does not grow: a push
+// into a full queue returns false, and the caller decides what to do. Not synchronized.
 #ifndef LOCKSTEP_BASE_RING_BUFFER_H
 #define LOCKSTEP_BASE_RING_BUFFER_H
 

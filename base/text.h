@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0 Text in a buffer of fixed size: appending never overflows,
-// and the text remembers that it was truncated. No function allocates. Pure. Any thread, one at a
-// time for each struct text.
+// SPDX-License-Identifier: Apache-2.0
+// Text in a buffer of fixed size: appending never overflows, and the text remembers that it was
+// truncated. No function allocates. Pure. Any thread, one at a time for each struct text.
 #ifndef LOCKSTEP_BASE_TEXT_H
 #define LOCKSTEP_BASE_TEXT_H
 

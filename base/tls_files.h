@@ -1,9 +1,9 @@
-// SPDX-License-Identifier: Apache-2.0 The directory that holds the certificates of a coordinator or
-// of a worker, laid out like a secret of Kubernetes: tls.crt (the certificate, then the
-// intermediate certificates), tls.key (its private key, PEM without a passphrase), ca.crt (the
-// authorities by which the other side is verified). The files are checked when they are read,
-// because gRPC, which uses them later, reports little about what was wrong. This file makes no
-// connections.
+// SPDX-License-Identifier: Apache-2.0
+// The directory that holds the certificates of a coordinator or of a worker, laid out like a secret
+// of Kubernetes: tls.crt (the certificate, then the intermediate certificates), tls.key (its
+// private key, PEM without a passphrase), ca.crt (the authorities by which the other side is
+// verified). The files are checked when they are read, because gRPC, which uses them later, reports
+// little about what was wrong. This file makes no connections.
 //
 // Any thread; one thread at a time for each struct. Reads files, so it may block on a disk.
 #ifndef LOCKSTEP_BASE_TLS_FILES_H

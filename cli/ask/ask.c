@@ -121,7 +121,8 @@ static bool is_line(const char *body, char *line, size_t capacity)
     return true;
 }
 
-// Sets the error to the text of the answer, such as
+// Sets the error to the message of the answer's JSON: {"error":{"code":404,"message":"there is no
+// such job"}}
 static void ask_refused(struct ask *ask, int code, const char *body)
 {
     char message[LOCKSTEP_TEXT_BYTES / 2];

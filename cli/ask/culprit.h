@@ -13,7 +13,8 @@
 
 #define CULPRIT_DURATION_BYTES 32
 
-// Writes a duration such as "0.4 s", "34.2 s",
+// Writes a duration such as "0.4 s", "34.2 s", "12 min 5 s" or "3 h 20 min". Returns text, which
+// has CULPRIT_DURATION_BYTES.
 const char *culprit_duration(uint64_t ms, char *text);
 
 // Prints an active stall with all its details.

@@ -80,7 +80,7 @@ static const struct cli_syntax syntax = {.name = "stacks",
                                          .help = help_text,
                                          .take = set_option};
 
-// 0, an exit status, or -1 when the help was printed.
+// Returns 0, an exit status, or -1 if the help was printed.
 static int read_options(struct stacks_options *options, int argc, char **argv)
 {
     *options = (struct stacks_options){.ask = {.command = syntax.name}};
@@ -155,7 +155,7 @@ static void print_native(const char *frames)
     }
 }
 
-// Prints a text such as "; it waits for a lock that thread
+// Prints a text such as "; it waits for a lock that thread 934 (loader) holds".
 static void print_awaits(const char *thread)
 {
     char awaits[WORD_BYTES] = "";
@@ -170,7 +170,8 @@ static void print_awaits(const char *thread)
         printf("; it waits for the end of thread %" PRIu64 " (%s)", owner, name);
 }
 
-// Prints a line such as "thread 912 (python3), the trainer's:
+// Prints a line such as "thread 912 (python3), the trainer's: S in futex_wait_queue; it waits for
+// ...".
 static void print_head(const struct palette *palette, const char *thread)
 {
     char text[LOCKSTEP_OBJECT_BYTES];

@@ -45,7 +45,7 @@ static const char *number(const char *job, const char *key, char *text, size_t c
     return text;
 }
 
-// Writes "812", or "812-813" while
+// Writes the step of a job: "812", or "812-813" while ranks are in different steps.
 static void steps(const char *job, char *text, size_t capacity)
 {
     uint64_t low = 0;

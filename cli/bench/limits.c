@@ -158,7 +158,7 @@ static double receive_best_us(int fd, char *bytes)
     return best_us;
 }
 
-// Sends received bytes back until
+// Sends received bytes back until the other side has closed.
 static void echo_run(void *argument)
 {
     const struct sender *sender = argument;

@@ -42,7 +42,7 @@ static_assert(MAX_TENSORS * GRADIENT_ALIGN <= BENCH_GAP_BYTES, "a slot holds a m
 
 struct bench_step {
     lockstep_module *module;
-    unsigned char *values; // owned, mapped: the parameters of the gradients
+    unsigned char *values; // owned, mapped: the parameters to which the gradients belong
     size_t values_bytes;
     uint32_t count; // Tensors with elements.
     uint64_t elements[MAX_TENSORS]; // Elements of each tensor, in the order of definition.
@@ -58,7 +58,7 @@ static void add_tensor(struct bench_step *step, uint64_t elements)
         step->elements[step->count++] = elements;
 }
 
-// Adds attention and the layer behind it, of width d:
+// Adds the tensors of attention and of the layer behind it, of width d: 12 d * d + 13 d elements.
 static void add_layer(struct bench_step *step, uint64_t d)
 {
     const uint64_t tensors[LAYER_TENSORS] = {d, d, 3 * d * d, 3 * d, d * d,     d,

@@ -39,7 +39,7 @@ const char *certs_role_name(enum certs_role role);
 // Writes the URI that says what the certificate is for.
 void certs_uri(const struct certs_request *request, char *text, size_t text_bytes);
 
-// Makes DIRECTORY/ca.crt and ca.key. Both functions below return 0, or -1 with a sentence in error;
+// Makes DIRECTORY/ca.crt and ca.key. Like certs_issue, returns 0, or -1 with a sentence in error;
 // then no file was made.
 int certs_make_authority(const char *directory, unsigned days, char *error, size_t error_bytes);
 

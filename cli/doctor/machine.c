@@ -123,7 +123,8 @@ static void find_shared_memory(struct doctor_report *report)
             failed, number ? ": " : "", number ? strerror(number) : "");
 }
 
-// Copies the word in brackets, as in
+// Copies the word in brackets, for instance "advise" of "always within_size [advise] never deny
+// force".
 static bool chosen_word(const char *line, char *word, size_t capacity)
 {
     const char *from = strchr(line, '[');

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Starts the private coordinator and reads its port;
+// Starts the private coordinator and reads its port; daemon.h has the contract.
 
 #include "cli/run/daemon.h"
 

@@ -49,6 +49,7 @@ int daemon_start(struct daemon *daemon, const struct run_options *options);
 bool daemon_ready(struct daemon *daemon, const struct run_options *options);
 
 // Writes the address of a private coordinator for workers of this host:
+// "unix:/tmp/lockstep-a1b2c3/socket".
 void daemon_address(const struct run_options *options, char *address, size_t capacity);
 
 // Writes the address of the coordinator's page, with the token:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Relays the output of all workers; output.h
+// Relays the output of all workers; output.h has the contract.
 
 #include "cli/run/output.h"
 

@@ -44,7 +44,7 @@ static void append_end(struct text *text, const struct run_end *end, const char 
     }
 }
 
-// Appends the cause: "rank 2 was killed by
+// Appends the cause: "rank 2 was killed by signal 9 (SIGKILL) after 3.2 s".
 static void append_cause(struct text *text, const struct run_options *options,
                          const struct run_result *result)
 {
@@ -82,7 +82,8 @@ static uint32_t count_like(const struct run_result *result, uint32_t rank)
     return count;
 }
 
-// Appends the other ranks, grouped by how they ended:
+// Appends the other ranks, grouped by how they ended: "; 3 other ranks ended with status 1, 1 was
+// stopped".
 static void append_others(struct text *text, const struct run_result *result)
 {
     bool first = true;

@@ -33,6 +33,7 @@ struct sink {
     char *bytes; // owned; a ring of SINK_BYTES
 
     // reader's thread only
+
     // The stream whose unfinished line stays at the bottom of the terminal, or NULL.
     struct stream *live;
     bool live_shown;
