@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The gRPC channel to the coordinator, and what gRPC needs inside a trainer's process: its threads
-// are started with all signals blocked, its log goes nowhere (this copy of gRPC is our own),
-// proxies and service configs of the environment are ignored.
+// The gRPC channel to the coordinator, and the settings that gRPC needs inside a trainer's process.
+// gRPC's threads start with signals blocked. gRPC's log is dropped, which does not affect other
+// users of gRPC, because this library has its own copy. Proxies and service configs of the
+// environment are ignored.
 
 #include "worker/control/channel.h"
 
@@ -22,10 +23,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#define KEEPALIVE_MS 20000 // The server permits pings 10 s apart.
+#define KEEPALIVE_MS 20000 // The server accepts pings that are at least 10 s apart.
 #define KEEPALIVE_TIMEOUT_MS 10000
 #define UNIX_PREFIX "unix:"
-#define UNIX_HOST "localhost" // The name that a certificate must have for a path.
+// The host name for the certificate check if the coordinator's address is a path.
+#define UNIX_HOST "localhost"
 
 // ---- gRPC --------------------------------------------------------------------------------------
 
@@ -71,7 +73,8 @@ static grpc_arg channel_integer(const char *key, int value)
     return arg;
 }
 
-// The name of the host in the coordinator's address, not the address that the name leads to.
+// The host in the coordinator's address, for the certificate check; not the IP address that gRPC
+// connects to.
 static grpc_arg channel_host(const struct control_credentials *credentials)
 {
     grpc_arg arg = {.type = GRPC_ARG_STRING,
@@ -95,7 +98,7 @@ static grpc_channel *channel_create(struct channel *channel)
         channel_integer(GRPC_ARG_ENABLE_CHANNELZ, 0),
         channel_integer(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
         channel_integer(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, LOCKSTEP_MESSAGE_BYTES),
-        {0}, // With certificates: the host.
+        {0}, // Room for the host, which is added with certificates.
     };
     grpc_channel_args args = {.num_args = sizeof(list) / sizeof(list[0]) - 1, .args = list};
     if (channel->credentials)
@@ -175,9 +178,9 @@ struct grpc_event channel_next(struct channel *channel, uint64_t deadline_ms)
 
 // ---- The address -------------------------------------------------------------------------------
 
-// host NULL: the address is a path. An address that gRPC need not look up is given as such; a name
-// goes to DNS. localhost is the same address as for the daemon; Debian's c-ares would leak its name
-// at every look.
+// Writes gRPC's target. host NULL: the address is a path. A numeric address is given as ipv4 or
+// ipv6; only a name goes to DNS. localhost becomes 127.0.0.1, as in the daemon; Debian's c-ares
+// would leak memory at every lookup of localhost.
 static void channel_target(const char *address, const char *host, uint16_t port, char *target,
                            size_t capacity)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The gRPC channel to the coordinator, with the queue of what completes on it. The thread that
-// opens the control until the control thread runs, then the control thread.
+// The gRPC channel to the coordinator, and its completion queue. Used by the thread that opens the
+// control until the control thread runs, and then by the control thread.
 
 #ifndef WORKER_CONTROL_CHANNEL_H
 #define WORKER_CONTROL_CHANNEL_H
@@ -23,33 +23,37 @@ struct channel {
     char target[LOCKSTEP_ADDRESS_BYTES + 32]; // The coordinator's address as gRPC writes it.
     struct control_credentials *credentials; // NULL: plaintext.
     struct grpc_completion_queue *cq;
-    struct grpc_channel *now; // Another one when certificates have changed.
+    struct grpc_channel *now; // The channel in use; replaced when the certificates have changed.
     struct grpc_channel *lame;
-    struct grpc_call *wake_call; // On the lame channel: never started.
+    // A call on the lame channel that is never started; channel_wake completes an empty batch of
+    // it.
+    struct grpc_call *wake_call;
 };
 
-// Finds out the target and opens the credentials. 0, or -1 with a sentence in error.
+// Sets the target and opens the credentials. Returns 0, or -1 with a sentence in error.
 int channel_locate(struct channel *channel, const struct control_target *target, char *error,
                    size_t error_bytes);
-// Starts gRPC and makes the channel. 0, or -1; then the caller calls channel_close and
-// grpc_shutdown, too.
+// Starts gRPC and makes the channel. Returns 0, or -1; in both cases the caller must call
+// channel_close and grpc_shutdown later.
 int channel_open(struct channel *channel);
-// Another channel, if certificates have changed.
+// Replaces the channel if the certificates have changed.
 void channel_renew(struct channel *channel);
-// Takes down everything of gRPC's but the library itself.
+// Frees all gRPC objects of the channel, but does not shut down gRPC.
 void channel_close(struct channel *channel);
 
-// Has channel_next return with this tag soon. The caller sees to it that one such tag at most is
-// under way. Any thread.
+// Makes channel_next return with this tag soon. The caller ensures that at most one such tag is
+// outstanding. Any thread.
 void channel_wake(struct channel *channel, void *tag);
-// Waits until something completes, or until the deadline by clock_now_ms; UINT64_MAX: for ever.
+// Waits until an operation completes, or until the deadline, a time of clock_now_ms; UINT64_MAX: no
+// deadline.
 struct grpc_event channel_next(struct channel *channel, uint64_t deadline_ms);
 
-// gRPC starts threads of its own in grpc_init and later; they inherit this mask. A signal that a
-// fault raises stays deliverable, so that a trainer's crash handler still sees it.
+// Blocks signals, because gRPC starts threads in grpc_init and later, and these threads inherit the
+// mask. Signals that a fault raises stay unblocked, so that a trainer's crash handler still gets
+// them.
 void channel_block_signals(sigset_t *before);
 void channel_restore_signals(const sigset_t *before);
-// Ends gRPC, once for each channel_open, with all signals blocked.
+// Shuts gRPC down, once for each channel_open, with signals blocked.
 void channel_end(void);
 
 #endif

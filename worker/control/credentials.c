@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// credentials.h over the core of gRPC 1.51. gRPC verifies the chain and the host's name. This file
-// checks the coordinator's URI, in a function that gRPC calls after all other checks. Credentials
-// of a channel never change, so new certificate files need a new channel.
+// Implements credentials.h with the gRPC C core 1.51. gRPC verifies the certificate chain and the
+// host's name. This file checks the URI in the coordinator's certificate, in a function that gRPC
+// calls after all other checks. The credentials of a channel never change, so new certificate files
+// need a new channel.
 
 #include "worker/control/credentials.h"
 
@@ -24,17 +25,18 @@ struct control_credentials {
     uint16_t port;
     // control thread only
     struct tls_files files; // The files in use.
-    struct tls_stamp refused; // The stamp of files that could not be used.
+    struct tls_stamp refused; // The stamp of the last files that could not be used.
 };
 
-// gRPC 1.51 knows a lowest version but has no function for it in its C API; this is the member that
-// its own tests call. A later gRPC without it does not link, so it cannot be lost silently.
+// gRPC 1.51 supports a lowest TLS version, but its C API has no function for it. This is the C++
+// member function that gRPC's own tests call. If a later gRPC lacks it, the library does not link,
+// so the setting cannot be lost silently.
 void control_set_min_tls_version(
     grpc_channel_credentials *credentials,
     grpc_tls_version
         version) __asm__("_ZN20grpc_ssl_credentials19set_min_tls_versionE16grpc_tls_version");
 
-// 0 if the certificate is a coordinator's.
+// Returns 0 if the certificate is a coordinator's, else -1.
 static int verify_peer(const char *target, const char *pem, void *context)
 {
     (void)target;
@@ -66,7 +68,8 @@ bool control_credentials_renew(struct control_credentials *credentials)
         tls_files_stamps_equal(&stamp, &credentials->refused))
         return false;
     if (tls_files_load(credentials->directory, credentials->job, &files, text, sizeof(text)) < 0) {
-        credentials->refused = files.stamp; // Perhaps half replaced: the next change is seen.
+        // Perhaps only some of the files were replaced; the next change is noticed.
+        credentials->refused = files.stamp;
         return false;
     }
     tls_files_free(&credentials->files);

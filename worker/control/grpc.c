@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The worker's end of the control stream over the gRPC C core (1.51, a semi-private API: nothing of
-// it leaves this file, channel.c and credentials.c). Not a protocol: messages come as structs and
-// leave as structs.
+// The worker's end of the control stream over the gRPC C core (1.51). That API is semi-private, so
+// only this file, channel.c and credentials.c use it. The file knows no protocol: messages come in
+// as structs and go out as structs.
 //
-// Threads. control_open's caller prepares everything; from then on one control thread runs the
-// completion queue, drives the call and reports events. The other public functions only touch the
-// mailbox (a mutex, a queue, some wishes) and wake the control thread. I/O happens only inside
+// Threads. The caller of control_open prepares everything; from then on one control thread runs the
+// completion queue, drives the call and reports events. The other public functions only use the
+// mailbox (a mutex, a queue, some flags) and wake the control thread. I/O happens only inside
 // grpc_completion_queue_next, so an event function that blocks stops the stream.
 //
 // The life of a stream:
 //
-//     CONNECTING  a call is tried. While the coordinator is not there it fails at once, its
-//                 sentence is remembered, and it is tried again until the connect deadline.
-//                 Nothing is taken from the queue yet, so nothing is lost by a new attempt.
-//     STANDING    the transport took the call's headers. From here the first failure is the end.
-//     ENDED       reported; everything of gRPC's is gone but the library itself.
+//     CONNECTING  a call is tried. If the coordinator cannot be reached, the call fails at once.
+//                 The control keeps the reason and tries again until the connect deadline. No
+//                 message is taken from the queue yet, so a new attempt loses no message.
+//     STANDING    gRPC has sent the call's headers. From here the first failure ends the stream.
+//     ENDED       the end was reported; all gRPC objects are freed.
 //
-// A call is over when its status and all other batches have come back: then, and only then, is it
-// released. The status batch is posted alone because it always "succeeds".
+// A call is over when its status and all other batches have completed; only then is the call
+// released. The status batch is started alone because it always "succeeds".
 //
-// gRPC does not survive fork: a child must not call anything here.
+// gRPC does not survive fork: a child process must not call any function of this file.
 
 #include "worker/control/grpc.h"
 
@@ -49,15 +49,15 @@
 #define METHOD "/lockstep.v1.Coordinator/Session"
 #define RETRY_FIRST_MS 10
 #define RETRY_LAST_MS 250
-#define EXPLAIN_EVERY_MS 2000 // How often the reason is looked for while certificates are refused.
-#define REFUSED_MS 10000 // How long refusals are tried again: certificates may be being replaced.
+#define EXPLAIN_EVERY_MS 2000 // Pause between two probes of the reason why an attempt failed.
+#define REFUSED_MS 10000 // How long refusals are retried: files may be in the middle of a change.
 #define NEVER UINT64_MAX
 
-// What completed. One batch of each kind at most is in flight.
+// The operation that has completed. At most one batch of each kind is in flight.
 enum tag {
     TAG_WAKE = 1,
     TAG_START, // The call's headers were written.
-    TAG_HEADERS, // The peer's headers came. gRPC gives out no message before they are asked for.
+    TAG_HEADERS, // The peer's headers came. gRPC delivers no message until they are requested.
     TAG_STATUS,
     TAG_RECEIVE,
     TAG_SEND,
@@ -81,12 +81,12 @@ struct control {
     // control thread only
     enum stage stage;
     struct channel channel;
-    uint64_t explain_at; // When the reason of a failure is looked for again.
-    uint64_t refused_since; // 0: no certificate was refused in the last attempt.
+    uint64_t explain_at; // Time at which the control may look for the reason of a failure again.
+    uint64_t refused_since; // Time since which a certificate is refused; 0: none is.
     grpc_call *call; // NULL between two attempts.
-    unsigned pending; // Batches of the call that have not come back.
-    bool cancelled; // True if this worker cancelled the call; `reason` says why.
-    bool has_status; // True if the status has come back; nothing more is started then.
+    unsigned pending; // Batches of the call that have not completed.
+    bool cancelled; // True if this worker cancelled the call; then `reason` says why.
+    bool has_status; // True if the status has completed; then no other batch is started.
     bool sending; // True while a TAG_SEND is in flight.
     bool half_closed; // True if TAG_HALF_CLOSE was started.
     uint64_t retry_at; // NEVER while a call is in progress.
@@ -100,15 +100,15 @@ struct control {
     char refusal[LOCKSTEP_TEXT_BYTES]; // Set while refused_since is not 0.
     char ended_text[LOCKSTEP_TEXT_BYTES];
     struct down_message message;
-    bool answered; // True if the coordinator sent more than a welcome: no new stream is begun then.
-    char later[LOCKSTEP_TEXT_BYTES]; // Why the coordinator asked to come later; "": it did not.
+    bool answered; // True if the coordinator has sent more than a welcome: no new stream is begun.
+    char later[LOCKSTEP_TEXT_BYTES]; // Text of a refusal that asks to come later; "": none came.
 
-    struct mailbox mailbox; // Any thread.
+    struct mailbox mailbox; // Used by any thread.
 };
 
 // ---- Sentences ---------------------------------------------------------------------------------
 
-// The call's status as a reason: the peer's own words as they are, gRPC's shortened.
+// Sets `reason` from the call's status: the peer's own words, or a shorter form of gRPC's words.
 static void reason_from_status(struct control *control, bool *from_peer)
 {
     char details[LOCKSTEP_TEXT_BYTES];
@@ -147,7 +147,7 @@ static struct ending ending_of(const struct control *control, bool from_peer)
 
 // ---- The call ----------------------------------------------------------------------------------
 
-// Starts a batch of one operation. A refusal is a bug of this file, so it asserts.
+// Starts a batch of one operation. A refusal would be a bug in this file, so the function asserts.
 static void start(struct control *control, grpc_op *op, enum tag tag)
 {
     void *name = (void *)(uintptr_t)tag;
@@ -183,7 +183,7 @@ static void start_status(struct control *control)
 static void attempt(struct control *control)
 {
     channel_renew(&control->channel);
-    // A channel that failed reconnects, on its own schedule, only while it is asked to.
+    // A channel that has failed reconnects only when it is asked to, and on its own schedule.
     grpc_channel_check_connectivity_state(control->channel.now, 1);
     control->retry_at = NEVER;
     control->has_status = false;
@@ -198,7 +198,7 @@ static void attempt(struct control *control)
     start(control, &op, TAG_START);
 }
 
-// Ends the call with a reason of this worker; its batches come back soon.
+// Ends the call with a reason of this worker. All batches complete soon.
 static void cancel(struct control *control, const char *reason)
 {
     if (!control->call || control->cancelled || control->has_status)
@@ -217,7 +217,7 @@ static void release_call(struct control *control)
     control->call = NULL;
 }
 
-// gRPC knows that a handshake failed and not why. Only before the stream stands.
+// gRPC reports that a handshake failed, but not why. Called only before the stream stands.
 static void look_for_reason(struct control *control, uint64_t now)
 {
     char reason[LOCKSTEP_TEXT_BYTES];
@@ -233,15 +233,15 @@ static void look_for_reason(struct control *control, uint64_t now)
         control->refused_since = now;
 }
 
-// True if time is left, and no side has refused a certificate for too long.
+// True if there is time left, and refusals of a certificate have not lasted too long.
 static bool may_retry(const struct control *control, uint64_t now)
 {
     return now < control->connect_deadline &&
            (control->refused_since == 0 || now < control->refused_since + REFUSED_MS);
 }
 
-// A worker that waits for its world to form says hello to a coordinator that has come back, or that
-// has room now. Other messages for the old coordinator are useless and dropped.
+// Begins a new stream: a worker that waits for its world says hello again, to a coordinator that
+// has restarted or now has room. All other queued messages were for the old stream and are dropped.
 static bool begin_again(struct control *control, uint64_t now)
 {
     if (control->stage != STANDING || control->answered || control->cancelled ||
@@ -256,7 +256,7 @@ static bool begin_again(struct control *control, uint64_t now)
     return true;
 }
 
-// All batches of the call have come back: try again, or end.
+// All batches of the call have completed: tries again, or ends the stream.
 static void call_over(struct control *control)
 {
     bool from_peer = false;
@@ -268,7 +268,7 @@ static void call_over(struct control *control)
         !mailbox_is_closing(&control->mailbox))
         look_for_reason(control, now);
     if (control->stage == CONNECTING && !control->cancelled)
-        control->later[0] = '\0'; // No coordinator says so now.
+        control->later[0] = '\0'; // No coordinator answers now, so the old refusal is void.
     if (begin_again(control, now))
         control->retry_delay_ms = RETRY_FIRST_MS;
     if (control->stage == CONNECTING && !control->cancelled && may_retry(control, now) &&
@@ -288,8 +288,8 @@ static void call_over(struct control *control)
 
 // ---- Messages in -------------------------------------------------------------------------------
 
-// True if the coordinator goes away, or the job's old world has not ended. While there is time,
-// that is no answer, and the worker tries again.
+// True if the coordinator shuts down, or if the job's old world has not ended. Such a refusal is
+// not reported while there is time; the worker tries again.
 static bool comes_again(struct control *control)
 {
     const struct down_message *message = &control->message;
@@ -321,7 +321,7 @@ static void decode(struct control *control, const grpc_slice *bytes)
     cancel(control, text);
 }
 
-// No buffer means that the peer will send nothing more; the status says why.
+// A NULL buffer means that the peer sends no more messages; the status gives the reason.
 static void on_receive(struct control *control)
 {
     if (!control->received)
@@ -352,8 +352,8 @@ static void send_now(struct control *control, const struct outgoing *item)
     control->sending = true;
 }
 
-// Sends the next message, or ends this direction. One message at a time: gRPC completes a send when
-// flow control took it, so a peer that does not read fills this worker's queue and nothing else.
+// Sends the next message, or half-closes. One message is in flight at a time: gRPC completes a send
+// when flow control has accepted it, so a peer that does not read fills only this worker's queue.
 static void pump(struct control *control)
 {
     if (control->stage != STANDING || !control->call || control->has_status || control->cancelled ||
@@ -524,7 +524,7 @@ static struct control *allocate(const struct control_target *target,
     return control;
 }
 
-// Called with signals blocked. Returns 0, or -2 with everything undone.
+// Called with signals blocked. Returns 0; -2 after undoing everything.
 static int start_thread(struct control *control, char *error, size_t error_bytes)
 {
     int failure = 0;
@@ -581,7 +581,7 @@ bool control_is_idle(struct control *control)
     return mailbox_is_idle(&control->mailbox);
 }
 
-// From this call on nothing is reported. A running event function is waited for.
+// From this call on no event is reported. The function waits for a running event function.
 void control_close(struct control *control, uint64_t linger_ms)
 {
     mutex_lock(&control->mailbox.mutex);

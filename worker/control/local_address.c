@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which of this host's addresses faces a coordinator. No packet is sent: connecting a UDP socket
-// only asks the routing table. A name may be looked up, which blocks. Any thread.
+// Finds the address of this host that faces a coordinator. No packet is sent: connecting a UDP
+// socket only asks the routing table. A host name is looked up, which may block. Any thread.
 
 #include "worker/control/local_address.h"
 
@@ -22,7 +22,7 @@ static int lacking(void)
     return errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS ? -2 : -1;
 }
 
-// The socket's own address after connecting to one candidate. 0, -1 or -2.
+// Writes the socket's own address after it was connected to one candidate. Returns 0, -1 or -2.
 static int facing(const struct addrinfo *candidate, char *text, size_t text_bytes)
 {
     struct sockaddr_storage own;
@@ -45,7 +45,7 @@ int control_local_address(const char *address, char *text, size_t text_bytes)
     char host[LOCKSTEP_ADDRESS_BYTES];
     char service[8];
     uint16_t port = 0;
-    if (strncmp(address, "unix:", 5) == 0) // A path is on this host.
+    if (strncmp(address, "unix:", 5) == 0) // The coordinator of a unix path runs on this host.
         return text_copy(text, text_bytes, "127.0.0.1") ? 0 : -1;
     if (!parse_address(address, host, sizeof(host), &port))
         return -1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The mailbox of the control stream. Any thread, but for the functions that mailbox.h names.
+// The mailbox of the control stream. Any thread, except functions that mailbox.h marks.
 
 #include "worker/control/mailbox.h"
 
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CANCEL_MS 200 // A cancelled call comes back much sooner, unless its socket is full.
+#define CANCEL_MS 200 // A cancelled call completes much sooner, unless its socket is full.
 
 void mailbox_init(struct mailbox *mailbox)
 {
@@ -113,7 +113,7 @@ void mailbox_close(struct mailbox *mailbox)
     mutex_unlock(&mailbox->mutex);
 }
 
-// ---- Wishes ------------------------------------------------------------------------------------
+// ---- Requests ----------------------------------------------------------------------------------
 
 bool mailbox_is_closing(struct mailbox *mailbox)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The mailbox of the control stream: the messages that wait to be sent, and the wishes of the
-// threads that call the control. It knows no gRPC. Any thread, but for the functions marked below.
+// The mailbox of the control stream: the messages that wait to be sent, and the requests of threads
+// to the control thread. It knows no gRPC. Any thread, except functions marked below.
 
 #ifndef WORKER_CONTROL_MAILBOX_H
 #define WORKER_CONTROL_MAILBOX_H
@@ -26,58 +26,63 @@ struct outgoing {
 struct mailbox {
     // guarded by mutex
     struct mutex mutex;
-    struct cond changed; // `finished` or `reporting`
+    struct cond changed; // Signalled when `finished` or `reporting` changes.
     struct list queue; // of struct outgoing
-    struct up_message hello; // The first message of the stream, each time; kind UP_NONE: not known.
+    struct up_message hello; // The first message of each stream; kind UP_NONE: not known yet.
     unsigned queued; // Messages in the queue.
     bool sends; // True while gRPC has not taken the message that left the queue last.
-    bool heartbeat_queued; // True while a heartbeat waits: further ones are refused.
-    bool waking; // True while the control thread is being woken.
-    bool ended; // True if nothing is accepted, and nothing wakes the thread.
-    bool closing; // True once control_close was called: no event is reported any more.
-    bool reporting; // True while an event function runs: control_close waits for its end.
-    uint64_t linger_until; // While closing.
-    bool finished; // True if the thread is done with everything but `abandoned`.
-    bool abandoned; // True if control_close has returned: the thread frees the control.
+    bool heartbeat_queued; // True while a heartbeat waits; then further heartbeats are refused.
+    bool waking; // True while a wake-up of the control thread is outstanding.
+    bool ended; // True if the mailbox accepts no message and no call wakes the thread.
+    bool closing; // True after control_close was called; then no event is reported.
+    bool reporting; // True while an event function runs; control_close waits for its end.
+    // End of the time that control_close gives the stream (clock_now_ms); valid while closing.
+    uint64_t linger_until;
+    // True if the control thread has ended, except for freeing the control if `abandoned` is set.
+    bool finished;
+    // True if control_close has returned without waiting; then the control thread frees the
+    // control.
+    bool abandoned;
     uint8_t scratch[LOCKSTEP_MESSAGE_BYTES];
 };
 
 void mailbox_init(struct mailbox *mailbox);
 void mailbox_fini(struct mailbox *mailbox);
 
-// Queues an encoded copy. Returns what control_send returns. Caller holds the mutex.
+// Queues an encoded copy. Returns the same codes as control_send. Caller holds the mutex.
 int mailbox_push_locked(struct mailbox *mailbox, const struct up_message *message);
-// The next message, to be freed by the caller; NULL: the queue is empty. Control thread.
+// Returns the next message, to be freed by the caller; NULL: the queue is empty. Control thread.
 struct outgoing *mailbox_pop(struct mailbox *mailbox);
 // gRPC has taken the message that left the queue last. Control thread.
 void mailbox_sent(struct mailbox *mailbox);
-// True if nothing waits to be sent, or the stream has ended.
+// True if no message waits to be sent, or the stream has ended.
 bool mailbox_is_idle(struct mailbox *mailbox);
-// Drops the queue and puts the hello into it, with this timeout. False: there is no hello yet.
-// Control thread.
+// Empties the queue and queues the hello again, with this timeout. Returns false if there is no
+// hello yet. Control thread.
 bool mailbox_begin_again(struct mailbox *mailbox, uint32_t open_timeout_ms);
-// From here on nothing is accepted, nothing wakes, and the control thread alone has gRPC's objects.
-// Control thread.
+// From here on the mailbox accepts no message, no call wakes the control thread, and only the
+// control thread uses gRPC's objects. Control thread.
 void mailbox_close(struct mailbox *mailbox);
 
 bool mailbox_is_closing(struct mailbox *mailbox);
-// The end of the time that control_close gives the stream; UINT64_MAX before it is called.
+// Returns the end of the time that control_close gives the stream; UINT64_MAX before control_close
+// is called.
 uint64_t mailbox_linger_until(struct mailbox *mailbox);
-// Both surround every event function. False: nothing may be reported any more. Control thread.
+// Called before and after every event function. Returns false if no event may be reported any more.
+// Control thread.
 bool mailbox_report_begin(struct mailbox *mailbox);
 void mailbox_report_end(struct mailbox *mailbox);
 // The control thread has been woken. Control thread.
 void mailbox_woken(struct mailbox *mailbox);
-// Waits until CANCEL_MS after linger_until for the end of the control thread, and for the end of an
-// event function. False: the thread is not done, and frees the control itself. Caller holds the
-// mutex.
-//
-// gRPC gives a cancelled call back only when the kernel has taken what was being written. A
-// stopped coordinator with a full socket prevents that until TCP gives up (KEEPALIVE_TIMEOUT_MS in
-// channel.c). control_close does not wait for that: the thread reports nothing any more.
+// Waits for the end of the control thread, until CANCEL_MS after linger_until, and for the end of a
+// running event function. Returns false if the thread has not ended; then the thread frees the
+// control itself. Caller holds the mutex. gRPC completes a cancelled call only when the kernel has
+// taken the bytes that were being written. A stopped coordinator with a full socket prevents that
+// until TCP gives up (KEEPALIVE_TIMEOUT_MS in channel.c). control_close does not wait so long,
+// because the thread reports no event any more.
 bool mailbox_await_end_locked(struct mailbox *mailbox);
-// The control thread is done. True: control_close has given up on it, so the thread frees. Control
-// thread.
+// The control thread has ended. Returns true if control_close has returned without waiting; then
+// the thread frees the control. Control thread.
 bool mailbox_finish(struct mailbox *mailbox);
 
 #endif

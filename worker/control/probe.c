@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// probe.h over OpenSSL. With TLS 1.3 the client's side of the handshake ends before the server has
-// checked the client's certificate, so the client sees the server's verdict when it reads. Control
-// thread, whose signals are blocked, SIGPIPE too.
+// Implements probe.h with OpenSSL. In TLS 1.3 the client's part of the handshake ends before the
+// server has checked the client's certificate, so the client learns the server's verdict from a
+// read. Control thread, whose signals are blocked, SIGPIPE included.
 
 #include "worker/control/probe.h"
 
@@ -23,7 +23,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define ANSWER_WAIT_MS 500 // The wait for the server's verdict on this worker's certificate.
+// Most milliseconds to wait for the server's verdict on this worker's certificate.
+#define ANSWER_WAIT_MS 500
 
 struct attempt {
     const struct control_probe *probe;
@@ -35,7 +36,7 @@ struct attempt {
 
 // ---- the connection -----------------------------------------------------------------------------
 
-// True if events came before the deadline.
+// True if an event came before the deadline.
 static bool wait_for(int fd, short events, uint64_t deadline_ms)
 {
     const uint64_t now_ms = clock_now_ms();
@@ -74,7 +75,7 @@ static int connect_to(const struct attempt *attempt)
     return fd;
 }
 
-// ---- our side -----------------------------------------------------------------------------------
+// ---- this worker's side -------------------------------------------------------------------------
 
 static bool prepare(struct attempt *attempt)
 {
@@ -95,8 +96,8 @@ static bool prepare(struct attempt *attempt)
     return SSL_set_fd(attempt->ssl, attempt->fd) == 1;
 }
 
-// Repeats a step of OpenSSL until it is done, has failed, or the time is over. SSL_ERROR_NONE if it
-// is done.
+// Repeats a step of OpenSSL until it is done, has failed, or the deadline has passed. Returns
+// SSL_ERROR_NONE if the step is done, else OpenSSL's error.
 static int drive(struct attempt *attempt, int (*step)(SSL *ssl), uint64_t deadline_ms)
 {
     for (;;) {
@@ -110,7 +111,7 @@ static int drive(struct attempt *attempt, int (*step)(SSL *ssl), uint64_t deadli
     }
 }
 
-// ---- what it means ------------------------------------------------------------------------------
+// ---- the reason of a failure --------------------------------------------------------------------
 
 static bool refused_by_us(const struct attempt *attempt, struct text *text)
 {
@@ -160,7 +161,7 @@ static bool is_no_coordinator(const struct attempt *attempt, struct text *text)
     return stranger;
 }
 
-// The other side's reason, from the last error of OpenSSL.
+// Appends the peer's reason, from OpenSSL's last error. Returns true if the error is a refusal.
 static bool refused_by_peer(const struct attempt *attempt, struct text *text)
 {
     const unsigned long error = ERR_peek_last_error();
@@ -186,8 +187,9 @@ static int read_one(SSL *ssl)
     return SSL_read(ssl, &byte, 1);
 }
 
-// A coordinator that accepts this worker's certificate sends something at once; one that refuses it
-// hangs up, and may or may not say why, because gRPC closes before OpenSSL's alert is sent.
+// A coordinator that accepts this worker's certificate sends bytes at once. A coordinator that
+// refuses the certificate closes the connection, and this worker may or may not get the reason,
+// because gRPC closes before OpenSSL's alert is sent.
 static bool refused_after(struct attempt *attempt, struct text *text)
 {
     const struct control_probe *probe = attempt->probe;

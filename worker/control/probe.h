@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A TLS handshake whose only purpose is to say why one with the coordinator fails: gRPC knows that
-// it failed, and neither which side refused the other nor what for. Nothing is sent in it. Not on
-// the way of a stream that stands. Control thread.
+// A TLS handshake whose only purpose is to find out why a handshake with the coordinator fails.
+// gRPC reports that it failed, but not which side refused the other, nor why. The probe sends no
+// message. It is not used while a stream stands. Control thread.
 
 #ifndef WORKER_CONTROL_PROBE_H
 #define WORKER_CONTROL_PROBE_H
@@ -14,15 +14,15 @@
 #include <stdint.h>
 
 struct control_probe {
-    const char *directory; // For the sentence. All of this is borrowed for the call.
+    const char *directory; // For the sentence. All fields are borrowed for the call.
     const char *host;
     uint16_t port;
     const struct tls_files *files;
     uint64_t timeout_ms;
 };
 
-// True: one side refuses the other, and text says which one and why. False: the handshake is good,
-// or it did not come so far.
+// Returns true if one side refuses the other; then text says which side and why. Returns false if
+// the handshake succeeds, or if the connection fails before the handshake.
 bool control_probe(const struct control_probe *probe, char *text, size_t text_bytes);
 
 #endif

@@ -32,7 +32,7 @@ bool sentences_is_transport_error(const char *details)
     return false;
 }
 
-// A coordinator that wants TLS hangs up on a worker that does not speak it.
+// A coordinator that uses TLS closes the connection of a worker that does not.
 static const char *sentences_hint(const struct ending *ending)
 {
     return ending->plaintext && strstr(ending->reason, "closed")

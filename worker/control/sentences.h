@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The sentences about the end of a control stream, for people. They know no gRPC. Control thread.
+// Writes the sentences about the end of a control stream, for people. Uses no gRPC. Control thread.
 
 #ifndef WORKER_CONTROL_SENTENCES_H
 #define WORKER_CONTROL_SENTENCES_H
@@ -18,25 +18,25 @@ enum ending_status {
     ENDING_OTHER,
 };
 
-// Everything that the sentences are made from.
+// The facts from which the sentences are made.
 struct ending {
     const char *address;
-    const char *reason; // "": none.
-    const char *refusal; // Why a certificate was refused; "": none was.
+    const char *reason; // The reason of the end; "": none.
+    const char *refusal; // The reason why a certificate was refused; "": none was refused.
     uint64_t connect_timeout_ms;
     bool plaintext; // True if this worker has no certificates.
-    bool connecting; // True if the stream never stood.
-    bool cancelled; // True if this worker ended the stream: the reason says why.
-    bool from_peer; // True if the reason is the coordinator's own.
+    bool connecting; // True if the stream never stood (CONNECTING).
+    bool cancelled; // True if this worker ended the stream; then `reason` says why.
+    bool from_peer; // True if the coordinator wrote `reason`.
     enum ending_status status;
 };
 
-// The last part of what gRPC says, in lower case unless it begins with an acronym: of "failed to
-// connect to all addresses; last error: UNKNOWN: ipv4:...: Failed to connect to remote host:
-// Connection refused" the last two words.
+// Writes the last part of gRPC's text, in lower case unless it begins with an acronym. Example:
+// "failed to connect to all addresses; last error: UNKNOWN: ipv4:...: Failed to connect to remote
+// host: Connection refused" becomes "connection refused".
 void sentences_shorten(const char *details, char *text, size_t capacity);
-// True if gRPC made this text up when the connection went away, false if the peer sent it. gRPC
-// 1.51 tells the two apart by nothing but the words.
+// True if gRPC wrote this text when the connection broke, false if the peer sent it. gRPC 1.51
+// gives no other way to distinguish the two than the words.
 bool sentences_is_transport_error(const char *details);
 void sentences_connect_failure(const struct ending *ending, struct text *text);
 void sentences_end(const struct ending *ending, struct text *text);

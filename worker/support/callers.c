@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A table of places in static memory. A thread takes one at its first call, and a destructor of
-// thread-specific data gives it back when the thread ends. All fields are atomic and are read one
-// by one. While a place changes its thread, a reader may get fields of both threads: a thread that
-// has called, or one that has ended.
+// A table of places in static memory. A thread takes a place at its first call, and a destructor of
+// thread-specific data gives the place back when the thread ends. All fields are atomic and are
+// read one by one. If a place changes its thread during a read, the reader may get fields of both
+// threads. Both threads have called the library, and one of them has ended.
 
 #include "worker/support/callers.h"
 
@@ -17,7 +17,7 @@ struct thread_place {
     // atomic
     _Atomic(uint32_t) tid; // 0: the place is free.
     _Atomic(pthread_t) id;
-    _Atomic(uint64_t) number; // The thread's number, which no other thread of the process has.
+    _Atomic(uint64_t) number; // The thread's number, which is unique in the process.
     _Atomic(const struct callers *) callers; // The session that the thread called last.
     _Atomic(uintptr_t) stack; // As in struct thread_note.
     _Atomic(size_t) alternate; // As in struct thread_note.
@@ -26,8 +26,8 @@ struct thread_place {
 _Atomic(uint32_t) callers_ended;
 
 static struct thread_place places[LOCKSTEP_STACK_THREADS];
-static _Atomic(uint64_t) callers_begun; // Numbers given out.
-static struct thread_place no_place; // Shared by the threads for which no place was free.
+static _Atomic(uint64_t) callers_begun; // Number of thread numbers given out.
+static struct thread_place no_place; // Stands for all threads for which no place was free.
 static _Thread_local struct thread_place *here;
 
 static pthread_once_t callers_once = PTHREAD_ONCE_INIT;
@@ -48,7 +48,7 @@ static void callers_begin(void)
     callers_keyed = pthread_key_create(&callers_key, callers_leave) == 0;
 }
 
-// Notes the stack on which a signal handler would run.
+// Notes the calling thread's stack and its alternate signal stack.
 static void callers_enter_stack(struct thread_place *place)
 {
     stack_t alternate;
@@ -58,7 +58,7 @@ static void callers_enter_stack(struct thread_place *place)
     atomic_store_explicit(&place->alternate, has ? alternate.ss_size : 0, memory_order_relaxed);
 }
 
-// Without the destructor a place would be lost with its thread, so no place is taken then.
+// Without the destructor a place would never be given back, so then no place is taken.
 static struct thread_place *callers_enter(void)
 {
     pthread_once(&callers_once, callers_begin);
@@ -81,8 +81,9 @@ static struct thread_place *callers_enter(void)
     return &no_place;
 }
 
-// The count is read before the thread is written: if that thread has ended when the count is
-// written, the count is an old one, and a later thread with the same thread pointer is noted again.
+// The function reads the count of ended threads before it writes the thread. If the thread has
+// ended before a later call, the stored count is out of date, so a later thread with the same
+// thread pointer is noted again.
 void callers_note_change(struct callers *callers)
 {
     const uint32_t ended = atomic_load_explicit(&callers_ended, memory_order_acquire);

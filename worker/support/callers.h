@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which threads of this process have called a session, and which of them was the last. A thread is
-// known from its first call until it ends. A process has LOCKSTEP_STACK_THREADS places; further
-// threads are not known. The list is for explanations of stalls; nothing is decided by it.
+// Which threads of this process have called a session, and which of these threads called last. A
+// thread is known from its first call until it ends. The process has room for
+// LOCKSTEP_STACK_THREADS threads; further threads are not known. The list is only used to explain
+// stalls; no decision depends on it.
 
 #ifndef WORKER_SUPPORT_CALLERS_H
 #define WORKER_SUPPORT_CALLERS_H
@@ -15,14 +16,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// The callers of one session; all zero if no thread has called it. The address of the struct stands
-// for the session, and the struct is not read after the session is closed.
+// The callers of one session; all zero if no thread has called the session. The address of the
+// struct identifies the session; the struct is not read after the session is closed.
 struct callers {
     // atomic
     _Atomic(uintptr_t)
-        thread; // Thread pointer of the last caller. A later thread may have the same.
+        // Thread pointer of the last caller. After that thread has ended, a later thread may have
+        // the same.
+        thread;
     _Atomic(uint32_t) ended; // The value of callers_ended during the last call.
-    _Atomic(uint64_t) last; // Number of the last caller; 0: none, or a thread that is not known.
+    // Number of the last caller; 0: no thread has called, or the thread is not known.
+    _Atomic(uint64_t) last;
 };
 
 struct thread_note {
@@ -30,15 +34,17 @@ struct thread_note {
     pthread_t id;
     bool last; // True if no other thread has called the session since.
     uintptr_t stack; // An address on the thread's stack.
-    size_t alternate; // Bytes of the thread's stack for signals at its first call; 0: none.
+    // Bytes of the thread's alternate signal stack at its first call; 0: it had none.
+    size_t alternate;
 };
 
-extern _Atomic(uint32_t) callers_ended; // Known threads that have ended.
+extern _Atomic(uint32_t) callers_ended; // Number of known threads that have ended.
 
-// The calling thread calls the session, and was not the last caller. Any thread.
+// Notes a call of the session by the calling thread, which was not the last caller. Any thread.
 void callers_note_change(struct callers *callers);
 
-// The calling thread calls the session. Every public function begins with it. Any thread.
+// Notes a call of the session by the calling thread. Every public function begins with this call.
+// Any thread.
 static inline void callers_note(struct callers *callers)
 {
     if (atomic_load_explicit(&callers->thread, memory_order_relaxed) != thread_self() ||
@@ -47,9 +53,10 @@ static inline void callers_note(struct callers *callers)
         callers_note_change(callers);
 }
 
-// Lists the threads that have called this session, the last caller first. NULL: the callers of all
-// sessions. A thread that calls several sessions may be missing from those of which it is not the
-// last caller. Returns how many notes were written, at most `most`. Any thread.
+// Lists the threads that have called this session, the last caller first. callers NULL: the callers
+// of all sessions. A thread that calls several sessions appears for the session that it called
+// last, and for each session of which it is the last caller. Returns the number of notes written,
+// at most `most`. Any thread.
 uint32_t callers_list(const struct callers *callers, struct thread_note *notes, uint32_t most);
 
 #endif

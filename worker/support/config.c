@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Configuration: structure, then environment, then checks. Runs on the thread that opens.
+// Reads the configuration: first the trainer's structure, then the environment, then checks. Runs
+// on the thread that opens the session.
 
 #include "worker/support/config.h"
 
@@ -40,7 +41,7 @@ const char *config_environment(const char *name)
     return !value || value[0] == '\0' ? NULL : value;
 }
 
-// A LOCKSTEP_ variable that no code reads is misspelt.
+// A LOCKSTEP_ variable that no code reads is reported as misspelt.
 static int config_spelling(void)
 {
     char error[LOCKSTEP_TEXT_BYTES];
@@ -74,8 +75,8 @@ int config_number(const char *name, uint64_t maximum, uint32_t *to)
     return 0;
 }
 
-// The caller's structure may be older and shorter than this library's. Missing fields have
-// defaults.
+// The caller's structure may be older and shorter than this library's structure. The missing fields
+// get defaults.
 static int config_widen(const struct lockstep_config *given, struct lockstep_config *whole)
 {
     const struct lockstep_config defaults = LOCKSTEP_CONFIG_INIT;
@@ -125,7 +126,7 @@ static int config_names(const struct lockstep_config *given, struct config *conf
                          advertise ? advertise : given->advertise, "the advertised address");
 }
 
-// True if only this host can answer at the coordinator's address. A name may lead to any host.
+// True if the coordinator's address certainly leads to this host. A host name may lead to any host.
 static bool config_coordinator_is_local(const struct config *config)
 {
     char host[LOCKSTEP_ADDRESS_BYTES];
@@ -179,7 +180,8 @@ static void config_boot_id(char boot[BOOT_ID_BYTES])
     fclose(file);
 }
 
-// A hash of the cores on which the caller may run. Containers of one host share its cores.
+// Returns a hash of the host and of the cores on which the caller may run. Containers of one host
+// share its cores.
 static uint64_t config_cores(const char *boot)
 {
     struct hash64 hash;
@@ -192,8 +194,8 @@ static uint64_t config_cores(const char *boot)
     return hash64_final(&hash);
 }
 
-// The identity of the host's memory: host name and boot id, so that two machines of one name
-// differ.
+// Sets the name and the identity of the host. The identity contains the boot id, so that two
+// machines of one name differ.
 static int config_host(const struct lockstep_config *given, struct config *config)
 {
     char boot[BOOT_ID_BYTES];
@@ -274,7 +276,7 @@ static int config_kinds(const struct lockstep_config *given, struct config *conf
                      level);
 }
 
-// One part of a list of processors: "3" or "2-3".
+// Parses one part of a list of processors: "3" or "2-3".
 static bool config_cpu_range(const char *part, size_t length, cpu_set_t *cpus)
 {
     char first[16];
@@ -333,7 +335,7 @@ static int config_engine(const struct lockstep_config *given, struct config *con
     return 0;
 }
 
-// LOCKSTEP_TRANSPORT, by which a launcher chooses between memory and sockets.
+// Reads LOCKSTEP_TRANSPORT, with which a launcher chooses between memory and sockets.
 static int config_transport(struct config *config)
 {
     const char *transport = config_environment("LOCKSTEP_TRANSPORT");
@@ -366,7 +368,7 @@ static int config_algorithm(struct config *config)
                                   algorithm);
 }
 
-// LOCKSTEP_LINK: "LATENCY_NS,BYTES_PER_S".
+// Reads LOCKSTEP_LINK: "LATENCY_NS,BYTES_PER_S".
 static int config_link(struct config *config)
 {
     const char *link = config_environment("LOCKSTEP_LINK");
@@ -385,7 +387,7 @@ static int config_link(struct config *config)
     return 0;
 }
 
-// LOCKSTEP_SLOTS says how slots are filled, for measurements and tests.
+// Reads LOCKSTEP_SLOTS, the way in which slots are filled, for measurements and tests.
 static int config_slots(struct config *config)
 {
     const char *slots = config_environment("LOCKSTEP_SLOTS");
@@ -409,8 +411,8 @@ static int config_trace(const struct lockstep_config *given, struct config *conf
                          "the directory of traces (LOCKSTEP_TRACE_DIR, config.trace_dir)");
 }
 
-// Reads one of several words from the environment. Without the variable *to stays as the trainer
-// set it.
+// Reads one of several words from the environment. If the variable is not set, *to keeps the
+// trainer's value.
 static int config_word(const char *name, const char *const *words, uint32_t count, uint32_t *to)
 {
     const char *value = config_environment(name);
@@ -444,7 +446,8 @@ static int config_encryption(const struct lockstep_config *given, struct config 
                            wanted);
 }
 
-// The policies for calls outside the plan that are made or waited for.
+// Reads the policies for calls outside the plan: calls that are made, and calls that are waited
+// for.
 static int config_policies(const struct lockstep_config *given, struct config *config)
 {
     uint32_t order = (uint32_t)given->order;
@@ -492,8 +495,8 @@ bool config_next_device(const char **rest, uint64_t *number)
     return parse_u64(digits, number) && *number <= CONFIG_DEVICE_MOST;
 }
 
-// The number of devices in a list such as "0,1". 0: it is not a valid list; then *twice is the
-// device that it names twice, or -1.
+// Returns the number of devices in a list such as "0,1"; 0 if the list is not valid. Then *twice is
+// a device that occurs twice, or -1.
 static uint32_t config_count_devices(const char *list, int64_t *twice)
 {
     uint64_t numbers[LOCKSTEP_MAX_OWN_DEVICES];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The effective configuration of a session: what the trainer set, overridden by the environment,
-// checked, with every default filled in. Reads the environment and the host's name, and has no
-// other effect than an error text. Runs on the thread that opens.
+// The effective configuration of a session: the trainer's values, overridden by the environment,
+// checked, and with every default filled in. The functions read the environment and the host's
+// name; their only other effect is an error text. Runs on the thread that opens the session.
 
 #ifndef WORKER_SUPPORT_CONFIG_H
 #define WORKER_SUPPORT_CONFIG_H
@@ -19,56 +19,59 @@
 
 #define CONFIG_DEVICE_BYTES (8 + 5 * LOCKSTEP_MAX_OWN_DEVICES)
 
-// The place in the world. config_place.c fills it in.
+// The world that a session asks for, and its place in that world. config_place.c fills it in.
 struct config_world {
-    uint32_t min; // Ranks: the smallest world that may form.
-    uint32_t max; // Ranks: the largest world that may form.
-    uint32_t window_ms; // How long a world between the two waits for more ranks.
+    uint32_t min; // The smallest world that may form, in ranks.
+    uint32_t max; // The largest world that may form, in ranks.
+    // Milliseconds that a world of at least `min` and fewer than `max` ranks waits for more ranks.
+    uint32_t window_ms;
     const char *placed_by; // A launcher's name (base/launcher.h), or CONFIG_PLACED_BY_US.
     bool has_rank_hint;
-    uint32_t rank_hint; // The rank wished for, below max.
+    uint32_t rank_hint; // The wanted rank, below max.
 };
-// LOCKSTEP_* variables, or the trainer's own code.
+// The value of placed_by if LOCKSTEP_* variables or the trainer's own code give the place.
 #define CONFIG_PLACED_BY_US "lockstep"
 
-// The engine's thread.
+// Settings of the engine's thread.
 struct config_engine {
     bool pinned; // True if the thread runs on `cpus` only.
     cpu_set_t cpus;
-    int nice; // 0: as the process.
+    int nice; // The thread's nice value; 0: the same as the process.
 };
 
-// The largest sizes of buckets, as in struct lockstep_config.
+// The largest sizes of buckets, in bytes, as in struct lockstep_config.
 struct config_buckets {
     uint64_t first_bytes;
     uint64_t bytes; // 0: buckets_default_bytes.
     uint64_t last_bytes;
 };
 
-// For tests: loopback links of sessions that are opened later move at most so many bytes at once.
-// 0, the value at start: no limit.
+// For tests: most bytes that one read or write moves on loopback links of sessions that are opened
+// later. 0, the value at start: no limit.
 extern _Atomic(uint32_t) config_torn_bytes;
 
 struct config {
     bool solo; // True for a world of one without a coordinator.
     char coordinator[LOCKSTEP_ADDRESS_BYTES];
-    char tls_dir[LOCKSTEP_TEXT_BYTES]; // Empty: the coordinator is spoken to in plaintext.
+    char tls_dir[LOCKSTEP_TEXT_BYTES]; // Empty: the connection to the coordinator is plaintext.
     char job[LOCKSTEP_JOB_NAME_BYTES];
     char host[LOCKSTEP_HOST_BYTES];
     char host_id[LOCKSTEP_HOST_BYTES];
     uint64_t cores; // As in struct up_hello.
-    // The address that was asked for (worker/link/own_address.h); session_join finds the real one.
+    // The address as the user gave it (worker/link/own_address.h); session_join finds the real
+    // address.
     char advertise[LOCKSTEP_ADDRESS_BYTES];
     struct config_world world;
     uint32_t open_timeout_ms;
-    uint16_t port_first; // Of the data ports; 0: any port.
+    uint16_t port_first; // First port of the data ports; 0: any port.
     uint16_t port_last;
     lockstep_transport_kind transport;
     uint32_t algorithm; // enum plan_algorithm, or ALGORITHM_BY_SIZE.
-    uint64_t latency_ns; // Of a link, together with bytes_per_s; 0: both are measured.
+    // Latency of a link in nanoseconds. 0 in both this field and bytes_per_s: both are measured.
+    uint64_t latency_ns;
     uint64_t bytes_per_s;
     enum slot_fill slot_fill;
-    bool encrypts; // True if data links that are not in memory are encrypted.
+    bool encrypts; // True if data links are encrypted, except links in memory.
     lockstep_on_failure on_failure;
     lockstep_uneven uneven;
     struct config_buckets buckets;
@@ -84,33 +87,36 @@ struct config {
     uint32_t trainer_threads; // At least 1.
     bool wait_while_open;
     uint32_t halt_timeout_ms; // 0: no timeout.
-    uint32_t abort_ms; // Most time that aborting a communicator of NCCL takes; 0: the default.
+    uint32_t abort_ms; // Milliseconds that aborting an NCCL communicator may take; 0: the default.
     char device[CONFIG_DEVICE_BYTES]; // "none", "auto", "cuda:N", "cuda:N,M".
 };
 
 #define CONFIG_DEFAULT_JOB "default"
 
-// The names of the policies in the environment and in the manifest, by their numbers.
+// The names of the policies in the environment and in the manifest; the index is the policy's
+// number.
 #define CONFIG_ORDERS 2
 #define CONFIG_UNPLANNED 3
 extern const char *const config_orders[CONFIG_ORDERS];
 extern const char *const config_unplanned[CONFIG_UNPLANNED];
 
-// 0, or LOCKSTEP_E_CONFIG / LOCKSTEP_E_UNSUPPORTED / LOCKSTEP_E_INVALID with the error text set.
+// Returns 0, or LOCKSTEP_E_CONFIG / LOCKSTEP_E_UNSUPPORTED / LOCKSTEP_E_INVALID with the error text
+// set.
 int config_resolve(const struct lockstep_config *given, struct config *config);
 
-// Reads the devices of "cuda:0,1" one after the other. *rest points behind the colon at first, and
-// at "" behind the last device. False if there is no number of a device.
+// Reads the next device number of "cuda:0,1". The caller first sets *rest to the text after the
+// colon; after the last device *rest is "". Returns false if *rest does not begin with a device
+// number.
 #define CONFIG_DEVICE_KIND "cuda:"
 bool config_next_device(const char **rest, uint64_t *number);
 
-// The value of an environment variable; an empty one counts as not set.
+// Returns the value of an environment variable; NULL if the variable is not set or is empty.
 const char *config_environment(const char *name);
-// Reads a variable that holds a number. *to stays as it is if the variable is not set.
-// 0, or LOCKSTEP_E_CONFIG.
+// Reads a variable that holds a number. *to stays as it is if the variable is not set. Returns 0,
+// or LOCKSTEP_E_CONFIG.
 int config_number(const char *name, uint64_t maximum, uint32_t *to);
-// Copies a text, which must fit and be UTF-8; NULL copies nothing. 0, or LOCKSTEP_E_CONFIG with
-// `what` in the error text.
+// Copies a text, which must fit and be UTF-8; NULL copies nothing. Returns 0, or LOCKSTEP_E_CONFIG
+// with `what` in the error text.
 int config_string(char *to, size_t bytes, const char *from, const char *what);
 
 #endif

@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which place in which world a session has. Runs on the thread that opens.
+// Determines the world that a session asks for, and the session's place in that world. Runs on the
+// thread that opens the session.
 //
-// LOCKSTEP_WORLD_SIZE (or _MIN and _MAX) and LOCKSTEP_RANK_HINT come first, then the same fields of
-// the configuration. A session that has both needs nothing else. Otherwise the launcher's variables
-// (base/launcher.h) complete them:
+// LOCKSTEP_WORLD_SIZE (or _MIN and _MAX) and LOCKSTEP_RANK_HINT have priority, then the same fields
+// of struct lockstep_config. If these give both the size and the rank, nothing else is read.
+// Otherwise the launcher's variables (base/launcher.h) complete them:
 //
-// - Without a size of our own the world is as large as the launcher says.
-// - With the same size as the launcher's, its rank is the hint, and its run names the job.
-// - With a larger size the launcher started only a part of the world, so its ranks say nothing.
-// - With a smaller size one of the two is wrong. That is an error, but for a size of 1 without a
-//   coordinator, by which a user says that this process trains alone.
+// - If the user gives no size, the launcher's size is the world's size.
+// - If the user's size equals the launcher's size, the launcher's rank is the rank hint, and the
+//   launcher's run id names the job.
+// - If the user's size is larger, the launcher has started only a part of the world, so its ranks
+//   are ignored.
+// - If the user's size is smaller, one of the two sizes is wrong. That is an error, with one
+//   exception: a size of 1 without a coordinator says that this process trains alone.
 //
-// No process becomes a world of one because a setting is missing: a launcher that started several
-// processes needs a coordinator, and a coordinator needs a size.
+// A missing setting never makes a process train alone: a launcher that started several processes
+// needs a coordinator, and a coordinator needs a size.
 
 #include "worker/support/config_place.h"
 
@@ -62,7 +65,8 @@ static int place_check_rank(const struct config *config, const char *name)
                      name, config->world.rank_hint, config->world.max);
 }
 
-// The launcher's rank is a hint, and its run is the job unless the user has named one.
+// The launcher's rank is the rank hint, and the launcher's run id is the job name, unless the user
+// has set them.
 static int place_take_rank(const struct lockstep_config *given, struct config *config,
                            const struct launcher_place *place)
 {
@@ -77,7 +81,7 @@ static int place_take_rank(const struct lockstep_config *given, struct config *c
                          "another), and");
 }
 
-// Neither the user nor the launcher says how large the world is.
+// Neither the user nor the launcher gives the size of the world.
 static int place_without_size(struct config *config, const struct launcher_place *place)
 {
     char said[LAUNCHER_TEXT_BYTES];
@@ -96,7 +100,7 @@ static int place_without_size(struct config *config, const struct launcher_place
     return 0;
 }
 
-// The world has more than one process, and no coordinator is named.
+// The world has more than one process, and the user has named no coordinator.
 static int place_without_coordinator(const struct config *config,
                                      const struct launcher_place *place)
 {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which place in which world a session asks for. Runs on the thread that opens.
+// Determines the world that a session asks for, and the session's place in that world. Runs on the
+// thread that opens the session.
 
 #ifndef WORKER_SUPPORT_CONFIG_PLACE_H
 #define WORKER_SUPPORT_CONFIG_PLACE_H
@@ -10,9 +11,9 @@
 struct config;
 struct lockstep_config;
 
-// The world's size, the rank wished for and the job's name: what LOCKSTEP_* variables and the
-// trainer say, completed by what the launcher says. After the coordinator's address is known.
-// 0, or LOCKSTEP_E_CONFIG.
+// Determines the world's size, the wanted rank and the job's name from LOCKSTEP_* variables and the
+// trainer's values, completed by the launcher's variables. Called after the coordinator's address
+// is known. Returns 0, or LOCKSTEP_E_CONFIG.
 int config_place(const struct lockstep_config *given, struct config *config);
 
 #endif

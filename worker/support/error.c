@@ -11,7 +11,8 @@
 #include <stdio.h>
 
 static _Thread_local char error_text[LOCKSTEP_REPORT_BYTES];
-static _Thread_local struct lockstep_session *error_session; // It may have been closed since.
+// The session may have been closed since.
+static _Thread_local struct lockstep_session *error_session;
 static void (*_Atomic error_note)(struct lockstep_session *session, int status, const char *text);
 
 void error_of(struct lockstep_session *session)
@@ -94,7 +95,7 @@ int error_status_of_refusal(enum refusal refusal)
     case REFUSAL_VERSION:
         return LOCKSTEP_E_MISMATCH;
     case REFUSAL_TIMEOUT:
-    case REFUSAL_DRAINING: // The worker asked again until its timeout.
+    case REFUSAL_DRAINING: // The worker has retried until its timeout.
         return LOCKSTEP_E_TIMEOUT;
     case REFUSAL_FULL:
         return LOCKSTEP_E_UNREACHABLE;

@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// POSIX promises that an object pointer from dlsym holds a function; C11 does not let it be cast.
+// POSIX allows dlsym to return a function as an object pointer; C11 has no cast for that, so memcpy
+// copies it.
 static_assert(sizeof(void *) == sizeof(void (*)(void)), "dlsym returns functions");
 
 static const char *file_of(const struct foreign *library)
@@ -18,8 +19,9 @@ static const char *file_of(const struct foreign *library)
     return other && *other ? other : library->file;
 }
 
-// The loader first takes a library of this name (or soname) that the process already has, and then
-// looks for a file. The handle is never closed, because pointers into the library stay in use.
+// The loader first takes a library of this name (or soname) that the process has already loaded,
+// and then looks for a file. The handle stays open after a success, because pointers into the
+// library stay in use.
 static void *open_file(const struct foreign *library, enum foreign_search search, char *error,
                        size_t error_bytes)
 {

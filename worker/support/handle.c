@@ -3,17 +3,18 @@
 // The registry of live handles: open addressing with linear probing over atomic words. Any thread.
 //
 // A word is EMPTY, a TOMBSTONE, or an address with its kind in the three low bits, so that a reader
-// never sees one without the other. Words never move: a handle stays in its place from add to
-// remove. A reader walks from the home place of the address to the first EMPTY word. It finds
-// every handle that was added before, because no place between home and handle becomes EMPTY:
+// never sees an address without its kind. Words never move: a handle stays in its place from add to
+// remove. A reader walks from the home place of the address to the first EMPTY word. The reader
+// finds every handle that was added before, because no place between the home place and the handle
+// becomes EMPTY:
 //
-// - remove leaves a TOMBSTONE, and makes it EMPTY only if the next place is EMPTY, for then no walk
-//   to any handle leads through it. It then does the same with the places before it, so tombstones
-//   do not pile up.
+// - remove writes a TOMBSTONE. It replaces the TOMBSTONE by EMPTY only if the next place is EMPTY,
+//   because then no walk to a handle passes this place. It then does the same with the places
+//   before it, so tombstones do not pile up.
 // - add takes the first TOMBSTONE or EMPTY place of the walk.
 //
-// At most half of the places hold handles. A walk is bounded by the table also if all others hold
-// tombstones.
+// At most half of the places hold handles. A walk visits each place at most once, even if all other
+// places hold tombstones.
 
 #include "worker/support/handle.h"
 
@@ -28,7 +29,7 @@
 #define PLACE_BITS 14
 #define PLACES (1u << PLACE_BITS)
 #define EMPTY ((uintptr_t)0)
-#define TOMBSTONE ((uintptr_t)7) // No kind, and no address.
+#define TOMBSTONE ((uintptr_t)7) // Neither a valid kind nor an address.
 #define KIND_MASK ((uintptr_t)7)
 
 static_assert(PLACES >= 2 * LOCKSTEP_MAX_HANDLES, "at most half of the places hold handles");
@@ -38,7 +39,8 @@ static pthread_mutex_t handle_mutex = PTHREAD_MUTEX_INITIALIZER;
 static unsigned handle_count; // guarded by mutex
 static _Atomic(uintptr_t) handles[PLACES]; // atomic; written under mutex
 
-// Neighbouring allocations go to places far apart (Fibonacci hashing).
+// Returns the first place of a walk. Neighbouring allocations get places far apart (Fibonacci
+// hashing).
 static unsigned handle_home(uintptr_t address)
 {
     return (unsigned)((uint64_t)(address >> 3) * 0x9e3779b97f4a7c15u >> (64 - PLACE_BITS));
@@ -59,8 +61,8 @@ static void handle_set(unsigned place, uintptr_t word)
     atomic_store_explicit(&handles[place], word, memory_order_release);
 }
 
-// The place that holds this address, of whatever kind, or PLACES. free_place (if not NULL) gets the
-// first place of the walk that add may take.
+// Returns the place that holds this address, with any kind; PLACES if there is none. Then
+// *free_place, unless free_place is NULL, is the first place of the walk that add may take.
 static unsigned handle_find(uintptr_t address, unsigned *free_place)
 {
     unsigned place = handle_home(address), first_free = PLACES;
@@ -122,6 +124,6 @@ bool handle_is(enum handle_kind kind, const void *handle)
     if (address == 0 || (address & KIND_MASK) != 0)
         return false;
     unsigned place = handle_find(address, NULL);
-    // Between the two reads the handle may have been removed; then it is not live.
+    // The handle may have been removed between the two reads; then it is not live.
     return place != PLACES && handle_word(place) == (address | (uintptr_t)kind);
 }

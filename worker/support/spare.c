@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// See spare.h. Another thread may take the descriptor between the close of a spare one and the
-// open; then the open fails, as it would have failed without spare descriptors.
+// See spare.h. Another thread may take the free descriptor between the close of a spare one and the
+// openat. Then the openat fails, as it would fail without spare descriptors.
 
 #include "worker/support/spare.h"
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Names of the system calls that may sleep for long in state D: files, memory, processes, devices.
-// See kernel_sleep.h. Numbers differ between machines, so they are named where the thread runs.
+// Names of the system calls that may sleep for long in state D: calls for files, memory, processes
+// and devices. See kernel_sleep.h. The numbers differ between machines, so the machine of the
+// thread translates them to names.
 
 #include "worker/watch/kernel_sleep.h"
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a thread in state D sleeps in: the system call by name, and the function of the kernel. A
-// dead mount and a hung disk look like "read (nfs_wait_bit_killable)". Numbers and texts of /proc
-// go in, one short text comes out. Any thread; allocates nothing.
+// Describes the system call that a thread in state D sleeps in: the name of the call, and the
+// function of the kernel. A dead mount or a hung disk looks like "read (nfs_wait_bit_killable)".
+// The input is numbers and texts of /proc, the output is one short text. Any thread; allocates
+// nothing.
 
 #ifndef WORKER_WATCH_KERNEL_SLEEP_H
 #define WORKER_WATCH_KERNEL_SLEEP_H
@@ -10,12 +11,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Text for a system call of this machine by its number: "read", or "system call 999" when the
-// number has no name here. Empty when the number is negative.
+// Writes the name of a system call of this machine: "read"; "system call 999" if the number has no
+// name in the table. The text is empty if the number is negative.
 void kernel_sleep_call(int32_t number, char *text, size_t bytes);
-// "read (nfs_wait_bit_killable)". The number is negative, as in stack_thread.syscall, for a thread
-// in no known system call, as one that waits for a page: then the function stands alone. wchan may
-// be empty. The text is empty when neither is known.
+// Writes a text such as "read (nfs_wait_bit_killable)". The number is negative, as in
+// stack_thread.syscall, if the thread is in no known system call, for example because it waits for
+// a page; then the text is only the function. wchan may be empty. The text is empty if both are
+// unknown.
 void kernel_sleep_text(int32_t number, const char *wchan, char *text, size_t bytes);
 
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Texts of /proc in, facts out. A text may be cut, empty or missing. Any thread.
+// Reads facts from texts of /proc. A text may be cut, empty or missing. Any thread.
 
 #include "worker/watch/proc.h"
 
@@ -13,8 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Field `number` of /proc/PID/stat, counted from 3, which is the first one behind the name: that
-// may hold anything, also brackets and blanks.
+// Returns field `number` of /proc/PID/stat, counted from 1; at least 3, the first field after the
+// process name. The name may contain anything, also brackets and blanks, so the function looks for
+// the last bracket.
 static const char *watch_proc_field(const char *stat, unsigned number)
 {
     const char *at = strrchr(stat, ')');
@@ -48,7 +49,7 @@ uint64_t watch_proc_started(const char *proc, const char *pid)
     return watch_proc_process(proc, pid, &process) ? process.started : 0;
 }
 
-// The number behind a word at the beginning of a line.
+// Returns the number after a word at the beginning of a line; 0 if there is none.
 static uint64_t watch_proc_number(const char *text, const char *word)
 {
     const size_t length = strlen(word);
@@ -70,8 +71,9 @@ uint32_t watch_proc_tracer(const char *proc, const char *pid)
     return (uint32_t)watch_proc_number(text, "TracerPid:");
 }
 
-// A line of /proc/self/cgroup, "0::/a/b" or "4:cpu,cpuacct:/a/b": where its group's cpu.stat is.
-// Inside a container the path may be one of the host, whose directory is not there.
+// Finds the cpu.stat of the group in a line of /proc/self/cgroup, "0::/a/b" or
+// "4:cpu,cpuacct:/a/b". Inside a container the path may be a path of the host that does not exist
+// in the container.
 static bool watch_proc_group(char *line, const char *cgroup, char path[PATH_MAX])
 {
     char *controllers = strchr(line, ':');

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where the trainer is. A word is written by whoever knows it, and read by itself: what two words
-// say together may be a moment apart. On the way of a blocking call there are stores only: an
-// atomic addition waits until the stores before it have reached the memory that ranks share.
+// Where the trainer is. The code that knows a fact writes its word, and each word is read by
+// itself: two words may be a moment apart. A blocking call only makes stores, and no atomic
+// additions, because an atomic addition waits until earlier stores have reached the memory that
+// ranks share.
 //
-// Visits. The word `api` names the function that was entered or left last. When threads overlap it
-// may name that of another one than the one that is still inside; whether one is blocked inside is
-// said by `waiting`, which is exact, because the session's mutex guards it.
+// Visits. The word `api` names the function that was entered or left last. If threads overlap, that
+// may be the function of another thread than the one that is still inside. Whether a thread is
+// blocked inside the library is in the word `waiting`, which is exact, because the session's mutex
+// guards it.
 //
-// Time. clock_coarse_ms costs a fifth of the precise clock, and a bound of a stall is seconds.
+// Time. clock_coarse_ms costs a fifth of the precise clock, and it is precise enough, because stall
+// times are seconds.
 
 #include "worker/watch/progress.h"
 
@@ -29,17 +32,19 @@ static void progress_store(_Atomic(uint64_t) *word, uint64_t value)
 
 // ---- What is usual -----------------------------------------------------------------------------
 
-#define USUAL_PLACES 1024 // Places that meet in one are taken for one.
-#define USUAL_CLASSES 32 // Class c: from 2^c ms, below twice as many.
-#define USUAL_AGED 1024 // So many times later each counts half.
-#define USUAL_RECENT 64 // The longest of so many at least.
+#define USUAL_PLACES 1024 // Number of entries; places with the same hash share an entry.
+#define USUAL_CLASSES 32 // Class c counts times from 2^c ms up to, but not including, 2^(c+1) ms.
+#define USUAL_AGED 1024 // After this many times all counts are halved.
+#define USUAL_RECENT 64 // longest_ms covers at least this many of the latest times.
 
-// Written by the trainer. Several threads may lose each other's counts; nothing depends on one.
+// Written by the trainer. Several threads may overwrite each other's counts; no decision needs an
+// exact count.
 struct usual {
     _Atomic(uint32_t) counts[USUAL_CLASSES];
-    _Atomic(uint32_t) noted; // In all; what is left of it when it was aged.
-    _Atomic(uint32_t) recent; // Since the last turn.
-    _Atomic(uint32_t) longest_ms[2]; // Since the last turn, and before it.
+    _Atomic(uint32_t) noted; // Times counted; halving the counts also reduces this number.
+    _Atomic(uint32_t) recent; // Times counted since longest_ms[0] was last reset.
+    // Longest time since the last reset, and longest time of the period before it, in ms.
+    _Atomic(uint32_t) longest_ms[2];
 };
 
 static struct usual *usual_of(const struct tracker *tracker, uint64_t place)
@@ -71,8 +76,9 @@ static void usual_age(struct usual *usual)
     usual_store(&usual->noted, left);
 }
 
-// The trainer was away for so long after a function. What is shorter than a tick of the coarse
-// clock is not noted: no bound is as low, and without it the percentile is only higher.
+// The trainer was outside the library for away_ms after a function. The caller does not report
+// times below one tick of the coarse clock: no stall time is that low, and without these times the
+// percentile is only higher.
 static void usual_note(const struct tracker *tracker, uint64_t place, uint64_t away_ms)
 {
     struct usual *usual = usual_of(tracker, place);
@@ -92,7 +98,7 @@ static void usual_note(const struct tracker *tracker, uint64_t place, uint64_t a
     usual_store(&usual->longest_ms[0], 0);
 }
 
-// The upper end of the class above which a hundredth lies, and the longest.
+// Sets the upper end of the class that contains the 99th percentile, and the longest time.
 static void usual_read(const struct usual *usual, struct place *place)
 {
     const uint32_t now = usual_load(&usual->longest_ms[0]);
@@ -138,8 +144,8 @@ static void visit_event(const struct visit *visit, enum trace_kind kind, uint64_
                 (uint32_t)(visit->place >> PROGRESS_CALL_SHIFT), 0, value);
 }
 
-// Functions of which the trace has when they are entered and left. Others have a kind of their own
-// there, or are so many that they would push out all else.
+// True for functions whose begin and end are trace events. Other functions have their own kind of
+// event, or are so frequent that their events would push out all others.
 static bool visit_is_traced(const struct visit *visit)
 {
     const uint32_t traced =
@@ -168,8 +174,8 @@ struct visit progress_enter(const struct tracker *tracker, enum api_function fun
     return visit;
 }
 
-// Whether time inside this function is spent waiting for others: a trainer that saves a file, or
-// copies gradients, works.
+// True if the time inside this function counts as waiting for other ranks. A trainer that saves a
+// file or copies gradients works.
 static bool progress_function_waits(enum api_function function)
 {
     return function != API_CALL_BEGIN && function != API_CALL_END && function != API_CALL_ABORT &&
@@ -194,8 +200,9 @@ static void visit_left_blocking(const struct visit *visit, uint64_t now_ms, int 
     visit_event(visit, TRACE_PLAIN_DONE, (uint32_t)status);
 }
 
-// Whether what ended well needed all ranks, so that no failure before it was a reason to close.
-// Others, such as the begin of a step and a pause, succeed on the way from a failure to the close.
+// True if a success of this function needed all ranks. After such a success no earlier failure is a
+// reason to close. Other functions, such as the begin of a step or a pause, can also succeed
+// between a failure and the close.
 static bool visit_settles(const struct visit *visit)
 {
     const uint32_t settling =
@@ -203,7 +210,7 @@ static bool visit_settles(const struct visit *visit)
     return (settling >> visit_function(visit) & 1) != 0;
 }
 
-// Failures before the visit were no reason to close.
+// Failures before this visit are no longer a reason to close.
 static void progress_note_over(const struct tracker *tracker)
 {
     if (atomic_load_explicit(tracker->noted, memory_order_relaxed))
@@ -281,7 +288,7 @@ void progress_resume_locked(const struct tracker *tracker)
                 0);
 }
 
-// ---- The driver's words ------------------------------------------------------------------------
+// ---- Words that the driver writes --------------------------------------------------------------
 
 void progress_formed(const struct tracker *tracker, const struct generation_id *generation,
                      uint32_t rank, uint32_t world_size)
@@ -311,7 +318,8 @@ static uint64_t progress_age(uint64_t now_ms, uint64_t since_ms)
     return now_ms > since_ms ? now_ms - since_ms : 0;
 }
 
-// Threads that wait for calls hold the trainer up when all do that may: until then others go on.
+// True if the trainer is blocked. Threads that wait for calls block the trainer only when as many
+// threads wait as may wait; until then the other threads go on.
 static bool progress_is_blocked(const struct tracker *tracker)
 {
     const uint64_t waiting = progress_load(&tracker->words->waiting);
@@ -319,8 +327,8 @@ static bool progress_is_blocked(const struct tracker *tracker)
     return waiting > for_calls || (waiting > 0 && for_calls >= *tracker->trainer_threads);
 }
 
-// The function, and how long ago it was entered or left. Gradients are not visits: each one that
-// was reported since then is the newest.
+// Sets the function, and how long ago it was entered or left. Reporting a gradient is no visit, so
+// a gradient that was reported after the last visit counts as the function instead.
 static void progress_read_api(const struct tracker *tracker, struct place *place)
 {
     const struct progress *progress = tracker->words;
@@ -366,7 +374,8 @@ static void progress_read_totals(const struct progress *progress, struct step_to
                                    .unused = progress_load(&progress->unused)};
 }
 
-// A place belongs to the step that follows the settled one: the driver stores it first.
+// Reads `settled` and `place` until they are consistent: a place belongs to the step after the
+// settled one, and the driver stores `settled` before the place.
 static void progress_read_settled(const struct progress *progress, struct up_heartbeat *beat)
 {
     uint64_t again = atomic_load_explicit(&progress->settled, memory_order_acquire);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The trace of a session. Any thread writes events: it takes a number, and owns the slot of that
-// number until it has set its sequence. All that others may read meanwhile is stored in whole
-// words, so that a reader, in this process or behind the file, sees old or new ones.
+// The trace of a session. Any thread writes events: a writer takes a number, and owns the slot of
+// that number until it has stored the slot's sequence. Everything that others may read meanwhile is
+// stored in whole words, so that a reader, in this process or of the file, sees either the old or
+// the new value of each word.
 //
-// A thread that is stopped inside trace_event for as long as LOCKSTEP_TRACE_EVENTS others take may
-// mix its event with the one that has taken its place. Nothing depends on an event, and readers
-// trust none, so that is accepted instead of a lock.
+// If a thread is stopped inside trace_event until other threads have written LOCKSTEP_TRACE_EVENTS
+// events, its event may mix with the event that has replaced it. No decision depends on an event,
+// and readers check what they read, so that is accepted instead of a lock.
 
 #include "worker/watch/trace.h"
 
@@ -32,7 +33,8 @@ static_assert(LOCKSTEP_MARK_BYTES % WORD == 0, "a cell's text is whole words");
 
 // ---- Memory ------------------------------------------------------------------------------------
 
-// What a job's name may not bring into a file's name becomes '_'.
+// Makes the path of the file. Characters of the job's name that a file's name must not have become
+// '_'.
 static void trace_path(const struct config *config, const struct uuid *uuid, struct trace *trace)
 {
     char job[LOCKSTEP_JOB_NAME_BYTES];
@@ -49,7 +51,7 @@ static void trace_path(const struct config *config, const struct uuid *uuid, str
         trace->path[0] = '\0';
 }
 
-// The blocks are there from the beginning: a disk that is full must not be a signal later.
+// All blocks of the file are allocated at once, because a full disk would later cause a signal.
 static int trace_make_file(const struct config *config, const struct uuid *uuid, struct log *log,
                            struct trace *trace)
 {
@@ -209,13 +211,14 @@ void trace_cell_read(const struct trace_cell *cell, char text[LOCKSTEP_MARK_BYTE
 
 // ---- Threads -----------------------------------------------------------------------------------
 
-// Where this thread stands in the trace that it wrote to last.
+// The calling thread's index in the table of the trace that it wrote to last.
 static _Thread_local struct {
     uint64_t serial;
     uint16_t index;
 } trace_known;
 
-// A thread that is not in the table yet takes the first free place. Without one it has no number.
+// Returns the thread's index. A thread that is not in the table yet takes the first free place. If
+// no place is free, the index is LOCKSTEP_STACK_THREADS.
 static uint16_t trace_find_thread(const struct trace *trace)
 {
     struct trace_thread *threads = (struct trace_thread *)(void *)(trace->base + TRACE_THREADS);
@@ -243,13 +246,13 @@ static inline uint16_t trace_thread(const struct trace *trace)
 
 // ---- Events ------------------------------------------------------------------------------------
 
-// A slot as words, as struct trace_slot lies in memory.
+// The words of a slot, as struct trace_slot lies in memory.
 enum event_word {
     EVENT_SEQUENCE,
     EVENT_TIME,
     EVENT_STEP,
     EVENT_VALUE,
-    EVENT_KIND, // kind, thread, module, call: 16 bits each
+    EVENT_KIND, // Kind, thread, module and call: 16 bits each.
     EVENT_BUCKET,
     EVENT_WORDS,
 };
@@ -270,13 +273,14 @@ static _Atomic(uint64_t) *trace_next(const struct trace *trace)
     return (_Atomic(uint64_t) *)(void *)(trace->base + TRACE_NEXT);
 }
 
-// A thread may be held up while others write as many events as there are slots. Then two have the
-// same slot: whoever comes while another one writes there, or with the older event, leaves it.
+// Takes the slot for an event. A thread may be held up while others write as many events as there
+// are slots; then two threads want the same slot. Returns false, and the event is lost, if another
+// thread writes the slot, or if the slot has a newer event.
 static bool trace_claim(_Atomic(uint64_t) *slot, uint64_t number)
 {
     uint64_t seen = atomic_load_explicit(&slot[EVENT_SEQUENCE], memory_order_relaxed);
     do {
-        if (seen > number) // TRACE_WRITING is, too.
+        if (seen > number) // TRACE_WRITING is greater than any number.
             return false;
     } while (!atomic_compare_exchange_weak_explicit(&slot[EVENT_SEQUENCE], &seen, TRACE_WRITING,
                                                     memory_order_acquire, memory_order_relaxed));

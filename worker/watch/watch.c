@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The watch of a session; watch.h says what it is for. Heartbeats are due each heartbeat interval.
-// One goes out of turn, at most LOCKSTEP_WATCH_MS after it became true, when the trainer is paused,
-// goes on after a pause, or moves after two heartbeats have said that it does not: a verdict may
-// stand on them. So a trainer that runs costs one message in an interval, and one look at a few
-// words each LOCKSTEP_WATCH_MS. /proc is read for heartbeats only; the driver is asked for its
-// links only while the trainer does not move.
+// The watch of a session; watch.h explains its purpose. A heartbeat is due at every heartbeat
+// interval. An extra heartbeat is sent, within LOCKSTEP_WATCH_MS, when the trainer pauses, when it
+// goes on after a pause, or when it moves after two heartbeats that showed no progress, because the
+// coordinator may have based a verdict on those two. So a running trainer costs one message in an
+// interval, and one look at a few words every LOCKSTEP_WATCH_MS. /proc is read only for heartbeats
+// that are due; the driver is asked for its links only while the trainer does not move.
 
 #include "worker/watch/watch.h"
 
@@ -26,7 +26,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define WATCH_DRIVER_MS 150 // How long an answer waits for what the driver knows.
+#define WATCH_DRIVER_MS 150 // How long an answer waits for the driver, in ms.
 
 struct watch {
     // set at start, then constant
@@ -34,35 +34,38 @@ struct watch {
     const struct tracker *tracker;
     const struct callers *callers;
     struct thread thread;
-    bool runs; // trainer
+    bool runs; // True while the thread runs. Trainer's thread only.
 
     // guarded by mutex
     struct mutex mutex;
-    struct cond changed; // stop, inspect or asked
+    struct cond changed; // Signalled when stop, inspect or asked changes.
     bool stop;
-    uint32_t interval_ms; // 0: not welcome yet.
+    // Milliseconds between heartbeats; 0: the coordinator has not welcomed this worker yet.
+    uint32_t interval_ms;
     struct locality locality;
-    struct down_query query; // What other ranks wait for; without keys: nothing.
-    bool queried; // It is new.
-    uint64_t notes_asked; // How often a failure was to be told at once, ...
-    uint64_t notes_seen; // ... as far as the thread was woken for it, ...
-    uint64_t notes_told; // ... and as far as it is on its way.
-    uint64_t notes_from_ms; // No failure wakes the thread earlier.
-    struct down_inspect inspect; // The question to be answered; id 0: none.
-    bool asked; // COMMAND_INSPECT is on its way to the driver, or there.
+    struct down_query query; // The things that other ranks wait for; without keys: none.
+    bool queried; // True if `query` is new.
+    uint64_t notes_asked; // Number of times that watch_note has asked for a heartbeat at once.
+    uint64_t notes_seen; // The value of notes_asked when the thread last woke.
+    uint64_t notes_told; // The value of notes_asked that the last heartbeat covers.
+    uint64_t notes_from_ms; // Until this time (clock_coarse_ms) a failure does not wake the thread.
+    struct down_inspect inspect; // The question to answer; id 0: none.
+    bool asked; // True while COMMAND_INSPECT waits for the driver's answer.
     struct watch_driven driven; // The driver's last answer.
 
     // watch thread only
-    uint64_t stood; // Number of the trainer's wait at the last look.
-    uint64_t due_ms; // The next heartbeat in turn; 0: not welcome yet.
-    struct up_heartbeat said; // The last one.
-    bool still; // It said what the one before it had said.
-    bool note_due; // A failure is to be told.
-    uint32_t proc_flags; // As of the last heartbeat in turn.
+    uint64_t stood; // The value that events.fill keeps from look to look.
+    uint64_t due_ms; // Time of the next due heartbeat (clock_now_ms); 0: not set yet.
+    struct up_heartbeat said; // The last heartbeat.
+    bool still; // True if the last heartbeat showed the same place as the one before it.
+    bool note_due; // True if a heartbeat has to report a failure.
+    uint32_t proc_flags; // Flags from /proc, as of the last due heartbeat.
     uint64_t throttled;
-    char sleeps[LOCKSTEP_KERNEL_BYTES]; // What the trainer sleeps in, in state D; empty: nothing.
-    struct stacks *stacks; // NULL: nobody has asked for any.
-    bool part_held; // `part` is to be sent, when it is known whether it is the last.
+    // What the trainer sleeps in, in state D; empty: it does not.
+    char sleeps[LOCKSTEP_KERNEL_BYTES];
+    struct stacks *stacks; // NULL until the coordinator asks for stacks.
+    // True if `part` waits to be sent; it waits until the watch knows whether it is the last part.
+    bool part_held;
     struct up_message part;
     struct up_message beat;
 };
@@ -78,7 +81,8 @@ void watch_driven(struct watch *watch, const struct watch_driven *driven)
     mutex_unlock(&watch->mutex);
 }
 
-// One question at a time is on its way to the driver, so that it cannot fill the inbox.
+// At most one question at a time is on its way to the driver, so that questions cannot fill the
+// driver's inbox.
 static void watch_ask_driver(struct watch *watch)
 {
     bool asks;
@@ -92,14 +96,15 @@ static void watch_ask_driver(struct watch *watch)
 
 // ---- What /proc says ---------------------------------------------------------------------------
 
-// Names of threads and files are whatever a program has made of them.
+// Replaces a text that is not UTF-8, because programs choose the names of threads and files.
 static void watch_clean(char *text)
 {
     if (!utf8_valid(text, strlen(text)))
         text_copy(text, 2, "?");
 }
 
-// The thread that called the library last is the one that matters. Sets what it sleeps in.
+// True if the thread that called the library last sleeps in state D. Then `sleeps` describes the
+// sleep.
 static bool watch_sleeps_on_disk(struct watch *watch)
 {
     struct thread_note note;
@@ -127,7 +132,8 @@ static void watch_read_proc(struct watch *watch)
     watch->throttled = throttled;
 }
 
-// A mate in one of these states: a process of that pid which began when the mate did.
+// Reads a mate. Returns true if the mate's process is in one of these states. The process must have
+// the mate's pid and the mate's start time.
 static bool watch_mate(const struct locality *locality, uint32_t index, const char *states,
                        struct mate_state *mate)
 {
@@ -148,7 +154,7 @@ static bool watch_mate(const struct locality *locality, uint32_t index, const ch
 
 static void watch_read_mates(struct watch *watch, struct up_heartbeat *beat)
 {
-    // Stopped mates first: many others may sleep on one disk at a time, or be about to end.
+    // Stopped mates come first: many other mates may sleep on one disk, or be about to end.
     static const char *const states[] = {"Tt", "DZ"};
     struct locality locality;
     mutex_lock(&watch->mutex);
@@ -173,7 +179,8 @@ static bool watch_same_place(const struct up_heartbeat *a, const struct up_heart
            a->bytes_received == b->bytes_received;
 }
 
-// A wait is to be told that was not, or more of it.
+// True if the wait has to be reported, because the last heartbeat reported another wait, or another
+// list of things that this rank has not done.
 static bool watch_is_blocked_anew(const struct await *now, const struct await *said)
 {
     return now->key.kind != AWAIT_NONE &&
@@ -181,7 +188,7 @@ static bool watch_is_blocked_anew(const struct await *now, const struct await *s
             memcmp(now->lacks, said->lacks, now->lack_count * sizeof(now->lacks[0])) != 0);
 }
 
-// A collective is overdue that was not.
+// True if a collective is overdue that the last heartbeat did not report.
 static bool watch_is_overdue_anew(const struct up_heartbeat *now, const struct up_heartbeat *said)
 {
     return now->overdue_count > 0 &&
@@ -198,7 +205,8 @@ static bool watch_is_urgent(const struct watch *watch, const struct up_heartbeat
            (watch->still && !watch_same_place(beat, &watch->said));
 }
 
-// What the driver said last, which may be of another place: the next heartbeat says more.
+// Adds what the driver answered last. The answer may be about an earlier place of the trainer; the
+// next heartbeat corrects that.
 static void watch_take_links(struct watch *watch, struct up_heartbeat *beat)
 {
     watch_ask_driver(watch);
@@ -224,7 +232,7 @@ static void watch_told_note(struct watch *watch, uint64_t asked)
     mutex_unlock(&watch->mutex);
 }
 
-// asked: watch_notes_asked before the failure in the heartbeat was read.
+// asked: the value of watch_notes_asked before the failure in the heartbeat was read.
 static void watch_beat(struct watch *watch, uint64_t asked)
 {
     struct up_heartbeat *beat = &watch->beat.u.heartbeat;
@@ -235,7 +243,8 @@ static void watch_beat(struct watch *watch, uint64_t asked)
     if (watch->still)
         watch_take_links(watch, beat);
     watch->said = *beat;
-    // The stream has ended, or its last heartbeat waits: the next one says more.
+    // If the stream has ended or another heartbeat waits, this heartbeat is dropped; the next one
+    // says more.
     if (watch->events.send(watch->events.context, &watch->beat) == 0)
         watch_told_note(watch, asked);
 }
@@ -376,7 +385,8 @@ static void watch_answer(struct watch *watch, const struct down_inspect *inspect
 
 // ---- The thread --------------------------------------------------------------------------------
 
-// Sleeps until the next look, or a question. False: it is over.
+// Sleeps until the next look, or until there is a question. Returns false if the watch has been
+// stopped.
 static bool watch_rest(struct watch *watch, struct down_inspect *inspect, uint32_t *interval_ms)
 {
     const uint64_t deadline_ms = clock_now_ms() + LOCKSTEP_WATCH_MS;
