@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What rules mean. cfi_find.c finds and reads them.
+// Applies the rules of call frame information. cfi_find.c finds and reads the rules.
 
 #include "worker/stacks/cfi.h"
 
@@ -10,11 +10,11 @@
 #include <stddef.h>
 #include <ucontext.h>
 
-#define CFI_DEPTH 16 // Values on the stack of an expression; compilers need three.
+#define CFI_DEPTH 16 // Most values on the stack of an expression; compilers need three.
 
-// Registers that a function gives back to its caller as it got them. All others are lost.
+// Registers whose values a function preserves for its caller. All other registers are lost.
 #if defined(__x86_64__)
-#define CFI_SAVED UINT64_C(0x1f048) // rbx, rbp, r12 to r15, and the column of the return address.
+#define CFI_SAVED UINT64_C(0x1f048) // rbx, rbp, r12 to r15, and the return address.
 #elif defined(__aarch64__)
 #define CFI_SAVED UINT64_C(0x7ff80000) // x19 to x30
 #else
@@ -42,7 +42,8 @@ static void register_set(struct cfi_registers *registers, uint32_t number, uintp
 
 // ---- Expressions -------------------------------------------------------------------------------
 
-// What is left of DWARF's operations: those that gcc, clang and the C library's authors use.
+// The operations of DWARF that are supported: those that gcc, clang and the C library's authors
+// use.
 enum {
     DW_OP_DEREF = 0x06,
     DW_OP_CONST1U = 0x08,
@@ -87,7 +88,7 @@ static uintptr_t expression_pop(struct expression *expression)
     return 0;
 }
 
-// Operations that take one value or two, and give one.
+// Computes an operation that takes one or two values and gives one value.
 static void expression_compute(struct expression *expression, uint8_t operation)
 {
     const uintptr_t last = expression_pop(expression);
@@ -146,7 +147,7 @@ static void expression_operation(struct expression *expression, uint8_t operatio
         expression_compute(expression, operation);
 }
 
-// An expression is its number of bytes, and then those.
+// Computes an expression. In memory an expression is its number of bytes, and then these bytes.
 static bool expression_value(uintptr_t at, const uintptr_t *cfa,
                              const struct cfi_registers *registers, uintptr_t *value,
                              uint32_t *missing)
@@ -179,7 +180,7 @@ static bool function_cfa(const struct cfi_function *function, const struct cfi_r
     return true;
 }
 
-// The value of a register in the caller. False: it is unknown.
+// Computes the value of a register in the caller. Returns false if it is unknown.
 static bool function_register(const struct cfi_function *function, uint32_t number, uintptr_t cfa,
                               const struct cfi_registers *registers, uintptr_t *value)
 {
@@ -208,7 +209,8 @@ static bool function_register(const struct cfi_function *function, uint32_t numb
     return peek(at, value, sizeof(*value));
 }
 
-// The kernel saves all registers on the stack of the handler, which returns to this frame.
+// Reads the registers that the kernel saved on the handler's stack; the handler returns to this
+// frame.
 static enum cfi_step cfi_interrupted(const struct cfi_registers *registers,
                                      struct cfi_registers *caller)
 {
@@ -241,7 +243,7 @@ static enum cfi_step cfi_interrupted(const struct cfi_registers *registers,
     return CFI_CALLER;
 }
 
-// Return addresses of aarch64 may be signed in the bits that addresses do not use.
+// Removes the signature that aarch64 may put in the unused bits of a return address.
 static uintptr_t return_address(uintptr_t value)
 {
 #if defined(__aarch64__)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From an address to the rules that hold there: the object by the loader's list, the function by
-// the sorted table of .eh_frame_hdr, the rules by the instructions of its CIE and FDE. A length, a
-// count and a register number are checked before they are used; each loop ends with its reader.
+// Finds the rules that hold at an address: the object in the loader's list, the function in the
+// sorted table of .eh_frame_hdr, and the rules by running the instructions of its CIE and FDE.
+// Every length, count and register number is checked before it is used, and every loop ends when
+// its reader ends.
 
 #include "worker/stacks/cfi_find.h"
 
@@ -13,25 +14,25 @@
 #include <link.h>
 #include <string.h>
 
-#define CFI_STATES 8 // That DW_CFA_remember_state may put aside.
+#define CFI_STATES 8 // Most states that DW_CFA_remember_state can save.
 #define CFI_CIE_BYTES (1u << 16)
 #define CFI_FDE_BYTES (1u << 24)
 
-// DW_EH_PE_*: how a pointer is written.
+// DW_EH_PE_*: the encoding of a pointer.
 enum {
     POINTER_OMITTED = 0xff,
     POINTER_FORM = 0x0f,
     POINTER_BASE = 0x70,
     POINTER_ABSOLUTE = 0x00,
     POINTER_FROM_HERE = 0x10, // pcrel
-    POINTER_TABLE = 0x3b, // datarel, sdata4: the only form of a sorted table.
+    POINTER_TABLE = 0x3b, // datarel, sdata4: the only supported encoding of a sorted table.
 };
 
 // ---- Objects -----------------------------------------------------------------------------------
 
 struct cfi_search {
     uintptr_t code;
-    uintptr_t header; // Of the object at code; 0: none.
+    uintptr_t header; // .eh_frame_hdr of the object at `code`; 0: none.
     uintptr_t header_end;
 };
 
@@ -95,7 +96,8 @@ static uintptr_t read_pointer(struct cfi_reader *reader, uint8_t encoding)
     return value;
 }
 
-// An entry of the sorted table: the beginning of a function and its FDE, both from the header on.
+// Reads an entry of the sorted table: the beginning of a function, and its FDE. Both are stored
+// relative to the header.
 static bool table_entry(const struct cfi_search *search, uintptr_t table, uint64_t index,
                         bool resident, uintptr_t entry[2])
 {
@@ -106,7 +108,7 @@ static bool table_entry(const struct cfi_search *search, uintptr_t table, uint64
     return !reader.bad;
 }
 
-// The FDE of the last function that begins at the address or below; 0: none.
+// Returns the FDE of the last function that begins at or below the address; 0: none.
 static uintptr_t find_fde(const struct cfi_search *search, bool resident)
 {
     struct cfi_reader reader;
@@ -144,13 +146,13 @@ static uintptr_t find_fde(const struct cfi_search *search, bool resident)
 struct cfi_cie {
     uint64_t code_factor;
     int64_t data_factor;
-    uint8_t pointers; // Encoding of the addresses of its FDEs.
-    bool augmented; // Its FDEs have data of their own.
-    uintptr_t begin, end; // Its instructions.
+    uint8_t pointers; // Encoding of the addresses in the CIE's FDEs.
+    bool augmented; // True if the CIE's FDEs have augmentation data.
+    uintptr_t begin, end; // The instructions of the CIE.
 };
 
-// The head of a CIE or FDE: its bytes are what the reader has left. *id is 0 for a CIE, else how
-// far the CIE is before the place of this number.
+// Reads the head of a CIE or FDE. Afterwards the reader contains the rest of the CIE or FDE. *id is
+// 0 for a CIE; for an FDE its CIE begins *id bytes before *id_at.
 static bool read_head(struct cfi_reader *reader, uintptr_t at, uint64_t most, bool resident,
                       uint32_t *id, uintptr_t *id_at)
 {
@@ -166,7 +168,7 @@ static bool read_head(struct cfi_reader *reader, uintptr_t at, uint64_t most, bo
     return !reader->bad;
 }
 
-// What the letters after 'z' announce.
+// Reads the data that the letters after 'z' announce.
 static void read_augmentation(struct cfi_reader *reader, const char *letters, struct cfi_cie *cie,
                               struct cfi_function *function)
 {
@@ -179,7 +181,7 @@ static void read_augmentation(struct cfi_reader *reader, const char *letters, st
             (void)reader_byte(reader);
         else if (*letters == 'S')
             function->signal = true;
-        else if (*letters != 'B' && *letters != 'G') // Of aarch64: how addresses are signed.
+        else if (*letters != 'B' && *letters != 'G') // On aarch64: how return addresses are signed.
             reader->bad = true;
     }
 }
@@ -221,12 +223,13 @@ static bool read_cie(uintptr_t at, bool resident, struct cfi_cie *cie,
     return !reader.bad;
 }
 
-// A run of instructions.
+// The state of running the instructions of a CIE or FDE.
 struct cfi_run {
     struct cfi_reader reader;
     const struct cfi_cie *cie;
     struct cfi_function *function;
-    const struct cfi_function *initial; // As the CIE has left it; NULL: this is the CIE.
+    // The rules after the CIE's instructions; NULL while the CIE's instructions run.
+    const struct cfi_function *initial;
     uintptr_t location;
     uint32_t depth;
     struct cfi_function remembered[CFI_STATES];
@@ -282,7 +285,7 @@ static void run_advance(struct cfi_run *run, uint64_t delta)
     run->location += (uintptr_t)(delta * run->cie->code_factor);
 }
 
-// Instructions that say where a register is. False: it is another one.
+// Runs an instruction that sets the rule of a register. Returns false if it is another instruction.
 static bool run_register(struct cfi_run *run, uint8_t instruction)
 {
     struct cfi_reader *reader = &run->reader;
@@ -328,7 +331,7 @@ static bool run_register(struct cfi_run *run, uint8_t instruction)
     }
 }
 
-// Instructions that say where the frame is. False: it is another one.
+// Runs an instruction that sets the CFA. Returns false if it is another instruction.
 static bool run_frame(struct cfi_run *run, uint8_t instruction)
 {
     struct cfi_reader *reader = &run->reader;
@@ -365,12 +368,12 @@ static void run_other(struct cfi_run *run, uint8_t instruction)
     struct cfi_reader *reader = &run->reader;
     switch (instruction) {
     case 0x00: // DW_CFA_nop
-    case 0x2d: // Of aarch64: the return address is signed from here on.
+    case 0x2d: // On aarch64: from here on the return address is signed.
         return;
     case 0x01: // DW_CFA_set_loc
         run->location = read_pointer(reader, run->cie->pointers);
         return;
-    case 0x02: // DW_CFA_advance_loc1, and 2 and 4
+    case 0x02: // DW_CFA_advance_loc1, _loc2 and _loc4
     case 0x03:
     case 0x04:
         run_advance(run, reader_unsigned(reader, 1u << (instruction - 2)));
@@ -387,7 +390,8 @@ static void run_other(struct cfi_run *run, uint8_t instruction)
     }
 }
 
-// Until the first instruction that holds only beyond the address.
+// Runs instructions until one applies only after the address. Returns false if an instruction is
+// bad.
 static bool run_instructions(struct cfi_run *run, uintptr_t code)
 {
     while (reader_more(&run->reader) && run->location <= code) {

@@ -10,8 +10,9 @@
 
 struct cfi_function;
 
-// Finds the function and the rules at an address. resident: true if only main memory is read
-// (peek_resident). False: there are none.
+// Finds the function and the rules at an address. exact: as in struct cfi_registers. resident: true
+// if only bytes in main memory may be read (peek_resident). Returns false if there is no
+// information.
 bool cfi_find(uintptr_t code, bool exact, bool resident, struct cfi_function *function);
 
 #endif

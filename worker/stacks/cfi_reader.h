@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Numbers of DWARF out of memory that may not be there. A reader that has met its end or a bad
-// address says so, and gives zeros from then on. Inline; part of cfi.c and cfi_find.c only.
+// Reads DWARF numbers from memory that may not be mapped. After the end or a bad address the reader
+// sets `bad` and returns zeros from then on. Inline; only for cfi.c and cfi_find.c.
 
 #ifndef WORKER_STACKS_CFI_READER_H
 #define WORKER_STACKS_CFI_READER_H
@@ -18,7 +18,7 @@ struct cfi_reader {
     uintptr_t at, end;
     uintptr_t window_at;
     size_t window_bytes;
-    bool resident; // Read only what is in main memory.
+    bool resident; // True if only bytes in main memory may be read.
     bool bad;
     uint8_t window[CFI_WINDOW];
 };
@@ -57,7 +57,7 @@ static inline uint8_t reader_byte(struct cfi_reader *reader)
     return reader->window[reader->at++ - reader->window_at];
 }
 
-// Little-endian, as all machines are for which there is an unwinder here.
+// Reads a little-endian number: all machines with an unwinder here are little-endian.
 static inline uint64_t reader_unsigned(struct cfi_reader *reader, unsigned bytes)
 {
     uint64_t value = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The ELF reader. Sizes and offsets are 64 bits as they stand in the file, so sums are checked for
-// overflow before they are used.
+// The ELF reader. Sizes and offsets in the file have 64 bits, so sums are checked for overflow
+// before they are used.
 
 #include "worker/stacks/elf_names.h"
 
@@ -9,18 +9,18 @@
 #include <string.h>
 #include <unistd.h>
 
-#define ELF_MAX_SYMBOLS (1u << 22) // libtorch, not stripped, has half a million.
-#define ELF_SYMBOLS_READ 256 // At a time.
-// How often a function was found around an address. Real files have a few for each; one that was
-// made so that all functions are around all addresses would take minutes.
+#define ELF_MAX_SYMBOLS (1u << 22) // libtorch, not stripped, has half a million symbols.
+#define ELF_SYMBOLS_READ 256 // Symbols of one read.
+// Most times that a function is found to contain a wanted address. In real files each address has a
+// few such functions. A file made so that every function contains every address would take minutes.
 #define ELF_MAX_MATCHES 65536
 
 struct elf_table {
-    uint64_t symbols; // Offset in the file; the next one, too.
+    uint64_t symbols; // Offset in the file.
     uint64_t count;
     uint64_t strings;
     uint64_t strings_bytes;
-    uint32_t matches; // So far.
+    uint32_t matches; // Matches so far; at most ELF_MAX_MATCHES.
 };
 
 static bool elf_read(int fd, uint64_t offset, void *to, size_t bytes)
@@ -40,7 +40,7 @@ static bool elf_read(int fd, uint64_t offset, void *to, size_t bytes)
     return true;
 }
 
-// Of this machine: 64 bits, and its order of bytes.
+// Reads the header. Returns true if the file is for 64 bits and for this machine's byte order.
 static bool elf_header(int fd, Elf64_Ehdr *header)
 {
     const unsigned char order =
@@ -96,7 +96,7 @@ static bool elf_find_table(int fd, struct elf_table *table)
     return true;
 }
 
-// A name as it can be shown anywhere: printable, and cut if it is longer.
+// Reads a name. Unprintable bytes become '?', and a long name is cut.
 static bool elf_name(int fd, const struct elf_table *table, uint32_t at,
                      char name[LOCKSTEP_SYMBOL_BYTES])
 {
@@ -116,8 +116,8 @@ static bool elf_name(int fd, const struct elf_table *table, uint32_t at,
     return name[0] != '\0';
 }
 
-// The last part of a name, "isra" of "f.isra.0" with its number; NULL: there is none that compilers
-// add.
+// Returns the last part of a name if compilers add such parts: ".isra.0" of "f.isra.0". NULL: the
+// name has no such part.
 static char *elf_last_part(char *name)
 {
     static const char *const parts[] = {"constprop", "part", "isra",       "cold",
@@ -149,8 +149,9 @@ static size_t elf_underscores(const char *name)
     return strspn(name, "_");
 }
 
-// A function around the address. The one that begins last is the narrowest; of several names for
-// one, people know the one with the fewest underscores: read, not __GI___libc_read.
+// Takes a function's name if it is the best so far. A function that begins later is narrower, so it
+// is better. Of several names for one function, the name with the fewest underscores is best known:
+// read, not __GI___libc_read.
 static void elf_offer(int fd, const struct elf_table *table, const Elf64_Sym *symbol,
                       struct elf_want *want)
 {
@@ -167,7 +168,7 @@ static void elf_offer(int fd, const struct elf_table *table, const Elf64_Sym *sy
     memcpy(want->name, name, sizeof(name));
 }
 
-// The first want that is not below an address.
+// Returns the index of the first want whose address is not below `address`.
 static uint32_t elf_lower_bound(const struct elf_want *wants, uint32_t count, uint64_t address)
 {
     uint32_t low = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The thread works on copies, so that one that comes back late writes into nothing of a later
-// capture. It lives for one capture; there is none between captures.
+// The thread works on copies, so a thread that hangs and returns late does not write into a later
+// capture. The thread lives for one capture; there is no thread between captures.
 
 #include "worker/stacks/namer.h"
 
@@ -17,14 +17,14 @@
 
 struct namer {
     struct thread thread;
-    bool started; // True if the thread has not been joined. Watch thread only.
+    bool started; // True if the thread was started and not joined. Watch thread only.
 
     struct mutex mutex;
     struct cond done;
     bool works; // guarded by mutex
-    bool left; // guarded by mutex; true if the thread frees the namer
+    bool left; // guarded by mutex; true if the thread has to free the namer
 
-    // The thread's while it works, else the watch thread's.
+    // Used by the thread while `works` is true, else by the watch thread.
     size_t count;
     struct stack_frame frames[NAMER_FRAMES];
     uintptr_t addresses[NAMER_FRAMES];
@@ -60,7 +60,8 @@ static void namer_run(void *argument)
         namer_free(namer);
 }
 
-// Waits until the thread has ended, at most until deadline_ms. False: it has not.
+// Waits until the thread has ended, at most until deadline_ms. Returns false if the thread has not
+// ended.
 static bool namer_join(struct namer *namer, uint64_t deadline_ms)
 {
     mutex_lock(&namer->mutex);

@@ -6,7 +6,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define PEEK_PAGES 64 // At a time.
+#define PEEK_PAGES 64 // Pages of one mincore call.
 
 bool peek(uintptr_t address, void *to, size_t bytes)
 {
@@ -15,7 +15,7 @@ bool peek(uintptr_t address, void *to, size_t bytes)
     return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == (ssize_t)bytes;
 }
 
-// How many pages of [from, to) are in main memory; SIZE_MAX: not all of them are mapped.
+// Returns the number of pages of [from, to) in main memory; SIZE_MAX: not all pages are mapped.
 static size_t pages_resident(uintptr_t from, uintptr_t to)
 {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);

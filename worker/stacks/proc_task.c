@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Texts of /proc/self/task/TID in, fields out. A text may be cut, empty or missing: a kernel, a
-// sandbox or the end of the thread decides. Any thread.
+// Reads facts from texts of /proc/self/task/TID. A text may be cut, empty or missing, because of
+// the kernel, a sandbox or the end of the thread. Any thread.
 
 #include "worker/stacks/proc_task.h"
 
@@ -22,7 +22,7 @@
 #define SYSCALL_RUNS (-1)
 #define SYSCALL_UNKNOWN (-2)
 
-// Without the newline at its end.
+// Reads a file, without the newline at its end.
 static void proc_task_text(int task, const char *file, char text[PROC_TEXT_BYTES])
 {
     proc_text(task, file, text);
@@ -31,15 +31,15 @@ static void proc_task_text(int task, const char *file, char text[PROC_TEXT_BYTES
         text[size - 1] = '\0';
 }
 
-// "4711 (name) S 1 ...": the name may hold anything, also brackets.
+// Parses "4711 (name) S 1 ...". The name may contain anything, also brackets.
 static char proc_task_state(const char *stat)
 {
     const char *end = strrchr(stat, ')');
     return end && end[1] == ' ' && isalpha((unsigned char)end[2]) ? end[2] : '\0';
 }
 
-// "running", or "202 0x7f...": the number and its arguments, or "-1 ..." of a thread that sleeps
-// outside any system call, in a page fault.
+// Parses "running", or "202 0x7f...": the number and the arguments of the call. "-1 ..." means that
+// the thread sleeps outside any system call, in a page fault.
 static int32_t proc_task_syscall(const char *text)
 {
     char *end;
@@ -54,7 +54,7 @@ static int32_t proc_task_syscall(const char *text)
     return (int32_t)number;
 }
 
-// count numbers, and nothing else.
+// Reads `count` numbers. Returns false if the text has fewer numbers, or anything else.
 static bool proc_task_numbers(const char *text, uint64_t *numbers, size_t count)
 {
     char *end;
@@ -68,8 +68,8 @@ static bool proc_task_numbers(const char *text, uint64_t *numbers, size_t count)
     return *text == '\0';
 }
 
-// The same with "0x.." for each argument, the stack and the code. Outside system calls there are
-// only the last two.
+// Parses the same text completely: the number, six arguments, the stack and the code. Outside
+// system calls there are only the stack and the code.
 static void proc_task_call(const char *text, struct proc_call *call)
 {
     const struct proc_call unknown = {.number = UINT64_MAX};
@@ -87,7 +87,7 @@ static void proc_task_call(const char *text, struct proc_call *call)
     call->code = numbers[8];
 }
 
-// A line "SigBlk:\t0000000000000000" of `status`, or one with another base.
+// Returns the number of a line such as "SigBlk:\t0000000000000000" in `status`; 0 if there is none.
 static uint64_t proc_task_number(const char *status, const char *field, int base)
 {
     const char *at = strstr(status, field);
@@ -127,7 +127,7 @@ bool proc_task_read(const char *directory, uint32_t tid, struct stack_thread *th
     return true;
 }
 
-// opendir() would allocate.
+// Uses getdents64, because opendir() would allocate.
 uint32_t proc_task_list(const char *directory, uint32_t *tids, uint32_t most)
 {
     struct entry {

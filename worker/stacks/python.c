@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The helper, and the text that the interpreter writes:
+// The helper process, and a parser for the text that the interpreter writes:
 //
 //     Thread 0x00007fc6e2a656c0 [name] (most recent call first):
 //       File "/usr/lib/python3/train.py", line 3 in load
@@ -9,9 +9,9 @@
 //     Current thread 0x00007fc6e3ffab80 (most recent call first):
 //       <no Python frame>
 //
-// The number is the thread's pthread_t. Quotes and what is not printable ASCII come escaped but for
-// the quotes themselves, so the end of a file's name is looked for from behind. The text is read as
-// if anybody had written it.
+// The number is the thread's pthread_t. Characters that are not printable ASCII are escaped, but
+// quotes are not, so the parser looks for the end of a file's name from the end of the line. The
+// text is not trusted.
 
 #include "worker/stacks/python.h"
 
@@ -31,17 +31,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define PYTHON_THREADS 100 // That the interpreter writes.
-#define PYTHON_LINE_BYTES 2048 // A file and a function of 500 characters each; longer ones are cut.
-#define PYTHON_STACK_BYTES (64 * 1024) // Of the helper.
-#define PYTHON_DUMP_BYTES (4 << 20) // Of its text.
+#define PYTHON_THREADS 100 // Most threads that the interpreter writes.
+// Room for a file and a function of 500 characters each; longer lines are cut.
+#define PYTHON_LINE_BYTES 2048
+#define PYTHON_STACK_BYTES (64 * 1024) // Size of the helper's stack.
+#define PYTHON_DUMP_BYTES (4 << 20) // Most bytes of the helper's text that are read.
 #define HELPER_SA_RESTORER 0x04000000ul // The kernel's SA_RESTORER, which glibc hides.
 
 struct python {
     // set at open, then constant
     python_writer *writer;
     // watch thread only
-    int fd; // The dump; -1: none.
+    int fd; // Descriptor of the dump; -1: none.
     _Alignas(16) char stack[PYTHON_STACK_BYTES];
 };
 
@@ -87,9 +88,9 @@ static void helper_end(void)
     syscall(SYS_exit_group, 1);
 }
 
-// Not sigaction(): programs put functions of their own before it (libjsig and the sanitizers do)
-// that keep handlers in memory, which is the trainer's here. Never returned from, so any restorer
-// will do.
+// Sets a signal handler by a system call. sigaction() is not used, because some programs put their
+// own function before it (libjsig and the sanitizers do) that keeps handlers in memory, and the
+// helper shares the trainer's memory. The handler never returns, so the restorer is never used.
 static void helper_handle(int number, void (*handler)(void))
 {
     const struct {
@@ -101,10 +102,11 @@ static void helper_handle(int number, void (*handler)(void))
     syscall(SYS_rt_sigaction, number, &action, NULL, sizeof(action.mask));
 }
 
-// Shares memory and descriptors with the trainer, but no thread, signal handler or timer: what it
-// sets here is its own. It reads the interpreter's memory, and writes to the descriptor only. A
-// fault must not run the trainer's crash handlers, and must have a handler: without one the kernel
-// may dump core, and kernels before 5.16 end all processes that have the memory for that.
+// The helper process. It shares memory and descriptors with the trainer, but no thread, signal
+// handler or timer, so its settings do not affect the trainer. It reads the interpreter's memory,
+// and writes only to the descriptor. A fault must not run the trainer's crash handlers, but it must
+// have a handler: without one the kernel may dump core, and kernels before 5.16 then end all
+// processes that share the memory.
 static int helper_main(void *argument)
 {
     static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS};
@@ -124,9 +126,9 @@ static int helper_main(void *argument)
     return !python->writer(python->fd, NULL, NULL, PYTHON_THREADS) ? 0 : 1;
 }
 
-// The calling thread sleeps until the helper has ended, because they share this thread's errno and
-// other variables. No signal says so and wait() does not see it: the trainer may wait for children
-// of its own.
+// The calling thread sleeps until the helper has ended, because the helper shares this thread's
+// errno and other thread-local variables. The helper's end sends no signal, and wait() does not see
+// the helper, because the trainer may wait for its own children.
 static bool helper_run(struct python *python)
 {
     const int flags = CLONE_VM | CLONE_VFORK | CLONE_FS | CLONE_FILES;
@@ -155,10 +157,10 @@ bool python_dump(struct python *python)
 
 // ---- The text ----------------------------------------------------------------------------------
 
-// Reads lines through a window of the file.
+// Reads lines through a window over the file.
 struct lines {
     int fd;
-    off_t next; // Where the window ends.
+    off_t next; // Offset in the file of the window's end.
     size_t size, at;
     char window[4096];
 };
@@ -178,7 +180,8 @@ static int lines_byte(struct lines *lines)
     return (unsigned char)lines->window[lines->at++];
 }
 
-// The next line without its end, printable, and cut where it is too long. False: no more.
+// Reads the next line, without its end. Unprintable bytes become '?', and a long line is cut.
+// Returns false after the last line.
 static bool lines_read(struct lines *lines, char line[PYTHON_LINE_BYTES])
 {
     size_t size = 0;
@@ -193,7 +196,7 @@ static bool lines_read(struct lines *lines, char line[PYTHON_LINE_BYTES])
     return true;
 }
 
-// "Thread 0x00007fc6e2a656c0 ..."
+// Parses "Thread 0x00007fc6e2a656c0 ..." and "Current thread 0x...".
 static bool parse_thread(const char *line, uintptr_t *id)
 {
     static const char *const heads[] = {"Thread 0x", "Current thread 0x"};
@@ -219,8 +222,8 @@ static bool parse_begins(const char *text, const char *beginning)
     return strncmp(text, beginning, strlen(beginning)) == 0;
 }
 
-// Whether a file is of Python's own library: "/usr/lib/python3.11/threading.py", but not what was
-// installed beside it.
+// True if a file belongs to Python's own library: "/usr/lib/python3.11/threading.py", but not a
+// package that was installed beside it.
 static bool parse_library(const char *file)
 {
     static const char *const places[] = {"/lib/python", "/lib64/python"};
@@ -239,7 +242,7 @@ static bool parse_library(const char *file)
     return false;
 }
 
-// `  File "/usr/lib/python3/train.py", line 3 in load`; of what is not known, "???" stands there.
+// Parses `  File "/usr/lib/python3/train.py", line 3 in load`. Unknown values are written as "???".
 static bool parse_frame(char *line, struct stack_frame *frame)
 {
     static const char head[] = "  File ", middle[] = ", line ", in[] = " in ";

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A stack is the mapping that an address is in; glibc's threads have a page without rights below
-// it, so their mappings end there. The stack of the main thread grows: it may use as much below its
-// mapping as its limit and the mapping below leave.
+// A stack is the mapping that contains an address on it. Below the stack of a glibc thread is a
+// page without access rights, so the mapping ends there. The stack of the main thread grows: it may
+// use memory below its mapping, as far as the stack limit and the next lower mapping allow.
 
 #include "worker/stacks/room.h"
 
@@ -17,10 +17,12 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#define ROOM_HANDLER_BYTES (24 * 1024) // The handler and the unwinder: measured are 6 KiB.
-#define ROOM_FRAME_BYTES (16 * 1024) // The kernel's frame, where the kernel does not say.
-#define ROOM_GUARD_BYTES (1024 * 1024) // The kernel keeps it below a stack that grows.
-#define ROOM_LINE_BYTES 128 // Of a line of maps; longer ones, with their files, are cut.
+// For the handler and the unwinder, which use 6 KiB as measured.
+#define ROOM_HANDLER_BYTES (24 * 1024)
+// For the kernel's signal frame, if the kernel does not report its size.
+#define ROOM_FRAME_BYTES (16 * 1024)
+#define ROOM_GUARD_BYTES (1024 * 1024) // The kernel keeps this gap below a stack that grows.
+#define ROOM_LINE_BYTES 128 // Room for a line of maps; the file names of longer lines are cut.
 
 #ifndef AT_MINSIGSTKSZ
 #define AT_MINSIGSTKSZ 51
@@ -28,7 +30,7 @@
 
 struct mapping {
     uintptr_t low, high;
-    uintptr_t below; // End of the mapping before it.
+    uintptr_t below; // End of the mapping before this one.
     bool grows;
 };
 
@@ -38,7 +40,8 @@ size_t stack_room_bytes(void)
     return (frame != 0 ? frame : ROOM_FRAME_BYTES) + ROOM_HANDLER_BYTES;
 }
 
-// "7ffd6d1e7000-7ffd6d208000 rw-p 00000000 00:00 0      [stack]"
+// Parses "7ffd6d1e7000-7ffd6d208000 rw-p 00000000 00:00 0      [stack]". Returns true if the
+// mapping contains `at`.
 static bool mapping_holds(const char *line, uintptr_t at, struct mapping *mapping)
 {
     char *end;
@@ -49,7 +52,7 @@ static bool mapping_holds(const char *line, uintptr_t at, struct mapping *mappin
     return at >= mapping->low && at < mapping->high;
 }
 
-// Reads maps in pieces: a process may have thousands of lines.
+// Reads maps in pieces, because a process may have thousands of lines.
 static bool mapping_find(uintptr_t at, struct mapping *mapping)
 {
     char piece[4096], line[ROOM_LINE_BYTES];

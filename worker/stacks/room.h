@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether a signal handler finds room on the stack of a thread. Without it the kernel ends the
-// process. Reads /proc/self/maps; any thread; allocates nothing.
+// Finds out whether a thread's stack has room for a signal handler. Without room the kernel kills
+// the process. Reads /proc/self/maps; any thread; allocates nothing.
 
 #ifndef WORKER_STACKS_ROOM_H
 #define WORKER_STACKS_ROOM_H
@@ -10,12 +10,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Bytes that the kernel's frame and the handler need.
+// Returns the bytes that the kernel's signal frame and the handler need.
 size_t stack_room_bytes(void);
 
-// True if the stack has that room. If the thread sleeps, `at` is its stack pointer. If it runs, its
-// stack pointer is not known, and `at` is any address on its stack; then there is room only if the
-// end of the stack has never been used.
+// True if the stack has room for stack_room_bytes() bytes. If the thread sleeps, `at` is its stack
+// pointer. If the thread runs, its stack pointer is not known, and `at` is any address on its
+// stack; then the function returns true only if the end of the stack has never been used.
 bool stack_room(uintptr_t at, bool sleeps);
 
 #endif

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One question at a time, in static memory: the handler has nowhere to take an argument from but
-// the signal, and the question must outlive its session. A word says how far the question is:
+// One question at a time, in static memory, because the handler gets no argument except the signal,
+// and the question must outlive its session. A word holds the phase of the question:
 //
-//     open -> walking    the handler, which then owns the answer's addresses
-//     walking -> done    the handler; the asker reads them
-//     open -> closed     the asker, who waits no longer
+//     open -> walking    by the handler, which then owns the answer's addresses
+//     walking -> done    by the handler; then the asker reads the addresses
+//     open -> closed     by the asker, which stops waiting
 //
-// The word has the number of the question in its other bits, and so has the signal. A handler that
-// runs late, when its question is closed and another one open, finds another number and does
-// nothing. A handler that is interrupted for long in the middle (its process was stopped, say)
-// keeps the answer to itself: nobody is asked until it is done.
+// The other bits of the word hold the number of the question, and so does the signal. A handler
+// that runs late, when its question is closed and another one is open, finds another number and
+// does nothing. A handler may be held up for long in the middle, for example because its process
+// was stopped. Then no thread is asked until that handler is done.
 
 #include "worker/stacks/signal.h"
 
@@ -28,8 +28,10 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-#define SIGNAL_FIRST 3 // After SIGRTMIN: glibc keeps two below it, and people begin with it.
-#define SIGNAL_FRAMES 8 // Of the handler, the frame that the kernel makes, and sanitizers.
+// First signal, counted from SIGRTMIN; programs usually begin with SIGRTMIN itself.
+#define SIGNAL_FIRST 3
+// Room for the frames of the handler, of the kernel's signal frame, and of sanitizers.
+#define SIGNAL_FRAMES 8
 
 enum question_phase {
     QUESTION_CLOSED = 0,
@@ -42,18 +44,19 @@ enum question_phase {
 static struct {
     // atomic
     _Atomic(uintptr_t) word; // Number * QUESTION_PHASES + phase.
-    // handler only while walking, asker only in all other phases
-    uintptr_t interrupted; // Where the thread was; 0: not known on this machine.
+    // used by the handler in the phase walking, and by the asker in all other phases
+    // Address at which the thread was interrupted; 0: not known on this machine.
+    uintptr_t interrupted;
     int count;
     void *frames[LOCKSTEP_STACK_FRAMES + SIGNAL_FRAMES];
-    // asker only, before the question is open; then nobody writes it
-    bool again; // True if the thread sleeps in `call`, which may be made anew.
+    // written by the asker before the question is open; constant while it is open
+    bool again; // True if the thread sleeps in `call`, which the handler may restart.
     struct proc_call call;
     // asker only
     uintptr_t number;
-    int signal; // 0: none yet.
+    int signal; // 0: no signal was chosen yet.
 } question;
-static sem_t question_done; // Posted by the handler; a post may be late.
+static sem_t question_done; // Posted by the handler; a post may come late.
 
 static uintptr_t question_word(enum question_phase phase)
 {
@@ -80,7 +83,7 @@ static void stack_signal_handler(int number, siginfo_t *info, void *context)
     const int saved = errno;
     uintptr_t word = (uintptr_t)info->si_value.sival_ptr;
     (void)number;
-    // Other senders have other words; a forked child has another pid than the one that asked.
+    // A signal of another sender has another word. In a forked child the sender's pid differs.
     if (info->si_code == SI_QUEUE && info->si_pid == getpid() &&
         word % QUESTION_PHASES == QUESTION_OPEN &&
         atomic_compare_exchange_strong(&question.word, &word,
@@ -101,7 +104,7 @@ static void stack_signal_handler(int number, siginfo_t *info, void *context)
 void stack_signal_prepare(void)
 {
     void *frame;
-    // The first call loads the unwinder, which allocates and takes the loader's locks.
+    // The first call of backtrace loads the unwinder, which allocates and takes the loader's locks.
     (void)backtrace(&frame, 1);
 }
 
@@ -112,13 +115,15 @@ static bool signal_is_ours(int number)
            now.sa_sigaction == stack_signal_handler;
 }
 
-// Takes a signal that has no handler. If a handler came in between, it is put back.
+// Takes a signal that has no handler. If the program installs a handler at the same time, that
+// handler is put back.
 static bool signal_take(int number)
 {
     struct sigaction ours = {.sa_sigaction = stack_signal_handler,
                              .sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK};
     struct sigaction before;
-    sigfillset(&ours.sa_mask); // No other handler on top of this one: the stack may be small.
+    // No other handler may run on top of this one, because the stack may be small.
+    sigfillset(&ours.sa_mask);
     if (sigaction(number, NULL, &before) != 0 || before.sa_handler != SIG_DFL)
         return false;
     if (sigaction(number, &ours, &before) != 0)
@@ -158,7 +163,8 @@ static bool signal_send(uint32_t tid)
     return syscall(SYS_rt_tgsigqueueinfo, getpid(), (pid_t)tid, question.signal, &info) == 0;
 }
 
-// Until the handler has answered. Posts of earlier questions wake it up for nothing.
+// Waits until the handler has answered. A late post of an earlier question only causes a needless
+// wake-up.
 static bool question_wait(uint64_t deadline_ms)
 {
     const struct timespec until = {.tv_sec = (time_t)(deadline_ms / 1000),
@@ -170,8 +176,8 @@ static bool question_wait(uint64_t deadline_ms)
     return true;
 }
 
-// Frames of the handler come first, then the place that was interrupted. A walk that missed it says
-// nothing about the thread.
+// Copies the answer. The first frames are those of the handler; then comes the address that was
+// interrupted. If the walk does not contain that address, only the address is used.
 static void question_answer(struct stack_addresses *addresses)
 {
     int first = 0;
@@ -197,7 +203,7 @@ enum stack_how stack_signal_ask(uint32_t tid, const struct proc_signals *signals
         return STACK_TAKEN;
     if (signal_in(signals->blocked, question.signal))
         return STACK_BLOCKED;
-    // It has not even taken the last one.
+    // The thread has not even taken the signal of the last question.
     if (signal_in(signals->pending, question.signal) || now_ms >= deadline_ms)
         return STACK_SILENT;
     question.number++;

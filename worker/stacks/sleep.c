@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A thread that sleeps in the kernel does not change its stack. The kernel counts how often a
-// thread has left its processor: the count before and after the walk, with the same system call at
-// the same place, says that all of the walk was of one sleep.
+// thread has left its processor. If that count, the system call and its place are the same before
+// and after the walk, the thread has slept during the whole walk.
 //
-// A thread that waits for a lock says so by its futex: a mutex of glibc that others wait for has
-// the value 2, and beside it the thread that holds it. pthread_join waits for a word that is the
-// thread's number until it ends. Either counts only if that thread exists.
+// The futex that a thread waits for shows which thread it waits for. A mutex of glibc with waiters
+// has the value 2, and next to the value is the id of the thread that holds the mutex. pthread_join
+// waits for a word that is the joined thread's id until that thread ends. An id counts only if a
+// thread of that id exists.
 
 #include "worker/stacks/sleep.h"
 
@@ -21,10 +22,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define SLEEP_TRIES 5 // For a thread that wakes up meanwhile.
-#define MUTEX_CONTENDED 2 // The value of a mutex that threads wait for.
+#define SLEEP_TRIES 5 // Tries for a thread that wakes up during the walk.
+#define MUTEX_CONTENDED 2 // The value of a mutex that has waiters.
 
-// As glibc lays out the beginning of pthread_mutex_t, on all machines with 64 bits.
+// The first words of glibc's pthread_mutex_t, on all 64-bit machines.
 struct mutex_words {
     uint32_t lock;
     uint32_t count;
@@ -32,7 +33,8 @@ struct mutex_words {
     uint32_t users;
 };
 
-// ---- Whom it waits for -------------------------------------------------------------------------
+// ---- The thread that it waits for
+// ----------------------------------------------------------------
 
 static bool futex_waits(const struct proc_call *call)
 {
@@ -41,7 +43,7 @@ static bool futex_waits(const struct proc_call *call)
            (command == FUTEX_WAIT || command == FUTEX_WAIT_BITSET || command == FUTEX_LOCK_PI);
 }
 
-// The thread that a futex belongs to; 0: none that is known.
+// Returns the id of the thread that a futex belongs to; 0: not known.
 static uint32_t futex_owner(const struct proc_call *call, enum stack_awaits *awaits)
 {
     const uint32_t expected = (uint32_t)call->arguments[2];
@@ -98,7 +100,9 @@ enum stack_look stack_sleep_look(uint32_t tid, bool resident, struct stack_threa
         if (signals->call.stack == 0 && thread->state == 'R')
             return LOOK_RUNS;
         if (signals->call.stack == 0)
-            continue; // It just fell asleep or woke up, or the kernel does not say.
+            // The thread has just fallen asleep or woken up, or the kernel does not report its
+            // stack.
+            continue;
         unwind((uintptr_t)signals->call.code, (uintptr_t)signals->call.stack, resident, addresses);
         sleep_owner(&signals->call, thread);
         if (!proc_task_read(PROC_TASK_DIRECTORY, tid, thread, &after))

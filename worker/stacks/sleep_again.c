@@ -9,7 +9,7 @@
 #include <time.h>
 #include <ucontext.h>
 
-// ---- Calls that the kernel goes on with --------------------------------------------------------
+// ---- Calls that the kernel continues -----------------------------------------------------------
 
 static uint64_t futex_command(const struct proc_call *call)
 {
@@ -19,7 +19,7 @@ static uint64_t futex_command(const struct proc_call *call)
 static bool kernel_goes_on(const struct proc_call *call)
 {
     switch (call->number) {
-    case SYS_futex: // The fourth argument is the time.
+    case SYS_futex: // The fourth argument is the timeout.
         return (futex_command(call) == FUTEX_WAIT || futex_command(call) == FUTEX_WAIT_BITSET ||
                 futex_command(call) == FUTEX_LOCK_PI) &&
                call->arguments[3] == 0;
@@ -34,10 +34,10 @@ static bool kernel_goes_on(const struct proc_call *call)
 
 #if defined(__x86_64__)
 
-// ---- Calls that are made anew ------------------------------------------------------------------
+// ---- Calls that the handler restarts -----------------------------------------------------------
 
-// They end when they should: their end is an instant, or what is left of their time is written
-// back to where they read it from, as sleep() has it.
+// True for calls that end at the right time after a restart: their end is an absolute time, or the
+// kernel writes the remaining time back to the place from which the call reads it, as in sleep().
 static bool made_anew(const struct proc_call *call)
 {
     const uint64_t *arguments = call->arguments;

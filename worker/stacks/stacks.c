@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Puts a capture together: Python first, before any thread is disturbed; then the threads that have
-// called the library, one after the other, as addresses; then the other threads; names last, when
-// no thread waits for anything.
+// Makes a capture. First the Python frames, before any thread is disturbed. Then the threads that
+// have called the library, one after the other, as addresses. Then the other threads. Last the
+// names, when no thread waits any more.
 //
-//     a thread that        its frames come
-//     sleeps               from its stack, and it does not learn of it (sleep.h)
-//     sleeps, and they     by a signal, if its call bears one (sleep_again.h) and its stack has
-//     are not all proven   room for one (room.h); else it has those that are known
+//     a thread that        gets its frames
+//     sleeps               from its stack, without being disturbed (sleep.h)
+//     sleeps, and some     by a signal, if its call continues afterwards (sleep_again.h) and its
+//     frames are guesses   stack has room (room.h); otherwise it keeps the frames that are known
 //     runs                 by a signal, if its stack has room
-//     is no caller         from its stack while it sleeps, else not at all
+//     is no caller         from its stack while it sleeps, otherwise not at all
 
 #include "worker/stacks/stacks.h"
 
@@ -76,7 +76,8 @@ static void stacks_add_native(struct stacks *stacks, uint32_t index,
 {
     for (uint32_t i = 0; i < addresses->count && i < most && stacks->frame_count < STACKS_FRAMES;
          i++) {
-        // A return address may be that of the next function, when a call comes last in its own.
+        // If a call is the last instruction of its function, the return address belongs to the next
+        // function.
         stacks->code[stacks->frame_count] = addresses->code[i] - (i > 0);
         stacks->frames[stacks->frame_count] =
             (struct stack_frame){.thread = index, .guessed = i >= addresses->sure};
@@ -84,7 +85,7 @@ static void stacks_add_native(struct stacks *stacks, uint32_t index,
     }
 }
 
-// Whether a signal leaves no trace in a thread that runs, or sleeps in this call.
+// True if a signal has no lasting effect on the thread: its stack has room for a handler.
 static bool stacks_may_ask(const struct thread_note *note, const struct proc_signals *signals)
 {
     const bool sleeps = signals->call.stack != 0;
@@ -93,8 +94,8 @@ static bool stacks_may_ask(const struct thread_note *note, const struct proc_sig
     return stack_room(sleeps ? (uintptr_t)signals->call.stack : note->stack, sleeps);
 }
 
-// Of a thread that sleeps, and whose frames are not all known. They stay as they are unless the
-// thread answers.
+// Asks a thread that sleeps and whose frames are not all proven. The frames stay as they are unless
+// the thread answers.
 static void stacks_ask_sleeper(const struct thread_note *note, struct stack_thread *thread,
                                const struct proc_signals *signals, uint64_t deadline_ms,
                                struct stack_addresses *addresses)
@@ -105,8 +106,8 @@ static void stacks_ask_sleeper(const struct thread_note *note, struct stack_thre
         thread->how = STACK_SIGNAL;
 }
 
-// Asks a thread that runs. false: its answer says nothing for good; it may be just leaving another
-// handler, or in pthread_create.
+// Asks a thread that runs. Returns false if the thread blocks the signal, which may change soon:
+// the thread may be leaving another handler, or be in pthread_create.
 static bool stacks_ask_runner(const struct thread_note *note, struct stack_thread *thread,
                               const struct proc_signals *signals, uint64_t deadline_ms,
                               struct stack_addresses *addresses)
@@ -117,7 +118,7 @@ static bool stacks_ask_runner(const struct thread_note *note, struct stack_threa
     return thread->how != STACK_BLOCKED;
 }
 
-// Finds out where a thread that has called the library is. false: it is no more.
+// Finds out where a thread that has called the library is. Returns false if the thread has ended.
 static bool stacks_ask(const struct thread_note *note, struct stack_thread *thread, bool resident,
                        uint64_t deadline_ms, struct stack_addresses *addresses)
 {
@@ -162,8 +163,8 @@ static void stacks_add_thread(struct stacks *stacks, const struct thread_note *n
 
 // ---- Threads that have not called the library --------------------------------------------------
 
-// Never interrupted: nobody has asked them to put up with a signal of a library that they do not
-// use.
+// Adds a thread that has not called the library. Such a thread is never interrupted, because it
+// must not suffer from a library that it does not use.
 static void stacks_add_other(struct stacks *stacks, uint32_t tid, uint64_t deadline_ms)
 {
     const uint32_t index = stacks->thread_count;
@@ -171,7 +172,8 @@ static void stacks_add_other(struct stacks *stacks, uint32_t tid, uint64_t deadl
     struct stack_addresses addresses;
     struct proc_signals signals;
     *thread = (struct stack_thread){.how = STACK_LEFT_ALONE, .other = true};
-    if (clock_now_ms() >= deadline_ms) { // The kernel's word must do.
+    // There is no time left for frames, only for the kernel's facts.
+    if (clock_now_ms() >= deadline_ms) {
         stacks->thread_count += proc_task_read(PROC_TASK_DIRECTORY, tid, thread, &signals);
         return;
     }
@@ -206,9 +208,9 @@ static void stacks_add_others(struct stacks *stacks, uint64_t deadline_ms)
 
 // ---- Capture of all -----------------------------------------------------------------------------
 
-// Whether a thread sleeps in state D. It may wait for a file system that does not answer: the watch
-// thread then touches no page that would have to be read from a file. Names are read by a thread of
-// their own (namer.h).
+// True if some thread sleeps in state D. The thread may wait for a file system that does not
+// answer. Then the watch thread touches no page that would have to be read from a file. A separate
+// thread reads the names (namer.h).
 static bool stacks_waits_for_disk(const struct stacks *stacks)
 {
     struct stack_thread thread;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From an address to its object, and from there to the object's file. The loader's list is locked
-// only while an object is looked for and described; files are opened after that. A file counts only
-// if it is the one that was loaded: a wrong name is worse than none.
+// Finds the object of an address, and opens the object's file. The loader's list is locked only
+// while an object is looked for and described; files are opened after that. A file is used only if
+// it is the file that was loaded, because a wrong name is worse than none.
 
 #include "worker/stacks/symbols.h"
 
@@ -17,18 +17,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SYMBOLS_NOTE_BYTES 128 // The build id is among them, as linkers write it.
-#define SYMBOLS_AT_ONCE 256 // Addresses of one object; more take another pass over its file.
+#define SYMBOLS_NOTE_BYTES 128 // The first bytes of a note; linkers put the build id there.
+// Addresses of one object in one pass over its file; more addresses take another pass.
+#define SYMBOLS_AT_ONCE 256
 #define SYMBOLS_PROGRAM "/proc/self/exe"
 
-// What is loaded at an address.
+// An object that is loaded.
 struct object {
     char path[PATH_MAX]; // Empty: the program itself.
-    uintptr_t base; // Where address 0 of the file is.
-    uintptr_t low, high; // Of all that is loaded.
-    uint32_t segment_count; // 0: too many.
+    uintptr_t base; // Load address: the address in memory of address 0 of the file.
+    uintptr_t low, high; // Range of all loaded segments.
+    uint32_t segment_count; // 0: the object has more than ELF_MAX_SEGMENTS.
     Elf64_Phdr segments[ELF_MAX_SEGMENTS];
-    uint64_t note_at; // Offset in the file; of the note with the build id, if there is one.
+    uint64_t note_at; // Offset in the file of the note with the build id, if there is one.
     size_t note_bytes;
     char note[SYMBOLS_NOTE_BYTES];
 };
@@ -60,7 +61,7 @@ static void object_extent(const struct dl_phdr_info *info, struct object *object
     }
 }
 
-// Whether bytes of the file can be read in memory.
+// True if this part of the file is in a readable segment in memory.
 static bool object_loaded(const struct object *object, const Elf64_Phdr *part)
 {
     for (uint32_t i = 0; i < object->segment_count; i++) {
@@ -73,7 +74,7 @@ static bool object_loaded(const struct object *object, const Elf64_Phdr *part)
     return false;
 }
 
-// The last note: one before it, if any, says what the processor must have.
+// Copies the last note. An earlier note, if there is one, lists requirements on the processor.
 static void object_copy_note(struct object *object)
 {
     object->note_bytes = 0;
@@ -88,7 +89,8 @@ static void object_copy_note(struct object *object)
     }
 }
 
-// Called for each object, with the loader's list locked. Not 0: found.
+// Called for each object, with the loader's list locked. Returns 1 if the object contains the
+// address.
 static int object_visit(struct dl_phdr_info *info, size_t bytes, void *context)
 {
     const struct search *search = context;
@@ -107,13 +109,13 @@ static int object_visit(struct dl_phdr_info *info, size_t bytes, void *context)
     return 1;
 }
 
-// Its file, if that is still the one that was loaded; -1: not.
+// Opens the object's file. Returns -1 if the file is no longer the one that was loaded.
 static int object_open(const struct object *object)
 {
     char note[SYMBOLS_NOTE_BYTES];
     struct stat status;
     const char *path = object->path[0] != '\0' ? object->path : SYMBOLS_PROGRAM;
-    if (!strchr(path, '/')) // The kernel's own object has a name and no file.
+    if (!strchr(path, '/')) // The kernel's own object (vdso) has a name and no file.
         return -1;
     const int fd = spare_open(AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (fd < 0)
@@ -128,7 +130,7 @@ static int object_open(const struct object *object)
     return -1;
 }
 
-// Base name, printable.
+// Writes the base name of the object's path. Unprintable bytes become '?'.
 static void object_name(const struct object *object, char name[LOCKSTEP_OBJECT_BYTES])
 {
     char program[PATH_MAX];
@@ -146,7 +148,7 @@ static void object_name(const struct object *object, char name[LOCKSTEP_OBJECT_B
     }
 }
 
-// Puts an address in its place among those that are looked for.
+// Inserts a wanted address into the sorted list.
 static void symbols_insert(struct elf_want *wants, uint32_t count, struct elf_want want)
 {
     uint32_t at = count;
@@ -155,7 +157,7 @@ static void symbols_insert(struct elf_want *wants, uint32_t count, struct elf_wa
     wants[at] = want;
 }
 
-// All frames of one object.
+// Names frames of one object, at most SYMBOLS_AT_ONCE.
 static void symbols_of(const struct object *object, struct stack_frame *frames,
                        const uintptr_t *addresses, size_t count, bool files)
 {

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The walk. Each step asks cfi.h for the caller. When a register is unknown that is needed, it is
-// nearly always the frame pointer: functions that use one (debug builds, variable arrays, aligned
-// stacks) have saved the caller's, and those further in have not touched it. Such a function is
-// *searched*: each aligned place of the stack further out is taken for the value of the register,
-// and the step is made with it. What comes out is believed
+// The walk. Each step asks cfi.h for the caller. If a needed register is unknown, it is nearly
+// always the frame pointer: functions that use a frame pointer (debug builds, variable arrays,
+// aligned stacks) have saved the caller's frame pointer, and the functions that they called have
+// not changed it. For such a function unwind.c *searches* the stack: it takes each aligned address
+// further out as the value of the register, and makes the step with that value. The result is
+// believed
 //
-//     if the caller's call instruction leads to the beginning of this function, directly or by a
-//     pointer that can be read (a PLT): then it is proven;
-//     else, if it follows any call instruction and the next step leads to another such place: the
-//     first one of those is taken as a guess. Functions that are called by a pointer, and those
-//     that another one has jumped to, are like this.
+// - if the instruction before the return address calls the beginning of this function, directly or
+//   through a pointer that can be read (a PLT): then the return address is proven;
+// - else, if the instruction is any call, and the next step also leads to an address after a call:
+//   the first such address is taken as a guess. That happens for functions that are called through
+//   a pointer, or that were reached by a jump from another function.
 //
-// A proven place wins over a guess that is nearer: memory of the frame may hold old return
-// addresses.
+// A proven address is preferred to a guess that is nearer, because the memory of a frame may hold
+// old return addresses.
 
 #include "worker/stacks/unwind.h"
 
@@ -24,21 +25,23 @@
 
 #include <string.h>
 
-#define UNWIND_SEARCH_BYTES (64 * 1024) // How far a frame may be.
-#define UNWIND_ALIGN 16 // Of frame pointers, as both machines' rules for calls have it.
-#define UNWIND_LEAF_BYTES 256 // Of a function without information, up to its system call.
-#define UNWIND_WORDS 512 // Words of the stack that are read at a time.
+#define UNWIND_SEARCH_BYTES (64 * 1024) // How far a search goes.
+// Alignment of frame pointers, according to the calling conventions of both machines.
+#define UNWIND_ALIGN 16
+// Most bytes from the beginning of a function without information to its system call.
+#define UNWIND_LEAF_BYTES 256
+#define UNWIND_WORDS 512 // Words of the stack in one read.
 
 enum proof {
-    PROOF_NONE, // No return address.
-    PROOF_CALL, // It follows a call instruction.
-    PROOF_CALLEE, // It follows a call of this function.
+    PROOF_NONE, // The address is no return address.
+    PROOF_CALL, // The instruction before the address is a call.
+    PROOF_CALLEE, // The instruction before the address calls this function.
 };
 
 struct unwind {
     bool resident;
     struct cfi_registers registers;
-    struct cfi_function function; // Of registers.code.
+    struct cfi_function function; // The function at registers.code.
 };
 
 // ---- Calls -------------------------------------------------------------------------------------
@@ -57,7 +60,8 @@ static int32_t displacement(const uint8_t *bytes)
     return value;
 }
 
-// Where an entry of a procedure linkage table leads: [endbr64] [bnd] jmp *displacement(%rip).
+// Returns the address that an entry of a procedure linkage table jumps to: [endbr64] [bnd] jmp
+// *displacement(%rip). 0: the code is no such entry.
 static uintptr_t linkage_target(const struct unwind *walk, uintptr_t at)
 {
     static const uint8_t endbr[] = {0xf3, 0x0f, 0x1e, 0xfa};
@@ -76,7 +80,7 @@ static uintptr_t linkage_target(const struct unwind *walk, uintptr_t at)
     return peek_code(walk, at, &target, sizeof(target)) ? target : 0;
 }
 
-// An indirect call ends here: 0xff with /2, of 2, 3, 4, 6 or 7 bytes.
+// True if an indirect call ends here: 0xff with /2, of 2, 3, 4, 6 or 7 bytes.
 static bool indirect_call(const uint8_t before[8])
 {
     static const uint8_t sizes[] = {2, 3, 4, 6, 7};
@@ -88,7 +92,8 @@ static bool indirect_call(const uint8_t before[8])
     return false;
 }
 
-// Whether a return address is one, and of a call of the function that begins in [callee, last].
+// Finds out whether an address is a return address, and of a call of the function that begins in
+// [callee, last].
 static enum proof call_proof(const struct unwind *walk, uintptr_t address, uintptr_t callee,
                              uintptr_t last)
 {
@@ -112,7 +117,8 @@ static enum proof call_proof(const struct unwind *walk, uintptr_t address, uintp
 
 #else
 
-// Nothing is searched for: a call of aarch64 does not leave its return address on the stack.
+// Always PROOF_NONE: a call of aarch64 does not put its return address on the stack, so there is
+// nothing to search for.
 static enum proof call_proof(const struct unwind *walk, uintptr_t address, uintptr_t callee,
                              uintptr_t last)
 {
@@ -127,14 +133,14 @@ static enum proof call_proof(const struct unwind *walk, uintptr_t address, uintp
 
 // ---- Search ------------------------------------------------------------------------------------
 
-// Words of the stack, read in blocks: a search looks at thousands.
+// Words of the stack, read in blocks, because a search looks at thousands of words.
 struct words {
-    uintptr_t at; // 0: nothing is read yet.
+    uintptr_t at; // Address of words[0]; 0: nothing was read yet.
     size_t count;
     uintptr_t words[UNWIND_WORDS];
 };
 
-// A word of the stack, or 0.
+// Returns a word of the stack; 0 if it cannot be read.
 static uintptr_t words_get(struct words *words, uintptr_t at)
 {
     if (words->at == 0 || at < words->at || at - words->at >= words->count * sizeof(at)) {
@@ -146,7 +152,8 @@ static uintptr_t words_get(struct words *words, uintptr_t at)
     return words->count > 0 ? words->words[(at - words->at) / sizeof(at)] : 0;
 }
 
-// Whether the return address could be one, were the register `at`. Saves most of the tries.
+// True if the word in the place of the return address could be a code address, assuming that the
+// register is `at`. This test saves most of the tries.
 static bool words_hope(struct words *words, const struct cfi_function *function, uintptr_t at)
 {
     const struct cfi_rule *rule = &function->rules[function->return_register];
@@ -157,13 +164,14 @@ static bool words_hope(struct words *words, const struct cfi_function *function,
     return word >= UNWIND_SEARCH_BYTES && at - word + UNWIND_SEARCH_BYTES > 2 * UNWIND_SEARCH_BYTES;
 }
 
-// A caller is further out on the stack, but for signal handlers, which may have a stack of theirs.
+// True if the caller is further out on the stack. A signal handler is an exception: it may have a
+// stack of its own.
 static bool walk_outward(const struct unwind *walk, const struct cfi_registers *caller)
 {
     return walk->function.signal || caller->value[CFI_STACK] > walk->registers.value[CFI_STACK];
 }
 
-// The step with a register that was taken from nowhere, and how well it is proven.
+// Makes the step with an assumed value of a register. Returns how well the result is proven.
 static enum proof walk_try(const struct unwind *walk, uint32_t number, uintptr_t value,
                            struct cfi_registers *caller)
 {
@@ -177,7 +185,7 @@ static enum proof walk_try(const struct unwind *walk, uint32_t number, uintptr_t
     return call_proof(walk, caller->code, walk->function.begin, walk->function.begin);
 }
 
-// Whether a caller that was found by a call instruction alone leads to another one.
+// True if a caller whose only proof is a call instruction has another such caller.
 static bool walk_goes_on(const struct unwind *walk, const struct cfi_registers *caller)
 {
     struct unwind next = {.resident = walk->resident, .registers = *caller};
@@ -198,7 +206,8 @@ static bool walk_goes_on(const struct unwind *walk, const struct cfi_registers *
     return false;
 }
 
-// The caller, though a register is unknown. False: nothing on the stack looks like it.
+// Finds the caller although a register is unknown. Returns false if no address of the stack leads
+// to a caller.
 static bool walk_search(const struct unwind *walk, uint32_t number, struct cfi_registers *caller,
                         bool *guessed)
 {
@@ -232,8 +241,8 @@ static bool walk_search(const struct unwind *walk, uint32_t number, struct cfi_r
 
 // ---- Walk --------------------------------------------------------------------------------------
 
-// A system call in a function without information, as clone() of glibc is one: such functions are
-// short and leave the stack as it is.
+// Finds the caller of a function without call frame information that makes a system call, such as
+// glibc's clone(). Such functions are short and do not change the stack pointer.
 static bool walk_leaf(const struct unwind *walk, struct cfi_registers *caller)
 {
     const uintptr_t stack = walk->registers.value[CFI_STACK], code = walk->registers.code;
@@ -243,7 +252,8 @@ static bool walk_leaf(const struct unwind *walk, struct cfi_registers *caller)
            call_proof(walk, caller->code, code - UNWIND_LEAF_BYTES, code) == PROOF_CALLEE;
 }
 
-// On to the caller. False: there is none, or it is not known; *whole says which.
+// Goes to the caller. Returns false if there is no caller, or if the caller is not known;
+// addresses->whole says which.
 static bool walk_on(struct unwind *walk, struct stack_addresses *addresses)
 {
     struct cfi_registers caller;
