@@ -46,16 +46,17 @@ void json_object_end(struct json *json);
 void json_array_begin(struct json *json, const char *key);
 void json_array_end(struct json *json);
 
-void json_string(struct json *json, const char *key, const char *value); // NULL writes null
+void json_string(struct json *json, const char *key, const char *value); // Writes null for NULL.
 void json_string_bytes(struct json *json, const char *key, const char *value, size_t size);
 void json_u64(struct json *json, const char *key, uint64_t value);
 void json_i64(struct json *json, const char *key, int64_t value);
-void json_double(struct json *json, const char *key, double value); // not finite writes null
+// Writes null for an infinite number or NAN.
+void json_double(struct json *json, const char *key, double value);
 void json_bool(struct json *json, const char *key, bool value);
 void json_null(struct json *json, const char *key);
 
-// The finished text with a NUL behind it, borrowed until the next call for this writer; size may be
-// NULL. NULL when something failed.
+// Returns the finished text with a NUL behind it, borrowed until the next call for this writer.
+// size may be NULL. Returns NULL if an error occurred.
 const char *json_text(const struct json *json, size_t *size);
 
 #endif

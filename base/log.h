@@ -17,7 +17,7 @@
 // Bytes of one line, with its NUL. A longer line is cut, and ends with truncated=true.
 #define LOG_LINE_BYTES 1024
 
-// Prefixed twice because <syslog.h> owns LOG_INFO and its kin.
+// The names begin with LOG_LEVEL_, because <syslog.h> defines LOG_INFO and similar names.
 enum log_level {
     LOG_LEVEL_ERROR,
     LOG_LEVEL_WARN,

@@ -40,8 +40,7 @@ bool parse_i64(const char *string, int64_t *value)
     if (magnitude > (uint64_t)INT64_MAX + negative)
         return false;
     if (negative && magnitude > 0)
-        // The magnitude of INT64_MIN does not fit into int64_t.
-        *value = -(int64_t)(magnitude - 1) - 1;
+        *value = -(int64_t)(magnitude - 1) - 1; // -INT64_MIN does not fit into int64_t.
     else
         *value = (int64_t)magnitude;
     return true;

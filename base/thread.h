@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Thin wrappers over pthreads: named threads that take no signals, and a check that a structure is
-// used by the thread that owns it. Not a pool. Failures that only our own bugs can cause are
+// Thin wrappers over pthreads: named threads that take no signals, and a check that only the owning
+// thread uses a structure. There is no thread pool. Failures that only our own bugs can cause are
 // asserted; other failures are returned. Mutexes are in mutex.h, condition variables in cond.h.
 #ifndef LOCKSTEP_BASE_THREAD_H
 #define LOCKSTEP_BASE_THREAD_H

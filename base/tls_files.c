@@ -255,7 +255,8 @@ static int check_signatures(struct check *check)
 
 // ---- names --------------------------------------------------------------------------------------
 
-// Calls accept for each URI until one call returns true. A name that contains a NUL is skipped.
+// Calls accept for each URI of the certificate until a call returns true. Returns whether one did.
+// A URI that contains a NUL is skipped.
 static bool some_uri(const X509 *certificate, bool (*accept)(const char *uri, const char *context),
                      const char *context)
 {

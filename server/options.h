@@ -32,7 +32,7 @@ struct options {
     uint32_t stall_floor_ms; // 0: the core's default.
     uint32_t memory_mib; // Memory of the process, in MiB, above which connections are ended.
     const char *token_file; // NULL: none. Borrowed from argv or the environment.
-    const char *tls_dir; // NULL: workers speak in plaintext. Borrowed as well.
+    const char *tls_dir; // NULL: workers use plaintext. Borrowed from argv or the environment.
     bool http_tls; // True if HTTP uses TLS too, with the same certificate.
     // Host names by which clients may address the HTTP server in plaintext; NULL: none. Borrowed.
     const char *http_hosts;

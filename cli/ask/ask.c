@@ -108,7 +108,8 @@ int ask_find(struct ask *ask)
     return take_address(ask, count == 1 ? jobs[0].address : ASK_DEFAULT);
 }
 
-// True if a body is one line of printable ASCII, as of /readyz: "draining". Copies it.
+// Copies the body and returns true if it is one line of printable ASCII, such as "draining" from
+// /readyz.
 static bool is_line(const char *body, char *line, size_t capacity)
 {
     size_t length = 0;

@@ -30,8 +30,8 @@ int ask_set_token(struct ask *ask, const char *file); // The token is the file's
 // This also turns TLS on, whatever the address says.
 int ask_set_cacert(struct ask *ask, const char *file);
 
-// The options for this that all these commands have, for their tables. ask_set_option sets them.
-// The keys are larger than any letter.
+// The options --cacert and --token-file for the option tables of these commands. ask_set_option
+// sets them. The keys are larger than any letter.
 #define ASK_KEY_CACERT 0x100
 #define ASK_KEY_TOKEN 0x101
 #define ASK_OPTIONS \

@@ -136,7 +136,8 @@ static void print_api(FILE *out, const char *culprit)
     print_label(out, inside ? "inside" : "last call");
     print_function(out, api);
     print_call(out, culprit);
-    // Its last word may be older than what the other ranks prove, so the time would be wrong.
+    // The culprit's last report may be older than what the other ranks show, so the time would be
+    // wrong.
     json_read_string(json_read_member(culprit, "kind"), kind, sizeof(kind));
     if (strcmp(kind, "frozen") == 0 || strcmp(kind, "stopped") == 0)
         fprintf(out, ", when it was last heard of");

@@ -30,7 +30,8 @@ static const char *skip_string(const char *at)
     return *at ? at + 1 : NULL;
 }
 
-// Returns the position after a value, or NULL.
+// Returns the position after a value, or NULL. Brackets need not match by kind, because this file
+// does not validate.
 static const char *skip_value(const char *at)
 {
     unsigned depth = 0;

@@ -103,8 +103,7 @@ static size_t watch_width(const char *line, size_t size)
         if (line[i] == '\x1b')
             i += strcspn(line + i, "m");
         else
-            // Counts only the first byte of a UTF-8 character.
-            width += ((unsigned char)line[i] & 0xC0) != 0x80;
+            width += ((unsigned char)line[i] & 0xC0) != 0x80; // First byte of a character.
     }
     return width;
 }

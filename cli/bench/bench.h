@@ -93,7 +93,8 @@ struct bench_row {
     uint64_t iterations;
     double payload_bytes; // Bytes that one rank contributes to the reductions of one iteration.
     struct bench_spread time; // Time of an iteration; in step mode, of the synchronized step.
-    struct bench_cost cost; // Cost of all ranks in the time that bandwidth is computed from.
+    // Cost of all ranks during the time from which the bandwidth is computed.
+    struct bench_cost cost;
     // step only
     uint32_t tensors;
     struct bench_spread compute; // Backward alone.
@@ -109,7 +110,7 @@ struct bench_report {
     double line_ns;
     uint64_t runs_cached; // Runs of rank 0 through slots that were filled through the caches.
     uint64_t runs_past; // Runs of rank 0 through slots that were filled past the caches.
-    int cycles_error; // The errno value why cycles are not counted; 0: they are counted.
+    int cycles_error; // The errno value if cycles cannot be counted; 0: they are counted.
     uint32_t row_count;
     struct bench_row rows[BENCH_MAX_ROWS];
 };

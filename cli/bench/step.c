@@ -107,8 +107,7 @@ static void map_values(const struct bench_worker *worker, struct bench_step *ste
     }
 }
 
-// Registers the module. Gradients have no registered address: the address is given with every
-// report.
+// Registers the module. It has no fixed addresses for gradients: every report gives the address.
 static void register_module(struct bench_worker *worker, const struct bench_row *row,
                             struct bench_step *step, uint32_t number)
 {

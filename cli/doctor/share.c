@@ -33,7 +33,8 @@
 #define SHARE_QUESTION 0x4c6f636bU // Written by this process, read by the other.
 #define SHARE_ANSWER 0x73746570U
 
-// The parts of the test, in order. The exit code of the other process is one of these.
+// The parts of the test, in order. The exit code of the other process is the part that failed, or
+// SHARE_ALL_WORKS.
 enum share_part {
     SHARE_ALL_WORKS,
     SHARE_MEMFD,

@@ -64,8 +64,8 @@ void daemon_forget(const char *directory)
     DIR *inside = directory[0] ? opendir(directory) : NULL;
     if (!inside)
         return;
+    // unlinkat fails for "." and "..", which are directories.
     for (struct dirent *entry = readdir(inside); entry; entry = readdir(inside))
-        // unlinkat fails for "." and "..", which are directories.
         unlinkat(dirfd(inside), entry->d_name, 0);
     closedir(inside);
     rmdir(directory);

@@ -280,7 +280,8 @@ int options_read(struct run_options *options, int argc, char **argv)
     options->first_rank = options->node_rank * options->workers;
     options->serves = nodes > 1 && options->node_rank == 0 && !options->join;
     if (!options->job[0] && nodes > 1)
-        snprintf(options->job, sizeof(options->job), "run"); // All hosts must use the same name.
+        // The default name must be the same on all hosts.
+        snprintf(options->job, sizeof(options->job), "run");
     else if (!options->job[0])
         run_default_job(options);
     if (!options->http)

@@ -50,7 +50,7 @@ struct supervisor {
 
     struct daemon daemon;
     int registered; // The descriptor from registry_add.
-    bool daemon_wanted; // True while the end of the daemon is reported.
+    bool daemon_wanted; // True while an end of the daemon is an error that must be reported.
     struct run_result result;
     uint32_t running; // Workers that were not reaped yet.
     unsigned interrupts; // How many SIGINT, SIGTERM and SIGHUP were received.
@@ -462,8 +462,8 @@ static int finish(struct supervisor *supervisor)
     int status =
         result->first_failed == result->count ? 0 : result->ranks[result->first_failed].end.status;
     flush(supervisor);
+    // A write is stuck, and the supervisor no longer waits for it.
     if (!output_done(&supervisor->output))
-        // A write is stuck, and the supervisor no longer waits for it.
         _exit(run_exit_code(status));
     output_close(&supervisor->output);
     run_report(supervisor->options, result);

@@ -45,7 +45,8 @@ struct http_config {
     struct archive *archive; // Borrowed until close.
     uint32_t deaf_ms; // How long a client may leave events unread, in ms; 0: HTTP_DEAF_MS.
     uint32_t request_ms; // How long a client may take to send a request, in ms; 0: HTTP_REQUEST_MS.
-    // Borrowed until close; NULL: no token is needed, and stacks and events are for loopback only.
+    // The file with the token; NULL: no token is needed, and stacks and events are for loopback
+    // only. Borrowed until close.
     const char *token_file;
     const char *tls_dir; // Borrowed until close; NULL: plaintext.
     // Further names of this server, separated by commas; NULL: none. Borrowed until close.

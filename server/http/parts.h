@@ -50,8 +50,8 @@ struct http_core {
 #define HTTP_ANSWER_MS 60000
 
 struct http_guard_counts {
-    uint32_t connections; // Now.
-    uint64_t refused; // Above HTTP_PEER_CONNECTIONS.
+    uint32_t connections; // Open now.
+    uint64_t refused; // Closed because their address had HTTP_PEER_CONNECTIONS already.
     uint64_t late; // Closed because they took too long, or to make room.
 };
 

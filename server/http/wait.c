@@ -93,8 +93,8 @@ static bool all_answered(const struct http_waits *waits, const struct wait *wait
 
 static void finish(struct http_waits *waits, struct wait *wait, bool answered)
 {
+    // A timeline is sent even if not all ranks answered: it shows the older events of the others.
     if (wait->what == INSPECT_EVENTS)
-        // Also if not all ranks answered: the timeline shows the older events of the others.
         answer_timeline(waits, wait);
     else if (answered)
         answer_stack(waits, wait->request, wait->job, wait->first, true);

@@ -10,7 +10,7 @@ struct render_process;
 struct snapshot;
 struct text;
 
-// /metrics
+// Writes the answer to /metrics.
 void render_metrics(struct text *text, const struct snapshot *snapshot,
                     const struct render_process *process, const struct render_http *http);
 

@@ -35,18 +35,18 @@ struct render_http {
     bool without_jobs; // True if the client may not see names of jobs.
 };
 
-// The answer to /api/v1/jobs.
+// Writes the answer to /api/v1/jobs.
 void render_jobs(struct json *json, const struct snapshot *snapshot,
                  const struct render_process *process);
 
-// The answer to /api/v1/jobs/{job}. Returns false, and writes nothing, if there is no such job. If
-// several jobs have this name, the latest counts.
+// Writes the answer to /api/v1/jobs/{job}. Returns false, and writes nothing, if there is no such
+// job. If several jobs have this name, the latest counts.
 bool render_job(struct json *json, const struct snapshot *snapshot, const char *name);
 
-// {"error":{"code":404,"message":"..."}}
+// Writes an error: {"error":{"code":404,"message":"..."}}
 void render_error(struct json *json, int code, const char *message);
 
-// A job without its workers, as in /api/v1/jobs.
+// Writes a job without its workers, as in
 void render_job_summary(struct json *json, const char *key, const struct snapshot *snapshot,
                         const struct snapshot_job *job);
 

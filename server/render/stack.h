@@ -11,7 +11,7 @@
 struct archived;
 struct json;
 
-// /api/v1/jobs/{job}/ranks/{rank}/stack
+// Writes the answer to /api/v1/jobs/{job}/ranks/{rank}/stack.
 void render_stack(struct json *json, const struct archived *archived, uint64_t now_ms, bool fresh);
 
 #endif

@@ -16,8 +16,8 @@ struct place;
 struct snapshot;
 struct snapshot_job;
 
-// {"stalls":[..]} of one job, or of all jobs (name NULL): active stalls first, then past ones from
-// the latest on. Returns false, and writes nothing, if there is no such job.
+// Writes {"stalls":[..]} for one job, or for all jobs (name NULL): active stalls first, then past
+// ones from the latest on. Returns false, and writes nothing, if there is no such job.
 bool render_stalls(struct json *json, const struct snapshot *snapshot, const char *name);
 // Copies the module's name, or "module 2" if it has no name.
 void render_module_name(const struct snapshot *snapshot, const struct snapshot_job *job,
@@ -32,7 +32,7 @@ void render_place(struct json *json, const char *key, const struct snapshot *sna
 void render_flags(struct json *json, uint32_t flags);
 // Writes the kind of stall, such as "in_call", or null if nothing is wrong.
 void render_kind(struct json *json, const char *key, enum stall_kind kind);
-// A stall as an object; the members that describe it are those of /api/v1/stalls.
+// Writes a stall as an object with the members that /api/v1/stalls has.
 void render_stall(struct json *json, const char *key, const struct snapshot *snapshot,
                   const struct snapshot_job *job, const struct stall_view *stall);
 

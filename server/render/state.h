@@ -13,11 +13,11 @@ struct snapshot;
 struct snapshot_job;
 struct worker_view;
 
-// The page's data for a job, as one compact object. Returns false, and writes nothing, if there is
-// no such job.
+// Writes the page's data for a job as one compact object. Returns false, and writes nothing, if
+// there is no such job.
 bool render_state(struct json *json, const struct snapshot *snapshot, const char *name);
-// The whole run of a job from its beginning, with the metrics at its marks. Returns false, and
-// writes nothing, if there is no such job.
+// Writes the whole run of a job from its beginning, with the metrics at its marks. Returns false,
+// and writes nothing, if there is no such job.
 bool render_history(struct json *json, const struct snapshot *snapshot, const char *name);
 // Fills found with the stragglers: the ranks for which the others wait most, the worst first. A
 // rank for which no other waits is left out. Returns how many were found, at most

@@ -9,7 +9,8 @@ struct archived;
 struct json;
 struct snapshot;
 
-// /api/v1/jobs/{job}/timeline: begin, each rank, end.
+// These write the answer to /api/v1/jobs/{job}/timeline: call begin, then rank for each rank, then
+// end.
 void render_timeline_begin(struct json *json);
 void render_timeline_rank(struct json *json, const struct snapshot *snapshot,
                           const struct archived *archived);

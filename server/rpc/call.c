@@ -177,7 +177,7 @@ void rpc_call_finish(struct call *call, enum rpc_status status, const char *text
     rpc_call_pump(call);
 }
 
-// Ends the call at once. The peer is told if it still listens.
+// Ends the call at once. The peer gets the status if its connection still works.
 void rpc_call_cancel(struct call *call, enum rpc_status status, const char *text)
 {
     if (call->dead)

@@ -59,7 +59,7 @@ struct accept {
 };
 
 struct listener {
-    struct list link; // In server->listeners.
+    struct list link; // The link in server->listeners.
     struct rpc_server *server;
     grpc_server *grpc;
     void *registered[METHOD_COUNT];
@@ -69,7 +69,7 @@ struct listener {
     bool closing;
 };
 
-// An encoded message on its way out.
+// An encoded message to send.
 struct packet {
     struct packet *next;
     grpc_byte_buffer *buffer;
@@ -77,11 +77,11 @@ struct packet {
 };
 
 struct call {
-    struct list link; // In server->calls.
-    // In server->silent until the first message comes, in server->lingering once the call is
-    // finishing.
+    struct list link; // The link in server->calls.
+    // The link in server->silent until the first message comes, in server->lingering once the call
+    // is finishing.
     struct list timer;
-    struct list watcher; // In server->watches.
+    struct list watcher; // The link in server->watches.
     struct rpc_server *server;
     struct listener *listener;
     // NULL: the call is not counted on any connection (Unix sockets).
@@ -94,7 +94,7 @@ struct call {
     struct op received;
     struct op ended_op;
     grpc_byte_buffer *incoming;
-    int cancelled; // Written by gRPC before ended_op.
+    int cancelled; // gRPC sets it before it completes ended_op.
 
     struct packet *first; // The queue of messages to send.
     struct packet *last;
@@ -125,7 +125,7 @@ struct call {
 struct slot {
     struct call *call;
     uint32_t generation;
-    uint32_t next_free; // Index + 1.
+    uint32_t next_free; // Index + 1 of the next free slot; 0: none.
 };
 
 struct rpc_server {
@@ -145,7 +145,7 @@ struct rpc_server {
     struct op wake;
     bool wake_posted;
 
-    // loop thread only
+    // stream thread only
     struct listener *listener; // NULL after the listener went deaf, and while the server stops.
     struct list listeners;
     struct list calls;
@@ -157,7 +157,7 @@ struct rpc_server {
     uint32_t call_count;
     uint32_t watch_count;
     struct slot slots[RPC_MAX_STREAMS];
-    uint32_t free_slot; // Index + 1.
+    uint32_t free_slot; // Index + 1 of the first free slot; 0: none.
     // When memory is measured next, in clock_now_ms. UINT64_MAX: memory has no bound.
     uint64_t budget_look_ms;
     uint64_t budget_log_ms; // When the next log line about memory may be written, in clock_now_ms.

@@ -126,7 +126,7 @@ struct rpc_config {
 // Counts since the start, for metrics.
 struct rpc_counts {
     uint64_t streams_opened;
-    uint64_t streams_refused; // Above RPC_MAX_STREAMS.
+    uint64_t streams_refused; // Refused because RPC_MAX_STREAMS were open already.
     uint64_t streams_silent; // Closed because they sent nothing.
     uint64_t slow_consumers; // Closed because they did not read.
     // Connections and streams that were ended because memory was above its bound.
@@ -145,7 +145,7 @@ struct rpc_counts {
     bool listening;
 };
 
-struct rpc_server; // Opaque.
+struct rpc_server;
 
 // The functions of a server that the service calls. A test can replace them.
 struct rpc_calls {

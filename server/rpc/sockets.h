@@ -22,10 +22,10 @@
 // sends more is ended.
 #define RPC_TURN_BYTES (128 * 1024)
 
-// Calls that one connection may begin in the same time. For 28 bytes, each call costs gRPC 12 KiB
-// until the stream thread has refused it, and costs that thread 40 us. Under TLS the guard cannot
-// see calls. There only the bytes are bounded, and a client without a certificate cannot begin
-// calls.
+// Calls that one connection may begin in the same time. A client begins a call with 28 bytes. The
+// call costs gRPC 12 KiB until the stream thread has refused it, and costs that thread 40 us. Under
+// TLS the guard cannot see calls. There only the bytes are bounded, and a client without a
+// certificate cannot begin calls.
 #define RPC_TURN_CALLS 64
 
 // The stream thread calls this once it has handled what was received so far; the counts start again

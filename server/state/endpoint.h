@@ -23,7 +23,7 @@ struct endpoint {
 
 bool endpoint_is_unix(const struct endpoint *endpoint);
 
-// "127.0.0.1:8080", "[::1]:8080" or "unix:/run/lockstep.sock".
+// Writes a text such as "127.0.0.1:8080", "[::1]:8080" or "unix:/run/lockstep.sock".
 void endpoint_text(const struct endpoint *endpoint, char *text, size_t text_bytes);
 
 #endif

@@ -22,7 +22,8 @@
 #define SNAPSHOT_AGE_MS 100
 #define SNAPSHOT_WAIT_MS 1000 // How long a reader waits for the core thread.
 #define SNAPSHOT_STALLS 256 // Stalls of all jobs together, because a stall is large.
-#define SNAPSHOT_JOB_STALLS 4 // Stalls for which each job has room in any case.
+// Stalls that each job may have in a snapshot, however many jobs there are.
+#define SNAPSHOT_JOB_STALLS 4
 
 #define SERVICE_UP_KINDS (UP_REPLAN + 1)
 #define SERVICE_DOWN_KINDS (DOWN_INSPECT + 1)
@@ -89,7 +90,7 @@ void snapshot_free(struct snapshot *snapshot);
 // The exchange of snapshots between the two threads.
 struct snapshot_board {
     // set at init, then constant
-    void (*wake)(void *context); // Makes the core thread look at snapshot_wanted.
+    void (*wake)(void *context); // Makes the core thread call snapshot_wanted.
     void *context;
     // atomic
     atomic_bool wanted;
