@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: who drives a session. Calls that block do the engine's work themselves, one after
-// the other or several at once on several threads; the engine's thread takes over what they leave
-// behind. The tests check that there is always a thread that does what others wait for: results,
-// aborts, deadlines, an end, a forked child, in each of the states of worker/session/drive.c.
+// Conformance: which thread drives a session. A blocking call does the engine's work itself, also
+// with other blocking calls on other threads; the engine's thread takes over the work that they
+// leave. The tests check that in each state of worker/session/drive.c some thread does the work
+// that others wait for: results, aborts, deadlines, the close, a forked child.
 //
-// Pauses here stand for a trainer that computes; nothing relies on how long they are.
+// A pause here stands for a trainer that computes. No test relies on the length of a pause.
 
 #include "base/clock.h"
 #include "base/thread.h"
@@ -29,17 +29,17 @@
 
 // ---- A second and a third thread of a rank -----------------------------------------------------
 
-// The task of another thread of a rank. It checks nothing itself: that is for the rank's own
-// thread.
+// The task of another thread of a rank. The thread checks nothing itself, because only the rank's
+// own thread may use the RANK_ macros.
 struct helper {
     struct thread thread;
     struct rank *rank;
-    const char *name; // Name of its collective.
+    const char *name; // Name of the thread's collective.
     uint32_t rounds;
     uint32_t timeout_ms;
-    atomic_int begun; // Rounds.
-    int status; // The first that is not OK.
-    uint32_t wrong; // Results.
+    atomic_int begun; // Number of rounds that have begun.
+    int status; // The first status that is not OK.
+    uint32_t wrong; // Number of wrong results.
 };
 
 static void helper_start(struct helper *helper, void (*run)(void *argument))
@@ -61,7 +61,7 @@ static int64_t expected_sum(const struct rank *rank, uint32_t round)
     return sum;
 }
 
-// Blocking sums, one after the other.
+// Runs blocking sums, one after the other.
 static void helper_sums(void *argument)
 {
     struct helper *helper = argument;
@@ -75,8 +75,8 @@ static void helper_sums(void *argument)
     }
 }
 
-// Sums of which four are in flight at a time, waited for in the order in which they began; every
-// other one by asking again and again.
+// Runs asynchronous sums, four at a time, and waits for them in the order in which they began.
+// Every other wait polls.
 #define IN_FLIGHT 4
 static void helper_overlaps(void *argument)
 {
@@ -111,7 +111,7 @@ static void helper_expect(struct rank *rank, struct helper *helper, int status)
 
 // ---- One thread --------------------------------------------------------------------------------
 
-// A trainer that computes for so long, in which it calls nothing.
+// Simulates a trainer that computes for this time without a call of the library.
 static void pause_us(uint64_t duration_us)
 {
     const uint64_t end_us = clock_now_us() + duration_us;
@@ -121,8 +121,8 @@ static void pause_us(uint64_t duration_us)
     }
 }
 
-// Pauses of all lengths from none to longer than any lease, other ones on every rank: each call
-// meets the engine's thread in another state.
+// Pauses of many lengths, from none to longer than a lease and different on every rank, so that
+// calls find the engine's thread in each of its states.
 static void pauses_body(struct rank *rank)
 {
     static const uint64_t pauses_us[] = {0, 0, 700, 0, 1500, 3000, 0, 200, 13000, 50, 0};
@@ -150,8 +150,8 @@ static void pauses_of_all_lengths(const struct setting *setting)
     ranks_run(setting, pauses_body, NULL);
 }
 
-// A collective that is begun and waited for only later travels all the same. The other ranks get
-// their result while this one computes, in whatever state its blocking calls have left the engine.
+// An asynchronous collective travels before its rank waits for it. The other ranks get their result
+// while rank 0 makes no call, in any state in which a blocking call has left the engine.
 static void left_behind_body(struct rank *rank)
 {
     for (int i = 0; i < 10; i++) {
@@ -162,7 +162,7 @@ static void left_behind_body(struct rank *rank)
                                                LOCKSTEP_SUM, &work));
         if (rank->rank > 0)
             RANK_OK(rank, lockstep_work_wait(work, FOREVER));
-        rank_meet(rank); // Rank 0 drives nothing until the others are done.
+        rank_meet(rank); // Rank 0 makes no call until the others are done.
         if (rank->rank == 0)
             RANK_OK(rank, lockstep_work_wait(work, FOREVER));
         RANK_EQUAL(rank, value, rank->world_size);
@@ -174,7 +174,8 @@ static void work_that_is_left_behind(const struct setting *setting)
     ranks_run(setting, left_behind_body, NULL);
 }
 
-// The trainer's own rounding and flags: 1 + 2^-24 is 1 to the nearest, and more when rounded up.
+// A blocking call keeps the trainer's rounding mode and floating-point flags, and does not use the
+// mode itself: 1 + 2^-24 is 1 if rounded to nearest, and more if rounded up.
 static void environment_body(struct rank *rank)
 {
     const float tiny = 1.0f / (1 << 24);
@@ -204,7 +205,8 @@ static void floating_point_environment(const struct setting *setting)
     ranks_run(setting, environment_body, NULL);
 }
 
-// Right after a call that blocks, while the engine's thread leases its right out.
+// A close right after a blocking call, while the engine's thread still leases the right to drive
+// out.
 static void close_body(struct rank *rank)
 {
     struct lockstep_config config = rank_config(rank);
@@ -226,7 +228,7 @@ static void close_while_parked(const struct setting *setting)
 
 // ---- Where the engine's thread runs ------------------------------------------------------------
 
-// The threads of this process that are an engine's, one after the other; 0 at the end.
+// Returns the next thread of this process that is an engine's; 0 at the end.
 static pid_t next_engine(DIR *threads)
 {
     struct dirent *entry;
@@ -253,7 +255,7 @@ static void place_configure(struct rank *rank, struct lockstep_config *config)
     config->engine_nice = 19;
 }
 
-// A round of calls first: a thread sets its own priority.
+// The test makes a round of calls first, because each engine's thread sets its priority itself.
 static void place_body(struct rank *rank)
 {
     uint32_t engines = 0;
@@ -286,7 +288,7 @@ static void processors_and_priority(const struct setting *setting)
         .setting = setting, .configure = place_configure, .body = place_body});
 }
 
-// How often the engines of this process have gone to sleep.
+// Number of times that the engines of this process have gone to sleep.
 static uint64_t engine_sleeps(struct rank *rank)
 {
     uint64_t sum = 0;
@@ -308,7 +310,7 @@ static uint64_t engine_sleeps(struct rank *rank)
     return sum;
 }
 
-// How often engines go to sleep meanwhile.
+// Makes CALLS blocking calls. Returns on rank 0 how often engines went to sleep meanwhile.
 #define CALLS 100
 static uint64_t calls_sleeps(struct rank *rank)
 {
@@ -322,9 +324,9 @@ static uint64_t calls_sleeps(struct rank *rank)
     return rank->rank == 0 ? engine_sleeps(rank) - before : 0;
 }
 
-// Calls that follow each other leave the engines alone: these sleep through their leases, far more
-// seldom than once a call. A trainer that is kept from running for longer than a lease costs some,
-// on a busy machine for many calls on end.
+// Blocking calls in quick succession do not wake the engines, which sleep for their leases: far
+// less than one sleep for each call. If the machine delays a trainer for longer than a lease,
+// engines wake, so the test takes the best of ten rounds.
 static void calls_body(struct rank *rank)
 {
     uint64_t least = UINT64_MAX;
@@ -341,7 +343,7 @@ static void calls_wake_no_engine(const struct setting *setting)
     ranks_run(setting, calls_body, NULL);
 }
 
-// Processors that this machine does not have.
+// engine_cpus names processors that this machine does not have.
 static void nowhere_body(struct rank *rank)
 {
     struct lockstep_config config = rank_config(rank);
@@ -364,7 +366,8 @@ static void processors_that_are_not_there(const struct setting *setting)
 
 static const uint64_t sizes[4] = {40, 5000, 1, 77};
 
-// Steps on one thread, blocking calls on another, work that is waited for on a third.
+// One thread runs steps, another one makes blocking calls, and a third one waits for asynchronous
+// work.
 static void crowd_body(struct rank *rank)
 {
     const struct module_shape shape = {.name = "net", .count = 4, .elements = sizes};
@@ -388,7 +391,8 @@ static void threads_take_turns(const struct setting *setting)
     ranks_run(setting, crowd_body, NULL);
 }
 
-// Every thread of rank 0 waits for what nobody else begins: one of them drives.
+// Three threads of rank 0 wait for collectives that no other rank begins, and one of them drives.
+// An abort releases all of them.
 static void abort_body(struct rank *rank)
 {
     struct helper helpers[3] = {
@@ -415,8 +419,8 @@ static void abort_releases_all(const struct setting *setting)
     ranks_run(setting, abort_body, NULL);
 }
 
-// The coordinator is kept from running for a second: who saw links end, or ended them, waits for
-// it.
+// The coordinator is stopped for a second. Ranks whose links have ended wait for the coordinator,
+// and then get the text of the abort.
 static void late_body(struct rank *rank)
 {
     RANK_OK(rank, lockstep_barrier(rank->session, "together", FOREVER));
@@ -437,7 +441,7 @@ static void the_coordinator_is_late(const struct setting *setting)
     ranks_run(setting, late_body, NULL);
 }
 
-// The call that drives gives up at its deadline, and one that waits has to go on.
+// The driving call times out, and a call that waits on another thread has to drive.
 static void deadline_body(struct rank *rank)
 {
     struct helper helper = {.rank = rank, .name = "late", .rounds = 1, .timeout_ms = FOREVER};
@@ -470,8 +474,8 @@ static void a_driver_that_gives_up(const struct setting *setting)
     ranks_run(setting, deadline_body, NULL);
 }
 
-// A child that is forked while a thread drives has nothing, and disturbs nobody. Rank 0 forks: its
-// helper waits until the others join.
+// Rank 0 forks while another of its threads drives. Calls in the child fail, and the child does not
+// disturb the parent.
 static void fork_body(struct rank *rank)
 {
     struct helper helper = {.rank = rank, .name = "shared", .rounds = 1, .timeout_ms = FOREVER};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sentences of the manual that belong to no larger test: what is copied, what is bounded, what is
-// freed. docs/internals/promises.md says which test holds which sentence.
+// Promises of the manual that no larger test checks: data that is copied, times that are limited,
+// memory that is freed. docs/internals/promises.md says which test checks which promise.
 
 #include "base/clock.h"
 #include "tests/support/trainer.h"
@@ -26,7 +26,7 @@ static void the_version_is_that_of_the_header(const struct setting *setting)
     assert_string_equal(lockstep_version(), version);
 }
 
-// The descriptions are overwritten right after the call that took them.
+// The test overwrites each description right after the call that copied it.
 static void copied_body(struct rank *rank)
 {
     struct lockstep_config config = rank_config(rank);
@@ -82,7 +82,7 @@ static void descriptions_are_copied(const struct setting *setting)
     ranks_run_test(&test);
 }
 
-// The others keep their sessions open, and call nothing.
+// Rank 0 closes its session while the other ranks keep theirs open and make no call.
 static void close_body(struct rank *rank)
 {
     RANK_OK(rank, lockstep_barrier(rank->session, "together", FOREVER));
@@ -117,8 +117,9 @@ static void a_wait_frees_the_work(const struct setting *setting)
     ranks_run(setting, work_body, NULL);
 }
 
-// A list with a parameter that does not exist declares nothing; of one with a parameter that is
-// ready already, those before it stay declared, so reporting one of them is an error.
+// A list of unused parameters that names an unknown parameter declares nothing. If a list names a
+// parameter that is already ready, the parameters before it stay declared, so a report of one of
+// them fails.
 static void unused_body(struct rank *rank)
 {
     const uint32_t unknown[] = {1, 77};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: how gradients are cut into buckets, whose order counts, and where gradient memory
-// lies. Case numbers are those of the list of cases for reducers.
+// Conformance: how gradients are divided into buckets, which rank's order decides, and where the
+// memory of gradients lies. Case numbers are those of the list of cases for reducers.
 
 #include "tests/support/trainer.h"
-#include "worker/session/session.h" // Looks at the layout in force.
+#include "worker/session/session.h" // For the current layout.
 
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +33,7 @@ struct cut {
     size_t first_bytes;
     size_t bytes;
     size_t last_bytes;
-    uint32_t buckets; // Wanted.
+    uint32_t buckets; // The expected number of buckets.
 };
 
 static void cut_configure(struct rank *rank, struct lockstep_config *config)
@@ -76,11 +76,12 @@ static void case_01_boundary_by_exact_equality(const struct setting *setting)
 {
     const size_t two = 2 * TENSOR_BYTES;
     cut_run(setting, (struct cut){4, false, two, two, two, .buckets = 2});
-    // Where the tail is one tensor, only its cap closes the first bucket.
+    // The last bucket has room for one tensor only: 2 + 1 + 1 tensors.
     cut_run(setting, (struct cut){4, false, two, two, 1, .buckets = 3});
-    // One byte less is reached by the second tensor as well, but two do not fit in the tail.
+    // With one byte less the second tensor still closes a bucket, but the last bucket has no room
+    // for two tensors.
     cut_run(setting, (struct cut){4, false, two - 1, two - 1, two - 1, .buckets = 3});
-    // One byte more takes a third tensor, and the last one is left.
+    // With one byte more the first bucket takes a third tensor, and the last tensor is left.
     cut_run(setting, (struct cut){4, false, two + 1, two + 1, 1, .buckets = 2});
 }
 
@@ -99,7 +100,8 @@ static void case_03_second_cap_repeats(const struct setting *setting)
 static void case_04_each_dtype_walks_the_caps(const struct setting *setting)
 {
     const size_t two = 2 * TENSOR_BYTES;
-    // 1 + 2 + 2 + 1 + 2 of each: five buckets, four where one dtype began with the second cap.
+    // Each dtype has five buckets, of 1 + 2 + 2 + 1 + 2 tensors. It would have four if it began
+    // with the second cap.
     cut_run(setting, (struct cut){16, true, TENSOR_BYTES, two, two, .buckets = 10});
 }
 
@@ -125,7 +127,7 @@ static void orders_of(uint32_t rank, uint32_t *order)
     trainer_shuffle(order, ORDERS_TENSORS, 100 + rank);
 }
 
-// One bucket for each tensor: the layout is the order itself.
+// Each tensor has a bucket of its own, so the layout shows the order: that of rank 0.
 static void orders_expect_rank_0(struct rank *rank, const struct trained_module *module)
 {
     const struct bucket_layout *layout = &module->module->layout;
@@ -200,7 +202,7 @@ static void case_08_contiguous_and_scattered_same_bits(const struct setting *set
 
 // ---- Case 9 ------------------------------------------------------------------------------------
 
-// A step whose gradient of parameter 1 lies at `place`.
+// Runs a step in which the gradient of parameter 1 lies at `place`.
 static void moving_step(struct rank *rank, struct trained_module *module, void *place)
 {
     lockstep_call *call;
@@ -216,7 +218,7 @@ static void moving_step(struct rank *rank, struct trained_module *module, void *
     trainer_expect_mean(rank, module, atomic_load(&rank->step), NULL);
 }
 
-// The memory of the step before is freed, so that a stale read or write is seen by a sanitizer.
+// The memory of the step before is freed, so that a sanitizer detects a late read or write.
 static void moving_body(struct rank *rank)
 {
     const struct module_shape shape = {.name = "net", .count = 3, .elements = mixed_sizes};
@@ -232,7 +234,7 @@ static void moving_body(struct rank *rank)
         free(before);
         before = place;
     }
-    // An address counts in its step only; NULL is where the gradient was registered.
+    // An address holds for its step only. NULL means the registered address.
     module.gradients[1] = registered;
     trainer_step_known(rank, &module, 1);
     free(before);

@@ -43,8 +43,8 @@ static float expected(struct rank *rank, uint32_t buffer, float base)
                                                          : total / n;
 }
 
-// In every step each buffer is elsewhere, once in the place of another one. The memory that a
-// buffer has left is as it was.
+// In every step each buffer has other memory, once the former memory of another buffer. Lockstep
+// does not write to memory that a buffer has left.
 static void moved_body(struct rank *rank)
 {
     float places[2 * BUFFERS][ELEMENTS] = {{0}};

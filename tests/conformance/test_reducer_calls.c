@@ -14,7 +14,7 @@
 static const uint64_t sizes[8] = {40, 1, 300, 17, 64, 5, 128, 33};
 #define ALL 0xfu
 
-// Buckets small enough that a module has several.
+// Small caps, so that a module has several buckets.
 static void calls_configure(struct rank *rank, struct lockstep_config *config)
 {
     (void)rank;
@@ -41,7 +41,8 @@ static void calls_zero(struct trained_module *module)
         memset(module->gradients[p], 0, module->shape.elements[p] * sizeof(float));
 }
 
-// The contribution of one backward pass to a gradient. micro numbers the passes of all steps.
+// Adds the contribution of one backward pass to a gradient. `micro` is the number of the pass,
+// counted over all steps.
 static void calls_add(struct trained_module *module, uint32_t rank, uint64_t micro,
                       uint32_t parameter)
 {
@@ -50,7 +51,7 @@ static void calls_add(struct trained_module *module, uint32_t rank, uint64_t mic
         gradient[i] += (float)trainer_known(module, rank, micro, parameter, i);
 }
 
-// A backward pass that uses these parameters.
+// Runs a backward pass that uses the parameters whose bit is set in `used`.
 static void calls_backward(struct rank *rank, struct trained_module *module, uint64_t micro,
                            uint64_t used)
 {
@@ -66,7 +67,8 @@ static void calls_backward(struct rank *rank, struct trained_module *module, uin
     RANK_OK(rank, lockstep_call_end(call));
 }
 
-// used_of[r][c]: what rank r used in pass number micro + c. The mean of the sums.
+// Checks that each gradient is the mean over the ranks of each rank's sum over the passes.
+// used_of(r, c) is the set of parameters that rank r used in pass micro + c.
 static void calls_expect(struct rank *rank, const struct trained_module *module, uint64_t micro,
                          uint32_t passes, uint64_t (*used_of)(uint32_t rank, uint32_t pass))
 {
@@ -128,7 +130,7 @@ static void case_16_an_expected_count_of_two(const struct setting *setting)
     calls_run(setting, twice_body);
 }
 
-// The last pass leaves out what an earlier one used, another one on each rank.
+// The last pass does not use parameters that an earlier pass used; which pass depends on the rank.
 static uint64_t some_used(uint32_t rank, uint32_t pass)
 {
     return pass == rank % 3 ? ALL : pass == 2 ? 0x4 : 0x9;
@@ -157,7 +159,7 @@ static void case_16_used_in_any_call(const struct setting *setting)
     calls_run(setting, used_before_body);
 }
 
-// Rank r makes r + 1 of 8 calls, and what it has added up is contributed all the same.
+// Rank r makes only r + 1 of 8 calls, and still contributes the sum of its calls.
 static uint64_t fewer_used(uint32_t rank, uint32_t pass)
 {
     return pass <= rank ? ALL : 0;
@@ -185,8 +187,8 @@ static void case_40_fewer_calls_than_declared(const struct setting *setting)
     calls_run(setting, fewer_body);
 }
 
-// Declared unused in the last call, used in the first: its gradient is contributed. Unused in both
-// and declared in one: no error.
+// A parameter used in the first call and declared unused in the last one contributes its gradient.
+// A parameter that no call uses and one call declares unused is no error.
 static void declared_body(struct rank *rank)
 {
     const uint32_t declared[] = {0, 2};
@@ -267,7 +269,7 @@ static void case_40_calls_of_two_modules_interleaved(const struct setting *setti
 static const struct lockstep_step_options accumulating = {
     .struct_bytes = sizeof(accumulating), .weight = 1, .accumulate = 1};
 
-// A step that only accumulates; it has the number of the step that closes the window.
+// Runs a step that only accumulates. It has the number of the step that closes the window.
 static void window_step(struct rank *rank, struct trained_module *module, uint64_t step,
                         uint64_t micro, uint64_t used)
 {
@@ -277,7 +279,8 @@ static void window_step(struct rank *rank, struct trained_module *module, uint64
     RANK_TRUE(rank, step == 1 || trainer_report(rank).step == step - 1);
 }
 
-// Four micro-batches each: the mean of the sums. In every other window the last step makes no call.
+// Each window has four micro-batches, and ends with the mean over the ranks of their sums. In every
+// other window the closing step makes no call.
 static void window_body(struct rank *rank)
 {
     struct trained_module module;
@@ -304,8 +307,8 @@ static void case_20_accumulate_then_synchronize(const struct setting *setting)
     calls_run(setting, window_body);
 }
 
-// Rank r has r + 1 micro-batches of one sample; its gradient is the sum over them, its weight their
-// number: together they are one large batch.
+// Rank r has r + 1 micro-batches of one sample. Its gradient is their sum and its weight their
+// number, so the result is the mean over one large batch.
 static void uneven_body(struct rank *rank)
 {
     const struct module_shape shape = {
@@ -362,7 +365,7 @@ static void used_once_body(struct rank *rank)
         trainer_expect_parameter(rank, &module, 3 * step, 2, NULL);
         trainer_digest(rank, &module);
     }
-    // Used in the window before is not used in this one.
+    // Parameter 2 was used in the previous window, but not in this one.
     calls_zero(&module);
     window_step(rank, &module, 5, 0, 0xb);
     trainer_begin(rank, NULL);
@@ -379,7 +382,7 @@ static void case_21_used_once_in_the_window(const struct setting *setting)
 
 // ---- Case 30 -----------------------------------------------------------------------------------
 
-// An exception after `reported` gradients of the call.
+// Begins a call and aborts it after `reported` gradients, as after an exception.
 static void broken_call(struct rank *rank, struct trained_module *module, uint32_t reported)
 {
     lockstep_call *call;
@@ -389,7 +392,8 @@ static void broken_call(struct rank *rank, struct trained_module *module, uint32
     RANK_OK(rank, lockstep_call_abort(call));
 }
 
-// Every rank hears of it at the end of this step, with the same words, and ends with the same bits.
+// Checks that step_end fails on every rank with the same text, and that all ranks have the same
+// gradients.
 static void broken_end(struct rank *rank, struct trained_module *module, uint32_t broken)
 {
     char text[256];
@@ -402,7 +406,8 @@ static void broken_end(struct rank *rank, struct trained_module *module, uint32_
     trainer_digest(rank, module);
 }
 
-// From the learning step on, with each number of gradients reported before.
+// Aborts a call in several steps, the learning step included, after each possible number of
+// reports.
 static void aborted_body(struct rank *rank)
 {
     struct trained_module module;
@@ -427,7 +432,8 @@ static void case_30_a_call_is_given_up(const struct setting *setting)
     calls_run(setting, aborted_body);
 }
 
-// In the first of two calls, and in the first step of a window; rank 0 goes on to its step_end.
+// Rank 0 aborts the first of two calls, or a call in the first step of a window, and goes on to
+// step_end.
 static void aborted_early_body(struct rank *rank)
 {
     struct trained_module module;

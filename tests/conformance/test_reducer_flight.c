@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: a report that is in flight as its call ends. One thread is stopped inside
-// lockstep_replica_ready, after its report was taken and before its gradient is handed over: it
-// adds up replicas, one of which lies in a page that cannot be read yet. Meanwhile another thread
-// ends the call and the step. All orders of both, and not just this one, are in test_sim_reports.
+// Conformance: a call ends while another thread is inside a report of the call. The test stops the
+// reporting thread inside lockstep_replica_ready, after the report is counted and before the
+// gradient is handed over: the thread adds replicas, and one replica lies in a page that cannot be
+// read yet. Meanwhile another thread ends the call and the step. test_sim_reports covers all other
+// orders of the two threads.
 
 #include "base/clock.h"
 #include "base/thread.h"
@@ -16,31 +17,32 @@
 
 #include <cmocka.h>
 
-#define COUNT 2 // Parameters; the last one is in flight.
+#define COUNT 2 // Number of parameters; the report of the last one is in flight.
 #define LAST (COUNT - 1)
 #define REPLICAS 2
 #define ELEMENTS 40
 #define STEPS 3
-#define CALL_MS 50 // For a call that does not wait.
-#define STEP_MS 5000 // For the step of such a call.
+// Time limits of the stopped thread: for the end of the call, and then for the end of the step.
+#define CALL_MS 50
+#define STEP_MS 5000
 
 static const uint64_t sizes[COUNT] = {ELEMENTS, ELEMENTS};
 
-// The module of rank 0, and the place of each rank. One world runs at a time.
+// The module of rank 0 and the state of its two threads. One world runs at a time.
 static struct flight {
     struct trained_module net; // The first member: configure gets this one.
     struct lockstep_parameter parameters[REPLICAS * COUNT];
-    float data[COUNT][ELEMENTS]; // Gradients of the second replica.
-    float gradients[COUNT][ELEMENTS];
-    bool given_up; // True if the call is given up.
+    float data[COUNT][ELEMENTS]; // Values of the second replica.
+    float gradients[COUNT][ELEMENTS]; // Gradients of the second replica, except the last one.
+    bool given_up; // True if the test aborts the call.
     int status; // Status that the report returned.
-    atomic_bool in_flight;
-    atomic_bool call_over;
-    atomic_bool step_over;
-    atomic_bool reported;
+    atomic_bool in_flight; // The reporting thread is stopped.
+    atomic_bool call_over; // The call has ended.
+    atomic_bool step_over; // The step has ended.
+    atomic_bool reported; // The report has returned.
 } flight;
 
-static float *page; // The gradient in flight.
+static float *page; // The last gradient of the second replica, whose report is in flight.
 static size_t page_bytes;
 
 // ---- A report that is stopped ------------------------------------------------------------------
@@ -53,7 +55,8 @@ static void await_flag(const atomic_bool *flag, uint64_t ms)
         nanosleep(&pause, NULL);
 }
 
-// The thread goes on when the other one waits for it, or when that did not and its step is over.
+// Stops the reporting thread. If the end of the call waits for the report, the thread goes on after
+// CALL_MS; otherwise it goes on after the end of the step.
 static void handle_fault(int number, siginfo_t *info, void *context)
 {
     const char *at = info->si_addr;
@@ -94,7 +97,7 @@ static void replicate(struct trained_module *module, struct lockstep_module_conf
     config->on_abort = LOCKSTEP_ABORT_ACCEPT;
 }
 
-// Fills both replicas. The mean of the two is the gradient that is known of this rank.
+// Fills both replicas with the known gradient of this rank, so their mean is that gradient, too.
 static void fill(struct rank *rank)
 {
     const uint64_t step = atomic_load(&rank->step);
@@ -120,7 +123,7 @@ static void flown_step(struct rank *rank)
     for (uint32_t i = 0; i < REPLICAS * COUNT - 1; i++)
         RANK_OK(rank,
                 lockstep_replica_ready(flight.net.module, call, i / COUNT, i % COUNT, NULL, NULL));
-    // A device adds replicas up itself, and takes nothing from a thread that could be stopped.
+    // A device adds replicas itself, so no thread reads the page there.
     if (rank->setting->devices == 0)
         RANK_TRUE(rank, mprotect(page, page_bytes, PROT_NONE) == 0);
     RANK_TRUE(rank, thread_start(&reporter, "reporter", reporter_run, NULL) == 0);
@@ -165,7 +168,7 @@ static void body(struct rank *rank)
     trainer_free(net);
 }
 
-// Also from cmocka, which has a handler while a test runs.
+// Replaces the handler of SIGSEGV, also cmocka's, which is installed while a test runs.
 static void run(const struct setting *setting, bool given_up)
 {
     struct sigaction action = {.sa_sigaction = handle_fault, .sa_flags = SA_SIGINFO};
@@ -183,7 +186,7 @@ static void case_19_report_in_flight_as_its_call_ends(const struct setting *sett
     run(setting, false);
 }
 
-// A bucket that is complete travels all the same: what is in flight completes it.
+// The aborted call's bucket still travels, because the report in flight completes it.
 static void case_19_report_in_flight_as_its_call_is_given_up(const struct setting *setting)
 {
     run(setting, true);

@@ -13,11 +13,12 @@
 
 #include <cmocka.h>
 
-// Not a multiple of anything.
+// A number that is no multiple of a chunk or a stripe.
 #define ELEMENTS (((uint64_t)1 << 29) + 1000003)
 #define BYTES (ELEMENTS * sizeof(float))
 
-// Small integers: sums of two, and halves of those, are exact as bfloat16 too.
+// The known gradient of an element: a small integer, so that the sum and the mean of two of them
+// are exact even in bfloat16.
 static float large_value(uint32_t rank, uint64_t element)
 {
     return (float)(((element ^ element >> 17) + 5 * rank) & 63);
@@ -45,7 +46,7 @@ static void large_body(struct rank *rank)
 {
     static const int64_t shape[] = {(int64_t)ELEMENTS};
     const lockstep_wire *wire = rank->context;
-    // Zeros that nobody writes take no memory.
+    // Pages that no code writes take no memory.
     void *data = large_map(rank, PROT_READ);
     float *gradient = large_map(rank, PROT_READ | PROT_WRITE);
     const struct lockstep_parameter parameter = {.name = "large",
@@ -107,6 +108,6 @@ int main(void)
         cmocka_unit_test(case_25_above_two_gigabytes),
         cmocka_unit_test(case_25_above_two_gigabytes_as_bfloat16),
     };
-    setenv("LOCKSTEP_TEST_SLOW", "20", 0); // The bound of a world is made for small ones.
+    setenv("LOCKSTEP_TEST_SLOW", "20", 0); // The usual time limit of a world is too short here.
     return cmocka_run_group_tests_name("reducer: large", tests, NULL, NULL);
 }

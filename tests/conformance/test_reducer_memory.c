@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: memory that the library gives and memory that moves. Gradients in the order in which
-// they travel make every bucket one run, with the same bits as gradients anywhere else. Case
-// numbers are those of the list of cases for reducers.
+// Conformance: gradient memory that the library allocates, and memory that moves. If the gradients
+// lie in the order in which they travel, every bucket is one contiguous run, with the same bits as
+// with any other placement. Case numbers are those of the list of cases for reducers.
 
 #include "tests/support/trainer.h"
 
@@ -17,7 +17,7 @@
 
 #define PARAMETERS 12
 
-// Odd sizes, an empty one, and one that is above the cap.
+// Odd sizes, an empty parameter, and one larger than the cap of a bucket.
 static const uint64_t sizes[PARAMETERS] = {5, 130, 1, 77, 301, 3, 64, 0, 13, 1000, 2, 31};
 static const lockstep_dtype alternating[PARAMETERS] = {
     LOCKSTEP_FLOAT32, LOCKSTEP_FLOAT64, LOCKSTEP_FLOAT32, LOCKSTEP_FLOAT32,
@@ -39,7 +39,7 @@ static void memory_make(struct rank *rank, bool scattered, struct trained_module
                                        .dtypes = alternating,
                                        .scattered = scattered};
     trainer_make(rank, &shape, 0, module);
-    // All ranks make gradients in one order, which is not that of the definition.
+    // All ranks make their gradients in the same order, which is not the order of definition.
     trainer_shuffle(module->order, PARAMETERS, 7);
 }
 
@@ -82,10 +82,10 @@ static void given_body(struct rank *rank)
     memory_make(rank, false, &module);
     place(rank, &module);
     RANK_OK(rank, lockstep_start(rank->session));
-    report = noise_step(rank, &module); // In the order of the definition reversed.
+    report = noise_step(rank, &module); // Buckets are in the reverse order of definition.
     RANK_TRUE(rank, report.learning == 1 && report.buckets > 4);
     RANK_EQUAL(rank, report.runs, report.buckets);
-    report = noise_step(rank, &module); // In the order that was learned.
+    report = noise_step(rank, &module); // Buckets are in the learned order.
     RANK_TRUE(rank, report.runs > report.buckets);
     place(rank, &module);
     for (int i = 0; i < 2; i++) {
@@ -102,7 +102,7 @@ static void scattered_body(struct rank *rank)
     RANK_OK(rank, lockstep_start(rank->session));
     for (int i = 0; i < 4; i++) {
         const struct lockstep_report report = noise_step(rank, &module);
-        RANK_EQUAL(rank, report.runs, PARAMETERS - 1); // One is empty.
+        RANK_EQUAL(rank, report.runs, PARAMETERS - 1); // One parameter is empty.
     }
     trainer_free(&module);
 }
@@ -117,7 +117,7 @@ static void case_08_given_memory_is_one_run_a_bucket(const struct setting *setti
     assert_true(ranks_run_test(&given) == ranks_run_test(&scattered));
 }
 
-// A step that some parameters are not used in, and other memory for one of them in that step only.
+// A step that does not use some parameters, and passes other memory for one gradient.
 static void partly_body(struct rank *rank)
 {
     struct trained_module module;
@@ -151,7 +151,7 @@ static void case_08_given_memory_partly_used(const struct setting *setting)
     ranks_run_test(&test);
 }
 
-// Frozen and ignored parameters have no place.
+// Frozen and ignored parameters get no gradient memory.
 static void without_places_body(struct rank *rank)
 {
     float data[4][8] = {{0}};
@@ -178,7 +178,7 @@ static void without_places_body(struct rank *rank)
     RANK_OK(rank, lockstep_module_register(rank->session, &config, &module));
     RANK_OK(rank, lockstep_module_gradients(module, gradients, 4));
     RANK_TRUE(rank, gradients[0] && !gradients[1] && !gradients[2]);
-    RANK_TRUE(rank, gradients[0] == (char *)gradients[3] + sizeof(data[0])); // Reversed.
+    RANK_TRUE(rank, gradients[0] == (char *)gradients[3] + sizeof(data[0])); // In reverse order.
     RANK_EQUAL(rank, (uintptr_t)gradients[3] % 64, 0);
     RANK_OK(rank, lockstep_start(rank->session));
 }
@@ -190,7 +190,7 @@ static void places_only_for_what_is_trained(const struct setting *setting)
 
 // ---- Case 9 ------------------------------------------------------------------------------------
 
-// Value and gradient move to other memory between steps, and what they leave is freed.
+// The value and the gradient of a parameter move between steps; their former memory is freed.
 static void move_body(struct rank *rank)
 {
     const size_t bytes = sizes[1] * sizeof(double);
@@ -223,7 +223,8 @@ static void case_09_registered_memory_moves(const struct setting *setting)
     ranks_run(setting, move_body, NULL);
 }
 
-// Registered without memory from now on: a gradient has to be given.
+// After a move to NULL the parameter has no registered memory, so each report has to pass a
+// gradient.
 static void nowhere_body(struct rank *rank)
 {
     struct trained_module module;
@@ -251,8 +252,8 @@ static void case_09_moved_to_nowhere(const struct setting *setting)
 
 // ---- lockstep_alloc ----------------------------------------------------------------------------
 
-// Parameters whose values and gradients are from lockstep_alloc; what is not freed goes with the
-// session.
+// The memory of values and gradients is from lockstep_alloc. The close of the session frees the
+// memory that the trainer has not freed.
 static void alloc_body(struct rank *rank)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -291,7 +292,7 @@ static void memory_from_alloc(const struct setting *setting)
 
 // ---- Memory that ranks of one host share -------------------------------------------------------
 
-// Whether it lies in a region; NULL: whether there is any in this process.
+// True if the memory lies in a shared region. NULL: true if this process has any shared region.
 static bool is_region(const void *memory)
 {
     FILE *maps = fopen("/proc/self/maps", "r");
@@ -341,7 +342,7 @@ static void memory_is_shared_unless_told(const struct setting *setting)
 {
     struct setting automatic = *setting;
     if (setting->torn_bytes != 0)
-        return; // Nothing else than without, and slow with so many bytes.
+        return; // Too slow with this much data, and not different from other loopbacks.
     ranks_run(setting, region_body, &automatic.transport);
     assert_false(is_region(NULL));
     if (setting->transport != LOCKSTEP_TRANSPORT_TCP)
@@ -353,8 +354,8 @@ static void memory_is_shared_unless_told(const struct setting *setting)
 
 #define GRADIENTS 8
 
-// Every gradient is a block of its own, and each rank makes them in an order of its own. When mates
-// have mapped them all, nothing is copied any more.
+// Every gradient has a block of its own, and each rank allocates the blocks in an order of its own.
+// Once mates have mapped all blocks, steps copy no gradients.
 static void each_by_itself_body(struct rank *rank)
 {
     static const uint64_t elements[GRADIENTS] = {5000, 8192, 300, 4097, 1, 40000, 9999, 12};
@@ -385,7 +386,7 @@ static void each_by_itself_body(struct rank *rank)
     trainer_free(&module);
 }
 
-// So that several buckets are under way, each of several gradients.
+// Caps with which several buckets are in flight, each with several gradients.
 static void caps_of_some(struct rank *rank, struct lockstep_config *config)
 {
     (void)rank;
@@ -480,7 +481,7 @@ static void memory_misuse(const struct setting *setting)
     assert_int_equal(lockstep_step_begin(session, &options, NULL), 0);
     still_misuse(module);
     assert_int_equal(lockstep_step_end(session, NULL), 0);
-    still_misuse(module); // The window is open.
+    still_misuse(module); // A window is open.
     assert_int_equal(lockstep_step_begin(session, NULL, NULL), 0);
     still_misuse(module);
     assert_int_equal(lockstep_step_end(session, NULL), 0);

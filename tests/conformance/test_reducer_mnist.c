@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: the network of examples/mnist.c, with gradients that are computed. Ten optimizer
-// steps with random sleeps before each gradient is reported end with the same bits on every rank,
-// in every repetition, and over every transport. Belongs to case 27 of the list for reducers.
+// Conformance: the network of examples/mnist.c with real gradients. Ten optimizer steps, with a
+// random sleep before each report of a gradient, end with the same bits on every rank, in every
+// repetition, and over every transport. Belongs to case 27 of the list for reducers.
 //
-// It learns on the first images of the demo where those are (MNIST_DIR, else build/data/mnist), and
-// on generated ones elsewhere: nothing is fetched.
+// The network learns on the first images of the demo (MNIST_DIR, else build/data/mnist) if they
+// exist, else on generated images. The test downloads nothing.
 
 #include "tests/support/trainer.h"
 
@@ -24,8 +24,9 @@
 #define STEPS 10
 #define BATCH_MAX 4 // Samples of one rank in a step.
 #define SAMPLES (STEPS * CLUSTER_MAX_WORLD * BATCH_MAX)
-#define JUDGED 50 // Samples by which it is judged whether anything was learned; a fifth where slow.
-#define REPETITIONS 3 // Two where everything is slow.
+// Number of samples that decide whether the network has learned; a fifth of them in slow runs.
+#define JUDGED 50
+#define REPETITIONS 3 // Two in slow runs.
 #define SLEEP_US 2000
 
 static const uint32_t widths[LAYERS + 1] = {PIXELS, 256, 128, CLASSES};
@@ -50,7 +51,7 @@ static bool data_read(const char *name, long header_bytes, void *bytes, size_t s
     return whole;
 }
 
-// Each digit is a texture of its own under noise.
+// Generates images: each digit has a texture of its own, with noise.
 static void data_generate(void)
 {
     uint64_t state = 1;
@@ -84,7 +85,7 @@ struct network {
     struct tensor tensors[TENSORS]; // [inputs][outputs] of layer l at 2 l, [outputs] at 2 l + 1.
     // Input of each layer, and output of the last.
     float activations[BATCH_MAX][LAYERS + 1][PIXELS];
-    float slopes[BATCH_MAX][LAYERS + 1][PIXELS]; // The loss's gradient there.
+    float slopes[BATCH_MAX][LAYERS + 1][PIXELS]; // Gradients of the loss for these activations.
 };
 
 static void network_init(struct network *net, bool randomize)
@@ -129,7 +130,8 @@ static void layer_forward(struct network *net, uint32_t layer, uint32_t s)
         out[o] = tanhf(out[o]);
 }
 
-// Softmax and cross-entropy of one sample, whose share of the mean is given. Returns the loss.
+// Softmax and cross-entropy of one sample. `share` is the sample's part of the mean. Returns the
+// loss.
 static double network_loss(struct network *net, uint32_t sample, uint32_t s, float share)
 {
     const float *logits = net->activations[s][LAYERS];
@@ -152,7 +154,7 @@ static double network_forward(struct network *net, uint32_t sample, uint32_t s, 
     return network_loss(net, sample, s, share);
 }
 
-// Adds one sample to the gradients of a layer; makes the slopes of what went into it.
+// Adds one sample to the gradients of a layer, and computes the slopes of the layer's input.
 static void layer_backward(struct network *net, uint32_t layer, uint32_t s)
 {
     const float *weight = net->tensors[2 * layer].value;
@@ -240,7 +242,7 @@ static void train_backward(struct rank *rank, lockstep_module *module, struct ne
     RANK_OK(rank, lockstep_call_end(call));
 }
 
-// Ranks have different numbers of samples, which are their weights.
+// Runs a step. Ranks have different numbers of samples; a rank's number is its weight.
 static void train_step(struct rank *rank, lockstep_module *module, struct network *net,
                        uint32_t step, uint64_t *sleeps)
 {
@@ -265,7 +267,7 @@ static void train_body(struct rank *rank)
     uint64_t hash;
     double before;
     RANK_TRUE(rank, net != NULL);
-    network_init(net, rank->rank == 0); // The others get it at start.
+    network_init(net, rank->rank == 0); // Other ranks get the values of rank 0 at start.
     lockstep_module *module = train_register(rank, net);
     RANK_OK(rank, lockstep_start(rank->session));
     before = network_judge(net);
@@ -280,7 +282,7 @@ static void train_body(struct rank *rank)
     free(net);
 }
 
-// As in the demo: the upper layers travel while backward is in the lowest.
+// The cap of the demo: the upper layers travel while the backward pass is in the lowest layer.
 static void train_configure(struct rank *rank, struct lockstep_config *config)
 {
     (void)rank;
@@ -289,8 +291,8 @@ static void train_configure(struct rank *rank, struct lockstep_config *config)
 
 static void case_27_mnist_bits_are_those_of_any_timing(const struct setting *setting)
 {
-    static uint64_t digests[CLUSTER_MAX_WORLD + 1]; // By world; 0: not there yet.
-    uint64_t own = 0; // Where NCCL adds, in an order that is its own.
+    static uint64_t digests[CLUSTER_MAX_WORLD + 1]; // By world size; 0: not known yet.
+    uint64_t own = 0; // The digest of this setting, if NCCL sums in an order of its own.
     uint64_t *expected = setting->devices > 1 ? &own : &digests[setting->world_size];
     const struct setting ring = setting_on_ring(setting);
     const uint64_t repetitions = test_slow() > 1 ? 2 : REPETITIONS;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: the numbers. Means against closed forms and against a single process, weights,
-// infinities, sizes that do not divide, and the same bits whatever the timing. Case numbers are
-// those of the list of cases for reducers.
+// Conformance: numerical results. Means against closed forms and against a single process, weights,
+// infinities, sizes that the world size does not divide, and the same bits with any timing. Case
+// numbers are those of the list of cases for reducers.
 
 #include "tests/support/trainer.h"
 
@@ -106,7 +106,7 @@ static void linear_step(struct rank *rank, lockstep_module *module, struct linea
     linear_descend(model, gradient);
 }
 
-// The two differ only by the order in which the same numbers were summed.
+// Checks that the models are equal except for rounding: both sum the same numbers in other orders.
 static void expect_close(struct rank *rank, const struct linear *a, const struct linear *b)
 {
     for (uint64_t f = 0; f < FEATURES; f++)
@@ -123,7 +123,7 @@ static void linear_body(struct rank *rank)
     struct linear gradient;
     lockstep_module *module = linear_register(rank, &model, &gradient);
     if (rank->rank == 0)
-        model = alone; // The others get it at start.
+        model = alone; // Other ranks get the values of rank 0 at start.
     RANK_OK(rank, lockstep_start(rank->session));
     for (int i = 0; i < OPTIMIZER_STEPS; i++) {
         linear_step(rank, module, &model, &gradient);
@@ -142,7 +142,7 @@ static void case_22_shards_equal_a_single_process(const struct setting *setting)
 
 // ---- Case 24 -----------------------------------------------------------------------------------
 
-// A quiet NaN with a payload that tells the ranks apart.
+// Sets an element to a quiet NaN; its payload differs between ranks.
 static void set_nan(struct trained_module *module, uint32_t parameter, uint64_t element,
                     uint64_t payload)
 {
@@ -163,8 +163,8 @@ static void set_value(struct trained_module *module, uint32_t parameter, uint64_
         ((double *)module->gradients[parameter])[element] = value;
 }
 
-// In parameters 3 (float64) and 4 (float32): NaN of one rank, NaNs of all, infinity of one rank,
-// infinities of both signs, negative zeros of all.
+// Fills parameters 3 (float64) and 4 (float32) with special values: a NaN on one rank, NaNs on all
+// ranks, an infinity on one rank, infinities of both signs, and negative zeros on all ranks.
 static void fill_special(struct rank *rank, struct trained_module *module)
 {
     for (uint32_t p = 3; p <= 4; p++) {
@@ -292,8 +292,8 @@ static void case_26_weights_against_closed_form(const struct setting *setting)
     ranks_run(setting, weights_body, &kinds[1]);
 }
 
-// Nobody contributes: the gradient stays as it was, and every rank is told. Others than the callers
-// may have a weight.
+// Runs a step in which all ranks that call the module have weight 0. The gradient stays as it was,
+// and step_end fails on every rank. Ranks that do not call the module have a weight.
 static void weightless_step(struct rank *rank, struct trained_module *module, uint32_t callers)
 {
     struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
@@ -323,7 +323,7 @@ static void weightless_body(struct rank *rank)
     trainer_step_known(rank, &module, 1);
     weightless_step(rank, &module, rank->world_size);
     weightless_step(rank, &module, 1);
-    trainer_begin(rank, NULL); // Nobody calls it: no error.
+    trainer_begin(rank, NULL); // A step in which no rank calls the module is no error.
     trainer_end(rank);
     trainer_step_known(rank, &module, 1);
     trainer_free(&module);
@@ -360,8 +360,8 @@ static void timing_body(struct rank *rank)
     trainer_free(&module);
 }
 
-// Each world would measure its links anew, and on a machine that is busy with something else choose
-// other algorithms by what it has found, which sum in another order.
+// The settings fix the link speed. Otherwise each world would measure its links, and on a busy
+// machine might choose other algorithms, which sum in another order.
 static void case_27_timing_does_not_change_bits(const struct setting *setting)
 {
     struct setting known = *setting;
