@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Buffers with a policy that repeats are put into groups by policy, dtype and place at start. At
-// the end of a step those of a group that are due travel as one collective, which begins before the
-// engine is told that the step ends: so it runs beside the last buckets. The commit wave waits for
-// it, so every rank that leaves step_end has buffers that are equal on all ranks. Which are due
-// follows from the number of the step, which is equal on all ranks. Trainer.
+// Buffers that steps make equal: those with the policy broadcast, mean or sum. lockstep_start puts
+// them into groups by policy, dtype and place. A buffer is due in every n-th step (`every`). At the
+// end of a step the due buffers of a group travel as one collective. The collective begins before
+// the engine learns that the step ends, so it runs beside the last buckets. The commit wave waits
+// for the collective, so when step_end returns on a rank, the buffers are equal on all ranks. All
+// ranks have the same step number, so the same buffers are due on all of them. Trainer.
 
 #include "worker/api/buffers.h"
 
@@ -23,7 +24,7 @@ static bool buffers_repeats(const struct tensor *buffer)
            buffer->flags != LOCKSTEP_BUFFER_IGNORE;
 }
 
-// Puts the buffers of one policy, dtype and place where the group begins.
+// Writes the buffers with the group's policy, dtype and place to group->tensors, and counts them.
 static void buffers_fill_group(const struct lockstep_session *session, struct buffer_group *group)
 {
     for (uint32_t m = 0; m < session->module_count; m++) {
@@ -47,7 +48,8 @@ static void buffers_name_group(const struct buffer_group *group)
              group->on_devices ? "/devices" : "");
 }
 
-// Always the same for a policy, dtype and place, because it counts how often its name was used.
+// The work reserved for a group. The same policy, dtype and place always get the same work, because
+// the work counts the uses of its name.
 static struct lockstep_work *buffers_work(const struct lockstep_session *session,
                                           const struct buffer_group *group)
 {
@@ -73,8 +75,8 @@ static void buffers_make_group(struct lockstep_session *session, struct buffer_g
     *used += group->count;
 }
 
-// One group for each policy, dtype and place that there is; the same on every rank, because
-// manifests are equal, and places agreed.
+// Makes one group for each combination of policy, dtype and place that occurs. All ranks make the
+// same groups, because their manifests are equal and they have agreed on the places.
 int buffers_make(struct lockstep_session *session)
 {
     uint32_t used = 0;
@@ -109,8 +111,9 @@ void buffers_fini(struct lockstep_session *session)
     session->buffers.group_count = 0;
 }
 
-// The buffers of a group that a stream produces are complete when the event has happened. When the
-// device fails, it says so where they are read.
+// Makes the group's collective read its buffers only after the work that `stream` has been given by
+// now: records an event behind that work. A device that fails here fails again when the collective
+// reads the buffers, and is reported there.
 static void buffers_follow(const struct lockstep_session *session, struct buffer_group *group,
                            void *stream, struct collective *like)
 {

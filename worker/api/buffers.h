@@ -9,13 +9,14 @@
 
 struct lockstep_session;
 
-// Puts the buffers with a policy that repeats into groups. 0, or LOCKSTEP_E_SYSTEM.
+// Puts the buffers with the policy broadcast, mean or sum into groups. 0, or LOCKSTEP_E_SYSTEM.
 int buffers_make(struct lockstep_session *session);
-// Begins to make those buffers equal that are due in this step. stream: the buffers on the device
-// are read when the work that the stream has been given until now is done; NULL: at once.
+// Begins the collectives of the buffers that are due in this step. Buffers on the device are read
+// after the work that `stream` has been given by now; stream NULL: at once.
 void buffers_begin(struct lockstep_session *session, uint64_t step, void *stream);
-// Waits until they are equal on all ranks.
+// Waits for these collectives. 0, or a status with its text.
 int buffers_await(struct lockstep_session *session);
+// Frees the groups.
 void buffers_fini(struct lockstep_session *session);
 
 #endif

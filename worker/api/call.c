@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Calls: the backward passes of a module in a step, as they begin and end. What they report of
-// gradients is in worker/session/module/claims.c, which begins with how both go together. Runs on
-// trainer threads.
+// Calls: how the backward passes of a module begin and end in a step. Reports of gradients are in
+// worker/session/module/claims.c, which opens with how reports and the end of a call exclude each
+// other. Runs on trainer threads.
 
 #include "worker/api/call.h"
 
@@ -14,8 +14,9 @@
 
 // ---- What is left over at the end of the step --------------------------------------------------
 
-// A module that was called has its owners take part in the step. Whether it has reported anything
-// of theirs is not asked: which modules a phase runs must not depend on what they use.
+// If the module was called in this step, marks the modules that own its shared parameters: they
+// take part in the step, too. Reports of the shared gradients make no difference: which modules run
+// in a phase must not depend on which parameters are used.
 static void call_touch_owners(const struct lockstep_module *module)
 {
     const uint64_t step = module->session->step.number;
@@ -27,7 +28,8 @@ static void call_touch_owners(const struct lockstep_module *module)
     }
 }
 
-// Separate calls have handed over all that they had when they ended.
+// Hands over the gradients that the module's calls have left over. With separate calls nothing is
+// left: each call hands over its gradients when it ends.
 static void call_finish_module(struct lockstep_module *module)
 {
     struct contribution *contribution = &module->contributions[0];
@@ -43,7 +45,8 @@ static void call_finish_module(struct lockstep_module *module)
         claim_hand_rest(contribution);
 }
 
-// Kept for each gradient, because buckets may be other ones when the step has settled.
+// Copies `withdrawn` from each bucket to its gradients: when the step has settled, the layout may
+// have changed, and the buckets with it.
 void call_note_withdrawn(struct contribution *contribution)
 {
     const struct lockstep_module *module = contribution->module;
@@ -105,8 +108,8 @@ static int call_check_begin(struct lockstep_module *module)
     return 0;
 }
 
-// Only who waits while calls are open has the order core know of these: a call that does not travel
-// yet is none to it.
+// Tells the order core that a call begins or ends. The core needs it only with
+// config.wait_while_open, and only for a call with which gradients travel.
 static void call_tell(const struct lockstep_call *call, enum command_kind kind)
 {
     struct lockstep_session *session = call->module->session;
@@ -135,7 +138,7 @@ static struct lockstep_call *call_open(struct lockstep_module *module)
     begun->given_up = false;
     begun->last = module->separate_calls || (module->made.count == module->calls_per_step &&
                                              !module->session->step.accumulating);
-    // A frozen shared parameter counts although its owner knows better: its owner is not asked.
+    // Every shared parameter counts, although its owner may be frozen: owners are not asked here.
     begun->gradients = module->trainable_count + module->shared_count;
     const struct tracked_call tracked = call_tracked(begun);
     progress_call_begun(&module->session->tracker, &tracked);
@@ -174,7 +177,7 @@ int lockstep_call_current(lockstep_module *module, lockstep_call **call)
     return *call ? 0 : error_set(LOCKSTEP_E_INVALID, "module '%s': no call is open", module->name);
 }
 
-// Nothing can be reported in it any more, and nothing that was reported is in flight.
+// Closes the call for reports, and waits until claimed reports of other threads have settled.
 static void call_shut(struct lockstep_call *call)
 {
     uint32_t complete;

@@ -12,10 +12,10 @@ struct lockstep_call;
 struct lockstep_module;
 struct lockstep_session;
 
-// Marks the withdrawn gradients of a contribution that was handed over, for when buckets
-// are other ones. Trainer.
+// Marks the withdrawn gradients of a contribution that was handed over. The marks stay valid when
+// the layout changes. Trainer.
 void call_note_withdrawn(struct contribution *contribution);
-// Hands over what the calls of the step have left over. Trainer, at step_end.
+// Hands over the gradients that the calls of the step have left over. Trainer, at step_end.
 void call_finish(struct lockstep_session *session);
 
 #endif

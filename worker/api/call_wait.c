@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // lockstep_call_wait: a trainer takes the results of one call before its step is over. Runs on
-// trainer threads. Whether ranks wait for each other is not looked at here: that is for the order
-// core, which is told of every wait, and for the coordinator (docs/internals/order.md).
+// trainer threads. Ranks that wait for each other are detected elsewhere: by the order core, which
+// is told of every wait, and by the coordinator (docs/internals/order.md).
 //
-// What is waited for are contributions: that of the call, and, where the call shares parameters
-// that other modules own, those of the owners. One after the other: they are fixed by the program,
-// so a wait that can never end is never hidden behind one that does.
+// A thread waits for contributions: that of the call and, if the call shares parameters that other
+// modules own, those of the owners. It waits for them one after the other, in an order that the
+// program fixes. So if one of these waits can never end, the thread always reaches it.
 
 #include "base/clock.h"
 #include "worker/api/call.h"
@@ -30,7 +30,8 @@ static bool wait_owns(const struct lockstep_module *owner, const struct lockstep
     return false;
 }
 
-// A module's gradients travel when every module that has a part in them has made its last call.
+// The owner's gradients travel when the owner and every module that shares them have ended their
+// last call. A failure if one of these modules has not.
 static int wait_check_handed(const struct lockstep_module *module,
                              const struct lockstep_module *owner)
 {
@@ -111,15 +112,15 @@ static int wait_check(struct lockstep_call *call)
 
 // ---- Waiting -----------------------------------------------------------------------------------
 
-// A wait of one thread.
+// The wait of one thread.
 struct wait {
     struct lockstep_session *session;
-    bool asks; // Only asks.
-    uint64_t deadline_ms;
+    bool asks; // True with a timeout of 0: asks whether the results are there, without waiting.
+    uint64_t deadline_ms; // By clock_now_ms, or COND_NO_DEADLINE.
 };
 
-// The engine does nothing in a world of one. The mutex, because several threads may wait for calls
-// that have an owner in common.
+// Produces the results of a contribution in a solo session, which has no engine. Holds the mutex,
+// because several threads may wait for calls that share an owner.
 static int wait_alone(const struct wait *wait, struct contribution *contribution)
 {
     int status = 0;
@@ -153,8 +154,9 @@ static struct standing wait_standing(const struct lockstep_session *session,
     return standing;
 }
 
-// When its time is over the wait is withdrawn, and that is answered, too: the coordinator may count
-// on it. Caller holds the mutex.
+// Waits for the engine's answer. When the deadline has passed, withdraws the wait, and then waits
+// for the answer to that: the coordinator may already have acted on the wait. Caller holds the
+// mutex.
 static int wait_answer_locked(const struct wait *wait, struct call_waiter *waiter)
 {
     struct lockstep_session *session = wait->session;
@@ -195,7 +197,8 @@ static int wait_for(const struct wait *wait, struct contribution *contribution)
     return status;
 }
 
-// All of what the call brought; what counts later is told when all the rest is there.
+// Waits for all contributions of the call. LOCKSTEP_DEFERRED: one or more were deferred, and the
+// others have their results.
 static int wait_for_all(const struct wait *wait, struct lockstep_call *call)
 {
     struct lockstep_module *module = call->module;
@@ -210,8 +213,9 @@ static int wait_for_all(const struct wait *wait, struct lockstep_call *call)
     return status < 0 ? status : deferred ? LOCKSTEP_DEFERRED : 0;
 }
 
-// Replicas get what their first one has, once; what the trainer does with it then stays. The mutex,
-// because several threads may wait for one call, and none is to go on before it is done.
+// Copies the results of the first replica to the others, once in a step: a later copy would undo
+// changes that the trainer has made. Holds the mutex, because several threads may wait for one
+// call, and none may go on before the copy is done.
 static int wait_give_back(struct contribution *contribution)
 {
     struct mutex *mutex = &contribution->module->session->mutex;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The public functions of plain collectives: allreduce, broadcast and barrier by name, blocking and
-// asynchronous. Trainer threads call them. worker/session/work.c does the rest.
+// asynchronous. Trainer threads call them. worker/session/work.c implements them.
 
 #include "base/text.h"
 #include "worker/device/device.h"
@@ -13,13 +13,14 @@
 
 #include <inttypes.h>
 
-// Memory of this rank's device travels from there, whatever others have.
+// Finds out whether the data is in the memory of this rank's device, and sets like->device if it
+// is. Other ranks may have theirs on the host. A failure if it is on another device.
 static int collective_find(const struct lockstep_session *session, const char *name,
                            const void *data, uint64_t count, struct collective *like)
 {
     if (!session->devices.first || !data)
         return 0;
-    const int status = work_check(session, name, count, like); // The text below names it.
+    const int status = work_check(session, name, count, like); // The text below needs a valid name.
     if (status < 0)
         return status;
     const enum memory_place place = device_place(session->devices.first, data);
@@ -49,8 +50,8 @@ static int collective_async(struct lockstep_session *session, const char *name, 
     return status;
 }
 
-// Its time is over. The other ranks may have the result: this one cannot go on as if nothing was.
-// The text says what it was before.
+// A blocking collective has timed out. Other ranks may have its result, so this rank cannot go on:
+// aborts the session. The error text stays that of the timeout.
 static void collective_give_up(struct lockstep_session *session, struct lockstep_work *work)
 {
     char text[LOCKSTEP_TEXT_BYTES];
@@ -135,8 +136,8 @@ int lockstep_broadcast_async(lockstep_session *session, const char *name, void *
     return collective_async(session, name, data, count, &like, work);
 }
 
-// A barrier is an allreduce of one element that is never read; without data the work brings its
-// own.
+// A barrier is an allreduce of one element whose result is never read. With data NULL the work uses
+// an element of its own.
 int lockstep_barrier_async(lockstep_session *session, const char *name, lockstep_work **work)
 {
     struct collective like = collective_allreduce(LOCKSTEP_INT32, LOCKSTEP_SUM);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The public functions of job-wide counters; worker/session/counters.c keeps them. Any thread.
+// The public functions of job-wide counters; worker/session/counters.c has the table. Any thread.
 //
-// The functions for the marks of the trainer live here too: they are as small and as passive.
+// The functions for marks of the trainer are here, too.
 
 #include "worker/session/counters.h"
 
@@ -35,7 +35,7 @@ static int counter_check_sum(int64_t pending, const char *name, int64_t delta)
     return 0;
 }
 
-// What is refused leaves no counter behind.
+// Adds delta to the counter, and creates the counter if needed. A refused delta creates none.
 static int counter_add_locked(struct lockstep_session *session, const char *name, int64_t delta)
 {
     const uint64_t hash = hash64(name, strlen(name));

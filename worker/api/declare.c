@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The check of what a trainer declares of the parameters and buffers of a module. The declaration
-// is copied into the module. Trainer.
+// Checks a trainer's declarations of the parameters and buffers of a module, and copies them into
+// the module. Trainer.
 
 #include "worker/api/declare.h"
 
@@ -31,7 +31,8 @@ int declare_check_name(const char *name, const char *what, uint32_t index)
     return 0;
 }
 
-// The number of elements of a shape, or a failure when it is negative or does not fit in memory.
+// Counts the elements of a shape. A failure if a dimension is negative, or if so many elements do
+// not fit in memory.
 static int declare_count_elements(const char *name, uint32_t dims, const int64_t *shape,
                                   size_t size, uint64_t *elements)
 {
@@ -59,12 +60,12 @@ static int declare_count_elements(const char *name, uint32_t dims, const int64_t
     return 0;
 }
 
-// The strides of dense memory whose dimensions lie in some order. Dimensions of one element, and
-// those of an empty tensor, may have any: they get those of memory in the order of definition, so
-// that ranks agree on them.
+// Checks and copies the strides. They must describe dense memory, with the dimensions in any order.
+// Strides of dimensions with one element, and of an empty tensor, do not matter: they become the
+// row-major ones, so that all ranks have the same. strides NULL: row-major.
 static int declare_strides(struct tensor *tensor, const char *name, const int64_t *strides)
 {
-    uint32_t left = 0; // Dimensions to be found, as bits.
+    uint32_t left = 0; // One bit for each dimension that has no stride yet.
     int64_t dense = 1;
     for (uint32_t i = tensor->dims; i-- > 0;) {
         tensor->strides[i] = dense;
@@ -100,7 +101,8 @@ struct tensor_source {
     uint32_t flags;
 };
 
-// Patterns are as of a shell; a star also stands for dots and slashes.
+// True if a pattern matches the name. Patterns are those of a shell, but a star also matches dots
+// and slashes.
 static bool declare_ignores(const struct lockstep_module_config *config, const char *name)
 {
     for (uint64_t i = 0; i < config->ignore_count; i++) {
@@ -238,7 +240,7 @@ static bool declare_pattern_matches(const struct lockstep_module *module, const 
     return false;
 }
 
-// A pattern without a match is most likely misspelt, and then something travels that should not.
+// A pattern without a match is probably misspelt, and then a tensor travels that should not.
 void declare_warn_of_patterns(struct lockstep_module *module,
                               const struct lockstep_module_config *config)
 {
@@ -252,7 +254,7 @@ void declare_warn_of_patterns(struct lockstep_module *module,
 
 int declare_check_unique(const struct tensor *tensors, uint32_t count, const char *what)
 {
-    // Sorting would need a copy; a hash set of the names is shorter. Open addressing, half full.
+    // A hash set of the names, with open addressing, at most half full. Sorting would need a copy.
     uint32_t capacity = 16;
     uint32_t *seen;
     int status = 0;

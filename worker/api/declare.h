@@ -11,14 +11,14 @@
 
 struct tensor;
 
-// what, index: what the name belongs to, for the text.
+// Checks one name. what, index: the object that has the name, for the error text.
 int declare_check_name(const char *name, const char *what, uint32_t index);
-// Takes over the declaration of one parameter or buffer.
+// Checks the declaration of one parameter or buffer, and copies it into the module.
 int declare_parameter(struct lockstep_module *module, const struct lockstep_module_config *config,
                       uint32_t index, const struct lockstep_parameter *parameter);
 int declare_buffer(struct lockstep_module *module, const struct lockstep_module_config *config,
                    uint32_t index, const struct lockstep_buffer *buffer);
-// No two of these tensors have one name.
+// Checks that no two of these tensors have the same name.
 int declare_check_unique(const struct tensor *tensors, uint32_t count, const char *what);
 // Logs the ignore patterns that match nothing.
 void declare_warn_of_patterns(struct lockstep_module *module,

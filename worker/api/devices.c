@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What this machine has for ranks with a device, for tools: the public functions lockstep_devices_*
-// and lockstep_device_*. What a session uses is worker/device/device.h, which is tried here. Any
-// thread.
+// The devices, the driver and the NCCL of this machine, for tools: the public functions
+// lockstep_devices_* and lockstep_device_*. Sessions use worker/device/device.h, which is tried out
+// here. Any thread.
 
 #include "worker/device/cuda.h"
 #include "worker/device/device.h"
@@ -19,7 +19,7 @@
 static_assert(sizeof(((struct lockstep_device *)NULL)->uuid) == sizeof(struct cuda_uuid),
               "a device's uuid is CUDA's");
 
-// As much of a structure as its reader knows, which its first field then says.
+// Copies as many bytes of a structure as its reader knows. Its first field becomes that number.
 static void hand_out(void *to, size_t to_bytes, const void *from, size_t from_bytes)
 {
     const size_t bytes = to_bytes < from_bytes ? to_bytes : from_bytes;
@@ -27,7 +27,7 @@ static void hand_out(void *to, size_t to_bytes, const void *from, size_t from_by
     memcpy(to, &bytes, sizeof(bytes));
 }
 
-// A result of the driver as a sentence: "cuInit: CUDA_ERROR_NO_DEVICE, no CUDA-capable device".
+// Writes a result of the driver: "cuInit: CUDA_ERROR_NO_DEVICE, no CUDA-capable device".
 static void say_result(const struct cuda *cuda, const char *function, int result, char *text,
                        size_t bytes)
 {
@@ -40,7 +40,8 @@ static void say_result(const struct cuda *cuda, const char *function, int result
     snprintf(text, bytes, "%s: %s, %s", function, name, meaning);
 }
 
-// The driver, initialized, and how many devices it shows; or NULL with the reason in text.
+// Returns the initialized driver, and sets *count to the number of its devices; or returns NULL,
+// with the reason in text.
 static const struct cuda *driver(int *count, char *text, size_t bytes)
 {
     const struct cuda *cuda = cuda_load(text, bytes);
@@ -102,7 +103,7 @@ int lockstep_devices_find(struct lockstep_devices *devices)
 
 // ---- one device ---------------------------------------------------------------------------------
 
-// 0 where the driver does not say.
+// An attribute of the device; 0 if the driver does not know it.
 static uint32_t attribute(const struct cuda *cuda, enum cuda_device_attribute which, int device)
 {
     int value = 0;
@@ -111,7 +112,7 @@ static uint32_t attribute(const struct cuda *cuda, enum cuda_device_attribute wh
                : 0;
 }
 
-// Opens the device as a rank does, and closes it again.
+// Opens the device as a rank does, and closes it again. problem: why it cannot be opened.
 static void try_device(uint32_t index, char *problem, size_t bytes)
 {
     char choice[32];

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory that the library gives: blocks for any tensor, and gradients in the order in which they
-// travel; and where a parameter's memory is. Nothing here happens inside a step. Trainer's thread.
+// Memory that the library gives to its trainer: blocks for any tensor, and memory for gradients in
+// the order in which they travel. Also the functions that move a parameter. Nothing here runs
+// inside a step. Trainer.
 //
-// What is given lies in regions (worker/memory/regions.h), small blocks several in one
-// (worker/memory/arenas.h), where ranks may share memory and the kernel has such pages, else in
-// private ones. regions_find says which it is where that matters.
+// If ranks may share memory and the kernel supports it, the memory lies in regions
+// (worker/memory/regions.h); arenas (worker/memory/arenas.h) put several small blocks into one
+// region. Otherwise the memory is private pages. regions_find tells the two apart.
 
 #include "worker/api/memory.h"
 
@@ -27,11 +28,11 @@
 // Gradients of different buckets share no cache line.
 #define MEMORY_BUCKET_ALIGN 64
 
-// Less has no huge page.
+// The size of a huge page: smaller blocks cannot have one.
 #define MEMORY_HUGE_BYTES (2 * 1024 * 1024)
 
-// Whole pages from the kernel are aligned and zero, and their use shows where they are accessed.
-// Without bytes: a page that must not be touched.
+// Maps private pages: they are aligned and zero, and use no memory until they are accessed. With
+// bytes 0 maps one page that must not be accessed.
 static int memory_map(size_t bytes, void **memory)
 {
     const int access = bytes == 0 ? PROT_NONE : PROT_READ | PROT_WRITE;
@@ -40,7 +41,7 @@ static int memory_map(size_t bytes, void **memory)
     if (pages == MAP_FAILED)
         return error_set(LOCKSTEP_E_SYSTEM, "cannot allocate %zu bytes: %s", bytes,
                          strerror(errno));
-    // Huge pages save a third of the time of a pass over much memory.
+    // With huge pages a pass over a large block takes a third less time.
     if (bytes >= MEMORY_HUGE_BYTES)
         (void)madvise(pages, bytes, MADV_HUGEPAGE);
     *memory = pages;
@@ -64,7 +65,7 @@ static bool memory_is_small(size_t bytes)
     return bytes > 0 && bytes <= ARENA_BLOCK_BYTES;
 }
 
-// False: there is no such memory.
+// Takes memory out of a region. False: shared memory is not available.
 static bool memory_get_shared(struct lockstep_session *session, size_t bytes, void **memory)
 {
     if (!session->memory.regions)
@@ -77,7 +78,7 @@ static int memory_get(struct lockstep_session *session, size_t bytes, void **mem
 {
     if (!memory_get_shared(session, bytes, memory))
         return memory_map(bytes, memory);
-    transport_wake(session->transport); // Mates are to have it.
+    transport_wake(session->transport); // The driver announces the region to ranks on this host.
     return 0;
 }
 
@@ -133,7 +134,7 @@ int lockstep_alloc(lockstep_session *session, size_t bytes, void **memory)
     return 0;
 }
 
-// Takes the block that `at` points to out of the list.
+// Removes the block *at from the list and frees it.
 static void memory_remove(struct lockstep_session *session, struct memory_block **at)
 {
     struct memory_block *block = *at;
@@ -143,7 +144,7 @@ static void memory_remove(struct lockstep_session *session, struct memory_block 
     free(block);
 }
 
-// The first tensor that is registered in a block; NULL: none is.
+// The first tensor of the module whose memory lies in the block; NULL: none.
 static const struct tensor *memory_user(const struct lockstep_module *module,
                                         const struct memory_block *block)
 {
@@ -209,7 +210,7 @@ void memory_fini(struct lockstep_session *session)
 
 // ---- Gradients ---------------------------------------------------------------------------------
 
-// A gradient that is on its way, or adds up in a window, cannot move.
+// A failure inside a step or a window: gradients that travel or accumulate cannot move.
 static int memory_check_still(struct lockstep_module *module)
 {
     const int status = module_check(module);
@@ -229,9 +230,9 @@ static void memory_set_gradient(struct lockstep_module *module, uint32_t paramet
     module->contributions[0].gradients[parameter].memory = memory;
 }
 
-// Places the gradients of each bucket side by side, in the order of the layout in force. Returns
-// the bytes of all; more than there can be when they do not fit in memory. With a block: says where
-// in it they are.
+// Computes where gradients lie in a block: those of a bucket side by side, in the order of the
+// layout in force. Registers these addresses, unless block is NULL. Returns the bytes needed; the
+// value is above INT64_MAX if the gradients do not fit in memory.
 static size_t memory_place(struct lockstep_module *module, char *block)
 {
     const struct bucket_layout *layout = &module->layout;
@@ -250,7 +251,8 @@ static size_t memory_place(struct lockstep_module *module, char *block)
     return used;
 }
 
-// Gradients in memory that was given before, also those that have no place in the new one.
+// Forgets the addresses of all gradients in the module's previous block. A frozen parameter may
+// have a gradient there, and gets no address in the new block.
 static void memory_forget_gradients(struct lockstep_module *module)
 {
     for (uint32_t p = 0; p < module->parameter_count; p++) {
@@ -266,7 +268,7 @@ void memory_free_gradients(struct lockstep_module *module)
     module->gradient_memory = NULL;
 }
 
-// The memory that is given is the host's.
+// A failure if a gradient of the module has to be on a device: the block is host memory.
 static int memory_check_place(const struct lockstep_module *module, const void *block)
 {
     int status = 0;

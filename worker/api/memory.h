@@ -8,10 +8,12 @@
 struct lockstep_module;
 struct lockstep_session;
 
-// Frees what lockstep_alloc gave and was not given back.
-// Memory can be made that mates reach. Before the transport opens.
+// Prepares shared memory, which other ranks on this host can access. Call it before the transport
+// opens.
 void memory_share(struct lockstep_session *session);
+// Frees all blocks of lockstep_alloc that the trainer has not freed.
 void memory_fini(struct lockstep_session *session);
+// Frees the memory of lockstep_module_gradients.
 void memory_free_gradients(struct lockstep_module *module);
 
 #endif

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Modules: their registration and their end, and the bucket layout they begin with. What a trainer
-// declares of parameters and buffers is checked and copied in declare.c.
-// Registration is on the trainer's thread and local; who touches what later stands in
-// worker/session/session.h. What all ranks compare is in worker/session/module/manifest.c, what
-// happens in a step in worker/session/module/contribution.c.
+// Modules: how they are registered and closed, and their first bucket layout. declare.c checks and
+// copies the declarations of parameters and buffers. Registration runs on the trainer's thread and
+// sends nothing. worker/session/session.h says which threads touch which fields later.
+// worker/session/module/manifest.c has what all ranks compare, and
+// worker/session/module/contribution.c has what happens in a step.
 
 #include "worker/api/module.h"
 
@@ -65,7 +65,7 @@ void module_free(struct lockstep_module *module)
     free(module);
 }
 
-// calloc(0) may be NULL; every array has at least one element.
+// Allocates a zeroed array. It has at least one element, because calloc(0) may return NULL.
 static void *module_array(uint32_t count, size_t size)
 {
     return calloc(count == 0 ? 1 : count, size);
@@ -112,8 +112,8 @@ static bool module_allocate_contributions(struct lockstep_module *module)
     return whole;
 }
 
-// Arrays in the trainer's memory are walked with the element size that it was compiled with; what
-// an older and shorter element does not have is zero.
+// Copies one element of an array of the trainer. stride: the element's size in the header with
+// which the trainer was compiled. The fields that a shorter, older element lacks become zero.
 static void module_element(void *to, size_t size, const void *array, size_t index, size_t stride)
 {
     memset(to, 0, size);
@@ -164,7 +164,7 @@ static int module_fill(struct lockstep_module *module, const struct lockstep_mod
     return status == 0 ? overlap_check(module->session, module) : status;
 }
 
-// Handles of the module and of its calls.
+// Adds the handles of the module and of its calls.
 static int module_add_handles(struct lockstep_module *module)
 {
     int result = handle_add(HANDLE_MODULE, module);
@@ -178,7 +178,7 @@ static int module_add_handles(struct lockstep_module *module)
                       : 0;
 }
 
-// A handle that was not added is no failure.
+// Removes the handles. A handle that was never added is ignored.
 void module_remove_handles(struct lockstep_module *module)
 {
     for (uint32_t i = 0; module->calls && i < module->calls_per_step; i++)
@@ -225,8 +225,9 @@ static int module_build(struct lockstep_session *session,
     return status < 0 ? status : module_add_handles(module);
 }
 
-// A copy of the caller's description, widened when the caller is older than this library. In the
-// first version the description ended before calls_per_step, and its elements before strides.
+// Copies the caller's description. If the caller was compiled with an older header, the fields that
+// it lacks get their defaults. In the first version the description ended before calls_per_step,
+// and the elements of its arrays ended before strides.
 static int module_widen(const struct lockstep_module_config *given,
                         struct lockstep_module_config *whole)
 {
@@ -372,7 +373,8 @@ int lockstep_module_register(lockstep_session *session, const struct lockstep_mo
 
 // ---- Ending a module ---------------------------------------------------------------------------
 
-// The layouts of the others are learned again: all modules begin as lockstep_start found them.
+// Forgets the module's layouts, which the next lockstep_start requires when a module was closed.
+// The module learns them again.
 static int module_unlearn(struct lockstep_module *module)
 {
     module->sets.next_agreed = false;

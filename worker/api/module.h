@@ -8,7 +8,7 @@
 struct lockstep_module;
 
 void module_free(struct lockstep_module *module);
-// The handles that were given out for it and its calls become foreign.
+// Makes the handles of the module and of its calls invalid.
 void module_remove_handles(struct lockstep_module *module);
 
 #endif

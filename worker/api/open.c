@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The life of a session: open, world, close, abort. Here its parts are put together and taken apart
-// again. Runs on trainer threads, but for the two callbacks of the control thread, which only hand
-// on what they get: to the engine's inbox, or to the watch.
+// The life of a session: open, world, close, abort. This file creates the parts of a session and
+// destroys them. Runs on trainer threads. The control thread runs two callbacks, which only pass
+// messages to the engine's inbox or to the watch.
 
 #include "worker/api/buffers.h"
 #include "worker/api/memory.h"
@@ -41,12 +41,12 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-// The coordinator refuses with the reason when the world does not form; this much later we stop
-// waiting for its answer.
+// If the world does not form in time, the coordinator refuses and says why. This is how long after
+// the open timeout a rank still waits for that answer.
 #define OPEN_ANSWER_SLACK_MS 2000
-#define OPEN_LINGER_MS 1000
-#define OPEN_HANDLES (1 + LOCKSTEP_MAX_PLAIN) // Its own, and those of its work.
-#define OPEN_LAND_MS 2000 // For what is enqueued on the device.
+#define OPEN_LINGER_MS 1000 // How long a close waits until its last control message is sent.
+#define OPEN_HANDLES (1 + LOCKSTEP_MAX_PLAIN) // Handles of a session and of its work.
+#define OPEN_LAND_MS 2000 // How long a close waits for work that is enqueued on the device.
 
 // ---- The control thread's callbacks ------------------------------------------------------------
 
@@ -114,7 +114,8 @@ static void open_free(struct lockstep_session *session)
     free(session);
 }
 
-// The handle of the session itself is taken here, too, so that nothing can fail once it has joined.
+// Adds the handles of the session and of its work. They are added before the session joins a world,
+// so that no failure for want of handles is possible afterwards.
 static bool open_add_handles(struct lockstep_session *session)
 {
     bool added = handle_add(HANDLE_SESSION, session) == 0;
@@ -236,7 +237,7 @@ static void open_hello(const struct lockstep_session *session, struct up_message
     hello->cores = config->cores;
 }
 
-// A key that others can read makes them members.
+// Warns if other users can read the private key: with it they could join the job.
 static void open_warn_key(struct lockstep_session *session)
 {
     char key[sizeof(session->config.tls_dir) + sizeof(TLS_KEY_FILE) + 1];
@@ -306,7 +307,7 @@ static void open_shut(struct lockstep_session *session, bool leave)
     fork_unwatch(session);
     if (session->transport)
         transport_close(session->transport);
-    // Commands that the control thread posted last find no engine any more.
+    // The control thread may have posted commands after the engine thread ended. Frees them.
     for (struct command command; ring_buffer_pop(&session->drive.inbox, &command);)
         session_drop(&command);
 }
@@ -340,7 +341,7 @@ static int open_begin(struct lockstep_session *session)
     return error_set(LOCKSTEP_E_SYSTEM, "no memory for a session");
 }
 
-// The device that "auto" means depends on the thread, so it is looked up here.
+// Opens one device. "auto" means the calling thread's current device, so it is resolved here.
 static int open_one(struct lockstep_session *session, const char *choice)
 {
     char error[LOCKSTEP_TEXT_BYTES];
@@ -385,7 +386,8 @@ static int open_enter(struct lockstep_session *session)
     return progress_leave(&visit, 0);
 }
 
-// It joins all the same, to be refused together with all others, who would wait for it.
+// Fails to open, because the device cannot be used. The rank joins the world first: otherwise the
+// other ranks would wait for it instead of getting an error, too.
 static int open_without(struct lockstep_session *session)
 {
     if (!session->config.solo && open_enter(session) == 0)
@@ -396,8 +398,8 @@ static int open_without(struct lockstep_session *session)
                      session->devices.problem);
 }
 
-// *again becomes true if the coordinator went away after it had given this rank a place, and before
-// the world had formed: a coordinator that comes back makes the world anew.
+// Tries once to open a session. *again becomes true if the coordinator was lost after it had given
+// this rank a number and before the world had formed: a new coordinator then forms a new world.
 static int open_once(const struct config *config, struct lockstep_session **opened, bool *again)
 {
     struct lockstep_session *session = NULL;
@@ -422,8 +424,8 @@ static int open_once(const struct config *config, struct lockstep_session **open
     return 0;
 }
 
-// Opens a session, and tries again while the open timeout lasts when the coordinator is lost while
-// the world forms.
+// Opens a session. If the coordinator is lost while the world forms, tries again until the open
+// timeout is over.
 static int open_in_time(struct config *config, struct lockstep_session **session)
 {
     const uint64_t deadline_ms = clock_now_ms() + config->open_timeout_ms;
@@ -485,7 +487,7 @@ int lockstep_abort(lockstep_session *session, const char *reason)
     return session_abort(session, LOCKSTEP_E_CLOSED, text);
 }
 
-// The session is freed, so no other thread may wait inside it.
+// A failure if another thread waits inside the session, which lockstep_close is about to free.
 static int open_check_waits(struct lockstep_session *session)
 {
     mutex_lock(&session->mutex);
@@ -506,7 +508,7 @@ int lockstep_close(lockstep_session *session)
     if (status < 0)
         return status;
     handle_remove(session);
-    // This visit is never left: its words end with the session.
+    // No progress_leave follows: the memory of the visit is freed with the session.
     (void)progress_enter(&session->tracker, API_CLOSE, PROGRESS_NO_MODULE, 0);
     (void)step_device_land(session, clock_now_ms() + OPEN_LAND_MS);
     if (!session->config.solo)

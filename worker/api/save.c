@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Saving and loading: files that appear whole or not at all, and carry a checksum. What is in them
-// is in saved.c. Runs on the trainer's thread.
+// Saving and loading of files. A file has a checksum, and a save replaces it whole or not at all.
+// saved.c writes and reads the content. Runs on the trainer's thread.
 
 #include "base/file_limit.h"
 #include "base/hash64.h"
@@ -20,7 +20,7 @@
 // The last line: "end " and the checksum of everything before it.
 #define SAVE_END_BYTES 21
 #define SAVE_PATH_BYTES 4096
-#define SAVE_NAMES 100 // That are tried for a new file.
+#define SAVE_NAMES 100 // How many names are tried for a temporary file.
 
 static int save_error(const char *what, const char *path)
 {
@@ -43,7 +43,7 @@ static int save_write_all(int fd, const char *path, const char *bytes, size_t si
     return fsync(fd) < 0 ? save_error("write", path) : 0;
 }
 
-// The new name of a file outlives a crash only when the directory was written, too.
+// Syncs the directory of the file: only then the file's new name survives a crash of the system.
 static void save_sync_directory(const char *path)
 {
     char directory[SAVE_PATH_BYTES];
@@ -54,14 +54,14 @@ static void save_sync_directory(const char *path)
     memcpy(directory + length, ".", 2);
     fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
-        return; // A directory that cannot be read can still be written to.
+        return; // No failure: a directory may be writable although it is not readable.
     (void)fsync(fd);
     (void)close(fd);
 }
 
-// Makes a new file beside the path, and fills in its name. What is already at that name is of a
-// process that died, and goes; where it cannot go, another name is tried. In a directory that
-// others can write to, a link that waits there is never followed.
+// Creates a temporary file in the directory of `path`, and writes its name to `beside`. A file that
+// already has this name was left by a process that died, and is deleted; if that fails, another
+// name is tried. A symbolic link that another user has put there is never followed.
 static int save_create(const char *path, char beside[SAVE_PATH_BYTES])
 {
     static atomic_uint number;
@@ -80,7 +80,7 @@ static int save_create(const char *path, char beside[SAVE_PATH_BYTES])
     return fd < 0 ? save_error("create", beside) : fd;
 }
 
-// Under another name beside the path, then renamed.
+// Writes a temporary file and renames it to `path`.
 static int save_replace(const char *path, const char *bytes, size_t size)
 {
     struct file_limit limit;
@@ -180,7 +180,8 @@ static int save_read_file(const char *path, char **bytes, size_t *size)
     return status;
 }
 
-// The size without the last line, or a failure: that line has another checksum, or is none.
+// Checks the last line, and reduces *size by it. A failure if it is missing or its checksum is
+// wrong.
 static int save_check_end(const char *path, const char *bytes, size_t *size)
 {
     char end[SAVE_END_BYTES + 1];

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What lockstep_layout_save and lockstep_session_save write, as text, and the way back. The format
-// is described in docs/saving.md. Opening, closing and replacing files is in save.c. Runs on the
+// Writes and reads the text of the files of lockstep_layout_save and lockstep_session_save.
+// docs/saving.md describes the format. save.c opens, closes and replaces the files. Runs on the
 // trainer's thread.
 //
-// Reading goes over the text twice: the first time everything is checked and nothing is changed,
-// the second time it is taken over. Names stand for modules and parameters; what a file says of
-// them must be what is registered.
+// A file is read in two passes: the first checks everything and changes nothing, the second applies
+// the content to the session. Files identify modules and parameters by their names. The modules and
+// parameters in a file must be those that are registered.
 
 #include "worker/api/saved.h"
 
@@ -24,15 +24,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SAVED_VERSION 3 // 1 had no tuning, 2 no buckets on devices.
-#define SAVED_WORDS 4 // Of a line.
+#define SAVED_VERSION 3 // Version 1 had no tuning, version 2 no buckets on devices.
+#define SAVED_WORDS 4 // The most words that a line has.
 
 static const char *const saved_kinds[] = {"layout", "session"};
 
 // ---- Writing -----------------------------------------------------------------------------------
 
-// Words are separated by spaces, so what a name has of these and of control characters is written
-// in hexadecimal.
+// Writes a name. Spaces separate words, so spaces, control characters and '%' in a name are written
+// as '%' and two hexadecimal digits.
 static void saved_name(FILE *file, const char *name)
 {
     for (const unsigned char *at = (const unsigned char *)name; *at != '\0'; at++) {
@@ -59,7 +59,8 @@ static void saved_write_set(const struct lockstep_module *module,
     }
 }
 
-// The learned set that was in force next after the one before; NULL: there is none.
+// Iterates over the learned sets, least recently used first. Returns the set after `before`, or the
+// first set if `before` is NULL. NULL: there is no further set.
 static const struct module_set *saved_next_set(const struct lockstep_module *module,
                                                const struct module_set *before)
 {
@@ -91,7 +92,8 @@ static int saved_compare_counters(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-// A total of 0 is not written: on other ranks that counter may not exist.
+// Writes the counters whose total is not 0. A counter with total 0 may not exist on other ranks,
+// and all ranks should write the same file.
 static void saved_write_counters(struct lockstep_session *session, FILE *file)
 {
     struct counter counters[LOCKSTEP_MAX_COUNTERS];
@@ -111,7 +113,8 @@ void saved_write(struct lockstep_session *session, enum saved_kind kind, FILE *f
     fprintf(file, "world_size %" PRIu32 "\nchunk_bytes %" PRIu32 "\n", session->world.size,
             session->world.chunk_bytes);
     struct tuning tuning = session->world.tuning;
-    if (session->training.has_loaded_tuning) { // It takes effect at the start only.
+    // Loaded tuning comes into force in lockstep_start only, and that may not have been called yet.
+    if (session->training.has_loaded_tuning) {
         tuning.doubling_bytes = session->training.loaded_doubling_bytes;
         tuning.halving_bytes = session->training.loaded_halving_bytes;
     }
@@ -129,20 +132,20 @@ void saved_write(struct lockstep_session *session, enum saved_kind kind, FILE *f
 struct saved_reader {
     struct lockstep_session *session;
     enum saved_kind kind;
-    const char *path; // For texts.
+    const char *path; // The file's path, for error texts.
     const char *at;
     const char *end;
-    bool takes; // The second time.
-    uint32_t line; // Number of the present one, from 1.
+    bool takes; // True in the second pass, which applies the content.
+    uint32_t line; // Number of the present line, from 1.
     char text[LOCKSTEP_SAVED_LINE_BYTES];
     char *words[SAVED_WORDS];
-    uint32_t word_count; // 0: there is no more line.
+    uint32_t word_count; // Words of the present line; 0: the text is at its end.
 
     // The set that is being read.
     struct bucket_parameter *shapes; // [most parameters of a module]
     uint32_t *words_of_layout; // [1 + 2 * most parameters of a module]
-    uint32_t parameter; // The last one that was found.
-    uint64_t sets[LOCKSTEP_MAX_SETS]; // Of the module: hashes so far.
+    uint32_t parameter; // Index of the last parameter that was read.
+    uint64_t sets[LOCKSTEP_MAX_SETS]; // [set_count]: hashes of the module's sets that were read.
     uint32_t set_count;
 };
 
@@ -174,7 +177,7 @@ static void saved_split(struct saved_reader *reader)
         reader->word_count = SAVED_WORDS + 1;
 }
 
-// Goes on to the next line.
+// Reads the next line and splits it into words.
 static int saved_advance(struct saved_reader *reader)
 {
     const char *newline = memchr(reader->at, '\n', (size_t)(reader->end - reader->at));
@@ -197,7 +200,8 @@ static bool saved_is(const struct saved_reader *reader, const char *keyword, uin
     return reader->word_count == words && strcmp(reader->words[0], keyword) == 0;
 }
 
-// The present line is "keyword number", and the number is at most `most`. Goes on.
+// Expects "keyword number" in the present line, with a number of at most `most`. Goes on to the
+// next line.
 static int saved_number(struct saved_reader *reader, const char *keyword, uint64_t most,
                         uint64_t *number)
 {
@@ -207,7 +211,7 @@ static int saved_number(struct saved_reader *reader, const char *keyword, uint64
     return saved_advance(reader);
 }
 
-// The present line says how many parameters a bucket has, and whether they are on devices.
+// Expects a "bucket" line: how many parameters a bucket has, and whether they are on devices.
 static int saved_bucket(struct saved_reader *reader, uint64_t most, uint64_t *count, bool *device)
 {
     *device = saved_is(reader, "bucket", 3) && strcmp(reader->words[2], "devices") == 0;
@@ -223,7 +227,7 @@ static int saved_digit(char digit)
     return !found ? -1 : (int)(found - digits);
 }
 
-// A name as it was before saved_name, in place.
+// Decodes in place a name that saved_name has written.
 static int saved_unescape(const struct saved_reader *reader, char *name)
 {
     char *to = name;
@@ -247,7 +251,8 @@ static int saved_unescape(const struct saved_reader *reader, char *name)
 
 // ---- Sets --------------------------------------------------------------------------------------
 
-// The parameter that the present line names. Learned orders go mostly from the last to the first.
+// Finds the parameter that the present line names. Searches downwards from the last one found,
+// because most learned orders run from the last parameter to the first.
 static int saved_find_parameter(struct saved_reader *reader, const struct lockstep_module *module)
 {
     const uint32_t count = module->parameter_count;
@@ -295,7 +300,7 @@ static int saved_read_bucket(struct saved_reader *reader, const struct lockstep_
     return status;
 }
 
-// Takes the layout over, the second time.
+// Checks the layout that was read. In the second pass, installs it in the module.
 static int saved_take_set(struct saved_reader *reader, struct lockstep_module *module,
                           uint32_t word_count)
 {
@@ -350,7 +355,7 @@ static int saved_read_set(struct saved_reader *reader, struct lockstep_module *m
     return status < 0 ? status : saved_take_set(reader, module, 1 + (uint32_t)buckets + filled);
 }
 
-// Modules stand in the order in which they were registered.
+// Reads one module. A file has the modules in the order in which they were registered.
 static int saved_read_module(struct saved_reader *reader, struct lockstep_module *module)
 {
     int status;
@@ -377,8 +382,8 @@ static int saved_read_module(struct saved_reader *reader, struct lockstep_module
 
 // ---- The rest of a file ------------------------------------------------------------------------
 
-// The payloads up to which doubling and halving are chosen: in a world of that size they decide the
-// bits, so they are taken over with the layouts.
+// Reads the payload sizes up to which the algorithms doubling and halving are chosen. They affect
+// the bits of the results, so a world of the same size applies them together with the layouts.
 static int saved_read_tuning(struct saved_reader *reader, bool same_world)
 {
     struct lockstep_session *session = reader->session;

@@ -10,9 +10,9 @@
 #include <stddef.h>
 #include <stdio.h>
 
-// Writes what is to be saved, all but the checksum. Trainer, outside a step.
+// Writes the content of a saved file, without the last line. Trainer, outside a step.
 void saved_write(struct lockstep_session *session, enum saved_kind kind, FILE *file);
-// Checks the text of a file, and takes it over when nothing is wrong with it; path is for texts.
+// Checks the text of a file, and applies it to the session if it is valid. path is for error texts.
 // Trainer, before lockstep_start.
 int saved_read(struct lockstep_session *session, enum saved_kind kind, const char *path,
                const char *bytes, size_t size);

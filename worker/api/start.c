@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The state that ranks share: lockstep_start (verify, then broadcast), the state hash and the state
-// check. Runs on the trainer's thread, over the session's own plain collectives; so it needs no
-// messages of its own on the data plane.
+// check. Runs on the trainer's thread. Everything travels in plain collectives of the library.
 //
-// Start sends hashes first: the root's hash of every tensor goes to all (8 bytes each), every rank
-// marks what differs, the marks are OR-ed, and only marked tensors travel. On ranks that are equal
-// already nothing but hashes moves.
+// lockstep_start sends hashes first. The root's hash of every tensor goes to all ranks (8 bytes
+// each). Every rank marks the tensors that differ from the root's, the marks are summed over all
+// ranks, and only tensors with a mark travel. If all ranks are equal already, only hashes travel.
 //
-// Where ranks have devices, they agree between the two where every tensor is
-// (worker/session/module/residency.h). What is on this rank's device is hashed by way of the host,
-// and travels as a plain collective that begins and ends there: how it does is the transport's.
+// Between verification and broadcast, ranks with devices agree on where every tensor is
+// (worker/session/module/residency.h). A tensor on this rank's device is copied to the host to be
+// hashed. It travels as a plain collective on device memory, which the transport carries out.
 
 #include "base/hash64.h"
 #include "base/text.h"
@@ -32,8 +31,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STATE_BATCH 64 // Tensors in flight; well below LOCKSTEP_MAX_PLAIN.
-#define STATE_PIECE_BYTES ((size_t)1024 * 1024) // Of a tensor on the device that is hashed.
+#define STATE_BATCH 64 // Tensors in flight at a time; well below LOCKSTEP_MAX_PLAIN.
+#define STATE_PIECE_BYTES ((size_t)1024 * 1024) // A tensor on the device is hashed in such pieces.
 
 struct state_tensor {
     const struct lockstep_module *module;
@@ -43,8 +42,8 @@ struct state_tensor {
 
 struct state_list {
     struct state_tensor *tensors; // [count]
-    uint64_t *hashes; // [count]: of this rank.
-    int64_t *vector; // [count]: what travels.
+    uint64_t *hashes; // [count]: hashes of this rank's tensors.
+    int64_t *vector; // [count]: the hashes or marks that travel.
     uint32_t count;
 };
 
@@ -92,7 +91,7 @@ static int state_hash(const struct lockstep_session *session, const struct tenso
     return 0;
 }
 
-// All tensors that ranks share, in manifest order, with their hashes.
+// Lists all parameters and buffers in manifest order, with their hashes.
 static int state_collect(const struct lockstep_session *session, struct state_list *list)
 {
     const size_t room = session->tensor_count + 1;
@@ -108,7 +107,7 @@ static int state_collect(const struct lockstep_session *session, struct state_li
     for (uint32_t m = 0; m < session->module_count; m++) {
         const struct lockstep_module *module = session->modules[m];
         for (uint32_t i = 0; i < module->parameter_count; i++) {
-            // A shared one is its owner's.
+            // A shared parameter is listed with its owner only.
             if (home_is_own(module, i))
                 state_add(list, module, &module->parameters[i], false);
         }
@@ -129,7 +128,7 @@ static int state_collective(struct lockstep_session *session, const char *name, 
     return work_call(session, name, data, count, like, LOCKSTEP_WAIT_FOREVER, &work);
 }
 
-// list->vector becomes, for each tensor, whether it differs here (1) from the root's.
+// Sets list->vector: 1 for a tensor that differs on this rank from the root's, else 0.
 static int state_compare(struct lockstep_session *session, uint32_t root, struct state_list *list)
 {
     const struct collective broadcast = {
@@ -178,7 +177,7 @@ static int state_send_batch(struct lockstep_session *session, uint32_t root,
     return status;
 }
 
-// Makes the values of all parameters and buffers those of rank root.
+// Makes all parameters and buffers equal to those of rank `root`.
 static int state_broadcast(struct lockstep_session *session, uint32_t root)
 {
     struct state_list list;
@@ -212,8 +211,8 @@ static int state_verify(struct lockstep_session *session)
     return status;
 }
 
-// Where ranks have devices: all know what is on them, and there is room for it. Groups of buffers
-// are other ones then.
+// If ranks have devices: agrees with all ranks on which tensors are on devices, makes the groups of
+// buffers anew, because they depend on that, and reserves device memory.
 static int state_settle_places(struct lockstep_session *session)
 {
     const struct command command = {.kind = COMMAND_RESERVE};
@@ -305,7 +304,7 @@ int lockstep_state_hash(lockstep_session *session, uint64_t *hash)
     return 0;
 }
 
-#define STATE_NAMED 16 // Tensors that a report names.
+#define STATE_NAMED 16 // How many differing tensors an error text names.
 
 static int state_report(const struct lockstep_session *session, const struct state_list *list)
 {
@@ -358,7 +357,8 @@ int lockstep_state_check(lockstep_session *session)
     return progress_leave(&visit, state_check(session));
 }
 
-// The root of a broadcast does not wait for the others: hence the barrier behind it.
+// The root of a broadcast does not wait for the other ranks. So a barrier follows: no rank returns
+// before all ranks have called this function.
 int lockstep_state_sync(lockstep_session *session)
 {
     const struct collective barrier = {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The step as the trainer sees it: begin, end, wait. Runs on the trainer's thread; it tells
-// the engine when the step has begun and ended. What lies between them, calls and gradients, is in
-// call.c; what then happens is decided in worker/order/order.c.
+// The step as the trainer sees it: begin, end, wait. Runs on the trainer's thread, and tells the
+// engine when the step has begun and ended. Calls within the step are in call.c.
+// worker/order/order.c decides when buckets travel and when the step settles.
 
 #include "worker/api/step.h"
 
@@ -35,7 +35,8 @@
 
 // ---- step_begin --------------------------------------------------------------------------------
 
-// Widened when the caller is older than this library: the first version ended before accumulate.
+// Copies and checks the options. If the caller was compiled with an older header, the fields that
+// it lacks get their defaults. In the first version the options ended before accumulate.
 static int step_options(const struct lockstep_step_options *given,
                         struct lockstep_step_options *whole)
 {
@@ -151,8 +152,9 @@ static int step_check_exhausted(const struct lockstep_session *session,
     return 0;
 }
 
-// Waits until a step has reached something that the engine tells, or for ever, or until the
-// deadline. *reached is guarded by the mutex. The command, if there is one, is given first.
+// Carries out the command, unless it is NULL, and waits until *reached equals step. reached: either
+// &session->step.opened or &session->step.settled. LOCKSTEP_E_TIMEOUT: the deadline has passed; the
+// error text is not set then.
 static int step_await(struct lockstep_session *session, const struct command *command,
                       const uint64_t *reached, uint64_t step, uint64_t deadline_ms)
 {
@@ -172,7 +174,7 @@ static int step_await(struct lockstep_session *session, const struct command *co
     return status;
 }
 
-// The open wave of a step; its result is in session->opening.
+// Joins the open wave of a step and waits for it. Its result is in session->step.opening.
 static int step_open_wave(struct lockstep_session *session, uint64_t step,
                           const struct lockstep_step_options *options)
 {
@@ -191,7 +193,7 @@ static int step_open_wave(struct lockstep_session *session, uint64_t step,
     return step_await(session, &command, &session->step.opened, step, COND_NO_DEADLINE);
 }
 
-// There is no next step. What a window has added up until now is not synchronized any more.
+// There is no next step. If a window is open, the gradients that it has accumulated are dropped.
 static void step_finish_all(struct lockstep_session *session)
 {
     session->step.finished = true;
@@ -202,8 +204,8 @@ static void step_finish_all(struct lockstep_session *session)
     atomic_store_explicit(&session->progress->step, session->step.number, memory_order_relaxed);
 }
 
-// Agrees with all ranks on who still has data. The options of a rank that has none become those of
-// a step without data.
+// Agrees with all ranks on which of them still have data. If this rank has none, its options become
+// the agreed phase and weight 0. LOCKSTEP_FINISHED: no step follows.
 static int step_agree(struct lockstep_session *session, struct lockstep_step_options *options,
                       uint32_t *exhausted)
 {
@@ -227,7 +229,7 @@ static int step_agree(struct lockstep_session *session, struct lockstep_step_opt
     return 0;
 }
 
-// Every step begins so, also one that only accumulates.
+// Opens the step on this rank. Every step begins like this, also one that only accumulates.
 static void step_opened(struct lockstep_session *session,
                         const struct lockstep_step_options *options)
 {
@@ -250,13 +252,13 @@ static void step_opened(struct lockstep_session *session,
     trace_event(&session->trace, TRACE_STEP_BEGIN, session->step.number, TRACE_NO_MODULE, 0, 0, 0);
 }
 
-// One that is synchronized: all ranks begin it.
+// Tells the engine that a step has begun, unless the step only accumulates.
 static void step_begun(struct lockstep_session *session)
 {
     const uint64_t phase = sets_phase(session);
     if (session->config.solo)
         return;
-    // Between steps the engine leaves the plans alone.
+    // The trainer may read the plans here: between steps the engine does not change them.
     session->step.learning = !order_plan_of(session->engine.order, phase);
     session_post(session, (struct command){.kind = COMMAND_STEP_BEGIN, .value = phase});
 }
@@ -277,7 +279,7 @@ static int step_begin(struct lockstep_session *session, const struct lockstep_st
         status = step_check_exhausted(session, &whole);
     if (status == 0)
         status = step_check_window(session, !whole.phase ? "" : whole.phase);
-    // A rank without data is told the phase when all have agreed.
+    // A rank without data learns the phase in step_agree, and enters its sets after that.
     if (status == 0 && !session->step.window_open && whole.exhausted == 0)
         status = sets_enter(session, !whole.phase ? "" : whole.phase);
     if (status == 0 && session->config.uneven != LOCKSTEP_UNEVEN_NONE && whole.accumulate == 0)
@@ -316,7 +318,8 @@ static enum unused_severity step_severity(const struct lockstep_module *module,
     return module->unused == LOCKSTEP_UNUSED_WARN ? UNUSED_IS_WARNING : UNUSED_IS_ERROR;
 }
 
-// The unused parameters of one severity: a wave's list is sorted by it first.
+// Adds a contribution's unused parameters of one severity. The caller goes through the severities
+// in turn, because the wave's list is sorted by severity first.
 static void step_contribute_unused(const struct lockstep_session *session,
                                    const struct contribution *contribution,
                                    enum unused_severity severity, struct commit_wave *wave)
@@ -340,7 +343,7 @@ static void step_contribute_unused(const struct lockstep_session *session,
     }
 }
 
-// Errors are named before what is accepted, and so take its places.
+// Adds an aborted call. order_commit_merge names errors before accepted aborts, if not all fit.
 static void step_contribute_aborted(const struct lockstep_module *module, struct commit_wave *wave)
 {
     const bool accepted = module->on_abort == LOCKSTEP_ABORT_ACCEPT;
@@ -353,8 +356,8 @@ static void step_contribute_aborted(const struct lockstep_module *module, struct
     order_commit_merge(wave, &one);
 }
 
-// The modules that this rank has called, and those of which it gave a call up. A call without a
-// weight may carry what was deferred.
+// Adds the modules that this rank has called, and those with an aborted call. A call of a rank with
+// weight 0 still counts as weighted if it carries deferred gradients.
 static void step_contribute_calls(const struct lockstep_session *session, struct commit_wave *wave)
 {
     for (uint32_t m = 0; m < session->module_count; m++) {
@@ -369,8 +372,8 @@ static void step_contribute_calls(const struct lockstep_session *session, struct
     }
 }
 
-// Fills in this rank's part of the commit wave: its calls, which parameters these did not use, and
-// its counters. Of a module whose call was given up it says no more than that.
+// Fills in this rank's part of the commit wave: its calls, the parameters that these did not use,
+// and its counters. Unused parameters of a module with an aborted call are left out.
 static void step_contribute(struct lockstep_session *session)
 {
     struct commit_wave *wave = &session->step.contribution;
@@ -392,7 +395,7 @@ static void step_contribute(struct lockstep_session *session)
     mutex_unlock(&session->mutex);
 }
 
-// A gradient that was handed over, is used and was not withdrawn has a result.
+// Only a gradient that was handed over, is used and was not withdrawn gets a result.
 int step_settle_contribution(struct contribution *contribution, uint64_t weight)
 {
     const struct lockstep_module *module = contribution->module;
@@ -411,7 +414,8 @@ int step_settle_contribution(struct contribution *contribution, uint64_t weight)
     return status;
 }
 
-// A world of one: what the data plane would have done, here.
+// Settles the step of a solo session: does on this thread what the engine and the transport do
+// otherwise.
 static int step_settle_alone(struct lockstep_session *session, void *stream)
 {
     int status = device_events_await_end(session, stream);
@@ -459,7 +463,8 @@ static int step_check_end(struct lockstep_session *session, const void *stream)
     return 0;
 }
 
-// Says that this rank has ended the step. Buffers are what the stream makes of them.
+// Tells the engine that this rank has ended the step. Buffers on the device are read after the work
+// that `stream` has been given by now.
 static int step_enter_end(struct lockstep_session *session, void *stream)
 {
     int status = 0;
@@ -479,7 +484,7 @@ static int step_enter_end(struct lockstep_session *session, void *stream)
     return status;
 }
 
-// The step has settled.
+// The step has settled. Copies results to replicas and fills in the report. Returns the verdict.
 static int step_leave_end(struct lockstep_session *session)
 {
     struct commit_wave outcome;

@@ -9,7 +9,7 @@
 
 struct contribution;
 
-// A world of one: what the data plane would have done for a contribution. Trainer.
+// Produces the results of a contribution in a solo session, where no transport does it. Trainer.
 int step_settle_contribution(struct contribution *contribution, uint64_t weight);
 
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The end of a step whose gradients are on this rank's device: who waits for them, a stream or a
-// thread. What counts as final is decided in worker/engine/landing.c. Runs on the trainer's thread.
+// The end of a step whose gradients are on this rank's device: a stream or this thread waits for
+// them. worker/engine/landing.c decides when they count as final. Runs on the trainer's thread.
 
 #include "worker/api/step_device.h"
 
@@ -11,7 +11,7 @@
 #include "worker/session/module/device_events.h"
 #include "worker/session/session.h"
 
-#define STEP_PIECE 512 // Elements of 8 bytes that are divided at a time.
+#define STEP_PIECE 512 // Device memory is divided in pieces of so many times 8 bytes.
 
 int step_device_land(struct lockstep_session *session, uint64_t deadline_ms)
 {
@@ -28,7 +28,8 @@ int step_device_land(struct lockstep_session *session, uint64_t deadline_ms)
     return status;
 }
 
-// True if some gradient has no memory: then who has used it has to be known.
+// True if some gradient has no memory on this rank. step_verdict then needs to know whether another
+// rank has used the parameter, which is known only when the step has landed.
 static bool step_lacks_memory(const struct lockstep_session *session)
 {
     for (uint32_t m = 0; m < session->module_count; m++) {
@@ -41,7 +42,8 @@ static bool step_lacks_memory(const struct lockstep_session *session)
     return false;
 }
 
-// The first device's results come behind those of the others. A default stream is that of each.
+// A stream that follows the first device's work follows that of all devices. The handle of a
+// default stream stands for one stream on each device, so each of them is made to follow.
 int step_device_await(struct lockstep_session *session, void *stream)
 {
     if (!session->devices.first || session->config.solo)

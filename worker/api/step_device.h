@@ -10,14 +10,15 @@
 struct lockstep_module;
 struct lockstep_session;
 
-// Results of the last step that a stream waits for are in the memory of this rank's device, or the
-// deadline has passed: LOCKSTEP_E_TIMEOUT. Trainer, outside a step.
+// Waits until all results of the last step are in the memory of this rank's devices.
+// LOCKSTEP_E_TIMEOUT: the deadline has passed. Trainer, outside a step.
 int step_device_land(struct lockstep_session *session, uint64_t deadline_ms);
-// The step has settled, and its results may still be on their way on the device: the stream waits
-// for them there, or this thread, where there is none or what is to be said needs them. Trainer.
+// The step has settled, and work for its results may still be enqueued on the device. Makes the
+// stream wait for this work. This thread waits instead if stream is NULL, or if the verdict needs
+// the results. Trainer.
 int step_device_await(struct lockstep_session *session, void *stream);
-// The mean of sums over samples in a world of one. On the device by way of the host, piece by
-// piece: rare, and not in any job that several ranks make.
+// Divides a gradient by the weight, in a solo session whose gradients are sums over samples. A
+// gradient on the device is copied to the host and back in pieces: this case is rare. Trainer.
 int step_device_divide(const struct lockstep_module *module, uint32_t parameter, char *memory,
                        uint64_t weight);
 

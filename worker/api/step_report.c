@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The report of a settled step, and the totals of a session in its trace. Trainer.
+// The report of a settled step, and the session's totals in its trace. Trainer.
 
 #include "worker/api/step_report.h"
 
@@ -46,7 +46,7 @@ static void step_report_add(_Atomic(uint64_t) *total, uint64_t value)
     atomic_fetch_add_explicit(total, value, memory_order_relaxed);
 }
 
-// For the heartbeat.
+// Heartbeats send these totals.
 void step_report_count(struct lockstep_session *session)
 {
     const struct lockstep_report *report = &session->step.report;
@@ -79,7 +79,8 @@ int lockstep_step_report(lockstep_session *session, uint64_t step, uint32_t time
                          "there is no report of step %" PRIu64 "; the last one "
                          "is of step %" PRIu64,
                          step, session->step.report.step);
-    (void)step_device_land(session, COND_NO_DEADLINE); // A failed session has a report, too.
+    // A failure here is ignored: a session that has failed has a report, too.
+    (void)step_device_land(session, COND_NO_DEADLINE);
     session->step.report.weight_total = atomic_load(&session->tallies.weight_total);
     bytes = report->struct_bytes < sizeof(*report) ? report->struct_bytes : sizeof(*report);
     session->step.report.struct_bytes = bytes;

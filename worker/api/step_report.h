@@ -9,7 +9,7 @@ struct lockstep_session;
 
 // Fills in the report that lockstep_step_report returns.
 void step_report_fill(struct lockstep_session *session);
-// Adds the step to the totals in the words of the trace.
+// Adds the step to the totals in struct progress.
 void step_report_count(struct lockstep_session *session);
 
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The result of lockstep_step_end for a step that has settled: warnings, and the status with its
-// text. It is the same on all ranks, unless a gradient has no memory on one of them. Trainer.
+// text. The result is the same on all ranks, unless a gradient has no memory on one rank. Trainer.
 
 #include "worker/api/step_verdict.h"
 
@@ -12,7 +12,7 @@
 
 #include <inttypes.h>
 
-// The other names of a parameter in its module.
+// Names the parameters of the same module that share this one.
 static void step_name_shared(const struct lockstep_module *module, uint32_t parameter,
                              struct text *text)
 {
@@ -22,8 +22,8 @@ static void step_name_shared(const struct lockstep_module *module, uint32_t para
     }
 }
 
-// Names the unused parameters of one severity. The same on every rank, because the commit wave gave
-// all ranks the same list.
+// Names the unused parameters of one severity. The text is the same on all ranks, because the
+// commit wave gave them the same list.
 static void step_name_unused(const struct lockstep_session *session,
                              const struct commit_wave *outcome, enum unused_severity severity,
                              const char *separator, struct text *text)
@@ -71,7 +71,8 @@ static void step_warn(struct lockstep_session *session, const struct commit_wave
               outcome->unused_warnings, bytes);
 }
 
-// Names the calls that were given up of modules that accept it, or of the others.
+// Names the aborted calls. accepted: true for those of modules with LOCKSTEP_ABORT_ACCEPT, false
+// for those of other modules.
 static void step_name_aborted(const struct lockstep_session *session,
                               const struct commit_wave *outcome, bool accepted,
                               const char *separator, struct text *text)
@@ -116,8 +117,8 @@ static int step_aborted_error(const struct lockstep_session *session,
     return error_set(LOCKSTEP_E_UNUSED, "%s", bytes);
 }
 
-// Modules that were called, but by no rank with a weight: there is no mean, and nothing was
-// written.
+// The error for modules that only ranks with weight 0 have called: they have no mean, and no
+// gradient was written.
 static int step_weightless_error(const struct lockstep_session *session, uint64_t modules)
 {
     char bytes[LOCKSTEP_REPORT_BYTES];
@@ -132,8 +133,8 @@ static int step_weightless_error(const struct lockstep_session *session, uint64_
     return error_set(LOCKSTEP_E_INVALID, "%s; the gradients are as they were", bytes);
 }
 
-// A gradient that others produced and this rank did not, with no memory to put the mean into: its
-// parameter would drift apart from theirs, so it is not passed over in silence.
+// The error for a gradient that other ranks produced, and that has no memory on this rank for the
+// mean. Without the error the parameter would differ between ranks from now on.
 static int step_homeless_error(const struct lockstep_session *session)
 {
     for (uint32_t m = 0; m < session->module_count; m++) {

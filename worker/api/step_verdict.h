@@ -8,8 +8,8 @@
 struct commit_wave;
 struct lockstep_session;
 
-// Logs the warnings of a step, and returns what all ranks agreed on in its commit wave: 0, or a
-// status with its text. Trainer.
+// Logs the warnings of a step, and returns its result by the commit wave: 0, or a status with its
+// text. Trainer.
 int step_verdict(struct lockstep_session *session, const struct commit_wave *outcome);
 
 #endif

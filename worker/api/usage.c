@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// On how many ranks each parameter of a module was used in the last step. Runs on the trainer's
-// thread, over a plain collective of the session's own, so that a step carries nothing for it.
+// lockstep_module_usage: on how many ranks each parameter of a module was used in the last step.
+// Runs on the trainer's thread. It uses a plain collective of the library, so a step has no cost
+// for it.
 
 #include "worker/session/module/calls.h"
 #include "worker/session/session.h"
@@ -11,8 +12,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-// True if this rank contributed a gradient of the parameter to the last step, in whichever call; of
-// a shared one, in whichever module.
+// True if any call on this rank contributed a gradient of the parameter to the last step. For a
+// shared parameter, calls of all modules that share it count.
 static bool usage_here(const struct lockstep_module *module, uint32_t parameter)
 {
     const struct home *home = &module->homes[parameter];

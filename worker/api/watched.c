@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The connection of a session with its watch and its tracker. The trainer runs the functions that
-// watched.h declares, the watch thread runs the others.
+// Connects a session with its watch and its tracker. The trainer runs the functions that watched.h
+// declares, the watch thread runs the others.
 
 #include "worker/api/watched.h"
 
@@ -15,8 +15,9 @@
 
 #include <string.h>
 
-// A trainer may wait in slices. Inside of the next slice the end of the last one is no failure, and
-// a process that is killed there does not end because of it.
+// True if the noted failure is a timeout, and the trainer is waiting again. A trainer may wait in
+// many short calls. If its process is killed in one of them, the timeout of an earlier one is not
+// the cause.
 static bool watched_waits_again(const struct up_heartbeat *heartbeat)
 {
     static const char timeout[] = "LOCKSTEP_E_TIMEOUT: ";
@@ -34,7 +35,7 @@ static void watched_fill(void *context, const struct down_query *query, uint64_t
     if (watched_waits_again(heartbeat))
         heartbeat->failure[0] = '\0';
     if (beat->generation.number == 0)
-        return; // Nothing can be awaited before the world has formed.
+        return; // Before the world has formed there is no wait to report.
     await_read(session, query, stood, &heartbeat->await);
     work_tell(session, heartbeat);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The connection of a session with its watch and its tracker: which parts of the session they see.
+// Connects a session with its watch and its tracker: which parts of the session these see.
 
 #ifndef WORKER_API_WATCHED_H
 #define WORKER_API_WATCHED_H
