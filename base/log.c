@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // logfmt formatting. Any thread; the state of one line is on the caller's stack.
 //
-// This file parses the format itself instead of giving all of it to vsnprintf. Only so does it know
-// where a value begins and ends when arguments contain spaces and quotes.
+// This file parses the format itself instead of passing all of it to vsnprintf. Only then does it
+// know where a value begins and ends if arguments contain spaces and quotes.
 #include "base/log.h"
 
 #include "base/text.h"

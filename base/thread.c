@@ -46,7 +46,7 @@ void thread_join(struct thread *thread)
     (void)status;
 }
 
-// ---- who runs it --------------------------------------------------------------------------------
+// ---- owners -------------------------------------------------------------------------------------
 
 void thread_own(struct thread_id_check *check)
 {
@@ -64,7 +64,7 @@ bool thread_owned(const struct thread_id_check *check)
     return owner == 0 || owner == thread_self();
 }
 
-// ---- a moment -----------------------------------------------------------------------------------
+// ---- polling ------------------------------------------------------------------------------------
 
 #define MOMENT_SPINS 64
 #define MOMENT_YIELDS 16

@@ -64,7 +64,7 @@ bool thread_owned(const struct thread_id_check *check);
 // thread may call.
 #define thread_assert(check) assert(thread_owned(check))
 
-// ---- a moment -----------------------------------------------------------------------------------
+// ---- polling ------------------------------------------------------------------------------------
 
 // Waits a moment. For loops that poll a word which another thread is about to write, without a
 // lock. The first calls spin for a few instructions, the next ones yield the processor, and later

@@ -3,10 +3,10 @@
 // Rights on the control plane, as certificates name them: URIs among their subject alternative
 // names. base/tls_files.h parses the certificates. Pure; any thread.
 //
-//     lockstep://coordinator       may be one: workers believe it
+//     lockstep://coordinator       may be a coordinator that workers trust
 //     lockstep://job/NAME/worker   may be a worker of that job, and of no other
 //     lockstep://job/*/worker      may be a worker of any job
-//     lockstep://observer          may ask whether the coordinator is well, and no more
+//     lockstep://observer          may only ask for the coordinator's health
 #ifndef LOCKSTEP_BASE_TLS_NAMES_H
 #define LOCKSTEP_BASE_TLS_NAMES_H
 

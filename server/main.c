@@ -48,7 +48,7 @@ struct daemon {
     char error[LOCKSTEP_TEXT_BYTES];
 };
 
-// ---- between the parts ------------------------------------------------------------------------
+// ---- calls between the parts ------------------------------------------------------------------
 
 static void wake_server(void *context)
 {
@@ -165,7 +165,7 @@ static int write_ports(struct daemon *daemon)
     return 0;
 }
 
-// ---- what it says when it is ready ------------------------------------------------------------
+// ---- messages at the start --------------------------------------------------------------------
 
 static void print_json(const struct daemon *daemon, const char *grpc, const char *http)
 {

@@ -51,8 +51,8 @@ struct service_shown {
 void service_show(struct service *service, const struct service_shown *shown);
 
 // Begins to drain. From the next turn on, which the caller must cause with rpc_server_wake, the
-// service takes no new workers and is not ready. It stops when all streams have ended or drain_ms
-// has passed. Any thread.
+// service takes no new workers and is not ready. The service stops when all streams have ended or
+// drain_ms has passed. Any thread.
 void service_drain(struct service *service);
 
 void service_close(struct service *service);

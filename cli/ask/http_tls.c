@@ -101,7 +101,7 @@ static int drive(struct http_tls *tls, struct step *step, uint64_t deadline_ms)
     }
 }
 
-// ---- whom to believe ----------------------------------------------------------------------------
+// ---- trusted authorities ------------------------------------------------------------------------
 
 static bool trust_file(SSL_CTX *context, const char *path, char *error, size_t error_bytes)
 {

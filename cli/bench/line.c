@@ -21,10 +21,9 @@
 #define ROUNDS 200
 #define LINE_BYTES 128 // Two cache lines, because processors fetch lines in pairs.
 #define LOOKS 1024 // Reads of the word between two reads of the clock.
-// Time for all spells but the first, if other processes keep a core busy. Later spells are not
-// measured.
+// Time for all spells together. A spell that is not done by then is left out.
 #define ENOUGH_US 500000.0
-#define GIVE_UP_US 5000000.0 // Longest time for the first spell.
+#define GIVE_UP_US 5000000.0 // Time for the first spell, without which there is no result.
 
 struct line {
     _Alignas(LINE_BYTES) _Atomic(uint32_t) asked;

@@ -188,7 +188,7 @@ static double calibrate(struct bench_worker *worker)
     return CALIBRATE_ROUNDS / best_us;
 }
 
-// ---- The three things --------------------------------------------------------------------------
+// ---- The three parts of an iteration -----------------------------------------------------------
 
 enum series {
     SERIES_COMPUTE,

@@ -137,7 +137,7 @@ static int set_option(void *given, int key, char *value)
     }
 }
 
-// ---- what was made ------------------------------------------------------------------------------
+// ---- printing what was made ---------------------------------------------------------------------
 
 static void say_made(const struct certs_options *options, const struct certs_request *request,
                      const char *out)

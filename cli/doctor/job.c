@@ -164,7 +164,7 @@ void doctor_jobs(struct doctor_report *report, const struct http_peer *peer, con
     free(body);
 }
 
-// ---- What follows ------------------------------------------------------------------------------
+// ---- Ranges of algorithms ----------------------------------------------------------------------
 
 uint32_t doctor_ranges(const struct doctor_job *job, struct doctor_range *ranges)
 {

@@ -98,8 +98,7 @@ static void path_in(const struct run_options *options, const char *name, char pa
     snprintf(path, PATH_BYTES, "%s%s", options->directory, name);
 }
 
-// ---- The coordinator of several hosts
-// ------------------------------------------------------------
+// ---- The coordinator of several hosts ---------------------------------------------------------
 
 static bool is_loopback(const struct sockaddr *address)
 {
@@ -242,7 +241,7 @@ bool daemon_ready(struct daemon *daemon, const struct run_options *options)
     return true;
 }
 
-// ---- Where it is -------------------------------------------------------------------------------
+// ---- Addresses ---------------------------------------------------------------------------------
 
 void daemon_address(const struct run_options *options, char *address, size_t capacity)
 {

@@ -35,8 +35,9 @@
 // and a new coordinator.
 //
 // Several hosts. Each host has a launcher. The launcher of host 0 also starts the coordinator,
-// which listens on the network and stays until the workers of all hosts have left. A launcher
-// signals only its own workers. The other workers learn of the end from the coordinator.
+// which listens on the network. After the workers of host 0 have ended, the coordinator stays until
+// those of other hosts have left, but at most DAEMON_DRAIN_MS. A launcher signals only its own
+// workers. The other workers learn of the end from the coordinator.
 
 #include "cli/run/run.h"
 

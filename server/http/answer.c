@@ -88,7 +88,7 @@ const struct snapshot *http_look(struct http_core *core, struct evhttp_request *
     return snapshot;
 }
 
-// ---- who may inspect --------------------------------------------------------------------------
+// ---- access checks ----------------------------------------------------------------------------
 
 bool http_has_token(struct http_core *core, struct evhttp_request *request)
 {

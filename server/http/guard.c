@@ -91,7 +91,7 @@ static void let_go(struct http_guard *guard, struct guarded *connection)
     guard->count--;
 }
 
-// ---- looking at all ---------------------------------------------------------------------------
+// ---- checking all connections -----------------------------------------------------------------
 
 static uint32_t count_of_peer(const struct http_guard *guard, const struct guarded *connection)
 {
@@ -167,7 +167,7 @@ static void on_look(evutil_socket_t fd, short what, void *context)
         event_add(guard->look, &soon);
 }
 
-// ---- what evhttp asks for, and says -----------------------------------------------------------
+// ---- calls from evhttp ------------------------------------------------------------------------
 
 static struct bufferevent *make_buffered(struct http_guard *guard, struct event_base *base)
 {

@@ -44,7 +44,7 @@ struct stream {
     uint64_t log_ms; // The time of the last log line that was sent.
     uint64_t stall; // The number of the stall that was sent last.
     bool stalled; // True if that stall was active when it was sent.
-    bool served; // True if the current look has served this stream.
+    bool served; // True if the current turn of the timer has served this stream.
 };
 
 struct http_streams {
@@ -56,7 +56,7 @@ struct http_streams {
     struct stream streams[HTTP_STREAMS];
 };
 
-// ---- bytes that several streams send ----------------------------------------------------------
+// ---- events that several streams share --------------------------------------------------------
 
 struct shared {
     size_t users;
@@ -176,7 +176,7 @@ static void send_text(struct stream *stream, const char *text, uint64_t now_ms)
     stream->said_ms = now_ms;
 }
 
-// ---- what is new ------------------------------------------------------------------------------
+// ---- new stalls and log lines -----------------------------------------------------------------
 
 // Returns the newest stall of the job if its current state was not sent on this stream yet.
 // Otherwise returns NULL.
@@ -229,7 +229,7 @@ static void send_stall(struct stream *stream, const struct snapshot *snapshot,
     shared_drop(event);
 }
 
-// ---- a look at all ----------------------------------------------------------------------------
+// ---- serving all streams ----------------------------------------------------------------------
 
 static const struct snapshot_job *job_of(const struct stream *stream,
                                          const struct snapshot *snapshot)

@@ -145,7 +145,7 @@ void render_slowest(struct json *json, const struct snapshot *snapshot,
     json_array_end(json);
 }
 
-// ---- what has been ----------------------------------------------------------------------------
+// ---- history ----------------------------------------------------------------------------------
 
 static void render_rates(struct json *json, const struct snapshot *snapshot,
                          const struct snapshot_job *job)
@@ -228,7 +228,7 @@ static void render_log(struct json *json, const struct snapshot *snapshot,
     json_array_end(json);
 }
 
-// ---- all of it --------------------------------------------------------------------------------
+// ---- the whole state --------------------------------------------------------------------------
 
 bool render_state(struct json *json, const struct snapshot *snapshot, const char *name)
 {

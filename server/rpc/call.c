@@ -326,7 +326,7 @@ static void call_on_sent(struct op *op, bool ok)
     call_release(call);
 }
 
-// ---- messages in ------------------------------------------------------------------------------
+// ---- received messages ------------------------------------------------------------------------
 
 static void call_speaks(struct call *call, const uint8_t *bytes, size_t size)
 {
@@ -352,7 +352,7 @@ static void call_take_message(struct call *call, grpc_byte_buffer *buffer)
     grpc_byte_buffer_destroy(buffer);
 }
 
-// ---- what comes in ----------------------------------------------------------------------------
+// ---- reads ------------------------------------------------------------------------------------
 
 // The peer sends nothing more. If the reason is that the call broke, call_on_ended follows.
 static void call_read_is_over(struct call *call)
@@ -390,7 +390,7 @@ static void call_on_received(struct op *op, bool ok)
     call_release(call);
 }
 
-// ---- begin of a call --------------------------------------------------------------------------
+// ---- beginning of a call ----------------------------------------------------------------------
 
 // Checks the certificate before the service learns of the stream, so that a client without rights
 // cannot make the service store anything.

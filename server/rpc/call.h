@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One call, from its beginning to its end. Stream thread.
+// One call (RPC), from its beginning to its end. Stream thread.
 
 #ifndef SERVER_RPC_CALL_H
 #define SERVER_RPC_CALL_H

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Counts the calls of each connection. A connection is identified by gRPC's name for its peer
-// ("ipv4:10.0.0.7:4711"), which is all that gRPC says of connections. This file does not use calls.
+// ("ipv4:10.0.0.7:4711"), which is all that gRPC says of connections. This file does not use struct
+// call.
 //
 // Stream thread only.
 

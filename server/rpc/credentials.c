@@ -140,7 +140,7 @@ int rpc_credentials_bind(struct rpc_credentials *credentials, grpc_server *serve
     return port;
 }
 
-// ---- who may ----------------------------------------------------------------------------------
+// ---- rights of a peer -------------------------------------------------------------------------
 
 bool rpc_credentials_allow(struct rpc_credentials *credentials, grpc_call *call, const char *job)
 {
@@ -157,7 +157,7 @@ bool rpc_credentials_allow(struct rpc_credentials *credentials, grpc_call *call,
     return allowed;
 }
 
-// ---- what gRPC says ---------------------------------------------------------------------------
+// ---- reasons in gRPC's log --------------------------------------------------------------------
 
 // Maps the error texts of OpenSSL, of either side, to their meaning.
 const char *rpc_credentials_failure(const char *line)

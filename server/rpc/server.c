@@ -218,7 +218,7 @@ const char *rpc_server_version(void)
     return grpc_version_string();
 }
 
-// ---- what the service calls -------------------------------------------------------------------
+// ---- functions that the service calls ---------------------------------------------------------
 
 static bool server_send(void *context, rpc_peer peer, const uint8_t *bytes, size_t size)
 {

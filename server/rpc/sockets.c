@@ -158,7 +158,7 @@ int sockets_accept4(int fd, struct sockaddr *address, socklen_t *restrict size, 
     }
 }
 
-// ---- what the server says ---------------------------------------------------------------------
+// ---- calls of the server ----------------------------------------------------------------------
 
 void rpc_sockets_turn(void)
 {

@@ -40,7 +40,7 @@ void archive_init(struct archive *archive)
     mutex_init(&archive->mutex);
 }
 
-// ---- room -------------------------------------------------------------------------------------
+// ---- making room ------------------------------------------------------------------------------
 
 static size_t bytes_of(struct archived *archived)
 {
@@ -108,7 +108,7 @@ static struct archive_entry *entry_of(struct archive *archive, const struct peer
     return entry;
 }
 
-// ---- parts ------------------------------------------------------------------------------------
+// ---- parts of an answer -----------------------------------------------------------------------
 
 // Appends items up to a bound. Items above the bound are left out.
 static void append(struct archive *archive, struct archived *parts, int which, const void *items,

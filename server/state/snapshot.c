@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---- making -----------------------------------------------------------------------------------
+// ---- making a snapshot ------------------------------------------------------------------------
 
 // An array that grows.
 struct growing {
@@ -161,7 +161,7 @@ void snapshot_free(struct snapshot *snapshot)
     free(snapshot);
 }
 
-// ---- looking ----------------------------------------------------------------------------------
+// ---- finding jobs and stalls ------------------------------------------------------------------
 
 const struct snapshot_job *snapshot_find(const struct snapshot *snapshot, const char *name)
 {
@@ -181,7 +181,7 @@ const struct stall_view *snapshot_stall(const struct snapshot *snapshot,
     return newest->active ? newest : NULL;
 }
 
-// ---- handing over -----------------------------------------------------------------------------
+// ---- handing a snapshot over ------------------------------------------------------------------
 
 void snapshot_board_init(struct snapshot_board *board, void (*wake)(void *context), void *context)
 {

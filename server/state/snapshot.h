@@ -21,7 +21,7 @@
 
 #define SNAPSHOT_AGE_MS 100
 #define SNAPSHOT_WAIT_MS 1000 // How long a reader waits for the core thread.
-#define SNAPSHOT_STALLS 256 // Stalls of all jobs together, because a stall is large.
+#define SNAPSHOT_STALLS 256 // Stalls of all jobs together at most, because a stall is large.
 // Stalls that each job may have in a snapshot, however many jobs there are.
 #define SNAPSHOT_JOB_STALLS 4
 
