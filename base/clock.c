@@ -7,7 +7,7 @@
 uint64_t clock_now_ns(void)
 {
     struct timespec now;
-    // It cannot fail for this clock and a valid pointer.
+    // clock_gettime cannot fail for this clock and a valid pointer.
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The permissions of files that hold secrets. Any thread; asks the system.
+// The permissions of files that hold secrets. Any thread; makes a system call.
 #ifndef LOCKSTEP_BASE_FILE_MODE_H
 #define LOCKSTEP_BASE_FILE_MODE_H
 

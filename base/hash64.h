@@ -3,8 +3,8 @@
 // doc/xxhash_spec.md), so that other languages can compute the same. It costs about one pass over
 // memory, and serves for names as well as for tensors of hundreds of MB. It is not cryptographic:
 // an attacker who chooses the bytes can make two inputs collide. The value depends on the bytes
-// alone, not on how they were cut into updates, and is the same on every machine (all that we
-// support are little-endian). Pure. Any thread.
+// alone, not on how the bytes were divided into updates, and is the same on every machine (all
+// supported machines are little-endian). Pure. Any thread.
 #ifndef LOCKSTEP_BASE_HASH64_H
 #define LOCKSTEP_BASE_HASH64_H
 

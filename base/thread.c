@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads, owners, moments. Any thread.
+// Threads, owners, and polling. Any thread.
 #include "base/thread.h"
 
 #include "base/text.h"

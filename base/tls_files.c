@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading, then checking; tls_files.h has the contract. Every check has its own error sentence. The
-// order of the checks is that in which a person would look: can the files be read, do key and
-// certificate belong together, are they valid now, who signed the certificate, and what is it for.
-// Any thread.
+// Reads the files, then checks them; tls_files.h has the contract. Every check has its own error
+// sentence. The order of the checks is that in which a person would look: can the files be read, do
+// key and certificate belong together, are they valid now, who signed the certificate, and what is
+// it for. Any thread.
 
 #include "base/tls_files.h"
 

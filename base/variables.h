@@ -4,7 +4,7 @@
 // misspelling, and a worker that does not see LOCKSTEP_COORDINATOR trains alone. So an unknown name
 // is an error, and the error names the most similar known name.
 //
-// These are not checked:
+// Variables that are not checked:
 //
 //     LOCKSTEP_TEST_*          the test suite's own
 //     LOCKSTEP_*SERVICE_HOST   and the other variables in which Kubernetes describes services: a

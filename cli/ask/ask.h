@@ -23,11 +23,12 @@ struct ask {
     int refused; // HTTP status of the last request if the coordinator refused it; 0: it did not.
 };
 
-// These set the values of options. They return 0, or CLI_MISUSE with a sentence on stderr.
+// The functions below set the values of options. They return 0, or CLI_MISUSE with a sentence on
+// stderr.
 int ask_set_address(struct ask *ask, char *value); // Overwrites a token in value.
 int ask_set_job(struct ask *ask, const char *value);
 int ask_set_token(struct ask *ask, const char *file); // The token is the file's first line.
-// This also turns TLS on, whatever the address says.
+// Also turns TLS on, whatever the address says.
 int ask_set_cacert(struct ask *ask, const char *file);
 
 // The options --cacert and --token-file for the option tables of these commands. ask_set_option

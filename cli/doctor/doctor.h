@@ -30,7 +30,7 @@ enum doctor_status {
 };
 
 struct doctor_finding {
-    const char *name; // Also a key for programs, so it must not change.
+    const char *name; // The finding's name. Programs use it as a key, so it must not change.
     enum doctor_status status;
     double number; // NAN: no number; use word.
     const char *unit; // The number's unit; "": none.

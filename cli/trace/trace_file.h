@@ -15,7 +15,8 @@
 struct trace_file {
     struct trace_header header; // Its texts end with a NUL.
     struct progress progress;
-    char mark[LOCKSTEP_MARK_BYTES]; // Also empty if the worker was killed while it wrote the mark.
+    // The trainer's mark. Empty, too, if the worker was killed while it wrote the mark.
+    char mark[LOCKSTEP_MARK_BYTES];
     char pause_reason[LOCKSTEP_MARK_BYTES];
     char modules[LOCKSTEP_MAX_MODULES][LOCKSTEP_NAME_BYTES];
     struct trace_thread threads[LOCKSTEP_STACK_THREADS];

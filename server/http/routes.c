@@ -184,8 +184,8 @@ static void get_events(struct http_core *core, struct evhttp_request *request,
     http_streams_add(core->streams, request, about->latest ? NULL : about->job);
 }
 
-// Returns a parameter of the request's query, or NULL if there is none with that name. Freed with
-// the list.
+// Returns a parameter of the request's query, or NULL if there is none with that name. The
+// parameter is freed with the list.
 static const char *query(struct evhttp_request *request, struct evkeyvalq *list, const char *name)
 {
     const char *text = evhttp_uri_get_query(evhttp_request_get_evhttp_uri(request));

@@ -9,8 +9,8 @@ struct archived;
 struct json;
 struct snapshot;
 
-// These write the answer to /api/v1/jobs/{job}/timeline: call begin, then rank for each rank, then
-// end.
+// The functions below write the answer to /api/v1/jobs/{job}/timeline: call begin, then rank for
+// each rank, then end.
 void render_timeline_begin(struct json *json);
 void render_timeline_rank(struct json *json, const struct snapshot *snapshot,
                           const struct archived *archived);

@@ -89,7 +89,7 @@ static grpc_server *listener_create(struct rpc_server *server)
         {.key = GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, .value.integer = LOCKSTEP_MESSAGE_BYTES},
         {.key = GRPC_ARG_MAX_METADATA_SIZE, .value.integer = METADATA_BYTES},
         {.key = GRPC_ARG_MAX_CONCURRENT_STREAMS, .value.integer = RPC_CONNECTION_CALLS},
-        {.key = GRPC_ARG_HTTP2_BDP_PROBE, .value.integer = 0}, // Windows stay at 64 KiB.
+        {.key = GRPC_ARG_HTTP2_BDP_PROBE, .value.integer = 0}, // Keeps HTTP/2 windows at 64 KiB.
         {.key = GRPC_ARG_MAX_CONNECTION_IDLE_MS, .value.integer = CONNECTION_IDLE_MS},
         {.key = GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, .value.integer = HANDSHAKE_TIMEOUT_MS},
         {.key = GRPC_ARG_KEEPALIVE_TIME_MS, .value.integer = KEEPALIVE_MS},

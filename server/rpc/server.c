@@ -169,7 +169,8 @@ int rpc_server_open(const struct rpc_config *config, const struct rpc_events *ev
         return -1;
     }
     server_set_address(server, (uint16_t)port);
-    rpc_log_pass_on(config->log); // Not before: if opening fails, the error sentence is enough.
+    // gRPC's log is passed on only from now on: if opening fails, the error sentence is enough.
+    rpc_log_pass_on(config->log);
     *result = server;
     return 0;
 }

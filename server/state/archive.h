@@ -2,7 +2,8 @@
 //
 // The latest answers of workers to questions about their place: the stacks and events of each rank.
 // The archive holds at most ARCHIVE_BYTES. To make room, it drops the rank whose last answer is
-// oldest. Answers are not trusted: lists are cut at their bounds, and texts are kept unchanged.
+// oldest. Answers are not trusted: lists are cut at their bounds. Texts are kept unchanged, so code
+// that shows them must escape them.
 //
 // The mutex is a leaf lock. It is held while a part is added or a rank is copied.
 
