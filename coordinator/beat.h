@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One worker as its heartbeats show it. Runs inside coordinator_step, and in views.
+// The state of one worker, from its heartbeats. Runs inside coordinator_step, and in views.
 
 #ifndef COORDINATOR_BEAT_H
 #define COORDINATOR_BEAT_H
@@ -15,22 +15,27 @@ struct job;
 struct up_heartbeat;
 struct worker;
 
-// A heartbeat of a member comes, and is not stored yet; it is stored, and before it `last` was.
+// A heartbeat of a member arrived; worker->heartbeat still has the one before it.
 void beat_heard(struct coordinator *core, struct worker *worker);
+// The heartbeat was stored in worker->heartbeat. last: the heartbeat before it.
 void beat_stored(struct coordinator *core, struct worker *worker, const struct up_heartbeat *last);
-bool beat_known(const struct worker *worker); // True if it has said where it is.
-// A member that is not heard of for longer than this is frozen.
+bool beat_known(const struct worker *worker); // True if the worker has reported its place.
+// Returns the time without a heartbeat after which a worker counts as frozen.
 uint64_t beat_silence_ms(const struct coordinator *core);
 bool beat_frozen(const struct coordinator *core, const struct worker *worker, uint64_t now_ms);
+// True if a mate reports that the worker's process is stopped.
 bool beat_stopped(const struct coordinator *core, const struct worker *worker, uint64_t now_ms);
-bool beat_silent(const struct coordinator *core, const struct worker *worker); // One of both.
+// True if the worker is frozen or stopped.
+bool beat_silent(const struct coordinator *core, const struct worker *worker);
+// Returns the steps that the worker, which is silent, may be in.
 struct beat_steps beat_steps(const struct coordinator *core, const struct job *job,
                              const struct worker *worker);
-// Whether nothing has moved, in two heartbeats, on a link that its heartbeat names.
+// True if link `index` of the worker's last heartbeat received nothing between its last two
+// heartbeats.
 bool beat_link_stands(const struct job *job, const struct worker *worker, uint32_t index);
-// How long its trainer has been where it was as of its last heartbeat.
+// Returns how long the trainer had been in its place when it sent its last heartbeat.
 uint64_t beat_age(const struct worker *worker);
-// The same, as of now_ms.
+// Returns how long the trainer has been in its place at now_ms.
 uint64_t beat_age_now(const struct worker *worker, uint64_t now_ms);
 
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The ranks that are in the way. Runs inside coordinator_step.
+// Finds the ranks that the others wait for. Runs inside coordinator_step.
 
 #ifndef COORDINATOR_BLAME_H
 #define COORDINATOR_BLAME_H
@@ -12,10 +12,12 @@ struct found;
 struct job;
 struct picture;
 
+// Fills *picture from the last heartbeats of the job's members.
 void blame_look(const struct coordinator *core, const struct job *job, struct picture *picture);
-// Some wait, and no rank explains it.
+// True if some members wait, and no member is idle, silent or unknown.
 bool blame_unexplained(const struct picture *picture);
-// True: the job stands still, and *found, which was empty, says who is in the way, or nobody.
+// Returns true if the job is stalled. Then *found, which was empty, has the culprits; it stays
+// empty if no rank explains the stall.
 bool blame_find(const struct coordinator *core, const struct job *job,
                 const struct picture *picture, struct found *found);
 

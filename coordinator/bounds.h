@@ -14,12 +14,12 @@ struct stall_bound;
 struct worker;
 
 void bounds_reset(struct bounds *bounds);
-// A heartbeat says how long its worker usually is where it is.
+// Learns from the worker's last heartbeat how long workers usually stay in this place.
 void bounds_learn(struct bounds *bounds, const struct worker *worker, uint64_t now_ms);
-// How long this worker may be where it is.
+// Computes how long this worker may stay in its present place.
 void bounds_of(const struct coordinator *core, const struct job *job, const struct worker *worker,
                struct stall_bound *bound);
-// No trainer is in the way: how long nothing may move.
+// Returns the time without traffic and progress after which a job whose ranks all wait is stalled.
 uint64_t bounds_of_links(const struct coordinator *core, const struct job *job);
 
 #endif

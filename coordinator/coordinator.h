@@ -307,8 +307,8 @@ struct worker_view {
     uint64_t bound_ms; // How long it may stay in its place; 0: its place is not known.
     uint64_t lag_steps; // Number of steps behind the median member of its job.
     uint64_t waited_ms; // Time blocked on other ranks since the generation formed.
-    // Part of the step time, in 1/1000, that the job would save if this rank were as fast as the
-    // others.
+    // Share of the time, in 1/1000, that the job would save at most if this rank were as fast as
+    // the median rank.
     uint32_t straggler_permille;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranks that wait in different functions. Runs inside coordinator_step.
+// Finds ranks that wait in different functions forever. Runs inside coordinator_step.
 
 #ifndef COORDINATOR_CROSSING_H
 #define COORDINATOR_CROSSING_H
@@ -12,10 +12,10 @@ struct coordinator;
 struct job;
 struct worker;
 
-// A member's heartbeat was stored; `last` is what the one before it said.
+// Called after a member's heartbeat was stored. last: the await of the heartbeat before it.
 void crossing_heartbeat(struct coordinator *core, struct worker *worker, const struct await *last);
 void crossing_tick(struct coordinator *core, struct job *job);
-uint64_t crossing_deadline(const struct job *job); // UINT64_MAX: never.
-void crossing_reset(struct job *job); // A new generation.
+uint64_t crossing_deadline(const struct job *job); // When crossing_tick is due; UINT64_MAX: never.
+void crossing_reset(struct job *job); // Called before a new generation gathers.
 
 #endif

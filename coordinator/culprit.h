@@ -19,17 +19,17 @@ struct up_answer;
 struct worker;
 
 const char *coordinator_stall_kind_name(enum stall_kind kind); // "in_call"
-// "rank 3 (gpu-node-2, pid 912)"
+// Adds "rank 3 (gpu-node-2, pid 912)".
 void culprit_name(struct sentence *sentence, const struct worker *worker);
-// The command that shows a rank's stacks, as it has to be typed.
+// Adds the command that shows a rank's stacks: "lockstep stacks 3 --job x".
 void culprit_stacks(const struct coordinator *core, const struct job *job,
                     struct sentence *sentence, uint32_t rank);
-// The one sentence about the present stall of a job, as of now_ms.
+// Adds the sentence about the present stall of a job, with times as of now_ms.
 void culprit_sentence(const struct coordinator *core, const struct job *job, uint64_t now_ms,
                       struct sentence *sentence);
-// "lockstep_call_end of 'actor' (call 3)": the function that a place names.
+// Adds the function that a place names: "lockstep_call_end of 'actor' (call 3)".
 void culprit_api(struct sentence *sentence, const struct job *job, const struct place *place);
-// A part of an answer of this culprit.
+// Stores a part of this culprit's answer to an inspection.
 void culprit_answer(struct culprit *culprit, const struct up_answer *answer);
 
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The difference between two manifests, in words. Runs inside coordinator_step.
+// Compares two manifests and describes their differences. Runs inside coordinator_step.
 
 #ifndef COORDINATOR_DIFFERENCE_H
 #define COORDINATOR_DIFFERENCE_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The beginning of a generation: a job is created, or gathers its workers again. Runs inside
+// Creates jobs, and lets a job gather workers again after a generation has ended. Runs inside
 // coordinator_step.
 
 #ifndef COORDINATOR_GATHER_H
@@ -9,9 +9,11 @@
 struct coordinator;
 struct job;
 
-struct job *gather_create(struct coordinator *core, const char *name); // NULL: full.
+// Returns a new job, or NULL if the table of jobs is full.
+struct job *gather_create(struct coordinator *core, const char *name);
 
-// A finished or halted job gathers again; its members are out.
+// Makes a finished or halted job gather workers again. The connected members of its last generation
+// get STAGE_OUT.
 void gather_again(struct coordinator *core, struct job *job);
 
 #endif

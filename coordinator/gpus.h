@@ -11,9 +11,11 @@ struct coordinator;
 struct job;
 struct sentence;
 
-// True if the GPUs of the job's gatherers cannot work together; the sentence then says why.
+// True if the GPUs of the job's gathering workers cannot work together; *sentence then has the
+// reason.
 bool gpus_conflict(struct coordinator *core, const struct job *job, struct sentence *sentence);
-// Whether the GPUs of the job's workers, of which some have none, sum by NCCL before the hosts do.
+// True if only some of the job's workers have GPUs, and these workers first sum among themselves by
+// NCCL (down_generation.gpus_meet).
 bool gpus_meet(struct coordinator *core, const struct job *job);
 
 #endif

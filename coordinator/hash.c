@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The hash of names and of what several ranks must agree on: FNV-1a. Pure.
+// FNV-1a, for names and for values on which ranks must agree. Pure.
 
 #include "coordinator/hash.h"
 

@@ -10,8 +10,9 @@
 
 #define HASH_START UINT64_C(0xcbf29ce484222325)
 
-uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t size); // FNV-1a
+uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t size);
 
-uint64_t hash_number(uint64_t hash, uint64_t number, unsigned bytes); // Little endian.
+// Adds the low `bytes` bytes of number, little endian.
+uint64_t hash_number(uint64_t hash, uint64_t number, unsigned bytes);
 
 #endif

@@ -13,15 +13,16 @@ struct job;
 struct worker;
 
 struct job *job_find(struct coordinator *core, const char *name);
-// Makes room by forgetting the oldest job with nobody connected. False: there is none.
+// Forgets the oldest job without connected workers. Returns false if there is no such job.
 bool job_recycle(struct coordinator *core);
 void job_remove_worker(struct coordinator *core, struct job *job, struct worker *worker);
 struct worker *job_worker(struct coordinator *core, const struct job *job, uint32_t index);
-bool job_running(const struct job *job); // Starting or running.
-// A rank said that a step is final on every rank.
+bool job_running(const struct job *job); // True in JOB_STARTING and JOB_RUNNING.
+// A rank reported that a step is final on every rank.
 void job_settled(struct coordinator *core, struct job *job, uint64_t step);
 
-// For a verdict about members that are in lockstep_start: the step that comes after it.
+// Returns the step of a verdict about members in lockstep_start: 0 in the first round, else the
+// step after the last one that `starter` has settled.
 uint64_t job_start_step(const struct job *job, const struct worker *starter);
 
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Hellos, and the world that a job waits for. Runs inside coordinator_step.
+// Accepts or refuses hellos, and decides when a world forms. Runs inside coordinator_step.
 
 #ifndef COORDINATOR_JOIN_H
 #define COORDINATOR_JOIN_H
@@ -15,8 +15,9 @@ struct worker;
 void join_hello(struct coordinator *core, coordinator_peer peer, const struct up_message *message);
 void join_refuse(struct coordinator *core, coordinator_peer peer, enum refusal refusal,
                  const char *text);
-// A gathering worker is gone, or is refused with a text (its stream then ends).
+// Removes a gathering worker whose stream has ended.
 void join_forget(struct coordinator *core, struct worker *worker);
+// Refuses a gathering worker with a text, ends its stream and removes it.
 void join_turn_away(struct coordinator *core, struct worker *worker, enum refusal refusal,
                     const char *text);
 void join_tick(struct coordinator *core, struct job *job);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The last lines of a job's log. Runs inside coordinator_step.
+// The last lines of a job's log, which its page shows. Runs inside coordinator_step.
 
 #ifndef COORDINATOR_JOURNAL_H
 #define COORDINATOR_JOURNAL_H
@@ -14,10 +14,10 @@ struct job;
 
 bool coordinator_event_view(const struct coordinator *coordinator, uint32_t job, uint32_t index,
                             uint64_t now_ms, struct event_view *view);
-// A line of the job's log. The text is for people.
+// Adds a line to the job's log. The text is for people.
 void journal_note(struct coordinator *core, struct job *job, const char *id, const char *format,
                   ...) __attribute__((format(printf, 4, 5)));
-// The same, which is also a line of the daemon's.
+// Adds a line to the job's log and to the log of the daemon.
 void journal_log(struct coordinator *core, struct job *job, const char *id, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 

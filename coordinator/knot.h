@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The search for ranks that wait for each other for ever. Runs inside coordinator_step.
+// Finds ranks that wait for each other forever (a knot). Runs inside coordinator_step.
 
 #ifndef COORDINATOR_KNOT_H
 #define COORDINATOR_KNOT_H
@@ -16,14 +16,14 @@ struct knot_edge;
 struct up_blocked;
 struct worker;
 
-// Looks among the members that are blocked as the report says, in its step and plan, for some that
-// wait for each other. True: there are, and core->knot has those that are not dropped.
+// Looks for a knot among the members that are blocked in the step and plan of the report. Returns
+// true if there is one: the parties of core->knot that are not dropped.
 bool knot_find(struct coordinator *core, const struct job *job, const struct up_blocked *report);
-// A shortest cycle through `start` in the knot that its report has closed; how many ranks. The knot
-// is used up.
+// Writes a shortest cycle through `start`, whose report closed the knot, and returns the number of
+// its ranks. Overwrites core->knot.
 uint32_t knot_cycle(struct coordinator *core, const struct worker *start,
                     const struct worker *cycle[LOCKSTEP_MAX_WORLD]);
-// Whether `from` waits for `to`.
+// Returns true if `from` waits for `to`; *edge then says why.
 bool knot_edge(const struct worker *from, const struct worker *to, struct knot_edge *edge);
 
 #endif

@@ -14,15 +14,16 @@ struct sentence;
 struct up_modules;
 struct worker;
 
-// "'actor'", or "module 2" as long as nobody has named it.
+// Adds "'actor'", or "module 2" if rank 0 has not sent the name yet.
 void core_module_name(struct sentence *sentence, const struct job *job, uint32_t module);
 
-// "'actor' (call 3)". People count from 1.
+// Adds "'actor' (call 3)". The text counts calls from 1.
 void core_call_name(struct sentence *sentence, const struct job *job, struct call_id call);
 
+// A member sent names of modules.
 void names_told(struct coordinator *core, struct worker *worker, const struct up_modules *modules);
 
-// "rank 2 (host b)"
+// Adds "rank 2 (host b)".
 void core_rank_name(struct sentence *sentence, const struct worker *worker);
 
 #endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The layouts that a learning step collects for its plan, and their end. Runs inside
-// coordinator_step.
+// Forgets the layouts that a learning step collected for its plan. Runs inside coordinator_step.
 
 #include "coordinator/plans.h"
 

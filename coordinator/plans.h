@@ -7,7 +7,7 @@
 
 struct learning;
 
-// Forgets layouts. Plans are numbered on, and what was learned is still not learned again.
+// Forgets the layouts. Plan numbers go on counting, and a learned step stays learned.
 void plans_forget(struct learning *learning);
 
 #endif

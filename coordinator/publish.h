@@ -14,7 +14,7 @@ struct worker;
 void publish_layout(struct coordinator *core, struct worker *worker,
                     const struct layout_part *part);
 void publish_plan(struct coordinator *core, struct job *job);
-// A member says what a plan should be. It is, or nothing happens.
+// A member proposes a new plan of a phase: publishes it, or ignores the message.
 void publish_again(struct coordinator *core, struct worker *worker, const struct up_replan *replan);
 
 #endif

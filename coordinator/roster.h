@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The ranks of workers, and the birth of a generation. Runs inside coordinator_step.
+// Assigns ranks and forms a generation. Runs inside coordinator_step.
 
 #ifndef COORDINATOR_ROSTER_H
 #define COORDINATOR_ROSTER_H
@@ -8,7 +8,7 @@
 struct coordinator;
 struct job;
 
-// The job's gatherers become a generation, or are turned away.
+// Makes the job's gathering workers the members of a new generation.
 void roster_form(struct coordinator *core, struct job *job);
 
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The way out of the core: messages to workers, and log lines. Runs inside coordinator_step.
+// Sends messages to workers, and log lines. Runs inside coordinator_step.
 
 #include "coordinator/send.h"
 

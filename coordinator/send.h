@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The way out of the core: messages to workers, and log lines. A caller fills the message that
-// core_message returns, then sends it. Runs inside coordinator_step.
+// Sends messages to workers, and log lines. A caller fills the message that core_message returns,
+// then sends it. Runs inside coordinator_step.
 
 #ifndef COORDINATOR_SEND_H
 #define COORDINATOR_SEND_H
@@ -13,13 +13,14 @@ struct coordinator;
 struct job;
 struct worker;
 
-// An empty message of the job's generation (NULL: none) in core->out.
+// Returns core->out as an empty message of the job's generation. job may be NULL: no generation.
 struct down_message *core_message(struct coordinator *core, const struct job *job,
                                   enum down_kind kind);
 
+// Sends core->out to the worker, if it is connected.
 void core_send(struct coordinator *core, const struct worker *worker);
 
-// Sends core->out to every connected member, by rank.
+// Sends core->out to every connected member, in the order of ranks.
 void core_send_all(struct coordinator *core, const struct job *job);
 
 void core_send_peer(struct coordinator *core, coordinator_peer peer);

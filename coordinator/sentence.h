@@ -9,7 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Text in a fixed buffer, always terminated, always whole UTF-8 characters when what is added is.
+// Text in a fixed buffer, always terminated. A text that is too long is cut between UTF-8
+// characters.
 struct sentence {
     char *text; // Borrowed.
     size_t bytes;
@@ -21,12 +22,13 @@ void sentence_add(struct sentence *sentence, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 void sentence_add_v(struct sentence *sentence, const char *format, va_list arguments)
     __attribute__((format(printf, 2, 0)));
-// A value of a logfmt line: quoted, its quotes and backslashes escaped, newlines as \n.
+// Adds text as a value of a logfmt line: in quotes, with its quotes and backslashes escaped, and
+// newlines as \n.
 void sentence_quote(struct sentence *sentence, const char *text);
-// "4.5 s"
+// Adds "4.5 s".
 void sentence_seconds(struct sentence *sentence, uint64_t ms);
-// Copies what a peer said into to[0, bytes): at most from_bytes of it, and whatever is no UTF-8 or
-// a control character becomes '?', so that it can be shown and sent on.
+// Copies a text that a peer sent, at most from_bytes of it, into to[0, bytes). A byte that is not
+// UTF-8, or a control character, becomes '?', so that the copy can be shown and sent to others.
 void sentence_clean(char *to, size_t bytes, const char *from, size_t from_bytes);
 
 #endif

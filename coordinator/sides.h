@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Both sides of a collective that differs between ranks. Runs inside coordinator_step.
+// The verdict on a collective that two ranks call differently. Runs inside coordinator_step.
 
 #ifndef COORDINATOR_SIDES_H
 #define COORDINATOR_SIDES_H
@@ -14,16 +14,16 @@ struct up_fail;
 struct up_heartbeat;
 struct worker;
 
-// A member says how it calls a collective that another rank calls differently.
+// A member reports how it calls a collective that another rank calls differently.
 void sides_report(struct coordinator *core, struct worker *worker, const struct up_fail *fail);
-// A heartbeat may name an overdue collective whose signature another rank has not. last: the
-// heartbeat before it.
+// Called after a heartbeat was stored: looks for an overdue collective that has another signature
+// on another rank. last: the heartbeat before it.
 void sides_heartbeat(struct coordinator *core, const struct worker *worker,
                      const struct up_heartbeat *last);
-// Tells everybody what is known, if a report waits for the other side, for this step at the latest.
-// False: none waits.
+// If a report waits for the other side: makes the verdict from this report alone, of its step or of
+// `step`, whichever is earlier, and returns true. Otherwise returns false.
 bool sides_tell(struct coordinator *core, struct job *job, uint64_t step);
 void sides_tick(struct coordinator *core, struct job *job);
-uint64_t sides_deadline(const struct job *job); // UINT64_MAX: never.
+uint64_t sides_deadline(const struct job *job); // When sides_tick is due; UINT64_MAX: never.
 
 #endif

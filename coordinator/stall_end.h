@@ -8,6 +8,7 @@
 struct coordinator;
 struct job;
 
+// Ends the job's stall, if there is one. why: the reason, for the log.
 void stall_end(struct coordinator *core, struct job *job, const char *why);
 
 #endif

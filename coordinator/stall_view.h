@@ -11,8 +11,8 @@
 struct coordinator;
 struct stall_view;
 
-// Stalls, step times and log lines of a job, the newest first. False: there is no such index. Of a
-// stall that is over only rank, host, pid and kind of its culprits are kept.
+// Copies a stall of a job into *view; index 0 is the newest. Returns false if there is no such
+// stall. The culprits of a past stall have only rank, host, pid and kind.
 bool coordinator_stall_view(const struct coordinator *coordinator, uint32_t job, uint32_t index,
                             uint64_t now_ms, struct stall_view *view);
 

@@ -12,18 +12,20 @@ struct coordinator;
 struct job;
 struct worker;
 
-// The place of this peer, or the empty one where it would be.
+// Returns the index in core->peers of this peer, or the index of the empty entry where it belongs.
 uint32_t table_find(const struct coordinator *core, coordinator_peer peer);
 
+// Returns the worker of this peer, or NULL.
 struct worker *table_worker(struct coordinator *core, coordinator_peer peer);
 
-// Ends the stream of a worker and forgets the stream, not the worker.
+// Ends the stream of a worker. The worker's record stays.
 void core_close(struct coordinator *core, struct worker *worker);
 
-// Forgets the stream of a worker that is gone.
+// Forgets the stream of a worker after it has ended. The worker's record stays.
 void core_disconnect(struct coordinator *core, struct worker *worker);
 
-struct worker *core_worker_new(struct coordinator *core, coordinator_peer peer); // NULL: full.
+// Returns a new record for this peer, or NULL if all are in use.
+struct worker *core_worker_new(struct coordinator *core, coordinator_peer peer);
 
 void core_worker_free(struct coordinator *core, struct worker *worker);
 

@@ -25,14 +25,17 @@ struct verdict {
 
 const char *verdict_kind_name(enum halt_kind kind);
 void verdict_halt(struct coordinator *core, struct job *job, const struct verdict *verdict);
-// A member said something impossible: everybody gets the sentence, and its stream ends.
+// A member sent an impossible message: makes HALT_PROTOCOL with this sentence, and ends the
+// member's stream.
 void verdict_protocol(struct coordinator *core, struct worker *worker, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-// If a member has left while `needer` needs all: halts and returns true.
+// If a member has left, though `needer` needs all members from `step` on: makes HALT_LEFT and
+// returns true.
 bool verdict_left_behind(struct coordinator *core, const struct worker *needer, uint64_t step);
 void verdict_fail(struct coordinator *core, struct worker *worker, const struct up_fail *fail);
 void verdict_lost(struct coordinator *core, struct worker *worker, const struct up_lost *lost);
 void verdict_leave(struct coordinator *core, struct worker *worker, const struct up_leave *leave);
+// The stream of a worker has ended without UP_LEAVE. text: the reason; may be NULL.
 void verdict_death(struct coordinator *core, struct worker *worker, const char *text);
 
 #endif

@@ -13,7 +13,8 @@ struct up_start;
 struct worker;
 
 void verify_start(struct coordinator *core, struct worker *worker, const struct up_start *start);
-// A member learns a step while others compare manifests: everybody is told.
+// A member learns a step while other members are in lockstep_start: makes a verdict that names
+// both.
 void verify_parted(struct coordinator *core, struct worker *learner);
 
 #endif

@@ -10,9 +10,10 @@ struct job;
 struct up_blocked;
 struct worker;
 
+// A member reports its waits.
 void waits_blocked(struct coordinator *core, struct worker *worker,
                    const struct up_blocked *blocked);
-// `last` has closed the knot that was found: everybody is told.
+// Makes HALT_ORDER. knot_find has found a knot; `last` is the rank whose report closed it.
 void waits_halt(struct coordinator *core, struct job *job, const struct worker *last);
 
 #endif
