@@ -59,7 +59,7 @@ void device_fail(struct device *device, const char *text);
 // ---- where memory is, any thread ----------------------------------------------------------------
 
 enum memory_place {
-    MEMORY_ON_HOST, // Also memory that the driver does not know.
+    MEMORY_ON_HOST, // In host memory, or in memory that the CUDA driver does not know.
     MEMORY_ON_DEVICE, // On this device, or managed memory.
     MEMORY_ELSEWHERE, // On another device.
 };

@@ -134,8 +134,9 @@ enum device_decision {
 struct device_finish {
     struct device_row row;
     const void *packed;
-    const uint64_t *header; // [1 + units]: sum of weights, ranks that have used each unit. NULL:
-                            // without `divides`, and all units are used.
+    // [1 + units]: the sum of weights, then for each unit the number of ranks that have used it.
+    // NULL: `divides` is 0, and all units are used.
+    const uint64_t *header;
     // In pinned memory; the host may set it at any time. NULL: the launch cannot be revoked.
     const uint32_t *revoked;
     uint32_t *decision; // In device memory. NULL if revoked is NULL.

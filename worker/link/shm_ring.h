@@ -63,8 +63,8 @@ struct shm_direction {
 
 // What one side tells the other side besides bytes.
 struct shm_side {
-    _Alignas(SHM_LINE_BYTES) _Atomic uint32_t
-        asleep; // enum shm_asleep; the side that wakes this one clears it.
+    // enum shm_asleep; the other side clears it when it wakes this side.
+    _Alignas(SHM_LINE_BYTES) _Atomic uint32_t asleep;
     _Alignas(
         SHM_LINE_BYTES) _Atomic uint64_t passed; // Descriptors that this side has passed so far.
     _Atomic uint64_t taken; // Descriptors of the other side that this side has taken so far.
@@ -85,7 +85,7 @@ struct shm_writer {
     uint64_t written;
     uint64_t published; // The part of `written` that the reader can see.
     uint64_t read; // The reader's count, as last loaded and checked.
-    // True if the reader's count was once impossible; the ring is not used any more.
+    // True once the reader's count was impossible; later values of the count are ignored.
     bool impossible;
 };
 
@@ -96,7 +96,7 @@ struct shm_reader {
     uint64_t read;
     uint64_t published;
     uint64_t written; // The writer's count, as last loaded and checked.
-    // True if the writer's count was once impossible; the count is not loaded any more.
+    // True once the writer's count was impossible; later values of the count are ignored.
     bool impossible;
 };
 

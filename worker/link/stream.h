@@ -75,7 +75,8 @@ struct stream_owner {
     // before, to the place of the payload. It returns NULL, or the reason why the frame is
     // impossible; then the stream calls begin no more.
     const char *(*begin)(struct stream *stream);
-    // The payload of stream->header is complete. Returns as begin does.
+    // The payload of stream->header is complete. Returns NULL, or the reason why the frame is
+    // impossible.
     const char *(*end)(struct stream *stream);
     // The link has taken all bytes of a frame. dropped: true if the link never will.
     void (*sent)(struct stream *stream, struct out_frame *frame, bool dropped);

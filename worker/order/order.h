@@ -123,9 +123,8 @@ enum wave_kind {
 struct open_wave {
     uint32_t exhausted; // Number of ranks without data.
     uint32_t first; // Lowest rank with data, or OPEN_NOBODY.
-    char
-        // Phase of rank `first`, padded with zeros; empty if `first` is OPEN_NOBODY.
-        phase[LOCKSTEP_NAME_BYTES];
+    // Phase of rank `first`, padded with zeros; empty if `first` is OPEN_NOBODY.
+    char phase[LOCKSTEP_NAME_BYTES];
 };
 
 // Payload of the close wave. Lists are sorted and without duplicates.
@@ -134,13 +133,13 @@ struct close_wave {
     // Number of distinct calls outside the plan, over all ranks; LOCKSTEP_MAX_EXTRA_CALLS + 1 means
     // "more than the list can name".
     uint32_t extra_total;
-    uint32_t too_many; // 1 if some rank has more slots outside the plan than it can keep, else 0.
+    uint32_t too_many; // 1 if some rank has more slots outside the plan than fit into unplaced[].
     struct call_id extras[LOCKSTEP_MAX_EXTRA_CALLS];
 };
 
 #define ORDER_UNUSED_NAMED 16 // Unused parameters that a commit wave can name.
 
-// What an unused parameter leads to. The most serious ones are named first.
+// How serious an unused parameter is. A commit wave names the most serious entries first.
 enum unused_severity {
     UNUSED_IS_ERROR = 0,
     UNUSED_IS_WARNING = 1,
@@ -178,8 +177,8 @@ struct commit_wave {
     uint32_t counter_count; // Entries of counters[].
     uint32_t counter_overflow; // 1 if more than LOCKSTEP_MAX_COUNTERS names were used, else 0.
     uint32_t aborted_total; // (module, rank) pairs whose call was given up.
-    uint64_t called; // A bit for each module: 1 if some rank called it.
-    uint64_t weighted; // A bit for each module: 1 if some rank called it with a weight above 0.
+    uint64_t called; // Bit m is 1 if some rank called module m.
+    uint64_t weighted; // Bit m is 1 if some rank called module m with a weight above 0.
     uint32_t aborted_named; // Entries of aborted[].
     uint32_t aborted_errors; // Pairs in aborted_total that are not accepted.
     struct aborted_call aborted[ORDER_ABORTED_NAMED];
@@ -206,7 +205,7 @@ enum slot_state {
     SLOT_ZERO, // Fulfilled with zeros: weight 0.
     SLOT_LAUNCHED, // Given to the data plane.
     SLOT_SUMMED, // All ranks have done their part; the result waits for this rank's trainer.
-    SLOT_FINAL, // Its result is in user memory here.
+    SLOT_FINAL, // The slot's result is in user memory on this rank.
 };
 
 struct order_slot {
@@ -226,19 +225,19 @@ struct order_slot {
 enum order_unplanned {
     UNPLANNED_EXTEND = 0, // All ranks run these calls at the end of the step.
     UNPLANNED_FAIL, // The verdict on every rank is UNPLANNED.
-    UNPLANNED_DEFER, // These calls count in the module's next contribution.
+    UNPLANNED_DEFER, // The gradients of these calls count in the module's next contribution.
 };
 
-// The defaults are zeros.
+// Options of the order core. Zeros are the defaults.
 struct order_options {
-    // Equal on all ranks.
+    // Values that are equal on all ranks.
     uint32_t window; // W of the rules, in slots. 0: LOCKSTEP_WINDOW. Only tests set another value.
     // True if a wait gives up planned slots that are not ready and come before the awaited call.
     bool zero_defer;
     enum order_unplanned unplanned;
-    // This rank's own.
+    // Values of this rank only.
     bool strict; // True if this rank's data plane pairs collectives by their order.
-    bool wait_while_open; // True if a call that is open does not count as not made.
+    bool wait_while_open; // True if an open call counts as made, because other threads end it.
     // Number of trainer threads that must all wait before the rank counts as blocked; 0: one.
     uint32_t threads;
 };
@@ -246,7 +245,8 @@ struct order_options {
 struct order_plan {
     uint64_t phase;
     uint64_t number; // 0: this entry holds no plan.
-    uint64_t replaces; // Number of the plan that this one replaces; 0: it closes a learning step.
+    uint64_t
+        replaces; // Number of the plan that this plan replaces; 0: this one closes a learning step.
     uint64_t hash;
     uint64_t used; // Last step in which the plan's phase was run.
     // A hash of how the last step differed from the plan; 0: the step followed the plan.
@@ -265,7 +265,7 @@ struct order_wait {
     struct call_id call;
     uint32_t at; // All slots of the call at positions below this one are final.
     uint32_t finals; // Number of slots of the call below position `at`.
-    bool deferred; // True if some of the call's slots count later.
+    bool deferred; // True if gradients of some of the call's slots count in a later step.
     bool withdrawn; // True if the timeout has passed; the coordinator may not know yet.
 };
 
@@ -295,7 +295,8 @@ enum order_release {
 
 struct order_action {
     enum order_action_kind kind;
-    const struct up_message *up; // ORDER_SEND; borrowed for the call, like all pointers here.
+    const struct up_message
+        *up; // ORDER_SEND. All pointers of this struct are borrowed for the call.
     const struct step_header *header; // ORDER_HEADER
     const struct order_slot *slot; // ORDER_LAUNCH. The user gets no result yet of a forfeited slot.
     const struct slot_id *deferred; // ORDER_DEFER
@@ -372,7 +373,7 @@ struct order {
     bool alone; // True if the coordinator is lost.
     uint64_t opening; // Step whose open wave this rank has joined and that has not begun; 0: none.
 
-    // The open step, or the last one when none is open.
+    // The state of the open step; of the last step if none is open.
     uint64_t step;
     uint64_t phase;
     uint64_t space; // First half of the frame tags of this step's slots.
@@ -406,9 +407,8 @@ struct order {
     struct order_headers headers;
     struct order_waits waits;
     struct order_slot slots[LOCKSTEP_MAX_SLOTS]; // The order of this step.
-    struct slot_id
-        // Slots that are ready on this rank and have no place in slots[].
-        unplaced[LOCKSTEP_MAX_SLOTS];
+    // Slots that are ready on this rank and have no place in slots[].
+    struct slot_id unplaced[LOCKSTEP_MAX_SLOTS];
     struct order_plans plans;
 };
 

@@ -57,10 +57,9 @@ struct cfi_function {
     uintptr_t begin, end;
     bool signal; // True if the kernel made this frame for a signal handler.
     uint32_t return_register; // DWARF number of the register that holds the return address.
-    uint32_t
-        // The CFA (canonical frame address) is this register plus cfa_offset, unless cfa_expression
-        // is set.
-        cfa_register;
+    // The CFA (canonical frame address) is this register plus cfa_offset, unless cfa_expression
+    // is set.
+    uint32_t cfa_register;
     int64_t cfa_offset;
     uintptr_t cfa_expression; // Address of an expression that computes the CFA; 0: none.
     struct cfi_rule rules[CFI_REGISTERS];

@@ -147,7 +147,7 @@ static uintptr_t words_get(struct words *words, uintptr_t at)
         words->at = at;
         words->count = UNWIND_WORDS;
         while (words->count > 0 && !peek(at, words->words, words->count * sizeof(at)))
-            words->count /= 2; // The end of the stack is near.
+            words->count /= 2; // Near the end of the stack a shorter read may succeed.
     }
     return words->count > 0 ? words->words[(at - words->at) / sizeof(at)] : 0;
 }

@@ -20,10 +20,9 @@
 // struct identifies the session; the struct is not read after the session is closed.
 struct callers {
     // atomic
-    _Atomic(uintptr_t)
-        // Thread pointer of the last caller. After that thread has ended, a later thread may have
-        // the same.
-        thread;
+    // Thread pointer of the last caller. After that thread has ended, a later thread may have the
+    // same thread pointer.
+    _Atomic(uintptr_t) thread;
     _Atomic(uint32_t) ended; // The value of callers_ended during the last call.
     // Number of the last caller; 0: no thread has called, or the thread is not known.
     _Atomic(uint64_t) last;
@@ -32,7 +31,7 @@ struct callers {
 struct thread_note {
     uint32_t tid;
     pthread_t id;
-    bool last; // True if no other thread has called the session since.
+    bool last; // True if no other thread has called the session after this thread.
     uintptr_t stack; // An address on the thread's stack.
     // Bytes of the thread's alternate signal stack at its first call; 0: it had none.
     size_t alternate;
@@ -54,9 +53,9 @@ static inline void callers_note(struct callers *callers)
 }
 
 // Lists the threads that have called this session, the last caller first. callers NULL: the callers
-// of all sessions. A thread that calls several sessions appears for the session that it called
-// last, and for each session of which it is the last caller. Returns the number of notes written,
-// at most `most`. Any thread.
+// of all sessions. A thread that calls several sessions may be missing from the list of a session
+// of which it is not the last caller. Returns the number of notes written, at most `most`. Any
+// thread.
 uint32_t callers_list(const struct callers *callers, struct thread_note *notes, uint32_t most);
 
 #endif

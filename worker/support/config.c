@@ -26,7 +26,7 @@
 
 #define MIB (1024u * 1024u)
 #define CONFIG_DEVICE_MOST 9999 // Largest number of a device that is accepted.
-#define CONFIG_DEVICE_DIGITS 4 // Digits of that number.
+#define CONFIG_DEVICE_DIGITS 4 // Digits of CONFIG_DEVICE_MOST.
 #define BOOT_ID_BYTES 64
 
 const char *const config_orders[] = {"error", "zero_defer"};

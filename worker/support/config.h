@@ -57,7 +57,7 @@ struct config {
     char job[LOCKSTEP_JOB_NAME_BYTES];
     char host[LOCKSTEP_HOST_BYTES];
     char host_id[LOCKSTEP_HOST_BYTES];
-    uint64_t cores; // As in struct up_hello.
+    uint64_t cores; // Hash of the host and of this process's cores, as in struct up_hello.
     // The address as the user gave it (worker/link/own_address.h); session_join finds the real
     // address.
     char advertise[LOCKSTEP_ADDRESS_BYTES];

@@ -80,7 +80,8 @@ static inline void progress_wait_locked(struct progress *progress, int more)
     atomic_store_explicit(&progress->waiting, waiting + (uint64_t)more, memory_order_relaxed);
 }
 
-// lockstep_pause and lockstep_resume. Caller holds the session's mutex.
+// Record a mark of the trainer, lockstep_pause and lockstep_resume. Caller holds the session's
+// mutex.
 void progress_mark_locked(const struct tracker *tracker, const char *text);
 void progress_pause_locked(const struct tracker *tracker, const char *reason, uint64_t pause_ms);
 void progress_resume_locked(const struct tracker *tracker);

@@ -61,7 +61,7 @@ struct watch {
     bool note_due; // True if a heartbeat has to report a failure.
     uint32_t proc_flags; // Flags from /proc, as of the last due heartbeat.
     uint64_t throttled;
-    // What the trainer sleeps in, in state D; empty: it does not.
+    // The trainer's sleep in state D; empty: it does not sleep so.
     char sleeps[LOCKSTEP_KERNEL_BYTES];
     struct stacks *stacks; // NULL until the coordinator asks for stacks.
     // True if `part` waits to be sent; it waits until the watch knows whether it is the last part.

@@ -71,7 +71,7 @@ void watch_note(struct watch *watch, bool last);
 // True if the control stream has taken a heartbeat for every watch_note that asked for one. Any
 // thread.
 bool watch_has_told(struct watch *watch);
-// The driver's answer. Driver.
+// The driver answers the question of ask_driver. driven is copied. Driver.
 void watch_driven(struct watch *watch, const struct watch_driven *driven);
 
 #endif
