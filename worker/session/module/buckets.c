@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The layout of buckets and its words; the rules are in buckets.h. Pure; any thread.
+// Layouts of buckets and their encoding; buckets.h has the rules. Pure; any thread.
 //
-// One walk over the order. Each key has a struct walk: what is in its open bucket, and how much
-// of it is still to come, counted beforehand, so that the walk knows where its tail begins and
-// which of its gradients is the last. Buckets close one after the other, in the order of their
-// closing gradients, which is the order wanted. The members of a bucket that closes are those of
-// its key since it was opened: a second look at that part of the order, so a walk costs at most
-// one look for each key at each gradient.
+// A layout is made in one walk over the order. Each key has a struct walk: the content of its open
+// bucket, and how much of the key is still to come. The latter is counted beforehand, so that the
+// walk knows where the key's tail begins and which gradient is its last. Buckets close in the order
+// of their last gradients, which is the order of the layout. When a bucket closes, its members are
+// found by a second pass over that part of the order: they are the gradients of its key since it
+// was opened. So the walk visits each gradient at most once more for each key.
 
 #include "worker/session/module/buckets.h"
 
@@ -25,16 +25,16 @@ enum {
 
 // The walk of one key.
 struct walk {
-    uint64_t bytes_left; // Bytes of gradients not yet walked over.
-    uint32_t count_left; // Likewise.
-    uint32_t tail_count; // When so many are left, the last bucket begins. 0: no such rule.
+    uint64_t bytes_left; // Bytes of the key's gradients that the walk has not reached yet.
+    uint32_t count_left; // Number of these gradients.
+    uint32_t tail_count; // The last bucket begins when count_left is this. 0: no such rule.
     uint64_t cap; // Cap of the open bucket, in bytes.
-    uint32_t open_from; // Position in the order of its first member, when open_count > 0.
+    uint32_t open_from; // Position in the order of the open bucket's first member, if it has one.
     uint32_t open_count; // Gradients in the open bucket.
     uint64_t open_bytes;
 };
 
-// The order as given, or the reverse of the definition.
+// The order that the walk follows: the given one, or the reversed order of definition.
 struct source {
     const struct bucket_parameter *parameters;
     const uint32_t *order; // NULL: from the last parameter to the first, frozen ones included.
@@ -46,7 +46,7 @@ static uint32_t source_at(const struct source *source, uint32_t position)
     return source->order ? source->order[position] : source->length - 1 - position;
 }
 
-// The key of a parameter whose dtype is a known one.
+// The key of a parameter. Its dtype must be known.
 static uint32_t parameter_key(const struct bucket_parameter *parameter)
 {
     return (uint32_t)parameter->dtype + (parameter->device ? DTYPES : 0);
@@ -73,7 +73,7 @@ uint64_t buckets_default_bytes(const struct bucket_parameter *parameters, uint32
 
 // ---- What is checked -------------------------------------------------------------------------
 
-// The order must be a permutation of the trainable parameters, all of which were counted.
+// Checks that the order has each trainable parameter exactly once.
 static enum bucket_error check_order(const uint32_t *order, uint32_t order_count,
                                      const struct bucket_parameter *parameters,
                                      uint32_t parameter_count, uint32_t trainable_count,
@@ -149,8 +149,8 @@ static enum bucket_error check_room(const struct bucket_layout *layout, uint32_t
 
 // ---- The walk --------------------------------------------------------------------------------
 
-// Sets tail_count of every key, by walking the order backwards: gradients join the tail while all
-// of it stays within last_bytes, and until something is in it.
+// Sets tail_count of every key. Walks the order backwards: a gradient joins the tail while the tail
+// has at most last_bytes, or as long as the tail has no bytes.
 static void find_tails(const struct source *source, uint64_t last_bytes, struct walk walks[KEYS])
 {
     uint64_t bytes[KEYS] = {0};
@@ -170,7 +170,7 @@ static void find_tails(const struct source *source, uint64_t last_bytes, struct 
     }
 }
 
-// Adds the bucket that closes at position to the layout.
+// Adds the bucket that closes at `position` to the layout.
 static enum bucket_error close_bucket(const struct source *source, uint32_t position,
                                       struct walk *walk, struct bucket_layout *layout,
                                       struct text *error)
@@ -200,7 +200,7 @@ static enum bucket_error close_bucket(const struct source *source, uint32_t posi
     return BUCKET_OK;
 }
 
-// Puts the gradient at position into the open bucket of its key. Returns whether that closes it.
+// Puts the gradient at `position` into the open bucket of its key. True if this closes the bucket.
 static bool add_gradient(struct walk *walk, uint32_t position, uint64_t bytes)
 {
     bool in_tail = walk->count_left <= walk->tail_count;
@@ -290,7 +290,7 @@ static const char *place_name(bool device)
     return device ? " on devices" : "";
 }
 
-// Fills the bucket whose members end before end, and start where the one before ends.
+// Fills bucket `number`, whose members are order[first] to order[end - 1].
 static enum bucket_error decode_bucket(uint32_t number, uint32_t first, uint32_t end,
                                        const struct bucket_parameter *parameters,
                                        struct bucket_layout *layout, struct text *error)
@@ -337,7 +337,8 @@ static enum bucket_error decode_buckets(const uint32_t *ends, uint32_t count,
     return BUCKET_OK;
 }
 
-// Checks that so many words can hold so many buckets and parameters, and that these fit.
+// Checks that the number of words is right for the encoded number of buckets and the trainable
+// parameters, and that the layout has room for them.
 static enum bucket_error check_words(const uint32_t *words, uint32_t word_count,
                                      uint32_t trainable_count, const struct bucket_layout *layout,
                                      struct text *error)

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The gradients that travel together: the layout of one module, from its parameters, the order in
-// which their gradients become ready, and three caps. Also the words in which a layout travels.
-// Not the memory of buckets, and not when they are launched. Pure; any thread. Allocates nothing.
+// The layout of one module: which gradients travel together in a bucket. It is computed from the
+// module's parameters, the order in which their gradients become ready, and three caps. Also the
+// encoding in which a layout travels. Pure; any thread. Allocates nothing.
 //
-// The key of a bucket is its dtype, and whether ranks that have a device have it in its memory:
-// what lies on devices is reduced there. Every key has its own open bucket and walks the caps by
-// itself: its first bucket has first_bytes, the others have bytes. A cap is a threshold: a bucket
-// closes when its size has reached the cap after a gradient was added. So a gradient above the cap
-// does not fit worse than another one, and with a cap of 0 each gradient is alone.
+// The key of a bucket is its dtype, and whether ranks with a device have it in device memory:
+// gradients on devices are reduced there. Every key has its own open bucket and applies the caps
+// separately: first_bytes to its first bucket, bytes to the others. A cap is a threshold: a bucket
+// closes when its size has reached the cap after a gradient was added. So a gradient larger than
+// the cap is no special case, and with a cap of 0 each gradient has a bucket of its own.
 //
-// Where a trainer sets no cap, a bucket has 4 MiB: a link whose bucket has travelled waits for the
-// next one to fill, so large buckets leave it idle, and what a bucket costs by itself is small
-// beside so many bytes. Large modules have larger buckets, because a step has so many slots only:
-// about BUCKET_SHARES of them are enough, for then what waits is a small part of the whole.
+// If the trainer sets no cap, a bucket has 4 MiB. After a bucket has travelled, the link waits
+// until the next one is full, so larger buckets would leave the link idle; and the fixed cost of a
+// bucket is small for 4 MiB. Large modules have larger buckets, because a step has a limited number
+// of slots. About BUCKET_SHARES buckets are enough: one bucket is then a small part of the whole.
 //
-// Short tail: what is ready last cannot be hidden behind the backward pass, so the last bucket of a
-// key is kept small. It is the longest run of the key's last gradients with at most last_bytes
-// (or bytes, if that is less), and at least its last gradient that is not empty. The bucket before
-// it closes there whatever its size, and nothing splits it. last_bytes 0 turns this off.
+// Short tail: the gradients that are ready last cannot travel during the backward pass, so the last
+// bucket of a key is kept small. It is the longest run of the key's last gradients with at most
+// last_bytes (or bytes, if that is less), and has at least the last gradient that is not empty. The
+// bucket before it closes there whatever its size. last_bytes 0 turns this off.
 //
-// Buckets are in the order of their closing gradients, that is, in the order in which they become
-// ready; inside a bucket gradients are in the order given. Zero-length gradients are members like
-// others. The same arguments give the same layout on every rank.
+// Buckets are in the order of their last gradients, that is, in the order in which they become
+// ready. Inside a bucket gradients keep their order. Empty gradients are members like others. The
+// same arguments give the same layout on every rank.
 
 #ifndef WORKER_SESSION_MODULE_BUCKETS_H
 #define WORKER_SESSION_MODULE_BUCKETS_H
@@ -33,9 +33,9 @@
 
 struct bucket_parameter {
     enum dtype dtype;
-    bool trainable; // Others are in no bucket.
+    bool trainable; // True if the parameter is trained now; otherwise it is in no bucket.
     uint64_t elements;
-    bool device; // True if it is in device memory on ranks that have a device. Equal on all ranks.
+    bool device; // True if ranks with a device have it in device memory. Equal on all ranks.
 };
 
 struct bucket_caps {
@@ -47,7 +47,8 @@ struct bucket_caps {
 #define BUCKET_DEFAULT_BYTES (4 * 1024 * 1024)
 #define BUCKET_SHARES 64
 
-// order[first] to order[first + count - 1], all of one key, elements in all (maybe 0).
+// A bucket: the parameters order[first] to order[first + count - 1], all of one key. `elements` is
+// their sum, and may be 0.
 struct bucket {
     uint32_t first;
     uint32_t count; // At least 1.
@@ -56,30 +57,30 @@ struct bucket {
     bool device;
 };
 
-// The arrays are the caller's, and only written, up to their capacities, by what makes a layout.
-// After a failure they and the counts mean nothing.
+// The caller owns the arrays. The functions that make a layout write them, up to their capacities.
+// After a failure the content of the arrays and the counts is undefined.
 struct bucket_layout {
     uint32_t *order; // Indices of the trainable parameters, bucket by bucket.
     uint32_t order_capacity;
     uint32_t order_count;
     struct bucket *buckets;
-    uint32_t bucket_capacity; // LOCKSTEP_MAX_BUCKETS is enough for any.
+    uint32_t bucket_capacity; // LOCKSTEP_MAX_BUCKETS is enough for any layout.
     uint32_t bucket_count;
 };
 
-// Why there is no layout.
+// Why a layout could not be made.
 enum bucket_error {
     BUCKET_OK = 0,
     BUCKET_TOO_MANY_PARAMETERS, // More than LOCKSTEP_MAX_PARAMETERS, or than order has room for.
     BUCKET_TOO_MANY_BUCKETS, // More than LOCKSTEP_MAX_BUCKETS, or than there is room for.
-    BUCKET_BAD_DTYPE, // A trainable parameter of no known dtype.
-    BUCKET_TOO_LARGE, // More than INT64_MAX bytes of one key.
-    BUCKET_BAD_ORDER, // Not each trainable parameter exactly once.
-    BUCKET_BAD_WORDS, // Words that are no layout at all: ends, counts, mixed keys.
+    BUCKET_BAD_DTYPE, // A trainable parameter has an unknown dtype.
+    BUCKET_TOO_LARGE, // One key has more than INT64_MAX bytes.
+    BUCKET_BAD_ORDER, // The order does not have each trainable parameter exactly once.
+    BUCKET_BAD_WORDS, // The words encode no valid layout: wrong ends or counts, or mixed keys.
 };
 
-// The cap of buckets where the trainer has set none: of a module with these parameters, of which
-// every bucket travels so many times in a step.
+// The cap of buckets if the trainer has set none, for a module with these parameters. times: how
+// often each bucket travels in a step.
 uint64_t buckets_default_bytes(const struct bucket_parameter *parameters, uint32_t parameter_count,
                                uint32_t times);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Calls of a module: their handles, which one is open, and what is missing in it. worker/api/call.c
-// begins and ends them, and claims.c takes their reports. Any thread, if a function does not say
-// otherwise.
+// Calls of a module: checks of their handles, the open call, and its missing gradients.
+// worker/api/call.c begins and ends calls, and claims.c takes their reports. Any thread, unless a
+// function says otherwise.
 
 #include "worker/session/module/calls.h"
 
@@ -53,7 +53,7 @@ bool call_takes_part(const struct lockstep_module *module)
 
 // ---- What goes wrong ---------------------------------------------------------------------------
 
-// The call's number and the step's are read as any thread may read them.
+// Reads the numbers of the call and of the step from fields that any thread may read.
 int call_ready_error(const struct opened *open, uint32_t parameter, uint32_t before)
 {
     const struct lockstep_module *module = open->call->module;
@@ -87,7 +87,7 @@ int call_unused_error(const struct lockstep_module *module, uint32_t parameter, 
 
 // ---- What is missing ---------------------------------------------------------------------------
 
-// True if nothing more is to be reported of the parameter's first replica in this call.
+// True if the first replica has made all its reports of the parameter in this call.
 static bool call_is_complete(const struct opened *open, uint32_t parameter)
 {
     const uint64_t claim = atomic_load_explicit(

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A module, its gradients, its calls and what one of them brings into a step. The files of this
-// folder and of worker/api/ share these structs; who may touch which field is said beside it, in
-// the words of worker/session/session.h.
+// A module, its gradients, its calls, and the contribution of a call to a step. The files of this
+// folder and of worker/api/ share these structs. The comment beside a field says which threads may
+// touch it, in the words of worker/session/session.h.
 
 #ifndef WORKER_SESSION_MODULE_MODULE_H
 #define WORKER_SESSION_MODULE_MODULE_H
@@ -29,15 +29,16 @@ struct tensor {
     uint64_t elements;
     void *data; // Borrowed from the trainer.
     uint32_t flags; // Parameters: LOCKSTEP_PARAMETER_*. Buffers: the policy.
-    bool ignored; // True if it matches an ignore pattern: declared, and never touched.
+    bool ignored; // True if its name matches an ignore pattern: the library never touches it.
     bool on_device; // True if its value is in the memory of this rank's device.
-    bool on_devices; // Buffers: true on all ranks that have a device; agreed by lockstep_start.
-    uint64_t every; // Buffers with a policy that repeats: steps between two exchanges.
-    uint32_t ready_count; // Parameters: reports of one replica in one call.
+    // Buffers: true if ranks with a device have it in device memory. lockstep_start agrees on it.
+    bool on_devices;
+    uint64_t every; // Buffers with the policy broadcast, mean or sum: exchanged each n-th step.
+    uint32_t ready_count; // Parameters: reports that one replica makes in one call.
 };
 
-// The module and the number under which a parameter travels. A shared parameter travels under those
-// of its owner, which may be an earlier parameter of the same module.
+// The module and the index under which a parameter travels. A shared parameter travels under the
+// module and index of its owner, which may be an earlier parameter of the same module.
 struct home {
     struct lockstep_module *module;
     uint32_t parameter;
@@ -46,28 +47,29 @@ struct home {
 // The reports of one gradient of one replica, over the calls of its module.
 struct report {
     _Atomic(uint64_t) claim; // The last claim: see worker/session/module/claims.c.
-    _Atomic(uint64_t) settled; // Claimed reports that are not in flight any more.
-    atomic_bool used; // True if a call of this step reported it.
-    // True if reports of the gradient look at worker/session/module/places.c: a place was given for
-    // it, or one that overlaps its registered memory. The first replica's counts for all replicas.
+    _Atomic(uint64_t) settled; // Claimed reports that are settled: see claims.c.
+    atomic_bool used; // True if a call of this step reported the gradient.
+    // True if reports of the gradient have to check worker/session/module/places.c: memory was
+    // given for it, or memory was given that overlaps its registered memory. The value of the first
+    // replica counts for all replicas.
     atomic_bool watched;
     uint32_t rest; // trainer; reports that the end of the last call has claimed.
 };
 
-// A gradient, one for each parameter in each contribution. A step here is a whole window of
-// accumulation.
+// A gradient, one for each parameter in each contribution. "Step" in these comments means a whole
+// window of accumulation. For a shared parameter only its owner's gradient is used.
 struct gradient {
-    // For a shared parameter the fields of its owner's gradient count.
-    void *registered; // Set at register, then constant. Its place when no other place is given.
+    // Set at register, then constant. The gradient's memory unless a report gives other memory.
+    void *registered;
     // trainer threads until the bucket is handed over, then driver
-    _Atomic(void *) memory; // Borrowed; its place in this step. NULL: it has none.
-    atomic_uint awaited; // Reports still to come, in the calls that hand it over.
+    _Atomic(void *) memory; // Borrowed; the gradient's memory in this step. NULL: it has none.
+    atomic_uint awaited; // Reports still to come before the gradient is handed over.
     bool unused; // True if it contributes zeros to the open step. Set when it is handed over.
     bool excused; // trainer; true if a call of this step declared it unused.
     bool withdrawn; // trainer; true if its bucket contributed nothing. Set at step_end.
-    atomic_bool used; // True if a call of this step reported it, of any replica or module.
+    atomic_bool used; // True if a call of this step reported it, for any replica or sharing module.
 
-    struct report report; // The first replica's.
+    struct report report; // Reports of the first replica.
 };
 
 // The gradient of a further replica.
@@ -77,21 +79,22 @@ struct replica_gradient {
     struct report report;
 };
 
-// The state of one bucket of the present layout in the open step.
+// The state of one bucket of the layout in force, in the open step.
 struct bucket_run {
-    atomic_uint missing; // Gradients that were not handed over in this step.
-    bool withdrawn; // trainer; true if a call was given up: the bucket contributes nothing.
+    atomic_uint missing; // Gradients of the bucket that were not handed over yet in this step.
+    bool withdrawn; // trainer; true if the bucket contributes nothing, because a call was aborted.
 
     // driver only; worker/engine/landing.c
-    // True if all its work on this rank's device is enqueued, and the order core was not told.
+    // True if all work of the bucket on this rank's device is enqueued, and the order core does not
+    // know it yet.
     bool enqueued;
-    bool told; // True if the order core takes the bucket for final, and it is not done yet.
+    bool told; // True if the order core was told that the bucket is final, and it is not done yet.
 
     // driver only; worker/session/module/deferral.c
-    bool put_off; // True if the bucket is deferred: what the call made of it counts later.
+    bool put_off; // True if the bucket is deferred: its gradients count in a later step.
     bool decided; // True if the bucket travels in this step.
-    bool taken; // True if it takes deferred gradients along.
-    uint64_t taken_weight; // Its weight with those.
+    bool taken; // True if the bucket carries deferred gradients, too.
+    uint64_t taken_weight; // The bucket's weight together with the deferred gradients.
 
     struct collective collective; // driver only
 };
@@ -106,14 +109,14 @@ struct contribution {
     struct gradient *gradients; // [parameter_count]
     struct replica_gradient *replicas; // [(replicas - 1) * parameter_count], replica by replica.
     struct given_place *places; // [replicas * parameter_count], replica by replica.
-    atomic_bool handed; // True if its last call of the open step has ended.
+    atomic_bool handed; // True if the last call of this contribution has ended in the open step.
     bool has_rest; // trainer; true if the end of the last call has claimed reports.
-    bool withdrawn; // trainer; true if a bucket of it is withdrawn.
+    bool withdrawn; // trainer; true if a bucket of this contribution is withdrawn.
     bool returned; // trainer; true if lockstep_call_wait has returned its results in the open step.
 
     // driver while a step is open, trainer between steps
     struct bucket_run *runs; // [buckets of a layout]
-    // The work of streams behind which results are written where nothing was reported: see
+    // Results of gradients that were not reported are written after this work of streams: see
     // worker/session/module/device_events.h. Atomic; trainer threads set it while a step is open.
     struct device_behind behind;
     // [replicas][buckets of a layout]: see worker/session/module/device_events.h. NULL: this rank
@@ -123,17 +126,21 @@ struct contribution {
     // NULL: no replica is on a device.
     struct collective_replica *copies; // [buckets of a layout][replicas]
     struct extent *copy_extents; // [replicas][parameter_count]: in layout order.
-    uint64_t *unit_ends; // [parameter_count]: ends of gradients in their bucket, in layout order.
-    uint64_t *used; // [parameter_count]: used bits of a bucket's gradients, from its first place.
-    uint32_t announced; // Buckets that are ready and that the order core knows.
-    uint32_t waits_held; // Waits that came before all buckets were announced.
+    // [parameter_count]: where each gradient ends in its bucket, in elements; in layout order.
+    uint64_t *unit_ends;
+    // [parameter_count]: bits for used gradients. Those of a bucket begin at the position of its
+    // first gradient in the layout.
+    uint64_t *used;
+    uint32_t announced; // Buckets of which the order core knows that they are ready.
+    uint32_t waits_held; // Waits that the order core is not told before all buckets are announced.
 
     // [parameter_count]: true if a rank has used the parameter in the step. The trainer clears it
     // at step_begin, the driver sets it when a bucket is done, the trainer reads it after the step
     // has settled. In a solo session step_end sets it.
     bool *used_anywhere;
 
-    // Order of readiness in the step; a learning step makes a layout of it.
+    // Parameters in the order in which they became ready in the step. A learning step derives a
+    // layout from it.
     uint32_t *ready_order; // [parameter_count]
     atomic_uint ready_count;
 };
@@ -141,23 +148,23 @@ struct contribution {
 struct lockstep_call {
     // set at register, then constant
     struct lockstep_module *module;
-    struct contribution *contribution; // The contribution of its gradients.
+    struct contribution *contribution; // The contribution in which its gradients travel.
     uint32_t number; // Counts the module's calls in the step, from 0.
 
     // trainer, before it opens the call; any thread while it is open
     uint64_t serial; // Counts all calls of the module, from 1.
-    uint64_t step; // The step in which it was begun.
+    uint64_t step; // The step in which the call was begun.
     bool last; // True if gradients travel with this call.
     bool ended;
     bool given_up; // True if lockstep_call_abort ended it.
-    uint32_t gradients; // Gradients that are to be reported in it.
+    uint32_t gradients; // Gradients that are to be reported in the call.
 };
 
 // A set of parameters of a module that are trained together, and how they are cut into buckets.
 struct module_set {
-    uint64_t hash; // Hash of the set; 0: free.
+    uint64_t hash; // Hash of the set; 0: this entry is free.
     uint64_t used; // Last step in which the set was in force; 0 in a set that was loaded.
-    bool learned; // True if the layout was agreed; until then it follows the definition.
+    bool learned; // True if all ranks agreed on the layout. Before, it follows the definition.
     struct bucket_layout layout;
 };
 
@@ -165,28 +172,28 @@ struct module_set {
 struct module_sets {
     struct module_set all[LOCKSTEP_MAX_SETS];
     struct module_set *set; // The set in force.
-    struct bucket_layout next; // Agreed, in force from the next step.
+    struct bucket_layout next; // The layout that comes into force with the next step.
     bool next_agreed;
     uint32_t next_words; // Layout words received so far.
-    uint32_t *words; // [LAYOUT words of this module]: to and from the coordinator.
+    uint32_t *words; // [word_capacity]: a layout as it travels to or from the coordinator.
     uint32_t word_capacity;
 };
 
 // The state of a module's calls. trainer
 struct module_calls {
     uint64_t called_step; // Last step with a call.
-    uint64_t touched_step; // Last step with a call of a module that shares a parameter of it.
+    uint64_t touched_step; // Last step with a call of a module that shares a parameter of this one.
     uint32_t count; // Calls in the open step.
     uint64_t serial; // Serial of the last call.
     uint64_t window_serial; // Serial of the last call before the open window.
-    uint64_t aborted_step; // Last step with a call that was given up.
-    bool carries; // True if a bucket was deferred before the open step.
+    uint64_t aborted_step; // Last step with an aborted call.
+    bool carries; // True if gradients of earlier steps were deferred and have not travelled yet.
 };
 
 struct lockstep_module {
     // set at register, then constant
     struct lockstep_session *session;
-    uint32_t index; // Place in session->modules; falls when a module before it is closed.
+    uint32_t index; // Index in session->modules. Falls by 1 when a module before it is closed.
     char *name; // Owned.
     struct tensor *parameters;
     uint32_t parameter_count;
@@ -200,7 +207,7 @@ struct lockstep_module {
     int32_t float16_exponent;
     bool separate_calls; // True if each call travels by itself.
     uint32_t replicas; // At least 1.
-    void **replica_data; // [(replicas - 1) * parameter_count]: values of the further ones.
+    void **replica_data; // [(replicas - 1) * parameter_count]: values of the further replicas.
     struct device *devices[LOCKSTEP_MAX_REPLICAS]; // One for each replica; NULL: the host.
     struct home *homes; // [parameter_count]
     uint32_t
@@ -208,13 +215,13 @@ struct lockstep_module {
     uint32_t shared_count; // Parameters that another parameter owns, in this module or another.
 
     struct contribution *contributions; // [contribution_count]
-    uint32_t contribution_count; // Calls of a step that travel.
+    uint32_t contribution_count; // Calls of a step with which gradients travel.
     struct lockstep_call *calls; // [calls_per_step]
     _Atomic(uint64_t) open; // The open call, or 0: see worker/session/module/calls.h.
 
     struct module_calls made; // trainer
     bool *frozen; // [parameter_count]
-    uint32_t *unused_in; // [parameter_count]: set of declared phases, by their bits.
+    uint32_t *unused_in; // [parameter_count]: bit i is set if it is unused in declared phase i.
 
     // driver while a step is open, trainer between steps
     struct stash *stash; // Made at start; NULL: no bucket is ever deferred.
@@ -234,7 +241,7 @@ struct call_waiter {
     struct list waiters; // guarded by session.mutex
     const struct contribution *contribution;
     // guarded by session.mutex
-    bool leaves; // True if the thread only asks, or its time is over.
+    bool leaves; // True if the thread only asks, or its timeout is over.
     bool answered;
     enum order_release answer;
 };
