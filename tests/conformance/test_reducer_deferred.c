@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: contributions that count in a later step, because a wait has given their slots up
-// (order=zero_defer) or because no plan has them (unplanned=defer). Whatever ranks call and wait
-// for, every step ends with the means of all contributions, with the same bits on all ranks, and
-// every gradient counts exactly once. Case numbers are those of the list of cases for reducers.
+// Conformance: deferred contributions. They count in a later step, because a wait gave up their
+// slots (order=zero_defer) or because no plan has them (unplanned=defer). Ranks may make any calls
+// and waits: every step ends with the means of all contributions that count in it, all ranks have
+// the same bits, and every gradient counts exactly once. Case numbers are those of the list of
+// cases for reducers.
 //
-// All gradients are zero at the beginning of a step, and a call fills in known numbers. So a module
-// to which nobody contributes holds zeros everywhere.
+// All gradients are 0 at the begin of a step, and a call fills in known numbers. So the gradients
+// of a module without contributions are 0 on all ranks.
 
 #include "tests/support/trainer.h"
 #include "worker/order/plan.h"
@@ -24,11 +25,11 @@
 #define MODULES 3
 #define COUNT 4
 #define STEPS 24 // Steps of a random program.
-#define PENDING 64 // Calls of one module that one rank may have deferred.
+#define PENDING 64 // Maximum number of deferred calls of one module on one rank.
 
 static const uint64_t sizes[COUNT] = {40, 300, 1, 77};
 
-// Several buckets for each module.
+// Small caps, so that each module has several buckets.
 static void configure(struct rank *rank, struct lockstep_config *config)
 {
     (void)rank;
@@ -39,23 +40,24 @@ static void configure(struct rank *rank, struct lockstep_config *config)
 
 // ---- What counts where -------------------------------------------------------------------------
 
-// A call that some rank has made.
+// The step and the weight of a rank's call.
 struct made {
     uint64_t step;
     uint64_t weight;
 };
 
+// The calls of one module on one rank.
 struct account {
-    struct made put_off[PENDING];
-    uint32_t count;
-    // State of the step under way.
-    bool called;
-    bool counts_later;
-    uint64_t weight;
+    struct made put_off[PENDING]; // Deferred calls of earlier steps that have not counted yet.
+    uint32_t count; // Number of these calls.
+    // The open step.
+    bool called; // True if the rank has called the module.
+    bool counts_later; // True if this call is deferred.
+    uint64_t weight; // Weight of the rank.
 };
 
-// The record of one step on every rank. Each rank writes its own line, and all read it after they
-// met.
+// The calls of all ranks in one step. Each rank writes its own entries; after a barrier all ranks
+// read all entries.
 struct shared {
     uint64_t seed;
     bool called[CLUSTER_MAX_WORLD][MODULES];
@@ -63,14 +65,14 @@ struct shared {
     uint64_t weight[CLUSTER_MAX_WORLD];
 };
 
-// A rank of a test.
+// The state of one rank.
 struct job {
     struct rank *rank;
     struct trained_module modules[MODULES];
     lockstep_call *calls[MODULES]; // Calls of the open step; NULL: not made.
-    struct account accounts[CLUSTER_MAX_WORLD][MODULES]; // As this rank knows them.
+    struct account accounts[CLUSTER_MAX_WORLD][MODULES]; // Accounts of all ranks.
     uint64_t weight; // Weight of the open step.
-    uint64_t phases[2]; // The phases by the order core's numbers.
+    uint64_t phases[2]; // The order core's numbers of the phases "all" and "few"; 0: not known yet.
 };
 
 static void job_make(struct rank *rank, struct job *job)
@@ -128,7 +130,7 @@ static bool job_put_off(const struct job *job, uint32_t m)
 
 // ---- What the gradients should be --------------------------------------------------------------
 
-// Elements of a step: sums and weights over all that counts in it.
+// Adds the known gradient of one call to a sum.
 static void job_add(const struct job *job, uint32_t m, uint32_t r, struct made made, uint32_t p,
                     uint64_t element, int64_t *sum)
 {
@@ -173,7 +175,8 @@ static void job_check(const struct job *job, uint32_t m)
     }
 }
 
-// Deferred gradients wait for the next call that is not deferred.
+// Updates an account at the end of a step: a deferred call is added, and a call that is not
+// deferred carries all deferred ones.
 static void account_settle(struct account *account, uint64_t step)
 {
     if (!account->called)
@@ -184,7 +187,7 @@ static void account_settle(struct account *account, uint64_t step)
         account->count = 0;
 }
 
-// Tells all ranks what this one has called, and learns it from them.
+// Exchanges the calls of this step with all ranks.
 static void job_share(struct job *job)
 {
     struct rank *rank = job->rank;
@@ -225,7 +228,8 @@ static void job_end(struct job *job)
     }
 }
 
-// Everybody calls everything in one order: after it nothing is left.
+// Runs a step in which all ranks call all modules in one order, and checks that no contribution is
+// deferred afterwards.
 static void job_flush(struct job *job, const char *phase)
 {
     job_begin(job, phase, 1);
@@ -257,7 +261,7 @@ static void swap_body(struct rank *rank)
         job_call(job, first);
         RANK_OK(rank, lockstep_call_wait(job->calls[first], LOCKSTEP_WAIT_FOREVER));
         job_call(job, 1 - first);
-        // On all ranks but the first the wait for b has given a up.
+        // On all ranks except rank 0 the wait for b has given up the call of a.
         RANK_STATUS(rank, rank->rank == 0 ? LOCKSTEP_OK : LOCKSTEP_DEFERRED,
                     lockstep_call_wait(job->calls[1 - first], LOCKSTEP_WAIT_FOREVER));
         job_end(job);
@@ -304,7 +308,7 @@ static void case_38_given_up_when_it_is_final(const struct setting *setting)
     run(setting, final_body, 0);
 }
 
-// The same while the order is learned: the coordinator decides who gives up what.
+// The same while the order is learned. The coordinator decides which rank gives up which call.
 static void swap_learning_body(struct rank *rank)
 {
     struct job *job = malloc(sizeof(*job));
@@ -330,7 +334,8 @@ static void case_38_zero_defer_while_learning(const struct setting *setting)
 
 // ---- Calls that the plan does not have ---------------------------------------------------------
 
-// They never travel in the phase that does not have them, and all of them do in the one that does.
+// Calls that the plan of a phase does not have are deferred in each step of this phase. All of them
+// count in a phase whose plan has the module.
 static void unplanned_body(struct rank *rank)
 {
     struct job *job = malloc(sizeof(*job));
@@ -356,7 +361,8 @@ static void case_40_unplanned_counts_later(const struct setting *setting)
     run(setting, unplanned_body, 0);
 }
 
-// A rank that has put something off and never calls again says so when it closes, and nobody waits.
+// A rank has a deferred contribution and never calls the module again. Its close logs that, and no
+// rank waits.
 static void left_body(struct rank *rank)
 {
     struct job *job = malloc(sizeof(*job));
@@ -392,7 +398,7 @@ struct program {
     uint32_t count;
 };
 
-// Calls in any order, some not at all, and waits for some of them, at once or later.
+// Draws a program: calls in any order, some left out, and waits for some of them, at once or later.
 static struct program draw_program(uint64_t *state)
 {
     struct program program = {.count = 0};
@@ -405,7 +411,7 @@ static struct program draw_program(uint64_t *state)
         if (trainer_random(state) % 6 == 0)
             continue;
         program.actions[program.count++] = (struct action){false, order[i]};
-        waited[order[i]] = trainer_random(state) % 4 == 0; // Never waited for.
+        waited[order[i]] = trainer_random(state) % 4 == 0; // True: the program never waits for it.
         for (uint32_t j = 0; j <= i; j++) {
             bool called = false;
             for (uint32_t a = 0; a < program.count; a++)
@@ -419,7 +425,7 @@ static struct program draw_program(uint64_t *state)
     return program;
 }
 
-// Where a module stands in the plan of a phase; MODULES: nowhere.
+// The place of a module in the plan of a phase; MODULES: the plan does not have the module.
 static uint32_t plan_place(const struct order_plan *plan, uint32_t m)
 {
     uint32_t place = 0;
@@ -431,7 +437,8 @@ static uint32_t plan_place(const struct order_plan *plan, uint32_t m)
     return MODULES;
 }
 
-// The rules once more, obviously: which calls of a program count later in a planned step.
+// A simple implementation of the rules: computes which calls of a program are deferred in a planned
+// step.
 static void foresee(const struct order_plan *plan, const struct program *program,
                     bool counts_later[MODULES])
 {
@@ -506,7 +513,7 @@ static void random_body(struct rank *rank)
         program = draw_program(&own);
         follow(job, &program, trainer_random(&common) % 3 == 0);
     }
-    job_flush(job, "new"); // This learns an order that has all modules.
+    job_flush(job, "new"); // This step learns an order with all modules.
     job_flush(job, "new");
     job_free(job);
     free(job);
@@ -523,7 +530,7 @@ static void case_38_random_programs(const struct setting *setting)
 
 // ---- A rank gives up in a step like that -------------------------------------------------------
 
-// Every element is what this rank has put there, nothing (it was not called), or final.
+// Checks that every element is this rank's own gradient, 0, or the final mean.
 static void check_intact(struct job *job, const struct program *program, uint32_t m)
 {
     struct rank *rank = job->rank;
@@ -544,7 +551,8 @@ static void check_intact(struct job *job, const struct program *program, uint32_
     }
 }
 
-// Each calls until an error says that the others are gone.
+// Runs a program until a call fails because another rank is gone. Returns true if the step ends
+// without a failure.
 static bool survive(struct job *job, const struct program *program)
 {
     struct rank *rank = job->rank;
@@ -568,8 +576,8 @@ static bool survive(struct job *job, const struct program *program)
     return lockstep_step_end(rank->session, NULL) >= 0;
 }
 
-// The last rank gives up after a random part of its program, so that a few slots of a step in which
-// others have given slots up, too, are final and the rest is not.
+// The last rank aborts after a random part of its program, while other ranks have given up slots.
+// So some slots of the step are final, and the others are not.
 static void death_body(struct rank *rank)
 {
     const struct shared *shared = rank->context;
@@ -602,7 +610,7 @@ static void death_body(struct rank *rank)
         for (uint32_t m = 0; m < MODULES; m++)
             check_intact(job, &programs[rank->rank], m);
     }
-    // Memory is given back with the session.
+    // The gradients may be freed only after the session is closed.
     lockstep_close(rank->session);
     rank->session = NULL;
     job_free(job);

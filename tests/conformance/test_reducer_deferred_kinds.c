@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: contributions that count in a later step, of modules of every kind: of 16 bits and
-// with compressed wires, with calls that travel separately, with replicas, with shared and with
-// unused parameters, and of steps without a weight. Case numbers are those of the list of cases for
-// reducers.
+// Conformance: deferred contributions of all kinds of modules: with 16-bit gradients, compressed
+// wires, separate calls, replicas, shared parameters and unused parameters; and in steps without a
+// weight. Case numbers are those of the list of cases for reducers.
 //
-// Everywhere rank 0 calls the module "net" and then "key"; the others first call "key" and wait for
-// it, which gives up what the plan has of "net" before it.
+// In every test rank 0 calls the module "net" and then "key". The other ranks first call "key" and
+// wait for it, which gives up the calls of "net" that the plan has before "key".
 
 #include "tests/support/trainer.h"
 #include "worker/kernels/kernels.h"
@@ -23,7 +22,7 @@
 #define LARGEST 300
 
 static const uint64_t sizes[COUNT] = {LARGEST, 3};
-// More buckets than may be on their way at a time.
+// More buckets than may be in flight.
 static const uint64_t key_sizes[] = {60, 60, 60, 60, 60, 60, 60, 60, 60, 60};
 #define KEY_COUNT (sizeof(key_sizes) / sizeof(key_sizes[0]))
 static_assert(KEY_COUNT > LOCKSTEP_WINDOW, "what comes behind it is parked");
@@ -51,10 +50,10 @@ struct net {
     lockstep_dtype dtype;
     lockstep_wire wire;
     int32_t exponent;
-    bool separate;
-    uint32_t replicas; // 0: 1.
+    bool separate; // True if calls travel separately.
+    uint32_t replicas; // Number of replicas; 0: 1.
     struct lockstep_parameter parameters[2 * COUNT];
-    double memory[2 * CALLS][COUNT][LARGEST]; // One entry for each call, or for each replica.
+    double memory[2 * CALLS][COUNT][LARGEST]; // Gradients of each call, or of each replica.
 };
 
 static void declare(struct trained_module *module, struct lockstep_module_config *config)
@@ -75,7 +74,8 @@ static void declare(struct trained_module *module, struct lockstep_module_config
 
 static void net_make(struct rank *rank, lockstep_gradient_kind kind, struct net *net)
 {
-    const lockstep_dtype wide[COUNT] = {LOCKSTEP_FLOAT64, LOCKSTEP_FLOAT64}; // Room for any.
+    // float64 gives memory enough for any dtype.
+    const lockstep_dtype wide[COUNT] = {LOCKSTEP_FLOAT64, LOCKSTEP_FLOAT64};
     const struct module_shape shape = {.name = "net",
                                        .count = COUNT,
                                        .elements = sizes,
@@ -128,7 +128,7 @@ static double get(const struct net *net, uint32_t place, uint32_t parameter, uin
     return (double)narrow;
 }
 
-// Up to what 16 bits may have lost.
+// Checks that all elements of a gradient are `wanted`, up to the rounding error of the format.
 static void expect(struct rank *rank, const struct net *net, uint32_t place, uint32_t parameter,
                    double wanted)
 {
@@ -155,7 +155,7 @@ static void begin(struct rank *rank, uint64_t weight)
     trainer_begin(rank, &options);
 }
 
-// A call whose gradients are this number, of parameters in `used`.
+// Calls "net". The gradient of parameter p is value * (p + 1), reported if bit p of `used` is set.
 static lockstep_call *call(struct rank *rank, struct net *net, uint32_t place, double value,
                            uint32_t used)
 {
@@ -185,7 +185,7 @@ static void key(struct rank *rank, struct net *net, bool waits)
         RANK_OK(rank, lockstep_call_wait(made, LOCKSTEP_WAIT_FOREVER));
 }
 
-// All call net and then key: the order that is learned.
+// Runs a step in which all ranks call net and then key, which is the learned order.
 static void step_together(struct rank *rank, struct net *net, double value, uint64_t weight)
 {
     begin(rank, weight);
@@ -194,7 +194,8 @@ static void step_together(struct rank *rank, struct net *net, double value, uint
     trainer_end(rank);
 }
 
-// Rank 0 as before; the others give net up, and then call it with twice the number.
+// Runs a step in which rank 0 calls net and then key. The other ranks give up net by a wait for
+// key, and then call net with twice the value.
 static void step_apart(struct rank *rank, struct net *net, double value, uint32_t used)
 {
     lockstep_call *made;
@@ -258,7 +259,8 @@ static void case_38_every_format(const struct setting *setting)
 
 // ---- Replicas ----------------------------------------------------------------------------------
 
-// Their mean is deferred, and all of them get what comes back, also where that is nothing.
+// The mean over the replicas is deferred. All replicas get the result, even in a step whose result
+// is 0.
 static void replicas_body(struct rank *rank)
 {
     struct net *net = calloc(1, sizeof(*net));
@@ -290,8 +292,8 @@ static void case_38_replicas(const struct setting *setting)
 
 // ---- Separate calls ----------------------------------------------------------------------------
 
-// The plan is net 1, key, net 2. The wait for key defers part of the first call. The second call of
-// the same step carries it.
+// The plan is net 1, key, net 2. The wait for key defers the first call of net, and the second call
+// of the same step carries it.
 static void separate_body(struct rank *rank)
 {
     const double others = rank->world_size - 1;
@@ -325,9 +327,9 @@ static void case_38_separate_calls(const struct setting *setting)
     run(setting, separate_body, NULL);
 }
 
-// The plan has one call of net, behind key. A step makes two, before key: the first is ready and
-// cannot be launched yet, the second is deferred. Whenever the first is launched, it does not carry
-// what was put off after it: the first one of the next step does.
+// The plan has one call of net, behind key. A step makes two calls of net before key: the first is
+// ready but has to wait for key, and the second is deferred. The first call does not carry the
+// second one, which was deferred later; the first call of the next step does.
 static void parked_body(struct rank *rank)
 {
     struct net *net = calloc(1, sizeof(*net));
@@ -360,7 +362,8 @@ static void case_40_behind_a_parked_slot(const struct setting *setting)
 
 // ---- Shared parameters -------------------------------------------------------------------------
 
-// The first parameter of "tied" is that of "own", which is complete when both were called.
+// The first parameter of "tied" is that of "own". Its gradient is complete when both modules were
+// called.
 struct tied {
     struct trained_module modules[3]; // "own", "tied", and then "key".
 };
@@ -402,7 +405,8 @@ static void tied_key(struct rank *rank, struct tied *tied, bool waits)
         RANK_OK(rank, lockstep_call_wait(made, LOCKSTEP_WAIT_FOREVER));
 }
 
-// All gradients of both modules are one number.
+// Runs a step in which all gradients of both modules are `value`. With `gives_up` the rank first
+// calls key and waits for it.
 static void tied_step(struct rank *rank, struct tied *tied, float value, bool gives_up)
 {
     begin(rank, 1);
@@ -459,7 +463,7 @@ static void case_38_shared_parameters(const struct setting *setting)
 
 // ---- Unused parameters, and weights ------------------------------------------------------------
 
-// An unused gradient counts as zeros, with its weight, in the later step as in its own.
+// An unused gradient of a deferred call counts as zeros, with its weight, in the later step.
 static void unused_body(struct rank *rank)
 {
     const double others = rank->world_size - 1;
@@ -482,8 +486,8 @@ static void case_38_unused_parameters(const struct setting *setting)
     run(setting, unused_body, NULL);
 }
 
-// A step in which no rank has a weight, but something was deferred before: the deferred part is its
-// mean.
+// A step in which all ranks have weight 0 carries deferred contributions. Its result is the mean of
+// these contributions.
 static void weightless_body(struct rank *rank)
 {
     struct net *net = calloc(1, sizeof(*net));

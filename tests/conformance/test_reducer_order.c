@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: several modules, phases, ranks that are somewhere else, and what a report says about
-// a step. Case numbers are those of the list of cases for reducers.
+// Conformance: several modules, phases, ranks that call other modules than the plan has, and the
+// fields of a step's report. Case numbers are those of the list of cases for reducers.
 
 #include "tests/support/trainer.h"
 
@@ -37,7 +37,7 @@ static struct lockstep_step_options phase(const char *name)
 
 // ---- Case 35 -----------------------------------------------------------------------------------
 
-// Rank 1 evaluates between steps: a long time in which it calls nothing.
+// Rank 1 evaluates between steps, for a long time without a call of the library.
 static void evaluation_body(struct rank *rank)
 {
     struct trained_module modules[2];
@@ -62,7 +62,7 @@ static void case_35_evaluation_on_one_rank(const struct setting *setting)
 
 // ---- Case 37 -----------------------------------------------------------------------------------
 
-// A,B on even ranks and B,A on odd ones, in every step.
+// Runs a step in which even ranks call modules A, B and odd ranks call B, A.
 static void opposite_step(struct rank *rank, struct trained_module *modules)
 {
     trainer_begin(rank, NULL);
@@ -153,8 +153,8 @@ static void case_39_a_module_of_two_phases(const struct setting *setting)
     ranks_run(setting, shared_body, NULL);
 }
 
-// A step of one module, up to the first call that fails: the others may have failed before this
-// rank has even begun the step.
+// Runs a step of one module up to the first call that fails. Any call may fail, because the other
+// ranks may have failed before.
 static int step_until_failure(struct rank *rank, struct trained_module *module,
                               const struct lockstep_step_options *options)
 {
@@ -170,7 +170,7 @@ static int step_until_failure(struct rank *rank, struct trained_module *module,
     return status < 0 ? status : RANK_CALL(rank, lockstep_step_end(rank->session, NULL));
 }
 
-// A phase without any call, and a step of ranks that disagree on the phase.
+// Steps without any call are valid. A step whose phase differs between ranks fails.
 static void phases_differ_body(struct rank *rank)
 {
     const struct lockstep_step_options options = phase(rank->rank == 0 ? "policy" : "auxiliary");
@@ -194,8 +194,8 @@ static void case_39_phases_differ_between_ranks(const struct setting *setting)
     ranks_run(setting, phases_differ_body, NULL);
 }
 
-// The same in the first step, which every rank would learn. They meet before it: a rank may leave
-// lockstep_start so much later than the others that these have failed already.
+// Phases differ in the first step, which learns. The ranks meet before the step; otherwise the step
+// of the others could fail while a rank is still in lockstep_start.
 static void learning_differs_body(struct rank *rank)
 {
     const struct lockstep_step_options options = phase(rank->rank == 0 ? "policy" : "auxiliary");
@@ -217,7 +217,8 @@ static void case_39_phases_differ_while_learning(const struct setting *setting)
 
 // ---- Case 40 -----------------------------------------------------------------------------------
 
-// Module b is planned; in this step rank 1 alone calls it. Its own gradient is the mean.
+// Runs a step in which only rank 1 calls module b, which the plan has. The mean is rank 1's
+// gradient.
 static void planned_step(struct rank *rank, struct trained_module *modules)
 {
     uint64_t only_1[CLUSTER_MAX_WORLD] = {0, 1};
@@ -250,7 +251,7 @@ static void case_40_planned_and_called_on_one_rank(const struct setting *setting
     ranks_run(setting, planned_body, NULL);
 }
 
-// The same already in the step that learns.
+// The same from the learning step on.
 static void learned_on_one_body(struct rank *rank)
 {
     struct trained_module modules[2];
@@ -296,8 +297,9 @@ static void case_40_not_planned(const struct setting *setting)
     ranks_run_test(&test);
 }
 
-// By default everybody runs it at the end of the step: rank 1's own gradient is the mean, and the
-// other ranks have it, too. The plan stays as it was.
+// Runs a step in which only rank 1 calls modules that the plan does not have. By default all ranks
+// run them at the end of the step. Rank 1's gradient is the mean on all ranks, and the plan does
+// not change.
 static void extended_step(struct rank *rank, struct trained_module *modules, uint32_t extra)
 {
     uint64_t only_1[CLUSTER_MAX_WORLD] = {0, 1};
@@ -336,7 +338,8 @@ static void case_40_run_at_the_end(const struct setting *setting)
 
 #define MANY 10
 
-// Each rank brings another one, in opposite orders; all of them run, in one order everywhere.
+// Each rank calls other modules that the plan does not have, in different orders. All ranks run all
+// of these modules at the end of the step, in one order.
 static void extended_by_all_body(struct rank *rank)
 {
     static const char *const names[MANY] = {"m0", "m1", "m2", "m3", "m4",
@@ -349,7 +352,7 @@ static void extended_by_all_body(struct rank *rank)
     RANK_OK(rank, lockstep_start(rank->session));
     trainer_step_known(rank, modules, 1);
     for (uint32_t i = 0; i < 4; i++) {
-        if (i == 2) // A third one of this kind would make a new plan.
+        if (i == 2) // A third such step in a row would lead to a new plan.
             trainer_step_known(rank, modules, 1);
         trainer_begin(rank, NULL);
         for (uint32_t m = 0; m < MANY; m++)
@@ -370,7 +373,7 @@ static void extended_by_all_body(struct rank *rank)
             trainer_digest(rank, &modules[m]);
         }
     }
-    // One more than a wave can name.
+    // One more module than a wave can name.
     trainer_begin(rank, NULL);
     for (uint32_t m = rank->rank == 0 ? 0 : 1; m < MANY; m++)
         trainer_call(rank, &modules[m]);
@@ -387,7 +390,7 @@ static void case_40_run_at_the_end_from_all_ranks(const struct setting *setting)
     ranks_run(setting, extended_by_all_body, NULL);
 }
 
-// One who did it would be alone with it.
+// Rank 1 has another policy for unplanned calls than the other ranks.
 static void differing_policies(struct rank *rank, struct lockstep_config *config)
 {
     if (rank->rank == 1)
@@ -399,7 +402,7 @@ static void differing_body(struct rank *rank)
     struct trained_module module;
     const struct module_shape shape = {.name = "a", .count = 4, .elements = sizes};
     trainer_make(rank, &shape, 0, &module);
-    rank_meet(rank); // Or the others have failed before this one has come so far.
+    rank_meet(rank); // Otherwise the session could fail before this rank calls lockstep_start.
     RANK_FAILS(rank, LOCKSTEP_E_MISMATCH, lockstep_start(rank->session));
     RANK_SAYS(rank, "policies: unplanned=");
     RANK_SAYS(rank, "unplanned=extend");
@@ -451,7 +454,8 @@ static void case_44_statistics_are_ordered(const struct setting *setting)
     ranks_run(setting, statistics_body, NULL);
 }
 
-// A planned step whose last gradient comes after a pause; whether a byte travelled before it.
+// Runs a planned step with a pause before the last gradient. Returns true if bytes travelled before
+// the last gradient was ready.
 static bool overlap_step(struct rank *rank, struct trained_module *module, useconds_t pause_us)
 {
     struct lockstep_report report;
@@ -462,13 +466,14 @@ static bool overlap_step(struct rank *rank, struct trained_module *module, useco
     return report.first_wire_us < report.last_ready_us;
 }
 
-// Elements of a bucket. Where bytes travel one by one, a tenth of the usual.
+// Elements of a bucket; fewer where single bytes travel.
 static uint64_t overlap_elements(const struct rank *rank)
 {
     return rank->setting->torn_bytes == 1 ? 400 : 4000;
 }
 
-// The pause is no bound that a loaded machine could break: it grows until the engine had its turn.
+// On a busy machine the engine may not run within a short pause, so the pause grows until bytes
+// travel before the last gradient on all ranks.
 static void overlap_body(struct rank *rank)
 {
     const uint64_t each = overlap_elements(rank);

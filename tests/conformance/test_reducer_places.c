@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: gradients whose memory is given with their reports. No two of them share a byte, nor
-// does one of them with a registered tensor that is in use; what would be reduced twice or be
-// dropped is an error that names both. In a world of one, but for the last tests.
+// Conformance: gradients whose memory is passed with their reports. Within a step two such
+// gradients must not overlap, and none may overlap a registered tensor in use, because memory would
+// be reduced twice or a result would be lost. The error names both tensors. The tests run in a
+// world of one, except the last ones.
 
 #include "tests/support/trainer.h"
 
@@ -25,8 +26,8 @@
         } \
     } while (0)
 
-// Parameters 0 and 1 have registered gradients, 2 and 3 have none; with `tied`, 3 is another name
-// of 2.
+// A module of four parameters. 0 and 1 have registered gradients, 2 and 3 have none. With `tied`, 3
+// is tied to 2.
 struct job {
     lockstep_session *session;
     lockstep_module *module;
@@ -108,10 +109,10 @@ static void one_place_for_two(const struct setting *setting)
     FAILS(report(&job, 3, job.gradients[2] + LENGTH - 1), "'d'", "'c'", "they have 4 bytes");
     assert_int_equal(report(&job, 3, job.gradients[2] + LENGTH), 0);
     job_end(&job);
-    job_begin(&job); // Places last until the end of the step.
+    job_begin(&job); // The places of the previous step are free again.
     assert_int_equal(report(&job, 3, job.gradients[2]), 0);
     FAILS(report(&job, 2, (char *)job.gradients[2] + 1), "'c'", "'d'", "they have 31 bytes");
-    assert_int_equal(report(&job, 2, NULL), LOCKSTEP_E_INVALID); // Refused, so not noted.
+    assert_int_equal(report(&job, 2, NULL), LOCKSTEP_E_INVALID); // The refused place is not kept.
     job_close(&job);
 }
 
@@ -127,9 +128,9 @@ static void place_of_a_registered_one(const struct setting *setting)
     FAILS(report(&job, 1, NULL), "gradient of parameter 'b'", "gradient of parameter 'c'");
     assert_int_equal(report(&job, 1, job.gradients[3]), 0);
     FAILS(report(&job, 3, job.data[2]), "gradient of parameter 'd'", "value of parameter 'c'");
-    assert_int_equal(report(&job, 3, job.data[3]), 0); // Its own value.
+    assert_int_equal(report(&job, 3, job.data[3]), 0); // A gradient may lie in its own value.
     job_end(&job);
-    job_begin(&job); // Registered gradients may change places.
+    job_begin(&job); // Registered gradients may swap their places.
     assert_int_equal(report(&job, 0, job.gradients[1]), 0);
     assert_int_equal(report(&job, 1, job.gradients[0]), 0);
     job_close(&job);
@@ -144,7 +145,8 @@ static void declared_place(const struct setting *setting)
     assert_int_equal(lockstep_call_end(job.call), 0);
     assert_int_equal(lockstep_call_begin(job.module, &job.call), 0);
     assert_int_equal(lockstep_call_unused(job.call, first, 1), 0);
-    FAILS(report(&job, 2, job.gradients[0]), "'c'", "'a'"); // Others' mean may come there.
+    // The mean of other ranks may be written to the gradient of a parameter declared unused.
+    FAILS(report(&job, 2, job.gradients[0]), "'c'", "'a'");
     job_close(&job);
 }
 
@@ -194,7 +196,7 @@ static void separate_calls_in_one_place(const struct setting *setting)
     job_close(&job);
 }
 
-// A call that was waited for has given its places back.
+// The places of a call are free after a wait for it.
 static void waited_place(const struct setting *setting)
 {
     struct job job;
@@ -220,7 +222,7 @@ static void moved_within_the_step(const struct setting *setting)
     assert_int_equal(lockstep_call_begin(job.module, &job.call), 0);
     assert_int_equal(report(&job, 2, job.gradients[3]), 0);
     FAILS(report(&job, 3, job.gradients[3]), "'d'", "'c'");
-    assert_int_equal(report(&job, 3, job.gradients[2]), 0); // Nothing is there any more.
+    assert_int_equal(report(&job, 3, job.gradients[2]), 0); // This place is free again.
     job_close(&job);
 }
 
@@ -272,8 +274,8 @@ static void many_places(const struct setting *setting)
 
 // ---- The place of what this rank has not used --------------------------------------------------
 
-// Rank 0 gives parameter 1 the registered memory of parameter 0, which it does not use: the mean of
-// the others must not come there.
+// Rank 0 does not use parameter 0, and passes its registered memory as the gradient of parameter 1.
+// The mean of parameter 0 must not be written there.
 static void lost_body(struct rank *rank)
 {
     static const uint64_t sizes[] = {LENGTH, LENGTH};
@@ -306,7 +308,7 @@ static void lost_body(struct rank *rank)
     trainer_free(&module);
 }
 
-// The same of a module that rank 0 has not called.
+// The same with a parameter of a module that rank 0 has not called.
 static void lost_module_body(struct rank *rank)
 {
     static const char *const names[] = {"called", "left"};

@@ -15,7 +15,7 @@
 
 static const uint64_t sizes[8] = {40, 1, 300, 17, 64, 5, 128, 33};
 
-// The parameters that rank r uses in the present step, as bits.
+// The parameters that a rank uses in a step, as bits.
 typedef uint64_t uses(uint32_t rank, uint64_t step);
 
 static void policy_make(struct rank *rank, lockstep_unused_policy policy,
@@ -33,8 +33,8 @@ static void policy_call(struct rank *rank, struct trained_module *module, uint64
     trainer_call_used(rank, module, used);
 }
 
-// Ranks that did not use a parameter count with zeros. A parameter that no rank used is as this
-// rank left it, so it is not compared across ranks.
+// Checks a gradient. Ranks that did not use the parameter count as zeros. If no rank used it, the
+// gradient stays as each rank left it, and is not compared between ranks.
 static void expect_used(struct rank *rank, const struct trained_module *module, uses *uses_of,
                         uint32_t parameter)
 {
@@ -81,7 +81,7 @@ static void policy_step(struct rank *rank, struct trained_module *module, uses *
 
 // ---- Case 10 -----------------------------------------------------------------------------------
 
-// A trunk and three heads; every rank trains one head, another one in each step.
+// A trunk and three heads. Every rank trains the trunk and one head, which changes in each step.
 static uint64_t three_tasks(uint32_t rank, uint64_t step)
 {
     return 1 | 2u << (rank + step) % 3;
@@ -103,7 +103,8 @@ static void case_10_three_tasks(const struct setting *setting)
 
 // ---- Case 11 -----------------------------------------------------------------------------------
 
-// Steps 1 to 4: the same branch on all ranks. Then rank 0 alone takes it.
+// In steps 1 to 4 all ranks take the same branch, which alternates. Later only rank 0 branches, in
+// even steps.
 static uint64_t alternating(uint32_t rank, uint64_t step)
 {
     if (step <= 4)
@@ -188,7 +189,8 @@ static void case_14_a_warning_names_each(const struct setting *setting)
     listener_run(setting, "event=unused_parameters", NULL, warned_body);
 }
 
-// More accepted gradients than can be named, of a module that comes first, hide no error.
+// The first module accepts more unused gradients than an error can name. They do not hide the error
+// of the second module.
 static void mixed_policies_body(struct rank *rank)
 {
     uint64_t ones[40];
@@ -232,7 +234,7 @@ static uint64_t without_2_on_rank_0(uint32_t rank, uint64_t step)
     return rank == 0 ? 0xb : 0xf;
 }
 
-// Rank 0 declares p2 unused, before or after it has reported p3.
+// Runs a step in which rank 0 declares p2 unused, before or after its report of p3.
 static void declared_step(struct rank *rank, struct trained_module *module, bool early)
 {
     const uint32_t declared = 2;
@@ -255,7 +257,7 @@ static void declared_step(struct rank *rank, struct trained_module *module, bool
     RANK_OK(rank, lockstep_grad_ready(module->module, call, 1, NULL, NULL));
     RANK_OK(rank, lockstep_grad_ready(module->module, call, 0, NULL, NULL));
     RANK_OK(rank, lockstep_call_end(call));
-    trainer_end(rank); // It ends well, whatever the policy.
+    trainer_end(rank); // A declared parameter is no error with any policy.
     for (uint32_t p = 0; p < 4; p++)
         expect_used(rank, module, without_2_on_rank_0, p);
     RANK_EQUAL(rank, trainer_report(rank).unused, 1);
@@ -268,7 +270,7 @@ static void declared_body(struct rank *rank)
     policy_make(rank, LOCKSTEP_UNUSED_ERROR, &module);
     for (int i = 0; i < 3; i++) {
         declared_step(rank, &module, i % 2 == 0);
-        trainer_step_known(rank, &module, 1); // Declared for that call only.
+        trainer_step_known(rank, &module, 1); // The declaration held for that call only.
     }
     trainer_begin(rank, NULL);
     policy_call(rank, &module, rank->rank == 0 ? 0xb : 0xf);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: random models on random worlds. A draw says everything about one job: its modules,
-// their tensors, where gradients lie, the caps of buckets, who calls what in which order, who uses
-// what, windows, and the weights. Every result on every rank is compared bit by bit with a
-// reference that knows nothing of buckets and rings; what nobody used has to be as it was.
+// Conformance: random models on random worlds. A draw defines one job: its modules and their
+// tensors, the placement of gradients, the caps of buckets, which rank calls and uses what in which
+// order, the windows, and the weights. Every result on every rank is compared bit by bit with a
+// reference that does not use buckets or rings. A gradient that no rank used must be unchanged.
 //
-// All gradients are small integers, so that every sum is exact in every dtype, and a result is one
-// quotient, rounded once. A draw is a function of its seed. LOCKSTEP_TEST_DRAWS is how many there
-// are (300), with the seeds from 1; LOCKSTEP_TEST_SEED replays one, and says what it is. A failure
-// names the seed.
+// All gradients are small integers, so every sum is exact in every dtype, and a result is one
+// quotient, rounded once. A draw is a function of its seed. LOCKSTEP_TEST_DRAWS is the number of
+// draws (300), with the seeds from 1. LOCKSTEP_TEST_SEED replays one draw and prints it. A failure
+// prints the seed.
 
 #include "tests/support/trainer.h"
 
@@ -31,13 +31,13 @@
 #define CALLS_MAX 2
 #define WINDOW_MAX 2
 #define LARGEST ((uint64_t)4 << 20) // Elements of a tensor.
-#define GAP_BYTES 24 // Between gradients that are scattered.
+#define GAP_BYTES 24 // Bytes between scattered gradients.
 
-#define KNOWN_MAX 20 // Largest known gradient, both signs.
+#define KNOWN_MAX 20 // Largest absolute value of a known gradient.
 #define PERIOD (2 * KNOWN_MAX + 1)
 #define WEIGHT_MAX 3
 
-// bfloat16 has 8 bits of precision: whole numbers are exact up to here.
+// bfloat16 has 8 bits of precision, so integers are exact up to 256.
 static_assert(WORLD_MAX * WEIGHT_MAX * KNOWN_MAX <= 256,
               "sums of known gradients are exact in every dtype");
 
@@ -46,13 +46,13 @@ static_assert(WORLD_MAX * WEIGHT_MAX * KNOWN_MAX <= 256,
 enum place {
     PLACE_TOGETHER, // Side by side, the last one first.
     PLACE_SCATTERED,
-    PLACE_GIVEN, // Not registered: other memory in every step, given when it is ready.
+    PLACE_GIVEN, // Not registered: each report passes memory, which is new in every step.
     PLACE_COUNT,
 };
 
 struct draw_module {
-    uint32_t first; // Its tensors: count of those of the draw, from this one.
-    uint32_t count;
+    uint32_t first; // Index of the module's first tensor in the draw.
+    uint32_t count; // Number of the module's tensors.
     enum place place;
     lockstep_gradient_kind kind;
     lockstep_unused_policy policy;
@@ -62,7 +62,7 @@ struct draw_module {
 struct draw {
     uint64_t seed;
     struct setting setting;
-    char name[160]; // The setting, with the command that replays the draw.
+    char name[160]; // The setting, and the command that replays the draw.
     size_t caps[3];
     uint32_t steps;
     uint32_t module_count;
@@ -87,7 +87,7 @@ enum what {
     WHAT_WINDOW,
 };
 
-// The same number for the same question, wherever it is asked.
+// A random number that depends only on the draw and the arguments, so that all ranks agree on it.
 static uint64_t dice(const struct draw *draw, enum what what, uint64_t a, uint64_t b, uint64_t c)
 {
     uint64_t state = draw->seed;
@@ -97,13 +97,13 @@ static uint64_t dice(const struct draw *draw, enum what what, uint64_t a, uint64
     return trainer_random(&state);
 }
 
-// One in `of`.
+// True with probability 1 / `of`.
 static bool chance(uint64_t number, uint64_t of)
 {
     return number % of == 0;
 }
 
-// From 1 to 2 to the power of bits, every magnitude as often as the others.
+// A random number from 1 to 2^bits; all powers of two are equally likely as its bound.
 static uint64_t magnitude(uint64_t *state, uint32_t bits)
 {
     const uint64_t bound = (uint64_t)1 << trainer_random(state) % (bits + 1);
@@ -130,7 +130,7 @@ static void draw_setting(struct draw *draw, uint64_t *state)
     draw->setting.name = draw->name;
 }
 
-// Most are small, so that a draw takes little time; some have no element at all.
+// The size of a tensor. Most tensors are small, so that a draw takes little time; some are empty.
 static uint64_t draw_elements(const struct draw *draw, uint64_t *state)
 {
     const uint64_t choice = trainer_random(state) % 20;
@@ -185,7 +185,7 @@ static struct draw *draw_make(uint64_t seed)
     draw_tensors(draw, &state);
     draw_modules(draw, &state);
     draw->steps = 2 + (uint32_t)(trainer_random(&state) % (STEPS_MAX - 1));
-    for (uint32_t i = 0; i < 3; i++) // 0 is the default.
+    for (uint32_t i = 0; i < 3; i++) // A cap of 0 means the default.
         draw->caps[i] = chance(trainer_random(&state), 4) ? 0 : magnitude(&state, 25);
     return draw;
 }
@@ -217,8 +217,9 @@ static int64_t weight_of(const struct draw *draw, uint64_t step, uint32_t rank)
     return (int64_t)(dice(draw, WHAT_WEIGHT, step, rank, 0) % (WEIGHT_MAX + 1));
 }
 
-// Memory that is not registered has no place for the mean of the others, so there nothing is left
-// out. A call that no rank makes in the first step would not be planned.
+// True if the rank calls the module in the step. All ranks always call a module without registered
+// memory, because a rank that does not call it has no memory for the mean. In step 1 at least one
+// rank calls each module, because the plan would not have the module otherwise.
 static bool calls(const struct draw *draw, uint64_t step, uint32_t rank, uint32_t module)
 {
     const uint64_t always = dice(draw, WHAT_CALLS, module, 0, 0) % draw->setting.world_size;
@@ -227,8 +228,8 @@ static bool calls(const struct draw *draw, uint64_t step, uint32_t rank, uint32_
     return !chance(dice(draw, WHAT_CALLS, step, rank, module), 5);
 }
 
-// Whether some call of the step reports the tensor. There are tensors that all use, that few use,
-// and that nobody uses in this step.
+// True if some call of the rank in the step reports the tensor. In a step some tensors are used by
+// all ranks, some by a few ranks, and some by no rank.
 static bool uses(const struct draw *draw, uint64_t step, uint32_t rank, uint32_t module,
                  uint32_t tensor)
 {
@@ -257,14 +258,14 @@ static bool used_anywhere(const struct draw *draw, uint64_t step, uint32_t modul
     return false;
 }
 
-// Steps of a rank that are one for the others: all but the last accumulate.
+// Number of the rank's steps in a window, which ends with the step; all but the last accumulate.
 static uint32_t window_of(const struct draw *draw, uint64_t step, uint32_t rank)
 {
     return chance(dice(draw, WHAT_WINDOW, step, rank, 0), 4) ? WINDOW_MAX : 1;
 }
 
-// Each call of a window reports some of what the window uses, and all together everything. Calls
-// are counted through the window.
+// True if a call reports the tensor. Each call of a window reports some of the tensors that the
+// window uses; all calls together report all of them. `call` counts the calls of the window.
 static bool reports(const struct draw *draw, uint64_t step, uint32_t rank, uint32_t module,
                     uint32_t tensor, uint32_t call)
 {
@@ -284,7 +285,7 @@ static bool declares(const struct draw *draw, uint64_t step, uint32_t rank, uint
            chance(dice(draw, WHAT_DECLARES, step, rank, tensor), 3);
 }
 
-// The divisor of a module's gradients: ranks that do not call it do not count.
+// The divisor of a module's gradients: the total weight of the ranks that call the module.
 static int64_t weight_total(const struct draw *draw, uint64_t step, uint32_t module)
 {
     int64_t total = 0;
@@ -314,8 +315,8 @@ static size_t dtype_bytes(lockstep_dtype dtype)
     return dtype == LOCKSTEP_FLOAT64 ? 8 : dtype == LOCKSTEP_FLOAT32 ? 4 : 2;
 }
 
-// The bits of a 16-bit float with so many bits of precision, rounded to nearest even. Zero, and
-// values of normal magnitude.
+// The bits of a 16-bit float with this precision, rounded to nearest even. For 0 and values in the
+// normal range.
 static uint64_t bits_16(long double value, int precision)
 {
     const int bias = precision == 11 ? 15 : 127;
@@ -326,12 +327,12 @@ static uint64_t bits_16(long double value, int precision)
     if (!(fraction > 0))
         return sign;
     fraction = rintl(ldexpl(fraction, precision));
-    whole = (uint64_t)fraction; // Its highest bit adds 1 to the exponent, as a carry does.
+    whole = (uint64_t)fraction; // Its highest bit adds 1 to the exponent, hence the - 2 below.
     return sign + ((uint64_t)(exponent - 2 + bias) << (precision - 1)) + whole;
 }
 
-// Quotients of small integers are never near the middle of two numbers, so that it does not matter
-// in how wide a type they were divided first.
+// The bits of a quotient in this dtype. A quotient of small integers is never near the middle of
+// two numbers, so a division in a wider type does not change the rounding.
 static uint64_t bits_of(lockstep_dtype dtype, long double value)
 {
     const float narrow = (float)value;
@@ -363,8 +364,8 @@ static uint64_t bits_load(lockstep_dtype dtype, const void *memory, uint64_t ind
                                      : ((const uint16_t *)memory)[index];
 }
 
-// The known gradients of one tensor on one rank: element e is known_at(start, e). They repeat after
-// PERIOD elements, and so does every result.
+// The known gradients of a tensor on a rank: element e is known_at(start, e), where this function
+// returns `start`. Known gradients repeat after PERIOD elements, and so do all results.
 static uint64_t known_start(const struct draw *draw, uint64_t step, uint32_t rank, uint32_t tensor)
 {
     return dice(draw, WHAT_KNOWN, step, rank, tensor) % PERIOD;
@@ -385,7 +386,7 @@ static void known_pattern(const struct draw *draw, uint64_t step, uint32_t rank,
 
 // ---- A rank ------------------------------------------------------------------------------------
 
-// A rank's memory. A gradient is in `moved` in steps that give another address.
+// The memory of a rank. In a step that passes another address for a gradient, `moved` has it.
 struct player {
     struct rank *rank;
     const struct draw *draw;
@@ -394,7 +395,7 @@ struct player {
     char *blocks[MODULES_MAX];
     void *data[TENSORS_MAX];
     void *registered[TENSORS_MAX];
-    void *moved[TENSORS_MAX]; // NULL: not in this step.
+    void *moved[TENSORS_MAX]; // NULL: the gradient is not moved in this step.
 };
 
 static void *player_gradient(const struct player *player, uint32_t tensor)
@@ -407,7 +408,8 @@ static size_t tensor_bytes(const struct draw *draw, uint32_t tensor)
     return draw->elements[tensor] * dtype_bytes(draw->dtypes[tensor]);
 }
 
-// Places the gradients of a module in one block; without a block it only says how large it is.
+// Places the gradients of a module in one block. Returns the size of the block; block NULL: only
+// computes the size.
 static size_t player_place(struct player *player, uint32_t m, char *block)
 {
     const struct draw *draw = player->draw;
@@ -465,7 +467,7 @@ static void player_register(struct player *player, uint32_t m)
             lockstep_module_register(player->rank->session, &config, &player->modules[m]));
 }
 
-// Every gradient holds its known number, also one that this rank does not use.
+// Fills every gradient with its known numbers, even if this rank does not use it.
 static void player_fill(struct player *player)
 {
     const struct draw *draw = player->draw;
@@ -480,7 +482,8 @@ static void player_fill(struct player *player)
     }
 }
 
-// An address that was never reported is no place for a result.
+// Moves gradients that this rank did not report back to their registered memory, where the result
+// comes.
 static void player_settle(struct player *player)
 {
     const struct draw *draw = player->draw;
@@ -546,7 +549,7 @@ static void player_call(struct player *player, uint32_t m, uint32_t number)
     RANK_OK(player->rank, lockstep_call_end(call));
 }
 
-// One step of a window. Modules in an order of this rank's own.
+// Runs the calls of one step of a window, with the modules in an order of this rank's own.
 static void player_backward(struct player *player, uint32_t part)
 {
     const struct draw *draw = player->draw;
@@ -562,7 +565,7 @@ static void player_backward(struct player *player, uint32_t part)
     }
 }
 
-// Plays the steps of a window before its last one.
+// Runs the accumulating steps of a window. Returns their number.
 static uint32_t player_accumulate(struct player *player)
 {
     const uint32_t window = window_of(player->draw, player->step, player->rank->rank);
@@ -578,8 +581,8 @@ static uint32_t player_accumulate(struct player *player)
 
 // ---- The reference -----------------------------------------------------------------------------
 
-// The algorithm decides which zero a sum of zeros is, because not every algorithm adds the missing
-// inputs.
+// True for 0 and -0. The algorithm decides the sign of a sum of zeros, because not every algorithm
+// adds missing inputs.
 static bool bits_are_zero(lockstep_dtype dtype, uint64_t bits)
 {
     const uint64_t sign = (uint64_t)1 << (8 * dtype_bytes(dtype) - 1);
@@ -597,7 +600,7 @@ static void player_expect_pattern(struct player *player, uint32_t tensor,
         const uint64_t found = bits_load(dtype, gradient, e);
         if (found != pattern[at] && bits_are_zero(dtype, found) &&
             bits_are_zero(dtype, pattern[at]))
-            rank_digest(player->rank, &e, sizeof(e)); // On all ranks, or on none.
+            rank_digest(player->rank, &e, sizeof(e)); // The zero must have one sign on all ranks.
         else if (found != pattern[at])
             rank_fail(player->rank, __FILE__, __LINE__,
                       "step %" PRIu64 ": tensor %" PRIu32 " of %zu byte floats, element %" PRIu64
@@ -614,7 +617,7 @@ static void player_expect_untouched(struct player *player, uint32_t tensor)
     player_expect_pattern(player, tensor, pattern);
 }
 
-// factors[r]: what the gradient of rank r is multiplied by in the sum.
+// Computes factors[r], the factor of rank r's gradient in the sum.
 static void player_factors(const struct player *player, uint32_t module, uint32_t tensor,
                            int64_t factors[WORLD_MAX])
 {
@@ -707,7 +710,7 @@ static void player_configure(struct rank *rank, struct lockstep_config *config)
     config->bucket_last_bytes = draw->caps[2];
 }
 
-// The draw that is being played, for the message after a crash.
+// The name of the current draw, for the message after a crash.
 static char playing[sizeof(((struct draw *)NULL)->name) + 16];
 
 static void crash(int number)

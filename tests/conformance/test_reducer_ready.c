@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: which gradients were reported, which were not, and what is said about it. Case
-// numbers are those of the list of cases for reducers.
+// Conformance: reported and missing gradients, and the errors about missing ones. Case numbers are
+// those of the list of cases for reducers.
 
 #include "base/thread.h"
 #include "tests/support/trainer.h"
@@ -21,7 +21,7 @@ static void ready_make(struct rank *rank, struct trained_module *module)
     RANK_OK(rank, lockstep_start(rank->session));
 }
 
-// A call in which the parameters of this set of bits have gradients.
+// Calls the module; the parameters whose bit is set in `used` have gradients.
 static void ready_call(struct rank *rank, struct trained_module *module, uint64_t used)
 {
     trainer_fill_known(module, rank->rank, atomic_load(&rank->step));
@@ -30,7 +30,7 @@ static void ready_call(struct rank *rank, struct trained_module *module, uint64_
 
 // ---- Case 13 -----------------------------------------------------------------------------------
 
-// Parameter 2 has a gradient on all ranks but rank 0, which contributes zeros.
+// Checks parameter 2, which has a gradient on all ranks except rank 0; rank 0 contributes zeros.
 static void expect_mean_without_0(struct rank *rank, const struct trained_module *module)
 {
     for (uint64_t i = 0; i < module->shape.elements[2]; i++) {
@@ -67,7 +67,8 @@ static void case_13_used_on_others_only(const struct setting *setting)
 
 // ---- Cases 14 and 15 ---------------------------------------------------------------------------
 
-// Two modules; rank 0 misses p1 of the outer one, the last rank p0 and p3 of the inner one.
+// The expected error: rank 0 has no gradient of p1 of the outer module, and the last rank has none
+// of p0 and p3 of the inner module.
 static void unused_text(const struct rank *rank, char *text, size_t bytes)
 {
     const uint32_t last = rank->world_size - 1;
@@ -100,8 +101,8 @@ static void nested_body(struct rank *rank)
     trainer_make(rank, &outer, 0, &modules[0]);
     trainer_make(rank, &inner, 1, &modules[1]);
     RANK_OK(rank, lockstep_start(rank->session));
-    nested_step(rank, modules); // While the order is being learned.
-    nested_step(rank, modules); // With a plan.
+    nested_step(rank, modules); // The learning step.
+    nested_step(rank, modules); // A planned step.
     trainer_step_known(rank, modules, 2); // The session goes on.
     trainer_free(&modules[0]);
     trainer_free(&modules[1]);
@@ -131,7 +132,8 @@ static void case_15_missing_on_rank_0_only(const struct setting *setting)
     ranks_run(setting, strict_body, NULL);
 }
 
-// More than a commit wave can name: the first ones are named, the rest is counted.
+// More missing gradients than a commit wave can name: the error names the first ones and counts the
+// others.
 static void many_unused_body(struct rank *rank)
 {
     uint64_t ones[40];
@@ -232,7 +234,8 @@ struct reporter {
     atomic_uint refused;
 };
 
-// Every eighth gradient, and every gradient of the next thread as well: one of the two is refused.
+// Reports this thread's share of the gradients, and the next thread's share as well. So each
+// gradient is reported twice, and one of the two reports is refused.
 static void reporter_run(void *argument)
 {
     struct reporter *reporter = argument;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: calls that the plan does not have come back in every step, until it has them.
+// Conformance: if unplanned calls repeat in every step, the ranks get a new plan that has them.
 
 #include "tests/support/trainer.h"
 
@@ -17,8 +17,8 @@ static struct lockstep_report step_of_two(struct rank *rank, struct trained_modu
     return trainer_report(rank);
 }
 
-// Learned with the first module alone. The ranks take the new plan before the same step, whenever
-// it has reached them; from then on the second module is in the plan like the first.
+// The order is learned with the first module only. All ranks switch to the new plan at the same
+// step, whenever they received it. From then on the plan has both modules.
 static void planned_later_body(struct rank *rank)
 {
     const struct module_shape a = {.name = "a", .count = 3, .elements = sizes};
@@ -37,7 +37,7 @@ static void planned_later_body(struct rank *rank)
         steps++;
         usleep(1000);
     } while (report.extended == 1);
-    RANK_TRUE(rank, steps > 3); // It has to come back.
+    RANK_TRUE(rank, steps > 3); // The call has to repeat several times.
     rank_digest(rank, &steps, sizeof(steps));
     for (int i = 0; i < 4; i++) {
         report = step_of_two(rank, modules);
@@ -45,7 +45,7 @@ static void planned_later_body(struct rank *rank)
         RANK_EQUAL(rank, report.learning, 0);
         RANK_EQUAL(rank, report.control_messages, 0);
     }
-    trainer_step_known(rank, modules, 1); // And may stay away.
+    trainer_step_known(rank, modules, 1); // A step without the second module is still valid.
     trainer_free(&modules[0]);
     trainer_free(&modules[1]);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: several replicas of a module in one process. Their gradients are added up before
-// they travel, and all of them get the result. Case numbers are those of the list of cases for
+// Conformance: several replicas of a module in one process. Lockstep adds their gradients before
+// they travel, and all replicas get the result. Case numbers are those of the list of cases for
 // reducers.
 
 #include "base/thread.h"
@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #define COUNT 4
-#define REPLICAS 4 // Most replicas in these tests.
+#define REPLICAS 4 // Maximum number of replicas.
 #define LARGEST 300
 #define ALL 0xfu
 
@@ -25,11 +25,11 @@ struct replicated {
     struct trained_module net; // The first member: configure gets this one.
     uint32_t replicas;
     bool separate;
-    bool unregistered; // The gradients of the others are given with each report.
+    bool unregistered; // True if further replicas pass their gradients with each report.
     lockstep_abort_policy on_abort;
     struct lockstep_parameter parameters[REPLICAS * COUNT];
-    float data[REPLICAS][COUNT][LARGEST]; // Gradients of the further replicas.
-    float gradients[REPLICAS][COUNT][LARGEST];
+    float data[REPLICAS][COUNT][LARGEST]; // Values of the further replicas.
+    float gradients[REPLICAS][COUNT][LARGEST]; // Gradients of the further replicas.
 };
 
 static void replicated_configure(struct rank *rank, struct lockstep_config *config)
@@ -74,7 +74,7 @@ static void replicated_make(struct rank *rank, struct module_shape shape, struct
     RANK_OK(rank, lockstep_start(rank->session));
 }
 
-// Powers of two, another one on each rank: what a mean is divided by rounds nothing.
+// Number of replicas of a rank. It is a power of two, so the division by it rounds nothing.
 static uint32_t replicas_of(uint32_t rank)
 {
     return 1u << rank % 3;
@@ -121,7 +121,7 @@ static uint64_t all_report(uint32_t rank, uint32_t parameter, uint64_t step)
     return ALL;
 }
 
-// In an order that depends on the seed.
+// Calls the module; the order of the reports depends on the seed.
 static void backward(struct rank *rank, struct replicated *net, reports *reports_of, uint64_t seed)
 {
     uint32_t order[REPLICAS * COUNT];
@@ -140,8 +140,8 @@ static void backward(struct rank *rank, struct replicated *net, reports *reports
     RANK_OK(rank, lockstep_call_end(call));
 }
 
-// The contribution of rank r: the sum over its replicas, or their mean. Replicas without a report
-// count as zeros. Exact.
+// The contribution of rank r: the exact sum or mean over its replicas. A replica without a report
+// counts as zeros.
 static double contributed(const struct replicated *net, uint32_t r, uint64_t step,
                           uint32_t parameter, uint64_t element, reports *reports_of)
 {
@@ -166,8 +166,9 @@ static bool reported_anywhere(const struct rank *rank, uint32_t parameter, repor
     return false;
 }
 
-// All replicas hold the same; what nobody used is as it was in each. Digests are of the first one,
-// because ranks have different numbers of them.
+// Checks that all replicas hold the mean. A gradient that no replica of any rank reported must be
+// unchanged. The digest has the first replica only, because ranks have different numbers of
+// replicas.
 static void expect(struct rank *rank, struct replicated *net, reports *reports_of)
 {
     const uint64_t step = atomic_load(&rank->step);
@@ -207,7 +208,7 @@ static void steps(struct rank *rank, struct replicated *net, reports *reports_of
     }
 }
 
-// The context is the kind of gradient.
+// All replicas report all gradients. The context is the kind of gradient.
 static void all_body(struct rank *rank)
 {
     const lockstep_gradient_kind *kind = rank->context;
@@ -231,7 +232,8 @@ static void replicas_are_added_up(const struct setting *setting)
 
 // ---- Case 38: all replicas have what was waited for --------------------------------------------
 
-// At the end of the step they keep what the trainer made of it.
+// After a wait all replicas hold the result. If the trainer then changes a gradient, the end of the
+// step does not overwrite it.
 static void waited_body(struct rank *rank)
 {
     struct replicated net = {.replicas = replicas_of(rank->rank)};
@@ -258,7 +260,8 @@ static void case_38_replicas_are_waited_for(const struct setting *setting)
 
 // ---- Some report -------------------------------------------------------------------------------
 
-// p0 the first replica of each rank, p1 the last one of two, p2 nobody in even steps, p3 all.
+// Only replica 0 of each rank reports p0, only replica 1 reports p1, no replica reports p2 in even
+// steps, and all replicas report p3.
 static uint64_t some_report(uint32_t rank, uint32_t parameter, uint64_t step)
 {
     (void)rank;
@@ -287,7 +290,7 @@ static void case_13_some_replicas_report(const struct setting *setting)
     replicated_run(setting, some_body, NULL);
 }
 
-// Without a report of any replica the parameter is unused on the rank, once.
+// A parameter that no replica of a rank reports counts as one unused gradient of the rank.
 static uint64_t not_2_on_rank_1(uint32_t rank, uint32_t parameter, uint64_t step)
 {
     (void)step;
@@ -315,8 +318,8 @@ static void case_14_unused_in_all_replicas(const struct setting *setting)
     replicated_run(setting, strict_body, NULL);
 }
 
-// Gradients of the others come with their reports. Where one does not report, its mean has no
-// place.
+// Further replicas pass their gradients with their reports. A replica that does not report a
+// gradient has no memory for its mean, which is an error.
 static void given_body(struct rank *rank)
 {
     struct replicated net = {.replicas = 2, .unregistered = true};
@@ -344,7 +347,7 @@ static void case_09_replicas_with_given_memory(const struct setting *setting)
 
 // ---- Case 27: the order of reports changes no bits ---------------------------------------------
 
-// The context is the seed of the orders.
+// Noise, with random orders of reports. The context is the seed of the orders.
 static void noise_body(struct rank *rank)
 {
     const uint64_t seed = *(const uint64_t *)rank->context;
@@ -358,7 +361,7 @@ static void noise_body(struct rank *rank)
                 place(&net, at / COUNT, at % COUNT)[e] =
                     (float)(int64_t)trainer_random(&state) / (float)(1 + trainer_random(&state));
         }
-        // The learned layout is the same in all runs: only later steps are in another order.
+        // Step 1 has the same order in all runs, so that all runs learn the same layout.
         backward(rank, &net, all_report, i == 0 ? 0 : seed + 31 * i + rank->rank);
         trainer_end(rank);
         trainer_digest(rank, &net.net);
@@ -428,7 +431,7 @@ static void case_19_replicas_from_threads(const struct setting *setting)
 
 // ---- Given up, windows, declared unused, twice -------------------------------------------------
 
-// The second replica of rank 1 never reports: its buckets are left out.
+// Rank 1 aborts its call before its second replica has reported, so its buckets do not count.
 static void given_up_body(struct rank *rank)
 {
     struct replicated net = {.replicas = 2, .on_abort = LOCKSTEP_ABORT_ACCEPT};
@@ -463,7 +466,8 @@ static void case_30_replicas_given_up(const struct setting *setting)
     replicated_run(setting, given_up_body, NULL);
 }
 
-// The first replica reports in the first step of the window only, the others in the second.
+// In a window of two steps, the first replica reports in the first step only, and the other
+// replicas report in the second step only.
 static uint64_t others_report(uint32_t rank, uint32_t parameter, uint64_t step)
 {
     (void)rank, (void)parameter, (void)step;
@@ -502,7 +506,8 @@ static void case_21_replicas_in_a_window(const struct setting *setting)
     replicated_run(setting, window_body, NULL);
 }
 
-// Declared unused means all replicas; one that was ready stays so.
+// A declaration as unused holds for all replicas. It fails for a parameter that a replica has
+// already reported.
 static void declared_body(struct rank *rank)
 {
     const uint32_t declared[] = {2, 3};

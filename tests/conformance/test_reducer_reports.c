@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: gradients that take several reports (ready_count), and calls that are given up where
-// that is accepted. Case numbers are those of the list of cases for reducers.
+// Conformance: gradients that need several reports (ready_count), and aborted calls of modules that
+// accept them. Case numbers are those of the list of cases for reducers.
 
 #include "base/mutex.h"
 #include "base/thread.h"
@@ -57,7 +57,7 @@ static uint64_t count_of(uint32_t parameter)
     return counts[parameter] == 0 ? 1 : counts[parameter];
 }
 
-// A gradient is what it is to be only with its last report.
+// Sets all elements of a gradient. Reports before the last one find a wrong value.
 static void set_gradient(struct trained_module *module, uint32_t parameter, float value)
 {
     float *gradient = module->gradients[parameter];
@@ -88,7 +88,8 @@ static void report_all(struct rank *rank, struct trained_module *module, uint32_
     RANK_SAYS(rank, count_of(parameter) == 1 ? "is ready twice" : text);
 }
 
-// In both calls; what counts is there after the last report of the second.
+// Both calls of a step report each gradient ready_count times. The value at the last report of the
+// second call counts.
 static void counted_body(struct rank *rank)
 {
     struct trained_module module;
@@ -115,7 +116,8 @@ static void case_16_a_count_of_reports(const struct setting *setting)
     reports_run(setting, counted_body);
 }
 
-// One report of three is use enough: the end of the call completes the gradient.
+// A gradient with fewer reports than its ready_count counts as used; the end of the call completes
+// it.
 static void fewer_body(struct rank *rank)
 {
     const uint32_t second = 2;
@@ -157,7 +159,7 @@ static void different_counts_body(struct rank *rank)
                                        .configure = rank->rank == 1 ? count_on_rank_1 : NULL};
     struct trained_module module;
     trainer_make(rank, &shape, 0, &module);
-    rank_meet(rank); // All are open.
+    rank_meet(rank); // All sessions are open.
     RANK_FAILS(rank, LOCKSTEP_E_MISMATCH, lockstep_start(rank->session));
     RANK_SAYS(rank, "p2");
     RANK_SAYS(rank, "ready_count=1 on rank");
@@ -269,8 +271,8 @@ static void broken_call(struct rank *rank, struct trained_module *module, uint32
     RANK_OK(rank, lockstep_call_abort(call));
 }
 
-// The mean of each bucket is over the ranks whose part of it was complete. So this says whether the
-// bucket of each parameter is complete on the broken rank, in the layout of this step.
+// Computes whether the bucket of each parameter is complete on the rank that aborts its call, in
+// the layout of this step. The mean of a bucket is over the ranks whose part of it is complete.
 static void whole_buckets(const struct trained_module *module, uint32_t reported, bool *whole)
 {
     const struct lockstep_module *known = module->module;
@@ -328,7 +330,8 @@ static void case_30_giving_up_is_accepted(const struct setting *setting)
     listener_run(setting, "event=calls_given_up", reports_configure, accepted_body);
 }
 
-// Nobody's part is complete: there is no mean, and the gradients are as they were.
+// All ranks abort their calls before any report, so there is no mean, and all gradients stay as
+// they were.
 static void all_give_up_body(struct rank *rank)
 {
     struct trained_module module;
@@ -355,8 +358,9 @@ static void case_30_all_ranks_give_up(const struct setting *setting)
     reports_run(setting, all_give_up_body);
 }
 
-// Every rank gives up ten modules that accept it, rank 1 one that does not. That module is named,
-// although there are more modules than the list has room for.
+// Every rank aborts calls of ten modules that accept it, and rank 1 also a call of a module that
+// does not. The error names that module, although there are more aborted calls than it has room
+// for.
 #define LENIENT 10
 
 static void mixed_body(struct rank *rank)
