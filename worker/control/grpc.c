@@ -217,7 +217,7 @@ static void release_call(struct control *control)
     control->call = NULL;
 }
 
-// gRPC reports that a handshake failed, but not why. Called only before the stream stands.
+// gRPC reports that a handshake failed, but not why. Called only while CONNECTING.
 static void look_for_reason(struct control *control, uint64_t now)
 {
     char reason[LOCKSTEP_TEXT_BYTES];

@@ -15,12 +15,12 @@ struct control_target;
 struct up_message;
 
 // Starts the control thread, which begins to connect; returns at once. Messages sent before the
-// stream stands are queued. The thread retries to connect for connect_timeout_ms, and then reports
-// ended() with the reason of the last attempt. While a side refuses the other side's certificate,
-// the thread retries for 10 seconds at most. Until the connect timeout the thread also begins a new
-// stream, with the same hello, if the stream ends before the coordinator has sent more than
-// welcome, or with a refusal that asks the worker to come later. Returns 0, or with a sentence in
-// error: -1 (address or certificates unusable) or -2 (no memory, no thread).
+// stream is established are queued. The thread retries to connect for connect_timeout_ms, and then
+// reports ended() with the reason of the last attempt. While a side refuses the other side's
+// certificate, the thread retries for 10 seconds at most. Until the connect timeout the thread also
+// begins a new stream, with the same hello, if the stream ends before the coordinator has sent more
+// than welcome, or with a refusal that asks the worker to come later. Returns 0, or with a sentence
+// in error: -1 (address or certificates unusable) or -2 (no memory, no thread).
 int control_open(const struct control_target *target, const struct control_events *events,
                  struct control **control, char *error, size_t error_bytes);
 // Queues a copy of message; any thread; never blocks. Returns 0; -1: the stream has ended; -2:

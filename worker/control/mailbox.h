@@ -40,8 +40,8 @@ struct mailbox {
     uint64_t linger_until;
     // True if the control thread has ended, except for freeing the control if `abandoned` is set.
     bool finished;
-    // True if control_close has returned without waiting; then the control thread frees the
-    // control.
+    // True if control_close has returned before the control thread has ended; then the control
+    // thread frees the control.
     bool abandoned;
     uint8_t scratch[LOCKSTEP_MESSAGE_BYTES];
 };
@@ -81,8 +81,8 @@ void mailbox_woken(struct mailbox *mailbox);
 // until TCP gives up (KEEPALIVE_TIMEOUT_MS in channel.c). control_close does not wait so long,
 // because the thread reports no event any more.
 bool mailbox_await_end_locked(struct mailbox *mailbox);
-// The control thread has ended. Returns true if control_close has returned without waiting; then
-// the thread frees the control. Control thread.
+// The control thread has ended. Returns true if control_close has already returned; then the thread
+// frees the control. Control thread.
 bool mailbox_finish(struct mailbox *mailbox);
 
 #endif

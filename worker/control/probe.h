@@ -2,7 +2,7 @@
 //
 // A TLS handshake whose only purpose is to find out why a handshake with the coordinator fails.
 // gRPC reports that it failed, but not which side refused the other, nor why. The probe sends no
-// message. It is not used while a stream stands. Control thread.
+// message. It is not used while a stream is established. Control thread.
 
 #ifndef WORKER_CONTROL_PROBE_H
 #define WORKER_CONTROL_PROBE_H

@@ -25,7 +25,7 @@ struct ending {
     const char *refusal; // The reason why a certificate was refused; "": none was refused.
     uint64_t connect_timeout_ms;
     bool plaintext; // True if this worker has no certificates.
-    bool connecting; // True if the stream never stood (CONNECTING).
+    bool connecting; // True if the stream was never established.
     bool cancelled; // True if this worker ended the stream; then `reason` says why.
     bool from_peer; // True if the coordinator wrote `reason`.
     enum ending_status status;

@@ -99,10 +99,12 @@ void device_leave(struct device *device);
 // The communication streams. Each stream runs its work in the order in which it was enqueued. No
 // stream waits for another stream unless device_wait or device_follow says so.
 enum device_stream {
-    DEVICE_COLLECT, // From gradients to the host. Waits for the work that produces the gradients.
-    DEVICE_DELIVER, // From the host to gradients.
-    DEVICE_REDUCE, // Between devices. Waits for gradients and for other ranks.
-    DEVICE_BEHIND, // To gradients that other streams may still write. Waits for those streams.
+    // Copies from gradients to the host. Waits for the work that produces the gradients.
+    DEVICE_COLLECT,
+    DEVICE_DELIVER, // Copies from the host to gradients.
+    DEVICE_REDUCE, // Reduces between devices. Waits for gradients and for other ranks.
+    // Copies to gradients that other streams may still write. Waits for those streams.
+    DEVICE_BEHIND,
     // First device only. Waits for the results that other devices write to their replicas.
     DEVICE_SPREAD,
 };

@@ -77,7 +77,7 @@ struct kernel_combination {
     enum dtype dtype;
     enum reduce_op op;
     uint32_t count; // Number of sources: 1 to KERNELS_MAX_SOURCES.
-    const void *const *sources; // [count]. NULL stands for zeros.
+    const void *const *sources; // [count]; a source that is NULL stands for zeros.
     const uint64_t *weights; // [count], REDUCE_MEAN only. NULL: all weights are 1.
     uint64_t total; // REDUCE_MEAN only: the divisor of the sum, at least 1.
     // Sums of float32 only: DTYPE_BFLOAT16 rounds the result to bfloat16 and widens it again.

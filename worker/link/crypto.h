@@ -25,7 +25,7 @@ bool crypto_equal(const void *a, const void *b, size_t size);
 // Fills `bytes` with random bytes for nonces, at most 256. Returns false if the kernel has none.
 bool crypto_random(void *bytes, size_t size);
 
-// Overwrites a secret with zeros. The compiler does not remove this write.
+// Overwrites a secret. The compiler does not remove the overwriting.
 void crypto_forget(void *bytes, size_t size);
 
 #endif

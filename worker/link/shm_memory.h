@@ -17,7 +17,8 @@ int shm_memory_make(struct shm_memory **memory);
 // True if a descriptor of the peer is memory of the right size, whose pages are all allocated and
 // whose size can no longer change.
 bool shm_memory_is_sound(int fd);
-// Maps memory that shm_memory_is_sound has accepted. Returns NULL with errno on failure.
+// Maps the memory. The caller checks a descriptor of the peer with shm_memory_is_sound before.
+// Returns NULL with errno on failure.
 struct shm_memory *shm_memory_map(int fd);
 // Does nothing if memory is NULL.
 void shm_memory_unmap(struct shm_memory *memory);

@@ -70,8 +70,8 @@ struct shm_side {
     _Atomic uint64_t taken; // Descriptors of the other side that this side has taken so far.
 };
 
-// The memory of a link. The side that made the memory writes directions[0], sides[0] and bytes[0],
-// except the reader's count and the word `asleep`; the other side writes those with index 1.
+// The memory of a link. Index 0 belongs to the side that made the memory: the direction that it
+// writes, and its own struct shm_side. Index 1 belongs to the other side.
 struct shm_memory {
     struct shm_direction directions[2];
     struct shm_side sides[2];

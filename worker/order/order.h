@@ -336,7 +336,7 @@ struct order_plans {
 // waits.c.
 // order.c sets `changed` when a slot becomes ready.
 struct order_waits {
-    struct order_wait held[LOCKSTEP_MAX_WAITS]; // In the order in which the waits began.
+    struct order_wait held[LOCKSTEP_MAX_WAITS]; // [count]; the oldest wait first.
     uint32_t count; // Waits held.
     // Calls that have begun on this rank and not ended.
     struct call_id open_calls[LOCKSTEP_MAX_MODULES];

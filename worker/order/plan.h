@@ -18,7 +18,7 @@ void order_forget_plans(struct order *order);
 const struct order_plan *order_plan_of(const struct order *order, uint64_t phase);
 // The coordinator sent a part of a plan.
 void order_plan_received(struct order *order, const struct down_plan_part *part);
-// As order_plan_of, but the caller, a file of the order core, may change the plan.
+// As order_plan_of, for files of the order core, which may change the plan.
 struct order_plan *order_find_plan(struct order *order, uint64_t phase);
 // Every rank holds the plans up to this number. These plans are in force from the next step on.
 void order_switch_plans(struct order *order, uint64_t number);
