@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory for the collectives of one host: made, sealed, checked, mapped; see board.h. Any thread.
+// Makes, seals, checks and maps the memory for the collectives of one host; see board.h. Any
+// thread.
 
 #include "worker/transport/host/board.h"
 
@@ -31,7 +32,7 @@ static bool board_map_memory(struct board *board, uint32_t seats, uint64_t slot_
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED)
         return false;
-    // A forked child has no part in it, and must not keep it alive.
+    // A forked child takes no part in collectives, and must not keep the memory alive.
     (void)madvise(memory, bytes, MADV_DONTFORK);
     *board = (struct board){.head = memory,
                             .slots = (uint8_t *)memory + board_slots_offset(seats),
@@ -76,7 +77,7 @@ const char *board_map(struct board *board, uint32_t seats, uint64_t slot_bytes, 
     if (bytes != board_bytes(seats, slot_bytes) || fstat(fd, &stat) < 0 ||
         (uint64_t)stat.st_size != bytes)
         return "its size is wrong";
-    // Memory that is not there yet is a bus error when there is none left.
+    // Access to a page that is not allocated yet is a bus error if the host has no memory left.
     if ((uint64_t)stat.st_blocks * 512 < bytes)
         return "it has holes";
     if (!board_map_memory(board, seats, slot_bytes, fd))
@@ -154,7 +155,7 @@ const char *board_check_record(const struct board_record *record, bool shot)
 
 static const char *board_check_mismatch(const struct board_run *run, uint32_t seats)
 {
-    // Without a first one it is of another host, whose rank the other one is.
+    // one BOARD_NONE: another host disagrees, and `other` is a rank of it.
     const bool foreign = run->one == BOARD_NONE && run->other < LOCKSTEP_MAX_WORLD;
     if (foreign || (run->one < seats && run->other < seats && run->one != run->other))
         return NULL;
@@ -183,11 +184,12 @@ const char *board_check_run(const struct board_run *run, uint32_t seats)
 
 // ---- a block that is on its way -----------------------------------------------------------------
 //
-// A lock of sequence: `filled` is 0 while the words behind it change. Each of these is stored with
-// release, so none of them is visible before that 0 is; and loaded with acquire, so whoever has
-// read one of the next block finds that `filled` is not what it was.
+// A sequence lock: `filled` is 0 while the words after it change. Each word is stored with release,
+// so none is visible before that 0; and loaded with acquire, so a reader that has read a word of
+// the next block sees that `filled` has changed.
 
-#define BOARD_BLOCK_TRIES 64 // An honest rank goes on to a few blocks only when memory is revoked.
+// After memory is revoked a correct rank begins only a few more blocks.
+#define BOARD_BLOCK_TRIES 64
 
 void board_describe(struct board_block *block, uint64_t run, uint64_t first, uint64_t count)
 {

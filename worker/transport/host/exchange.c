@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The short way of a shot: of a small collective that its caller waits for, while nothing else is
+// The fast path of shots: for a small collective that its caller waits for, while nothing else is
 // in flight here. Then the next shot of every mate is most likely of the same collective, and no
-// match has to be made of them. A rank puts its shot into a record as ever, and beside that into a
-// *notice*, which says in one line all that a mate has to compare. It looks at the next notice of
-// every mate; when all are there, and say the same tag, signature and shape, it computes the result
-// and goes on. Engine thread.
+// match is needed. A rank puts its shot into a record as always, and also into a *notice*, whose
+// first cache line has all that a mate must compare. It reads the next notice of every mate. When
+// all have arrived with the same tag, signature and shape, it computes the result. Engine thread.
 //
-// Nothing is decided here that shots would decide otherwise: if something does not fit, or does not
-// come at once, the shot is launched like any other, and its record is found by everybody. A rank
-// that went the short way and one that did not have taken the same shots.
+// The fast path gives the same result as shots.c. If a notice does not match, or does not arrive at
+// once, the shot is launched like any other, and all mates find its record. A rank on the fast path
+// and a rank on the normal path take the same shots.
 //
-// Where ranks share cores, a mate that is awaited may stand still until this rank makes room for
-// it, or run on another core and be here in a moment. Each says on the board on which core it waits
-// (spread.c). So a rank lets others run when it awaits one of its own core, and looks on
-// else: of the ranks of a core each finds, when it is its turn, the shots of all of the call
-// before, completes that and begins the next, and one turn for each core and call is enough.
+// Where ranks share cores, an awaited mate may need this rank's core, or may run on another core
+// and arrive in a moment. Each rank publishes on the board on which core it waits (spread.c). So a
+// rank yields when it awaits a mate on its own core, and polls otherwise. Each rank that gets the
+// core finds the shots of all ranks for the previous call, completes that call and begins the next,
+// so one time slice per rank and call is enough.
 //
-// Only so many in a row go this way: what mates may want besides (regions, joins, frames, goodbyes)
-// is looked at between.
+// At most EXCHANGES_MOST collectives in a row take the fast path, so that regions, joins, frames
+// and goodbyes of mates are handled in between.
 //
-// Order of stores. Others are told (host_tell) after the first looks, not before: that waits
-// until all stores before it are visible, which costs as much as the mates' notices need to come
-// here. Who sleeps is told that much later, but always told.
+// Order of stores. Mates are woken (host_tell) after the polls, not before: host_tell waits until
+// all earlier stores are visible, which takes as long as the notices of mates take to arrive. A
+// sleeping mate is woken that much later, but always.
 //
-// Cost: a line of the cache from each mate, two from 17 bytes on, and the payload's own from 81.
+// Cost: one cache line from each mate, two for payloads of 17 bytes or more, and the lines of the
+// payload itself for 81 bytes or more.
 
 #include "worker/transport/host/exchange.h"
 
@@ -38,21 +38,21 @@
 
 #include <string.h>
 
-#define EXCHANGES_MOST 256 // In a row.
+#define EXCHANGES_MOST 256 // Exchanges in a row.
 #define NOTICE_BYTES (BOARD_NOTICE_WORDS * sizeof(uint64_t))
 
 enum seen {
-    SEEN_NOTHING, // It is not there yet.
+    SEEN_NOTHING, // The notice has not arrived.
     SEEN_SAME,
-    SEEN_OTHER, // It is another one, or is gone.
+    SEEN_OTHER, // The notice is of another collective, or is overwritten.
 };
 
-// What an exchange is, and what it has seen.
+// The state of one exchange.
 struct exchange {
     struct collective *collective;
     uint32_t record; // This rank's record.
     uint64_t bytes;
-    uint32_t seen; // Bits, by seat.
+    uint32_t seen; // One bit per seat: its notice has arrived.
     uint32_t records[LOCKSTEP_MAX_MATES]; // By seat.
     uint32_t uses[LOCKSTEP_MAX_MATES];
     const void *sources[LOCKSTEP_MAX_MATES];
@@ -68,12 +68,13 @@ static struct board_notice *notice_of(const struct shared *shared, uint32_t seat
 
 static void notice_set(_Atomic uint64_t *word, uint64_t value)
 {
-    atomic_store_explicit(word, value, memory_order_release); // Not before `shot` is 0.
+    atomic_store_explicit(word, value, memory_order_release); // Visible only after `shot` is 0.
 }
 
 static uint64_t notice_get(const _Atomic uint64_t *word)
 {
-    return atomic_load_explicit(word, memory_order_acquire); // Not after `shot` is looked at again.
+    // Loaded before `shot` is checked again.
+    return atomic_load_explicit(word, memory_order_acquire);
 }
 
 void exchange_note(struct shared *shared, uint32_t index, uint64_t bytes)
@@ -97,7 +98,7 @@ void exchange_note(struct shared *shared, uint32_t index, uint64_t bytes)
     atomic_store_explicit(&notice->shot, shot << BOARD_SHOT_BITS | index, memory_order_release);
 }
 
-// What the next notice of a seat says.
+// Reads the next notice of a seat and compares it with this rank's record.
 static enum seen exchange_see(const struct shared *shared, struct exchange *exchange, uint32_t seat)
 {
     const struct shots *shots = &shared->shots;
@@ -130,7 +131,7 @@ static enum seen exchange_see(const struct shared *shared, struct exchange *exch
 
 // ---- an exchange --------------------------------------------------------------------------------
 
-// True if a payload is a shot: there is room for it, and its memory is not registered.
+// True if a payload can be a shot: it has room, and its memory is not registered.
 static bool exchange_fits(const struct shared *shared, const struct collective *collective)
 {
     struct regions *regions = shared->flows->regions;
@@ -155,7 +156,7 @@ static bool exchange_may(const struct flows *flows, const struct collective *col
            shared->sequence.pool.used == 0 && shared->shots.starving == 0;
 }
 
-// This rank's shot.
+// Announces this rank's shot.
 static void exchange_announce(struct shared *shared, struct exchange *exchange)
 {
     const struct collective *collective = exchange->collective;
@@ -171,7 +172,7 @@ static void exchange_announce(struct shared *shared, struct exchange *exchange)
     shots_announce(shared, exchange->record, exchange->bytes);
 }
 
-// Looks at all that were not seen. False: something does not fit.
+// Reads the notices that have not arrived yet. False: one is of another collective.
 static bool exchange_look(const struct shared *shared, struct exchange *exchange)
 {
     for (uint32_t i = 0; i < shared->seats; i++) {
@@ -185,7 +186,7 @@ static bool exchange_look(const struct shared *shared, struct exchange *exchange
     return true;
 }
 
-// True if a mate that is awaited waits on the core of this rank, as far as is known.
+// True if an awaited mate waits on the core of this rank, as far as this rank knows.
 static bool exchange_awaits_beside(const struct shared *shared, const struct exchange *exchange)
 {
     const uint64_t core = board_read(&host_seat(shared, shared->seat)->core);
@@ -220,7 +221,7 @@ static void exchange_compute(struct shared *shared, const struct exchange *excha
     shared->flows->totals.bytes_copied += exchange->bytes;
 }
 
-// The shots of all are read.
+// Marks the shots of all ranks as read.
 static void exchange_take(struct shared *shared, const struct exchange *exchange)
 {
     struct board_seat *own = host_seat(shared, shared->seat);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The short way of a small collective that its caller waits for. Engine thread.
+// The fast path of a small collective that its caller waits for. Engine thread.
 
 #ifndef WORKER_TRANSPORT_HOST_EXCHANGE_H
 #define WORKER_TRANSPORT_HOST_EXCHANGE_H
@@ -13,11 +13,12 @@ struct flow;
 struct shared;
 struct flows;
 
-// transport_exchange, when nothing is in flight here. patient: as for moment_pass.
+// As transport_exchange; nothing may be in flight here. patient: as for moment_pass.
 bool exchange_shots(struct flows *flows, struct collective *collective, bool patient);
-// Writes the notice of the last shot that was announced; it has so many bytes.
+// Writes the notice of the shot that was announced last, which is in record `index` and has `bytes`
+// of payload.
 void exchange_note(struct shared *shared, uint32_t index, uint64_t bytes);
-// A flow is launched. True if an exchange has announced its shot before.
+// Called when a flow is launched. True if an exchange has already announced its shot.
 bool exchange_continues(struct shared *shared, struct flow *flow);
 
 #endif

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How the ranks of a host fill their slots: *through the caches*, or *past* them, straight to
-// memory. Which is faster depends on how far their cores are from each other. What one core has
-// written lies in its caches, and the other one fetches it from there, line by line. Between cores
-// that share a cache nothing is faster. Between sockets, or parts of one that share none, each line
-// takes several times as long as one from memory, where a core also sees what it will need next;
-// and before the slot is written again every line has to be taken back from who has read it. There
-// 25 MiB take 12 ms through the caches and 3 ms past them; with near cores 2.9 and 3.9 ms
+// memory. Which is faster depends on how far their cores are from each other. Data that one core
+// has written is in its caches, and another core fetches it from there, line by line. Between cores
+// that share a cache nothing is faster. Between sockets, or parts of a socket that share no cache,
+// each line takes several times as long as a line from memory, which a core can also prefetch. And
+// before a slot is written again, each line has to be invalidated in the caches of its readers.
+// There 25 MiB take 12 ms through the caches and 3 ms past them; with near cores 2.9 and 3.9 ms
 // (docs/internals/data-plane.md).
 //
 // A virtual machine does not say how far its cores are, and its host moves them while it runs. So
-// the ways are compared on real runs, by the leader, which says with each run how it is to be
-// filled (board_run.streams): whoever writes pays only a part of what a way costs, the rest is paid
-// by those who read, and so that one rank's time tells which way is better all go the same way. It
-// is the time of the leader's own work on the pieces of a run: it does not wait for anybody inside
-// of that. Runs of different sizes find other caches, so each size has a trial of its own
-// (worker/transport/host/trial.h). The bits do not depend on it. Engine thread.
+// the leader compares both ways on real runs, and chooses for each run how all ranks fill slots
+// (board_run.streams). All ranks use the same way, because the writer pays only a part of the cost
+// and the readers pay the rest: only then the time of one rank tells which way is better. The
+// leader measures its own work on the pieces of a run, which contains no wait. Runs of different
+// sizes use different caches, so each size class has its own trial (worker/transport/host/trial.h).
+// The bits of the result do not depend on the way. Engine thread.
 
 #include "worker/transport/host/fill.h"
 
@@ -23,8 +23,8 @@
 
 #include "base/clock.h"
 
-#define FILL_SMALLEST_BITS 14 // The first trial is of runs below 16 KiB, ...
-#define FILL_CLASS_BITS 2 // ... and each of the next ones of runs up to four times as large.
+#define FILL_SMALLEST_BITS 14 // The first size class is runs below 16 KiB.
+#define FILL_CLASS_BITS 2 // Each next class is runs up to four times as large.
 
 static uint32_t fill_class(uint64_t bytes)
 {

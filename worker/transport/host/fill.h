@@ -13,14 +13,14 @@ struct flow;
 struct shared;
 struct host_run;
 
-// At the leader: true if the slots of this run are to be filled past the caches.
+// At the leader: returns true if the slots of this run are to be filled past the caches.
 bool fill_choose(struct shared *shared, uint64_t run, const struct flow *flow);
-// This rank sees the next run.
+// Called when this rank sees the next run.
 void fill_see(struct shared *shared, struct host_run *run, const struct board_run *from);
-// Around work on its pieces. fill_begin's result is for fill_end.
+// Measure the time of work on the pieces of a run. Pass the result of fill_begin to fill_end.
 uint64_t fill_begin(const struct host_run *run);
 void fill_end(struct host_run *run, uint64_t since_ns);
-// It is done here.
+// Called when the run is done here.
 void fill_done(struct shared *shared, struct host_run *run, const struct flow *flow);
 
 #endif

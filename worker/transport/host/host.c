@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Collectives in memory that mates share: how a launch gets on the board, and a run off it. How the
-// board comes to stand is in setup.c; what is between launch and run is in sequence.c, shots.c and
-// pieces.c. Engine thread.
+// Collectives in memory that mates share: this file puts launches on the board, and takes runs from
+// it. Setting up the board is in setup.c, making runs in sequence.c, shots in shots.c, and
+// executing runs in pieces.c and registered.c. Engine thread.
 //
-// Nothing here waits. What cannot be done is tried again when the board has changed; whoever
-// changes it wakes the mates that sleep (link_ops.wake).
+// Nothing here waits. Work that is not possible yet is tried again when the board has changed; a
+// rank that changes the board wakes sleeping mates (link_ops.wake).
 
 #include "worker/transport/host/host.h"
 
@@ -35,7 +35,8 @@ void host_tell(struct shared *shared)
     }
 }
 
-// For this rank's own seat it is some other mate, because only a link can be lost.
+// Returns the peer of a seat. For this rank's own seat it returns another peer, because only a link
+// can be lost.
 static struct peer_link *host_mate(struct shared *shared, uint32_t seat)
 {
     struct peer_link *mate = shared->mates[seat];
@@ -56,7 +57,8 @@ void host_lack(struct shared *shared, uint32_t seat)
 
 // ---- launching ----------------------------------------------------------------------------------
 
-// What decides how the bytes of a run are cut and computed: equal on all ranks, or none runs it.
+// Hash of all that decides how a run is cut and computed. It must be equal on all ranks, else no
+// run is made.
 static uint64_t host_shape(const struct collective *collective, enum plan_algorithm algorithm)
 {
     const uint64_t words[] = {
@@ -89,7 +91,7 @@ void host_describe(struct shared *shared, const struct collective *collective,
     record->block = BOARD_NONE;
 }
 
-// True if it becomes a shot.
+// Fills the record of a join. True if the record is a shot.
 static bool host_fill(struct shared *shared, const struct flow *flow, uint32_t index)
 {
     struct board_record *record = &host_seat(shared, shared->seat)->records[index];
@@ -109,7 +111,7 @@ static bool host_fill(struct shared *shared, const struct flow *flow, uint32_t i
            shots_fill(shared, flow, index);
 }
 
-// False: it has to wait for a record.
+// Joins a collective. False: it must wait for a free record or block.
 static bool host_join(struct shared *shared, struct flow *flow)
 {
     struct board_seat *seat = host_seat(shared, shared->seat);
@@ -132,7 +134,8 @@ static bool host_join(struct shared *shared, struct flow *flow)
     return true;
 }
 
-// Payloads of shots are taken at the launch.
+// A collective that may be a shot cannot follow `landed`, because the payload of a shot is copied
+// at the launch.
 static bool host_follows(const struct flows *flows, const struct collective *collective)
 {
     (void)flows;
@@ -144,8 +147,9 @@ static void host_launch(struct flows *flows, struct flow *flow)
     struct shared *shared = flows->shared;
     const struct collective *collective = flow->collective;
     assert(shared && shared->stands);
-    flow->receives_left = 1; // The run.
-    flow->final = collective->dtype; // Rounded results are as wide as memory.
+    flow->receives_left = 1; // Stays 1 until the run is done.
+    // Results on the board have the dtype of memory, also when rounded to bfloat16.
+    flow->final = collective->dtype;
     flow_meet_others(flows, flow);
     if (flow->mismatched)
         return;
@@ -180,7 +184,7 @@ struct flow *host_release(struct shared *shared, uint32_t record)
     struct flow *flow = shared->joined[record];
     if (!flow)
         return NULL;
-    // Not what the record says: mates can write there, too.
+    // Decided by the flow, not by the record: mates can write to the record.
     if (units_words(flow->collective->unit_count) > BOARD_UNIT_WORDS)
         shared->blocks[shared->block_count++] = shared->wide[record];
     shared->joined[record] = NULL;
@@ -243,7 +247,7 @@ void host_use(const struct collective *collective, const uint64_t *used)
         collective->used[words - 1] &= ((uint64_t)1 << collective->unit_count % 64) - 1;
 }
 
-// What this rank has to know of a run. NULL, or what is impossible about it.
+// Reads the weights and used bits of a run. Returns NULL, or what is impossible about the run.
 static const char *host_read_run(struct shared *shared, const struct board_run *from,
                                  const struct flow *flow, struct host_run *run)
 {
@@ -342,7 +346,7 @@ static bool host_see_runs(struct shared *shared)
         const uint64_t at = shared->runs_seen;
         host_see(shared, &head->run[at % BOARD_RUNS]);
         if (shared->runs_seen == at)
-            break; // It is impossible.
+            break; // The run was impossible.
     }
     if (shared->runs_seen == before)
         return false;
@@ -352,7 +356,8 @@ static bool host_see_runs(struct shared *shared)
 
 // ---- progress -----------------------------------------------------------------------------------
 
-// True if a mate is about to be reported: before that, what it has left is worked off.
+// True if a mate is about to be reported as lost: before that, all work that it has left on the
+// board is done.
 static bool host_loses(struct shared *shared)
 {
     bool loses = false;
@@ -394,7 +399,7 @@ bool host_work(struct flows *flows)
     return any;
 }
 
-// True if what waits for a record finds one.
+// True if the first waiting flow can get a record now.
 static bool host_may_join(const struct shared *shared)
 {
     const struct flow *flow = list_entry(list_first(&shared->waiting), struct flow, feed);
@@ -415,8 +420,8 @@ bool host_pending(const struct flows *flows)
            (!list_empty(&shared->waiting) && host_may_join(shared));
 }
 
-// A mate has done all runs of which it may forget its part. What is on the board of those outlives
-// it.
+// True if this rank still needs the mate. It does not need a mate for runs that the mate has done,
+// because their data stays on the board after the mate has left.
 static bool host_needs(struct flows *flows, const struct peer_link *peer)
 {
     struct shared *shared = flows->shared;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// See moment.h. What it costs others to look, and when it is given up, is said in
-// worker/transport/wait.c. Engine thread.
+// See moment.h. worker/transport/wait.c explains what polling costs other threads, and when it
+// stops. Engine thread.
 
 #include "worker/transport/host/moment.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A short wait for something that a mate is about to write into memory. It is not how the engine
-// waits for work, which is in worker/transport/wait.c. Engine thread.
+// A short wait for data that a mate is about to write into shared memory. How the engine waits for
+// work is in worker/transport/wait.c. Engine thread.
 
 #ifndef WORKER_TRANSPORT_HOST_MOMENT_H
 #define WORKER_TRANSPORT_HOST_MOMENT_H
@@ -9,16 +9,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define MOMENT_LOOKS 64 // Looks before a wait.
-#define MOMENT_YIELDS 100 // How often others are let run.
-#define MOMENT_CROWDED_US 50 // How long they are, where ranks share cores.
+#define MOMENT_LOOKS 64 // Polls before this rank yields or gives up.
+#define MOMENT_YIELDS 100 // Most yields in one wait.
+#define MOMENT_CROWDED_US 50 // Most time of yielding, where ranks share cores.
 
 struct flows;
 
-// Between two looks into memory for something that is expected at once.
+// The state of one short wait; call moment_pass between two polls.
 struct moment {
-    uint32_t looks; // Since others were let run.
-    uint32_t turns; // How often they were.
+    uint32_t looks; // Number of polls since the last yield.
+    uint32_t turns; // Number of yields.
     uint64_t end_us;
 };
 
@@ -31,9 +31,9 @@ static inline void moment_pause(void)
 #endif
 }
 
-// Lets a moment pass. patient: where ranks share cores, looking has helped lately. beside: there,
-// it comes from a rank that may share the core of this one. False: it has looked often enough, and
-// is to wait in another way.
+// Pauses or yields between two polls. patient: matters where ranks share cores; true if polling has
+// found work lately. beside: matters there, too; true if an awaited rank may share this rank's
+// core. False: this rank has polled enough and should wait in another way.
 bool moment_pass(struct flows *flows, struct moment *moment, bool patient, bool beside);
 
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How regions of registered memory (worker/memory/regions.h) get to the mates, and what is said of
-// them on the board. What runs in them is registered.c's. Engine thread.
+// Passes regions of registered memory (worker/memory/regions.h) to the mates, and exchanges news
+// about them on the board. The runs in registered memory are in registered.c. Engine thread.
 
 #include "worker/transport/host/passing.h"
 
@@ -33,13 +33,13 @@ void passing_take(struct shared *shared, uint32_t seat, const struct link_note *
         return;
     }
     if (!regions_of(regions, seat, note->number, 0, 1))
-        return; // No room for it here: it is never found there.
+        return; // This rank has no room for the region, so it does not report the region as mapped.
     news_say(&host_seat(shared, shared->seat)->mapped_of[seat], note->number);
     host_tell(shared);
 }
 
-// Hands new regions to a mate, as far as its link takes them. The board may stand before links
-// between mates that do not lead it.
+// Passes new regions to a mate, as far as its link has room. The board may stand before the links
+// between mates other than the leader are proven.
 static void passing_hand(struct shared *shared, uint32_t seat)
 {
     struct regions *regions = shared->flows->regions;
@@ -63,7 +63,8 @@ static void passing_hand(struct shared *shared, uint32_t seat)
     }
 }
 
-// What a mate says of regions: it has mapped some of this rank's, it has freed some of its own.
+// Reads the news of a mate: which regions of this rank it has mapped, and which of its own it has
+// freed.
 static void passing_hear(struct shared *shared, uint32_t seat)
 {
     struct registered *registered = &shared->registered;
@@ -121,8 +122,8 @@ bool passing_has_news(const struct shared *shared)
     return regions_news(shared->flows->regions) != registered->news;
 }
 
-// A link that takes no more descriptors is tried again when something else has happened: when its
-// mate has mapped one, it says so.
+// A link without room for more descriptors is tried again at the next call. A call comes at the
+// latest when the mate has mapped a region, because it reports that as news.
 void passing_exchange(struct shared *shared)
 {
     shared->registered.again = false;

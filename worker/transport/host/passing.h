@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How regions of registered memory get to the mates. Engine thread.
+// Passes regions of registered memory to the mates. Engine thread.
 
 #ifndef WORKER_TRANSPORT_HOST_PASSING_H
 #define WORKER_TRANSPORT_HOST_PASSING_H
@@ -11,14 +11,14 @@
 struct link_note;
 struct shared;
 
-// The board stands: this rank's regions go to its mates, and theirs come.
+// Called when the board stands: begins to pass this rank's regions to its mates.
 void passing_begin(struct shared *shared);
-// A descriptor that a mate has passed, owned from now on.
+// Takes over the descriptor of a region that a mate has passed, and maps the region.
 void passing_take(struct shared *shared, uint32_t seat, const struct link_note *note, int fd);
-// Passes what is new, and hears what mates say. For when something is new, or `again` says that a
-// link had no room.
+// Passes new regions, and reads the news of mates. Called when there is news, or when
+// `registered.again` says that a link had no room.
 void passing_exchange(struct shared *shared);
-// True if there is something new to pass or to hear.
+// True if there are new regions to pass, or news of mates to read.
 bool passing_has_news(const struct shared *shared);
 
 #endif

@@ -10,28 +10,29 @@
 //              would have been, and from there to its own user memory
 //   copy out   the parts of the others, final, from their slots to user memory
 //
-// A stage of a piece waits for the stage before it on all seats, and copying in for the slot: all
-// have copied out what it held; and for what of this rank's memory has still to land there from its
-// device, for which no other seat does anything. So there are as many pieces in flight as slots,
-// and while one is copied the next is reduced elsewhere. No seat waits for a lock, or for another
-// one to read what it has written but for the slot; and none waits here at all: what cannot be done
-// now is tried again when the board has changed.
+// A stage of a piece waits for the stage before it on all seats. Copying in also waits for the
+// slot, until all seats have copied out its previous piece, and for elements of this rank that have
+// not landed on the host yet, which depend on no other seat. So there are as many pieces in flight
+// as slots, and while one seat copies a piece, another one reduces the next. There are no locks,
+// and a seat waits for readers only to reuse a slot. No function waits here: work that is not
+// possible yet is tried again when the board has changed.
 //
-// The lowest piece that is not copied out everywhere has its slot, is copied in by everybody who
-// runs, and so reduced and copied out: it waits for nothing but those stages of itself.
+// Progress: the lowest piece that some seat has not copied out has its slot, so every seat copies
+// it in, then reduces it, then copies it out. It waits only for its own stages.
 //
-// Partial sums exist in registers and slots only. User memory is written with final bytes by its
-// own rank: whoever dies, what the others have is intact or final.
+// Partial sums exist in registers and slots only. Only its own rank writes user memory, and only
+// with final bytes: if a rank dies, the memory of the others is intact or final.
 //
-// The order of summation is that of the seats, whatever the piece: how a run is cut does not change
-// the bits. A rank of weight 0 is passed over. Where one that contributes has no input, it stands
-// for +0 with seat 0, and with the others for -0 in floating-point sums, which leaves every number
-// as it is. 16-bit floats are added in float32 and rounded once; what travels as bfloat16 elsewhere
-// is rounded to it once and stays as wide as it is in memory.
+// Sums are always in the order of the seats, so how a run is cut does not change the bits. A rank
+// of weight 0 is skipped. If a contributing rank has no input, seat 0 adds +0, and the other seats
+// add -0 in floating-point sums, which changes no number. 16-bit floats are added in float32 and
+// rounded once. Sums that other ways send as bfloat16 are rounded to it once, and keep the dtype of
+// memory.
 //
-// Between "reduced" and "copied out" is where ranks of several hosts meet: two_level.c.
+// With two levels the hosts reduce their sums between the stages "reduce" and "copy out":
+// two_level.c.
 //
-// Cost of E bytes of n seats: (n - 1) / n E copied in, E read and E / n written to reduce, E
+// Cost of E bytes with n seats: (n - 1) / n E copied in, E read and E / n written to reduce, E
 // written to user memory; slots stay in the cache. Engine thread.
 
 #include "worker/transport/host/pieces.h"
@@ -82,7 +83,7 @@ void pieces_combine(const struct flow *flow, const struct host_run *run, void *o
 
 // ---- cutting ------------------------------------------------------------------------------------
 
-// Parts of a piece: one for each seat, or for each ring between hosts.
+// Number of parts of a piece: one for each seat, or one for each ring between hosts.
 static uint32_t pieces_parts(const struct shared *shared)
 {
     return shared->two_level ? two_level_rings(shared) : shared->seats;
@@ -95,7 +96,7 @@ void pieces_cut(const struct shared *shared, struct host_run *run, const struct 
         run->partial ? two_level_piece_bytes(shared, flow) : shared->board.slot_bytes;
     const uint64_t unit =
         pieces_reduces(flow) ? (uint64_t)PIECES_ALIGN * pieces_parts(shared) : PIECES_ALIGN;
-    // Rounded down to whole parts: so parts that are rounded up fit as well.
+    // Rounded down to whole parts, so that parts that are rounded up also fit.
     const uint64_t most = slot / flow->map.element_bytes / unit * unit;
     run->pieces = (elements + most - 1) / most;
     run->piece_elements = elements;
@@ -140,7 +141,8 @@ uint8_t *pieces_place(const struct shared *shared, const struct flow *flow, uint
            (part.first - whole.first) * flow->map.element_bytes;
 }
 
-// True if no rank has used any of it: then nothing travels, and memory stays as it is.
+// True if no rank has used a unit of the span: then its elements are not copied, and memory stays
+// as it is.
 static bool pieces_is_unused(const struct flow *flow, struct ring_span span)
 {
     const struct collective *collective = flow->collective;
@@ -150,7 +152,8 @@ static bool pieces_is_unused(const struct flow *flow, struct ring_span span)
 
 // ---- stages -------------------------------------------------------------------------------------
 
-// What changes nothing when it is added: but for -0 zeros do.
+// Fills memory with the value that stands for a missing input: +0, or -0 in floating-point sums
+// unless this is the first operand.
 static void pieces_fill(const struct flow *flow, bool begins, uint8_t *bytes, uint64_t count)
 {
     const struct collective *collective = flow->collective;
@@ -213,7 +216,7 @@ static void pieces_copy_in(struct shared *shared, struct host_run *run, uint64_t
     shared->flows->totals.payload_bytes_sent += copied * flow->map.element_bytes;
 }
 
-// Where the inputs of the others lie; that of this rank is for the caller.
+// Sets sources[] to the inputs in the slots of all seats. The caller replaces this rank's own.
 static void pieces_sources(const struct shared *shared, const struct host_run *run, uint64_t piece,
                            struct ring_span whole, struct ring_span part, const void **sources)
 {
@@ -222,7 +225,8 @@ static void pieces_sources(const struct shared *shared, const struct host_run *r
             run->factors[i] > 0 ? pieces_place(shared, run->flow, i, piece, whole, part) : NULL;
 }
 
-// Own inputs may lie in many runs of memory; those of the others lie in one.
+// Reduces `part` into out. This rank's inputs may be in many runs of memory; those of the others
+// are contiguous.
 static void pieces_reduce_part(const struct shared *shared, const struct host_run *run,
                                uint64_t piece, struct ring_span whole, struct ring_span part,
                                uint8_t *out)
@@ -255,8 +259,9 @@ void pieces_store(struct shared *shared, const struct flow *flow, struct ring_sp
     shared->flows->totals.bytes_copied += span.count * flow->map.element_bytes;
 }
 
-// A block is stored from the first cache, where it was summed. One that is to leave the caches is
-// summed beside its slot. Returns its elements.
+// Reduces one block, and stores it to user memory while it is in the first cache. If the slot is
+// filled past the caches, the block is summed outside the slot first. Returns its number of
+// elements.
 static uint64_t pieces_reduce_block(struct shared *shared, const struct host_run *run,
                                     uint64_t piece, struct ring_span whole, struct ring_span rest)
 {
@@ -273,9 +278,9 @@ static uint64_t pieces_reduce_block(struct shared *shared, const struct host_run
     return block.count;
 }
 
-// What lies in one run of memory, and is used, leaves the caches for its slot as it is summed, and
-// is stored to user memory by the same loop. Returns how many elements do from the beginning of a
-// span; 0: a block has to do, also where it would have many short runs.
+// Reduces the first run of contiguous memory of a span directly to the slot, past the caches, and
+// to user memory in the same loop. Returns its number of elements; 0: not possible (unused units,
+// missing memory, or short runs), so pieces_reduce_block must do it.
 static uint64_t pieces_reduce_run(struct shared *shared, const struct host_run *run, uint64_t piece,
                                   struct ring_span whole, struct ring_span rest)
 {
@@ -355,7 +360,7 @@ static void pieces_copy_out(struct shared *shared, const struct host_run *run, u
 
 // ---- the pipeline -------------------------------------------------------------------------------
 
-// The number of the run that has the next piece of a stage; behind the last one: no run that this
+// Returns the number of the run that has the next piece of a stage. runs_seen: no run that this
 // rank has seen has it.
 static uint64_t pieces_seek(const struct shared *shared, const struct host_cursor *cursor)
 {
@@ -368,7 +373,7 @@ static uint64_t pieces_seek(const struct shared *shared, const struct host_curso
     return at;
 }
 
-// The run of the next piece of a stage, which there is.
+// Returns the run of the next piece of a stage. The piece must exist.
 static struct host_run *pieces_next(struct shared *shared, struct host_cursor *cursor)
 {
     cursor->run = pieces_seek(shared, cursor);
@@ -385,7 +390,7 @@ static bool pieces_all_reach(const struct shared *shared, size_t counter, uint64
     return true;
 }
 
-// True if what this rank has of the next piece to be copied in is there.
+// True if this rank's elements of the next piece to be copied in have landed.
 static bool pieces_have_landed(const struct shared *shared)
 {
     const struct host_run *run = &shared->runs[pieces_seek(shared, &shared->in) % BOARD_RUNS];
@@ -439,7 +444,7 @@ static void pieces_step_reduce(struct shared *shared)
     fill_end(run, since_ns);
     if (run->partial)
         return;
-    // The final bytes of this rank's part are in its slot: everyone may have them.
+    // The final bytes of this rank's part are in its slot, and mates may read them.
     board_publish(&host_seat(shared, shared->seat)->reduced, piece + 1);
     host_tell(shared);
 }

@@ -3,38 +3,37 @@
 // Runs in registered memory: every rank's inputs and outputs lie in regions
 // (worker/memory/regions.h) that all mates have mapped, so nothing is copied to be summed. Seat s
 // owns slice s of the elements. Block by block it sums the memory of all ranks into its own, in the
-// order of the seats, and copies the final bytes from there to that of the others; with one mate,
-// one loop stores to both. The bits are those of pieces.c.
-// How regions get to the mates is in passing.c.
+// order of the seats, and copies the final bytes to the memory of its mates; with one mate, one
+// loop stores to both. The result has the same bits as with pieces.c. Passing regions to the mates
+// is in passing.c.
 //
-// Rows. The elements of a rank may lie in many runs of memory, and in other ones than with its
-// mates (rows.h). A join says in which; where they are several, in a block of its seat, which stays
-// as it is until its rank has done the run, and so all have read it. A block of elements is summed
-// and copied in as many parts as rows of some rank begin in it.
+// Rows. The elements of a rank may be in many runs of memory, which may be cut differently on its
+// mates (rows.h). A join lists these rows; several rows are listed in a row block of the seat,
+// which does not change until its rank has done the run, when all have read it. A block of elements
+// is cut at every row of any rank that begins inside it.
 //
-// Intact or final. Only its owner writes an element, and it writes final bytes only, in whole
-// elements. An owner that dies, or stands still, while it sums a block has written nowhere but to
-// its own memory: with the mates the block is intact. Later it has announced the block (`filled` is
-// above `spread`), which is final in its memory, which mates still have mapped: each takes it from
-// there when it lets go. So of a slice each survivor has all blocks in front of some place final,
-// and all behind it intact, and it is the same place for all. Of two ranks there is one survivor,
-// whose place may be any element: nothing is announced, and nothing taken, and the final bytes are
-// not read again to be copied, which takes a fifth of the time.
+// Intact or final. Only its owner writes an element, and only with final bytes, in whole elements.
+// An owner that dies or stops while it sums a block has only written its own memory: the block is
+// intact on the mates. After the sum the owner announces the block (`filled` is above `spread`).
+// The block is then final in the owner's memory, which mates still have mapped, and each mate
+// copies it from there when it lets go. So in each slice all survivors have the same blocks: final
+// up to one place, intact after it. With two ranks there is only one survivor, so that place may be
+// any element: blocks are not announced, and final bytes are not read again to be copied, which
+// saves a fifth of the time.
 //
-// Letting go. When a rank gives its memory back to the trainer with a run unfinished (a mate has
-// died), no mate may write to it any more. An owner says `writing` before some blocks, then looks
-// whether a mate has `revoked`; the rank that lets go says `revoked`, then waits until no mate is
-// `writing`.
-// Both words are written and read with sequential consistency: of the two stores one is the first,
-// and the side that made the other sees it. If the owner's was first, the one that lets go sees
-// `writing` and waits for the end of those blocks; else the owner sees `revoked` and writes
-// nothing. The wait is bounded. A mate whose link has ended is not waited for: its process has
-// died, or has left its blocks behind. For one that stands still the regions are detached: this
-// rank goes on with copies of its pages, and what the mate may still write goes to pages that
-// no rank reads.
+// Letting go. When a rank returns its memory to the trainer while a run is unfinished (a mate has
+// died), no mate may write to that memory any more. An owner sets `writing` before some blocks,
+// then checks `revoked` of all ranks; a rank that lets go sets `revoked`, then waits until no mate
+// has `writing` set. Both words are stored and loaded with sequential consistency, so the side
+// whose store is second sees the other store. If the owner's store is first, the rank that lets go
+// sees `writing` and waits for the end of those blocks; otherwise the owner sees `revoked` and
+// writes nothing. The wait is bounded. A rank does not wait for a mate whose link has ended: that
+// process has died or has finished its blocks. If a mate is stopped, the regions are detached: this
+// rank goes on with copies of its pages, and later writes of the mate go to pages that no rank
+// reads.
 //
-// Cost of E bytes of n ranks: each reads E and writes E bytes of user memory, nothing else leaves
-// the cache. Engine thread.
+// Cost of E bytes with n ranks: each rank reads E and writes E bytes of user memory; all other
+// accesses stay in the cache. Engine thread.
 
 #include "worker/transport/host/registered.h"
 
@@ -52,8 +51,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define REGISTERED_BLOCKS 16 // Written between two looks for ranks that have revoked its memory.
-#define REGISTERED_TURNS 4 // So often in one run, before links have their turn.
+#define REGISTERED_BLOCKS 16 // Blocks written between two checks of `revoked`.
+#define REGISTERED_TURNS 4 // Rounds of REGISTERED_BLOCKS before links are handled again.
 #define REGISTERED_LET_GO_MS 50
 
 static struct board_block *registered_block(const struct shared *shared, uint32_t seat)
@@ -82,7 +81,7 @@ static struct row *registered_rows(const struct shared *shared, uint32_t seat, u
     return shared->registered.rows[seat * BOARD_ROW_BLOCKS + block];
 }
 
-// A block of this rank that no run needs; BOARD_NONE: there is none.
+// Returns a row block of this rank that no run uses; BOARD_NONE: none.
 static uint32_t registered_free_block(const struct shared *shared)
 {
     for (uint32_t block = 0; block < BOARD_ROW_BLOCKS; block++) {
@@ -102,7 +101,8 @@ static bool registered_may(const struct shared *shared, const struct flow *flow)
            units_usage(collective->used, all) == USAGE_ALL;
 }
 
-// Where it has several rows and no block is free it goes through slots, with the same result.
+// If the memory has several rows and no row block is free, the run uses slots, with the same
+// result.
 void registered_join(struct shared *shared, const struct flow *flow, uint32_t record)
 {
     struct registered *registered = &shared->registered;
@@ -119,7 +119,8 @@ void registered_join(struct shared *shared, const struct flow *flow, uint32_t re
         own->count =
             rows_collect(shared->flows->regions, collective->extents, collective->extent_count,
                          flow->map.element_bytes, several ? BOARD_ROWS : 1, rows, list);
-        assert(own->count == 0 || !collective->landed); // What has still to land is in no region.
+        // Memory that has not landed yet is never in a region.
+        assert(own->count == 0 || !collective->landed);
         if (own->count == 1) {
             said->row = rows[0];
             own->only = list[0];
@@ -159,7 +160,7 @@ static struct host_run *registered_oldest(struct shared *shared)
     return NULL;
 }
 
-// True if all have stored their slices.
+// True if all ranks have stored their slices.
 static bool registered_is_done(const struct shared *shared, const struct host_run *run)
 {
     for (uint32_t i = 0; i < shared->seats; i++) {
@@ -169,7 +170,7 @@ static bool registered_is_done(const struct shared *shared, const struct host_ru
     return true;
 }
 
-// Runs that all have stored are done here, and what they kept is free again. True if there were
+// Completes the runs that all ranks have stored, and frees their row blocks. True if there were
 // any.
 static bool registered_end_runs(struct shared *shared)
 {
@@ -184,7 +185,7 @@ static bool registered_end_runs(struct shared *shared)
     }
 }
 
-// What a mate says of its memory. False: it is impossible.
+// Reads where a mate's memory is. False: impossible.
 static bool registered_read_mate(struct shared *shared, uint32_t seat,
                                  const struct board_memory *from, const struct flow *flow,
                                  struct rows *rows)
@@ -213,8 +214,9 @@ const char *registered_read(struct shared *shared, const struct board_run *from,
                             const struct flow *flow, struct host_run *run, uint32_t *seat)
 {
     const uint32_t record = from->records[shared->seat];
-    // A mate may have done a run, and have used its block again, before this rank has looked: the
-    // end of that run is visible here by now, because it is in front of the join.
+    // A mate may have finished an earlier run and reused its row block before this rank has
+    // noticed. The end of that run is visible here by now, because the mate published it before its
+    // join.
     (void)registered_end_runs(shared);
     for (uint32_t i = 0; i < shared->seats; i++) {
         *seat = i;
@@ -237,7 +239,7 @@ static struct ring_span registered_slice(const struct shared *shared, const stru
     return pieces_part(whole, shared->seats, shared->seat);
 }
 
-// The run of which this rank has to store its slice next.
+// Returns the run whose slice this rank stores next; NULL: none.
 static struct host_run *registered_next(struct shared *shared)
 {
     struct registered *registered = &shared->registered;
@@ -252,7 +254,8 @@ static struct host_run *registered_next(struct shared *shared)
     return NULL;
 }
 
-// Says that this rank is about to write to the memory of all. False: somebody has revoked it.
+// Sets `writing` before this rank writes to the memory of its mates. False: a rank has revoked its
+// memory.
 static bool registered_enter(struct shared *shared)
 {
     struct board_block *block = registered_block(shared, shared->seat);
@@ -267,8 +270,8 @@ static bool registered_enter(struct shared *shared)
     return true;
 }
 
-// The beginning of a span that lies in one row on all ranks: its elements, and where each rank has
-// them.
+// Finds the beginning of a span that is in one row on every rank. Returns its number of elements;
+// memory[]: its address in the memory of each rank.
 static uint64_t registered_place(const struct shared *shared, const struct host_run *run,
                                  struct ring_span span, uint8_t **memory)
 {
@@ -281,7 +284,7 @@ static uint64_t registered_place(const struct shared *shared, const struct host_
     return count;
 }
 
-// The sum goes to this rank's memory; both: and to that of its only mate, by the same loop.
+// Sums into this rank's memory. both: also into the memory of its only mate, in the same loop.
 static void registered_combine(const struct shared *shared, const struct host_run *run,
                                uint8_t *const *memory, uint64_t count, bool both)
 {
@@ -293,7 +296,8 @@ static void registered_combine(const struct shared *shared, const struct host_ru
     kernel_combine(&what, memory[shared->seat], count);
 }
 
-// What is final in the memory of one rank goes to that of another one; BOARD_NONE: of all others.
+// Copies final bytes from the memory of seat `from` to that of seat `to`; to BOARD_NONE: to all
+// other seats.
 static void registered_copy(const struct shared *shared, const struct host_run *run,
                             uint8_t *const *memory, uint64_t count, uint32_t from, uint32_t to)
 {
@@ -315,8 +319,8 @@ static void registered_copy_span(const struct shared *shared, const struct host_
     }
 }
 
-// Sums a block into the memory of two ranks at once. Each element of the mate's is intact or final
-// at every instant, and there is no other survivor whose memory would have to be like it.
+// Sums a block into the memory of two ranks at once. Each element of the mate is intact or final at
+// every instant, and no third rank must have the same state.
 static void registered_spread_pair(struct shared *shared, const struct host_run *run,
                                    struct ring_span span)
 {
@@ -329,8 +333,8 @@ static void registered_spread_pair(struct shared *shared, const struct host_run 
     }
 }
 
-// Sums a block into this rank's memory, and copies it to that of the mates. Mostly it is one part,
-// whose places need not be looked up again.
+// Sums a block into this rank's memory, and copies it to that of the mates. Most blocks are a
+// single part, whose addresses are then reused for the copy.
 static void registered_spread(struct shared *shared, const struct host_run *run,
                               struct ring_span span)
 {
@@ -354,7 +358,7 @@ static void registered_spread(struct shared *shared, const struct host_run *run,
     board_publish(&block->spread, registered->blocks);
 }
 
-// Some blocks of the slice. False: there are no more, or they may not be written.
+// Stores some blocks of the slice. False: all are stored, or a rank has revoked its memory.
 static bool registered_advance(struct shared *shared, const struct host_run *run)
 {
     struct registered *registered = &shared->registered;
@@ -437,7 +441,7 @@ static bool registered_has_unfinished(const struct shared *shared)
     return false;
 }
 
-// True if a mate that may be alive is inside of a block.
+// True if a mate that may be alive is writing blocks.
 static bool registered_is_written(const struct shared *shared)
 {
     for (uint32_t i = 0; i < shared->seats; i++) {
@@ -448,7 +452,8 @@ static bool registered_is_written(const struct shared *shared)
     return false;
 }
 
-// What a mate has summed and not brought to everybody is taken from its memory.
+// Copies a block that a mate has summed and not yet copied to all ranks, from the mate's memory to
+// this rank's.
 static void registered_finish_block(struct shared *shared, uint32_t seat)
 {
     struct board_filled block;

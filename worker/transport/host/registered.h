@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs in the ranks' registered memory. Engine thread.
+// Executes runs in the registered memory of the ranks. Engine thread.
 
 #ifndef WORKER_TRANSPORT_HOST_REGISTERED_H
 #define WORKER_TRANSPORT_HOST_REGISTERED_H
@@ -16,18 +16,20 @@ struct host_run;
 // 0, or -1 without memory.
 int registered_open(struct shared *shared);
 void registered_close(struct shared *shared);
-// A join says where its memory is, if the collective can run there.
+// Writes into the record of a join where the memory is, if the collective can run in registered
+// memory.
 void registered_join(struct shared *shared, const struct flow *flow, uint32_t record);
-// The run of that record is none in registered memory.
+// Called when the run of a record is not in registered memory: frees its row block.
 void registered_drop(struct shared *shared, uint32_t record);
-// Takes what a run says of the memory of all. `from` is this rank's copy, which was checked. NULL,
-// or what is impossible about it; *seat: whose.
+// Reads from a run where the memory of all ranks is. `from`: this rank's checked copy of the run.
+// Returns NULL, or what is impossible; then *seat is the seat at fault.
 const char *registered_read(struct shared *shared, const struct board_run *from,
                             const struct flow *flow, struct host_run *run, uint32_t *seat);
-// Works on some blocks of one run, and on news of regions. True if it did anything.
+// Reduces some blocks of one run, and handles news of regions. True if it reduced or completed
+// anything.
 bool registered_work(struct shared *shared);
 bool registered_pending(const struct shared *shared);
-// Returns when no mate writes to this rank's memory any more.
+// Revokes this rank's memory. Returns when no mate writes to it any more.
 void registered_let_go(struct shared *shared);
 
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows of memory in regions; see rows.h. Engine thread.
+// Lists of rows of memory in regions; see rows.h. Engine thread.
 
 #include "worker/transport/host/rows.h"
 
@@ -8,7 +8,7 @@
 
 // ---- this rank's --------------------------------------------------------------------------------
 
-// What a list being collected looks like.
+// A list of rows while it is being collected.
 struct collection {
     uint32_t most;
     uint32_t count;
@@ -17,7 +17,7 @@ struct collection {
     uint64_t elements;
 };
 
-// Adds a run in one region, to the last row where it goes on from there. False: it is one too many.
+// Adds a run in one region, or extends the last row if the run continues it. False: too many rows.
 static bool collection_add(struct collection *collection, const struct board_row *row,
                            uint8_t *memory, uint32_t element_bytes)
 {
@@ -37,13 +37,13 @@ static bool collection_add(struct collection *collection, const struct board_row
     return true;
 }
 
-// An extent may go on from one region to the next, where their addresses do.
+// Adds an extent. It may cross from one region to the next if their addresses are contiguous.
 static bool collection_add_extent(struct collection *collection, struct regions *regions,
                                   const struct extent *extent, uint32_t element_bytes)
 {
     uint8_t *memory = extent->out;
     uint64_t left = extent->elements * element_bytes;
-    // Inside of an element a mate could tear what is not aligned.
+    // Unaligned elements could be torn: a mate could read or write half of one.
     if (extent->in != extent->out || !memory || (uintptr_t)memory % element_bytes != 0)
         return false;
     while (left > 0) {
@@ -80,7 +80,7 @@ bool rows_read(const struct regions *regions, uint32_t local, const struct board
 {
     uint64_t end = 0;
     for (uint32_t i = 0; i < count; i++) {
-        // Read once: what is checked is what is used.
+        // Read once into a copy, which is checked and used.
         const volatile struct board_row *from = &said[i];
         const struct board_row row = {from->offset, from->elements, from->region};
         if (row.elements == 0 || row.elements > elements - end)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows: the memory of one rank's inputs and outputs as a list of runs, each of them inside of one
-// region (worker/memory/regions.h). A rank says its own list on the board; mates read it there,
-// once, check it, and from then on look up elements in what they have made of it. Lists of
-// different ranks are cut differently and lie in any order. They know no runs of the board and no
-// ranks. Engine thread.
+// Rows: the memory of one rank's inputs and outputs as a list of runs of memory, each inside one
+// region (worker/memory/regions.h). A rank writes its list to the board. Mates read it once, check
+// it, and then look up elements in their own copy. Lists of different ranks may be cut differently,
+// and their rows may be at any addresses. This file does not depend on the runs of the board.
+// Engine thread.
 
 #ifndef WORKER_TRANSPORT_HOST_ROWS_H
 #define WORKER_TRANSPORT_HOST_ROWS_H
@@ -15,34 +15,35 @@
 // A run of memory. It begins where the one before it in the list ends.
 struct row {
     uint8_t *memory;
-    uint64_t end; // The element of the collective behind it.
+    uint64_t end; // The first element of the collective after this row.
 };
 
 struct rows {
-    uint32_t count; // 0: some of the memory is in no region that all mates have.
-    uint32_t block; // A block of its seat, if there are several rows; else BOARD_NONE.
-    struct row only; // The one, where there is one.
-    const struct row *list; // [count], where there are several.
+    // Number of rows. 0: some of the memory is in no region that all mates have mapped.
+    uint32_t count;
+    uint32_t block; // With several rows: the row block of the seat; else BOARD_NONE.
+    struct row only; // With one row: that row.
+    const struct row *list; // With several rows: [count].
 };
 
-// Collects the rows of a collective's extents, at most `most`: `said` is for mates, `own` for this
-// rank. Their count; 0: they are too many, or not all of the memory is reduced in place, lies in
-// regions that all mates have, and is aligned for its elements.
+// Collects the rows of a collective's extents, at most `most`, into `said` for the mates and `own`
+// for this rank. Returns their number. Returns 0 if there are too many rows, or if some memory is
+// not reduced in place, not in a region that all mates have mapped, or not aligned.
 uint32_t rows_collect(struct regions *regions, const struct extent *extents, uint32_t extent_count,
                       uint32_t element_bytes, uint32_t most, struct board_row *said,
                       struct row *own);
 
-// Reads what mate `local` has said, [count], count above 0, of a collective of so many elements.
-// False: that is no memory that is mapped here, or not so many elements.
+// Reads the list `said`[count] of the mate in seat `local`; count is above 0. False: some row is
+// not in memory that is mapped here, or the rows do not have `elements` elements.
 bool rows_read(const struct regions *regions, uint32_t local, const struct board_row *said,
                uint32_t count, uint64_t elements, uint32_t element_bytes, struct row *rows);
 
-// Of several rows.
+// As rows_at, for several rows.
 uint8_t *rows_search(const struct rows *rows, uint64_t element, uint32_t element_bytes,
                      uint64_t *left);
 
-// Where an element lies, and in *left how many follow it side by side, itself included. Inline: it
-// is asked for every block, which takes no longer than a quarter of a microsecond.
+// Returns the address of an element, and in *left how many contiguous elements begin there. Inline,
+// because it is called for every block, and a block takes only a quarter of a microsecond.
 static inline uint8_t *rows_at(const struct rows *rows, uint64_t element, uint32_t element_bytes,
                                uint64_t *left)
 {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The leader of a host: from the joins of all ranks to one order of runs. Ranks launch collectives
-// in different orders; whichever all of them have joined next is run next, by everybody. One writer
-// decides, so there is nothing to agree upon and no lock. Engine thread of the lowest rank.
+// The leader of a host turns the joins of all ranks into one order of runs. Ranks may launch
+// collectives in different orders; the next collective that all of them have joined is the next run
+// of all. A single writer decides, so no agreement and no lock are needed. Engine thread of the
+// lowest rank.
 //
-// What is known of tags is kept here for shots as well, on every rank: the leader knows all joins,
-// the others only shots. So where ranks disagree, or not all have a payload, the leader alone says
-// so.
+// Every rank also keeps matches of shots here: the leader has all joins, other ranks only shots. So
+// only the leader reports that ranks disagree, or makes a run if some records are no shots.
 
 #include "worker/transport/host/sequence.h"
 
@@ -66,7 +66,8 @@ static struct match *match_make(struct sequence *sequence, const struct collecti
     return match;
 }
 
-// What a run says of it gives the records of joins back; those of shots are given back when read.
+// Counts the records of joins as released, because their run is appended. Records of shots are
+// released when they are read.
 static void match_release(struct sequence *sequence, const struct match *match)
 {
     for (uint32_t i = 0; i < LOCKSTEP_MAX_MATES; i++)
@@ -131,7 +132,6 @@ struct match *sequence_join(struct shared *shared, uint32_t seat, uint32_t index
     return match;
 }
 
-// The leader: what all have joined, or joined differently, is ready for a run.
 void sequence_joined(struct shared *shared, struct match *match)
 {
     if (shared->two_level && match->differs == BOARD_NONE) {
@@ -174,8 +174,8 @@ static bool sequence_has_room(const struct shared *shared)
     return true;
 }
 
-// Where there is no room: nobody has done more runs than there are, or lags by more than there are
-// places.
+// Called when there is no room: checks that no rank claims more runs than exist, and that none lags
+// by more than BOARD_RUNS.
 static void sequence_check_room(struct shared *shared)
 {
     for (uint32_t i = 0; i < shared->seats; i++) {
@@ -219,7 +219,7 @@ static void sequence_fill(struct shared *shared, const struct match *match, stru
         struct board_record record;
         board_take_record(&record, match_record(shared, match, i));
         run->records[i] = match->records[i];
-        // Whatever the record says: sums have no weights.
+        // Sums have no weights, whatever the record says.
         run->factors[i] = mean ? record.factor : 1;
         if (record.weight > LOCKSTEP_MAX_WEIGHT)
             host_impossible(shared, i, "joined with a weight that no rank can have");
@@ -235,7 +235,7 @@ static void sequence_fill(struct shared *shared, const struct match *match, stru
                                               shared->joined[match->records[shared->seat]]);
 }
 
-// Tells those that have joined and were not told.
+// Fills a mismatch run for the ranks that have joined and have not been told yet.
 static void sequence_fill_mismatch(struct shared *shared, struct match *match,
                                    struct board_run *run)
 {
@@ -250,7 +250,7 @@ static void sequence_fill_mismatch(struct shared *shared, struct match *match,
     }
     for (uint32_t i = 0; i < LOCKSTEP_MAX_MATES; i++) {
         run->records[i] = match->records[i];
-        // Kept as joined, told no second time.
+        // The seat stays joined, and is not told a second time.
         if (match->records[i] < BOARD_RECORDS)
             match->records[i] = BOARD_RECORDS;
         else

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the board of a host comes to stand, and how it ends. What runs on it is host.c's. Engine
-// thread.
+// Sets up the board of a host, and ends it. Its use is in host.c. Engine thread.
 //
-// Life of the board. When the links to all mates stand, the leader makes it and hands it to each;
-// a rank that has mapped it says so in it; when all have, the leader writes that it stands. Where a
-// link cannot pass descriptors, or a mate cannot map it, the leader writes that it has fallen. A
-// rank that hears nothing until its deadline goes on without a board. Ranks may differ in that:
-// each tells the coordinator, and no rank uses the board unless it stands everywhere.
+// Life of the board. When the links to all mates are proven, the leader makes the board and passes
+// it to each mate. A rank that has mapped the board sets `mapped`. When all have, the leader writes
+// the verdict BOARD_STANDS. If a link cannot pass descriptors, or not all have mapped the board in
+// time, the leader writes BOARD_FALLEN. A rank without a verdict at its deadline goes on without a
+// board. So ranks may have different outcomes: each tells the coordinator, and no rank uses the
+// board unless it stands on all ranks.
 //
-// Nothing here waits: what cannot be done is tried again when the board has changed.
+// Nothing here waits: work that is not possible yet is tried again when the board has changed.
 
 #include "worker/transport/host/setup.h"
 
@@ -28,9 +28,9 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define HOST_SETTLE_MS 3000 // Until a rank goes without.
+#define HOST_SETTLE_MS 3000 // How long a rank waits for a board.
 
-// A board that fails must not use up the time in which the generation has to form.
+// How long to wait for a board: at most half of the time in which the generation must form.
 static uint64_t host_patience(uint64_t form_timeout_ms)
 {
     return form_timeout_ms / 2 < HOST_SETTLE_MS ? form_timeout_ms / 2 : HOST_SETTLE_MS;
@@ -61,7 +61,8 @@ static bool host_begin(struct flows *flows, struct shared *shared)
     return known;
 }
 
-// A rank that is alone on its host has a board of its own where other hosts have several ranks.
+// True if a rank that is alone on its host needs a board of its own, because other hosts have
+// several ranks.
 static bool host_meets_hosts(const struct transport_world *world)
 {
     const struct locality *locality = &world->locality;
@@ -97,7 +98,7 @@ static void host_settle(struct shared *shared, bool stands)
     shared->fd = -1;
 }
 
-// The leader: it has fallen, or stands, for all that have mapped it.
+// At the leader: writes the verdict for all ranks that have mapped the board.
 static void host_decide(struct shared *shared, bool stands)
 {
     if (shared->board.head)
@@ -129,7 +130,8 @@ void host_proven(struct peer_link *peer)
     }
 }
 
-// Two ranks gain from larger pieces up to the size of the second cache, more ranks share the last.
+// Two ranks gain from larger pieces, up to the size of the second cache; more ranks share the last
+// cache.
 static uint64_t host_slot_bytes(const struct shared *shared)
 {
     if (shared->two_level)
@@ -137,7 +139,7 @@ static uint64_t host_slot_bytes(const struct shared *shared)
     return shared->seats == 2 ? 2 * BOARD_SLOT_BYTES : BOARD_SLOT_BYTES;
 }
 
-// Hands the board to mates that have not got it. False: that cannot be done.
+// Passes the board to mates that do not have it yet. False: a link cannot pass it.
 static bool host_pass(struct shared *shared)
 {
     const struct link_note note = {.kind = LINK_NOTE_BOARD, .bytes = shared->board.bytes};
@@ -157,8 +159,8 @@ static bool host_pass(struct shared *shared)
     return true;
 }
 
-// The leader has no memory for a board: the mates hear it by a note without one, and do not wait. A
-// descriptor has to go with a note. Without one, and where it cannot be passed, they wait in vain.
+// Called when the leader has no memory for a board: passes a note with size 0, so that mates do not
+// wait. A note needs a descriptor. If none can be made or passed, mates wait until their deadline.
 static void host_pass_nothing(struct shared *shared)
 {
     const struct link_note note = {.kind = LINK_NOTE_BOARD, .bytes = 0};
@@ -201,7 +203,7 @@ static void host_lead(struct shared *shared)
         host_decide(shared, true);
 }
 
-// A mate has the board from the leader.
+// Maps the board that the leader has passed.
 static void host_map(struct shared *shared, const struct link_note *note, int fd)
 {
     const char *text =
@@ -215,8 +217,8 @@ static void host_map(struct shared *shared, const struct link_note *note, int fd
     host_tell(shared);
 }
 
-// What a mate has passed: the leader the board, and then each its regions. Those may come before
-// this rank knows that the board stands, and are taken when it does.
+// Takes the descriptors that a mate has passed: the board from the leader, then regions from each
+// mate. Regions may arrive before this rank knows that the board stands; they are taken after that.
 void host_take(struct shared *shared, uint32_t seat)
 {
     struct link *link = shared->mates[seat] ? shared->mates[seat]->stream.link : NULL;
@@ -296,7 +298,6 @@ void host_forget(struct flows *flows)
     flows->shared = NULL;
 }
 
-// True if a mate has said on the board what the negotiation waits for.
 bool host_has_news(const struct shared *shared)
 {
     if (!shared->board.head)

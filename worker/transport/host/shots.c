@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Shots: collectives with payloads so small that every rank computes the whole result for itself.
-// A rank puts its payload next to its record, where all can see it; each rank that sees the
-// shots of all adds them up, in the order of the seats. So there is one hop, from each to each, and
-// no rank waits for a leader. Engine thread.
+// Shots: collectives with payloads so small that every rank computes the whole result for itself. A
+// rank puts its payload next to its record, where all can see it; each rank that sees the shots of
+// all adds them up, in the order of the seats. So data makes one hop, from each rank to each other,
+// and no rank waits for a leader. Engine thread.
 //
-// All get the same bits: they read the same bytes, with the same kernel, into memory that lies
-// alike in lines of the cache (which decides where the kernel's loops begin). They also agree on
-// whether there is a result: it needs a shot from each, with one signature and one shape. Else no
-// rank computes it, and the leader, who knows all joins, says by a run what becomes of it:
-// pieces, or a mismatch.
+// All ranks get the same bits: they read the same bytes, with the same kernel, into memory with the
+// same alignment to cache lines (which decides where the kernel's loops begin). They also agree on
+// whether there is a result: it needs a shot from each rank, with one signature and one shape.
+// Otherwise no rank computes it, and the leader, which knows all joins, appends a run: pieces, or a
+// mismatch.
 //
-// Order. Shots are matched by tag, so ranks may launch them in any order. They wait for nothing in
-// a circle: each lies in a record of its own rank, of which there are more than can be launched
-// early. A payload for which there is no block is no shot, and is not waited for.
+// Order. Shots are matched by tag, so ranks may launch them in any order. They cannot deadlock:
+// each is in a record of its own rank, and a rank has more records than collectives that can be
+// launched early. A payload without a free block becomes no shot, and no rank waits for a block.
 //
-// Reuse. A record may be written again when all mates have read it: each puts the record's use into
-// its row `read`. A rank looks at these rows only now and then, when some records are spent: then
-// one line of each mate tells about sixteen. If it runs out of records it says so (`starves`), and
-// mates tell it about everything they read from then on. No mate is missed: a rank that
-// starves wakes its mates after saying so; each of them sees that, and answers once. What the mate
-// had read until then is visible with its answer, and it tells again about what it reads later.
+// Reuse. A record may be reused when all mates have read it: each mate writes the record's `use`
+// into its row `read`. A rank checks these rows only when SHOTS_SPENT records are spent: then one
+// cache line of each mate covers sixteen records. A rank without free records sets `starves`, and
+// mates then wake it after each record that they read. No wake-up is missed: a rank that starves
+// sets the flag and then wakes its mates; each of them sees the flag, and wakes it once. All that
+// the mate has read until then is visible with that wake-up, and later reads cause further ones.
 //
-// Cost of E bytes of n seats, on each: E written, (n - 1) E read from the caches of others, n E
-// added up. Two lines of the cache come from each mate for the smallest.
+// Cost of E bytes with n seats, on each rank: E written, (n - 1) E read from the caches of others,
+// n E added up. The smallest shots need two cache lines from each mate.
 
 #include "worker/transport/host/shots.h"
 
@@ -33,8 +33,9 @@
 #include "worker/transport/host/pieces.h"
 #include "worker/transport/host/sequence.h"
 
-#define SHOTS_SPENT 16 // Records that wait for being read before somebody looks.
-#define SHOTS_BYTES (4 * 1024) // Larger ones are faster in pieces where every rank has a core.
+#define SHOTS_SPENT 16 // Number of spent records at which a rank checks which are read.
+// The largest shot where every rank has a core: larger payloads are faster in pieces.
+#define SHOTS_BYTES (4 * 1024)
 
 void shots_init(struct shared *shared)
 {
@@ -110,7 +111,8 @@ void shots_announce(struct shared *shared, uint32_t index, uint64_t bytes)
     seat->shot[shots->announced++ % BOARD_QUEUE] = index;
     atomic_store_explicit(&seat->shots.last, shots->announced << BOARD_SHOT_BITS | index,
                           memory_order_release);
-    exchange_note(shared, index, bytes); // Who has read it finds that it was announced.
+    // Written last: a mate that reads the notice also finds the shot announced.
+    exchange_note(shared, index, bytes);
 }
 
 bool shots_spend(struct shared *shared, uint32_t index)
@@ -208,7 +210,8 @@ static void shots_forget(struct shared *shared, struct match *match)
     sequence_forget(&shared->sequence, match);
 }
 
-// Final bytes to user memory: at once where it lies as the board does, or by way of a copy.
+// Computes the final bytes in user memory: directly if it is aligned like the board, else through a
+// copy.
 static void shots_compute(struct shared *shared, const struct flow *flow,
                           const struct host_run *how, const void *const *sources)
 {
@@ -243,7 +246,8 @@ static void shots_finish(struct shared *shared, struct flow *flow, const struct 
     host_flow_done(shared, flow, how->weight);
 }
 
-// All have joined it with shots of one shape. False: one of them is impossible.
+// Collects the sources of a match that all ranks have joined with shots of one shape. False: one of
+// the shots is impossible.
 static bool shots_gather(struct shared *shared, const struct flow *flow, const struct match *match,
                          struct host_run *how, const void **sources)
 {
@@ -274,7 +278,8 @@ static bool shots_gather(struct shared *shared, const struct flow *flow, const s
     return true;
 }
 
-// It is computed when all have shots of it. Else the leader decides, or more is waited for.
+// Computes the collective if all ranks have shots of it. Otherwise the leader may append a run, and
+// other ranks wait.
 static void shots_joined(struct shared *shared, struct match *match)
 {
     const void *sources[LOCKSTEP_MAX_MATES];
@@ -291,7 +296,7 @@ static void shots_joined(struct shared *shared, struct match *match)
     }
 }
 
-// Takes a shot of a seat. False: what it says is impossible.
+// Takes a shot of a seat. False: the shot is impossible.
 static bool shots_take(struct shared *shared, uint32_t seat, uint32_t index)
 {
     uint64_t *held = shared->shots.held[seat];
@@ -369,7 +374,7 @@ void shots_run_seen(struct shared *shared, const struct collective_tag *tag)
 {
     if (shared->seat == 0 || shared->two_level)
         return;
-    // What was announced before the leader appended the run is visible by now.
+    // Shots that were announced before the leader appended the run are visible by now.
     (void)shots_work(shared);
     struct match *match = sequence_find(&shared->sequence, tag);
     if (match)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Small payloads in memory, without a run. Engine thread.
+// Shots: small payloads in shared memory, reduced without a run. Engine thread.
 
 #ifndef WORKER_TRANSPORT_HOST_SHOTS_H
 #define WORKER_TRANSPORT_HOST_SHOTS_H
@@ -15,35 +15,37 @@ struct shared;
 struct flows;
 
 void shots_init(struct shared *shared);
-// Most bytes of a payload: what the leader decides for all, and, when the board stands, has
-// decided.
+// shots_most_bytes: the largest payload of a shot, which the leader decides for all ranks.
+// shots_begin: called when the board stands, takes the leader's decision.
 uint64_t shots_most_bytes(const struct flows *flows);
 void shots_begin(struct shared *shared);
-// True if a collective is small enough.
+// True if a collective is small enough for a shot.
 bool shots_fits(const struct shared *shared, const struct flow *flow);
-// Puts a payload into the record or a block. False: there is none, so it becomes no shot.
+// Puts the payload into the record or into a block, and makes the record a shot. False: no block is
+// free, so the record is no shot.
 bool shots_fill(struct shared *shared, const struct flow *flow, uint32_t index);
 void shots_announce(struct shared *shared, uint32_t index, uint64_t bytes);
-// The record is a shot from now on. Where its payload of so many bytes is to be put; NULL: there is
-// no room, and it is none.
+// Makes the record a shot, and returns where to put its payload of `bytes`; NULL: no block is free,
+// and the record is no shot.
 uint8_t *shots_load(struct shared *shared, uint32_t index, uint64_t bytes);
-// Where a payload of so many bytes is; NULL: it cannot be there.
+// Returns where a payload of `bytes` is; NULL: `payload` is impossible.
 uint8_t *shots_place(const struct shared *shared, uint32_t seat, uint32_t index, uint32_t payload,
                      uint64_t bytes);
-// The record is at rest when all have read it. False: it is no shot.
+// Called when a record is done here: it becomes free when all mates have read it. False: the record
+// is no shot.
 bool shots_spend(struct shared *shared, uint32_t index);
-// True if a record can be had; moves those that all have read to the ones at rest.
+// Frees the spent records that all mates have read. True if a record is free.
 bool shots_refill(struct shared *shared);
-// True if shots_refill would find some.
+// True if shots_refill would free a record.
 bool shots_may_refill(const struct shared *shared);
 // Tells the mates whether this rank waits for a record.
 void shots_starve(struct shared *shared, bool starves);
-// Takes shots and computes what all have joined. True if it did anything.
+// Reads shots of all ranks, and computes the collectives that all have joined. True if it read any.
 bool shots_work(struct shared *shared);
 bool shots_pending(const struct shared *shared);
-// What all have joined becomes a run after all: their shots are read.
+// Marks the shots of a match as read.
 void shots_read(struct shared *shared, const struct match *match);
-// A run of this tag was seen: no shots of it are waited for.
+// Called when a run of this tag was seen: forgets its shots.
 void shots_run_seen(struct shared *shared, const struct collective_tag *tag);
 
 #endif

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranks that share the cores of a host are spread over them. The kernel moves threads to a core
-// that has nothing to do. But a rank that waits by letting others run (worker/transport/wait.c)
-// keeps its core busy, also where there are no others. So four ranks on two cores can stay three
-// and one for seconds: the one looks in vain while the three take turns. And two that sleep and
-// wake each other can stay on one of two cores.
+// Spreads ranks that share the cores of a host over these cores. The kernel moves threads to an
+// idle core. But a rank that waits by yielding (worker/transport/wait.c) keeps its core busy, even
+// if no other thread is there. So four ranks on two cores can stay three on one and one on the
+// other for seconds: the single one polls in vain while the three take turns. And two ranks that
+// sleep and wake each other can stay on one of two cores.
 //
-// Each rank says on the board on which core it waits. Where more of them wait on one core than its
-// share, the one in the highest seat moves to the core with the fewest, of those on which its
-// thread may run: its affinity is that core alone for a moment, and then what it was before. Where
-// the kernel thinks otherwise it moves it back. One rank at a time does it, rarely, and after it
-// has seen the same several times in a row: what is seen may be old, because a rank that computes
-// says nothing. Engine thread.
+// Each rank publishes on the board on which core it waits. If more ranks wait on one core than its
+// share, the one in the highest seat moves to the core with the fewest ranks, among those on which
+// its thread may run: it sets its affinity to that core alone for a moment, and then restores it.
+// The kernel may still move the rank back. One rank at a time moves, rarely, and only after it has
+// seen the same state several times in a row: the state may be outdated, because a rank that
+// computes publishes nothing. Engine thread.
 
 #include "worker/transport/host/spread.h"
 
@@ -21,12 +21,12 @@
 
 #include <sched.h>
 
-#define SPREAD_WAITS 32 // Between two looks at where the others are.
-#define SPREAD_LOOKS 4 // In a row that have to see the same.
+#define SPREAD_WAITS 32 // Waits between two checks of where the mates are.
+#define SPREAD_LOOKS 4 // Checks in a row that must find the same state.
 #define SPREAD_NOWHERE CPU_SETSIZE
-#define SPREAD_PAUSE_MS 20 // Between two moves of a rank.
+#define SPREAD_PAUSE_MS 20 // Pause between two moves of a rank.
 
-// Ranks that wait on a core.
+// Number of ranks that wait on a core.
 static uint32_t spread_count(const struct shared *shared, size_t core)
 {
     uint32_t count = 0;
@@ -35,7 +35,7 @@ static uint32_t spread_count(const struct shared *shared, size_t core)
     return count;
 }
 
-// True if this rank is the one that has to leave its core.
+// True if this rank must leave its core.
 static bool spread_leaves(const struct shared *shared, size_t core)
 {
     const uint32_t cores = shared->flows->processors;
@@ -47,8 +47,8 @@ static bool spread_leaves(const struct shared *shared, size_t core)
     return spread_count(shared, core) > share;
 }
 
-// The core with the fewest ranks, on which this one has fewer beside it than on its own;
-// SPREAD_NOWHERE: there is none.
+// Returns the core with the fewest ranks, if it has fewer than the other ranks on this rank's core;
+// SPREAD_NOWHERE: none.
 static size_t spread_choose(const struct shared *shared, size_t own, const cpu_set_t *allowed)
 {
     size_t best = SPREAD_NOWHERE;

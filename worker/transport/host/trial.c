@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Two ways of doing the same work; see trial.h. Pure.
+// Chooses between two ways of doing the same work; see trial.h. Pure.
 
 #include "worker/transport/host/trial.h"
 
 #include <assert.h>
 #include <stdbool.h>
 
-#define TRIAL_UNIT 65536 // Times are compared for so many bytes.
+#define TRIAL_UNIT 65536 // Times are compared for this many bytes.
 
 uint32_t trial_give(struct trial *trial, uint64_t now_ns, uint32_t *way)
 {

@@ -1,31 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Two levels: memory inside each host, rings between hosts. A run is cut as in pieces.c,
-// but a piece has as many parts as there are rings between hosts: as many as the smallest host has
-// ranks. Seat k, below that number, sums part k over the seats of its host, and that sum takes part
-// in an *inner* allreduce on ring k, which joins seat k of every host. What comes back is final;
-// it is published with its used bits and the weight of all hosts, and copied out by every seat.
-// Other seats copy in and out only. So each byte crosses a host's link as often as in a ring of
-// hosts, 2 (h - 1) / h times, whatever the number of ranks on it.
+// Two levels: memory inside each host, rings between hosts. A run is cut as in pieces.c, but a
+// piece has as many parts as there are rings between hosts: as many as the smallest host has ranks.
+// Seat k, below that number, sums part k over the seats of its host, and that sum takes part in an
+// *inner* allreduce on ring k, which joins seat k of every host. The result of the inner allreduce
+// is final. Seat k publishes it with its used bits and the weight of all hosts, and every seat
+// copies it out. Other seats only copy in and out. So each byte crosses a host's link as often as
+// in a ring of h hosts, 2 (h - 1) / h times, whatever the number of ranks on the host.
 //
-// Every host cuts a run alike: into pieces that follow from its elements and the number of rings.
+// Every host cuts a run into the same pieces, because the cut depends only on the elements and the
+// number of rings.
 //
-// A slot holds a piece, and behind it the sum of one part over the host. Those of 16-bit floats are
-// float32 there: they are rounded by the inner allreduce only, once for each host, as its frames
-// say. All ranks copy the bytes that the owner of a chunk on the ring has made final, so they hold
-// the same bits.
+// A slot holds a piece, and after it the sum of one part over the host. Sums of 16-bit floats are
+// float32 there: only the inner allreduce rounds them, once per host, to the dtype of its frames.
+// All ranks copy the bytes that the owner of a chunk on the ring has made final, so they have the
+// same bits.
 //
 // One order on all hosts. A host executes runs in the order in which its leader appends them, and
 // pieces of different runs share slots: two hosts with different orders would wait for each other.
-// So the leader of host 0 decides. Ring 0 joins the leaders. When all seats of a host have joined
-// a collective and the host behind it on the ring has said so of itself, its leader says so to the
-// host before it (FRAME_RUN, joined): from the last host towards host 0. What has arrived there is
-// joined everywhere; the leader appends its run and says so (FRAME_RUN, runs) round the ring the
-// other way, and each leader appends what it is told in the order in which it is told. Links keep
-// the order of frames, so all hosts have one order, and only of collectives that every rank has
-// launched: the lowest run that is not done waits for nothing but its own pieces, a piece for
-// nothing but its copies and its inner allreduces, and these, launched on all hosts, cannot
-// deadlock (worker/transport/ring/ring.c). Engine thread.
+// So the leader of host 0 decides. Ring 0 joins the leaders. When all seats of a host have joined a
+// collective, and the next host on the ring has reported the same, its leader reports it to the
+// previous host (FRAME_RUN, RUN_JOINED): from the last host towards host 0. A collective whose
+// report arrives at host 0 is joined on all hosts. The leader of host 0 appends its run and
+// announces it (FRAME_RUN, RUN_RUNS) in the other direction, and each leader appends announced runs
+// in the order of their arrival. Links keep the order of frames, so all hosts have one order of
+// runs, and runs contain only collectives that every rank has launched. The lowest run that is not
+// done waits only for its own pieces, a piece only for its copies and its inner allreduces, and
+// these are launched on all hosts and cannot deadlock (worker/transport/ring/ring.c). Engine
+// thread.
 
 #include "worker/transport/host/two_level.h"
 
@@ -42,20 +44,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Most of a part, which is what one frame of the inner allreduce comes from, and of a piece.
-// Between two hosts with two ranks each, parts of 64 KiB cost half as much processor time again as
-// these.
+// Most bytes of a part, which is the input of one inner allreduce, and of a piece. Between two
+// hosts with two ranks each, parts of 64 KiB cost one and a half times the processor time.
 #define TWO_LEVEL_PART_BYTES (256 * 1024)
 #define TWO_LEVEL_PIECE_BYTES (1024 * 1024)
 #define TWO_LEVEL_PART_ALIGN 4096
-#define TWO_LEVEL_ELEMENTS (TWO_LEVEL_PART_BYTES / sizeof(float)) // Most of a part, of 16 bits.
-#define TWO_LEVEL_BLOCK 1024 // Elements that are widened at once.
+#define TWO_LEVEL_ELEMENTS (TWO_LEVEL_PART_BYTES / sizeof(float)) // Most 16-bit elements of a part.
+#define TWO_LEVEL_BLOCK 1024 // Elements that are converted to float32 at once.
 
 static_assert(BOARD_SLOTS <= LOCKSTEP_EARLY_PIECES, "a host is so many pieces ahead at most");
 
 enum run_news {
-    RUN_JOINED = 1, // All ranks of my host, and of those behind it, have joined this one.
-    RUN_RUNS = 2, // It is the next to run.
+    // All ranks of the sender's host, and of all later hosts, have joined this collective.
+    RUN_JOINED = 1,
+    RUN_RUNS = 2, // This collective is the next run.
 };
 
 // An allreduce between hosts, of one seat's part of one piece.
@@ -64,15 +66,16 @@ struct inner {
     struct extent extent;
     uint64_t used[BOARD_WIDE_WORDS];
     uint64_t *unit_ends; // [LOCKSTEP_MAX_PARAMETERS]
-    struct unit_range units; // Those of the whole collective.
+    struct unit_range units; // The units of the outer collective that the part meets.
     struct flow *outer;
     uint64_t piece;
-    bool settled; // Nothing is to come of it any more.
+    bool settled; // True if the part is final, or this rank has no part of the piece.
 };
 
 struct two_level {
     uint32_t rings;
-    uint64_t published; // Pieces whose part here is final, or is none of this rank's.
+    // Number of pieces whose part of this rank is final, or that have no part of this rank.
+    uint64_t published;
     struct inner inner[BOARD_SLOTS]; // By slot.
     uint16_t narrow[TWO_LEVEL_ELEMENTS];
     uint64_t ends[BOARD_SLOTS][LOCKSTEP_MAX_PARAMETERS];
@@ -245,7 +248,7 @@ static uint8_t *two_level_result(const struct shared *shared, uint32_t seat, uin
 
 // ---- the sum of a host --------------------------------------------------------------------------
 
-// sum = the sources in the order of the seats, widened; zeros without one.
+// sum = the sum of the sources in float32, in the order of the seats; zeros without a source.
 static void two_level_sum_wide(const struct flow *flow, const struct host_run *run, uint32_t seats,
                                const void *const *sources, uint64_t at, uint64_t count, float *sum)
 {
@@ -282,7 +285,8 @@ static void two_level_widen(const struct flow *flow, const struct host_run *run,
     }
 }
 
-// Own inputs may lie in many runs of memory; those of the others lie in one.
+// Sums a part over the seats of this host. This rank's inputs may be in many runs of memory; those
+// of the others are contiguous.
 static void two_level_sum(const struct shared *shared, const struct host_run *run, uint64_t piece,
                           struct ring_span whole, struct ring_span part)
 {
@@ -314,7 +318,7 @@ static void two_level_sum(const struct shared *shared, const struct host_run *ru
 
 // ---- between hosts ------------------------------------------------------------------------------
 
-// The units of a part, counted from its first element.
+// Sets the units and used bits of an inner allreduce, counted from the first element of its part.
 static void inner_units(struct inner *inner, const struct collective *outer, struct ring_span part)
 {
     inner->units = units_met(outer->unit_ends, outer->unit_count, part);
@@ -328,7 +332,8 @@ static void inner_units(struct inner *inner, const struct collective *outer, str
     }
 }
 
-// How the frames of a host's sums travel: as those of its ranks would.
+// Sets the dtypes in the frames of an inner allreduce: those that the ranks would use without two
+// levels.
 static void inner_formats(struct collective *inner, const struct collective *outer)
 {
     inner->dtype = outer->dtype;
@@ -346,7 +351,7 @@ static void inner_formats(struct collective *inner, const struct collective *out
     inner->exponent = outer->exponent;
 }
 
-// True if the sum of this host has something in it, whatever its weight.
+// True if some rank of this host contributes to its sum, even with a total weight of 0.
 static bool inner_counts(const struct shared *shared, const struct host_run *run)
 {
     for (uint32_t i = 0; i < shared->seats; i++) {
@@ -390,7 +395,7 @@ static void inner_launch(struct shared *shared, struct host_run *run, uint64_t p
     flow_launch_between_hosts(shared->flows, &inner->collective);
 }
 
-// Tells what is final, in the order of pieces.
+// Publishes the pieces whose part is final, in the order of pieces.
 static void two_level_publish(struct shared *shared)
 {
     struct two_level *two_level = shared->two_level;
