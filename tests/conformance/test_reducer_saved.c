@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: training that is interrupted and goes on from what was saved, bit by bit as if it
-// had not been. Case numbers are those of the list of cases for reducers. Hostile files are in
-// tests/unit/worker/test_saved.c.
+// Conformance: training that stops and continues from a saved file ends with the same bits as
+// training without a stop. Case numbers are those of the list of cases for reducers.
+// tests/unit/worker/test_saved.c tests hostile files.
 
 #include "base/text.h"
 #include "tests/support/trainer.h"
-#include "worker/session/session.h" // Looks at the layout in force.
+#include "worker/session/session.h" // For the current layout.
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +32,7 @@ struct run {
     float *data[TENSORS]; // The trainer's own checkpoint.
 };
 
-// About two tensors in a bucket.
+// Caps of about two tensors for each bucket.
 static void small_caps(struct rank *rank, struct lockstep_config *config)
 {
     (void)rank;
@@ -57,7 +57,7 @@ static void run_open(struct run *run)
         run->data[p] = calloc(sizes[p], sizeof(float));
 }
 
-// Nothing but the one file has ever been left there.
+// Deletes the file and its directory, which must contain no other file.
 static void run_close(struct run *run)
 {
     (void)unlink(run->path);
@@ -88,8 +88,8 @@ static void draw_order(struct trained_module *net, uint64_t seed)
     trainer_shuffle(net->order, TENSORS, seed);
 }
 
-// Parameter 2 is frozen in steps 3 to 5, so that two sets have layouts. Orders of readiness are
-// others in each step: what is learned anew is learned otherwise.
+// Runs a step. Parameter 2 is frozen in steps 3 to 5, so that two sets of parameters have layouts.
+// The order of readiness differs in each step, so a layout that is learned again differs, too.
 static void train_step(struct rank *rank, struct trained_module *net, uint64_t step)
 {
     const uint32_t parameter = 2;
@@ -152,8 +152,8 @@ static uint64_t train(const struct setting *setting, struct run *run, uint64_t f
     return run_body(setting, train_body, run);
 }
 
-// The links of the world that goes on are measured as other ones, by which it would choose other
-// algorithms.
+// The continuing world has other link speeds, for which it would choose other algorithms if it did
+// not load the file.
 static void case_36_saved_in_the_middle(const struct setting *setting)
 {
     struct setting before = *setting;
@@ -173,8 +173,8 @@ static void case_36_saved_in_the_middle(const struct setting *setting)
     run_close(&run);
 }
 
-// Saved and loaded before each step. The world that is not interrupted has no file, so it would
-// choose by links that it measures itself.
+// The job is saved and loaded before each step. The link speed is fixed, because the world that
+// runs without a stop loads no file and would measure its links.
 static void case_36_saved_after_every_step(const struct setting *given)
 {
     struct setting known = *given;
@@ -196,7 +196,7 @@ static void case_36_saved_after_every_step(const struct setting *given)
 
 // ---- What the layouts are for ------------------------------------------------------------------
 
-// One step of noise that does not depend on the step; returns its bits.
+// Runs a step with noise that does not depend on the step. Its bits depend on the layout only.
 static void noise_step(struct rank *rank, struct trained_module *net, uint64_t order)
 {
     draw_order(net, order);
@@ -220,7 +220,7 @@ static void learn_body(struct rank *rank)
     trainer_free(&net);
 }
 
-// The first step already, which learns the order of the phase, has the loaded layout.
+// The loaded layout holds from the first step on, which learns the order of the phase.
 static void again_body(struct rank *rank)
 {
     struct run *run = rank->context;
@@ -249,7 +249,7 @@ static void case_36_layout_decides_the_bits(const struct setting *setting)
     run_close(&run);
 }
 
-// Every rank would write the same.
+// Every rank saves the same bytes.
 static void same_body(struct rank *rank)
 {
     const struct run *run = rank->context;
@@ -327,7 +327,7 @@ static void case_36_loaded_into_another_world(const struct setting *setting)
     run_close(&run);
 }
 
-// Rank 1 alone has loaded something: nobody starts.
+// Only rank 1 has loaded a file, so lockstep_start fails on all ranks.
 static void differ_body(struct rank *rank)
 {
     const struct run *run = rank->context;

@@ -21,7 +21,7 @@
 static const uint64_t sizes[COUNT] = {40, 1, LARGEST, 17};
 
 struct separate {
-    struct trained_module net; // Its registered memory is that of the first call.
+    struct trained_module net; // The first call uses the registered gradient memory.
     float memory[CALLS][COUNT][LARGEST]; // Gradient memory of the other calls.
 };
 
@@ -61,7 +61,7 @@ static float *place(struct separate *separate, uint32_t call, uint32_t parameter
     return call == 0 ? separate->net.gradients[parameter] : separate->memory[call][parameter];
 }
 
-// Every call of every step has known numbers of its own.
+// The known gradient of an element; it depends on the step and on the call.
 static int64_t known(const struct separate *separate, uint32_t rank, uint64_t step, uint32_t call,
                      uint32_t parameter, uint64_t element)
 {
@@ -96,8 +96,8 @@ static void one_call(struct rank *rank, struct separate *separate, uint32_t numb
     RANK_OK(rank, lockstep_call_end(call));
 }
 
-// weights[r]: what rank r's part in this call weighs; those with used bit 0 are counted as zeros.
-// All zero: as this rank left it.
+// Checks a gradient of a call. weights[r] is the weight of rank r in this call. Ranks whose bit in
+// `users` is 0 count as zeros. users 0: the gradient must be unchanged.
 static void expect(struct rank *rank, struct separate *separate, uint32_t call, uint32_t parameter,
                    const uint64_t *weights, uint64_t users)
 {
@@ -130,7 +130,7 @@ static void digest_call(struct rank *rank, struct separate *separate, uint32_t c
 
 // ---- All ranks make all calls ------------------------------------------------------------------
 
-// Every call travels: so many times the buckets of one.
+// Every call travels, so a step has the buckets of one call times the number of calls.
 static void all_calls_body(struct rank *rank)
 {
     struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
@@ -162,8 +162,8 @@ static void separate_calls_travel_each(const struct setting *setting)
     separate_run(setting, all_calls_body);
 }
 
-// A call travels before the next one begins. A library that holds it back waits here for ever, and
-// the report of the hang says so.
+// Waits until the first call has travelled, before the next one begins. If the library held the
+// call back, the test would hang here, and the report of the hang would say so.
 static void await_first_call(struct rank *rank, struct separate *separate)
 {
     const uint32_t buckets = separate->net.module->layout.bucket_count;
@@ -201,7 +201,8 @@ static void separate_calls_travel_early(const struct setting *setting)
     separate_run(setting, early_body);
 }
 
-// Each is waited for before the next one begins, or the first one when all have ended.
+// The trainer waits for each call before it begins the next one, or for the first call after all
+// have ended.
 static void waited_body(struct rank *rank)
 {
     struct separate separate;
@@ -238,8 +239,9 @@ static void case_38_separate_calls_are_waited_for(const struct setting *setting)
 
 // ---- Calls that are not made -------------------------------------------------------------------
 
-// Rank r makes r + 1 calls. A mean is over the ranks that made the call; one that did not has no
-// memory for it, and says so. The first call has registered memory.
+// Rank r makes r + 1 calls. The mean of a call is over the ranks that made the call. A rank that
+// did not make it has no memory for the mean, which is an error, except for the first call, which
+// has registered memory.
 static void fewer_calls_body(struct rank *rank)
 {
     const uint32_t made = rank->rank + 1 < CALLS ? rank->rank + 1 : CALLS;
@@ -276,8 +278,8 @@ static void separate_calls_not_made(const struct setting *setting)
 
 // ---- Unused ------------------------------------------------------------------------------------
 
-// p0 is used by nobody in the second call, p1 in the first one by all but rank 0: each call has
-// usage of its own.
+// Each call has a usage of its own: no rank uses p0 in the second call, and all ranks except rank 0
+// use p1 in the first call.
 static void unused_body(struct rank *rank)
 {
     const uint64_t ones[] = {1, 1, 1};
@@ -340,7 +342,7 @@ static void case_14_unused_names_the_call(const struct setting *setting)
 
 // ---- Given up ----------------------------------------------------------------------------------
 
-// Rank 0 gives up its second call: the first one stands, the third is not made.
+// Rank 0 aborts its second call. Its first call counts, and it does not make the third one.
 static void given_up_body(struct rank *rank)
 {
     const uint64_t ones[] = {1, 1, 1};
@@ -457,7 +459,7 @@ static void differ_body(struct rank *rank)
                                        .configure = rank->rank == 1 ? declare_separate : NULL};
     struct trained_module module;
     trainer_make(rank, &shape, 0, &module);
-    rank_meet(rank); // All are open.
+    rank_meet(rank); // All sessions are open.
     RANK_FAILS(rank, LOCKSTEP_E_MISMATCH, lockstep_start(rank->session));
     RANK_SAYS(rank, "separate_calls=0 on rank");
     RANK_SAYS(rank, "separate_calls=1 on rank 1");
@@ -469,7 +471,7 @@ static void separate_calls_differ(const struct setting *setting)
     separate_run(setting, differ_body);
 }
 
-// Alone every call has its own result, too.
+// In a world of one rank every call has a result of its own, too.
 static void alone_body(struct rank *rank)
 {
     static const uint64_t sum_sizes[] = {5};

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: which parameters are trained, how that changes between steps, and ranks that do not
-// agree on it. Case numbers are those of the list of cases for reducers.
+// Conformance: the set of trained parameters, its changes between steps, and ranks with different
+// sets. Case numbers are those of the list of cases for reducers.
 
 #include "base/clock.h"
 #include "tests/support/trainer.h"
-#include "worker/session/session.h" // Looks at the layout in force.
+#include "worker/session/session.h" // For the current layout.
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,8 @@
 
 static const uint64_t sizes[TENSORS] = {64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64};
 
-// Two tensors in a bucket, so that a layout shows in the number of buckets and in the bits.
+// Caps of two tensors for each bucket, so that the number of buckets and the bits of results depend
+// on the layout.
 static void small_caps(struct rank *rank, struct lockstep_config *config)
 {
     (void)rank;
@@ -63,7 +64,7 @@ static void call(struct rank *rank, struct frozen_module *module)
     RANK_OK(rank, lockstep_call_end(open));
 }
 
-// A frozen parameter is as it was filled; the others hold the mean.
+// Checks that frozen parameters are unchanged and that the others hold the mean.
 static void expect(struct rank *rank, const struct frozen_module *module)
 {
     const uint64_t step = atomic_load(&rank->step);
@@ -78,7 +79,7 @@ static void expect(struct rank *rank, const struct frozen_module *module)
     }
 }
 
-// A step with known gradients; learning: whether it is to be a learning step.
+// Runs a step with known gradients and checks whether it is a learning step.
 static void step(struct rank *rank, struct frozen_module *modules, uint32_t count,
                  const char *phase, bool learning)
 {
@@ -97,7 +98,7 @@ static void step(struct rank *rank, struct frozen_module *modules, uint32_t coun
         RANK_EQUAL(rank, trainer_report(rank).control_messages, 0);
 }
 
-// The bits of a step with noise that does not depend on the step.
+// Runs a step with noise that does not depend on the step. Returns a hash of the results.
 static uint64_t noise(struct rank *rank, struct frozen_module *module)
 {
     struct hash64 hash;
@@ -121,7 +122,7 @@ static uint64_t layout(const struct frozen_module *module)
 
 // ---- Case 7 ------------------------------------------------------------------------------------
 
-// The order of readiness differs in every step, so a layout that were learned anew would differ.
+// The order of readiness differs in every step, so a layout that is learned again would differ.
 static void back_body(struct rank *rank)
 {
     struct frozen_module net;
@@ -205,7 +206,7 @@ static void case_07_changed_and_changed_back(const struct setting *setting)
     run(setting, nothing_body);
 }
 
-// Set i is that without parameter i.
+// Trains LOCKSTEP_MAX_SETS + 1 sets; in set i parameter i is frozen.
 static void sets_body(struct rank *rank)
 {
     struct frozen_module net;
@@ -221,7 +222,7 @@ static void sets_body(struct rank *rank)
         step(rank, &net, 1, NULL, false);
         layouts[i] = layout(&net);
     }
-    // For the last one the first was forgotten, and all plans with it; other layouts were not.
+    // The last set replaced the first one and removed all plans. The other sets keep their layouts.
     trainer_shuffle(net.trained.order, TENSORS, 100);
     freeze(rank, &net, LOCKSTEP_MAX_SETS, false);
     freeze(rank, &net, LOCKSTEP_MAX_SETS - 1, true);
@@ -252,7 +253,7 @@ static void phases_body(struct rank *rank)
         step(rank, &net, 1, phase, true);
     }
     step(rank, &net, 1, "phase 2", false);
-    step(rank, &net, 1, "phase 0", true); // In the place of phase 1.
+    step(rank, &net, 1, "phase 0", true); // Replaces phase 1.
     step(rank, &net, 1, "phase 2", false);
     step(rank, &net, 1, "phase 1", true);
     trainer_free(&net.trained);
@@ -294,7 +295,7 @@ static lockstep_module *register_frozen(struct rank *rank, struct head *head)
     return module;
 }
 
-// Gradients are 1 + rank; `trained` says of whom.
+// Runs a step. The gradients of the parameters marked in `trained` are 1 + rank.
 static void head_step(struct rank *rank, lockstep_module *module, struct head *head,
                       const bool trained[3])
 {
@@ -355,7 +356,7 @@ static void case_34_frozen_at_start_and_unfrozen_later(const struct setting *set
     ranks_run(setting, unfreeze_body, NULL);
 }
 
-// A step of a rank that may be told of the failure at any of its calls.
+// Runs a step and returns the first failure, which may come from any call of the step.
 static int try_step(struct rank *rank, struct frozen_module *module, const char *phase)
 {
     struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
@@ -374,7 +375,8 @@ static int try_step(struct rank *rank, struct frozen_module *module, const char 
     return status < 0 ? status : RANK_CALL(rank, lockstep_step_end(rank->session, NULL));
 }
 
-// The step fails on every rank, at once, with one text that has these pieces and no hash.
+// Checks that the step fails at once on every rank, with one text that contains these pieces and no
+// hash.
 static void expect_mismatch(struct rank *rank, struct frozen_module *module, const char *phase,
                             const char *const *pieces)
 {
@@ -398,7 +400,7 @@ static void begin_net(struct rank *rank, struct frozen_module *net)
     step(rank, net, 1, NULL, false);
 }
 
-// The others run the plan, rank 1 would learn.
+// Rank 1 freezes a parameter and would learn, while the other ranks run their plan.
 static void one_freezes_body(struct rank *rank)
 {
     static const char *const pieces[] = {"'p5'",   "module 'net'", "step 3",
@@ -415,7 +417,7 @@ static void case_34_one_rank_freezes(const struct setting *setting)
     run(setting, one_freezes_body);
 }
 
-// All learn, each another set.
+// All ranks would learn, each with another set.
 static void different_body(struct rank *rank)
 {
     static const char *const pieces[] = {"module 'net'", "parameters differ", "step 3", NULL};
@@ -430,7 +432,7 @@ static void case_34_ranks_freeze_differently(const struct setting *setting)
     run(setting, different_body);
 }
 
-// Both sets are known everywhere.
+// The ranks use different sets, and all ranks know both sets.
 static void known_body(struct rank *rank)
 {
     static const char *const pieces[] = {"'p7'", "module 'net'", "step 5", NULL};
@@ -449,7 +451,7 @@ static void case_34_ranks_in_different_known_sets(const struct setting *setting)
     run(setting, known_body);
 }
 
-// Already in the first step.
+// The sets differ in the first step.
 static void first_body(struct rank *rank)
 {
     static const char *const pieces[] = {"'p0'", "module 'net'", "step 1", NULL};
@@ -466,7 +468,7 @@ static void case_34_ranks_differ_in_the_first_step(const struct setting *setting
     run(setting, first_body);
 }
 
-// A step of phase "aux", in which parameter 3 cannot be reported.
+// Runs a step of phase "aux", in which a report of parameter 3 fails.
 static void expect_unreported(struct rank *rank, struct frozen_module *module)
 {
     struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
@@ -485,7 +487,8 @@ static void expect_unreported(struct rank *rank, struct frozen_module *module)
     trainer_end(rank);
 }
 
-// A parameter that is declared unused in a phase is left out of its plan, and is trained in others.
+// A parameter declared unused in a phase is not in the plan of that phase, and is trained in other
+// phases.
 static void unused_body(struct rank *rank)
 {
     static const char *const pieces[] = {"'p6'", "module 'net'", "step 10", NULL};
@@ -516,7 +519,8 @@ static void case_34_unused_in_one_phase(const struct setting *setting)
     run(setting, unused_body);
 }
 
-// A rank without data does not name the phase; it trains what the others train in it, or receives.
+// A rank without data does not name the phase. It takes the phase of the other ranks and receives
+// their means.
 static void exhausted_body(struct rank *rank)
 {
     static const uint32_t unused[2] = {3, 4};
@@ -557,7 +561,7 @@ static void case_34_ranks_without_data_follow(const struct setting *setting)
     ranks_run_test(&test);
 }
 
-// Between windows a set may change, inside of one it may not.
+// A set may change between windows, but not inside a window.
 static void window_body(struct rank *rank)
 {
     static const uint32_t parameter = 3;
@@ -595,7 +599,7 @@ static void refuse(struct rank *rank, lockstep_module *module, uint32_t paramete
     RANK_SAYS(rank, piece);
 }
 
-// Also that nothing of a list is done when one of it is wrong.
+// Misuse is refused, and a list with one wrong entry changes nothing.
 static void misuse_body(struct rank *rank)
 {
     static const uint64_t elements[2] = {4, 4};
@@ -631,7 +635,7 @@ static void case_34_misuse(const struct setting *setting)
     ranks_run(setting, misuse_body, NULL);
 }
 
-// Integers are never trained, whatever is said.
+// Integer parameters are never trained, and cannot be unfrozen.
 static void integers_body(struct rank *rank)
 {
     static const int64_t shape[1] = {2};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: tied weights. A decoder has a parameter of the encoder, over the same memory; its
-// gradient is what both backward passes add up to, and travels once. Case numbers are those of the
-// list of cases for reducers.
+// Conformance: tied weights of two modules. A decoder shares a parameter of the encoder, in the
+// same memory. The shared gradient is the sum over both backward passes, and travels once. Case
+// numbers are those of the list of cases for reducers.
 
 #include "base/thread.h"
 #include "tests/support/trainer.h"
@@ -15,9 +15,9 @@
 
 #include <cmocka.h>
 
-#define OWNED 4 // Parameters of the encoder; p2 is the tied one.
+#define OWNED 4 // Number of the encoder's parameters; p2 is the tied one.
 #define TIED 2
-#define SHARING 3 // Parameters of the decoder; the shared one is its p1.
+#define SHARING 3 // Number of the decoder's parameters; p1 is the shared one.
 #define SHARED 1
 
 static const uint64_t owned_sizes[OWNED] = {40, 1, 300, 17};
@@ -92,7 +92,7 @@ static void tied_free(struct tied *tied)
     trainer_free(&tied->decoder);
 }
 
-// Both modules' own gradients are known, the tied one is to be added up.
+// Fills the gradients of both modules with known numbers, and the tied gradient with zeros.
 static void tied_fill(struct rank *rank, struct tied *tied)
 {
     trainer_fill_known(&tied->encoder, rank->rank, atomic_load(&rank->step));
@@ -137,7 +137,8 @@ static void decoder_call(struct rank *rank, struct tied *tied, bool uses, uint64
     RANK_OK(rank, lockstep_call_end(call));
 }
 
-// by_encoder, by_decoder: bit r, rank r has reported it there; the decoder in so many passes.
+// The tied gradient of rank r. Bit r of by_encoder and by_decoder says whether rank r has reported
+// it in that module; `passes` is the number of the decoder's passes.
 static int64_t tied_sum(const struct rank *rank, const struct tied *tied, uint32_t r,
                         uint64_t element, uint64_t by_encoder, uint64_t by_decoder, uint64_t passes)
 {
@@ -181,7 +182,8 @@ static void expect_others(struct rank *rank, const struct tied *tied)
 
 // ---- Both report it ----------------------------------------------------------------------------
 
-// One after the other in both orders, and the decoder's pass inside the encoder's.
+// Calls both modules: the encoder first, the decoder first, or the decoder inside the encoder's
+// call.
 static void both_calls(struct rank *rank, struct tied *tied, uint32_t order)
 {
     lockstep_call *call;
@@ -228,8 +230,8 @@ static void shared_gradients_travel_once(const struct setting *setting)
     tied_run(setting, both_body);
 }
 
-// All of the encoder's that can travel does so before the decoder begins: what it adds is not too
-// late.
+// Before the decoder begins, all buckets of the encoder travel except the one with the tied
+// gradient, to which the decoder still adds.
 static void waits_body(struct rank *rank)
 {
     struct tied tied = {.ready_count = 0};
@@ -268,8 +270,9 @@ static void must_end_first(struct rank *rank, lockstep_call *call, const char *p
     RANK_SAYS(rank, text);
 }
 
-// The shared gradient travels when both calls have ended, so no wait for either can end before
-// that. Then a wait for the decoder is also one for what the encoder owns.
+// The shared gradient travels after both calls have ended, so a wait for one call fails before the
+// other call has ended. After both, a wait for the decoder also waits for the shared gradient,
+// which the encoder owns.
 static void tied_wait_body(struct rank *rank)
 {
     struct tied tied = {.ready_count = 0};
@@ -324,7 +327,8 @@ static uint64_t count_without(uint32_t world_size, uint64_t bits)
     return count;
 }
 
-// Under both modules it has the ranks that reported it under any.
+// Checks the usage of the tied parameter: in both modules it counts the ranks that reported the
+// parameter in any module.
 static void expect_usage(struct rank *rank, struct tied *tied, uint64_t users_of_any)
 {
     uint32_t owned[OWNED];
@@ -337,7 +341,8 @@ static void expect_usage(struct rank *rank, struct tied *tied, uint64_t users_of
     RANK_EQUAL(rank, owned[0], rank->world_size);
 }
 
-// Used when any of the modules has reported it; used nowhere, it stays as it was.
+// The tied parameter is used if any module has reported it. If no rank uses it, its gradient stays
+// as it was.
 static void some_body(struct rank *rank)
 {
     struct tied tied = {.ready_count = 0};
@@ -372,8 +377,8 @@ static void case_13_shared_is_used_by_any_module(const struct setting *setting)
     tied_run(setting, some_body);
 }
 
-// The owner's policy objects when no module has reported it on a rank; declared in one module of
-// the two is excused, as in one call of two.
+// The owner's policy reports an error if no module of a rank has reported the tied parameter. A
+// declaration as unused in one of the two modules prevents the error.
 static void policy_body(struct rank *rank)
 {
     const uint32_t shared = SHARED;
@@ -411,8 +416,9 @@ static void case_14_the_owners_policy(const struct setting *setting)
 
 // ---- Modules that are not called ---------------------------------------------------------------
 
-// The encoder in a step in which only the decoder was called: only the tied parameter has a
-// gradient, and no policy objects. In other phases the encoder alone, and the encoder on rank 0.
+// Runs a step of a phase in which only the decoder is called, only the encoder is called, or the
+// encoder is called on rank 0 only. With the decoder alone, only the tied parameter of the encoder
+// has a gradient, which is no error.
 static void alone_step(struct rank *rank, struct tied *tied, const char *phase)
 {
     struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
@@ -449,7 +455,8 @@ static void alone_body(struct rank *rank)
     tied_free(&tied);
 }
 
-// The phase is learned while the decoder does not use it: the plan has the encoder all the same.
+// The plan of a phase has the encoder's bucket even if the decoder did not use the tied parameter
+// in the learning step.
 static void later_body(struct rank *rank)
 {
     struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
@@ -479,7 +486,8 @@ static void case_40_shared_and_one_module_called(const struct setting *setting)
 
 // ---- Several calls, several reports, windows ---------------------------------------------------
 
-// Two passes of the decoder add up, or one of two; after the second the encoder's is awaited.
+// The decoder makes one or two of two expected passes, and then the encoder makes its pass. The
+// gradients of all passes are added.
 static void passes_body(struct rank *rank)
 {
     struct tied tied = {.ready_count = 0};
@@ -515,7 +523,7 @@ static void window_body(struct rank *rank)
         atomic_store(&rank->step, step);
         tied_fill(rank, &tied);
         RANK_OK(rank, lockstep_step_begin(rank->session, &accumulating, NULL));
-        decoder_call(rank, &tied, true, 0); // One report of two.
+        decoder_call(rank, &tied, true, 0); // The first of two reports.
         RANK_OK(rank, lockstep_step_end(rank->session, NULL));
         trainer_begin(rank, NULL);
         encoder_call(rank, &tied, true);
@@ -539,8 +547,8 @@ static void case_21_shared_in_a_window(const struct setting *setting)
 
 // ---- Given up ----------------------------------------------------------------------------------
 
-// Rank 1 gives the decoder's pass up before it has reported the tied parameter: its bucket of the
-// encoder, and with it all that lies in that, counts on the other ranks only.
+// Checks a step in which rank 1 aborted the decoder's call before its report of the tied parameter.
+// The whole bucket with this parameter counts on the other ranks only.
 static void expect_without_1(struct rank *rank, const struct tied *tied, const bool *left_out)
 {
     const uint64_t weights[] = {1, 0, 1};
@@ -678,7 +686,7 @@ static void case_19_shared_from_two_threads(const struct setting *setting)
 
 // ---- Values ------------------------------------------------------------------------------------
 
-// Broadcast, and hashed, once: six tensors are compared, not seven.
+// The tied value is broadcast and hashed once: six tensors are compared, not seven.
 static void values_body(struct rank *rank)
 {
     struct tied tied = {.ready_count = 0};
@@ -712,7 +720,7 @@ static void owners_differ_body(struct rank *rank)
     trainer_make(rank, &encoder, 0, &tied.encoder);
     tied.encoder.data[TIED] = tied.encoder.data[rank->rank == 1 ? 0 : 1];
     trainer_make(rank, &decoder, 1, &tied.decoder);
-    rank_meet(rank); // All are open.
+    rank_meet(rank); // All sessions are open.
     RANK_FAILS(rank, LOCKSTEP_E_MISMATCH, lockstep_start(rank->session));
     RANK_SAYS(rank, "owner=module_0_parameter_1 on rank");
     RANK_SAYS(rank, "owner=module_0_parameter_0 on rank 1");
@@ -726,8 +734,8 @@ static void shared_owners_differ(const struct setting *setting)
 
 // ---- Modules that end, memory that moves -------------------------------------------------------
 
-// The owner cannot go before the others. Without the decoder nobody waits for it, and one that is
-// registered again is waited for again.
+// The owner cannot be closed before the modules that share its parameter. Without the decoder, the
+// encoder does not wait for its reports; after the decoder is registered again, the encoder does.
 static void closed_body(struct rank *rank)
 {
     struct tied tied = {.ready_count = 0};
@@ -880,7 +888,7 @@ static const struct refused refusals[] = {
     {"neither may have separate_calls or replicas", separate_calls},
 };
 
-// Refused for nothing, a module can be registered as it should have been.
+// After a refused registration the module can be registered correctly.
 static void refused_body(struct rank *rank)
 {
     struct lockstep_parameter parameter = refused_parameter();
@@ -904,13 +912,14 @@ static void refused_body(struct rank *rank)
     parameter = refused_parameter();
     parameter.flags = LOCKSTEP_PARAMETER_SHARED;
     RANK_OK(rank, lockstep_module_register(rank->session, &config, &module));
-    config.name = "third"; // Three share it.
+    config.name = "third"; // Three modules share the parameter.
     RANK_OK(rank, lockstep_module_register(rank->session, &config, &module));
     RANK_OK(rank, lockstep_close(rank->session));
     rank->session = NULL;
 }
 
-// Frozen with its owner it is frozen for all, and nobody misses it; thawed it travels again.
+// If the owner freezes the tied parameter, it is frozen in all modules and no report is missing.
+// After it is unfrozen, it travels again.
 static void frozen_body(struct rank *rank)
 {
     const uint32_t owned = TIED;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: one weight under two names in one module, as the token embedding and the head of a
-// language model; and tensors that overlap in memory, which are refused. Case numbers are those of
-// the list of cases for reducers.
+// Conformance: one weight under two names in one module, such as the token embedding and the head
+// of a language model; and overlapping tensors, which are refused. Case numbers are those of the
+// list of cases for reducers.
 
 #include "tests/support/trainer.h"
 
@@ -15,7 +15,7 @@
 
 #define COUNT 4
 #define OWNER 0
-#define TIED 3 // The other name of the first parameter.
+#define TIED 3 // The second name of parameter 0.
 #define REPLICAS 2
 #define LARGEST 300
 
@@ -24,8 +24,8 @@ static const uint64_t sizes[COUNT] = {LARGEST, 40, 17, LARGEST};
 struct tied {
     struct trained_module net; // The first member: configure gets this one.
     struct lockstep_parameter parameters[REPLICAS * COUNT];
-    float data[COUNT][LARGEST]; // Gradients of the second replica.
-    float gradients[COUNT][LARGEST];
+    float data[COUNT][LARGEST]; // Values of the second replica.
+    float gradients[COUNT][LARGEST]; // Gradients of the second replica.
     uint64_t replicas;
     uint64_t ready_count;
     bool separate;
@@ -76,10 +76,11 @@ static void tied_start(struct rank *rank, struct module_shape shape, struct tied
     trainer_make(rank, &shape, 0, &tied->net);
     ((float *)tied->net.data[OWNER])[1] = (float)(1 + rank->rank);
     RANK_OK(rank, lockstep_start(rank->session));
-    RANK_TRUE(rank, ((float *)tied->net.data[OWNER])[1] == 1); // The root's.
+    RANK_TRUE(rank, ((float *)tied->net.data[OWNER])[1] == 1); // The root's value.
 }
 
-// Reports the tied gradient under the names of which a bit is set: 1 the owner's, 2 the other one.
+// Reports all gradients; the tied one under the names whose bit is set: 1 the owner's name, 2 the
+// second name.
 static void tied_report(struct rank *rank, struct tied *tied, lockstep_call *call, uint32_t names)
 {
     for (uint32_t p = 0; p < COUNT; p++) {
@@ -111,8 +112,8 @@ static void expect_result(struct rank *rank, struct tied *tied, const uint64_t *
 
 // ---- Reported ----------------------------------------------------------------------------------
 
-// Under either name, under both, and under others on other ranks: counted once, and used under
-// both.
+// A tied gradient reported under one name, under both names, or under different names on different
+// ranks counts once, and is used under both names.
 static void names_body(struct rank *rank)
 {
     struct tied tied = {.unregistered = rank->rank == 1};
@@ -135,7 +136,7 @@ static void case_13_tied_under_either_name(const struct setting *setting)
     tied_run(setting, names_body);
 }
 
-// Reduced twice, a sum of weight 2 would be half of what it is.
+// If the tied gradient were reduced twice, it would be divided by the total weight twice.
 static void weighted_body(struct rank *rank)
 {
     struct tied tied = {.ready_count = 3};
@@ -170,7 +171,7 @@ static void replicas_body(struct rank *rank)
         RANK_OK(rank, lockstep_call_begin(tied.net.module, &call));
         for (uint32_t n = 0; n < REPLICAS * COUNT; n++) {
             const uint32_t p = n % COUNT;
-            // Not under the first name in half of the steps, nor under the other one in the others.
+            // Even steps report only under the second name, odd steps only under the first name.
             if (p == (i % 2 == 0 ? OWNER : TIED))
                 continue;
             RANK_OK(rank, lockstep_replica_ready(tied.net.module, call, n / COUNT, p, NULL, NULL));
@@ -260,7 +261,7 @@ static void case_14_tied_is_missed_once(const struct setting *setting)
     tied_run(setting, missing_body);
 }
 
-// The memory that the library gives is the same under both names; moved is only the owner.
+// The library allocates one gradient for both names. Only the owner's gradient can be moved.
 static void placed_body(struct rank *rank)
 {
     struct tied tied = {.unregistered = true};
@@ -301,19 +302,20 @@ static float memory[64];
             fail_msg("'%s' is not in: %s", (part), lockstep_error_text()); \
     } while (0)
 
-// Two parameters and a buffer in `memory`, of four elements each, by the elements they begin with.
+// Two parameters and a buffer of four elements each; the numbers are their first elements in
+// `memory`.
 struct overlap {
     uint32_t data[2];
     uint32_t gradients[2];
     uint32_t buffer;
-    bool shared; // The second parameter is marked so.
+    bool shared; // True if the second parameter has LOCKSTEP_PARAMETER_SHARED.
     bool other_module; // True if the second name is in a module of its own.
     const char *part; // Part of the error's text; NULL: no error is expected.
 };
 
 static const struct overlap overlaps[] = {
     {{0, 4}, {8, 12}, 16, false, false, NULL},
-    {{0, 4}, {0, 4}, 16, false, false, NULL}, // A gradient may be its own value.
+    {{0, 4}, {0, 4}, 16, false, false, NULL}, // A gradient may lie in its own value.
     {{0, 0}, {8, 8}, 16, true, false, NULL},
     {{0, 0}, {8, 8}, 16, true, true, NULL},
     {{0, 0},
@@ -395,7 +397,7 @@ static void overlaps_are_refused(const struct setting *setting)
     }
 }
 
-// Parameters side by side; the last one may lie elsewhere.
+// Registers parameters that lie side by side.
 static lockstep_module *register_many(lockstep_session *session, uint32_t count, float *data,
                                       float *gradients)
 {
@@ -417,7 +419,8 @@ static lockstep_module *register_many(lockstep_session *session, uint32_t count,
     return module;
 }
 
-// Memory is exchanged move by move: whether any overlaps is looked at when the next step begins.
+// Parameters can exchange their memory by several moves, because overlaps are checked only when the
+// next step begins.
 static void moves_may_exchange(const struct setting *setting)
 {
     static float data[MANY], gradients[MANY], moved[MANY];

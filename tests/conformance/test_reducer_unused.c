@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: gradients that are not used by all ranks. A gradient that no rank has used stays as
-// it was, to the byte, on every rank. A gradient that some rank has used is the mean on every rank,
-// and ranks without it count as zeros. Today's policy for both is an error at the end of the step,
-// on all ranks; the session goes on. Case numbers are those of the list of cases for reducers.
+// Conformance: gradients that some ranks do not use. A gradient that no rank has used stays the
+// same to the byte on every rank. A gradient that some rank has used becomes the mean on every
+// rank, and ranks without it count as zeros. With the default policy both are an error at the end
+// of the step, on all ranks, and the session goes on. Case numbers are those of the list of cases
+// for reducers.
 
 #include "tests/support/trainer.h"
 #include "worker/session/session.h"
@@ -16,12 +17,13 @@
 #define COUNT 8
 #define STEPS 6
 
-// p0 is used by all. p1, p2 and p3 are the heads of three tasks: a rank has one of them in a step.
-// p4 is used by nobody in odd steps and by all in even ones, p5, without elements, by rank 0, p6 by
-// the last rank in every third step, and is so large that it has many chunks. p7 is never used.
+// All ranks use p0. p1, p2 and p3 are the heads of three tasks; each rank uses one of them in a
+// step. All ranks use p4 in even steps, and none in odd steps. Rank 0 uses p5, which has no
+// elements. The last rank uses p6 in every third step; p6 is large enough for many chunks. No rank
+// uses p7.
 static const uint64_t sizes[COUNT] = {300, 5, 700, 1, 64, 0, 40000, 129};
 static const uint64_t slow_sizes[COUNT] = {300, 5, 700, 1, 64, 0, 10000, 129}; // Under a sanitizer.
-// Where every few bytes are a call.
+// On torn loopbacks, which make a call for every few bytes.
 static const uint64_t torn_sizes[COUNT] = {300, 5, 700, 1, 64, 0, 1500, 129};
 
 static const lockstep_dtype mixed[COUNT] = {LOCKSTEP_FLOAT32, LOCKSTEP_FLOAT32, LOCKSTEP_FLOAT64,
@@ -57,8 +59,8 @@ static bool used_anywhere(const struct rank *rank, uint64_t step, uint32_t param
     return false;
 }
 
-// The value of an untouched byte. It differs between ranks and steps, so that a copy of another
-// rank's byte is noticed as well.
+// The value of an untouched byte. It differs between ranks and steps, so that the test detects a
+// copy of another rank's byte.
 static int marker(uint32_t r, uint64_t step, uint32_t parameter)
 {
     return (int)(1 + (r * 37 + step * 11 + parameter * 3) % 250);
@@ -96,7 +98,8 @@ static uint64_t weight_of(const struct trained_module *module, uint32_t r)
     return module->shape.scattered ? 1 + r % 3 : 1; // Scattered modules are weighted, too.
 }
 
-// Sum over the ranks that use it, divided by the weights of all.
+// The expected mean: the sum over the ranks that use the parameter, divided by the total weight of
+// all ranks.
 static double expected(const struct rank *rank, const struct trained_module *module, uint64_t step,
                        uint32_t parameter, uint64_t element)
 {
@@ -207,7 +210,7 @@ static void case_10_two_dtypes_sums(const struct setting *setting)
     run_shape(setting, (struct module_shape){.dtypes = mixed, .kind = LOCKSTEP_GRADIENT_SUM});
 }
 
-// Buckets of one gradient each: a whole bucket is used by nobody.
+// Caps with one gradient for each bucket, so that no rank uses any gradient of some buckets.
 static void tiny_buckets(struct rank *rank, struct lockstep_config *config)
 {
     (void)rank;
@@ -224,8 +227,8 @@ static void case_10_bucket_of_nobody(const struct setting *setting)
     ranks_run_test(&test);
 }
 
-// A module that rank 0 alone calls in a planned step, without p1: on the others it is filled up
-// with zeros, which are no use of anything.
+// Only rank 0 calls the module in a planned step, and does not report p1. The other ranks
+// contribute zeros, which do not count as a use of p1.
 static void zero_filled_body(struct rank *rank)
 {
     const struct module_shape shape = {.name = "net", .count = 2, .elements = sizes};
