@@ -1,31 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reports of gradients in calls. Runs on trainer threads; it counts what is missing in each bucket,
-// and hands complete buckets to the engine. What then happens is decided in worker/order/order.c.
+// Reports of gradients in calls. Counts the missing gradients of each bucket, and hands complete
+// buckets to the engine. worker/order/order.c decides when they travel. Trainer threads.
 //
-// Every call has a serial number. In each call a gradient is complete after so many reports as its
-// ready_count says, of each replica. What is still to come of them is spoken for by exactly one
-// party: a thread that reports one more, lockstep_call_unused, or the end of the call. Who it is is
-// decided by one compare-and-swap on the report's claim, which is made of the serial of the call
-// and of the reports so far in it.
+// Every call has a serial number. In each call a gradient is complete after `ready_count` reports
+// of each replica. Each of these reports is *claimed* by exactly one of: a thread that reports,
+// lockstep_call_unused, or the end of the call. One compare-and-swap on the report's claim decides
+// which. The claim has the serial of the call and the number of reports so far in that call.
 //
-// A thread that has claimed a report *settles* it: it notes the gradient and hands it over. Then it
-// says so in the report's word `settled`. A report that is claimed and not settled is in flight.
-// The end of a call claims what is left of each gradient, and waits for its reports in flight. So
-// when a call has ended, every report that returned OK counts in its step, and every later one is
-// refused. A flight takes some hundred nanoseconds, or a time slice when its thread was
-// interrupted. The word costs a report one store to a cache line that it owns; a counter for all
-// threads would pass from core to core.
+// A thread that has claimed a report *settles* it: it notes the gradient and hands it over, and
+// then writes the report's word `settled`. A report that is claimed and not settled is in flight.
+// The end of a call claims the remaining reports of each gradient, and waits for reports in flight.
+// So when a call has ended, every report that returned OK counts in its step, and every later one
+// is refused. A report is in flight for some hundred nanoseconds, or a time slice if its thread was
+// interrupted. `settled` costs a report one store to a cache line that the report owns; a counter
+// for all threads would move from core to core.
 //
 // Gradients of all calls of a step add up in the trainer's memory, so a parameter travels once,
-// with the last call: there every claim takes so many reports from what the gradient awaits, and
-// the thread that takes the last ones *hands it over* to its bucket, exactly once. In the calls
-// before it is only noted that it is used. When the last call never comes, step_end takes what is
-// left, under a serial of its own. In a step that accumulates no call is the last one. Where calls
-// have gradients of their own, each is a last one, with a contribution of its own.
+// with the last call. In the last call every claim reduces the gradient's count of awaited reports.
+// The thread that reduces the count to 0 *hands the gradient over* to its bucket. Earlier calls
+// only note that the gradient is used. If there is no last call, step_end claims the rest under a
+// serial of its own. In a step that accumulates, no call is the last one. With separate calls,
+// every call is a last one and has a contribution of its own.
 //
-// A shared parameter has its claims in every module that has it, and one gradient, with its owner:
-// that one awaits the reports of all.
+// A shared parameter has claims in every module that shares it, but only one gradient, with its
+// owner. That gradient awaits the reports of all these modules.
 
 #include "worker/session/module/claims.h"
 
@@ -60,7 +59,7 @@ static int call_check_parameter(const struct lockstep_module *module, uint32_t p
     return 0;
 }
 
-// The pointer is compared only: it may be anything.
+// True if the handle is a call of this module. The handle may be any pointer: it is only compared.
 static bool call_belongs(const struct lockstep_module *module, const struct lockstep_call *call)
 {
     for (uint32_t i = 0; i < module->calls_per_step; i++) {
@@ -80,9 +79,10 @@ static struct report *call_report_of(struct contribution *contribution, uint32_t
     return &replica_gradient(contribution, replica, parameter)->report;
 }
 
-// Speaks for the gradient in this call when there were fewer than `limit` reports in it; *before is
-// how many there were, or the mark. becomes: a mark, or 0 for one more report. A call whose end
-// another thread was quicker with is over also when a later one has begun.
+// Claims a report under `serial` if the claim so far has fewer than `limit` reports. *before
+// becomes the number of reports so far, or the mark. becomes: the mark to set, or 0 to add one
+// report. False also if another thread has ended the call meanwhile, even if a later call has begun
+// since.
 static bool call_claim(struct report *report, uint64_t serial, uint32_t limit, uint32_t becomes,
                        uint32_t *before)
 {
@@ -101,8 +101,8 @@ static bool call_claim(struct report *report, uint64_t serial, uint32_t limit, u
     return true;
 }
 
-// One more report that was claimed under this serial is settled: the last thing that is done for
-// it. A gradient with one report in a call has no other thread that does so.
+// Records that one more report of this serial is settled. This is the last action for a report. If
+// a call has one report only, no other thread writes the word, so a plain store is enough.
 static void call_say_settled(struct report *report, uint64_t serial, uint32_t ready_count)
 {
     const uint64_t first = serial << CLAIM_BITS | 1;
@@ -117,8 +117,8 @@ static void call_say_settled(struct report *report, uint64_t serial, uint32_t re
         continue;
 }
 
-// Under this serial others have claimed so many reports that are to be settled. The thread that
-// ends the call, when it has claimed the rest.
+// The number of reports that other threads have claimed under this serial, and that have to settle.
+// The thread that ends the call, after it has claimed the rest.
 static uint32_t call_claimed(const struct report *report, uint64_t serial, uint32_t ready_count)
 {
     const uint64_t claim = atomic_load_explicit(&report->claim, memory_order_relaxed);
@@ -129,7 +129,7 @@ static uint32_t call_claimed(const struct report *report, uint64_t serial, uint3
 
 // ---- Handing over ------------------------------------------------------------------------------
 
-// The contribution in which the gradient of a call's parameter travels: its own or the owner's.
+// The contribution in which a parameter's gradient travels: the call's, or that of the owner.
 static struct contribution *call_home(struct contribution *contribution, uint32_t parameter)
 {
     struct lockstep_module *module = contribution->module->homes[parameter].module;
@@ -142,8 +142,8 @@ static struct gradient *call_gradient(struct contribution *contribution, uint32_
     return &call_home(contribution, parameter)->gradients[home->parameter];
 }
 
-// A gradient that this rank has not used comes where it was registered. It has no place in this
-// window if that memory is another gradient's.
+// The result of a gradient that this rank has not used goes to its registered memory. If that
+// memory was given for another gradient in this window, the gradient has no memory in this window.
 static void call_leave_places(struct contribution *contribution, uint32_t parameter)
 {
     struct lockstep_module *module = contribution->module;
@@ -165,7 +165,7 @@ void claim_leave_all(struct contribution *contribution)
     }
 }
 
-// One gradient less is missing in its bucket; the last one hands the bucket to the engine.
+// Hands a gradient over to its bucket. The last missing gradient hands the bucket to the engine.
 static void call_hand(struct contribution *contribution, uint32_t parameter)
 {
     const struct lockstep_module *module = contribution->module;
@@ -192,7 +192,7 @@ static void call_hand(struct contribution *contribution, uint32_t parameter)
                                                        .bucket = bucket});
 }
 
-// So many reports less are awaited; the last ones hand the gradient over.
+// Reduces the awaited reports of the gradient by `reports`. At 0 the gradient is handed over.
 static void call_settle_gradient(struct contribution *contribution, struct gradient *gradient,
                                  uint32_t parameter, uint32_t reports)
 {
@@ -206,18 +206,19 @@ static void call_settle(struct contribution *contribution, uint32_t parameter, u
     call_settle_gradient(contribution, call_gradient(contribution, parameter), parameter, reports);
 }
 
-// True if the end of a call or of the step speaks for the parameter. A module that takes no part
-// still says that nothing comes of what it shares.
+// True if the end of a call or of the step claims the remaining reports of the parameter. A module
+// that does not take part in the step still does so for parameters that other modules own.
 static bool call_speaks_for(const struct lockstep_module *module, uint32_t parameter)
 {
     return call_has_gradient(module, parameter) &&
            (module->homes[parameter].module != module || call_takes_part(module));
 }
 
-// A thread that waits for a call has recorded the work of streams behind which results of the
-// contributions that were handed over before may be written. For this contribution no other thread
-// does so until the step ends, and held results keep others out of the window. So either that
-// thread has seen it, or this one sees here that a thread waits.
+// Marks the contribution as handed over. A result for a gradient that was not reported may be
+// written only after certain work of streams (device_events.h). A thread that begins to wait for a
+// call records this work for all contributions handed over by then. If a thread waits already, this
+// thread records it for this contribution, or else the result could block the window until the step
+// ends. Both sides use sequentially consistent atomics, so at least one of them sees the other.
 static void call_say_handed(struct contribution *contribution)
 {
     struct lockstep_session *session = contribution->module->session;
@@ -228,8 +229,8 @@ static void call_say_handed(struct contribution *contribution)
     transport_wake(session->transport);
 }
 
-// Waits until every report that was claimed under the serial is settled. After the rest was
-// claimed.
+// Waits until every report that was claimed under the serial is settled. The rest was claimed
+// before.
 static void call_await_report(const struct report *report, uint64_t serial, uint32_t ready_count)
 {
     const uint32_t claimed = call_claimed(report, serial, ready_count);
@@ -259,7 +260,8 @@ uint32_t claim_rest(struct contribution *contribution, uint64_t serial)
     return complete;
 }
 
-// In definition order reversed, like the layout before anything was learned.
+// Settles the reports that the end of the call has claimed, in reversed order of definition: the
+// order of a layout before one is learned.
 static void call_settle_rest(struct contribution *contribution)
 {
     const struct lockstep_module *module = contribution->module;
@@ -278,9 +280,9 @@ void claim_hand_rest(struct contribution *contribution)
     call_say_handed(contribution);
 }
 
-// The bucket of a parameter of which something is missing contributes nothing. It is not complete
-// until that is settled, so it still belongs to this thread. What was given up is no reproach to
-// the owner of a shared parameter.
+// Withdraws the bucket of a parameter whose reports are incomplete: the bucket contributes nothing.
+// It is not complete before these reports settle, so no other thread uses it yet. If the parameter
+// is shared, its owner gets no warning that it was not used.
 static void call_withdraw_bucket(struct contribution *contribution, uint32_t parameter)
 {
     struct contribution *home = call_home(contribution, parameter);
@@ -343,15 +345,15 @@ static _Atomic(void *) *call_memory(struct contribution *contribution, uint32_t 
                 ->memory;
 }
 
-// A gradient, as it was reported.
+// The arguments of a report.
 struct reported {
     uint32_t replica;
     uint32_t parameter;
-    void *memory; // NULL: where it was.
-    void *stream; // The stream that produces it. NULL: it is in memory.
+    void *memory; // The gradient's memory. NULL: the registered memory.
+    void *stream; // The stream that produces the gradient. NULL: it is in memory already.
 };
 
-// A report without memory means the one that was registered.
+// A failure if the report gives no memory and the gradient has none.
 static int call_check_memory(struct contribution *contribution, struct gradient *gradient,
                              const struct reported *reported)
 {
@@ -374,7 +376,8 @@ static int call_check_memory(struct contribution *contribution, struct gradient 
                      module->name, module->parameters[parameter].name);
 }
 
-// A stream has a place in the bucket in which the gradient travels, before anything is changed.
+// Checks memory and stream of a report, and reserves a place for the stream in the gradient's
+// bucket. Runs before the report changes anything else, so that a failure leaves no trace.
 static int call_check_device(struct contribution *contribution, const struct reported *reported)
 {
     const struct home *home = &contribution->module->homes[reported->parameter];
@@ -398,7 +401,7 @@ static int call_note_stream(struct contribution *contribution, const struct repo
         &(struct ready_report){reported->replica, home->parameter, reported->stream});
 }
 
-// For a shared parameter its owner records the use.
+// Notes the memory and the use of a reported gradient. For a shared parameter, in its owner.
 static void call_note_report(struct contribution *contribution, struct gradient *gradient,
                              const struct reported *reported)
 {
@@ -415,7 +418,7 @@ static void call_note_report(struct contribution *contribution, struct gradient 
     call_count_ready(contribution->module->session);
 }
 
-// A report in the terms of places.c.
+// A report as places.c expects it.
 static struct placed call_placed(struct contribution *contribution, const struct reported *reported)
 {
     return (struct placed){
@@ -427,8 +430,8 @@ static struct placed call_placed(struct contribution *contribution, const struct
     };
 }
 
-// The claim where the place of the gradient has to be looked at: a report that is refused leaves no
-// trace.
+// Claims a report whose memory has to be checked against other places. Both happen under the mutex,
+// so a refused report leaves no trace.
 static int call_claim_placed(const struct opened *open, const struct reported *reported,
                              struct report *report, uint32_t *before)
 {
@@ -446,7 +449,7 @@ static int call_claim_placed(const struct opened *open, const struct reported *r
     return status;
 }
 
-// The gradient came to be watched while its report was claimed.
+// Checks the memory again, because the gradient became watched while its report was claimed.
 static int call_check_again(const struct opened *open, const struct reported *reported)
 {
     struct lockstep_session *session = open->call->module->session;
@@ -457,9 +460,9 @@ static int call_check_again(const struct opened *open, const struct reported *re
     return status;
 }
 
-// Notes and settles a claimed report. status: that of a report that met another thread's in the
-// same memory; such a report counts for nothing. A report whose stream has failed is taken all the
-// same, so that no rank waits for it: nothing of this rank's device arrives anywhere any more.
+// Notes and settles a claimed report. status: a failure if another thread's report uses the same
+// memory; the gradient is not noted then. A report whose stream has failed is settled, too, so that
+// no rank waits for it: the failure of the device ends the job anyway.
 static int call_finish_report(const struct opened *open, const struct reported *reported,
                               struct gradient *gradient, uint32_t before, int status)
 {
@@ -479,7 +482,7 @@ static int call_finish_report(const struct opened *open, const struct reported *
     return status;
 }
 
-// A report in the open call.
+// Checks, claims and settles a report in the open call.
 static int call_take(const struct opened *open, const struct reported *reported)
 {
     struct contribution *contribution = open->call->contribution;
@@ -533,7 +536,8 @@ int lockstep_grad_ready(lockstep_module *module, lockstep_call *call, uint32_t p
     return lockstep_replica_ready(module, call, 0, parameter, gradient, stream);
 }
 
-// Declares all replicas. Those before one that was ready already stay declared.
+// Declares the parameter unused for all replicas. Fails at the first replica that has reported it;
+// the replicas before that one stay declared.
 static int call_declare_unused(const struct lockstep_call *call, uint32_t parameter)
 {
     const struct lockstep_module *module = call->module;

@@ -9,17 +9,16 @@
 #include "worker/session/module/calls.h"
 #include "worker/session/session.h"
 
-// The thread that ends a call, or the step, speaks for all reports that are still to come under a
-// serial, and waits until every report that other threads have claimed is settled. A report that
-// comes later is refused. Returns how many gradients were complete before.
+// Claims all reports that are still to come under a serial, and waits until every report that other
+// threads have claimed is settled. Later reports are refused. Returns how many gradients were
+// complete before. The thread that ends the call or the step.
 uint32_t claim_rest(struct contribution *contribution, uint64_t serial);
-// Hands over what claim_rest has claimed.
+// Settles the reports that claim_rest has claimed, which hands over their gradients.
 void claim_hand_rest(struct contribution *contribution);
-// The same, of a call that was given up: a bucket of which something is missing contributes
-// nothing.
+// The same for an aborted call: a bucket with a missing gradient contributes nothing.
 void claim_withdraw(struct contribution *contribution);
-// Nothing was reported of the contribution: gradients whose registered memory is another one's in
-// this window have no place in it. Trainer, at the end of the step.
+// No gradient of the contribution was reported. Clears the memory of each gradient whose registered
+// memory was given for another gradient in this window. Trainer, at the end of the step.
 void claim_leave_all(struct contribution *contribution);
 
 #endif

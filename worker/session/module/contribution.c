@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The contribution of a module to a step: for each travelling call its buckets, as collectives over
-// the gradients' own memory, and the layout that says which gradients these are. Who touches what
-// stands in worker/session/session.h.
+// The contribution of a module to a step. Each bucket of a travelling call is a collective over the
+// gradients' own memory. worker/session/session.h says which threads touch which fields.
 
 #include "worker/session/module/contribution.h"
 
@@ -27,7 +26,7 @@ static uint32_t contribution_bucket_room(const struct lockstep_module *module)
     return count < LOCKSTEP_MAX_BUCKETS ? count : LOCKSTEP_MAX_BUCKETS;
 }
 
-// The arrays for replicas on devices.
+// Allocates the arrays for replicas on devices.
 static bool contribution_init_copies(struct contribution *contribution)
 {
     const struct lockstep_module *module = contribution->module;
@@ -177,7 +176,8 @@ uint32_t contribution_homeless(const struct contribution *contribution)
 {
     const struct lockstep_module *module = contribution->module;
     for (uint32_t p = 0; p < module->parameter_count; p++) {
-        // Who has used what is known only when it has landed, for which this was asked before.
+        // used_anywhere is complete: step_device_await has waited until the step has landed,
+        // because a gradient has no memory.
         if (module->shapes[p].elements > 0 && !contribution_has_memory(contribution, p) &&
             contribution->used_anywhere[p])
             return p;
@@ -187,16 +187,16 @@ uint32_t contribution_homeless(const struct contribution *contribution)
 
 // ---- A bucket as a collective ------------------------------------------------------------------
 
-// The way in which a bucket is launched.
+// How a bucket is launched.
 struct launch {
     const struct bucket *bucket;
     const struct bucket_run *run;
-    bool zero; // True if it has nothing of this rank's.
-    bool held; // Its result goes elsewhere for now.
-    uint32_t replica; // Whose memory is meant: what this one has; or LAUNCH_WHOLE.
+    bool zero; // True if this rank contributes nothing.
+    bool held; // True if the result is held in the stash.
+    uint32_t replica; // The replica whose memory is meant; LAUNCH_WHOLE: all replicas together.
 };
 
-#define LAUNCH_WHOLE UINT32_MAX // What travels, of all replicas together.
+#define LAUNCH_WHOLE UINT32_MAX
 
 static bool contribution_uses(const struct contribution *contribution, const struct launch *launch,
                               uint32_t parameter)
@@ -208,7 +208,7 @@ static bool contribution_uses(const struct contribution *contribution, const str
     return !contribution->gradients[parameter].unused;
 }
 
-// The gradient that one replica has reported; NULL: it has not.
+// The memory of the gradient that one replica has reported; NULL: the replica has not reported it.
 static const void *contribution_of(const struct contribution *contribution, uint32_t replica,
                                    uint32_t parameter)
 {
@@ -220,8 +220,8 @@ static const void *contribution_of(const struct contribution *contribution, uint
     return atomic_load(&further->report.used) ? atomic_load(&further->memory) : NULL;
 }
 
-// With replicas on devices, the gradient of any one that has reported: the transport adds up what
-// each has.
+// The memory of the gradient in the first replica that has reported it. For replicas on devices:
+// the transport adds up the gradients of all replicas.
 static const void *contribution_of_any(const struct contribution *contribution, uint32_t parameter)
 {
     const void *memory = NULL;
@@ -254,7 +254,7 @@ static void *contribution_output(const struct contribution *contribution,
     return contribution->gradients[parameter].memory;
 }
 
-// True if memory lies right behind that of an extent; or both are nothing.
+// True if `memory` follows directly after the `bytes` at `before`, or if both are NULL.
 static bool contribution_goes_on(const void *before, size_t bytes, const void *memory)
 {
     if (!before || !memory)
@@ -262,8 +262,8 @@ static bool contribution_goes_on(const void *before, size_t bytes, const void *m
     return (const char *)before + bytes == memory;
 }
 
-// One extent for each run of gradients that lie side by side: those are reduced as one, in place
-// but for what was deferred or is held back.
+// Fills in the extents of a bucket: one for each run of gradients that are adjacent in memory. An
+// extent is reduced in place, unless it has deferred gradients or its result is held.
 static uint32_t contribution_extents(const struct contribution *contribution,
                                      const struct launch *launch, struct extent *extents)
 {
@@ -288,8 +288,8 @@ static uint32_t contribution_extents(const struct contribution *contribution,
     return count;
 }
 
-// The gradients of a bucket are the units of its collective. A bucket of n gradients has n words
-// for its bits, more than it needs.
+// Fills in the units of a bucket's collective: each gradient is a unit. The used bits of a bucket
+// with n gradients have room for n words, which is more than they need.
 static void contribution_units(struct contribution *contribution, const struct launch *launch)
 {
     const struct lockstep_module *module = contribution->module;
@@ -318,7 +318,7 @@ void contribution_collective_done(struct contribution *contribution,
     }
 }
 
-// Others than these travel as they are.
+// Sets the dtypes in which the bucket travels. By default they are the bucket's own dtype.
 static void contribution_wire(const struct lockstep_module *module, struct collective *collective)
 {
     const enum dtype dtype = collective->dtype;
@@ -330,7 +330,7 @@ static void contribution_wire(const struct lockstep_module *module, struct colle
         collective->exponent = module->float16_exponent;
 }
 
-// What each replica has of a bucket, on its device.
+// Fills in each replica's part of a bucket on devices.
 static void contribution_replicas(const struct contribution *contribution,
                                   const struct launch *launch, uint32_t bucket,
                                   struct collective *collective)
@@ -355,7 +355,7 @@ static void contribution_replicas(const struct contribution *contribution,
         module->gradient_kind == LOCKSTEP_GRADIENT_MEAN ? module->replicas : 1;
 }
 
-// On a rank without a device all memory is the host's, whatever others have.
+// Fills in what a bucket on devices needs. On a rank without a device its memory is on the host.
 static void contribution_on_devices(const struct contribution *contribution,
                                     const struct launch *launch, uint32_t bucket,
                                     struct collective *collective)
@@ -373,7 +373,8 @@ static void contribution_on_devices(const struct contribution *contribution,
         contribution_replicas(contribution, launch, bucket, collective);
 }
 
-// What was deferred is a contribution like any other, of its own weight; as a sum, where it is one.
+// Sets the weight of the bucket. With deferred gradients it is the weight of all of them together,
+// and the stash decides whether the input is a sum.
 static void contribution_weigh(const struct contribution *contribution, const struct launch *launch,
                                struct collective *collective)
 {

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Contributions of a module that count in a later step than the one in which their gradients were
-// made (order protocol, R10): what the order core decides about slots, done to the gradients of
-// their buckets. The sums themselves are in stash.c. Who runs what stands in
-// worker/session/session.h.
+// Deferred buckets: their gradients count in a later step than the one that produced them (order
+// protocol, R10). The order core decides which slots are deferred; this file applies that to the
+// gradients. stash.c keeps the sums. worker/session/session.h says which threads touch which
+// fields.
 //
-// A bucket is deferred, or takes what was deferred, when the driver learns that it is ready: in the
-// order of the trainer's calls, whenever it is launched. So which step carries what depends on the
-// program of this rank only. From then on the trainer may do with the gradients what it likes, once
-// lockstep_call_wait has said that they are deferred.
+// A bucket is deferred, or takes deferred gradients along, when the driver learns that it is ready.
+// This happens in the order of the trainer's calls, no matter when the bucket is launched. So only
+// this rank's program determines which step carries which gradients. The trainer may reuse the
+// memory of deferred gradients as soon as lockstep_call_wait has returned LOCKSTEP_DEFERRED.
 //
-// When the step has settled, memory whose gradient was deferred gets what the other ranks hold. Is
-// that a mean, it was held back: its slot was launched before the call was made, and the trainer
-// still had to write there. Was there none, the memory becomes zero, like that of ranks that have
-// cleared their gradients and called nothing.
+// When the step has settled, the memory of a deferred gradient gets what the other ranks have. If
+// they have a mean, this rank has held it in the stash: the slot was launched before the call was
+// made, and the trainer still wrote its gradient to that memory. If they have none, the memory
+// becomes zero, as on ranks that have cleared their gradients and not called the module.
 
 #include "worker/session/module/deferral.h"
 
@@ -88,8 +88,8 @@ void deferral_end(struct lockstep_module *module)
 
 // ---- Buckets -----------------------------------------------------------------------------------
 
-// What its call has made of a parameter; NULL: it was not used. One without elements may have no
-// memory, and is used all the same.
+// The gradient that the call has produced; NULL: the parameter was not used. An empty gradient that
+// was used may have no memory; the result is then another pointer that is not NULL.
 static const void *deferral_gradient(const struct contribution *contribution, uint32_t parameter)
 {
     const struct gradient *gradient = &contribution->gradients[parameter];
@@ -105,7 +105,8 @@ void deferral_put_off(struct contribution *contribution, uint32_t bucket)
     const struct bucket *shape = &module->layout.buckets[bucket];
     struct bucket_run *run = &contribution->runs[bucket];
     run->put_off = true;
-    if (run->withdrawn || module->session->step.weight == 0) // It contributes nothing, to no step.
+    // Such a bucket would contribute nothing, so there is nothing to defer.
+    if (run->withdrawn || module->session->step.weight == 0)
         return;
     for (uint32_t i = 0; i < shape->count; i++) {
         const uint32_t parameter = module->layout.order[shape->first + i];
@@ -136,7 +137,8 @@ void deferral_take(struct contribution *contribution, uint32_t bucket)
 
 // ---- The end of a step -------------------------------------------------------------------------
 
-// Replicas get a mean with all others; where there is none, what was deferred has to go from all.
+// Clears the gradient in all further replicas. If there were a mean, replica_copy_results would
+// copy it to them; without one, the deferred gradient has to be cleared in each of them.
 static void deferral_clear_replicas(const struct contribution *contribution, uint32_t parameter)
 {
     const struct bucket_parameter *shape = &contribution->module->shapes[parameter];

@@ -12,24 +12,22 @@ struct contribution;
 struct lockstep_module;
 struct lockstep_session;
 
-// Sees to it that modules can put contributions off where the configuration may ask for it.
-// Trainer, at start.
+// Opens a stash for every module, if the configuration allows deferred buckets. Trainer, at start.
 int deferral_start(struct lockstep_session *session);
-// The module ends: what is left of it is said in the log, and freed.
+// Frees the module's stash. Logs deferred gradients that have never travelled. Trainer.
 void deferral_end(struct lockstep_module *module);
-// True if something that was deferred in an earlier step may travel with a call of this one.
-// Trainer, between steps.
+// True if the module has deferred gradients of earlier steps. Trainer, between steps.
 bool deferral_waits(const struct lockstep_module *module);
-// Refuses the weight of a step if, with what was deferred before, some call could come to carry
-// more than LOCKSTEP_MAX_WEIGHT. Trainer, between steps.
+// Refuses the weight of a step if some call, with the gradients deferred before, could carry a
+// weight of more than LOCKSTEP_MAX_WEIGHT. Trainer, between steps.
 int deferral_check_weight(const struct lockstep_session *session, uint64_t weight);
-// The bucket is deferred: what its call made is in memory, and counts later. Driver, when it is
-// ready.
+// Defers a bucket that is ready: keeps its gradients in the stash for a later step. Driver.
 void deferral_put_off(struct contribution *contribution, uint32_t bucket);
-// Or it travels in this step, with what was deferred: when it is ready, and before it is launched.
-// Driver; nothing when it was deferred, or was said before.
+// Decides that a ready bucket travels in this step, and adds the deferred gradients to it. Does
+// nothing if the bucket was deferred or was decided before. Driver, before the launch.
 void deferral_take(struct contribution *contribution, uint32_t bucket);
-// Makes all memory what the other ranks hold. Trainer, when the step has settled.
+// Writes the results that other ranks have to the memory of gradients whose result was held or that
+// were deferred. Trainer, when the step has settled.
 void deferral_put_back(struct lockstep_session *session);
 
 #endif

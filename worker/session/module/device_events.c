@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Events behind gradients on devices; see device_events.h.
+// Events for gradients on devices; see device_events.h.
 
 #include "worker/session/module/device_events.h"
 
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define READY_LOOK_NS 20000 // Between two looks, in a world of one.
+#define READY_LOOK_NS 20000 // Time between two queries of an event, in a solo session.
 
 static uint32_t device_events_bucket_count(const struct lockstep_module *module)
 {
@@ -21,7 +21,7 @@ static uint32_t device_events_bucket_count(const struct lockstep_module *module)
     return count < LOCKSTEP_MAX_BUCKETS ? count : LOCKSTEP_MAX_BUCKETS;
 }
 
-// Of all replicas.
+// The number of gates of a contribution, those of all replicas.
 static uint32_t device_events_gate_count(const struct lockstep_module *module)
 {
     return device_events_bucket_count(module) * module->replicas;
@@ -94,8 +94,9 @@ static struct ready_gate *device_events_gate_of(const struct contribution *contr
                               contribution->module->bucket_of[report->parameter]);
 }
 
-// The place of a stream: its own, or else one that no stream of this window has, rather one that
-// was never used than another stream's. LOCKSTEP_READY_STREAMS: there is none.
+// The index of a stream's event in a gate. If the stream has none, a free one: preferably one that
+// was never used, else one of a stream that has not used it in this window.
+// LOCKSTEP_READY_STREAMS: there is none.
 static uint32_t device_events_place_locked(const struct ready_gate *gate, const void *stream)
 {
     uint32_t place = LOCKSTEP_READY_STREAMS;
@@ -111,7 +112,7 @@ static uint32_t device_events_place_locked(const struct ready_gate *gate, const 
     return place;
 }
 
-// The first of this rank's devices that has.
+// Reports the first failed device of this rank.
 int device_events_failed(const struct lockstep_session *session)
 {
     const char *text = NULL;
@@ -195,7 +196,8 @@ bool device_events_is_stream_of(const struct lockstep_session *session, uint32_t
     return device_has_stream(session->devices.all[device], stream);
 }
 
-// The default streams of all devices, or the stream of one.
+// Marks the events to record: those of all devices for a default stream, else that of the stream's
+// device.
 static void device_events_mark_stream(const struct lockstep_session *session,
                                       struct device_ready *ready, void *stream)
 {
@@ -216,7 +218,7 @@ static int device_events_record_streams(const struct lockstep_session *session,
     return result;
 }
 
-// Some replica has not reported it.
+// True if some replica has not reported the parameter's gradient.
 static bool device_events_is_left_out(const struct contribution *contribution, uint32_t parameter)
 {
     const struct lockstep_module *module = contribution->module;
@@ -247,7 +249,7 @@ bool device_events_leaves_out(const struct contribution *contribution, uint32_t 
     return left_out;
 }
 
-// Nothing of it has come behind anything so far, and something is to.
+// True if the contribution has a gradient that was not reported, and no event for its result yet.
 static bool device_events_is_unsaid(const struct contribution *contribution)
 {
     bool leaves_out = false;
@@ -258,9 +260,10 @@ static bool device_events_is_unsaid(const struct contribution *contribution)
     return leaves_out;
 }
 
-// Says it of all contributions, or of those that were handed over. Other threads hand over more
-// meanwhile, so the event is recorded when one is found; in a step in which all was reported,
-// never. A device that fails here says so where results are written.
+// Records the events, and sets them for all contributions that need one. all: false for only those
+// that are handed over. Other threads may hand over more meanwhile, so the event is recorded again
+// for each one that is found then. If all gradients were reported, no event is recorded. A device
+// that fails here fails again when results are written, and is reported there.
 static void device_events_say(struct lockstep_session *session, struct device_ready *ready,
                               bool all, void *stream)
 {
