@@ -46,7 +46,7 @@ bool render_job(struct json *json, const struct snapshot *snapshot, const char *
 // Writes an error: {"error":{"code":404,"message":"..."}}
 void render_error(struct json *json, int code, const char *message);
 
-// Writes a job without its workers, as in
+// Writes a job without its workers, as in /api/v1/jobs.
 void render_job_summary(struct json *json, const char *key, const struct snapshot *snapshot,
                         const struct snapshot_job *job);
 
