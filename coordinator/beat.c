@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One worker as its heartbeats show it: where it is and since when, and whether it is silent.
-// Judges nobody. Runs inside coordinator_step, and in views.
+// The state of one worker, from its heartbeats: its place, how long it has been there, and whether
+// it is silent. This file blames no rank. Runs inside coordinator_step, and in views.
 
 #include "coordinator/beat.h"
 
@@ -27,8 +27,9 @@ bool beat_frozen(const struct coordinator *core, const struct worker *worker, ui
            now_ms - worker->heard_ms > beat_silence_ms(core);
 }
 
-// A mate says so again with each of its heartbeats. A debugger stops what it looks at for moments,
-// too: so what is only traced is stopped when it is also not heard of.
+// A mate repeats its report in each of its heartbeats, so an old report does not count. A debugger
+// also stops a process for short moments. So a traced process counts as stopped only if no
+// heartbeats arrive either.
 bool beat_stopped(const struct coordinator *core, const struct worker *worker, uint64_t now_ms)
 {
     return worker->connected && worker->beat.stopped_ms != 0 &&
@@ -41,14 +42,14 @@ bool beat_silent(const struct coordinator *core, const struct worker *worker)
     return beat_frozen(core, worker, core->now) || beat_stopped(core, worker, core->now);
 }
 
-// Since its last call of the library, or since its place was another one: a trainer that calls
-// again and again without getting on stands as well. While it was
-// silent it did not run, so that is not counted.
+// The age is the time since the trainer's last library call, or since its place last changed,
+// whichever is longer: a trainer that repeats the same call makes no progress either. Time in which
+// the worker was silent does not count, because it did not run.
 uint64_t beat_age(const struct worker *worker)
 {
-    const uint64_t most = UINT64_MAX / 4; // It comes from a worker, and is added to.
+    const uint64_t most = UINT64_MAX / 4; // A worker sends the age, and sums of it must not wrap.
     const uint64_t api_ms = worker->heartbeat.place.api_ms;
-    // As a gatherer it has no place yet.
+    // While the worker gathers it has no place yet.
     const uint64_t place_ms =
         worker->beat.place_ms == 0 ? 0 : worker->heard_ms - worker->beat.place_ms;
     uint64_t age = api_ms > place_ms ? api_ms : place_ms;
@@ -72,7 +73,7 @@ static bool beat_same_place(const struct up_heartbeat *a, const struct up_heartb
            (a->flags & PLACE_PAUSED) == (b->flags & PLACE_PAUSED);
 }
 
-// The links that were still in its last heartbeat, too, with not a byte more received.
+// Returns a bit for each link of `beat` that is also in `last`, and received nothing in between.
 static uint32_t beat_still(const struct up_heartbeat *last, const struct up_heartbeat *beat)
 {
     uint32_t still = 0;
@@ -91,7 +92,7 @@ bool beat_link_stands(const struct job *job, const struct worker *worker, uint32
            link->rank != worker->rank;
 }
 
-// Only who shares a host can know.
+// Stores what the heartbeat says about stopped mates. Only a worker of the same host is believed.
 static void beat_mates(struct coordinator *core, const struct job *job, const struct worker *worker)
 {
     const struct up_heartbeat *beat = &worker->heartbeat;
@@ -108,8 +109,8 @@ static void beat_mates(struct coordinator *core, const struct job *job, const st
     }
 }
 
-// A step is settled when every rank has done its part of it, and a slot is complete when every rank
-// has done its part of that: so what others have behind them, a silent rank has begun.
+// A step is settled, or a slot complete, only when every rank has done its part. So a silent rank
+// has begun every step in which another rank has settled the step or completed a slot.
 struct beat_steps beat_steps(const struct coordinator *core, const struct job *job,
                              const struct worker *worker)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The ranks that are in the way, in one look at a job: rules 2 to 5 at the head of stall.c, whose
-// words are used here. Changes nothing. Runs inside coordinator_step.
+// Finds the ranks that the others wait for: rules 2 to 5 at the head of stall.c, which also
+// explains the words. Changes no state. Runs inside coordinator_step.
 
 #include "coordinator/blame.h"
 
@@ -34,8 +34,8 @@ static bool blame_lower(const struct picture *picture, uint64_t settled, uint32_
            (settled == picture->settled && position < picture->position);
 }
 
-// The next member from *index on that has not left, and has said where it is or is silent; NULL:
-// none.
+// Returns the next member from *index on that has not left, and that has reported its place or is
+// silent; NULL: no more. Sets *index behind it.
 static const struct worker *blame_next(const struct coordinator *core, const struct job *job,
                                        uint32_t *index)
 {
@@ -47,8 +47,8 @@ static const struct worker *blame_next(const struct coordinator *core, const str
     return NULL;
 }
 
-// NCCL has its part, and waits for a rank whose stream has not made one: its trainer may be outside
-// the library and wait for the same there.
+// True if NCCL has this rank's input and waits for another rank whose stream has not made its
+// input. The trainer may then be outside the library, and wait there for its device.
 static bool blame_waits_there(const struct picture *picture, const struct worker *worker)
 {
     return picture->streams > 0 && worker->heartbeat.held == DEVICE_HOLD_NCCL;
@@ -118,7 +118,7 @@ static enum stall_kind blame_kind(const struct worker *worker)
 {
     const struct place *place = &worker->heartbeat.place;
     if (worker->heartbeat.held == DEVICE_HOLD_STREAM)
-        return STALL_DEVICE; // Wherever its trainer is, it may wait for the same stream there.
+        return STALL_DEVICE; // The trainer may wait for this stream, inside or outside the library.
     if (place->calls_open > 0)
         return STALL_IN_CALL;
     return place->inside ? STALL_UNKNOWN : STALL_OUTSIDE;
@@ -138,7 +138,8 @@ static bool blame_culprit(const struct coordinator *core, const struct job *job,
            worker->heard_ms > job->stall.progress_ms && blame_due(core, job, worker);
 }
 
-// Whether a silent rank may be in anybody's way: others wait, or are in each other's way.
+// True if a silent rank may hold up others: nothing has moved for a heartbeat, and some member
+// waits or is a culprit.
 static bool blame_standing(const struct coordinator *core, const struct job *job,
                            const struct picture *picture)
 {
@@ -178,9 +179,10 @@ static void blame_ranks(const struct coordinator *core, const struct job *job,
         found->total = found->count = 0;
 }
 
-// ---- No trainer in the way ----------------------------------------------------------------------
+// ---- All members wait --------------------------------------------------------------------------
 
-// Members of which the device waits for this; all of those that wait, or none, with `all`.
+// Adds the members whose device waits for `hold`. If `all` is true, adds either all members or, if
+// the device of one member does not wait for `hold`, none.
 static void blame_devices(const struct coordinator *core, const struct job *job,
                           enum device_hold hold, bool all, struct found *found)
 {
@@ -195,7 +197,7 @@ static void blame_devices(const struct coordinator *core, const struct job *job,
     }
 }
 
-// The first link on which bytes do not get to the other host.
+// Adds the first link on which bytes do not reach the other host.
 static void blame_link(const struct coordinator *core, const struct job *job, struct found *found)
 {
     const struct worker *worker;
@@ -217,7 +219,7 @@ bool blame_unexplained(const struct picture *picture)
            picture->unknown == 0;
 }
 
-// Since when nothing has moved, and no rank has explained that.
+// Returns the time since which nothing has moved and no rank explains why.
 static uint64_t blame_since(const struct stall *stall)
 {
     uint64_t since = stall->progress_ms;
@@ -226,7 +228,8 @@ static uint64_t blame_since(const struct stall *stall)
     return stall->excused_ms > since ? stall->excused_ms : since;
 }
 
-// Rule 5. True: nothing moves, and `found` says who, or nobody.
+// Rule 5. Returns true if nothing moves though no rank is in the way. Then *found has the devices
+// or the link that are blamed, or is empty.
 static bool blame_nobody(const struct coordinator *core, const struct job *job,
                          const struct picture *picture, struct found *found)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How long a rank may be where it is, learned from what ranks of the same class of device say about
-// the same place: a place here is a function of the library, a module and a call of it. Its numbers
-// come from workers, so each has a maximum. Runs inside coordinator_step.
+// How long a rank may stay in a place, learned from the times that ranks with the same class of
+// device report for this place. A place here is a function of the library, a module and a call of
+// the module. The times come from workers, so each has a maximum. Runs inside coordinator_step.
 
 #include "coordinator/bounds.h"
 
@@ -19,7 +19,7 @@ void bounds_reset(struct bounds *bounds)
     memset(bounds, 0, sizeof(*bounds));
 }
 
-// ---- What is usual -----------------------------------------------------------------------------
+// ---- Usual times -------------------------------------------------------------------------------
 
 static uint64_t bounds_key(const struct worker *worker)
 {
@@ -75,7 +75,8 @@ void bounds_learn(struct bounds *bounds, const struct worker *worker, uint64_t n
     const uint64_t key = bounds_key(worker);
     struct bound_entry *entry = &bounds->entries[bounds_place(bounds, key)];
     if (entry->key == 0) {
-        // Half full is full: what is not remembered is judged by what its worker says itself.
+        // The table is used up to one half. Without an entry only the times of the worker itself
+        // count.
         if (bounds->used == STALL_BOUNDS / 2)
             return;
         bounds->used++;
@@ -85,7 +86,7 @@ void bounds_learn(struct bounds *bounds, const struct worker *worker, uint64_t n
     entry->longest_ms[0] = larger(entry->longest_ms[0], bounds_clip(place->longest_us));
 }
 
-// ---- What follows ------------------------------------------------------------------------------
+// ---- Bounds ------------------------------------------------------------------------------------
 
 static bool bounds_first(const struct worker *worker)
 {
@@ -132,8 +133,8 @@ static void bounds_plain(const struct coordinator *core, const struct job *job,
     sentence_add(&why, ")");
 }
 
-// A label excuses a rank for some time, not for ever: a dead mount never comes back, and a
-// debugger may look at a process that has stood still before.
+// Disk, throttling and a debugger make the bound longer, but not infinite: a dead mount never comes
+// back, and a debugger may be attached because the process was stuck before.
 static void bounds_excused(const struct worker *worker, struct stall_bound *bound)
 {
     static const struct {
@@ -183,7 +184,8 @@ void bounds_of(const struct coordinator *core, const struct job *job, const stru
 
 uint64_t bounds_of_links(const struct coordinator *core, const struct job *job)
 {
-    const uint64_t silence_ms = beat_silence_ms(core); // Less says nothing: nobody may have spoken.
+    // In a shorter time no heartbeat may have arrived.
+    const uint64_t silence_ms = beat_silence_ms(core);
     uint64_t bound_ms = core->config.stall_floor_ms;
     for (uint32_t i = 0; i < job->count; i++) {
         const struct worker *worker = &core->workers[job->workers[i]];

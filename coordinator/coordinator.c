@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The one function of the core: takes an event apart, finds whose it is, and hands it to the file
-// that decides. Also the table of streams and the way out, actions. Decides nothing itself but who
-// may say what at which stage. Runs on the caller's thread; pure.
+// The one function of the core: finds the worker that an event is about, and passes the event to
+// the file that decides. This file itself decides only which messages a worker may send at which
+// stage. Runs on the caller's thread; pure.
 
 #include "coordinator/coordinator.h"
 
@@ -32,7 +32,7 @@ static_assert(sizeof(struct coordinator) <= 66 * 1024 * 1024, "a small daemon st
 
 struct coordinator *coordinator_init(void *memory, const struct coordinator_config *config)
 {
-    // Only what marks the rest as unused is written: most of the memory is never touched.
+    // Writes only the fields that mark all others as unused, so most of the memory stays untouched.
     struct coordinator *core = memory;
     core->config = *config;
     if (core->config.heartbeat_ms == 0)
@@ -50,12 +50,6 @@ struct coordinator *coordinator_init(void *memory, const struct coordinator_conf
     memset(core->peers, 0, sizeof(core->peers));
     return core;
 }
-
-// ---- Streams: an open addressed table from peer to worker -----------------------------------
-
-// ---- Workers ---------------------------------------------------------------------------------
-
-// ---- Sending ---------------------------------------------------------------------------------
 
 const char *core_kind_name(enum up_kind kind)
 {
@@ -170,8 +164,8 @@ static void core_from_gatherer(struct coordinator *core, struct worker *worker,
     join_turn_away(core, worker, REFUSAL_INVALID, text);
 }
 
-// After the end of its generation a worker can only go, or say that an earlier step than the one
-// of the verdict cannot be finished either.
+// A message of a worker whose generation has ended. The worker may leave, or report that it cannot
+// finish an earlier step than the verdict's.
 static void core_from_ended(struct coordinator *core, struct worker *worker,
                             const struct up_message *message)
 {
@@ -248,8 +242,8 @@ static void core_from_member(struct coordinator *core, struct worker *worker,
     verdict_protocol(core, worker, "sent a message of the unknown kind %d", (int)message->kind);
 }
 
-// A worker may leave and may repeat its hello by mistake whatever generation it writes; a heartbeat
-// may have been sent just before it learned its generation.
+// True if the message is of the worker's generation, or may have any generation: UP_LEAVE, a hello
+// sent twice by mistake, and a heartbeat that was sent before the worker knew its generation.
 static bool core_generation_fits(const struct coordinator *core, const struct worker *worker,
                                  const struct up_message *message)
 {
@@ -351,7 +345,7 @@ uint64_t coordinator_deadline(const struct coordinator *coordinator)
     return deadline;
 }
 
-// ---- Whose a stream is ------------------------------------------------------------------------
+// ---- The worker of a stream -------------------------------------------------------------------
 
 bool coordinator_peer_view(const struct coordinator *coordinator, coordinator_peer peer,
                            struct peer_view *view)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The one sentence about a stall, and what a culprit answered. The only place that turns a stall
-// into words: what rank, where, for how long, what it does, who waits for it, what to do.
-// Everything that came from a worker is clean before it is kept. Runs inside coordinator_step, and
-// in views.
+// The sentence about a stall, and the answers of culprits. The sentence says which rank is the
+// culprit, on which host, for how long, what it does, how many ranks wait for it, and what the user
+// should do. Texts from workers are cleaned before they are stored. Runs inside coordinator_step,
+// and in views.
 
 #include "coordinator/culprit.h"
 
@@ -30,7 +30,7 @@ void culprit_name(struct sentence *sentence, const struct worker *worker)
                  worker->hello.host, worker->hello.pid);
 }
 
-// "lockstep_call_end of 'actor' (call 3)"
+// Adds "lockstep_call_end of 'actor' (call 3)".
 void culprit_api(struct sentence *sentence, const struct job *job, const struct place *place)
 {
     if (place->api == API_COLLECTIVE)
@@ -109,14 +109,15 @@ static void culprit_device(struct sentence *sentence, const struct culprit *culp
     sentence_seconds(sentence, age_ms);
 }
 
-// In state D a thread takes no signal, so there may be no stack of it.
+// Adds what a trainer in state D sleeps in. Such a thread takes no signal, so its frames may be
+// missing.
 static void culprit_sleeps(struct sentence *sentence, const struct worker *worker)
 {
     const char *sleeps = worker->heartbeat.sleeps;
     sentence_add(sentence, "; it sleeps in the kernel%s%s", sleeps[0] == '\0' ? "" : ": ", sleeps);
 }
 
-// "since step 60", or as much as is known of it.
+// Adds ", since step 60", or ", since step 60 or 61" if the step is not certain.
 static void culprit_since(const struct coordinator *core, const struct job *job,
                           struct sentence *sentence, const struct worker *worker)
 {
@@ -139,7 +140,7 @@ static void culprit_stopped(const struct coordinator *core, const struct job *jo
     culprit_since(core, job, sentence, worker);
 }
 
-// Says what this rank does, and since when.
+// Adds what this rank does, and since when.
 static void culprit_does(const struct coordinator *core, const struct job *job,
                          struct sentence *sentence, const struct culprit *culprit, uint64_t now_ms)
 {
@@ -176,7 +177,7 @@ static void culprit_does(const struct coordinator *core, const struct job *job,
         culprit_api(sentence, job, place);
         sentence_add(sentence, " for ");
         sentence_seconds(sentence, age_ms);
-        // Calls are waited for by several threads: the trainer is held up when all of them wait.
+        // Several threads may wait for calls. The rank counts as waiting only if all of them wait.
         sentence_add(sentence, place->api == API_CALL_WAIT
                                    ? ", and another thread of its trainer does not wait"
                                    : " and waits for no rank");
@@ -202,7 +203,7 @@ static void culprit_does(const struct coordinator *core, const struct job *job,
                      culprit->owner_name);
 }
 
-// The command as it has to be typed: without --job it is about the latest job.
+// Adds the command. Without --job the command uses the latest job.
 void culprit_stacks(const struct coordinator *core, const struct job *job,
                     struct sentence *sentence, uint32_t rank)
 {
@@ -259,7 +260,7 @@ void culprit_sentence(const struct coordinator *core, const struct job *job, uin
                       struct sentence *sentence)
 {
     enum {
-        TOLD = 3 // In full; the others by number.
+        TOLD = 3 // Culprits that the sentence describes; it only counts the others.
     };
     const struct stall *stall = &job->stall;
     const uint32_t told = stall->culprit_count < TOLD ? stall->culprit_count : TOLD;
@@ -331,7 +332,7 @@ static void culprit_threads(struct culprit *culprit, const struct answer_threads
     culprit->threads += threads->count;
 }
 
-static const char *const culprit_library = "lockstep_"; // So begin its functions.
+static const char *const culprit_library = "lockstep_"; // Functions of Lockstep begin with this.
 
 static bool culprit_begins(const char *text, const char *const *beginnings, size_t count)
 {
@@ -341,9 +342,9 @@ static bool culprit_begins(const char *text, const char *const *beginnings, size
     return false;
 }
 
-// Where every thread that waits is, and the library itself: says nothing about the trainer. A
-// sanitizer puts functions of its own before those of the C library, which may be a part of the
-// program.
+// True for a frame that says nothing about the trainer: of the C library, of Python, of Lockstep,
+// or of a sanitizer. A sanitizer may be linked into the program, so its functions are found by
+// name.
 static bool culprit_plumbing(const char *object, const char *symbol)
 {
     static const char *const objects[] = {
@@ -359,8 +360,8 @@ static bool culprit_plumbing(const char *object, const char *symbol)
             culprit_begins(symbol + underscores, symbols, sizeof(symbols) / sizeof(symbols[0])));
 }
 
-// Where Python's own library was called from: a lock, a queue or a selector says nothing about the
-// trainer.
+// Adds the caller of a frame of Python's standard library: a lock, a queue or a selector alone says
+// nothing about the trainer.
 static void culprit_caller(struct culprit *culprit, const struct stack_frame *frame,
                            const char *object, const char *symbol)
 {
@@ -372,9 +373,9 @@ static void culprit_caller(struct culprit *culprit, const struct stack_frame *fr
     sentence_add(&top, ", called from %s (%s:%" PRIu64 ")", symbol, object, frame->offset);
 }
 
-// The innermost frame of the trainer that is its own; one of Python before any other. Of a rank
-// that is inside the library, that is the one that has called it, also in a program that contains
-// the library.
+// Keeps the innermost frame of the trainer's own code; a Python frame is preferred. If the trainer
+// is inside the library, this is the frame that called the library, also in a program that is
+// statically linked with it.
 static void culprit_frame(struct culprit *culprit, const struct stack_frame *frame)
 {
     char object[LOCKSTEP_OBJECT_BYTES];

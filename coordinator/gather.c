@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The beginning of a generation: a job is created by the first hello, or gathers its workers again
-// after an end. Runs inside coordinator_step.
+// Creates a job at the first hello, and lets a job gather workers again after its generation has
+// ended. Runs inside coordinator_step.
 
 #include "coordinator/gather.h"
 

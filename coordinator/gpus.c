@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether the GPUs of a world can work together: what NCCL would otherwise answer later, on some of
-// the ranks, with a number. And whether they do where some workers have none. Not what travels
-// between them. Runs inside coordinator_step.
+// Checks whether the GPUs of a world can work together, before NCCL would fail on some of the ranks
+// with an error number. Also decides whether the GPUs meet (below). Runs inside coordinator_step.
 //
-// Rules: whoever was told to compute on a GPU can. No two workers compute on one GPU, be it a
-// rank's own or one that further replicas are on. Where two or more have one, each of these has
-// NCCL, not older than LOCKSTEP_NCCL_OLDEST, and all of the same major and minor version. A world
-// that breaks a rule does not form: all its workers get the same sentence.
+// Rules. Every worker can use the GPU that its user chose. No two workers use the same GPU, neither
+// as their own nor for further replicas. If two or more workers have a GPU, each of these workers
+// has NCCL, not older than LOCKSTEP_NCCL_OLDEST, and all have the same major and minor version. A
+// world that breaks a rule does not form: all its workers get the same sentence.
 //
-// In a world of workers with a GPU and others, the GPUs *meet*, which is to sum by NCCL before the
-// hosts do, when they are two or more and all on one host: then what NCCL moves crosses no link
-// between hosts, and each of these workers takes a share of the sum to its host instead of all.
-// Over a network NCCL would add its bytes to those of the hosts, which stay the same.
+// In a world in which only some workers have a GPU, the GPUs may *meet*: they first sum by NCCL
+// among themselves, then all workers sum over their hosts. They meet if there are two or more and
+// all are on one host. Then NCCL's data crosses no link between hosts, and each of these workers
+// copies only its share of the sum to host memory. Over a network NCCL would only add traffic: the
+// traffic between the hosts would stay the same.
 
 #include "coordinator/gpus.h"
 
@@ -20,27 +20,27 @@
 #include "coordinator/job.h"
 #include "coordinator/sentence.h"
 
-// The first pair, or the first worker, that breaks a rule.
+// The first worker, or pair of workers, that breaks a rule.
 struct gpus_fault {
     const struct up_hello *one; // NULL: no rule is broken.
-    const struct up_hello *other; // NULL: `one` alone breaks it.
+    const struct up_hello *other; // NULL: `one` alone breaks the rule.
     const struct uuid *gpu; // The GPU that both use; NULL: another rule is broken.
 };
 
-// "the worker on b (pid 12)"
+// Adds "the worker on b (pid 12)".
 static void gpus_name(struct sentence *sentence, const struct up_hello *hello)
 {
     sentence_add(sentence, "the worker on %s (pid %" PRIu32 ")", hello->host, hello->pid);
 }
 
-// "2.21.5"
+// Adds "2.21.5".
 static void gpus_version(struct sentence *sentence, uint32_t version)
 {
     sentence_add(sentence, "%" PRIu32 ".%" PRIu32 ".%" PRIu32, version / 10000, version / 100 % 100,
                  version % 100);
 }
 
-// "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f", as nvidia-smi has it.
+// Adds "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f", the format of nvidia-smi.
 static void gpus_uuid(struct sentence *sentence, const struct uuid *uuid)
 {
     sentence_add(sentence, "GPU");
@@ -60,7 +60,7 @@ static struct gpus_fault gpus_unusable(struct coordinator *core, const struct jo
     return (struct gpus_fault){.one = NULL};
 }
 
-// Its own one comes first.
+// Returns a GPU that the worker uses. Index 0 is the worker's own GPU.
 static const struct uuid *gpus_of(const struct up_hello *hello, uint32_t index)
 {
     return index == 0 ? &hello->gpu.uuid : &hello->further_gpus[index - 1];
@@ -71,7 +71,7 @@ static uint32_t gpus_used(const struct up_hello *hello)
     return hello->has_gpu ? 1 + hello->further_gpu_count : 0;
 }
 
-// One that both use; NULL: there is none.
+// Returns a GPU that both workers use, or NULL.
 static const struct uuid *gpus_common(const struct up_hello *one, const struct up_hello *other)
 {
     for (uint32_t i = 0; i < gpus_used(one); i++) {
@@ -97,7 +97,7 @@ static struct gpus_fault gpus_shared(struct coordinator *core, const struct job 
     return (struct gpus_fault){.one = NULL};
 }
 
-// The rule of NCCL, for two or more workers with a GPU.
+// Checks the rule about NCCL versions.
 static struct gpus_fault gpus_nccl(struct coordinator *core, const struct job *job)
 {
     const struct up_hello *first = NULL;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The table of jobs, and a job's life apart from its protocol: created by a first hello, gathering
-// again after an end, recycled when another needs the room. Runs inside coordinator_step.
+// The table of jobs: finds a job, and recycles a job without connected workers when another one
+// needs its place. Runs inside coordinator_step.
 
 #include "coordinator/job.h"
 
@@ -37,7 +37,7 @@ void job_settled(struct coordinator *core, struct job *job, uint64_t step)
     job->settled_ms = core->now;
 }
 
-// Nobody's stream is at stake: finished, halted, or gathering in vain.
+// True if no worker of the job is connected.
 static bool job_deserted(const struct job *job)
 {
     return job->connected == 0 && job->outs == 0;
@@ -48,7 +48,8 @@ static void job_forget(struct coordinator *core, uint32_t place)
     struct job *job = &core->jobs[core->job_order[place]];
     for (uint32_t i = 0; i < job->count; i++)
         core_worker_free(core, job_worker(core, job, i));
-    // A job of the same name must not count from one again: old data connections would match.
+    // The next job must not number its generations from 1 again: data connections of an old
+    // generation with the same number would be accepted.
     if (job->number > core->number_floor)
         core->number_floor = job->number;
     job->used = false;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Joining: the contents of a hello, the world that a job waits for, and the deadlines of waiting
-// workers. Ranks are given in roster.c. Runs inside coordinator_step.
+// Joining: checks a hello, decides when the world of a job forms, and refuses workers whose open
+// timeout has passed. roster.c assigns ranks. Runs inside coordinator_step.
 //
 // Every refusal is a sentence that says what is wrong, on which host, and what to do.
 
@@ -41,7 +41,7 @@ static uint64_t join_window_end(const struct job *job)
     return job->gathering.last_join_ms + job->gathering.window_ms;
 }
 
-// The world may form now.
+// True if the world may form now.
 static bool join_complete(const struct job *job, uint64_t now)
 {
     if (job->count == 0 || job->count < job->gathering.world_min)
@@ -80,8 +80,8 @@ void join_turn_away(struct coordinator *core, struct worker *worker, enum refusa
 
 // ---- Deadlines -------------------------------------------------------------------------------
 
-// "; missing rank hints: 2, 5", when every gatherer has a hint and the hints therefore say who is
-// missing.
+// Adds "; missing rank hints: 2, 5" if every gathering worker has a hint: only then the missing
+// hints name the missing workers.
 static void join_missing_hints(struct coordinator *core, const struct job *job,
                                struct sentence *sentence)
 {
@@ -105,7 +105,7 @@ static void join_missing_hints(struct coordinator *core, const struct job *job,
         sentence_add(sentence, " and %" PRIu32 " more", missing - 8);
 }
 
-// Adds the workers that are there: "; present: a (hint 0), b", for up to eight.
+// Adds the gathering workers, at most eight: "; present: a (hint 0), b".
 static void join_present(struct coordinator *core, const struct job *job, struct sentence *sentence)
 {
     for (uint32_t i = 0; i < job->count && i < 8; i++) {
@@ -118,8 +118,8 @@ static void join_present(struct coordinator *core, const struct job *job, struct
         sentence_add(sentence, " and %" PRIu32 " more", job->count - 8);
 }
 
-// "3 of 4 workers joined job 'x' in 10.0 s". Others may have been turned away before, because they
-// came earlier or had less time: they had joined all the same.
+// Adds "3 of 4 workers joined job 'x' in 10.0 s". The number includes workers that joined while
+// this worker waited but were refused earlier, because their own timeouts had passed.
 static void join_time_out_text(const struct job *job, const struct worker *worker, uint32_t count,
                                struct sentence *sentence)
 {
@@ -132,8 +132,8 @@ static void join_time_out_text(const struct job *job, const struct worker *worke
         sentence_add(sentence, ", and %" PRIu32 " waited to the end", count);
 }
 
-// Turns away everybody whose time is over. All of them are told the same: who was there when the
-// time of the first one was over. That holds until somebody joins.
+// Refuses all workers whose open timeout has passed. All of them get the same text, until another
+// worker joins: it names the workers that were present when the first timeout passed.
 static void join_time_out(struct coordinator *core, struct job *job)
 {
     char present[LOCKSTEP_TEXT_BYTES / 2];
@@ -159,7 +159,7 @@ static void join_time_out(struct coordinator *core, struct job *job)
     }
 }
 
-// Forms the world, unless its GPUs cannot work together: then all its workers are turned away.
+// Forms the world. If its GPUs cannot work together, refuses all its workers instead.
 static void join_form(struct coordinator *core, struct job *job)
 {
     char text[LOCKSTEP_TEXT_BYTES];
@@ -179,7 +179,7 @@ void join_tick(struct coordinator *core, struct job *job)
         join_time_out(core, job);
         return;
     }
-    // Two generations must not get one secret: the next tick has fresh entropy.
+    // Two generations must not get the same secret; the next tick has fresh entropy.
     if (!core->formed)
         join_form(core, job);
 }
@@ -217,7 +217,7 @@ static void join_clean(struct up_hello *to, const struct up_hello *from)
         to->open_timeout_ms = LOCKSTEP_OPEN_TIMEOUT_MAX_MS;
 }
 
-// Job names appear in addresses of pages and in label values.
+// Job names appear in URLs and in Kubernetes label values, so only these characters are allowed.
 static bool join_name_valid(const char *name)
 {
     for (const char *at = name; *at != '\0'; at++) {
@@ -228,7 +228,7 @@ static bool join_name_valid(const char *name)
     return name[0] != '\0';
 }
 
-// The fault of a hello by itself; REFUSAL_NONE: none.
+// Checks a hello alone. Returns REFUSAL_NONE, or the refusal and its sentence.
 static enum refusal join_check(const struct up_hello *hello, struct sentence *sentence)
 {
     if (hello->version != LOCKSTEP_PROTOCOL_VERSION) {
@@ -282,7 +282,7 @@ static bool join_world_fits(const struct job *job, const struct up_hello *hello)
            hello->window_ms == job->gathering.window_ms;
 }
 
-// The fault of a hello beside the workers that are gathered.
+// Checks a hello against the workers that have already joined the job.
 static enum refusal join_check_job(struct coordinator *core, const struct job *job,
                                    const struct up_hello *hello, struct sentence *sentence)
 {
@@ -317,8 +317,8 @@ static enum refusal join_check_job(struct coordinator *core, const struct job *j
     return REFUSAL_NONE;
 }
 
-// Whether as many jobs wait for workers as one address may begin, all of them begun from this one.
-// Without that bound one client holds every place of the table for as long as its open timeouts.
+// True if the jobs that this address created and that still wait for workers have reached their
+// limit. Without the limit one client could fill the whole table of jobs for its open timeout.
 static bool join_crowded(const struct coordinator *core, uint64_t origin)
 {
     uint32_t count = 0;
@@ -331,7 +331,7 @@ static bool join_crowded(const struct coordinator *core, uint64_t origin)
     return count >= LOCKSTEP_ORIGIN_GATHERING;
 }
 
-// The job that takes this hello, or why there is none.
+// Finds or creates the job that accepts this hello. Otherwise returns the refusal and its sentence.
 static enum refusal join_place(struct coordinator *core, const struct up_hello *hello,
                                struct job **found, struct sentence *sentence)
 {
@@ -353,7 +353,8 @@ static enum refusal join_place(struct coordinator *core, const struct up_hello *
                      LOCKSTEP_MAX_JOBS);
         return REFUSAL_FULL;
     }
-    // Some workers have left in order and the others are about to: this one opens too early.
+    // Some workers have closed their sessions, and the others will soon: this worker comes too
+    // early.
     if (job_running(job) && job->left > 0) {
         sentence_add(sentence,
                      "job '%s' has not ended: %" PRIu32 " of its %" PRIu32
@@ -393,7 +394,7 @@ static void join_accept(struct coordinator *core, struct job *job, struct worker
     worker->heartbeat.activity = ACTIVITY_OPENING;
     worker->deadline_ms = core->now + hello->open_timeout_ms;
     job->workers[job->count++] = core_worker_index(core, worker);
-    job->gathering.timed_out[0] = '\0'; // The world that may form now is another one.
+    job->gathering.timed_out[0] = '\0'; // The text does not name the worker that joins now.
     job->connected++;
     for (uint32_t i = 0; i < job->count; i++)
         if (job_worker(core, job, i)->most < job->count)
@@ -421,7 +422,8 @@ void join_hello(struct coordinator *core, coordinator_peer peer, const struct up
         refusal = REFUSAL_DRAINING;
         sentence_add(&sentence, "the coordinator is going down; open the session again");
     }
-    // The record comes first: to make room for it may forget a job, even the one of this name.
+    // The record is allocated before join_place looks for the job: to make room, job_recycle may
+    // forget a job, even the one of this name.
     if (refusal == REFUSAL_NONE) {
         worker = core_worker_new(core, peer);
         while (!worker && job_recycle(core))

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The ranks of workers, and the birth of a generation. Runs inside coordinator_step.
+// Assigns ranks to workers, and forms a generation. Runs inside coordinator_step.
 //
-// Words: the *gatherers* are the job's workers in order of arrival; a *group* is named by the first
-// gatherer of a host, so that hosts have an order too. Workers with a hint get it when all hints
-// are below the world size. The rest fill the free ranks from the lowest, group by group.
+// Words: the *gatherers* are the job's workers in order of arrival. A *group* is the gatherers with
+// one host_id; its number is the index of its first gatherer, so groups are ordered by arrival.
+// Workers with a hint get the rank of their hint if all hints are below the world size. The other
+// workers fill the free ranks from the lowest, group by group.
 
 #include "coordinator/roster.h"
 
@@ -19,8 +20,8 @@
 
 struct roster {
     uint32_t size;
-    uint16_t group[LOCKSTEP_MAX_WORLD]; // By gatherer: index of the first one of its host.
-    uint16_t at[LOCKSTEP_MAX_WORLD]; // By rank: the gatherer that has it, or CORE_NONE.
+    uint16_t group[LOCKSTEP_MAX_WORLD]; // By gatherer: its group.
+    uint16_t at[LOCKSTEP_MAX_WORLD]; // By rank: the gatherer with this rank, or CORE_NONE.
 };
 
 static void roster_group(struct coordinator *core, const struct job *job, struct roster *roster)
@@ -78,13 +79,14 @@ static void roster_assign(struct coordinator *core, const struct job *job, struc
 
 // ---- Hosts -------------------------------------------------------------------------------------
 
-// The ranks that share memory. The ranks of a host with more than LOCKSTEP_MAX_MATES are split into
-// parts of nearly the same size, in the order of their ranks; each part counts as a host.
+// Hosts in the sense of struct locality: the ranks of one host share memory. A group of more than
+// LOCKSTEP_MAX_MATES ranks is split, in the order of ranks, into parts of nearly the same size, and
+// each part counts as a host.
 struct roster_hosts {
     uint32_t count;
-    uint32_t of[LOCKSTEP_MAX_WORLD]; // By rank: its host, in the order of lowest ranks.
-    uint32_t size[LOCKSTEP_MAX_WORLD]; // By host: its number of ranks.
-    uint32_t rings; // Ranks of the smallest host.
+    uint32_t of[LOCKSTEP_MAX_WORLD]; // By rank: its host. Hosts are in the order of lowest ranks.
+    uint32_t size[LOCKSTEP_MAX_WORLD]; // By host: number of its ranks.
+    uint32_t rings; // Number of ranks of the smallest host.
 };
 
 static uint32_t roster_parts(uint32_t ranks)
@@ -96,8 +98,8 @@ static uint32_t roster_parts(uint32_t ranks)
 static void roster_find_hosts(const struct roster *roster, const uint32_t *sizes,
                               struct roster_hosts *hosts)
 {
-    uint32_t host_of_group[LOCKSTEP_MAX_WORLD]; // Indexed by group: the host of its present part.
-    uint32_t seen[LOCKSTEP_MAX_WORLD] = {0}; // By group: its ranks so far.
+    uint32_t host_of_group[LOCKSTEP_MAX_WORLD]; // By group: the host of the group's present part.
+    uint32_t seen[LOCKSTEP_MAX_WORLD] = {0}; // By group: number of its ranks so far.
     hosts->count = 0;
     for (uint32_t rank = 0; rank < roster->size; rank++) {
         const uint16_t group = roster->group[roster->at[rank]];
@@ -116,16 +118,16 @@ static void roster_find_hosts(const struct roster *roster, const uint32_t *sizes
             hosts->rings = hosts->size[host];
 }
 
-// One line for the world, though several of its hosts may have too many ranks.
+// Logs one line if some group has more than LOCKSTEP_MAX_MATES ranks, even if several groups have.
 static void roster_say_parts(struct coordinator *core, struct job *job, const struct roster *roster,
                              const uint32_t *sizes)
 {
-    const struct worker *first = NULL; // The first worker of the first such host.
+    const struct worker *first = NULL; // A worker of the first group that is too large.
     uint32_t ranks = 0, hosts = 0;
     for (uint32_t rank = 0; rank < roster->size; rank++) {
         const uint16_t group = roster->group[roster->at[rank]];
         if (sizes[group] <= LOCKSTEP_MAX_MATES || roster->at[rank] != group)
-            continue; // It is small enough, or another gatherer of the host names it.
+            continue; // The group is small enough, or this rank is not its first gatherer.
         if (hosts++ == 0) {
             first = job_worker(core, job, rank);
             ranks = sizes[group];
@@ -141,7 +143,7 @@ static void roster_say_parts(struct coordinator *core, struct job *job, const st
                 hosts > 1 ? "; other hosts of this world have too many ranks as well" : "");
 }
 
-// The rank that is number `local` of a host.
+// Returns the rank with index `local` on a host.
 static uint32_t roster_mate(const struct roster *roster, const struct roster_hosts *hosts,
                             uint32_t host, uint32_t local)
 {
@@ -173,7 +175,7 @@ static void roster_locate(const struct roster *roster, const struct roster_hosts
     locality->predecessor = roster_mate(roster, hosts, (host + count - 1) % count, locality->local);
 }
 
-// ---- Telling them ------------------------------------------------------------------------------
+// ---- DOWN_GENERATION ---------------------------------------------------------------------------
 
 static uint32_t roster_neighbours(uint32_t rank, uint32_t world, const struct locality *locality,
                                   uint32_t ranks[LOCKSTEP_MAX_NEIGHBOURS])
@@ -218,7 +220,7 @@ static uint32_t roster_core_ranks(struct coordinator *core, const struct job *jo
     return count;
 }
 
-// local[0] is the worker's index on its host, local[1] how many are there.
+// local[0]: the worker's index in its group; local[1]: number of workers in the group.
 static void roster_send(struct coordinator *core, const struct job *job, uint32_t rank,
                         const uint32_t local[2], const struct locality *locality)
 {

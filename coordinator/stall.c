@@ -1,38 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Standstills: who is in the way of the others, and since when. Heartbeats and time go in; one
-// stall of a job at a time, questions to its culprits and lines of logs come out. It ends nothing:
-// a stall is something to look at, not a failure. Runs inside coordinator_step.
+// Stalls: which ranks hold up the others, and since when. The input is heartbeats and time; the
+// output is at most one stall of a job at a time, questions to its culprits, and lines of logs. A
+// stall ends nothing: it is information for the user, not a failure. Runs inside coordinator_step.
 //
-// The words. The place of a rank is (settled, position) of its heartbeat: how far it is in the
-// order that all ranks share. The low is the least place of all members that have not left and are
-// not silent: a silent one has moved on since its last heartbeat, as far as the others have. A rank
-// is idle where it is neither done there nor waiting for others.
+// The words. The *place* of a rank is (settled, position) of its heartbeat: how far the rank is in
+// the order that all ranks share. A rank is *silent* if it is frozen (no heartbeat for two and a
+// half intervals) or stopped (a mate reports it). The *low* is the lowest place of all members that
+// have not left and are not silent; silent members do not count, because they may have moved on
+// since their last heartbeat. A rank is *idle* if it has not done its part of its place and does
+// not wait for other ranks. A *culprit* is a rank that is blamed for a stall.
 //
 // The rules.
-// 1. Progress is that the low grows, or what any rank has settled, or its plain collectives. It
-//    ends a stall, whatever the ranks look like.
-// 2. In the way is an idle rank at the low, and one that is silent: frozen (two heartbeats and a
-//    half are missing) or stopped (a mate saw it). A rank that waits is never in the way. A trainer
-//    may wait outside, for its device: that is so where NCCL has its part, and a stream of another
-//    rank stands still.
-// 3. An idle rank is a culprit when it has said, since the last progress, that it has been where it
-//    is for longer than its bound (bounds.c). The bound is longer under a debugger, throttled by a
-//    control group, and asleep on a disk. Nobody waits for it: then all members must be so, else it
-//    is in nobody's way.
-// 4. A silent rank is a culprit when others wait, or are culprits, and nothing has moved for a
-//    heartbeat. A late heartbeat looks the same, so where an idle rank explains why the others
-//    wait, a frozen one that was not in their way begins no stall; it joins one.
-// 5. Nobody has been in the way, or silent, for the floor, some wait, and neither the low nor a
-//    byte has moved: the ranks that wait for a stream of their own device; else, where NCCL has the
-//    input of all ranks that wait, all of them; else the first link on which a sender holds bytes
-//    that do not get to the other host; else it is unknown: no rank and no link is blamed, and the
-//    sentence says what each rank waits in (standing.c). The floor begins when the last
-//    rank comes, not at the last progress: others may have waited for it for long. Ranks that wait
-//    for each other are no stall but a verdict, at once (waits.c).
-// 6. No stall begins in the first two heartbeats that are heard of a generation, nor while this
-//    process was itself too late to hear anybody.
-// 7. Culprits come and go while a stall lasts. It ends without any.
+// 1. There is progress when the low grows, or the last settled step or the number of plain
+//    collectives of any rank. Progress ends a stall in any case.
+// 2. An idle rank at the low, and a silent rank, are in the way. A rank that waits is never in the
+//    way. A trainer may wait for its device outside the library. This is assumed if NCCL has the
+//    rank's input and the stream of another rank has not made its input.
+// 3. An idle rank at the low is a culprit if it has reported, since the last progress, that it has
+//    been in its place for longer than its bound (bounds.c). The bound is longer under a debugger,
+//    when a control group throttles the process, and when the trainer sleeps on a disk. If no rank
+//    waits, the rank is a culprit only if no member is busy and no member has left.
+// 4. A silent rank is a culprit if other ranks wait or are culprits, and there was no progress for
+//    a heartbeat interval. A late heartbeat looks the same. So if an idle rank explains why the
+//    others wait, a frozen rank that was not in the way before begins no stall, but it joins one.
+// 5. If some ranks wait, no rank has been in the way or silent for the floor, and neither the low
+//    nor a byte has moved, the first of these is blamed: the ranks that wait for a stream of their
+//    own device; all ranks, if NCCL has the input of all; the first link on which bytes do not
+//    reach the other host. Otherwise the stall is unknown: no rank and no link is blamed, and the
+//    sentence says what each rank waits for (standing.c). The floor begins when the last rank
+//    begins to wait, not at the last progress, because the others may have waited long for it.
+//    Ranks that wait for each other get a verdict at once instead (waits.c).
+// 6. No stall begins during the first two heartbeat intervals of a generation, nor while this
+//    process itself runs too late to receive heartbeats.
+// 7. Ranks become culprits, or stop being culprits, while a stall lasts. A stall ends when no rank
+//    and no link is blamed and rule 5 does not hold.
 
 #include "coordinator/stall.h"
 
@@ -75,8 +77,8 @@ void stall_heartbeat(struct coordinator *core, struct worker *worker,
     bounds_learn(&job->stall.bounds, worker, core->now);
     if (!stall->watched)
         stall_watch(core, stall);
-    // A rank that may be at the end of its bound is looked at before the next tick, but not for
-    // every heartbeat of a large world.
+    // If a rank may have reached its bound, the core looks earlier than at the next tick, but not
+    // at every heartbeat of a large world.
     if (!stall->active && !place->waits && beat_age(worker) > core->config.stall_floor_ms &&
         stall->looked_ms + LOCKSTEP_WATCH_MS / 5 < stall->next_ms)
         stall->next_ms = stall->looked_ms + LOCKSTEP_WATCH_MS / 5;
@@ -88,7 +90,8 @@ void stall_heartbeat(struct coordinator *core, struct worker *worker,
 static void stall_progress(struct coordinator *core, struct job *job, const struct picture *picture)
 {
     struct stall *stall = &job->stall;
-    // The low is that of other ranks when one becomes silent: nobody has moved for that.
+    // When a rank becomes silent, the low may grow because that rank no longer counts: this is no
+    // progress.
     const bool higher =
         picture->silent == stall->low_silent &&
         (picture->settled > stall->low_settled ||
@@ -143,7 +146,7 @@ static const struct blame *stall_found(const struct found *found, uint32_t rank)
     return NULL;
 }
 
-// Rule 7. True: who is in the way, or why, has changed.
+// Rule 7. Returns true if the culprits, or the kinds of their stalls, have changed.
 static bool stall_join(struct stall *stall, const struct found *found)
 {
     const enum stall_kind kind = found->count == 0 ? STALL_UNKNOWN : found->blames[0].kind;
@@ -173,8 +176,8 @@ static bool stall_join(struct stall *stall, const struct found *found)
     return changed;
 }
 
-// Asks a connected member, unless it was asked a moment ago. Returns the number of the question, or
-// 0 if none was sent.
+// Inspects a member, unless it is not connected or was inspected less than
+// LOCKSTEP_INSPECT_PAUSE_MS ago. Returns the number of the inspection, or 0 if none was sent.
 static uint64_t stall_ask_worker(struct coordinator *core, struct worker *worker, uint32_t what)
 {
     if (!worker->connected || core->now < worker->ask_again_ms)
@@ -189,8 +192,8 @@ static uint64_t stall_ask_worker(struct coordinator *core, struct worker *worker
     return worker->asked;
 }
 
-// Asks culprits whose process runs what they do. A culprit is asked again, when that is allowed, if
-// its thread had no time to answer: on a busy machine the next attempt may succeed.
+// Inspects the culprits whose processes run. A culprit whose trainer thread did not answer in time
+// is inspected again: on a busy machine the next attempt may succeed.
 static void stall_ask(struct coordinator *core, struct job *job)
 {
     struct stall *stall = &job->stall;
@@ -224,7 +227,7 @@ static void stall_announce(struct coordinator *core, struct job *job)
     journal_log(core, job, "stall_began", "%s", stall->text);
 }
 
-// Culprits that wait themselves, for their devices.
+// Returns the number of culprits that also wait, for their devices.
 static uint32_t stall_waiting_held(const struct coordinator *core, const struct job *job,
                                    const struct found *found)
 {
@@ -279,7 +282,7 @@ static void stall_answered(struct coordinator *core, struct worker *worker,
         stall_announce(core, job);
 }
 
-// An answer to an earlier question comes late, and one to no question says nothing to anybody.
+// Drops an answer that does not belong to the worker's last inspection.
 void stall_answer(struct coordinator *core, struct worker *worker, const struct up_answer *answer)
 {
     if (answer->id == 0 || answer->id != worker->asked) {
@@ -293,7 +296,7 @@ void stall_answer(struct coordinator *core, struct worker *worker, const struct 
 
 // ---- Looking -----------------------------------------------------------------------------------
 
-// Rule 6. False: whoever is missed may only not have been heard.
+// Rule 6. Returns false if missing heartbeats may only be late, or not received yet.
 static bool stall_listens(struct coordinator *core, struct stall *stall)
 {
     const uint64_t heartbeat_ms = core->config.heartbeat_ms;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The end of a stall: it is remembered and logged. Separate from stall.c, because verdicts end
-// stalls, too. Runs inside coordinator_step.
+// Ends a stall: stores it with the past stalls and logs its end. Separate from stall.c, because
+// verdicts end stalls, too. Runs inside coordinator_step.
 
 #include "coordinator/stall_end.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Copies of what is known of stalls, for HTTP and tests. Changes nothing. Runs on the thread of
-// coordinator_step, never during one.
+// Copies of stalls, for HTTP and tests. Changes no state. Runs on the thread of coordinator_step,
+// never during a step.
 
 #include "coordinator/stall_view.h"
 
@@ -47,7 +47,7 @@ static void stall_view_culprit(const struct coordinator *core, const struct job 
     view->stream = from->stream;
 }
 
-// A culprit may wait as well: for its device, or as of its last word.
+// True if the rank is a culprit. A culprit may also wait: for its device, or in its last heartbeat.
 static bool stall_view_named(const struct stall *stall, uint32_t rank)
 {
     for (uint32_t i = 0; i < stall->culprit_count; i++)
@@ -65,7 +65,8 @@ static bool stall_view_waits(const struct coordinator *core, const struct stall 
             (stall->kind == STALL_DEVICE && worker->heartbeat.held == DEVICE_HOLD_NCCL));
 }
 
-// The ranks that wait, as one group, for each culprit. A link is an edge itself.
+// Adds an edge from the group of waiting ranks to each culprit. For STALL_LINK the edge is the
+// link.
 static void stall_view_edges(const struct coordinator *core, const struct job *job, uint64_t now_ms,
                              struct stall_view *view)
 {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The sentence about a stall in which all ranks wait: no rank is in the way, and no link holds
-// bytes back. It blames nobody. It says what each rank waits for, in words, ranks that do the same
-// thing together; then which bytes wait for a process that does not take them. Runs inside
-// coordinator_step, and in views.
+// The sentence about a stall that no rank and no link explains. It blames no rank. It says what
+// each rank waits for, ranks that do the same thing in one group; then which bytes wait for a
+// process that does not read them. Runs inside coordinator_step, and in views.
 
 #include "coordinator/standing.h"
 
@@ -16,12 +15,12 @@
 #include <string.h>
 
 enum standing_limit {
-    STANDING_GROUPS = 4, // Things that ranks do, told in words.
-    STANDING_RANKS = 6, // Ranks of one group, told by number.
-    STANDING_LINKS = 2, // Links on which bytes wait for a process.
+    STANDING_GROUPS = 4, // Groups of ranks that the sentence describes.
+    STANDING_RANKS = 6, // Ranks of one group that the sentence names.
+    STANDING_LINKS = 2, // Links with unread bytes that the sentence names.
 };
 
-// The state of one rank, as far as it is told.
+// The state of one rank.
 struct standing {
     const struct worker *worker;
     const struct place *place;
@@ -57,7 +56,8 @@ static bool standing_alike(const struct standing *a, const struct standing *b)
            p->module == q->module && p->call == q->call && standing_same_slot(p, q);
 }
 
-// "rank 2", or "ranks 0, 1 and 3": all that do what the rank of this index does. Returns how many.
+// Adds "rank 2", or "ranks 0, 1 and 3": the ranks from index `first` on that do the same as rank
+// `first`. Returns their number.
 static uint32_t standing_ranks(const struct coordinator *core, const struct job *job,
                                uint32_t first, struct sentence *sentence)
 {
@@ -83,7 +83,7 @@ static uint32_t standing_ranks(const struct coordinator *core, const struct job 
     return count;
 }
 
-// How far the step is: what is exchanged next, and who has given its part.
+// Adds how far the step is: the next slot, and whether the group has done its part of it.
 static void standing_step(const struct job *job, const struct standing *standing, bool several,
                           struct sentence *sentence)
 {
@@ -135,7 +135,7 @@ static uint32_t standing_group(const struct coordinator *core, const struct job 
     return count;
 }
 
-// Whether a rank before this one does the same.
+// True if a lower rank does the same as this one: the sentence has described it already.
 static bool standing_told(const struct coordinator *core, const struct job *job, uint32_t index)
 {
     const struct standing standing = standing_of(core, job, index);
@@ -147,8 +147,8 @@ static bool standing_told(const struct coordinator *core, const struct job *job,
     return false;
 }
 
-// Bytes that have reached the other host, and that its process does not take: it has no room for
-// them until it does the same as the sender.
+// Adds the links whose bytes have reached the other host but are not read by its process. A process
+// has no room for them until it takes part in the same collective as the sender.
 static void standing_links(const struct coordinator *core, const struct job *job,
                            struct sentence *sentence)
 {
@@ -171,7 +171,7 @@ static void standing_links(const struct coordinator *core, const struct job *job
 void standing_sentence(const struct coordinator *core, const struct job *job, uint64_t now_ms,
                        struct sentence *sentence)
 {
-    uint32_t look[2] = {0, 0}; // The first ranks of the first two groups.
+    uint32_t look[2] = {0, 0}; // The lowest ranks of the first two groups.
     uint32_t groups = 0;
     uint32_t told = 0;
     sentence_add(sentence, "nothing has moved for ");

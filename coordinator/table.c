@@ -28,7 +28,7 @@ struct worker *table_worker(struct coordinator *core, coordinator_peer peer)
     return entry == 0 ? NULL : &core->workers[entry - 1];
 }
 
-// Removes an entry and moves up those behind it that would not be found over the gap.
+// Removes an entry, and moves later entries up that could not be found across the gap.
 static void table_forget(struct coordinator *core, coordinator_peer peer)
 {
     const uint32_t mask = CORE_PEER_TABLE - 1;
