@@ -111,7 +111,7 @@ struct worker {
     // The failure after which the worker left, clean; empty: it left without a failure.
     char left_cause[LOCKSTEP_FAREWELL_TEXT_BYTES];
     bool lost;
-    // True if the worker was lost without a message about it: its last heartbeat may say why.
+    // True if the worker was lost because its process ended: its last heartbeat may say why.
     bool vanished;
 
     // From heartbeats.

@@ -1,29 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The cost of allreduces; see cost.h. Pure, any thread.
+// The predicted time of an allreduce; see cost.h. Pure, any thread.
 //
-// Let n be the world's size, p the largest power of two not above it, l its logarithm, and m the
-// payload. With latency a, b for a byte on the link and c for a byte that is added while the link
-// has nothing to do:
+// Let n be the world size, p the largest power of two not above n, l the logarithm of p to base 2,
+// and m the bytes of the payload. Let a be the latency, b the time of a byte on the link, and c the
+// time to add a byte while the link is idle:
 //
 //   ring       2 (n - 1) a + 2 (n - 1) / n m b
-//   doubling   l (a + m b + m d)        d: a byte that every rank adds and copies
+//   doubling   l (a + m b + m d)        d: time to add a byte and copy it, on every rank
 //   halving    2 l a + (p - 1) / p m (2 b + c)
 //
-// and where n is no power of two, doubling and halving both have two more messages of all of the
-// payload, 2 (a + m b) + m c. The additions of a ring are hidden: it is cut into stripes, and while
-// one is added another one is on its way. An exchange sends in both directions at once, as a ring
-// does.
+// If n is not a power of two, doubling and halving both have two more messages of the whole
+// payload: 2 (a + m b) + m c. The additions of a ring take no extra time: the payload is cut into
+// stripes, and one stripe is added while another one travels. An exchange of doubling or halving
+// sends in both directions at once, as a ring does.
 //
-// Where hosts have several ranks, and larger payloads go on two levels, what counts is what crosses
-// the link of a host, which its ranks share; that depends on where the ranks live:
+// If hosts have several ranks and larger payloads travel on two levels, the bytes that cross the
+// link of a host count, because its ranks share that link. Their number depends on which ranks are
+// on which hosts:
 //
-//   doubling   l a + (what its rounds send there) b + l m d
-//   halving    2 l a + (what its rounds send there) b + (p - 1) / p m c
-//   two levels (4 (h - 1) + 2) a + 2 (h - 1) / h m b        h: hosts
+//   doubling   l a + (bytes that its rounds send between hosts) b + l m d
+//   halving    2 l a + (bytes that its rounds send between hosts) b + (p - 1) / p m c
+//   two levels (4 (h - 1) + 2) a + 2 (h - 1) / h m b        h: number of hosts
 //
-// All are lines in m. Doubling starts lowest and rises fastest, the ring the other way round: so
-// there is at most one crossing of each pair.
+// All are linear functions of m. Doubling has the lowest fixed cost and the highest cost per byte,
+// the ring has the highest fixed cost and the lowest cost per byte. So each two lines cross at most
+// once.
 
 #include "coordinator/cost.h"
 
@@ -31,11 +33,13 @@
 
 #include <stdbool.h>
 
-// For a byte that arrives and is added, out of the second cache: 80 GB/s. Measured thresholds on
-// one host (4 ranks: halving is ahead of the ring up to 2 MiB) follow from it.
+// Nanoseconds to add a received byte that is in the L2 cache: 80 GB/s. The thresholds that follow
+// from it agree with measurements on one host (4 ranks: halving is faster than the ring up to
+// 2 MiB).
 #define COST_SUM_NS 0.0125
-// The same in doubling, where all ranks add everything, in scratch, and copy it out: between two
-// ranks it was ahead of the ring up to 64 KiB, and took 0.2 ns longer for each byte of 1 MiB.
+// Nanoseconds to add a byte in doubling, where every rank adds the whole payload in scratch memory
+// and copies the result. Measured between two ranks: doubling was faster than the ring up to 64
+// KiB, and at 1 MiB took 0.2 ns more for each byte.
 #define COST_DOUBLED_NS 0.1
 
 // Nanoseconds: fixed + each * bytes.
@@ -82,7 +86,7 @@ double cost_ns(enum plan_algorithm algorithm, uint32_t world, uint64_t latency_n
     return cost.fixed + cost.each * (double)bytes;
 }
 
-// The largest payload up to which `early` takes less time than `late`.
+// Returns the largest payload up to which `early` takes less time than `late`.
 static uint64_t cost_crossing(struct cost early, struct cost late)
 {
     const double ahead = late.fixed - early.fixed;
@@ -94,7 +98,8 @@ static uint64_t cost_crossing(struct cost early, struct cost late)
     return (uint64_t)(ahead / loses);
 }
 
-// The sizes up to which doubling, and above that halving, takes less time than what comes last.
+// Sets the sizes up to which doubling, and above that halving, takes less time than `last`, the
+// algorithm of the largest payloads.
 static void cost_thresholds(struct cost doubling, struct cost halving, struct cost last,
                             struct tuning *tuning)
 {
@@ -139,8 +144,9 @@ struct cost_placement cost_place(const uint32_t *host_of, uint32_t world, uint32
     double halving[LOCKSTEP_MAX_WORLD] = {0};
     const uint32_t core = topology_core(world);
     for (uint32_t rank = 0; rank < core; rank++) {
-        double share =
-            1; // Share of the payload: a half on its way there, and a half on its way back.
+        // Share of the payload that the rank sends in this round of halving and in the same round
+        // of the doubling that follows: one half in the first round, sent twice.
+        double share = 1;
         for (uint32_t bit = 1; bit < core; bit *= 2) {
             const bool crosses = host_of[rank] != host_of[rank ^ bit];
             doubling[host_of[rank]] += crosses ? 1 : 0;
@@ -160,15 +166,15 @@ struct cost_placement cost_place(const uint32_t *host_of, uint32_t world, uint32
                                    .halving = cost_most(halving, hosts)};
 }
 
-// One order on all hosts takes a message round them in each direction, and the rings twice as many;
-// two more for what is handed over inside of hosts.
+// The latencies: the hosts agree on the order by messages around all hosts, there and back:
+// 2 (h - 1). The rings take as many messages again, and the exchanges inside hosts take two more.
 static struct cost cost_two_levels(uint32_t hosts, double latency, double byte)
 {
     return (struct cost){.fixed = (4.0 * (hosts - 1) + 2) * latency,
                          .each = 2.0 * (hosts - 1) / hosts * byte};
 }
 
-// Bytes sent inside of hosts are free beside those that cross the hosts' links, which ranks share.
+// Bytes that are sent inside a host cost nothing here: only the links between hosts count.
 void cost_tuning_two_levels(uint32_t world, const struct cost_placement *placement,
                             struct tuning *tuning)
 {
@@ -178,7 +184,7 @@ void cost_tuning_two_levels(uint32_t world, const struct cost_placement *placeme
         return;
     const double latency = (double)tuning->latency_ns;
     const double byte = 1e9 / (double)tuning->bytes_per_s;
-    // Beside a link that takes no time what is left is what a rank adds and copies.
+    // With a byte time of 0 the cost per byte is only the time to add and copy.
     struct cost doubling = cost_of(ALGORITHM_DOUBLING, world, latency, 0);
     struct cost halving = cost_of(ALGORITHM_HALVING, world, latency, 0);
     doubling.each += placement->doubling * byte;

@@ -1,26 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranks that wait in different functions, so that none of them can go on. The search looks only at
-// what heartbeats say (struct await). Runs inside coordinator_step.
+// Finds ranks that wait in different functions, so that none of them can go on. The search uses
+// only the heartbeats (struct await). Runs inside coordinator_step.
 //
-// Words: a *party* is a rank whose heartbeat says that its only trainer thread is blocked. It waits
-// for a *key*: something that every rank must do before its wait can end (end step 60, begin use 1
-// of the collective 'epoch'). It *lacks* the keys that it has not done, of those that it was asked
-// about. The *crossing* is the greatest set of parties in which the key of every party is lacked by
-// some party of the set.
+// Words. A *party* is a rank whose heartbeat says that its only trainer thread is blocked. A party
+// waits for a *key*: something that every rank must do before the wait can end, such as "end step
+// 60" or "begin use 1 of the collective 'epoch'". A party *lacks* a key if it was asked about the
+// key and has not done it. The *crossing* is the largest set of parties in which the key of every
+// party is lacked by some party of the set.
 //
-// No party of a crossing ever goes on. Let r be the first of them to go on. Some party q of the
-// crossing lacked the key of r while it was blocked in the wait that it told of, and has done it
-// since. A blocked rank does nothing, so q had gone on before r: r was not the first. How old the
-// heartbeats are does not matter, and they need not be of one moment. That takes three things of a
-// worker (worker/session/await.h): key and lacks are of one moment inside the wait, only one thread
-// of the trainer does what keys name, and a wait that may end by itself is not told.
+// No party of a crossing ever goes on. Proof: let r be the first party that goes on. Some party q
+// of the crossing lacked the key of r while q was blocked in the reported wait, and has done it
+// since. A blocked rank does nothing, so q went on before r, which contradicts that r was the
+// first. The heartbeats may be old, and may be from different moments. The proof needs three
+// properties of a worker (worker/session/await.h): its key and lacks are from one moment inside the
+// wait, only one thread of the trainer does the things that keys name, and the worker does not
+// report a wait that may end by its timeout.
 //
-// A heartbeat changes only its own party. When a second key is in use, all ranks are asked which of
-// the keys they lack; they answer with their next heartbeat, which blocked ranks send at once.
+// A heartbeat changes only its own party. When a second key comes into use, the coordinator asks
+// all ranks which of the keys they lack. The ranks answer with their next heartbeat, which blocked
+// ranks send at once.
 //
-// A crossing is HALT_ORDER for everybody: at once when all ranks are blocked, else
-// LOCKSTEP_AWAIT_MS later, so that the sentence names all that have come to be blocked by then.
+// A crossing is HALT_ORDER for all ranks: at once if all ranks are blocked, else LOCKSTEP_AWAIT_MS
+// later, so that the sentence names the ranks that become blocked in that time, too.
 
 #include "coordinator/crossing.h"
 
@@ -34,11 +36,11 @@
 #include "coordinator/verdict.h"
 
 #define CROSSING_RANKS 8 // Ranks of one group that the sentence names.
-#define CROSSING_GROUPS 6 // Groups of it.
+#define CROSSING_GROUPS 6 // Groups of ranks that the sentence describes.
 
 // ---- Keys --------------------------------------------------------------------------------------
 
-// The place of a key that is or was in use; LOCKSTEP_MAX_AWAITED: it has none.
+// Returns the index of a key in crossing->keys; LOCKSTEP_MAX_AWAITED: the key is not there.
 static uint32_t crossing_key(const struct crossing *crossing, const struct await_key *key)
 {
     uint32_t i = 0;
@@ -47,8 +49,8 @@ static uint32_t crossing_key(const struct crossing *crossing, const struct await
     return i;
 }
 
-// The same, and a free place for a new key. What parties said of the key that was there is
-// forgotten.
+// Returns the index of a key, and stores a new key at a free index. The lacks that parties reported
+// of the old key at that index are forgotten. LOCKSTEP_MAX_AWAITED: no index is free.
 static uint32_t crossing_place(struct coordinator *core, struct job *job,
                                const struct await_key *key)
 {
@@ -101,12 +103,12 @@ static void crossing_forget(struct job *job, struct worker *worker)
     worker->lacks = 0;
 }
 
-// A party takes its place. Returns whether its key is new.
+// Makes the worker a party. Returns true if no other party waits for the same key.
 static bool crossing_take(struct coordinator *core, struct job *job, struct worker *worker)
 {
     const uint32_t place = crossing_place(core, job, &worker->heartbeat.await.key);
     if (place == LOCKSTEP_MAX_AWAITED)
-        return false; // So many keys are in use already that this party is left out.
+        return false; // The table of keys is full: the worker does not become a party.
     worker->awaits = place + 1;
     return job->crossing.users[place]++ == 0;
 }
@@ -124,11 +126,11 @@ static uint32_t crossing_lacks(const struct crossing *crossing, const struct awa
 
 // ---- The search --------------------------------------------------------------------------------
 
-// The greatest set: `in` and how many parties of it lack each key.
+// A set of parties.
 struct crossing_set {
     uint32_t count;
-    bool in[LOCKSTEP_MAX_WORLD];
-    uint32_t lackers[LOCKSTEP_MAX_AWAITED];
+    bool in[LOCKSTEP_MAX_WORLD]; // By rank: true if the rank is in the set.
+    uint32_t lackers[LOCKSTEP_MAX_AWAITED]; // By key: number of parties in the set that lack it.
 };
 
 static void crossing_count(struct crossing_set *set, const struct worker *worker, bool in)
@@ -138,7 +140,8 @@ static void crossing_count(struct crossing_set *set, const struct worker *worker
     set->count += in ? 1u : UINT32_MAX;
 }
 
-// A broadcast of the library waits for its root only.
+// True if some party of the set lacks the worker's key. A broadcast that the library makes waits
+// only for its root.
 static bool crossing_holds(struct coordinator *core, const struct job *job,
                            const struct crossing_set *set, const struct worker *worker)
 {
@@ -191,7 +194,8 @@ struct crossing_group {
     uint32_t count;
 };
 
-// Ranks that wait in the same function for the same thing, small groups first.
+// Groups the ranks that wait in the same function for the same thing; small groups come first.
+// Returns the number of groups.
 static uint32_t crossing_groups(struct coordinator *core, const struct job *job,
                                 const struct crossing_set *set,
                                 struct crossing_group groups[CROSSING_GROUPS])
@@ -220,7 +224,8 @@ static uint32_t crossing_groups(struct coordinator *core, const struct job *job,
     return count;
 }
 
-// "rank 2" or "ranks 0, 1, 3": those of the set that are like `like`, or that lack a key.
+// Adds "rank 2" or "ranks 0, 1, 3": the ranks of the set that wait like `like`, or, if like is
+// NULL, the ranks that lack key `lacked`. Returns their number.
 static uint32_t crossing_ranks(struct coordinator *core, struct sentence *sentence,
                                const struct job *job, const struct crossing_set *set,
                                const struct worker *like, uint32_t lacked)
@@ -247,7 +252,7 @@ static uint32_t crossing_ranks(struct coordinator *core, struct sentence *senten
     return count;
 }
 
-// "lockstep_barrier 'epoch' (use 1) after step 59"
+// Adds "lockstep_barrier 'epoch' (use 1) after step 59".
 static void crossing_where(struct sentence *sentence, const struct job *job,
                            const struct await *await)
 {
@@ -303,7 +308,8 @@ static const char *crossing_not_done(struct coordinator *core, const struct job 
     return "called";
 }
 
-// The sentence has room for the first groups. How many ranks it does not name, though they wait.
+// Returns the number of blocked ranks that are not in the groups, which are the first `count`
+// groups that the sentence describes.
 static uint32_t crossing_unnamed(struct coordinator *core, const struct job *job,
                                  const struct crossing_group *groups, uint32_t count)
 {

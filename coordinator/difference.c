@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The difference between two manifests, in words for people. The items are pulled from both sides
-// in parts and compared as they come, in bounded memory. Runs inside coordinator_step.
+// Describes the difference between two manifests. The coordinator requests the items of both sides
+// in parts, and compares them as they arrive, in bounded memory. Runs inside coordinator_step.
 //
 // How. Both manifests are read side by side, like two sorted lists without a sort order. The *head*
-// of a side is its first item not yet dealt with; the *look-ahead* is the head and the items
-// behind it, CORE_LOOKAHEAD in all. Two items *match* when kind, module name and own name are
-// equal. At each turn:
+// of a side is its first item that is not handled yet; the *look-ahead* is the head and the items
+// after it, CORE_LOOKAHEAD together. Two items *match* if kind, module name and own name are equal.
+// At each turn:
 //
-//   the heads match                         compare them, go on on both sides
-//   one head matches an item ahead          the other head is on its side only
-//   each head matches an item ahead         the order differs; the item that is further away was
-//                                           moved: compare it with its match and take both out
-//   neither does                            both are on their own sides only
+//   the heads match                         compare them, and go on to the next item of both sides
+//   one head matches an item ahead          the other head is only on its own side
+//   each head matches an item ahead         the order differs. The head whose match is further away
+//                                           was moved: compare it with its match, remove both
+//   neither head matches an item ahead      each head is only on its own side
 //
-// So one missing item costs one line, and the items behind it match again. A module that only one
-// side has is one line without its items. What is moved further than the look-ahead is reported
-// as missing on both sides. The parts in flight fill the window while the look-ahead is compared,
-// so the cost is about one round trip for CORE_LOOKAHEAD items; nothing depends on timing.
+// So a missing item takes one line of the report, and the items after it match again. A module that
+// only one side has takes one line, without its items. An item that was moved further than the
+// look-ahead is reported as missing on both sides. While the look-ahead is compared, the next parts
+// arrive, so CORE_LOOKAHEAD items take about one round trip. The report does not depend on timing.
 
 #include "coordinator/difference.h"
 
@@ -46,7 +46,7 @@ static bool side_exhausted(const struct manifest_side *side)
     return side->received == side->item_count;
 }
 
-// The look-ahead is all there.
+// True if the whole look-ahead of a side has arrived.
 static bool side_primed(const struct manifest_side *side)
 {
     return side_exhausted(side) || side->count >= CORE_LOOKAHEAD;
@@ -89,8 +89,8 @@ static void report_line(struct difference *difference, const char *line)
     sentence_add(&difference->report, "\n  %s", line);
 }
 
-// How an item is called: "fc2.weight", "actor/fc2.weight", "buffer bn.mean", "module actor". What a
-// session says besides its options has a name of its own.
+// Adds the name of an item: "fc2.weight", "actor/fc2.weight", "buffer bn.mean", "module actor",
+// "session options". Other items of the session have names of their own.
 static void item_label(struct sentence *line, const struct difference *difference,
                        const char *module, const struct manifest_item *item)
 {
@@ -162,7 +162,7 @@ static size_t option_size(const char *at)
     return strcspn(at, " ");
 }
 
-// Bytes of the key with its '='; all of it, when there is none.
+// Returns the size of an option's key with its '='; without '=', the size of the whole option.
 static size_t option_key_size(const char *at)
 {
     const size_t size = option_size(at);
@@ -170,7 +170,7 @@ static size_t option_key_size(const char *at)
     return !equals ? size : (size_t)(equals - at) + 1;
 }
 
-// The option of this key among options; NULL: it is not there.
+// Returns the option with this key, or NULL.
 static const char *option_find(const char *options, const char *key)
 {
     const size_t size = option_key_size(key);
@@ -252,7 +252,7 @@ static void side_pop(struct manifest_side *side)
     side->count--;
 }
 
-// Drops at the head what is dealt with: taken out earlier, or an item of a missing module.
+// Drops items at the head that are already handled: matched earlier, or of a missing module.
 static void side_skip(struct manifest_side *side)
 {
     while (side->count > 0) {
@@ -264,7 +264,8 @@ static void side_skip(struct manifest_side *side)
     }
 }
 
-// Where in the look-ahead of a side the match of an item is; 0: nowhere, for it is not the head.
+// Returns the index in the look-ahead of the item that matches `wanted`; 0: none. The caller has
+// checked that the head, which has index 0, does not match.
 static uint32_t side_find(struct manifest_side *side, const struct manifest_entry *wanted)
 {
     for (uint32_t i = 1; i < side->count && i < CORE_LOOKAHEAD; i++) {
@@ -300,8 +301,8 @@ static void report_missing(struct difference *difference, uint32_t which)
     side_pop(side);
 }
 
-// The head of side `which` has its match at `place` of the other side, whose own head comes first
-// there.
+// Reports an item in another order: the head of side `which` matches item `place` of the other
+// side, where other items come before it.
 static void report_moved(struct difference *difference, uint32_t which, uint32_t place)
 {
     char text[CORE_LINE_BYTES];
@@ -311,7 +312,7 @@ static void report_moved(struct difference *difference, uint32_t which, uint32_t
     struct manifest_entry *moved = side_entry(near, 0);
     struct manifest_entry *match = side_entry(far, place);
     const struct manifest_entry *passed = side_entry(far, 0);
-    // Items of modules in another order are in another order too; the module's line says it.
+    // If the modules are in another order, the line of the module is enough.
     if (moved->scope == passed->scope) {
         sentence_begin(&line, text, sizeof(text));
         item_label(&line, difference, near->module, &moved->item);
@@ -327,7 +328,8 @@ static void report_moved(struct difference *difference, uint32_t which, uint32_t
     side_pop(near);
 }
 
-// A module's head is not missing while the other side still has items of an earlier module.
+// Reports both heads as missing on the other side. If only one head is a module, reports only the
+// other head, because its side still has items of an earlier module.
 static void report_both_missing(struct difference *difference)
 {
     const bool first = side_entry(&difference->sides[0], 0)->item.kind == MANIFEST_MODULE;
@@ -362,7 +364,8 @@ static void compare_heads(struct difference *difference)
         report_moved(difference, 1, in_a);
 }
 
-// Compares as far as both look-aheads reach. True: both manifests are through.
+// Compares as far as both look-aheads have arrived. Returns true if both manifests are compared
+// completely.
 static bool difference_advance(struct difference *difference)
 {
     struct manifest_side *a = &difference->sides[0];
@@ -383,7 +386,7 @@ static bool difference_advance(struct difference *difference)
     }
 }
 
-// ---- Pulling, and the end --------------------------------------------------------------------
+// ---- Requests, and the end of the report -----------------------------------------------------
 
 static void difference_pull(struct coordinator *core, struct job *job, struct manifest_side *side)
 {
@@ -499,7 +502,8 @@ void difference_tick(struct coordinator *core, struct job *job)
 
 // ---- Arriving items --------------------------------------------------------------------------
 
-// An item where it cannot be: those of the session first, then each module followed by what it has.
+// True if the item may come now: items of the session come first, then each module, followed by its
+// parameters and buffers.
 static bool item_in_place(const struct manifest_side *side, const struct manifest_item *item)
 {
     switch (item->kind) {

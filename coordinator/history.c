@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A job over its whole run: step times, communication, and the numbers in the marks of its ranks.
-// A mark "epoch 3 loss=0.41 lr=1e-3" has two metrics, `loss` and `lr`. A job has the first
-// LOCKSTEP_JOB_METRICS names that its ranks say. Runs inside coordinator_step.
+// A job's whole run: step times, communication, and the metrics in the marks of its ranks. The mark
+// "epoch 3 loss=0.41 lr=1e-3" has two metrics, `loss` and `lr`. A job keeps the first
+// LOCKSTEP_JOB_METRICS names of metrics that its ranks use. Runs inside coordinator_step.
 
 #include "coordinator/history.h"
 
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 #define HISTORY_NUMBER_BYTES 32
-#define HISTORY_MOST 1e30 // Bound of a metric, above and below zero.
+#define HISTORY_MOST 1e30 // A metric of a larger absolute value is ignored.
 
 void history_init(struct history *history)
 {
@@ -26,10 +26,10 @@ void history_init(struct history *history)
 
 struct history_sums {
     double sum[LOCKSTEP_JOB_METRICS];
-    uint32_t ranks[LOCKSTEP_JOB_METRICS]; // That said the metric.
+    uint32_t ranks[LOCKSTEP_JOB_METRICS]; // Number of ranks that reported the metric.
 };
 
-// Index of a metric, added when there is room; LOCKSTEP_JOB_METRICS: there is none.
+// Returns the index of a metric, and adds a new one; LOCKSTEP_JOB_METRICS: there is no room for it.
 static uint32_t history_metric(struct history *history, const char *name, size_t bytes)
 {
     uint32_t index = 0;
@@ -44,7 +44,7 @@ static uint32_t history_metric(struct history *history, const char *name, size_t
     return index;
 }
 
-// A decimal number that is the whole text: strtod would take "inf" and "0x1" as well.
+// Parses a text that is one decimal number. strtod alone would also accept "inf" and "0x1".
 static bool history_number(const char *text, size_t bytes, double *number)
 {
     char copy[HISTORY_NUMBER_BYTES];
@@ -57,7 +57,7 @@ static bool history_number(const char *text, size_t bytes, double *number)
     return *end == '\0' && *number > -HISTORY_MOST && *number < HISTORY_MOST;
 }
 
-// One word of a mark.
+// Adds the metric that a word of a mark has, if it is "name=number".
 static void history_word(struct history *history, const char *word, size_t bytes,
                          struct history_sums *sums)
 {
@@ -99,7 +99,8 @@ static void history_metrics(struct coordinator *core, struct job *job, struct hi
 
 // ---- Slots -------------------------------------------------------------------------------------
 
-// Adds a later slot, of which `samples` hold as much as `others` of the one before.
+// Merges a later slot into `slot`. The weights of their metrics are `samples` for the later slot
+// and `others` for `slot`.
 static void history_merge(struct history_slot *slot, const struct history_slot *later,
                           uint32_t samples, uint32_t others)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The log of a job: its last lines, for people who look at its page and not at the log of the
+// The last lines of a job's log. The job's page shows them, so users need not read the log of the
 // daemon. Runs inside coordinator_step.
 
 #include "coordinator/journal.h"

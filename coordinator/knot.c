@@ -1,31 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The search for ranks that wait for each other for ever. It looks only at what the ranks have
-// said; reports come from waits.c (planned steps) and learning.c. Runs inside coordinator_step.
+// Finds ranks that wait for each other forever. The search uses only the reports of ranks; they
+// come from waits.c (planned steps) and learning.c. Runs inside coordinator_step.
 //
-// Words: a *party* is a rank that is blocked. It has *waits*, as many as its trainer has threads
-// that wait; each *needs* positions of the step's plan, all of which every rank must make before
-// it can be over. A party *lacks* the positions that it has not made. The *knot* is the greatest
-// set of parties in which every wait of every party needs a position that some party of the set
-// lacks. In a trainer of one thread that is: everybody on a cycle of waits, or waiting for it.
+// Words. A *party* is a rank that is blocked. It has one *wait* for each thread of its trainer that
+// waits. A wait *needs* positions of the step's plan; it ends only when every rank has made all of
+// them. A party *lacks* the positions that it has not made. The *knot* is the largest set of
+// parties in which every wait of every party needs a position that some party of the set lacks. If
+// every trainer has one thread, the knot is all ranks on a cycle of waits, and all ranks that wait
+// for a rank of the knot.
 //
-// A party of the knot waits for ever. Let r be the first of them to go on, and w the wait of r
-// that was over then. Some party q of the knot lacked, when it reported, a position that w needs,
-// and has made it since. A blocked rank makes nothing, so q had gone on before r: r was not the
-// first. Nothing is said of when the reports were made: reports may be as old as they like, and
-// need not be of one moment. (A wait that runs into its timeout is over otherwise. So it is held
-// until the report of it is forgotten here, and then it is no party.)
+// A party of the knot waits forever. Proof: let r be the first party of the knot that goes on, and
+// w the wait of r that ended. Some party q of the knot lacked, when it reported, a position that w
+// needs, and has made it since. A blocked rank makes no positions, so q went on before r, which
+// contradicts that r was the first. The proof does not use the times of the reports: reports may be
+// old, and may be from different moments. (A wait may also end by its timeout. Such a wait does not
+// return until the coordinator has forgotten its report; then its rank is not a party.)
 //
-// Every deadlock is a knot, once its ranks have reported; who has to report is up to the workers
-// (worker/order/order.h, R9).
+// Every deadlock is a knot once its ranks have reported. worker/order/order.h (R9) says which ranks
+// report.
 //
-// A report changes only what touches its rank. So a knot that was not there before has a cycle
-// through that rank: without one, what can be reached from it would have been a knot by itself.
+// A report changes only the edges of its own rank. So a new knot has a cycle through that rank:
+// otherwise the parties that can be reached from it would have been a knot before the report.
 //
-// The search begins with all parties and drops those with a wait that nobody holds up. A wait
-// watches one position that it needs and some party lacks; only when the last of these parties is
-// dropped, another position is looked for. So each wait goes once over the words of its needs and
-// once for each position that it has watched, whatever depends on whom.
+// The search begins with all parties, and drops a party if it has a wait that no remaining party
+// holds up. Each wait watches one position that it needs and that some remaining party lacks. Only
+// when the last of these parties is dropped, the wait looks for another position. So the search
+// scans the needs of a wait once, and once more for each position that the wait has watched.
 
 #include "coordinator/knot.h"
 
@@ -38,7 +39,7 @@ static bool knot_takes(const struct worker *worker, const struct up_blocked *rep
            worker->blocked.step == report->step && worker->blocked.space == report->space;
 }
 
-// The parties, and what any of them needs.
+// Collects the parties, and the positions that any of them needs.
 static void knot_gather(struct coordinator *core, const struct job *job,
                         const struct up_blocked *report)
 {
@@ -57,7 +58,7 @@ static void knot_gather(struct coordinator *core, const struct job *job,
     }
 }
 
-// How many parties lack each position that somebody needs.
+// Counts the parties that lack each needed position.
 static void knot_count(struct knot *knot)
 {
     memset(&knot->lacked, 0, sizeof(knot->lacked));
@@ -74,7 +75,7 @@ static void knot_count(struct knot *knot)
     }
 }
 
-// A wait looks for a position to watch; without one its party is dropped.
+// Finds a position for this wait to watch. If there is none, drops the party of the wait.
 static void knot_watch(struct knot *knot, uint32_t wait)
 {
     const uint32_t party = wait / LOCKSTEP_MAX_WAITS;
@@ -95,7 +96,7 @@ static void knot_watch(struct knot *knot, uint32_t wait)
     knot->queue[knot->queued++] = (uint16_t)party;
 }
 
-// Nobody that is left lacks this position: who watched it looks for another one.
+// No remaining party lacks this position: each wait that watched it looks for another one.
 static void knot_release(struct knot *knot, uint32_t position)
 {
     uint32_t wait = knot->watching[position];
@@ -151,14 +152,14 @@ bool knot_edge(const struct worker *from, const struct worker *to, struct knot_e
     return false;
 }
 
-// Breadth first from `start` until somebody waits for it; the last one to do so. Costs parties
-// times parties, once a generation.
+// Searches breadth first from `start` for a party that waits for `start`, and returns it. Takes
+// time in the square of the parties, but runs only once in a generation.
 static uint32_t knot_search(struct knot *knot, uint32_t start, uint16_t before[LOCKSTEP_MAX_WORLD])
 {
     struct knot_edge edge;
     knot->queue[0] = (uint16_t)start;
     knot->queued = 1;
-    knot->dropped[start] = true; // From here on: reached.
+    knot->dropped[start] = true; // From here on `dropped` means: reached by the search.
     for (uint32_t i = 0; i < knot->queued; i++) {
         const uint16_t from = knot->queue[i];
         if (knot_edge(knot->parties[from], knot->parties[start], &edge))
@@ -171,7 +172,7 @@ static uint32_t knot_search(struct knot *knot, uint32_t start, uint16_t before[L
             knot->queue[knot->queued++] = (uint16_t)to;
         }
     }
-    return start; // Not reached: see above.
+    return start; // Never happens: a new knot has a cycle through `start`, see above.
 }
 
 uint32_t knot_cycle(struct coordinator *core, const struct worker *start,

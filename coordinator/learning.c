@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The learning step of a phase: slots are reported as they become ready, and granted to all in the
-// order in which they complete. Runs inside coordinator_step.
+// The learning step of a phase: ranks report slots as these become ready, and the coordinator
+// grants the slots to all ranks in the order in which they become complete. Runs inside
+// coordinator_step.
 //
-// Words: a slot is *made* on a rank that reported it ready. It is *complete* when every member has
-// made it or has ended the step; who ended without it fulfils it with zeros. A member *waits* when
-// every thread of its trainer waits for a slot that it has made; a grant of one of them ends that.
+// Words. A slot is *made* on a rank that has reported it ready. It is *complete* when every member
+// has made it or has ended the step; a member that ended the step without the slot contributes
+// zeros. A member *waits* when every thread of its trainer waits for a slot that the member has
+// made; the grant of one of these slots ends the wait.
 //
-// Members that wait for each other are a knot (knot.c): here positions are indexes of slots, and a
-// member lacks what it has not made. Only a wait can close one, so only a wait makes the core look.
-// Under the policy zero_defer there is no verdict: when every member waits or has ended, nothing
-// can come any more, and the smallest slot waited for is granted. Who has not made it gives it up.
-// Before that nothing is forced, so what is given up does not depend on who was slow.
+// Members that wait for each other are a knot (knot.c). Positions are here the indices of slots,
+// and a member lacks the slots that it has not made. Only a wait can close a knot, so the core
+// searches for a knot only at a wait. Under the policy zero_defer there is no verdict. When every
+// member waits or has ended, no slot can become complete by itself, so the core grants the smallest
+// slot that some member waits for. Members that have not made it contribute zeros. No slot is
+// forced before, so the choice does not depend on which member was slow.
 
 #include "coordinator/learning.h"
 
@@ -64,7 +67,7 @@ static struct learned_slot *slot_find(struct learning *learning, const struct sl
     return entry == 0 ? NULL : &learning->slots[entry - 1];
 }
 
-// NULL: the step has as many as there may be.
+// Adds a slot to the step. Returns NULL if the step has LOCKSTEP_MAX_SLOTS already.
 static struct learned_slot *slot_add(struct learning *learning, const struct up_ready *ready,
                                      uint32_t rank)
 {
@@ -120,7 +123,8 @@ static void learning_open(struct coordinator *core, struct job *job, const struc
     }
 }
 
-// Whether a message of this step and phase may be looked at; opens the step for the first one.
+// Returns true if a message of this step and phase is to be handled. The first message of a step
+// opens the step.
 static bool learning_enter(struct coordinator *core, struct worker *worker, uint64_t step,
                            uint64_t phase)
 {
@@ -148,7 +152,7 @@ static bool learning_enter(struct coordinator *core, struct worker *worker, uint
         return false;
     }
     if (learning->phase != phase)
-        return false; // The ranks find out from their headers, and can name what differs.
+        return false; // The ranks notice it from their step headers, and can name the difference.
     if (worker->ended) {
         verdict_protocol(core, worker, "said more about step %" PRIu64 " after it had ended it",
                          step);
@@ -159,7 +163,7 @@ static bool learning_enter(struct coordinator *core, struct worker *worker, uint
 
 // ---- Waits -----------------------------------------------------------------------------------
 
-// The slot of a wait: its only position.
+// Returns the index of the slot that a wait needs: in a learning step a wait needs one slot.
 static uint32_t wait_index(const struct blocked_wait *wait)
 {
     uint32_t word = 0;
@@ -168,7 +172,7 @@ static uint32_t wait_index(const struct blocked_wait *wait)
     return word * 64 + (uint32_t)__builtin_ctzll(wait->needs.words[word]);
 }
 
-// One more wait of a member. False: it is impossible, and everybody was told.
+// Adds a wait of a member. Returns false if the wait is impossible; then a verdict was made.
 static bool wait_add(struct coordinator *core, struct worker *worker, const struct slot_id *id)
 {
     struct learning *learning = &core_job_of(core, worker)->learning;
@@ -197,7 +201,7 @@ static bool wait_over(const struct learning *learning, const struct up_blocked *
     return false;
 }
 
-// A grant has ended a wait of this member, if it waited for the slot.
+// A slot was granted: if the member waits for this slot, the member no longer waits.
 static void wait_granted(struct worker *worker, uint32_t index)
 {
     for (uint32_t i = 0; i < worker->blocked.wait_count; i++) {
@@ -235,7 +239,7 @@ static void learning_complete(struct coordinator *core, struct job *job, struct 
 
 // ---- Waits that cannot end -------------------------------------------------------------------
 
-// The slots that somebody waits for and a blocked member has not made.
+// Stores the lacks of a blocked member: the slots in `waited` that it has not made.
 static void wait_lacks(const struct learning *learning, struct worker *worker,
                        const struct slot_set *waited)
 {
@@ -256,7 +260,7 @@ static void wait_lacks(const struct learning *learning, struct worker *worker,
     }
 }
 
-// Policy error: does the wait of this member close a knot?
+// Policy error: halts if the wait of this member closes a knot.
 static void learning_judge(struct coordinator *core, struct job *job, struct worker *last)
 {
     struct slot_set waited = {{0}};
@@ -283,7 +287,8 @@ static bool slot_before(const struct slot_id *a, const struct slot_id *b)
     return a->call != b->call ? a->call < b->call : a->bucket < b->bucket;
 }
 
-// Policy zero_defer: when all wait or have ended, the smallest slot waited for is granted.
+// Policy zero_defer: if every member waits or has ended, grants the smallest slot that some member
+// waits for.
 static void learning_force(struct coordinator *core, struct job *job)
 {
     struct learning *learning = &job->learning;
@@ -302,7 +307,7 @@ static void learning_force(struct coordinator *core, struct job *job)
         learning_grant(core, job, smallest);
 }
 
-// ---- What members say ------------------------------------------------------------------------
+// ---- Messages of members ---------------------------------------------------------------------
 
 static void learning_slots_differ(struct coordinator *core, struct job *job,
                                   const struct learned_slot *slot, const struct worker *worker,
@@ -414,7 +419,7 @@ void learning_wait(struct coordinator *core, struct worker *worker, const struct
     worker->blocked.step = wait->step;
     worker->blocked.space = wait->phase;
     if (wait_over(&job->learning, &worker->blocked))
-        worker->blocked.wait_count = 0; // A grant is on its way to it.
+        worker->blocked.wait_count = 0; // The grant was sent; the member has not received it yet.
     else if (job->zero_defer)
         learning_force(core, job);
     else

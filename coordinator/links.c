@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The tuning of a generation. Every member says once what it has measured and whether it shares
-// memory with its mates. When all have, the slowest link decides, and every member gets the same
-// tuning. Until then lockstep_open has not returned on any of them. Runs inside coordinator_step.
+// The tuning of a generation. Every member reports once the speed of its links and whether it
+// shares memory with its mates. When all members have reported, the slowest link decides, and every
+// member gets the same tuning. lockstep_open returns only after that. Runs inside coordinator_step.
 
 #include "coordinator/links.h"
 
@@ -16,7 +16,7 @@
 #include "coordinator/verdict.h"
 #include "protos/tuning.h"
 
-// Values for links that no rank could measure: those of a loopback without anything else to do.
+// Values for links that no rank could measure: those of an idle loopback interface.
 #define LINKS_LATENCY_NS 20000
 #define LINKS_BYTES_PER_S UINT64_C(1000000000)
 
@@ -25,7 +25,7 @@ static struct tuning_world links_world(const struct job *job)
     return (struct tuning_world){.world_size = job->count, .hosts = job->hosts};
 }
 
-// The slowest link of all.
+// Returns the highest latency, the lowest bandwidth, and whether all members share memory.
 static struct tuning links_worst(struct coordinator *core, const struct job *job)
 {
     struct tuning tuning = {.shares = true, .wish = job_worker(core, job, 0)->links.wish};
@@ -51,7 +51,7 @@ static void links_halt(struct coordinator *core, struct job *job, const char *te
     verdict_halt(core, job, &verdict);
 }
 
-// Two members with different wishes: everybody is told. False: there are none.
+// If another member has a different wish: makes a verdict that names both, and returns true.
 static bool links_differs(struct coordinator *core, struct job *job, const struct worker *worker)
 {
     char text[LOCKSTEP_TEXT_BYTES];

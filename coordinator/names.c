@@ -23,7 +23,7 @@ void core_call_name(struct sentence *sentence, const struct job *job, struct cal
     sentence_add(sentence, " (call %" PRIu64 ")", (uint64_t)call.call + 1);
 }
 
-// Manifests are equal, or the generation ends: the names of rank 0 are those of all.
+// Only rank 0 sends the names: if manifests differ between ranks, the generation ends anyway.
 void names_told(struct coordinator *core, struct worker *worker, const struct up_modules *modules)
 {
     struct job *job = core_job_of(core, worker);

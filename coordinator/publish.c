@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Layouts as rank 0 proposes them, and plans as the coordinator publishes them. Runs inside
-// coordinator_step.
+// Receives the layouts that rank 0 proposes, and publishes plans. Runs inside coordinator_step.
 //
-// A layout is a run of words: bucket count k, k ends (exclusive, growing, the last one is the
-// number of indices), then the parameter indices, each once. It belongs to the learning step in
-// which it was proposed, and is forgotten with it.
+// A layout is a list of words: the bucket count k, the k exclusive ends of the buckets (increasing;
+// the last end is the number of indices), then the parameter indices, each once. A layout belongs
+// to the learning step in which it was proposed, and is forgotten after that step.
 //
 // A plan is the calls of the learning step in the order of their first grant, each with the
 // buckets of its module's layout. Its hash is FNV-1a, 64 bits, over little-endian numbers: the
 // phase (8 bytes); for each slot module, call, bucket and algorithm (4 bytes each); then for each
 // module, in the order of its first slot, its index, its number of words and its words (4 bytes
-// each). Every layout that was proposed is published before the plan, also one that no call has
-// used, so that it is in force on all ranks when some call does.
+// each). Every proposed layout is published before the plan, also the layout of a module that had
+// no call: a later call of the module needs it on all ranks.
 //
-// A plan may be published again, with its calls in another order or with more of them, when ranks
-// say that their steps differ from it time and again (order protocol, R13). The coordinator has
-// forgotten what was in it, and need not know: it is told the calls, and knows how many buckets
-// each has. Its hash goes on from that of the plan whose place it takes. Ranks hold one plan that
-// is not in force yet, so the last one must be, which whoever asks for the next one says: it has
-// settled a step since, so all ranks have. Where ranks wait in opposite orders no order suits both,
-// so a plan is replaced a bounded number of times.
+// A plan may be replaced by a plan of the same phase with its calls in another order, or with more
+// calls, when several steps of a rank differ from it in the same way (order protocol, R13). The
+// coordinator does not keep the slots of a plan. It does not need them, because the worker sends
+// the calls of the new plan, and the coordinator knows the number of buckets of each module. The
+// hash of the new plan starts from the hash of the plan that it replaces. A rank can keep only one
+// plan that is not in force yet, so the last new plan must be in force on all ranks first. The
+// worker's message proves that: the worker has settled a step with that plan, so all ranks have. If
+// ranks wait in opposite orders, no order suits both, so the number of replacements is limited.
 
 #include "coordinator/publish.h"
 
@@ -42,7 +42,7 @@ static uint32_t layout_buckets(const struct learning *learning, const struct lay
     return learning->words[layout->offset];
 }
 
-// The fault of a received layout; NULL: none.
+// Returns what is wrong with a complete layout, or NULL.
 static const char *layout_fault(const uint32_t *words, uint32_t total)
 {
     uint64_t seen[LOCKSTEP_MAX_PARAMETERS / 64] = {0};
@@ -69,7 +69,7 @@ static const char *layout_fault(const uint32_t *words, uint32_t total)
     return NULL;
 }
 
-// The fault of a part that arrives now; NULL: none.
+// Returns what is wrong with a part of a layout, or NULL.
 static const char *layout_part_fault(const struct learning *learning,
                                      const struct layout_part *part)
 {
@@ -156,7 +156,7 @@ static void layout_send(struct coordinator *core, const struct job *job,
 struct plan {
     uint64_t phase;
     uint64_t number;
-    uint64_t replaces; // 0: it is learned.
+    uint64_t replaces; // Number of the plan that it replaces; 0: it comes from a learning step.
     uint64_t hash;
     uint32_t count;
     struct plan_slot *slots;
@@ -184,7 +184,8 @@ static void plan_fault(struct coordinator *core, struct job *job, const char *wh
     verdict_halt(core, job, &verdict);
 }
 
-// Appends the buckets of a call. False: it cannot be planned, and everybody was told.
+// Appends the buckets of a call. Returns false if the call cannot be planned; then a verdict was
+// made.
 static bool plan_add_call(struct coordinator *core, struct job *job, const struct slot_id *id,
                           struct plan *plan)
 {
@@ -278,7 +279,7 @@ static void plan_send(struct coordinator *core, const struct job *job, const str
     } while (first < plan->count);
 }
 
-// The last plan of a phase; NULL: it is not known.
+// Returns the last plan of a phase, or NULL if it is not known.
 static struct published *published_find(struct learning *learning, uint64_t phase)
 {
     for (uint32_t i = 0; i < learning->published_count; i++)
@@ -287,7 +288,8 @@ static struct published *published_find(struct learning *learning, uint64_t phas
     return NULL;
 }
 
-// Room for a plan that was learned: that of the last one of its phase, or of the oldest.
+// Returns the entry for a newly learned plan: that of the last plan of its phase, a free entry, or
+// that of the oldest plan.
 static struct published *published_place(struct learning *learning, uint64_t phase)
 {
     struct published *oldest = &learning->published[0];
@@ -340,9 +342,9 @@ void publish_plan(struct coordinator *core, struct job *job)
              job->name, job->number, plan.number, learning->step, plan.count, plan.hash);
 }
 
-// ---- Plans in the place of others ------------------------------------------------------------
+// ---- New plans of a phase --------------------------------------------------------------------
 
-// The fault of the calls of a plan; NULL: none.
+// Returns what is wrong with the calls of a proposed plan, or NULL.
 static const char *replan_fault(const struct up_replan *replan, const struct published *published)
 {
     uint64_t seen[LOCKSTEP_MAX_MODULES * LOCKSTEP_MAX_CALLS / 64] = {0};
@@ -370,7 +372,8 @@ void publish_again(struct coordinator *core, struct worker *worker, const struct
     struct job *job = core_job_of(core, worker);
     struct learning *learning = &job->learning;
     struct published *published = published_find(learning, replan->phase);
-    // Others may have said it before, or the plans of this phase are gone meanwhile.
+    // Another rank may have proposed it first, or a new round has forgotten the plans of this
+    // phase.
     if (job->state != JOB_RUNNING || !published || published->number != replan->replaces ||
         published->times == LOCKSTEP_REPLAN_TIMES || replan->in_force < learning->republished)
         return;

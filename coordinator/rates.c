@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How fast a job is, once in a second, and which ranks the others always wait for. A rank that is
-// always the last to come hardly ever waits; so the score of a rank is what it waited less than
-// the median of all, as a share of the time: what the job would win at most if it were as fast as
-// the others. Waits are looked at each 5 seconds, and a score is of the last 25, so it is right 30
-// seconds after anything has changed. No clock of any two ranks is compared. Runs inside
-// coordinator_step.
+// The speed of a job, once a second, and the ranks that the others always wait for (stragglers). A
+// rank that is always the slowest hardly ever waits for others. So the score of a rank is the
+// median wait of all ranks minus its own wait, as a share of the time: the job would save at most
+// this share if the rank were as fast as the median. The core looks for stragglers every 5 seconds,
+// and a score covers the last 25 seconds, so it is correct 30 seconds after a change. Clocks of
+// different ranks are never compared. Runs inside coordinator_step.
 
 #include "coordinator/rates.h"
 
@@ -29,7 +29,7 @@ void rates_reset(struct rates *rates)
     rates->looks = 0;
 }
 
-// Shell's sort: no allocation, and a thousand numbers at most.
+// Shellsort: it allocates nothing, and there are at most a thousand numbers.
 static void rates_sort(uint64_t *numbers, uint32_t count)
 {
     static const uint32_t gaps[] = {701, 301, 132, 57, 23, 10, 4, 1};
@@ -49,7 +49,7 @@ static uint32_t rates_cut(uint64_t number)
     return number < UINT32_MAX ? (uint32_t)number : UINT32_MAX;
 }
 
-// The growth of a count; a worker that counts backwards is not believed.
+// Returns the growth of a count; 0 if a worker's count has become smaller.
 static uint64_t grown(uint64_t now, uint64_t then)
 {
     return now > then ? now - then : 0;
@@ -74,9 +74,9 @@ static struct rates_sums rates_sum(struct coordinator *core, struct job *job)
 
 // ---- Stragglers --------------------------------------------------------------------------------
 
-// A window of rates: from the oldest look that is kept until now.
+// The time that a score covers: from the oldest look that is kept until now.
 struct rates_window {
-    uint32_t oldest; // Index of that look.
+    uint32_t oldest; // Index of the oldest look.
     uint64_t elapsed_us;
 };
 
@@ -111,7 +111,7 @@ static void rates_look_for_stragglers(struct coordinator *core, struct job *job,
         .oldest = rates->looks < STALL_SCORES ? 0 : place,
         .elapsed_us =
             (core->now - rates->scored_ms[rates->looks < STALL_SCORES ? 0 : place]) * 1000};
-    // Without a step nobody was last in one.
+    // If no step was finished, no rank was the slowest, so the scores stay.
     if (rates->looks > 0 && window.elapsed_us > 0 &&
         grown(sums->steps, rates->scored_steps[window.oldest]) > 0)
         rates_score(core, job, &window);
@@ -165,7 +165,8 @@ void rates_tick(struct coordinator *core, struct job *job)
         rates->until_look = STALL_LOOK_SAMPLES;
     }
     rates->until_look--;
-    // As many heartbeats of each rank in every sample, as far as ticks allow.
+    // Samples have a fixed period, so each has the same number of heartbeats of every rank, unless
+    // a tick comes a whole period late.
     const bool late = core->now >= rates->next_ms + STALL_RATE_MS;
     rates->next_ms = (late ? core->now : rates->next_ms) + STALL_RATE_MS;
     rates->from_ms = core->now;

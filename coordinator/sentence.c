@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Text in fixed buffers. Not a string library: sentences, reports and log lines of the core need no
-// more. No function here has state of its own. Runs inside coordinator_step.
+// Text in fixed buffers, for the sentences, reports and log lines of the core. No state. Runs
+// inside coordinator_step.
 
 #include "coordinator/sentence.h"
 
@@ -18,7 +18,7 @@ void sentence_begin(struct sentence *sentence, char *text, size_t bytes)
     text[0] = '\0';
 }
 
-// Bytes of the character that starts with this byte; 0: no character starts with it.
+// Returns the size of the UTF-8 character that starts with this byte; 0: no character does.
 static size_t character_bytes(unsigned char first)
 {
     if (first < 0x80)
@@ -30,7 +30,7 @@ static size_t character_bytes(unsigned char first)
     return first >= 0xf0 && first <= 0xf4 ? 4 : 0;
 }
 
-// The size of text[0, size) without a character that is cut off at its end.
+// Returns the size of text[0, size) without an incomplete character at its end.
 static size_t whole_characters(const char *text, size_t size)
 {
     size_t start = size;

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Both sides of a collective that differs between ranks. Runs inside coordinator_step.
+// The verdict on a collective that two ranks call differently. Runs inside coordinator_step.
 //
-// The rank that sees a difference knows only its own call. Its report waits here, and all ranks are
-// asked how they call this use of the collective. A rank in which it is in flight answers with a
-// report of its own. The first one that calls it differently from the first report makes the
-// verdict, which has both calls. After LOCKSTEP_SIDES_MS, and before any other verdict, the first
-// report is the verdict: it has one side.
+// The rank that notices a difference knows only its own call. The coordinator keeps its report, and
+// asks all ranks how they call this use of the collective. A rank on which the collective is in
+// flight answers with a report of its own. The first report with another call than the kept one
+// makes the verdict, whose text has both calls. If none arrives within LOCKSTEP_SIDES_MS, or
+// another verdict comes first, the kept report alone makes the verdict.
 //
-// Some differences no rank sees: where ranks run a collective by different algorithms, each may
-// wait for what the other algorithm never sends. So a heartbeat names the collectives of the
-// trainer that have been in flight for long, with their signatures. Two signatures of one use never
-// meet: all ranks are asked, and the first answer counts as the first report.
+// Some differences are not noticed by any rank: if ranks run a collective by different algorithms,
+// each may wait for frames that the other algorithm never sends. So a heartbeat names the
+// collectives of the trainer that have been in flight for long, with their signatures. If two ranks
+// have different signatures for one use, the coordinator asks all ranks, and the first answer
+// becomes the kept report.
 
 #include "coordinator/sides.h"
 
@@ -72,7 +73,7 @@ static void sides_add(struct sentence *sentence, const struct worker *worker, co
     sentence_add(sentence, " calls %s; ", form);
 }
 
-// Tells both sides; the lower rank comes first.
+// Makes the verdict with both calls; the lower rank comes first in the text.
 static void sides_tell_both(struct coordinator *core, const struct worker *other, const char *form,
                             uint64_t step)
 {
@@ -134,7 +135,8 @@ static bool sides_overdue_differs(struct coordinator *core, const struct job *jo
     return false;
 }
 
-// Only what is new is looked at: a rank that waits for long says the same again and again.
+// Ignores a heartbeat that names the same overdue collectives as the last one: a rank that waits
+// long repeats them in every heartbeat.
 void sides_heartbeat(struct coordinator *core, const struct worker *worker,
                      const struct up_heartbeat *last)
 {

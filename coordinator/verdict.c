@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a generation ends: a fact arrives (a death, a goodbye, a disagreement, an impossible
-// message), a verdict is made of it here, and every member gets the same one. Runs inside
+// How a generation ends: this file makes a verdict from a fact (a lost member, a member that left,
+// a disagreement, an impossible message), and sends the same verdict to every member. Runs inside
 // coordinator_step.
 //
-// The first verdict holds. One thing replaces it: a member that says about an earlier step that it
-// cannot be finished either. A verdict of step s takes effect where s - 1 is settled, so without
-// that such a member would wait for ever (order protocol, R12). The log has only the first of two
-// verdicts of one kind.
+// The first verdict holds. It is replaced only if a member reports that it cannot finish an earlier
+// step either. A verdict of step s takes effect on a member when step s - 1 is settled there, so
+// without the replacement such a member would wait forever (order protocol, R12). If a verdict is
+// replaced by one of the same kind, the log has only the first.
 
 #include "coordinator/verdict.h"
 
@@ -64,7 +64,7 @@ static void verdict_log(struct coordinator *core, struct job *job, const struct 
     journal_note(core, job, "generation_halted", "%s", job->halt.text);
 }
 
-// The verdict is the job's from now on, and every member gets it.
+// Stores the verdict in the job, and sends it to every member.
 static void verdict_tell(struct coordinator *core, struct job *job, const struct verdict *verdict)
 {
     struct sentence sentence;
@@ -96,7 +96,7 @@ static void verdict_tell(struct coordinator *core, struct job *job, const struct
 void verdict_halt(struct coordinator *core, struct job *job, const struct verdict *verdict)
 {
     if (sides_tell(core, job, verdict->step))
-        return; // That was known first.
+        return; // The collective that differs was reported first, so it is the verdict.
     const bool again = job->state == JOB_HALTED && verdict->kind == job->halt.kind;
     stall_end(core, job, "a verdict has ended the generation");
     verdict_tell(core, job, verdict);
@@ -124,8 +124,8 @@ void verdict_protocol(struct coordinator *core, struct worker *worker, const cha
 
 // ---- Leaving ---------------------------------------------------------------------------------
 
-// leaver closed its session, needer cannot go on without it from `step` on.
-// The cause is the leaver's own word.
+// Makes HALT_LEFT: leaver closed its session, and needer cannot go on without it from `step` on.
+// The text has the failure that the leaver reported, if there is one.
 static void verdict_left(struct coordinator *core, struct job *job, const struct worker *leaver,
                          const struct worker *needer, uint64_t step)
 {
@@ -163,9 +163,9 @@ bool verdict_left_behind(struct coordinator *core, const struct worker *needer, 
     return false;
 }
 
-// A member that others still need at this moment, seen from the control plane: they are in
-// lockstep_open with their links standing, in lockstep_start, or in a learning step. Elsewhere the
-// data plane finds out.
+// Returns a member that still needs the leaver, or NULL. The coordinator knows this of a member
+// that is in lockstep_open with all links connected, in lockstep_start, or in a learning step. At
+// other times the data plane of the members notices it.
 static const struct worker *verdict_needer(struct coordinator *core, const struct job *job,
                                            const struct worker *leaver)
 {
@@ -225,7 +225,7 @@ void verdict_leave(struct coordinator *core, struct worker *worker, const struct
 
 // ---- Losing ----------------------------------------------------------------------------------
 
-// The advice in the sentence of a loss: the words before and behind the process's id.
+// The advice at the end of the sentence about a lost rank: the words before and after the pid.
 struct verdict_advice {
     const char *before;
     const char *behind;
@@ -236,7 +236,7 @@ static const struct verdict_advice advice_stopped = {"see what stopped pid", "th
 static const struct verdict_advice advice_silent = {"see whether pid",
                                                     "there runs, and whether that host answers"};
 
-// It may be alive: its end is nothing to look for.
+// For a rank that broke the protocol: its process may be alive.
 static const struct verdict_advice advice_liar = {
     "pid", "there broke the protocol: see that all ranks run the same Lockstep and that nothing "
            "overwrites its memory"};
@@ -263,7 +263,8 @@ static void verdict_lost_text(struct coordinator *core, struct job *job, struct 
     verdict_halt(core, job, &verdict);
 }
 
-// Both ends are heard here, but one acknowledges nothing to the other: neither of them has ended.
+// Makes the verdict on a link that is cut: both ranks are alive and connected to the coordinator,
+// but one does not acknowledge the other's data.
 static void verdict_cut(struct coordinator *core, struct job *job, const struct worker *worker,
                         const struct worker *peer, const struct up_lost *lost)
 {
@@ -284,8 +285,8 @@ static void verdict_cut(struct coordinator *core, struct job *job, const struct 
     verdict_halt(core, job, &verdict);
 }
 
-// The end of a stream says little of a process that was silent before: it may be there, and
-// stopped.
+// Adds why a stream ended, and returns the advice. A process that was silent before may still exist
+// and be stopped.
 static const struct verdict_advice *verdict_silence(const struct coordinator *core,
                                                     const struct worker *worker,
                                                     struct sentence *sentence)
@@ -332,7 +333,8 @@ static bool verdict_lost_possible(const struct job *job, const struct worker *wo
     return lost->rank < job->count && lost->rank != worker->rank;
 }
 
-// The first cause again, for a member that cannot finish this earlier step. The log has it.
+// Sends the first verdict again with an earlier step, for a member that cannot finish this step.
+// The verdict is not logged again.
 static void verdict_again(struct coordinator *core, struct job *job, uint64_t step)
 {
     char text[LOCKSTEP_TEXT_BYTES];
@@ -357,17 +359,17 @@ void verdict_lost(struct coordinator *core, struct worker *worker, const struct 
         return;
     }
     struct worker *peer = job_worker(core, job, lost->rank);
-    // After a verdict members close their links and end: that they do is no news.
+    // After a verdict members close their links, so a lost peer is no new fact.
     if (job->state == JOB_HALTED) {
         verdict_again(core, job, lost->step);
         return;
     }
     if (lost->left || peer->left) {
-        // The data plane has the goodbye first.
+        // The LEAVE frame of the data plane may arrive before UP_LEAVE.
         if (lost->left && peer->left_cause[0] == '\0')
             sentence_clean(peer->left_cause, sizeof(peer->left_cause), lost->text,
                            sizeof(lost->text));
-        // The leaver has settled a step; nothing after that one can be finished by anybody.
+        // No rank can finish a step after the last one that the leaver has settled.
         const uint64_t first_open = peer->heartbeat.settled + 1;
         const bool earlier = peer->left && first_open < lost->step;
         verdict_left(core, job, peer, worker, earlier ? first_open : lost->step);
@@ -405,7 +407,7 @@ void verdict_fail(struct coordinator *core, struct worker *worker, const struct 
     sentence_begin(&sentence, text, sizeof(text));
     core_rank_name(&sentence, worker);
     sentence_add(&sentence, ": %s", clean);
-    // HALT_LOST: it gives up itself, by lockstep_abort, and says why.
+    // HALT_LOST: the reporter called lockstep_abort, so it is itself the lost rank.
     const struct verdict verdict = {.kind = fail->kind,
                                     .step = fail->step,
                                     .has_rank = fail->kind == HALT_LOST,

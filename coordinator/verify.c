@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// lockstep_start: every member sends what identifies its manifest, and the first two that differ
-// are taken apart by difference.c, without waiting for the others. Members may call it again: each
-// time is a *round*, from the first of them to the last. Runs inside coordinator_step.
+// lockstep_start: every member sends the hash of its manifest. As soon as two members differ,
+// difference.c compares their manifests, without waiting for the other members. Members may call
+// lockstep_start again. A *round* is one call on every member, from the first call to the last.
+// Runs inside coordinator_step.
 
 #include "coordinator/verify.h"
 
@@ -24,7 +25,7 @@ static bool verify_same(const struct up_start *a, const struct up_start *b)
            a->root == b->root;
 }
 
-// The lowest rank that has started in this round; NULL: none has.
+// Returns the lowest rank that has started in this round, or NULL.
 static struct worker *verify_lowest(struct coordinator *core, const struct job *job)
 {
     for (uint32_t i = 0; job->started > 0 && i < job->count; i++) {
@@ -35,7 +36,8 @@ static struct worker *verify_lowest(struct coordinator *core, const struct job *
     return NULL;
 }
 
-// The lowest rank that has started, and the lowest that differs from it; NULL: none does.
+// Sets *lowest to the lowest rank that has started. Returns the lowest rank that differs from it,
+// or NULL.
 static struct worker *verify_find_other(struct coordinator *core, const struct job *job,
                                         struct worker **lowest)
 {
@@ -81,8 +83,8 @@ void verify_parted(struct coordinator *core, struct worker *learner)
 
 // ---- A round ---------------------------------------------------------------------------------
 
-// A round begins with the first member that calls lockstep_start. False: others are in a step, and
-// everybody was told.
+// Begins a round, at the first member that calls lockstep_start. Returns false if other members are
+// in a learning step; then a verdict was made.
 static bool verify_begin(struct coordinator *core, struct job *job, struct worker *worker)
 {
     if (job->learning.active) {
@@ -127,7 +129,7 @@ static bool verify_possible(struct coordinator *core, struct worker *worker,
     else if (start->root >= job->count)
         verdict_protocol(core, worker, "wants rank %" PRIu32 " as root; the world has %" PRIu32,
                          start->root, job->count);
-    // In the first round it is the step that was loaded, and the manifests say so.
+    // In the first round `settled` is the step of the loaded file, and the manifests compare that.
     else if (job->rounds > 0 && lowest && lowest->start.settled != start->settled)
         verdict_protocol(core, worker,
                          "called lockstep_start after step %" PRIu64 ", rank %" PRIu32

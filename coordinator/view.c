@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Copies of the state for HTTP and tests. Changes nothing. Runs on the thread of coordinator_step,
-// never during one.
+// Copies of the state for HTTP and tests. Changes no state. Runs on the thread of coordinator_step,
+// never during a step.
 
 #include "coordinator/view.h"
 
@@ -34,8 +34,9 @@ static void view_add(struct step_totals *sum, const struct step_totals *totals)
     sum->unused += totals->unused;
 }
 
-// A step is final when every rank has done its part of it. So the step that one rank said is final
-// is behind all of them, however old their heartbeats are.
+// Returns the step of a worker. A step is final only when every rank has done its part of it. So
+// every member is at least at the last step that any rank reported as final, even if the member's
+// last heartbeat is older.
 static uint64_t view_step(const struct job *job, const struct worker *worker)
 {
     const struct up_heartbeat *beat = &worker->heartbeat;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The ranks that are blocked in a planned step, and the verdict on waits that cannot end (order
-// protocol, section 6). Waits of a learning step are in learning.c. knot.c explains what a knot is
+// Ranks that are blocked in a planned step, and the verdict on waits that cannot end (order
+// protocol, section 6). learning.c has the waits of a learning step. knot.c explains what a knot is
 // and why old reports do no harm. Runs inside coordinator_step.
 //
-// A rank whose wait may be part of a deadlock reports it. The first report of a step makes the
-// coordinator ask all other ranks, who then report when they wait in it, too. Each report is looked
-// at beside all others of the same step and plan; a knot is HALT_ORDER for everybody, in the
-// instant in which its last rank has reported. No time is waited for. Steps in which nobody reports
-// cost nothing. A rank whose last wait ran into its timeout says so, and is answered.
+// A rank whose wait may be part of a deadlock reports the wait. At the first report of a step the
+// coordinator asks all other ranks to report their waits in that step. Each report is examined
+// together with all others of the same step and plan. A knot is HALT_ORDER for all ranks as soon as
+// its last rank has reported; no timeout is involved. Steps without reports cost nothing. A rank
+// whose last wait has timed out reports that, and gets an answer.
 
 #include "coordinator/waits.h"
 
@@ -22,11 +22,12 @@
 #include "coordinator/table.h"
 #include "coordinator/verdict.h"
 
-#define WAITS_NAMED 6 // Ranks of a cycle in one text.
+#define WAITS_NAMED 6 // Ranks of a cycle that one text names.
 
 // ---- The sentence ------------------------------------------------------------------------------
 
-// The call of a position that this rank lacks. Buckets of a call stand together in a plan.
+// Adds the name of the call to which a lacking position belongs. The buckets of a call have
+// neighbouring positions in a plan.
 static void waits_lack(struct sentence *sentence, const struct job *job,
                        const struct up_blocked *blocked, uint32_t position)
 {
@@ -41,7 +42,8 @@ static void waits_lack(struct sentence *sentence, const struct job *job,
         sentence_add(sentence, "the call at position %" PRIu32 " of the plan", position);
 }
 
-// `from` waits, and has not made what `before` needs of it.
+// Adds what `from` waits for (a call that `to` has not made), and which call it has not made itself
+// though `before` needs it.
 static void waits_party(struct sentence *sentence, const struct job *job,
                         const struct worker *before, const struct worker *from,
                         const struct worker *to)
@@ -93,7 +95,8 @@ static void waits_query(struct coordinator *core, struct job *job, const struct 
     }
 }
 
-// Only now may the rank go on: no report is older than its wait.
+// Answers a report without waits. Only then the wait that timed out returns, so the coordinator
+// never has a report of a wait that has ended.
 static void waits_forgotten(struct coordinator *core, const struct job *job,
                             const struct worker *worker)
 {
@@ -113,8 +116,8 @@ void waits_blocked(struct coordinator *core, struct worker *worker,
                          blocked->wait_count, blocked->step);
         return;
     }
-    // While a step is learned, such waits are over, for theirs is settled; or they are of the same
-    // step in another phase, which the ranks find out from their headers.
+    // During a learning step such a report is out of date, because its step is settled; or it is of
+    // the same step in another phase, which the ranks notice from their step headers.
     if (job->learning.active && blocked->wait_count > 0)
         return;
     worker->blocked = *blocked;
