@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The descriptors that a transport has open: what epoll watches, and which of them a forked child
-// closes. Engine thread, but for transport_forked.
+// closes. Engine thread, except transport_forked.
 
 #include "worker/transport/descriptors.h"
 
@@ -39,7 +39,8 @@ bool transport_watch(struct transport *transport, int fd, struct endpoint *endpo
     transport_register(transport, fd);
     const int added = epoll_ctl(transport->descriptors.epoll, EPOLL_CTL_ADD, fd, &event);
     if (added < 0)
-        (void)doors_lack(transport, errno); // Any other reason: a descriptor of ours was closed.
+        // Any other errno means that this process has closed a descriptor of the transport.
+        (void)doors_lack(transport, errno);
     return added == 0;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The file descriptors that a transport has open. Engine thread, but for transport_forked.
+// The file descriptors that a transport has open. Engine thread, except transport_forked.
 
 #ifndef WORKER_TRANSPORT_DESCRIPTORS_H
 #define WORKER_TRANSPORT_DESCRIPTORS_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What ranks say to each other when one of them ends. Engine thread.
+// The LEAVE and LOST frames, by which ranks tell each other that a rank ends. Engine thread.
 
 #ifndef WORKER_TRANSPORT_FAREWELL_H
 #define WORKER_TRANSPORT_FAREWELL_H
@@ -23,7 +23,7 @@ struct told_loss {
 #define FAREWELL_RANK_WORDS (LOCKSTEP_MAX_WORLD / 64)
 
 struct farewells {
-    struct farewell goodbye; // What this rank's LEAVE frames say, if it has_goodbye.
+    struct farewell goodbye; // Payload of this rank's LEAVE frames, valid if has_goodbye.
     bool has_goodbye;
     // Losses that peers told this rank and that no event has reported yet.
     struct told_loss told[LOCKSTEP_LOSSES];

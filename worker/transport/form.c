@@ -16,7 +16,7 @@
 // by TCP, as all other ranks do.
 //
 // Rules for a connection that has come in (a guest):
-// - garbage, a frame that is no hello, more than a hello, or one that takes longer than
+// - garbage, a frame that is no hello, bytes after a hello, or a hello that takes longer than
 //   LOCKSTEP_HELLO_MS: refused;
 // - a hello for another generation, rank or world size, or with a wrong proof: refused;
 // - a member that encrypts when this rank does not, or the other way round: refused, and forming
@@ -212,7 +212,7 @@ static void guest_refuse(struct transport *transport, struct guest *guest)
     guest_end(transport, guest);
 }
 
-// Makes a peer of a guest that has proven membership.
+// Turns a guest that has proven membership into a peer.
 static void guest_admit(struct transport *transport, struct guest *guest, struct peer_link *peer,
                         const uint8_t proof[LOCKSTEP_PROOF_BYTES])
 {
@@ -280,11 +280,11 @@ static bool guest_is_hello(const struct guest *guest)
            header.used_bytes == 0;
 }
 
-// Receives what is missing of the hello. False: the guest is gone.
+// Receives the rest of the hello, as far as it has arrived. False: the guest was refused.
 static bool guest_receive(struct transport *transport, struct guest *guest)
 {
     while (guest->received < LOCKSTEP_HELLO_BYTES) {
-        // The payload is read only when the header is right.
+        // The payload is read only after the header was checked.
         const uint32_t end = guest->received < LOCKSTEP_FRAME_HEADER_BYTES
                                  ? LOCKSTEP_FRAME_HEADER_BYTES
                                  : LOCKSTEP_HELLO_BYTES;
@@ -322,7 +322,7 @@ void form_guest_ready(struct transport *transport, struct guest *guest)
         guest_decide(transport, guest);
 }
 
-// The oldest guest of those that have said a whole hello, or of those that have not; or NULL.
+// Returns the oldest guest that has sent a whole hello (heard), or that has not; NULL: none.
 static struct guest *guest_oldest(struct transport *transport, bool heard)
 {
     struct guest *oldest = NULL;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which part of the transport a frame is for, by its kind: from its header to its last byte. What a
-// frame does is in the file that is called here. Engine thread.
+// Hands each frame, by its kind, to the part of the transport that handles it: first its header,
+// then the whole frame. Engine thread.
 
 #include "worker/transport/frames.h"
 

@@ -30,8 +30,8 @@ const char *transport_address(const struct transport *transport);
 int transport_form(struct transport *transport, const struct transport_world *world);
 // Ends the generation after a failure. Forgets all launched collectives and joined waves without
 // events, and closes all links at once (a peer sees a reset). After the return the transport does
-// not touch user memory, except as worker/transport/device/devices.h says of devices. May be called
-// from an event. transport_form may follow, for another generation.
+// not touch user memory, except as worker/transport/device/teardown.h says of devices. May be
+// called from an event. transport_form may follow, for another generation.
 void transport_abandon(struct transport *transport);
 // Ends the generation with a goodbye: sends the queued frames and LEAVE on every link, then waits
 // until each peer has closed its side. Blocks for linger_ms at most. Drops what arrives, makes no

@@ -48,8 +48,8 @@ static_assert(MEASURE_TRIES * 2 * MEASURE_BURST_BYTES / MEASURE_FRAME_BYTES <= M
 #define MEASURE_LOOPBACK_NS 2000
 #define MEASURE_LOOPBACK_BYTES_PER_S UINT64_C(4000000000)
 
-// What a frame is: the field `part` of its header. `slot` counts, `credit` is 1 in the last frame
-// of a burst.
+// The kind of a MEASURE frame: the field `part` of its header. `slot` is the number of the ping or
+// burst; `credit` is 1 in the last frame of a burst.
 enum measure_part {
     MEASURE_PING = 1,
     MEASURE_PONG = 2,

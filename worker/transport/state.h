@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The parts of a transport, put together. Each part belongs to the file of its name; a function
-// takes the part that it needs. Only files of this folder and tests include it.
+// struct transport: all parts of a transport. Each part belongs to the file of its name. Only files
+// of this folder and tests include this header.
 
 #ifndef WORKER_TRANSPORT_STATE_H
 #define WORKER_TRANSPORT_STATE_H

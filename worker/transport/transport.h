@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The seam between the engine and whatever moves bytes between workers. The engine launches
-// collectives and joins waves; a transport completes them and reports what happened. Every
+// The interface between the engine and the transport, which moves bytes between workers. The engine
+// launches collectives and joins waves; a transport completes them and reports what happened. Every
 // transport passes one conformance suite (tests/conformance/test_transport.c).
 //
 // Thread: one thread at a time, the driver, may call these functions, except those marked "any
@@ -10,7 +10,8 @@
 // they may launch collectives.
 //
 // What a transport guarantees (docs/internals/data-plane.md says how):
-// - Partial sums live in scratch. User memory is written in whole elements, with final bytes only.
+// - Partial sums are kept in scratch. User memory is written in whole elements, with final bytes
+//   only.
 // - With units: a unit that no rank has used stays as it was on every rank; a unit that some rank
 //   has used is written on every rank.
 // - After done() the result is in user memory, bit-identical on every rank, and the transport does

@@ -29,11 +29,12 @@
 //   doubles `probe`, up to WAIT_PROBE_MOST, and WAIT_HITS_CALM waits whose look found work, without
 //   such a slice, set it to WAIT_PROBE again.
 //
-// No wake-up is missed between the last look and the sleep. For links in memory that is proved in
-// worker/link/shm.c; `attention` works the same way: the waking thread and the engine that goes to
-// sleep both do a read-modify-write of one word. If the engine's comes first, the waking thread
-// reads ATTENTION_ASLEEP and writes to the descriptor. Else the engine reads ATTENTION_ASKED and
-// does not sleep, and everything that was written before the request is visible to it.
+// No wake-up is missed between the last look and the sleep. worker/link/shm.c proves that for links
+// in shared memory, and `attention` works the same way: the waking thread and the engine that goes
+// to sleep both do a read-modify-write of one word. If the engine's operation comes first, the
+// waking thread reads ATTENTION_ASLEEP and writes to the descriptor. Otherwise the engine reads
+// ATTENTION_ASKED and does not sleep, and everything that was written before the request is visible
+// to it.
 
 #include "worker/transport/wait.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the engine waits for work, and how it is woken. Engine thread, but for transport_wake.
+// How the engine waits for work, and how it is woken. Engine thread, except transport_wake.
 
 #ifndef WORKER_TRANSPORT_WAIT_H
 #define WORKER_TRANSPORT_WAIT_H

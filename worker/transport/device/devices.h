@@ -34,7 +34,7 @@ void devices_close(struct flows *flows);
 void devices_launch(struct flows *flows, struct collective *collective, enum device_way way);
 // Checks which device work has finished, and continues the collectives, without waiting.
 void devices_work(struct flows *flows, struct rendezvous *rendezvous);
-// Reports one event. True if there was one.
+// Reports one event of a collective on devices. False if there was none.
 bool devices_report(struct flows *flows);
 // Returns the collective whose part between hosts is `collective`; NULL: it is no such part.
 struct collective *devices_outer(struct flows *flows, const struct collective *collective);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What collectives on this rank's device wait for. The driver's thread.
+// Tells what collectives on this rank's device wait for. The driver's thread.
 
 #ifndef WORKER_TRANSPORT_DEVICE_INSPECT_H
 #define WORKER_TRANSPORT_DEVICE_INSPECT_H
@@ -21,8 +21,7 @@ struct device_held {
     const struct device_ready *ready;
 };
 
-// What the oldest collective in flight waits for on this rank's device, as far as others wait
-// behind it.
+// Returns what the oldest collective in flight that is not ready waits for on this rank's device.
 struct device_held device_inspect(struct flows *flows);
 // Writes the last error message of NCCL, in one line; "": NCCL reported no error.
 void device_inspect_nccl(const struct flows *flows, char *text, size_t bytes);

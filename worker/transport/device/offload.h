@@ -14,8 +14,8 @@ struct flows;
 
 // Marks a held flow as summed: the next devices_report reports it.
 void offload_summed(struct device_flow *flow);
-// Offloads a held result, so that other flows get its memory. True: memory is free now. False: none
-// can be offloaded, or its copy has only begun.
+// Offloads a held result, so that other flows get its memory. True: some memory was freed. False:
+// none can be offloaded, or its copy has only begun.
 bool offload_make_room(struct devices *devices);
 // True if a held result will free its memory soon, without waiting for another rank.
 bool offload_is_leaving(const struct devices *devices);

@@ -13,7 +13,7 @@
 #include "worker/transport/device/devices.h"
 #include "worker/transport/flow/flows.h"
 
-#define CACHED_TABLES 512 // Tables that are kept; a power of two.
+#define CACHED_TABLES 512 // Number of tables in the cache; a power of two.
 #define DEVICE_REVOKED_WORDS 512
 #define DEVICE_SEGMENTS 16 // Most segments of a row.
 
@@ -30,7 +30,7 @@ enum device_stage {
     // Its result is being copied to the host, because other flows need its device memory.
     STAGE_OFFLOADING,
     STAGE_OFFLOADED, // Its result is on the shelf in host memory, and it has no device memory.
-    STAGE_DELIVERING, // All of its work on the device is enqueued.
+    STAGE_DELIVERING, // All its work on the device is enqueued.
     STAGE_DONE,
 };
 
@@ -50,7 +50,7 @@ struct cached_table {
 
 // Memory that one replica of a flow needs.
 struct device_part {
-    struct device *device; // NULL: there is no such replica.
+    struct device *device; // The device of the replica. NULL: this entry is not used.
     struct cached_table *cached; // The table of its gradients.
     // For a device other than the first:
     struct device_block *row; // The contribution of the replica, and later the result.
@@ -79,7 +79,8 @@ struct device_flow {
     struct cached_table *cached; // NULL: no kernel is needed.
     // The row on the device, in the dtype of the transfer. NULL: not needed.
     struct device_block *packed;
-    struct device_block *pinned; // STAGED, MIXED: the row on the host.
+    // STAGED, MIXED: the row in pinned host memory. NCCL: only while the result is offloaded.
+    struct device_block *pinned;
     struct device_block *note; // Pinned memory: the note (NCCL, MIXED) or the used bits (STAGED).
     struct device_block *words; // The copy of `note` on the device.
     struct device_room *borrowed; // The device_room that owns some of these blocks. NULL: none.
@@ -136,7 +137,8 @@ struct devices {
     // driver only
     enum devices_stage stage;
     char text[COMMUNICATOR_TEXT_BYTES]; // Reason of DEVICES_FAILED, and of `failed`.
-    bool failed; // True once a device or NCCL has failed: nothing launched completes.
+    // True once a device or NCCL has failed: no launched collective completes any more.
+    bool failed;
     bool failure_reported;
     struct communicator *communicator;
     // Pinned words, one per generation: not 0 if the generation was given up.
@@ -149,10 +151,10 @@ struct devices {
     struct list working; // Launched flows, in the order of their launch.
     struct list done; // Complete flows that are not reported yet.
     struct list left; // Forgotten flows whose enqueued work may still run.
-    struct list idle; // Flows with an event and without a collective.
+    struct list idle; // Flows without a collective, which keep their events for reuse.
     uint64_t flow_count;
     struct list marks; // Free segment_marks.
-    // Results that are offloaded to memory of the host until the trainer asks for them.
+    // The shelf: host memory for results that are offloaded until the trainer waits for them.
     uint8_t *shelf; // [shelf_bytes]
     uint64_t shelf_bytes;
     uint64_t shelf_end; // Offset of the next result on the shelf.
@@ -166,7 +168,7 @@ struct devices {
 
 // ---- what NCCL is told besides the row ----------------------------------------------------------
 
-// Words of a note: the decision of the finish kernel, the weight, the units.
+// Indexes of the words of a note: the decision of the finish kernel, the weight, the first unit.
 #define NOTE_DECISION 0
 #define NOTE_WEIGHT 1
 #define NOTE_UNITS 2
@@ -206,7 +208,7 @@ static inline bool segments_are_whole(const struct device_flow *flow)
 // ---- replicas.c
 // -----------------------------------------------------------------------------------
 
-// How a result is written to gradients: the kernel that does it.
+// A result, and the function that enqueues the kernel that writes it to gradients.
 struct device_spread {
     // Address of the result in the dtype of the transfer; every device of this rank can copy from
     // it.
@@ -214,7 +216,7 @@ struct device_spread {
     size_t row_bytes;
     uint64_t words; // Address of the note or used bits that the kernel reads. 0: none.
     size_t words_bytes;
-    bool awaits; // True if the streams that produce gradients must be waited for.
+    bool awaits; // True if the write must wait for the streams that produce the gradients.
     int (*write)(struct devices *devices, struct device_flow *flow, struct device *device,
                  enum device_stream stream, const struct device_row *row, uint64_t packed,
                  uint64_t words);

@@ -161,7 +161,8 @@ static struct cached_table *replicas_cut(const struct device_flow *flow, uint32_
     return replica == 0 ? flow->cached : flow->parts[replica].cached;
 }
 
-// Pieces are the same runs of the row in all replicas: one for each unit with elements.
+// True if a replica contributes to a piece. All replicas have the same pieces: one for each unit
+// that has elements.
 static bool replicas_contributes(const struct device_flow *flow, uint32_t replica, uint32_t piece)
 {
     return table_cache_pieces(replicas_cut(flow, replica))[piece].in != NULL;

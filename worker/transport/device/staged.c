@@ -337,7 +337,7 @@ static bool staged_take(struct devices *devices, struct device_flow *flow)
                       staged_bytes(collective)))
         return false;
     if (collective->extent_count == 1 && collective->unit_count == 0)
-        return true; // It needs no kernel.
+        return true; // A single extent without units needs no kernel.
     return devices_take(devices, devices->device, &flow->packed, MEMORY_SCRATCH,
                         staged_bytes(collective)) &&
            devices_take(devices, devices->device, &flow->note, MEMORY_PINNED, used) &&

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Pieces and tiles of a collective's row. Pure; any thread.
+// Makes the pieces and tiles of a collective's row. Pure; any thread.
 
 #include "worker/transport/device/table.h"
 

@@ -51,8 +51,9 @@ struct collective_replica {
 // Identifies a collective on all ranks, in every frame. Unique in its generation.
 struct collective_tag {
     uint64_t step;
-    uint64_t space; // Hash of the plan, or of a plain collective's name.
-    uint32_t slot; // Index in the plan, or the sequence number of that name.
+    // Hash of the plan, or of the name of a plain collective (one outside the plan).
+    uint64_t space;
+    uint32_t slot; // Index in the plan, or how often that name was used before.
 };
 
 struct collective {
@@ -63,7 +64,7 @@ struct collective {
     uint32_t root; // COLLECTIVE_BROADCAST: the rank whose bytes go to all.
     enum plan_algorithm algorithm; // Equal on all ranks. Broadcasts: RING or SHARED.
     struct collective_tag tag;
-    uint64_t signature; // Hash of what must be equal on all ranks; carried by every frame.
+    uint64_t signature; // Hash of all that must be equal on all ranks; every frame carries it.
     const struct extent *extents; // Borrowed until done().
     uint32_t extent_count;
     uint64_t elements; // Sum over the extents. May be 0: done() comes in that case, too.
@@ -79,8 +80,8 @@ struct collective {
     enum dtype final; // Dtype of final bytes.
     // float16 without `partial`: contributions are multiplied by 2^exponent. 0: they are not.
     int exponent;
-    // Units (worker/memory/units.h): the parameters inside. COLLECTIVE_ALLREDUCE only; equal on all
-    // ranks.
+    // Units (worker/memory/units.h): the parameters in this collective. COLLECTIVE_ALLREDUCE only;
+    // equal on all ranks.
     const uint64_t *unit_ends; // [unit_count], borrowed until done().
     uint32_t unit_count; // 0: no units, all outputs are written.
     void *context; // For the caller; the transport does not use it.
@@ -114,8 +115,10 @@ struct collective {
     uint64_t *used;
 
     // Results, set before done().
-    uint64_t weight_total; // REDUCE_MEAN: 0 means that no rank contributed; memory is untouched.
-    uint64_t first_sent_us; // clock_now_us() of the first byte handed to a link; 0: none.
+    // REDUCE_MEAN: sum of the weights of all ranks. 0: no rank contributed, and memory is
+    // unchanged.
+    uint64_t weight_total;
+    uint64_t first_sent_us; // clock_now_us() when the first byte was given to a link; 0: none was.
     uint64_t last_received_us;
 
     void *state; // For the transport while the collective is launched, else NULL.

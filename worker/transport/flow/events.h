@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the transport reports to its owner, and what the owner tells it: the configuration, the
-// world. Pure: types, no functions. The driver thread calls the events from inside
+// The events that the transport reports to its owner, and its configuration and world, which the
+// owner sets. Pure: types, no functions. The driver thread calls the events from inside
 // transport_progress.
 
 #ifndef WORKER_TRANSPORT_FLOW_EVENTS_H
@@ -95,9 +95,9 @@ struct transport_world {
 };
 
 struct transport_statistics {
-    uint64_t bytes_sent; // On the wire, headers included.
+    uint64_t bytes_sent; // Bytes on the wire, with frame headers.
     uint64_t bytes_received;
-    uint64_t payload_bytes_sent; // Collectives only.
+    uint64_t payload_bytes_sent; // Payload bytes of collectives only.
     // Result bytes copied from scratch to user memory; 0 if all units are used and final bytes have
     // the dtype of memory.
     uint64_t bytes_copied;
@@ -126,7 +126,8 @@ struct transport_config {
     uint32_t further_count;
     uint64_t abort_ms; // How many ms NCCL may take to abort a communicator. 0: 5000.
     uint64_t
-        segment_bytes; // Segment of a row that goes from a device to the host and back. 0: 2 MiB.
+        // Bytes of one segment of the copies from a device to the host and back. 0: 2 MiB.
+        segment_bytes;
     bool shares; // TCP: true if links to mates go through shared memory where possible.
     // Loopback: most bytes of one read or write; 0: no limit. For tests of the rule that user
     // memory is written in whole elements.

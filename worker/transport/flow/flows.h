@@ -38,7 +38,7 @@ struct flow {
     // The peer whose frame came before the launch here; NULL: the launch was first.
     struct peer_link *opener;
     struct parking *parking; // The first parking of this flow (park.h). NULL: no frame is parked.
-    struct list feed; // In flows.feed while stripes are to be started.
+    struct list feed; // In flows.feed while this rank still has stripes to start.
     struct list held; // Frames that wait for the successor's credit.
     enum plan_algorithm algorithm; // ALGORITHM_RING until it is launched.
     const struct way *way; // The way of its algorithm. NULL until it is launched.
@@ -75,8 +75,8 @@ struct flow_pools {
     struct scratch chunks; // Partial sums.
     struct scratch frames; // struct out_frame
     struct scratch heads; // Headers of frames with many used bits.
-    struct scratch flows; // struct flow, and behind it what a way keeps there.
-    struct scratch parts; // What a way keeps in a block of its own: flow.part.
+    struct scratch flows; // struct flow, followed by the state of its way.
+    struct scratch parts; // State that a way keeps in a separate block: flow.part.
     struct scratch parkings;
     struct scratch wave_blocks;
     struct scratch wave_states;
@@ -96,19 +96,19 @@ struct flows {
     struct transport_events events;
     struct regions *regions; // Borrowed; NULL: none.
     enum slot_fill slot_fill;
-    uint32_t processors; // Processors that this process may run on.
+    uint32_t processors; // Number of processors that this process may run on.
     // set at transport_form, then constant for the generation
     struct transport_world world; // peers is NULL.
     struct ring_group ring; // The ring of the world.
     struct ring_group hosts; // The ring between hosts. Size 0: this rank has no place in it.
     uint32_t peer_count;
     uint64_t form_deadline_ms;
-    bool crowded; // True if the ranks on these cores have no core each: others are let run.
+    bool crowded; // True if there are more ranks than cores here: then a waiting rank yields.
     // any thread
     struct attention attention;
     // engine thread only
     struct thread_id_check thread;
-    bool formed; // True once all links stand and are measured.
+    bool formed; // True once all links are proven and measured.
     bool formed_reported; // True once formed() or form_failed() was reported.
     uint64_t agreed_bytes_per_s; // Bandwidth of the slowest link of all; 0: not agreed yet.
     struct list buckets[FLOWS_BUCKETS];

@@ -87,7 +87,8 @@ const char *park_begin(struct peer_link *peer, struct flow *flow, struct stream 
     return NULL;
 }
 
-// Takes one frame as if it arrived now. NULL, or what is impossible about it.
+// Handles one parked frame as if it arrived now. Returns NULL, or what is impossible about the
+// frame.
 static const char *park_take(struct flows *flows, struct flow *flow, const struct parking *parking,
                              const struct parked_frame *parked)
 {

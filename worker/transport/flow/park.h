@@ -24,7 +24,7 @@ struct parked_frame {
     bool complete;
 };
 
-// Neighbouring chunks may both meet one unit, and each chunk rounds its bits up to a byte.
+// Two neighbouring chunks may meet the same unit, and the used bits of each chunk fill whole bytes.
 #define PARKING_USED_BYTES LOCKSTEP_USED_BYTES
 static_assert(PARKING_USED_BYTES >=
                   (LOCKSTEP_MAX_PARAMETERS + LOCKSTEP_EAGER_FRAMES) / 8 + LOCKSTEP_EAGER_FRAMES,
@@ -53,7 +53,7 @@ const char *park_end(struct peer_link *peer, struct flow *flow, struct stream *s
 // frame is lost.
 void park_catch_up(struct flows *flows, struct flow *flow);
 
-// Why ranks disagree about a collective.
+// Texts of the event `mismatch`.
 extern const char *const flow_signature_text;
 extern const char *const flow_algorithm_text;
 

@@ -71,7 +71,7 @@ static uint64_t reduce_piece(struct extent_cursor *cursor, uint64_t left, uint8_
     const uint64_t most = left < REDUCE_PIECE ? left : REDUCE_PIECE;
     struct extent_cursor outputs = *cursor;
     const uint64_t run = extent_run(cursor, EXTENT_IN, most * cursor->element_bytes, in);
-    (void)extent_run(&outputs, EXTENT_OUT, run, out); // In the same extent, so as long.
+    (void)extent_run(&outputs, EXTENT_OUT, run, out); // The same extent, so the run is as long.
     return run / cursor->element_bytes;
 }
 
@@ -335,7 +335,8 @@ static void reduce_combine(const struct collective *collective, uint8_t *out, co
 static void reduce_finish_run(const struct collective *collective, uint32_t element, uint8_t *out,
                               const uint8_t *in, uint8_t *acc, uint64_t total, uint64_t bytes)
 {
-    // 16-bit floats are rounded after each operation, which the kernel of one pass does not do.
+    // 16-bit floats must be rounded after each operation; the kernel that does all in one pass does
+    // not round in between.
     if (reduce_contributes(collective) && in && !dtype_is_small(collective->dtype)) {
         reduce_combine(collective, out, in, acc, total, bytes / element);
         return;
@@ -357,7 +358,8 @@ static void reduce_finish_same(const struct flow *flow, struct ring_span span, u
         uint8_t *in = NULL;
         uint8_t *out = NULL;
         const uint64_t run = extent_run(&cursor, EXTENT_IN, most, &in);
-        (void)extent_run(&outputs, EXTENT_OUT, run, &out); // In the same extent, so as long.
+        (void)extent_run(&outputs, EXTENT_OUT, run,
+                         &out); // The same extent, so the run is as long.
         reduce_finish_run(flow->collective, element, direct ? out : acc, in, acc, total, run);
         acc += run;
         left -= run;

@@ -58,8 +58,8 @@ bool wave_origin_has(const struct wave_origin *origin, uint32_t rank);
 // True if `rank` receives from `peer` in `round`.
 bool wave_expects(uint32_t rank, uint32_t world, uint32_t peer, uint32_t round);
 
-// A wave: a small allreduce of an opaque payload whose merge is exact, commutative and
-// associative. Runs beside the collectives and ahead of their queued frames.
+// A wave: a small allreduce of an opaque payload whose merge is exact, commutative and associative.
+// It is independent of collectives, and its frames overtake their queued frames.
 struct wave {
     // Set by the caller, constant until wave_done().
     uint64_t step;

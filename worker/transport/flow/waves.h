@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Waves: small allreduces of opaque payloads, beside the collectives. Driver thread.
+// Waves: small allreduces of opaque payloads, independent of the collectives. Driver thread.
 
 #ifndef WORKER_TRANSPORT_FLOW_WAVES_H
 #define WORKER_TRANSPORT_FLOW_WAVES_H

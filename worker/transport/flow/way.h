@@ -32,7 +32,7 @@ struct way {
     void (*launch)(struct flows *flows, struct flow *flow);
     // True if the collective can be launched while only a part of its memory may be used.
     bool (*follows)(const struct flows *flows, const struct collective *collective);
-    // More of the memory of a launched collective may be used.
+    // Called when *collective->landed of a launched collective has grown.
     void (*landed)(struct flows *flows, struct flow *flow);
     // The header of a frame has arrived: chooses where its payload goes. Returns NULL, or what is
     // impossible about the frame.

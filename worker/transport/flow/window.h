@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How many stripes of a collective are in flight. Pure; any thread.
+// The window: how many stripes of a collective are in flight. Pure; any thread.
 
 #ifndef WORKER_TRANSPORT_FLOW_WINDOW_H
 #define WORKER_TRANSPORT_FLOW_WINDOW_H

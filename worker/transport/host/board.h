@@ -42,10 +42,10 @@
 #define BOARD_SHOT_BLOCKS 8
 #define BOARD_TINY BOARD_SHOT_BLOCKS // In place of a block number: the payload is in the record.
 #define BOARD_UNIT_WORDS 8 // Words of used bits inside a record and inside a run.
-#define BOARD_WIDE_BLOCKS 16 // Blocks of a seat for the used bits of collectives with more units.
+#define BOARD_WIDE_BLOCKS 16 // Wide blocks of a seat: for used bits that do not fit in a record.
 #define BOARD_WIDE_WORDS (LOCKSTEP_MAX_PARAMETERS / 64)
 #define BOARD_ROWS 512 // The most rows (runs of registered memory) of one collective.
-#define BOARD_ROW_BLOCKS 16 // Blocks of a seat for collectives that lie in several rows.
+#define BOARD_ROW_BLOCKS 16 // Row blocks of a seat: for collectives with several rows.
 #define BOARD_SLOTS 3
 // Bytes of a slot on one host; twice as many with two ranks. Two levels have another size.
 #define BOARD_SLOT_BYTES (256 * 1024)
@@ -66,7 +66,7 @@ static_assert(BOARD_RECORDS <= 1 << BOARD_SHOT_BITS, "a record's number fits");
 
 // A run of elements in registered memory.
 struct board_row {
-    uint64_t offset; // Bytes in the region.
+    uint64_t offset; // Offset in the region, in bytes.
     uint64_t elements;
     uint32_t region; // The number of the region on the rank that owns it.
 };

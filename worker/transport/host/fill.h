@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How slots are filled: through the caches or past them. Engine thread.
+// Chooses how slots are filled: through the caches or past them. Engine thread.
 
 #ifndef WORKER_TRANSPORT_HOST_FILL_H
 #define WORKER_TRANSPORT_HOST_FILL_H

@@ -283,7 +283,7 @@ bool host_matters(const struct collective *collective, uint64_t weight)
            units_usage(collective->used, all) != USAGE_NONE;
 }
 
-// Takes the next run, whose entry is `from`.
+// Reads the next run, whose entry on the board is `from`, and begins it.
 static void host_see(struct shared *shared, const struct board_run *from)
 {
     struct host_run *run = host_run(shared, shared->runs_seen);

@@ -25,7 +25,7 @@ struct two_level;
 struct host_run {
     struct flow *flow; // NULL once the run is done here.
     uint64_t first; // Number of its first piece, counted over all runs.
-    uint64_t pieces; // 0: the run was done when it was seen.
+    uint64_t pieces; // Number of its pieces. 0: it is registered, or has nothing to do here.
     uint64_t piece_elements; // Elements of a piece; the last piece may have fewer.
     uint64_t weight; // Sum of the weights of all ranks.
     uint64_t factors[LOCKSTEP_MAX_MATES];
@@ -42,15 +42,15 @@ struct host_run {
 
 // Runs in registered memory.
 struct registered {
-    uint64_t seen; // Registered runs seen since the board stands.
+    uint64_t seen; // Number of registered runs seen since the board stands.
     uint64_t stored; // Registered runs whose slice of this rank is in the memory of all ranks.
-    uint64_t blocks; // Blocks summed since the board stands.
+    uint64_t blocks; // Number of blocks summed since the board stands.
     uint64_t done; // In the run at `run`: elements of this rank's slice that are stored.
     uint64_t run; // Every registered run before this one is stored here.
     uint64_t finish; // Every registered run before this one is done here.
     bool stopped; // True once a mate has revoked its memory: nothing more is written.
     uint32_t ended; // One bit per seat: the mate's link has ended, so it writes nothing more.
-    uint32_t news; // regions_news() at the last look at this rank's regions.
+    uint32_t news; // Value of regions_news() when new regions were passed last.
     bool again; // True if a link had no room for a region.
     uint64_t mapped_heard[LOCKSTEP_MAX_MATES]; // By seat: reports of mapped regions that were read.
     // [seats * BOARD_ROW_BLOCKS]: rows read from the row blocks of each seat.
@@ -60,7 +60,7 @@ struct registered {
     struct rows joined[BOARD_RECORDS]; // This rank's memory, by record.
 };
 
-// Where one stage of the pipeline is.
+// The position of one stage of the pipeline.
 struct host_cursor {
     uint64_t run; // Runs before this one have no piece left for this stage.
     uint64_t piece;
@@ -134,7 +134,7 @@ struct fill {
 // How this rank moves between cores: spread.c.
 struct spread {
     uint32_t waits;
-    uint32_t looks; // Looks in a row after which this rank has to leave its core.
+    uint32_t looks; // Checks in a row that found that this rank must leave its core.
     uint64_t next_ms; // When this rank may move again, in ms.
 };
 
@@ -152,7 +152,7 @@ struct shared {
     int fd; // At the leader: the descriptor of the board, until all mates have it. -1: none.
     uint64_t deadline_ms; // When this rank goes on without a board, in ms.
     // launches
-    struct flow *joined[BOARD_RECORDS]; // By record: the flow that joined with it.
+    struct flow *joined[BOARD_RECORDS]; // By record: the flow that joined with it; NULL: none.
     uint32_t records[BOARD_RECORDS]; // Records that no flow uses.
     uint32_t record_count;
     uint32_t blocks[BOARD_WIDE_BLOCKS]; // Wide blocks that no record uses.

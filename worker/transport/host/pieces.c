@@ -294,7 +294,8 @@ static uint64_t pieces_reduce_run(struct shared *shared, const struct host_run *
     uint8_t *out = NULL;
     const uint64_t bytes = extent_run(&ins, EXTENT_IN, rest.count * element, &in);
     const struct ring_span span = {rest.first, bytes / element};
-    (void)extent_run(&outs, EXTENT_OUT, bytes, &out); // In the same extent, so as long.
+    // The output is in the same extent, so its run has the same length.
+    (void)extent_run(&outs, EXTENT_OUT, bytes, &out);
     const bool small = bytes < BOARD_BLOCK_BYTES && span.count < rest.count;
     if (!in || !out || small ||
         units_usage(collective->used,
@@ -398,7 +399,7 @@ static bool pieces_have_landed(const struct shared *shared)
     return span.first + span.count <= flow_landed_elements(run->flow);
 }
 
-// True if the next piece of each stage may go through it.
+// True if the stage may take its next piece.
 static bool pieces_may_copy_in(const struct shared *shared)
 {
     const uint64_t piece = shared->in.piece;

@@ -17,7 +17,7 @@ struct host_run;
 
 // Cuts a run into pieces: sets piece_elements and pieces.
 void pieces_cut(const struct shared *shared, struct host_run *run, const struct flow *flow);
-// Works on one piece in each stage at most. True if it did anything.
+// Works on at most one piece in each stage. True if it did anything.
 bool pieces_work(struct shared *shared);
 bool pieces_pending(const struct shared *shared);
 // Copies this rank's inputs unchanged to `bytes`; zeros where there is no input. streams: past the

@@ -13,7 +13,7 @@ struct flow;
 struct shared;
 struct host_run;
 
-// 0, or -1 without memory.
+// Allocates the row lists. 0, or -1 without memory.
 int registered_open(struct shared *shared);
 void registered_close(struct shared *shared);
 // Writes into the record of a join where the memory is, if the collective can run in registered

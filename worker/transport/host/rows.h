@@ -12,7 +12,7 @@
 #include "worker/memory/regions.h"
 #include "worker/transport/host/board.h"
 
-// A run of memory. It begins where the one before it in the list ends.
+// A run of memory. Its first element is the `end` of the row before it in the list.
 struct row {
     uint8_t *memory;
     uint64_t end; // The first element of the collective after this row.

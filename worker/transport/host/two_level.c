@@ -60,7 +60,7 @@ enum run_news {
     RUN_RUNS = 2, // This collective is the next run.
 };
 
-// An allreduce between hosts, of one seat's part of one piece.
+// The inner allreduce, between hosts, of one seat's part of one piece.
 struct inner {
     struct collective collective;
     struct extent extent;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An allreduce inside each host and between hosts. Engine thread.
+// Two levels: an allreduce inside each host, then between hosts. Engine thread.
 
 #ifndef WORKER_TRANSPORT_HOST_TWO_LEVEL_H
 #define WORKER_TRANSPORT_HOST_TWO_LEVEL_H
@@ -23,7 +23,7 @@ const char *two_level_hear(struct peer_link *peer, const struct frame_header *he
 // Returns the collective whose inner allreduce `collective` is; NULL: it is no inner allreduce.
 struct collective *two_level_outer(struct flows *flows, struct collective *collective);
 void two_level_done(struct flows *flows, struct collective *collective);
-// 0, or -1 without memory.
+// Allocates the state if there are several hosts. 0, or -1 without memory.
 int two_level_begin(struct shared *shared);
 void two_level_end(struct shared *shared);
 // At the leader: called when a seat, or the next host, has joined a collective. Passes the join on,

@@ -32,7 +32,7 @@ struct pair_stripe {
     uint8_t *block; // VALUE_SCRATCH: the block that holds the value.
     uint8_t *sum; // In `block`: the first element that this rank holds.
     uint8_t *results; // Block for the results of the whole stripe. NULL: not needed so far.
-    uint64_t weight; // Weight of the value.
+    uint64_t weight; // Sum of the weights in the value.
     uint64_t weights[PAIR_MAX_MOVES]; // By move: the weight in the frame that has arrived.
     // By move: the block of partial sums that has arrived. NULL: zeros.
     void *received[PAIR_MAX_MOVES];
@@ -44,7 +44,7 @@ struct pair_turn {
     struct peer_link *peer;
 };
 
-// flow->part of a flow that runs by pairs, from the launch until all stripes are complete.
+// The state of a launched flow that runs by pairs: flow.part, until all stripes are complete.
 struct pair_run {
     // set at the launch, then constant
     struct pair pair;
@@ -57,7 +57,8 @@ struct pair_run {
     uint64_t opened; // Stripes below may be received.
     uint64_t credited; // The value of `opened` in the last credit to the peers.
     uint64_t granted[LOCKSTEP_MAX_NEIGHBOURS]; // By peer: stripes below may be sent to it.
-    struct pair_stripe stripes[LOCKSTEP_STRIPES_IN_FLIGHT]; // By index modulo the window.
+    // Stripe i is in entry i modulo the window.
+    struct pair_stripe stripes[LOCKSTEP_STRIPES_IN_FLIGHT];
 };
 
 static inline struct pair_stripe *pair_stripe_of(struct pair_run *run, uint64_t stripe)

@@ -19,7 +19,7 @@
 
 #include <string.h>
 
-#define PAIR_PIECE 2048 // Elements of a sum that are made final at a time.
+#define PAIR_PIECE 2048 // Elements of a piece of a sum.
 
 // ---- the value of a stripe ----------------------------------------------------------------------
 

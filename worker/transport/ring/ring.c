@@ -62,7 +62,8 @@
 #include <assert.h>
 #include <string.h>
 
-#define RING_SWIFT_BYTES_PER_S UINT64_C(2000000000) // About what a core copies to a socket.
+// About the bandwidth at which a core copies to a socket.
+#define RING_SWIFT_BYTES_PER_S UINT64_C(2000000000)
 // The largest chunk between two ranks whose link is slower than RING_SWIFT_BYTES_PER_S.
 #define RING_SLOW_CHUNK_BYTES (384 * 1024)
 

@@ -25,11 +25,12 @@ struct stripe {
 struct ring_run {
     // The schedule. Its element_bytes is that of the larger of the two dtypes in frames.
     struct ring ring;
-    uint64_t base; // Stripes below are complete here.
+    uint64_t base; // Stripes below this one are complete here.
     uint64_t opened; // Stripes below may be received; at most base + window.
-    uint64_t started; // Stripes below have sent their first frame, if they have one.
+    // Stripes below this one have queued the first frame of this rank, if they have one.
+    uint64_t started;
     uint64_t credited; // The value of `opened` in the last credit to the predecessor.
-    struct stripe stripes[LOCKSTEP_STRIPES_IN_FLIGHT]; // By index modulo the window.
+    struct stripe stripes[LOCKSTEP_STRIPES_IN_FLIGHT]; // Stripe i is in entry i modulo the window.
 };
 
 static inline struct ring_run *ring_run(const struct flow *flow)
@@ -69,7 +70,7 @@ struct ring_message {
     void *block; // SOURCE_BUFFER: the payload, freed once it is sent. Else NULL.
 };
 
-// True if no rank that this one knows of has an input for any unit of the chunk.
+// True if, as far as this rank knows, no rank has an input for any unit of the chunk.
 static inline bool ring_is_empty(const struct flow *flow, struct ring_span span)
 {
     return units_usage(flow->collective->used, ring_units(flow, span)) == USAGE_NONE;

@@ -48,7 +48,8 @@ struct ring {
     uint64_t chunk_elements; // Most elements of one chunk.
     uint64_t stripe_elements; // Elements of every stripe but the last.
     uint64_t stripes; // At least 1.
-    bool eager; // So small that no credit is needed; see ring_eager in schedule.c.
+    // True if the collective is so small that it needs no credit; see ring_eager in schedule.c.
+    bool eager;
 };
 
 // split_bytes: a single stripe whose chunks have at least this size is cut into two.
