@@ -129,7 +129,7 @@ static bool blame_in_the_way(const struct picture *picture, const struct worker 
     return blame_idle(picture, worker) && !blame_waits_there(picture, worker);
 }
 
-// Rule 3.
+// Rule 3. Returns true if this rank, which is not silent, is a culprit.
 static bool blame_culprit(const struct coordinator *core, const struct job *job,
                           const struct picture *picture, const struct worker *worker)
 {
@@ -152,7 +152,8 @@ static bool blame_standing(const struct coordinator *core, const struct job *job
     return false;
 }
 
-// Rules 2 to 4.
+// Rules 2 to 4. Adds the silent ranks and the idle ranks that are culprits, if these begin a stall
+// or a stall is active.
 static void blame_ranks(const struct coordinator *core, const struct job *job,
                         const struct picture *picture, struct found *found)
 {

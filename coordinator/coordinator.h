@@ -44,8 +44,8 @@
 // all members have reported, all get the tuning: the slowest latency, the lowest bandwidth, the
 // thresholds that follow from these, and whether all members share memory. Different wishes, or a
 // wish that the world cannot run, are HALT_TUNING; the text names two ranks or the reason. If a
-// member leaves before it has reported, the next report of another member ends the generation
-// (HALT_LEFT).
+// member leaves before all have reported, HALT_LEFT ends the generation as soon as another member
+// has reported.
 //
 // Start. Manifest hashes, item counts and roots are compared as they arrive. At the first
 // difference the core requests the items of two ranks part by part: those of the lowest rank, and
@@ -97,9 +97,10 @@
 // the kind and text of the reporter, after its rank and host. With kind HALT_LOST the reporter
 // itself is lost (lockstep_abort). When a collective differs, all ranks are asked how they call it,
 // and the text has the calls of two ranks if a second rank reports within LOCKSTEP_SIDES_MS. After
-// a verdict of step s only UP_FAIL and UP_LOST of an earlier step count: UP_FAIL makes another
-// verdict, UP_LOST repeats the same verdict for its step, because members that got the verdict
-// close their links. All other messages are dropped. A missed heartbeat ends nothing.
+// a verdict of step s an UP_FAIL of an earlier step makes another verdict, and an UP_LOST of an
+// earlier step repeats the same verdict for its step (members that got the verdict close their
+// links). Heartbeats and UP_LEAVE still count; all other messages are dropped. A missed heartbeat
+// ends nothing.
 //
 // Impossible messages. A worker without a rank is refused. A message of a member is HALT_PROTOCOL
 // to all, with a sentence that names the member, and the core closes the member's stream.

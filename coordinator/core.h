@@ -106,11 +106,11 @@ struct worker {
     uint64_t deadline_ms; // While gathering: when its open timeout ends.
     // While gathering: the largest number of workers that were present at one time since it joined.
     uint32_t most;
-    struct up_hello hello; // Its texts are clean.
+    struct up_hello hello; // The worker's hello; its texts are cleaned by sentence_clean.
     bool left; // True if the worker closed its session.
     // The failure after which the worker left, clean; empty: it left without a failure.
     char left_cause[LOCKSTEP_FAREWELL_TEXT_BYTES];
-    bool lost;
+    bool lost; // True if the worker was lost, or broke the protocol.
     // True if the worker was lost because its process ended: its last heartbeat may say why.
     bool vanished;
 
@@ -124,29 +124,29 @@ struct worker {
     // it needs them.
     struct up_blocked blocked;
 
-    // crossing.c
+    // Set by crossing.c.
     // 1 + index in crossing.keys of the key that the worker waits for; 0: it is no party.
     uint32_t awaits;
     uint32_t lacks; // Bit i: the worker has not done what crossing.keys[i] names.
 
-    // Inspections.
+    // Inspections of this worker.
     uint64_t asked; // Number of the inspection that it has not answered completely; 0: none.
     uint64_t ask_again_ms; // The next inspection is allowed from this time on.
 
-    // lockstep_open
+    // Set in lockstep_open.
     bool linked; // True if all its links are connected; `links` is valid then.
     struct up_links links;
 
-    // lockstep_start
+    // Set in lockstep_start.
     bool started; // True if the worker has called lockstep_start in the present round.
     struct up_start start;
 
-    // The present learning step.
+    // Set in a learning step.
     bool ended; // True if the worker has ended the step.
 };
 
 struct manifest_entry {
-    struct manifest_item item; // Its texts are clean.
+    struct manifest_item item; // Its texts are cleaned by sentence_clean.
     uint64_t scope; // Hash of the item's module name; 0 for items of the session and modules.
     // True if the item was compared with a later item of the other side; it is skipped when it
     // becomes the head.
@@ -245,7 +245,7 @@ struct sides {
     bool active; // True while the report waits for a report of the other side.
     uint64_t due_ms; // When the wait ends.
     uint32_t rank; // The reporter.
-    struct up_fail fail; // Its texts are clean.
+    struct up_fail fail; // The report; its texts are cleaned by sentence_clean.
 };
 
 struct journal_line {
@@ -270,7 +270,7 @@ struct gathering {
     // last one joined.
     char timed_out[LOCKSTEP_TEXT_BYTES];
     uint64_t last_join_ms;
-    uint64_t deadline_ms; // UINT64_MAX: none.
+    uint64_t deadline_ms; // When join_tick is due; UINT64_MAX: never.
 };
 
 // The verdict that ended a generation.

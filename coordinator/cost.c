@@ -42,7 +42,7 @@
 // KiB, and at 1 MiB took 0.2 ns more for each byte.
 #define COST_DOUBLED_NS 0.1
 
-// Nanoseconds: fixed + each * bytes.
+// The time of an allreduce in nanoseconds: fixed + each * bytes.
 struct cost {
     double fixed;
     double each;

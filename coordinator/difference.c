@@ -77,7 +77,7 @@ static const char *dtype_name(enum dtype dtype)
     return "none";
 }
 
-// Adds a finished line, if there is room for it and for the closing line.
+// Counts a difference. Adds its line to the report if there is room for this line and the last one.
 static void report_line(struct difference *difference, const char *line)
 {
     const size_t reserve = 2 * LOCKSTEP_MARK_BYTES;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether the GPUs of a world can work together. Runs inside coordinator_step.
+// Checks whether the GPUs of a world can work together. Runs inside coordinator_step.
 
 #ifndef COORDINATOR_GPUS_H
 #define COORDINATOR_GPUS_H

@@ -86,7 +86,7 @@ void stall_heartbeat(struct coordinator *core, struct worker *worker,
 
 // ---- Progress ----------------------------------------------------------------------------------
 
-// Rule 1.
+// Rule 1. Compares the picture with the last one, notes progress, and ends the stall at progress.
 static void stall_progress(struct coordinator *core, struct job *job, const struct picture *picture)
 {
     struct stall *stall = &job->stall;

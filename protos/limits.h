@@ -253,8 +253,8 @@ static_assert((LOCKSTEP_WINDOW & (LOCKSTEP_WINDOW - 1)) == 0, "the window is a p
 #define LOCKSTEP_SOLO_DESCRIPTORS (2 + LOCKSTEP_SPARE_DESCRIPTORS) // The bell, the trace, spares.
 
 #define LOCKSTEP_OWN_THREADS 3 // Engine, watch, control stream.
-// Threads of gRPC: one for each processor, but at least MIN and at most MAX of these, and MORE
-// others.
+// Threads of gRPC: one for each processor, but at least THREADS_MIN and at most THREADS_MAX, and
+// THREADS_MORE further ones.
 #define LOCKSTEP_CONTROL_THREADS_MIN 2
 #define LOCKSTEP_CONTROL_THREADS_MAX 32
 #define LOCKSTEP_CONTROL_THREADS_MORE 7
@@ -262,8 +262,8 @@ static_assert((LOCKSTEP_WINDOW & (LOCKSTEP_WINDOW - 1)) == 0, "the window is a p
     (LOCKSTEP_OWN_THREADS + LOCKSTEP_CONTROL_THREADS_MAX + LOCKSTEP_CONTROL_THREADS_MORE)
 
 #define LOCKSTEP_STACK_BYTES (256 * 1024) // The smallest stack that a thread of Lockstep needs.
-// Address space that malloc reserves for each thread (ARENA), and that a session needs besides
-// (SESSION).
+// Address space that malloc reserves for each thread (ARENA), and other address space that a
+// session needs (SESSION).
 #define LOCKSTEP_ARENA_BYTES (64 * 1024 * 1024)
 #define LOCKSTEP_SESSION_BYTES (128 * 1024 * 1024)
 
@@ -276,13 +276,14 @@ static_assert((LOCKSTEP_WINDOW & (LOCKSTEP_WINDOW - 1)) == 0, "the window is a p
 #define LOCKSTEP_FROZEN_SLACK_MS 500
 #define LOCKSTEP_WATCH_MS 250 // How often a worker's watch and the coordinator look for stalls.
 // A rank is stalled when it stays in one place longer than STALL_FACTOR times the 99th percentile
-// of its time there, but never before STALL_FLOOR_MS. The first steps and learning steps have a
-// larger bound, by STALL_FIRST_FACTOR.
+// of the times there, and twice the longest of these times, but never before STALL_FLOOR_MS. In the
+// first STALL_FIRST_STEPS steps and in learning steps the bound is STALL_FIRST_FACTOR times that.
 #define LOCKSTEP_STALL_FLOOR_MS 10000
 #define LOCKSTEP_STALL_FACTOR 8
 #define LOCKSTEP_STALL_FIRST_FACTOR 10
 #define LOCKSTEP_STALL_FIRST_STEPS 3
-#define LOCKSTEP_STALL_DISK_FACTOR 3 // The factor of a trainer that sleeps in state D.
+// For a trainer that sleeps in state D the bound is this factor times the usual bound.
+#define LOCKSTEP_STALL_DISK_FACTOR 3
 #define LOCKSTEP_INSPECT_MS 500 // How long the report of a stall waits for the culprits' answers.
 #define LOCKSTEP_INSPECT_PAUSE_MS 5000 // Smallest time between two inspections of one rank.
 // How long the verdict on ranks that wait in different functions waits for the reports of other
