@@ -35,7 +35,7 @@ struct forming {
     // True if forming failed because a member has another LOCKSTEP_DATA_ENCRYPTION than this rank.
     bool differs;
     uint32_t guest_count;
-    uint64_t guest_number; // Number of the next guest.
+    uint64_t guest_number; // The `number` that the next guest gets.
     struct guest guests[LOCKSTEP_MAX_UNPROVEN];
 };
 

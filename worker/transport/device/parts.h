@@ -42,7 +42,7 @@ struct cached_table {
     uint32_t holders; // Number of flows that use it.
     uint32_t count; // Number of pieces.
     uint64_t elements;
-    size_t bytes; // Size of the table.
+    size_t bytes; // Size of the table in bytes.
     struct device_block *host; // Pinned source of `table`: pieces, then tiles.
     struct device_block *table;
     bool stale; // True until it is copied to the device.
@@ -86,16 +86,14 @@ struct device_flow {
     struct device_room *borrowed; // The device_room that owns some of these blocks. NULL: none.
     uint64_t shelf_at; // STAGE_OFFLOADED: offset of the result on the shelf.
     // Replicas
-    // The table of the first replica is `cached` above.
-    struct device_part parts[LOCKSTEP_MAX_REPLICAS];
+    struct device_part parts[LOCKSTEP_MAX_REPLICAS]; // Replica 0 has the table `cached` above.
     struct device_block *landing; // The contribution of one replica, on the first device.
     // NCCL, MIXED: the sum of the replicas; if it has to be packed, also its extent and table.
     struct device_block *sum;
     struct extent sum_extent;
     struct cached_table *sum_table;
     // STAGED, MIXED
-    // The part of the row that this rank contributes to the collective of the hosts; STAGED: all.
-    struct ring_span share;
+    struct ring_span share; // Part of the row that this rank contributes to `host`; STAGED: all.
     struct collective host; // The collective that the hosts run.
     struct extent *extents; // [extent_room]: the extents of `host`.
     uint32_t extent_room;
@@ -158,7 +156,7 @@ struct devices {
     uint8_t *shelf; // [shelf_bytes]
     uint64_t shelf_bytes;
     uint64_t shelf_end; // Offset of the next result on the shelf.
-    uint32_t shelf_count; // Results on the shelf.
+    uint32_t shelf_count; // Number of results on the shelf.
     struct device_room way_out; // Only its `pinned` is used.
     struct device_room way_back;
     struct cached_table cached_tables[CACHED_TABLES];

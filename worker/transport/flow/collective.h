@@ -115,9 +115,7 @@ struct collective {
     uint64_t *used;
 
     // Results, set before done().
-    // REDUCE_MEAN: sum of the weights of all ranks. 0: no rank contributed, and memory is
-    // unchanged.
-    uint64_t weight_total;
+    uint64_t weight_total; // REDUCE_MEAN: total weight. 0: no rank contributed, nothing is written.
     uint64_t first_sent_us; // clock_now_us() when the first byte was given to a link; 0: none was.
     uint64_t last_received_us;
 

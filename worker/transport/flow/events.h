@@ -27,7 +27,7 @@ enum transport_kind {
 
 // How a peer was lost.
 enum peer_loss {
-    LOSS_ENDED, // Its link ended.
+    LOSS_ENDED, // Its link ended without a LEAVE frame.
     LOSS_LEFT, // It sent LEAVE before its link ended.
     LOSS_SILENT, // Its host no longer acknowledges data: the host or the network is down.
     LOSS_IMPOSSIBLE, // It sent impossible data. Its link stays open.

@@ -58,9 +58,9 @@ struct peer_link {
     uint64_t mate_until_ms;
     bool left; // True if the peer has sent LEAVE.
     bool lost; // True if the peer is lost, reported or not.
-    bool silent; // True if it was lost because its host was silent.
-    bool impossible; // True if it was lost because it sent impossible data.
-    bool lack; // True if it was lost because this rank lacks memory or descriptors.
+    bool silent; // True if the peer was lost because its host was silent.
+    bool impossible; // True if the peer was lost because it sent impossible data.
+    bool lack; // True if the peer was lost because this rank lacks memory or descriptors.
     bool reported; // True if the loss was reported.
     // Why the peer was lost, or why the last attempt to connect failed.
     char text[TRANSPORT_TEXT_BYTES];

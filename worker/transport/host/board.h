@@ -99,9 +99,9 @@ struct board_record {
 static_assert(offsetof(struct board_record, tiny) == 64, "the payload begins with a line");
 
 enum board_run_kind {
-    BOARD_RUN_PIECES = 1, // Through the slots.
+    BOARD_RUN_PIECES = 1, // The run goes through the slots.
     BOARD_RUN_MISMATCH = 2, // The ranks with a record in this run disagree about the collective.
-    BOARD_RUN_REGISTERED = 3, // Directly in the registered memory of all ranks.
+    BOARD_RUN_REGISTERED = 3, // The run works directly in the registered memory of all ranks.
 };
 
 struct board_run {

@@ -71,8 +71,8 @@ struct match {
     struct list bucket; // In sequence.matches.
     struct list ready; // In sequence.ready when all ranks have joined.
     struct collective_tag tag;
-    uint64_t signature; // Of the first join.
-    uint64_t shape; // Of the first join.
+    uint64_t signature; // The signature in the first join.
+    uint64_t shape; // The shape in the first join.
     uint32_t first; // Seat of the first join.
     // The first seat that joined with another signature or shape; BOARD_NONE: none.
     uint32_t differs;

@@ -31,9 +31,9 @@ static inline void moment_pause(void)
 #endif
 }
 
-// Pauses or yields between two polls. patient: matters where ranks share cores; true if polling has
-// found work lately. beside: matters there, too; true if an awaited rank may share this rank's
-// core. False: this rank has polled enough and should wait in another way.
+// Pauses or yields between two polls. The flags count only where ranks share cores. patient:
+// polling has found work lately. beside: an awaited rank may share this rank's core. Returns false
+// if this rank has polled enough and should wait in another way.
 bool moment_pass(struct flows *flows, struct moment *moment, bool patient, bool beside);
 
 #endif
