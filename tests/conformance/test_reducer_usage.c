@@ -14,8 +14,8 @@
 
 static const uint64_t sizes[COUNT] = {30, 1, 0, 200, 5, 7};
 
-// p0 is used by all, always; p1 and p2 by all, in turn; p3 by rank 0 alone in every third step; p4
-// by as many ranks as the step's number allows; p5 by nobody.
+// All ranks use p0 in every step, and p1 and p2 in turn. Only rank 0 uses p3, in every third step.
+// The number of ranks that use p4 depends on the step. No rank uses p5.
 static bool uses(uint32_t r, uint64_t step, uint32_t parameter)
 {
     switch (parameter) {
@@ -81,8 +81,8 @@ static void make(struct rank *rank, const char *name, uint32_t index, uint64_t c
     trainer_make(rank, &shape, index, module);
 }
 
-// Alternating by step, the same on all ranks, and on one rank only. The second module is not
-// called.
+// Checks the usage of parameters that all ranks use in some steps, and that only some ranks use. No
+// rank calls the second module.
 static void usage_body(struct rank *rank)
 {
     struct trained_module modules[2];
@@ -94,7 +94,7 @@ static void usage_body(struct rank *rank)
         trainer_begin(rank, NULL);
         partial_call(rank, &modules[0]);
         trainer_end(rank);
-        // Ranks need not ask for modules in one order, and may ask twice.
+        // Ranks may query modules in any order, and repeatedly.
         expect_no_usage(rank, &modules[1]);
         expect_known_usage(rank, &modules[0]);
         expect_known_usage(rank, &modules[0]);
@@ -111,7 +111,7 @@ static void case_11_usage_counts_are_exact(const struct setting *setting)
     ranks_run(setting, usage_body, NULL);
 }
 
-// Called by rank 0 only.
+// Only rank 0 calls the module.
 static void one_rank_body(struct rank *rank)
 {
     struct trained_module module;
@@ -177,7 +177,7 @@ static void case_11_of_several_calls(const struct setting *setting)
     ranks_run(setting, calls_body, NULL);
 }
 
-// After lockstep_call_abort only complete gradients of the call count: here none.
+// Of an aborted call only complete gradients count as used; here none is complete.
 static void aborted_body(struct rank *rank)
 {
     uint32_t wanted[COUNT] = {0};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: trainers that wait for single calls (lockstep_call_wait). The tests check what a
-// wait returns, what it returns on ranks that wait for each other, and which waits are refused.
-// Case numbers are those of the list of cases for reducers.
+// Conformance: waits for single calls (lockstep_call_wait). The tests check the results of waits,
+// the errors on ranks that wait for each other, and which waits are refused. Case numbers are those
+// of the list of cases for reducers.
 
 #include "base/clock.h"
 #include "base/thread.h"
@@ -21,7 +21,7 @@
 
 static const uint64_t sizes[4] = {40, 300, 1, 77};
 
-// Several buckets in each call.
+// Small caps, so that each call has several buckets.
 static void small_buckets(struct rank *rank, struct lockstep_config *config)
 {
     (void)rank;
@@ -49,7 +49,7 @@ static void free_two(struct trained_module *modules)
     trainer_free(&modules[1]);
 }
 
-// A call with known gradients; the status of the first function that fails.
+// Makes a call with known gradients. Returns the first failure.
 static int try_call(struct rank *rank, struct trained_module *module, lockstep_call **call)
 {
     int status = RANK_CALL(rank, lockstep_call_begin(module->module, call));
@@ -82,8 +82,8 @@ static void waited_call(struct rank *rank, struct trained_module *module, const 
 
 // ---- Case 38: waits that can end ---------------------------------------------------------------
 
-// The same order everywhere, from the learning step on. The gradients of the call are there when
-// the wait returns, before the end of the step, and are the same at the end. Nothing is said to the
+// All ranks call and wait in the same order, from the learning step on. The gradients of a call are
+// final when the wait returns, before the end of the step. Planned steps send no messages to the
 // coordinator.
 static void one_order_body(struct rank *rank)
 {
@@ -110,7 +110,8 @@ static void case_38_waits_in_one_order(const struct setting *setting)
     waits_run(setting, one_order_body);
 }
 
-// Rank 1 alone waits, and in the other order: the others come to what it waits for all the same.
+// Only rank 1 waits, and it calls the modules in the other order. Its waits end, because the other
+// ranks go on to the calls that it waits for.
 static void one_waits_body(struct rank *rank)
 {
     struct trained_module modules[2];
@@ -136,7 +137,7 @@ static void case_38_one_rank_waits_in_another_order(const struct setting *settin
     waits_run(setting, one_waits_body);
 }
 
-// The others end the step without the call: they contribute zeros to it.
+// Rank 0 waits for a call that the other ranks do not make. They end the step and contribute zeros.
 static void left_out_body(struct rank *rank)
 {
     const uint64_t only_0[CLUSTER_MAX_WORLD] = {1};
@@ -182,7 +183,8 @@ static void case_38_weights_and_sums(const struct setting *setting)
     waits_run(setting, weighted_body);
 }
 
-// A trainer clips what it got before the step ends; that stays, and travels nowhere.
+// The trainer changes a mean after the wait and before the end of the step. Lockstep keeps the
+// change and does not send it.
 static void changed_body(struct rank *rank)
 {
     struct trained_module module;
@@ -214,7 +216,8 @@ struct swap {
     uint32_t steps_before; // 0: in the learning step.
 };
 
-// Odd ranks wait for the critic first. Ranks may hear of it before they have come so far.
+// Runs a step in which odd ranks wait for the critic first, and even ranks for the actor. Returns
+// the first failure, which may come from any call.
 static int swapped_step(struct rank *rank, struct trained_module *modules)
 {
     int status = RANK_CALL(rank, lockstep_step_begin(rank->session, NULL, NULL));
@@ -261,7 +264,7 @@ static void case_38_opposite_waits_while_learning(const struct setting *setting)
     swapped_run(setting, 0);
 }
 
-// A bound on time does not hide it: the error comes at once.
+// Opposite waits with a timeout fail at once, too, not only at the timeout.
 static void bounded_body(struct rank *rank)
 {
     struct trained_module modules[2];
@@ -287,8 +290,8 @@ static void case_38_opposite_waits_with_a_bound(const struct setting *setting)
     waits_run(setting, bounded_body);
 }
 
-// A call outside the plan runs when all have ended the step, so the one that waits for it would
-// never come there. It is an error for those, too, that do not wait.
+// An unplanned call runs only after all ranks have ended the step, so a rank that waits for it
+// would wait for ever. All ranks get an error, also those that do not wait.
 static void outside_body(struct rank *rank)
 {
     struct trained_module modules[2];
@@ -327,7 +330,7 @@ static bool is_late(const struct rank *rank)
     return rank->rank == rank->world_size - 1;
 }
 
-// A rank is late. The others ask, and wait in pieces, and for what they have waited for already.
+// A rank is late. The others poll, wait with short timeouts, and wait again for finished calls.
 static void pieces_body(struct rank *rank)
 {
     struct trained_module modules[2];
@@ -360,7 +363,7 @@ static void case_38_waiting_in_pieces(const struct setting *setting)
     waits_run(setting, pieces_body);
 }
 
-// Asking is enough, if it is done often.
+// Polling alone completes a call.
 static void asking_body(struct rank *rank)
 {
     struct trained_module modules[2];
@@ -389,8 +392,8 @@ static void case_38_asking_only(const struct setting *setting)
     waits_run(setting, asking_body);
 }
 
-// A rank waits for the critic when the others have waited for the actor for a while, and wait no
-// more: they are about to call the critic, so there is nothing to be said against it.
+// A rank waits for the critic after the other ranks' waits for the actor have timed out. The other
+// ranks are about to call the critic, so this wait is no error.
 static void gone_on_body(struct rank *rank)
 {
     struct trained_module modules[2];
@@ -445,8 +448,8 @@ static void waiter_run(void *argument)
         snprintf(waiter->text, sizeof(waiter->text), "%s", lockstep_error_text());
 }
 
-// One thread waits for the first call while another one makes the second, in opposite orders on odd
-// ranks: as long as a thread goes on, nobody waits for ever.
+// On each rank one thread waits for the first call while another thread makes the second call; odd
+// ranks use the opposite order. No rank waits for ever, because a thread of each rank goes on.
 static void two_threads_body(struct rank *rank)
 {
     struct trained_module modules[2];
@@ -478,7 +481,8 @@ static void case_38_two_threads_wait(const struct setting *setting)
     ranks_run_test(&test);
 }
 
-// More threads than that are refused; while one waits, the step cannot end.
+// A wait is refused if config.trainer_threads threads wait already. The step cannot end while a
+// thread waits.
 static void too_many_body(struct rank *rank)
 {
     struct trained_module modules[2];
@@ -513,9 +517,8 @@ static void waits_of_too_many_threads(const struct setting *setting)
     waits_run(setting, too_many_body);
 }
 
-// A call is open that another thread is about to end, while this one waits for what comes behind it
-// in the plan; so do all ranks. Whether that counts as a wait that cannot end is the trainer's to
-// say.
+// On every rank a call is open that another thread will end, while this thread waits for a later
+// call of the plan. With wait_while_open the trainer says that this is no wait without end.
 static void open_configure(struct rank *rank, struct lockstep_config *config)
 {
     small_buckets(rank, config);
@@ -621,7 +624,7 @@ static void waits_that_are_refused(const struct setting *setting)
     waits_run(setting, refused_body);
 }
 
-// Nothing of it travels, so there is nothing to wait for.
+// All parameters of the module are frozen, so a wait for its call ends at once.
 static void frozen_body(struct rank *rank)
 {
     const uint32_t all[4] = {0, 1, 2, 3};
@@ -676,7 +679,7 @@ static void a_rank_aborts_while_others_wait(const struct setting *setting)
     waits_run(setting, left_alone_body);
 }
 
-// Another thread gives up: the one that waits returns.
+// Another thread aborts the session while a thread waits for a call. The wait returns an error.
 static void abort_run(void *argument)
 {
     struct rank *rank = argument;
@@ -691,10 +694,10 @@ static void released_body(struct rank *rank)
     lockstep_call *call;
     int status;
     make_two(rank, modules);
-    rank_meet(rank); // An abort spares no rank that is still in lockstep_start.
+    rank_meet(rank); // Otherwise the abort could fail lockstep_start of a rank.
     trainer_begin(rank, NULL);
-    rank_meet(rank); // An abort spares no rank that has not begun the step.
-    if (is_late(rank)) { // It never makes the call.
+    rank_meet(rank); // Otherwise the abort could fail lockstep_step_begin of a rank.
+    if (is_late(rank)) { // This rank never makes the call.
         status = RANK_CALL(rank, lockstep_step_end(rank->session, NULL));
     } else {
         RANK_TRUE(rank, thread_start(&thread, "abort", abort_run, rank) == 0);
@@ -714,7 +717,7 @@ static void an_abort_releases_waits(const struct setting *setting)
 
 // ---- A world of one ----------------------------------------------------------------------------
 
-// Its mean is what it has; of kind sum it is divided by the weight, once.
+// In a world of one rank without a coordinator a sum is divided by the weight once, in the wait.
 static void alone_body(struct rank *rank)
 {
     const struct module_shape shape = {
@@ -749,7 +752,7 @@ static void case_38_waits_alone(const struct setting *setting)
     ranks_run_test(&test);
 }
 
-// The same with a coordinator.
+// Waits in a world of one rank with a coordinator.
 static void case_38_waits_in_a_world_of_one(const struct setting *setting)
 {
     waits_run(setting, one_order_body);

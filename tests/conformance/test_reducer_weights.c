@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: weights as large as they may be. Their sum is exact on all ranks, a larger one is
-// refused, and what is deferred over several steps keeps the bound. Case numbers are those of the
-// list of cases for reducers.
+// Conformance: maximum weights. Their sum is exact on all ranks, a larger weight is refused, and
+// the total weight of deferred contributions is limited as well. Case numbers are those of the list
+// of cases for reducers.
 
 #include "protos/limits.h"
 #include "tests/support/trainer.h"
@@ -60,7 +60,8 @@ static void defer_configure(struct rank *rank, struct lockstep_config *config)
     config->unplanned = LOCKSTEP_UNPLANNED_DEFER;
 }
 
-// Rank 0 calls the second module in steps whose plan does not have it: its weight adds up.
+// Runs a step in which rank 0 calls the second module, which the plan does not have. So the call is
+// deferred, and the weights of such steps add up.
 static void deferred_step(struct rank *rank, struct trained_module *modules, uint64_t weight)
 {
     RANK_OK(rank, begin_weighted(rank, weight));

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: gradients of every floating-point dtype, as they travel with every wire and exponent
-// of their module. Results are compared, bit by bit, with a reference that follows docs/numbers.md
-// one element at a time, in the order of summation of worker/transport/ring/schedule.h, or in that
-// of the stand-in for NCCL where all ranks have a device; with the bound stated there; and with a
-// guard around them. Case numbers are those of the list of cases for reducers.
+// Conformance: gradients of every floating-point dtype, with every wire and exponent. Results are
+// compared bit by bit with a reference that follows docs/numbers.md one element at a time. The
+// reference sums in the order of worker/transport/ring/schedule.h, or in the order of the fake NCCL
+// if all ranks have a device. Results are also compared with the error bound of docs/numbers.md,
+// and guards around the gradients must be unchanged. Case numbers are those of the list of cases
+// for reducers.
 
 #include "coordinator/core.h"
 #include "tests/support/trainer.h"
@@ -56,7 +57,7 @@ static size_t size_of(lockstep_dtype dtype)
     return dtype == LOCKSTEP_FLOAT64 ? 8 : dtype == LOCKSTEP_FLOAT32 ? 4 : 2;
 }
 
-// In which dtype partial sums travel.
+// The dtype in which partial sums travel.
 static lockstep_dtype partial_of(const struct format *format)
 {
     if (format->dtype == LOCKSTEP_FLOAT32 && format->wire == LOCKSTEP_WIRE_BFLOAT16)
@@ -66,7 +67,7 @@ static lockstep_dtype partial_of(const struct format *format)
     return format->dtype;
 }
 
-// In which dtype final bytes travel.
+// The dtype in which final values travel.
 static lockstep_dtype final_of(const struct format *format)
 {
     return format->dtype == LOCKSTEP_FLOAT32 ? partial_of(format) : format->dtype;
@@ -79,7 +80,7 @@ static int exponent_of(const struct format *format)
 
 // ---- Numbers of a dtype, all of which are numbers of double ------------------------------------
 
-// Rounded once to nearest even.
+// Rounds a value to a dtype, once, to nearest even.
 static double rounded(lockstep_dtype dtype, double value)
 {
     const int bits = dtype == LOCKSTEP_FLOAT16 ? 11 : dtype == LOCKSTEP_BFLOAT16 ? 8 : 24;
@@ -140,28 +141,31 @@ static void set(lockstep_dtype dtype, void *memory, uint64_t index, double value
 struct inputs {
     uint32_t world;
     double values[CLUSTER_MAX_WORLD];
-    bool has[CLUSTER_MAX_WORLD]; // The rank has a gradient.
-    bool by_nccl; // All ranks have a device.
-    bool shared_out; // Some have, and which one brings a sum of theirs depends on the bucket.
+    bool has[CLUSTER_MAX_WORLD]; // True if the rank has a gradient.
+    bool by_nccl; // True if all ranks have a device.
+    // True if only some ranks have a device. Then the bucket decides which of them sends a part of
+    // the sum over the devices.
+    bool shared_out;
     const uint64_t *weights;
 };
 
-// The type in which 16-bit floats and float32 are computed. Every operation is rounded by itself. A
-// sum, product or quotient of float32 numbers in double, rounded to float32, is rounded once in
-// effect.
+// Rounds the result of one operation to the type of the computation: float64 for float64, float32
+// for all others. A sum, product or quotient of float32 numbers that is computed in double and then
+// rounded to float32 equals the operation in float32.
 static double computed(const struct format *format, double value)
 {
     return rounded(format->dtype == LOCKSTEP_FLOAT64 ? LOCKSTEP_FLOAT64 : LOCKSTEP_FLOAT32, value);
 }
 
-// A 16-bit owner that travels as it is rounds its sum like every hop; all others divide first. NCCL
-// has no owners, and gives back what travels.
+// True if the last sum is rounded to the partial dtype before the division: if gradients travel in
+// their own dtype, where the owner rounds like every hop, and with NCCL, whose result has the dtype
+// that travels. Otherwise the owner divides first.
 static bool rounds_the_sum(const struct format *format, const struct inputs *in)
 {
     return in->by_nccl || (partial_of(format) == format->dtype && exponent_of(format) == 0);
 }
 
-// The rank whose contribution is added as the i-th. The real NCCL has another order, of its own.
+// The rank whose contribution is the i-th in the sum. The real NCCL has an order of its own.
 static uint32_t added(const struct inputs *in, uint32_t owner, uint32_t i)
 {
     return in->by_nccl ? i : (owner + 1 + i) % in->world;
@@ -193,7 +197,8 @@ static double reference(const struct format *format, const struct inputs *in, ui
     return rounded(format->dtype, rounded(final_of(format), sum));
 }
 
-// The bound of docs/numbers.md: k roundings to a unit u on the way of a term, m of float32.
+// The error bound of docs/numbers.md: each term is rounded k times to the unit u and m times to
+// that of float32.
 static double bound(const struct format *format, const struct inputs *in)
 {
     const lockstep_dtype partial = partial_of(format);
@@ -219,7 +224,7 @@ static double bound(const struct format *format, const struct inputs *in)
     return expm1(k * log1p(u) + (in->world + 1) * log1p(v)) * magnitude / total + k * least;
 }
 
-// With more digits than float64 has.
+// The mean in long double.
 static long double exact(const struct format *format, const struct inputs *in)
 {
     long double sum = 0;
@@ -240,9 +245,9 @@ struct wired {
     uint32_t count;
     const uint64_t *sizes;
     lockstep_module *module;
-    char *block; // Gradients side by side, the last parameter first, between two guards.
+    char *block; // The gradients, the last parameter first, with a guard on each side.
     size_t bytes;
-    void *data; // All zero, of all parameters.
+    void *data; // Values of all parameters, all 0.
     void *gradients[MAX_COUNT];
     uint64_t offsets[MAX_COUNT]; // Elements before a gradient in the block.
 };
@@ -308,7 +313,7 @@ static void wired_free_all(struct wired *modules)
         wired_free(&modules[m]);
 }
 
-// Nothing outside the gradients was written.
+// Checks that nothing outside the gradients was written.
 static void wired_check_guard(struct rank *rank, const struct wired *wired)
 {
     const unsigned char *end = (unsigned char *)wired->block + GUARD_BYTES + wired->bytes;
@@ -325,7 +330,7 @@ static bool always(uint32_t rank, uint64_t step, uint32_t parameter)
     return true;
 }
 
-// Sixteen binary orders of magnitude, both signs; now and then denormal in float16.
+// Random numbers of both signs over 16 binary orders of magnitude; some are denormal in float16.
 static double noise(const struct wired *wired, uint32_t rank, uint64_t step, uint64_t element)
 {
     uint64_t state = (step << 40) + ((uint64_t)rank << 32) + element;
@@ -354,8 +359,7 @@ static void wired_call(struct rank *rank, struct wired *wired, uint64_t step, us
     RANK_OK(rank, lockstep_call_end(call));
 }
 
-// The owner of an element in a module whose gradients are one bucket, in the order in which they
-// lie in the block.
+// The owner of an element. All gradients of the module are one bucket, in the order of the block.
 static uint32_t wired_owner(const struct wired *wired, uint32_t world, uint64_t element)
 {
     const size_t partial = size_of(partial_of(wired->format));
@@ -373,7 +377,8 @@ static uint32_t wired_owner(const struct wired *wired, uint32_t world, uint64_t 
     return 0;
 }
 
-// Where devices bring shares of a sum, a finite one is held against the bound only.
+// True if an element is not the expected one. With shared_out a finite element is compared with the
+// error bound only, which the caller does.
 static bool wired_is_other(const struct inputs *in, double found, double expected)
 {
     if (in->shared_out && isfinite(expected))
@@ -396,7 +401,8 @@ static void wired_check_element(struct rank *rank, const struct wired *wired, ui
                   format->name, element, distance, bound(format, in));
 }
 
-// Every element against the reference, or against what this rank had where no rank has used it.
+// Compares every element with the reference, or with the rank's own value if no rank has used the
+// parameter.
 static void wired_check(struct rank *rank, const struct wired *wired, uint64_t step,
                         const uint64_t *weights, value_of *value, use_of *uses)
 {
@@ -448,8 +454,7 @@ static const uint64_t idle[CLUSTER_MAX_WORLD] = {0, 5, 1, 0, 2, 0, 1, 0};
 
 // ---- Case 23 -----------------------------------------------------------------------------------
 
-// A single gradient for each module, of many pieces and chunks where not every byte is a call. The
-// expected values here follow the hops of a ring.
+// Runs a body with the ring, because the expected values follow the hops of a ring.
 static void run_on_ring(const struct setting *setting, void (*body)(struct rank *rank),
                         void *context)
 {
@@ -474,8 +479,8 @@ static void case_23_rounded_once_per_hop(const struct setting *setting)
     run_on_ring(setting, bits_body, NULL);
 }
 
-// All dtypes in one module, in memory side by side: no bucket, and no wire, mixes them. Small
-// integers are exact everywhere, so nothing but the last rounding is left.
+// All dtypes in one module, side by side in memory. No bucket mixes dtypes. The gradients are small
+// integers, whose sums are exact in all dtypes, so only the mean is rounded.
 static const lockstep_dtype mixed[] = {LOCKSTEP_FLOAT16, LOCKSTEP_FLOAT32,  LOCKSTEP_BFLOAT16,
                                        LOCKSTEP_FLOAT64, LOCKSTEP_BFLOAT16, LOCKSTEP_FLOAT16,
                                        LOCKSTEP_FLOAT32, LOCKSTEP_FLOAT16};
@@ -560,7 +565,7 @@ static void case_23_dtypes_do_not_leak(const struct setting *setting)
         run_on_ring(setting, mixed_body, &wires[w]);
 }
 
-// Values whose float16 sum overflows, and values whose sum would overflow only on the way.
+// Values whose sum overflows in float16, and values of which only a partial sum overflows.
 static double near_the_limit(const struct wired *wired, uint32_t rank, uint64_t step,
                              uint64_t element)
 {
@@ -594,8 +599,8 @@ static void case_23_an_exponent_prevents_overflow(const struct setting *setting)
 // ---- Case 24 -----------------------------------------------------------------------------------
 
 enum special {
-    NAN_OF_ONE, // With a payload.
-    NANS_OF_ALL, // With payloads of their own.
+    NAN_OF_ONE, // One rank has a NaN with a payload.
+    NANS_OF_ALL, // All ranks have NaNs, with different payloads.
     SIGNALLING,
     INFINITY_OF_ONE,
     BOTH_INFINITIES,
@@ -620,7 +625,7 @@ static void set_nan(lockstep_dtype dtype, void *memory, uint64_t index, bool qui
                sizeof(half));
 }
 
-// Special elements every hundred, so that every chunk has some.
+// Sets special values at every hundredth element, so that every chunk has some.
 static void set_specials(const struct rank *rank, struct wired *wired)
 {
     const lockstep_dtype dtype = wired->format->dtype;
@@ -714,8 +719,9 @@ static void case_25_odd_worlds_in_every_format(const struct setting *setting)
 
 // ---- Case 26 and unused gradients --------------------------------------------------------------
 
-// 0 by all, 1 by nobody, 2 by rank 0 only, 3 by all but rank 0, 4 by nobody in odd steps, 5 by the
-// last of two ranks in turn, 6 has no elements, 7 by nobody.
+// All ranks use parameter 0, only rank 0 uses 2, all ranks except rank 0 use 3, all ranks use 4 in
+// even steps, and only rank 1 uses 5. No rank uses the other parameters; parameter 6 has no
+// elements.
 static bool some(uint32_t rank, uint64_t step, uint32_t parameter)
 {
     switch (parameter) {
@@ -745,7 +751,7 @@ static void unused_body(struct rank *rank)
     static const uint64_t sizes[MAX_COUNT] = {300, 9, 1200, 1, 64, 33, 0, 129};
     struct wired modules[LENGTH(formats)];
     wired_make_all(rank, sizes, MAX_COUNT, modules);
-    // The order is learned in a step in which all are ready: it stays that of the block.
+    // All parameters are ready in the learning step, so the learned order is that of the block.
     wired_step(rank, modules, LENGTH(formats), uneven, noise, always);
     wired_step(rank, modules, LENGTH(formats), ones, noise, some);
     wired_step(rank, modules, LENGTH(formats), uneven, noise, some);
@@ -760,7 +766,7 @@ static void case_26_weights_and_unused_in_every_format(const struct setting *set
     run_on_ring(setting, unused_body, NULL);
 }
 
-// All weights are 0: an error everywhere, and every bit is as it was.
+// All weights are 0: step_end fails on every rank, and no bit of a gradient changes.
 static void weightless_body(struct rank *rank)
 {
     static const uint64_t sizes[1] = {1500};
@@ -793,7 +799,7 @@ static void case_26_no_weight_at_all_in_every_format(const struct setting *setti
 
 // ---- What travels ------------------------------------------------------------------------------
 
-// One module for each session: what a step sends is its alone.
+// A session with one module, so that all bytes of a step belong to this module.
 static void bytes_body(struct rank *rank)
 {
     static const uint64_t sizes[1] = {20000};
@@ -806,7 +812,7 @@ static void bytes_body(struct rank *rank)
     RANK_OK(rank, lockstep_start(rank->session));
     wired_step(rank, &module, 1, ones, noise, always); // The learning step.
     wired_step(rank, &module, 1, ones, noise, always);
-    // A chunk may have an element more than another; headers and waves take less than 4 KiB.
+    // Chunks may differ by one element. Headers and waves take less than 4 KiB.
     const struct lockstep_report report = trainer_report(rank);
     RANK_TRUE(rank, report.bytes_sent >= payload - 64 && report.bytes_sent < payload + 4096);
     RANK_EQUAL(rank, report.bytes_copied, copied ? module.bytes : 0);
@@ -821,7 +827,8 @@ static void a_wire_of_half_the_bytes(const struct setting *setting)
     }
 }
 
-// Nothing travels, so nothing is rounded: what has no weight or is a mean stays, a sum is divided.
+// In a world of one rank no gradient travels, so none is rounded to a wire. A mean is unchanged,
+// and a sum is divided by its weight.
 static void alone_body(struct rank *rank)
 {
     static const uint64_t sizes[1] = {300};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sessions of the same job, one after the other: who opens again while others have not closed yet
-// waits for them, and is told so when they never do.
+// Several sessions of the same job, one after the other. A rank that opens a new session before
+// other ranks have closed their old ones waits for them. If they never close, its error says so.
 
 #include "base/clock.h"
 #include "tests/support/cluster.h"
@@ -22,7 +22,7 @@ static void open_and_close(struct rank *rank, useconds_t later_us)
     RANK_OK(rank, lockstep_close(session));
 }
 
-// The higher the rank, the later it closes.
+// Each rank closes its session later than the rank before it.
 static void again_body(struct rank *rank)
 {
     for (int round = 0; round < 3; round++)

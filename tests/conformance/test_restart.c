@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: modules that are closed, and lockstep_start that is called again. All ranks go on
-// with other modules, or with the same memory, as if they had begun with them; ranks that disagree
-// about it all get the same sentence. Case numbers are those of the list of cases for reducers.
+// Conformance: closed modules and a second lockstep_start. All ranks continue with other modules,
+// or with the same memory, as if they had started with them. If ranks disagree, all ranks get the
+// same error. Case numbers are those of the list of cases for reducers.
 
 #include "base/clock.h"
 #include "tests/support/trainer.h"
@@ -14,8 +14,8 @@
 
 #include <cmocka.h>
 
-#define BOUND_MS 3000 // From a disagreement to its error: of test_bound_ms().
-#define HEAD_START_US 20000 // For one of two ranks, so that both orders come about.
+#define BOUND_MS 3000 // Time limit from a disagreement to its error, before test_bound_ms().
+#define HEAD_START_US 20000 // How much earlier one rank calls than the other, in both orders.
 
 static const uint64_t sizes[8] = {40, 1, 300, 17, 64, 5, 128, 33};
 
@@ -33,7 +33,7 @@ static void register_again(struct rank *rank, struct trained_module *module)
     RANK_OK(rank, lockstep_module_register(rank->session, &config, &module->module));
 }
 
-// A checked step that was to be learned, or was not.
+// Runs a step, checks the means, and checks whether it was a learning step.
 static void step_known(struct rank *rank, struct trained_module *modules, uint32_t count,
                        bool learning)
 {
@@ -54,7 +54,7 @@ static void steps_known(struct rank *rank, struct trained_module *modules, uint3
 
 // ---- Case 30: the module is registered again ---------------------------------------------------
 
-// A backward pass that rank 1 gives up in the middle.
+// Runs a step in which rank 1 aborts its backward pass in the middle.
 static void failed_step(struct rank *rank, struct trained_module *module)
 {
     lockstep_call *call;
@@ -79,7 +79,7 @@ static void expect_values(struct rank *rank, const struct trained_module *module
     }
 }
 
-// As after half an optimizer step.
+// Overwrites all values, as a failure in the middle of an optimizer step does.
 static void spoil(const struct trained_module *module, float value)
 {
     for (uint32_t p = 0; p < module->shape.count; p++) {
@@ -119,8 +119,8 @@ static void case_30_the_module_is_registered_again(const struct setting *setting
 
 // ---- Other modules -----------------------------------------------------------------------------
 
-// Ranks become ready in orders of their own, so that a layout is learned that differs from the
-// first one. The first of three modules goes, the others move up, another one comes.
+// Gradients become ready in another order on each rank, so the learned layout differs from the
+// first one. The first of three modules is closed, and a new one is registered.
 static void other_modules_body(struct rank *rank)
 {
     struct trained_module modules[3];
@@ -132,7 +132,7 @@ static void other_modules_body(struct rank *rank)
     RANK_OK(rank, lockstep_start(rank->session));
     steps_known(rank, modules, 3);
     RANK_OK(rank, lockstep_module_close(modules[0].module));
-    trainer_free(&modules[0]); // The memory is the trainer's again.
+    trainer_free(&modules[0]); // After the close the trainer may free the memory.
     modules[0] = modules[1];
     modules[1] = modules[2];
     trainer_make(rank, &net, 3, &modules[2]);
@@ -147,7 +147,7 @@ static void other_modules_after_a_start(const struct setting *setting)
     ranks_run(setting, other_modules_body, NULL);
 }
 
-// Between close and start collectives and counters work as always.
+// Collectives and counters also work between the close of a module and the next lockstep_start.
 static void in_between_body(struct rank *rank)
 {
     struct trained_module modules[2];
@@ -161,7 +161,7 @@ static void in_between_body(struct rank *rank)
                                      LOCKSTEP_WAIT_FOREVER));
     RANK_EQUAL(rank, sum, rank->world_size);
     RANK_OK(rank, lockstep_module_close(modules[1].module));
-    register_again(rank, &modules[1]); // In the other order now.
+    register_again(rank, &modules[1]); // The order of the modules is reversed now.
     RANK_OK(rank, lockstep_barrier(rank->session, "here", LOCKSTEP_WAIT_FOREVER));
     register_again(rank, &modules[0]);
     RANK_OK(rank, lockstep_start(rank->session));
@@ -310,9 +310,9 @@ static void a_world_of_one_starts_again(const struct setting *setting)
 // ---- Some start again, others begin a step -----------------------------------------------------
 
 struct parting {
-    uint32_t starters; // Set of ranks.
-    bool learning; // The step of the others.
-    bool step_first;
+    uint32_t starters; // Bit set of the ranks that call lockstep_start again.
+    bool learning; // True if the step of the other ranks learns.
+    bool step_first; // True if the step begins before the second lockstep_start.
 };
 
 static void expect_parted(struct rank *rank, const struct parting *parting)
@@ -330,7 +330,7 @@ static void expect_parted(struct rank *rank, const struct parting *parting)
     rank_digest(rank, text, strlen(text));
 }
 
-// The first failure of a step; the verdict may come in any of its calls.
+// Runs a step. Returns the first failure, which may come from any call of the step.
 static int step_status(struct rank *rank, const struct trained_module *module, const char *phase,
                        bool meets)
 {
@@ -359,7 +359,7 @@ static int part(struct rank *rank, const struct trained_module *modules,
         rank_meet(rank);
         return RANK_CALL(rank, lockstep_start(rank->session));
     }
-    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_start(rank->session)); // Nothing was closed.
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_start(rank->session)); // No module was closed.
     if (parting->step_first)
         return step_status(rank, &modules[0], phase, true);
     rank_meet(rank);
@@ -399,7 +399,7 @@ static void parted_configure(struct rank *rank, struct lockstep_config *config)
     config->uneven = LOCKSTEP_UNEVEN_ALL;
 }
 
-// There step_begin waits for the others, and would for ever.
+// With LOCKSTEP_UNEVEN_ALL lockstep_step_begin waits for the other ranks, and would wait for ever.
 static void some_wait_in_an_open_wave(const struct setting *setting)
 {
     for (uint32_t starters = 1; starters + 1 < 1u << setting->world_size; starters++) {
@@ -442,7 +442,7 @@ static void different_body(struct rank *rank)
     RANK_SAYS(rank, "manifests differ: rank ");
     RANK_SAYS(rank, *shape ? "shape [299] on rank 1" : "only on rank 1: module net");
     if (*shape)
-        RANK_SAYS(rank, "shape [300] on rank "); // 0 or 2, whichever came first.
+        RANK_SAYS(rank, "shape [300] on rank "); // Rank 0 or 2, whichever reported first.
     rank_digest(rank, lockstep_error_text(), strlen(lockstep_error_text()));
     trainer_free(&modules[0]);
     trainer_free(&modules[1]);
@@ -458,7 +458,8 @@ static void case_31_differences_of_a_later_start(const struct setting *setting)
 
 // ---- Ends in a later start ---------------------------------------------------------------------
 
-// The last rank leaves or aborts while the others are in lockstep_start, or just before.
+// The last rank closes or aborts its session while the other ranks are in lockstep_start, or just
+// before.
 static void ended_body(struct rank *rank)
 {
     const bool *aborts = rank->context;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Saving in a directory where others can make files: a link that waits at the name of the temporary
-// file is not followed, and a file that is left there does not keep anybody from saving.
+// Saving in a directory where other users can create files. If a link or a file already exists at
+// the name of the temporary file, saving does not follow the link and still succeeds.
 
 #include <lockstep/lockstep.h>
 
@@ -38,8 +38,8 @@ static lockstep_session *open_alone(float *data, float *gradient)
     return session;
 }
 
-// Condition: at the names that the next temporary files may have are links to somebody's file, then
-// files that a process has left. Decision: saving succeeds, and that file is as it was.
+// Condition: links to a victim's file exist at the names of the next temporary files; then files of
+// an earlier process. Decision: saving succeeds, and the victim's file is unchanged.
 static void a_link_is_not_followed(void **state)
 {
     char directory[] = "/tmp/lockstep-links-XXXXXX";

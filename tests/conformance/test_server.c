@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The promises of lockstep-coordinator to programs that start it, connect to it, or end it. A real
-// process on real sockets; workers speak through the library's own control stream.
+// The behaviour of lockstep-coordinator for programs that start it, connect to it, or end it. The
+// coordinator is a real process on real sockets. The workers use the library's control stream.
 
 #include "tests/fault/test_server_daemon.h"
 #include "worker/control/grpc.h"
@@ -23,7 +23,8 @@ struct refusal_case {
     const char *says;
 };
 
-// Condition: it cannot or must not start like this. Decision: one sentence that says what to do.
+// Condition: the coordinator's options do not allow a start. Decision: it prints one sentence that
+// says what to do, and ends.
 static void refuses_in_one_sentence(void **state)
 {
     (void)state;
@@ -90,8 +91,8 @@ static void listens_on_ipv6(void **state)
     daemon_stop(&server);
 }
 
-// Condition: other hosts can reach it, because somebody asked for that. Decision: it says so, once
-// for eyes and once in the log, whatever else it logs.
+// Condition: an option lets other hosts reach the coordinator without protection. Decision: it
+// prints a warning for people at any log level, and also logs one.
 static void warns_when_it_is_exposed(void **state)
 {
     (void)state;
@@ -115,7 +116,7 @@ static void warns_when_it_is_exposed(void **state)
     assert_false(daemon_said(&server, "insecure"));
 }
 
-// The file is complete when it is there, and gone after a good end.
+// The port file is complete as soon as it exists, and is deleted at a normal end.
 static void writes_the_port_file(void **state)
 {
     (void)state;
@@ -153,14 +154,14 @@ static void two_workers_form_a_world(void **state)
     http_expect("/api/v1/jobs/job", "\"world_size\":2");
     assert_non_null(strstr(answer, "\"rank\":1"));
     worker_close(&first);
-    worker_expect(&second, DOWN_HALT); // It ended its stream without saying leave.
+    worker_expect(&second, DOWN_HALT); // The first worker ended its stream without a leave.
     worker_close(&second);
     http_expect("/metrics", "lockstep_coordinator_halts_total{kind=\"lost\"} 1\n");
     http_expect("/metrics", "lockstep_coordinator_messages_received_total{kind=\"hello\"} 2\n");
     daemon_stop(&server);
 }
 
-// A refused worker is told, its stream ends, and the count says why.
+// A refused worker gets a message, its stream ends, and the metric counts the reason.
 static void refused_worker_is_told(void **state)
 {
     (void)state;
@@ -198,8 +199,8 @@ static const struct down_message *message_of(enum down_kind kind)
     return worker_message(&first, kind);
 }
 
-// Condition: somebody asks for the stack of a rank, and that worker has something to say besides.
-// Decision: it is asked, its answer is shown, and what nobody asked for is not.
+// Condition: an HTTP client asks for the stack of a rank, whose worker also sends an unasked
+// answer. Decision: the coordinator asks the worker and shows its answer, but not the unasked one.
 static void stack_comes_from_the_worker(void **state)
 {
     (void)state;
@@ -222,7 +223,7 @@ static void stack_comes_from_the_worker(void **state)
     answer_with(asked, asked->u.inspect.id, 42);
     raw_read_all(fd, answer, sizeof(answer));
     close(fd);
-    // An answer that came too late for this question is there for the next one.
+    // An answer that comes too late for this request is kept for the next one.
     if (!strstr(answer, "HTTP/1.1 503")) {
         assert_non_null(strstr(answer, "HTTP/1.1 200"));
         assert_non_null(strstr(answer, "\"threads\":[{\"tid\":42,"));
@@ -232,7 +233,7 @@ static void stack_comes_from_the_worker(void **state)
     daemon_stop(&server);
 }
 
-// A token that is no token, and one that is asked for on loopback too.
+// An invalid token file is refused. With a valid one, requests need the token, even on loopback.
 static void token_file_is_read(void **state)
 {
     (void)state;
@@ -285,7 +286,7 @@ static uint32_t random_next(uint32_t *seed)
     return *seed >> 8;
 }
 
-// Random bytes, and the same after a good HTTP/2 preface, on both ports. The daemon serves on.
+// Random bytes on both ports, also after a valid HTTP/2 preface. The coordinator keeps serving.
 static void survives_hostile_bytes(void **state)
 {
     (void)state;
@@ -303,7 +304,7 @@ static void survives_hostile_bytes(void **state)
         throw_at(server.http, bytes, size);
     }
     memset(bytes, 'a', sizeof(bytes));
-    memcpy(bytes, "GET /", 5); // No end of the line, and a header above its bound.
+    memcpy(bytes, "GET /", 5); // A request line without an end, longer than the limit of a header.
     throw_at(server.http, bytes, sizeof(bytes));
     worker_open(&first, server.grpc);
     worker_hello(&first, "job", 1, 2);
@@ -315,8 +316,8 @@ static void survives_hostile_bytes(void **state)
 
 // ---- ending -----------------------------------------------------------------------------------
 
-// Condition: SIGTERM while a worker is there. Decision: not ready, new workers are refused, the old
-// one stays until it leaves; then the daemon ends with 0.
+// Condition: SIGTERM while a worker is connected. Decision: the coordinator is not ready, refuses
+// new workers, waits until the worker leaves, and ends with status 0.
 static void drains_until_members_left(void **state)
 {
     (void)state;
@@ -331,7 +332,7 @@ static void drains_until_members_left(void **state)
     daemon_expect(&server, "event=drain_started");
     http_expect("/readyz", "503");
     http_expect("/healthz", "200 OK");
-    // A worker that is told to come again does so until its patience is over.
+    // A worker that is told to come again tries again until its timeout.
     worker_open_patient(&second, server.grpc, NULL, NULL, 300);
     worker_hello(&second, "job", 2, 2);
     worker_expect(&second, DOWN_REFUSED);
@@ -342,7 +343,8 @@ static void drains_until_members_left(void **state)
     daemon_expect_exit(&server, 0);
 }
 
-// The bound of a drain holds; workers that are still there are told why their streams end.
+// A drain ends after its time limit. Workers that are still connected get the reason why their
+// streams end.
 static void drain_is_bounded(void **state)
 {
     (void)state;
@@ -372,7 +374,7 @@ static void second_signal_ends_at_once(void **state)
     worker_close(&first);
 }
 
-// A private coordinator ends with its launcher, however that ended.
+// A private coordinator ends when its launcher ends, in whatever way.
 static void ends_with_its_parent(void **state)
 {
     (void)state;

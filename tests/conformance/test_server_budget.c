@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// All connections together cost more than their limit: the tests check which of them end and which
-// go on. The server is real, in this process; what memory it has the test says, once above the
-// bound each time, so that what has ended is the first of the order and nothing else.
+// All connections together use more memory than their limit. The tests check which connections the
+// server ends. The server is a real one in this process, but the test reports its memory use: each
+// time it reports one value above the limit, so that the server ends exactly one connection.
 
 #include "server/rpc/budget.h"
 #include "server/rpc/loop.h"
@@ -19,15 +19,15 @@ static struct {
     struct thread thread;
     struct log log;
     // atomic
-    atomic_bool above; // The next look at memory sees too much.
+    atomic_bool above; // True: the next check of memory finds a value above the limit.
     atomic_bool stop;
     atomic_uint messages;
     // guarded by mutex
     struct mutex mutex;
     struct cond changed;
     unsigned closed;
-    char text[LOCKSTEP_TEXT_BYTES]; // Why the last stream was closed.
-    uint64_t ended; // As the server counts them.
+    char text[LOCKSTEP_TEXT_BYTES]; // The reason why the last stream was closed.
+    uint64_t ended; // Number of connections that the server has ended.
 } there;
 
 // ---- the server -------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ static void server_end(void)
 
 // ---- clients ----------------------------------------------------------------------------------
 
-// Says something on the stream, and waits until it was heard.
+// Sends a message on the stream, and waits until the server has received it.
 static void stream_speak(int fd, uint32_t stream)
 {
     const uint64_t until_ms = clock_now_ms() + wait_bound_ms();
@@ -136,7 +136,7 @@ static int stream_open(void)
     return stream_begin(client_open(rpc_server_port(there.server)), 1);
 }
 
-// Without a stream, and heard of: the server has said something.
+// Begins a connection without a stream, and waits until the server has sent its first bytes.
 static int idle_begin(int fd)
 {
     struct pollfd ready = {client_begin(fd), POLLIN, 0};
@@ -165,7 +165,7 @@ static void await_closed(unsigned count)
     mutex_unlock(&there.mutex);
 }
 
-// Its connection ends.
+// Checks that the server ends the connection.
 static void expect_end(int fd)
 {
     char bytes[4096];
@@ -174,7 +174,7 @@ static void expect_end(int fd)
     close(fd);
 }
 
-// Its stream ends with a status that says this; it has heard less than a few frames before.
+// Checks that the stream ends with a status whose text contains `text`.
 static void expect_told(int fd, const char *text)
 {
     char bytes[4096];
@@ -194,9 +194,10 @@ static void expect_told(int fd, const char *text)
 
 // ---- tests ------------------------------------------------------------------------------------
 
-// Condition: memory is above its bound, three times, with two streams, a connection that has none,
-// and one with two calls. Decision: first the one without a stream ends, then the one that does
-// more than a worker, then the latest stream, which is told why; the first stream goes on.
+// Condition: memory is above its limit three times. There are two connections with one stream, one
+// without a stream, and one with two calls, which no worker makes. Decision: the server first ends
+// the connection without a stream, then the one with two calls, then the latest stream, with a
+// reason. The first stream goes on.
 static void what_a_job_misses_least_ends_first(void **state)
 {
     (void)state;
@@ -230,7 +231,7 @@ static void what_a_job_misses_least_ends_first(void **state)
     server_end();
 }
 
-// -1: there is no IPv6 here.
+// Connects over IPv6; -1: IPv6 is not available.
 static int connect_six(uint16_t port)
 {
     const struct sockaddr_in6 address = {
@@ -254,8 +255,8 @@ static bool six_is_here(void)
     return here;
 }
 
-// Condition: the same with IPv6, whose addresses gRPC writes in a way of its own. Decision: a
-// stream is known as one, and told why it ends.
+// Condition: the same over IPv6, whose addresses gRPC prints in another form. Decision: the server
+// recognizes the connection of a stream, and ends the stream with a reason.
 static void streams_over_ipv6_are_known(void **state)
 {
     (void)state;

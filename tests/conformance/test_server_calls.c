@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Calls of a client that speaks HTTP/2 by hand: it hears of bounds and does not keep to them, and
-// begins calls that say nothing. A real lockstep-coordinator.
+// Calls of a hostile client that writes HTTP/2 by hand: it ignores the announced limits and begins
+// calls without sending a request. Runs against a real lockstep-coordinator.
 
 #include "tests/conformance/test_server_http2.h"
 
-#define CALLS_MOST 32 // Twice RPC_CONNECTION_CALLS, which the client has been told.
+#define CALLS_MOST 32 // Twice RPC_CONNECTION_CALLS, the limit that the server announces.
 #define CALLS_MORE 8
 #define ANSWER_BYTES (64 * 1024)
 
@@ -15,8 +15,8 @@ static struct daemon server;
 struct heard {
     uint8_t bytes[ANSWER_BYTES];
     size_t size;
-    uint32_t ended; // Calls that the coordinator has ended.
-    uint32_t answered; // Calls with a message.
+    uint32_t ended; // Number of calls that the coordinator has ended.
+    uint32_t answered; // Number of calls with an answer.
 };
 
 static void count_frames(struct heard *heard)
@@ -37,7 +37,7 @@ static void count_frames(struct heard *heard)
     }
 }
 
-// Until so many calls were ended and answered.
+// Reads until at least `ended` calls have ended and `answered` calls have an answer.
 static void hear(int fd, struct heard *heard, uint32_t ended, uint32_t answered, uint64_t wait_ms)
 {
     const uint64_t until_ms = clock_now_ms() + wait_ms;
@@ -60,9 +60,9 @@ static void ask_health(int fd, uint32_t stream)
     frame_write(fd, FRAME_DATA, END_STREAM, stream, "\0\0\0\0\0", 5);
 }
 
-// Condition: more calls on a connection than it may have, none of which says what it asks for.
-// Decision: those above the bound end, whatever method they name; one of the others is answered
-// when it asks, and another connection has a bound of its own.
+// Condition: a connection begins more calls than its limit, all without a request. Decision: the
+// calls above the limit end, for any method. One of the other calls is answered once it sends its
+// request. Another connection has a limit of its own.
 static void a_connection_has_a_bound_of_calls(void **state)
 {
     (void)state;
@@ -87,8 +87,8 @@ static void a_connection_has_a_bound_of_calls(void **state)
     daemon_stop(&server);
 }
 
-// Condition: calls that begin, and then nothing. Decision: after a while they end, of health like
-// of workers.
+// Condition: calls that begin and never send a request. Decision: they end after a while, both of
+// the health service and of workers.
 static void silent_calls_end(void **state)
 {
     (void)state;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A client in plaintext that begins calls and resets them, as fast as it can: what that costs the
-// coordinator. It is a real one. Where this fails because nothing is cut, gRPC no longer reads by
-// the function that server/rpc/sockets.c replaces.
+// A plaintext client begins calls and resets them as fast as it can. The test checks what that
+// costs a real coordinator. If the test fails because the connection is never ended, gRPC no longer
+// reads with the function that server/rpc/sockets.c replaces.
 
 #include "tests/conformance/test_server_http2.h"
 
@@ -14,12 +14,12 @@
 static struct daemon server;
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-static const bool sanitized = true; // Memory is then mostly the sanitizer's.
+static const bool sanitized = true; // Most memory belongs to the sanitizer, so it is not checked.
 #else
 static const bool sanitized = false;
 #endif
 
-// The largest memory of the daemon so far.
+// The daemon's peak memory use in KiB.
 static unsigned most_kib(void)
 {
     char path[64];
@@ -53,7 +53,7 @@ static size_t frame_put(uint8_t *out, enum frame_type type, uint32_t stream, con
     return FRAME_BYTES + size;
 }
 
-// Headers that the other side has been told before, and a reset: 28 bytes. Returns the size.
+// Writes a call whose headers the server already knows, and a reset. Returns the size: 28 bytes.
 static size_t pair_put(uint8_t *out, uint32_t stream)
 {
     static const uint8_t known[] = {0x83, 0x86, 0xbe, 0xbf, 0xc0, 0xc1}; // HPACK: by number.
@@ -62,7 +62,7 @@ static size_t pair_put(uint8_t *out, uint32_t stream)
     return size + frame_put(out + size, FRAME_RESET, stream, code, sizeof(code));
 }
 
-// A call whose headers the other side has to remember.
+// Begins a call whose headers the server has to store in its HPACK table.
 static void begin_to_be_known(int fd)
 {
     static const char *const headers[][2] = {{":authority", "a"},
@@ -79,7 +79,7 @@ static void begin_to_be_known(int fd)
     frame_write(fd, FRAME_HEADERS, END_HEADERS, 1, block, size);
 }
 
-// False: the other side has ended the connection.
+// Sends all bytes. False: the server has ended the connection.
 static bool send_all(int fd, const uint8_t *bytes, size_t size)
 {
     while (size > 0) {
@@ -109,8 +109,9 @@ static bool flood(int fd)
     return true;
 }
 
-// Condition: a stranger begins 600,000 calls on one connection, and resets each at once. Decision:
-// the connection ends long before all of them have cost something, and the next client is served.
+// Condition: a client begins 600,000 calls on one connection, and resets each at once. Decision:
+// the server ends the connection long before it has processed all calls, and serves the next
+// client.
 static void calls_that_are_reset_are_not_heard(void **state)
 {
     static const char *const quiet[] = {"--log-level=info",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Permissions on the control plane, with certificates that `lockstep certs` made and a real daemon.
-// The workers here say hello to jobs that their own certificate is not for, which the library
-// itself would not even try: what counts is what the daemon does about it.
+// Permissions on the control plane, with certificates of `lockstep certs` and a real daemon. The
+// workers here join jobs that their certificate does not allow. The library itself would refuse to
+// try that; the test checks that the daemon refuses it.
 
 #include "tests/fault/test_server_daemon.h"
 #include "worker/control/grpc.h"
@@ -71,7 +71,7 @@ static void a_worker_joins_its_own_job(void **state)
     daemon_stop(&server);
 }
 
-// The answer to a worker of beta that says hello to this job.
+// Sends a hello to this job with a certificate of job beta. Returns the refusal in `text`.
 static void hello_is_refused(const char *job, char *text, size_t capacity)
 {
     worker_open_tls(&second, server.grpc, below("beta"), "beta");
@@ -85,8 +85,9 @@ static void hello_is_refused(const char *job, char *text, size_t capacity)
     worker_close(&second);
 }
 
-// Condition: a certificate of job beta, a hello to alpha. Decision: one sentence, the same whether
-// alpha exists or not, before anything is kept by that name; alpha goes on.
+// Condition: a worker with a certificate of job beta sends a hello to alpha. Decision: it gets one
+// sentence, which is the same whether alpha exists or not. The daemon stores nothing under that
+// name, and alpha goes on.
 static void a_worker_of_another_job_learns_nothing(void **state)
 {
     (void)state;
@@ -110,7 +111,8 @@ static void a_worker_of_another_job_learns_nothing(void **state)
     assert_true(daemon_said(&server, "event=unauthorized"));
 }
 
-// A member that says hello once more, to a job of others, loses its stream.
+// A member that sends a second hello, to a job that its certificate does not allow, loses its
+// stream.
 static void a_second_hello_is_asked_for_its_job_too(void **state)
 {
     (void)state;
@@ -150,7 +152,7 @@ static void own_certificate_is_checked_first(void **state)
     }
 }
 
-// Condition: no certificate at all. Decision: it never gets to say anything.
+// Condition: a client without a certificate. Decision: it cannot send any message.
 static void plaintext_gets_nowhere(void **state)
 {
     (void)state;
