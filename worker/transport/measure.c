@@ -35,10 +35,11 @@
 #define MEASURE_QUIET_MS 100
 #define MEASURE_FRAME_BYTES (256 * 1024)
 #define MEASURE_BURST_BYTES (4 * 1024 * 1024) // The size of the largest burst.
-#define MEASURE_BURST_NS 4000000 // A burst of less than this time is doubled.
+// A burst that takes less time than this is followed by one of twice the size.
+#define MEASURE_BURST_NS 4000000
 // Bursts of one size are sent this many times, and the shortest time counts.
 #define MEASURE_TRIES 4
-// A burst of at least this time counts at once: a scheduler does not explain it.
+// A burst that takes at least this long counts at once: no scheduler delays it that much.
 #define MEASURE_LONG_NS 100000000
 #define MEASURE_ANSWERS (4 * MEASURE_PINGS) // The most pings and answers that one peer may send.
 #define MEASURE_BURST_FRAMES \

@@ -51,7 +51,7 @@ struct cached_table {
 // Memory that one replica of a flow needs.
 struct device_part {
     struct device *device; // The device of the replica. NULL: this entry is not used.
-    struct cached_table *cached; // The table of its gradients.
+    struct cached_table *cached; // The table of the gradients of this replica.
     // For a device other than the first:
     struct device_block *row; // The contribution of the replica, and later the result.
     struct device_block *words; // The note or used bits that kernels read.

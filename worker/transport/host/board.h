@@ -73,7 +73,7 @@ struct board_row {
 
 // Where the inputs and outputs of one rank are, in the order of the elements.
 struct board_memory {
-    uint32_t rows; // Number of rows. 0: some of the memory is private.
+    uint32_t rows; // Number of rows. 0: some of the memory is not registered.
     // With several rows: the row block of the seat that lists them. Constant until its rank has
     // done the run; by then all mates have read it.
     uint32_t block;
