@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The manifest: what a session has registered, line by line, as it is compared with that of the
-// other ranks by lockstep_start. Two manifests are equal when all lines are. Nothing here changes
-// the session. The trainer calls it before the start, the driver when the coordinator asks for
-// lines.
+// The manifest: a list of items that describes everything that a session has registered.
+// lockstep_start verifies that the manifests of all ranks are equal. Nothing here changes the
+// session. The trainer calls it in lockstep_start, the driver when the coordinator asks for items.
 
 #include "worker/session/module/manifest.h"
 
@@ -17,14 +16,15 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MANIFEST_SESSION_ITEMS 3 // Those before the modules.
+#define MANIFEST_SESSION_ITEMS 3 // The items of the session, before those of the modules.
 
 uint32_t module_manifest_count(const struct lockstep_session *session)
 {
     return MANIFEST_SESSION_ITEMS + session->module_count + session->tensor_count;
 }
 
-// Appends to the value of an item. What did not fit would not be compared, so all of it has to.
+// Appends to the value of an item. All of it must fit, because text that is cut off would not be
+// compared.
 static __attribute__((format(printf, 2, 3))) void manifest_say(struct manifest_item *item,
                                                                const char *format, ...)
 {
@@ -38,7 +38,7 @@ static __attribute__((format(printf, 2, 3))) void manifest_say(struct manifest_i
     (void)length;
 }
 
-// Writes what has no field of its own, as "key=value key=value".
+// Writes the properties of a tensor that have no field of their own, as "key=value key=value".
 static void manifest_options(const struct tensor *tensor, enum manifest_kind kind,
                              struct manifest_item *item)
 {
@@ -79,7 +79,8 @@ static void manifest_session(const struct lockstep_session *session, struct mani
                  uneven[config->uneven]);
 }
 
-// A rank that gave up what others wait for, or ran what others refuse, would be alone with it.
+// The policies that must be equal on all ranks: otherwise one rank would defer a bucket that others
+// wait for, or run a call that others refuse.
 static void manifest_policies(const struct lockstep_session *session, struct manifest_item *item)
 {
     item->kind = MANIFEST_SESSION;
@@ -88,7 +89,7 @@ static void manifest_policies(const struct lockstep_session *session, struct man
                  config_unplanned[session->config.unplanned]);
 }
 
-// A file that was loaded decides bits, steps and counters, so it must be the same everywhere.
+// The loaded file. It affects bits, step numbers and counters, so it must be the same on all ranks.
 static void manifest_loaded(const struct lockstep_session *session, struct manifest_item *item)
 {
     item->kind = MANIFEST_SESSION;
@@ -113,7 +114,8 @@ static void manifest_module(const struct lockstep_module *module, struct manifes
                  wires[module->wire], module->float16_exponent);
 }
 
-// The first replica only: ranks may have different numbers of them.
+// A parameter of the first replica. Further replicas are not compared: ranks may have different
+// numbers of them.
 static void manifest_parameter(const struct lockstep_module *module, uint32_t parameter,
                                struct manifest_item *item)
 {
@@ -165,6 +167,6 @@ uint64_t module_manifest_hash(const struct lockstep_session *session)
     struct manifest_item item;
     hash64_init(&hash, 0);
     for (uint32_t i = 0; module_manifest_item(session, i, &item); i++)
-        hash64_update(&hash, &item, sizeof(item)); // The item was zeroed: padding is equal.
+        hash64_update(&hash, &item, sizeof(item)); // The item was zeroed, so its padding is equal.
     return hash64_final(&hash);
 }

@@ -11,7 +11,7 @@
 struct lockstep_session;
 struct manifest_item;
 
-// Item `index` of the manifest; false beyond its end.
+// Fills in item `index` of the manifest. False: the manifest has no such item.
 bool module_manifest_item(const struct lockstep_session *session, uint32_t index,
                           struct manifest_item *item);
 uint32_t module_manifest_count(const struct lockstep_session *session);

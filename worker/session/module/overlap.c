@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tensors that overlap in memory. Two gradients that share a byte would be reduced twice, and two
-// values would overwrite each other, so each tensor of a session has memory of its own. What is
-// marked LOCKSTEP_PARAMETER_SHARED is its owner's, and is looked at there. Trainer; not in a step.
+// Finds tensors that overlap in memory. If two gradients shared a byte, it would be reduced twice,
+// and two values would overwrite each other. So each tensor of a session needs memory of its own. A
+// parameter with LOCKSTEP_PARAMETER_SHARED is not checked, only its owner is. Trainer, outside a
+// step.
 //
-// All tensors are sorted by where they begin. While one walks along them it is enough to know the
-// tensor that has reached farthest: when the next one begins before that one's end, both overlap.
+// All tensors are sorted by their first address. A walk along them remembers the tensor with the
+// highest end so far: a tensor that begins before that end overlaps it.
 
 #include "worker/session/module/overlap.h"
 
@@ -78,8 +79,9 @@ static int overlap_order(const void *a, const void *b)
     return first->end < second->end ? -1 : first->end > second->end;
 }
 
-// The same bytes for two purposes of one parameter: its replicas may have one value together, and a
-// trainer that only wants means may pass a gradient for the value.
+// True if an overlap is allowed: two tensors of one parameter use exactly the same memory, and not
+// both are gradients. Replicas may share one value, and a trainer that only needs means may pass
+// the gradient's memory as the value.
 static bool overlap_is_fine(const struct overlap_place *a, const struct overlap_place *b)
 {
     return a->module == b->module && a->index == b->index && a->begin == b->begin &&

@@ -12,14 +12,15 @@ struct lockstep_session;
 struct overlap_place;
 
 // Refuses tensors that overlap in memory, among those of the session and of a module that is being
-// registered. further: NULL, no such module. Trainer, when the owners are known.
+// registered. further: that module, or NULL. Trainer, after owner_find.
 int overlap_check(const struct lockstep_session *session, const struct lockstep_module *further);
-// The same when something was registered or has moved since it was last right; keeps the list for
-// worker/session/module/places.c. Trainer, outside a step.
+// Checks the session again if a tensor was registered or has moved since the last check. Keeps the
+// sorted list of registered memory for places.c. Trainer, outside a step.
 int overlap_check_moved(struct lockstep_session *session);
-// What the list has is not there any more. Trainer, outside a step.
+// Drops that list, because a module in it was closed. Trainer, outside a step.
 void overlap_forget(struct lockstep_session *session);
-// "the gradient of parameter 'w' (replica 1) of module 'net'". Returns text.
+// Writes the name of a tensor: "the gradient of parameter 'w' (replica 1) of module 'net'". Returns
+// text.
 const char *overlap_name(const struct overlap_place *place, char *text, size_t bytes);
 
 #endif

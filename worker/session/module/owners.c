@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Shared parameters: one tensor under several names, in several modules or in one. The first
-// parameter that was registered owns it; there its gradient travels and its value is compared. Here
-// owners are found, when a module is registered, by the address of the value; how reports under
-// several names become one gradient is in claims.c. That other tensors do not overlap is
-// looked at in overlap.c. Trainer.
+// Shared parameters: one tensor under several names, in one module or in several. The parameter
+// that was registered first is the owner: its gradient travels and its value is compared. This file
+// finds owners by the address of the value, when a module is registered. claims.c makes one
+// gradient of reports under several names. overlap.c checks that other tensors do not overlap.
+// Trainer.
 
 #include "worker/session/module/owners.h"
 
@@ -17,10 +17,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The earlier parameters that own their values, by the address of these. Open addressing, at most
-// half full.
+// A hash table of the owners so far, by the address of their values. Open addressing, at most half
+// full.
 struct owners {
-    struct home *homes; // [capacity]; module NULL: free.
+    struct home *homes; // [capacity]; module NULL: the entry is free.
     uint32_t capacity; // A power of two.
 };
 
@@ -29,7 +29,7 @@ static const void *owner_data(const struct home *home)
     return home->module->parameters[home->parameter].data;
 }
 
-// The place of this address, or the free one where it would be.
+// The entry of the owner with this address; if there is none, the free entry for it.
 static struct home *owner_place(const struct owners *owners, const void *data)
 {
     uint32_t at = (uint32_t)hash64(&data, sizeof(data)) & (owners->capacity - 1);
@@ -45,7 +45,8 @@ static void owner_add(struct owners *owners, struct lockstep_module *module, uin
         *owner_place(owners, tensor->data) = (struct home){module, parameter};
 }
 
-// Makes room for the owners of a further module.
+// Fills the table with the owners of all registered modules. It has room for those of a further
+// module. False: no memory.
 static bool owner_collect(const struct lockstep_session *session,
                           const struct lockstep_module *further, struct owners *owners)
 {
@@ -94,7 +95,8 @@ static const char *owner_difference(const struct lockstep_module *module, uint32
     return NULL;
 }
 
-// Of further replicas each has its own value and gradient of an owner in the same module.
+// For an owner in the same module: in each further replica the shared parameter must have the same
+// value and gradient memory as the owner. Returns what differs; NULL: nothing.
 static const char *owner_difference_of_replicas(const struct lockstep_module *module,
                                                 uint32_t parameter, uint32_t owner)
 {
@@ -163,7 +165,7 @@ int owner_find(struct lockstep_module *module)
     return status;
 }
 
-// Owners wait for the reports of the first `count` parameters of a module no more.
+// Owners no longer await the reports of the first `count` parameters of the module.
 static void owner_forget(struct lockstep_module *module, uint32_t count)
 {
     for (uint32_t p = 0; p < count; p++) {

@@ -9,14 +9,16 @@
 
 struct lockstep_module;
 
-// Finds the owner of every parameter. Refuses data that an earlier parameter has and that is not
-// marked as shared, and owners that do not fit. Trainer, when the module is registered.
+// Finds the owner of every parameter of the module. Refuses data of an earlier parameter without
+// LOCKSTEP_PARAMETER_SHARED, and owners that do not fit. Trainer, when the module is registered.
 int owner_find(struct lockstep_module *module);
-// Owners wait for the reports of this module, too, from now on. Refuses more than can be counted.
+// From now on the owners of shared parameters await the reports of this module, too. A failure if
+// an owner would have to await more reports than a counter can hold.
 int owner_join(struct lockstep_module *module);
-// The module is closed: owners wait for it no more. Refuses that while others share what it owns.
+// The module is closed: owners no longer await its reports. A failure while other modules share
+// parameters that it owns.
 int owner_leave(struct lockstep_module *module);
-// The value of a parameter has moved, also for those that share it.
+// The value of a parameter has moved: updates the parameters that share it.
 void owner_move(struct lockstep_module *module, uint32_t parameter);
 
 #endif

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The places of gradients whose memory is given with their reports. Two gradients of a window that
-// share a byte would be reduced twice, and a value or buffer that shares one with a gradient would
-// be overwritten. What is registered is compared in overlap.c, before a step; here a place that
-// comes with a report is compared with what was registered and with all places of the window. Any
-// thread that reports.
+// Gradients whose memory (*place*) is given with their reports. If two gradients of a window shared
+// a byte, it would be reduced twice; if a value or buffer shared one with a gradient, it would be
+// overwritten. overlap.c compares registered memory before a step. This file compares memory that
+// comes with a report with all registered memory and with all places of the window. Any thread that
+// reports.
 //
-// The places of a window are a tree (a treap: ordered by address, a heap by a hash), and its nodes
-// belong to the gradients. So a report costs time that grows with the logarithm of their number,
-// and allocates nothing. No two places in the tree overlap.
+// The places of a window form a tree (a treap: ordered by address, a heap by a hash). Its nodes are
+// fields of the contributions. So a report takes logarithmic time, and allocates nothing. No two
+// places in the tree overlap.
 //
-// Registered memory is not in the tree: most reports are of such, take no lock, and must not wait.
-// A gradient is *watched* when a place was given for it, or a place was given that overlaps its
-// registered memory. A report of a watched gradient looks here. The thread that gives a place marks
-// the gradients that it overlaps, and then looks whether they were reported; a report is claimed
-// first, and then looks at the mark. Both are sequentially consistent, so at least one of two
-// threads that meet sees the other.
+// Registered memory is not in the tree. Most reports use it, so they take no lock and never wait. A
+// gradient is *watched* if a place was given for it, or if a place was given that overlaps its
+// registered memory. A report of a watched gradient checks the tree. The thread that gives a place
+// first marks the gradients that it overlaps, and then checks whether they were reported. A report
+// is first claimed, and then checks the mark. These accesses are sequentially consistent, so at
+// least one of two concurrent threads sees the other.
 
 #include "worker/session/module/places.h"
 
@@ -36,7 +36,7 @@ struct range {
 
 // ---- The tree ----------------------------------------------------------------------------------
 
-// The first place that ends behind an address.
+// The lowest place that ends after `address`; NULL: there is none.
 static struct given_place *tree_find(struct given_place *root, uintptr_t address)
 {
     struct given_place *found = NULL;
@@ -48,7 +48,7 @@ static struct given_place *tree_find(struct given_place *root, uintptr_t address
     return found;
 }
 
-// The link of the tree that points to a place, or would.
+// The pointer in the tree that points to the place, or that will point to it after an insertion.
 static struct given_place **tree_link(struct given_place **root, const struct given_place *place)
 {
     while (*root && *root != place && (*root)->priority >= place->priority)
@@ -140,7 +140,7 @@ static void place_watch(const struct contribution *contribution, uint32_t parame
 
 // ---- Errors ------------------------------------------------------------------------------------
 
-// The gradient as the tensor that reports it is called.
+// Writes the name of a gradient for an error text: the name under which it is reported.
 static const char *place_name(const struct home *by, const struct contribution *contribution,
                               uint32_t replica, char *text, size_t bytes)
 {
@@ -155,7 +155,7 @@ static const char *place_name(const struct home *by, const struct contribution *
     return text;
 }
 
-// As any thread may read it.
+// The number of the step, from a field that any thread may read.
 static uint64_t place_step(const struct placed *placed)
 {
     return atomic_load_explicit(&placed->contribution->module->session->progress->step,
@@ -190,7 +190,7 @@ static int place_tied_error(const struct placed *placed, const struct home *othe
 
 // ---- Shared parameters -------------------------------------------------------------------------
 
-// True if a report of the window was claimed under this name.
+// True if a report under this name was claimed in the window.
 static bool place_is_claimed(const struct home *name, const struct contribution *contribution,
                              uint32_t replica)
 {
@@ -205,7 +205,8 @@ static bool place_is_claimed(const struct home *name, const struct contribution 
            count < CLAIM_ENDED;
 }
 
-// Another name of the gradient whose report was claimed; module NULL: none. Rare: for an error.
+// Another name of the gradient under which a report was claimed; module NULL: there is none. Runs
+// only if a shared parameter is given other memory than the registered one, which is rare.
 static struct home place_other_name(const struct placed *placed)
 {
     const struct lockstep_session *session = placed->contribution->module->session;
@@ -231,7 +232,7 @@ static bool place_is_tied(const struct placed *placed)
                module->parameters[placed->parameter].ready_count * module->replicas;
 }
 
-// All names of one gradient report one place.
+// A failure if two names of a shared gradient are reported with different memory.
 static int place_check_tied(const struct placed *placed, const struct given_place *own,
                             const void *registered)
 {
@@ -252,7 +253,8 @@ static int place_check_tied(const struct placed *placed, const struct given_plac
 
 // ---- Overlaps ----------------------------------------------------------------------------------
 
-// A gradient that was given back by lockstep_call_wait has left its place.
+// A failure if the range overlaps a place in the tree. A place whose results lockstep_call_wait has
+// returned is free again, and is removed from the tree.
 static int place_check_given(struct lockstep_session *session, const struct placed *placed,
                              const struct range *range)
 {
@@ -270,8 +272,8 @@ static int place_check_given(struct lockstep_session *session, const struct plac
     }
 }
 
-// True if a gradient travels from the place where it was registered, or comes there: it was
-// reported, or all is said that is to be said of it. From now on its reports look here.
+// True if a gradient uses its registered memory in this window: it was reported there, or its
+// result will be written there because no more reports come. Marks the gradient as watched.
 static bool place_is_taken(const struct overlap_place *known)
 {
     const struct lockstep_module *module = known->module;
@@ -297,8 +299,8 @@ static bool place_is_own(const struct placed *placed, const struct overlap_place
     return known->replica == placed->replica && placed->contribution->index == 0;
 }
 
-// The registered places that end behind the beginning: they are sorted, and those that overlap are
-// equal.
+// Index of the first registered place that ends after the beginning of the range. The ends are
+// sorted, too, because registered places do not overlap unless they are equal.
 static size_t place_first_known(const struct lockstep_session *session, const struct range *range)
 {
     size_t low = 0;
@@ -343,7 +345,7 @@ int places_check_locked(struct lockstep_session *session, const struct placed *p
     if (status < 0 || !memory || range.begin == range.end ||
         (given && (!placed->memory || own->begin == range.begin)))
         return status;
-    if (given) // It moves within the window.
+    if (given) // The gradient already has a place: it is not compared with itself.
         tree_remove(&session->places.given, own);
     status = place_check_given(session, placed, &range);
     if (status == 0 && placed->memory)

@@ -13,18 +13,18 @@
 
 struct lockstep_session;
 
-// Memory that was given for a gradient with a report. A node of the tree of places.c. guarded by
+// Memory that was given for a gradient with a report. A node of the tree in places.c. guarded by
 // places.mutex
 struct given_place {
-    struct given_place *before; // Subtrees; no two places in the tree overlap.
+    struct given_place *before; // The subtrees. No two places in the tree overlap.
     struct given_place *behind;
     uintptr_t begin;
     uintptr_t end;
-    uint64_t window; // The place is in the tree while this is the session's window.
+    uint64_t window; // The place is in the tree if this equals places.window.
     uint64_t priority; // set at register, then constant
     struct home by; // The name under which it was given.
     struct contribution *contribution; // The contribution in which the gradient travels.
-    uint32_t parameter; // The gradient's number there.
+    uint32_t parameter; // The gradient's index in that contribution.
     uint32_t replica;
 };
 
@@ -47,32 +47,32 @@ struct overlap_place {
 // guarded by mutex, a leaf
 struct places {
     struct mutex mutex;
-    struct given_place *given; // The root of the tree of places that were given, or NULL.
+    struct given_place *given; // The root of the tree of given places, or NULL.
     uint64_t window; // Counts windows, from 1.
-    struct overlap_place *known; // [known_count]: sorted by where they begin. Owned.
+    struct overlap_place *known; // [known_count]: registered memory, sorted by address. Owned.
     size_t known_count;
     // trainer
-    bool moved; // True if memory of a tensor has moved: overlaps are to be looked for again.
+    bool moved; // True if a tensor's memory has moved, so overlaps have to be checked again.
 };
 
-// A gradient and the place that is given for it.
+// A gradient and the memory that is given for it.
 struct placed {
-    struct contribution *contribution; // The contribution in which it travels.
-    uint32_t parameter; // Its number there.
+    struct contribution *contribution; // The contribution in which the gradient travels.
+    uint32_t parameter; // The gradient's index in that contribution.
     uint32_t replica;
     struct home by; // The name under which it is reported.
-    void *memory; // NULL: the place that it has.
+    void *memory; // NULL: the memory that it has already.
 };
 
 // Forgets the places that were given in the last window. Trainer, before a window.
 void places_window_begin(struct lockstep_session *session);
-// Refuses a place that overlaps that of another gradient which travels in the window, or a value or
-// buffer, and a second place for a shared parameter. Any thread, with places.mutex held.
+// Refuses memory that overlaps a value, a buffer, or another gradient that travels in the window.
+// Also refuses a second place for a shared parameter. Any thread, with places.mutex held.
 int places_check_locked(struct lockstep_session *session, const struct placed *placed);
-// Takes a place that was checked. Any thread, in the same critical section.
+// Records memory that was checked. Any thread, in the same critical section.
 void places_take_locked(struct lockstep_session *session, const struct placed *placed);
-// True if the registered memory of a gradient that this rank has not used is another gradient's in
-// this window. Any thread.
+// True if the registered memory of a gradient that this rank has not used was given for another
+// gradient in this window. Any thread.
 bool places_is_lost(struct lockstep_session *session, const struct placed *placed);
 
 #endif

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Replicas: several copies of a module in one process. For the other ranks there is only the first
-// one. What the replicas report of a gradient is added up when the last report is in, always from
-// the first replica to the last, so the bits do not depend on who reports when; what comes back is
-// copied to all of them. On devices the transport does both (worker/transport/device/replicas.c),
-// but in a world of one, where there is none. Runs on trainer threads.
+// Replicas: several copies of a module in one process. Other ranks see only one module. When the
+// last report of a gradient has come, the replicas' gradients are added up, always from the first
+// replica to the last, so the bits do not depend on the order of reports. The result is copied to
+// all replicas. For gradients on devices the transport does both
+// (worker/transport/device/replicas.c), except in a solo session, which has no transport. Runs on
+// trainer threads.
 
 #include "worker/session/module/replicas.h"
 
@@ -18,7 +19,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define REPLICA_PIECE 512 // Elements of 8 bytes that come from a device at a time.
+#define REPLICA_PIECE 512 // Device memory is copied in pieces of so many times 8 bytes.
 
 struct replica_gradient *replica_gradient(const struct contribution *contribution, uint32_t replica,
                                           uint32_t parameter)
@@ -83,8 +84,8 @@ int replica_declare(struct lockstep_module *module, uint32_t replica, uint32_t p
 
 // ---- Adding up ---------------------------------------------------------------------------------
 
-// The first replica that reported begins the sum; it travels from the first one that has memory for
-// it, and that is the first replica of all wherever it can be.
+// The first replica that reported the gradient begins the sum. The sum is in the memory of replica
+// 0, if that has memory for the gradient, or else in that of the first replica that reported it.
 void replica_combine(struct contribution *contribution, uint32_t parameter)
 {
     const struct lockstep_module *module = contribution->module;
@@ -130,7 +131,7 @@ static void *replica_reported(const struct contribution *contribution, uint32_t 
     return !further ? atomic_load(&first->memory) : atomic_load(&further->memory);
 }
 
-// So many elements from there on: sum becomes what the replicas have of them.
+// Sets `sum` to the sum of the replicas' gradients, for `count` elements from element `at` on.
 static int replica_add_piece(const struct contribution *contribution, uint32_t parameter,
                              uint64_t at, uint64_t count, void *sum)
 {
@@ -184,7 +185,7 @@ int replica_settle(struct contribution *contribution, uint32_t parameter)
 
 // ---- Giving back -------------------------------------------------------------------------------
 
-// device: of either side; NULL: both are in host memory.
+// device: the device whose memory `to` or `from` is; NULL: both are in host memory.
 static int replica_copy(struct device *device, void *to, const void *from, size_t bytes)
 {
     if (!to || !from || to == from || bytes == 0)
@@ -201,8 +202,8 @@ static int replica_copy_gradient(struct contribution *contribution, uint32_t rep
     const struct lockstep_module *module = contribution->module;
     struct lockstep_session *session = module->session;
     const bool device = replica_is_on_devices(module, parameter);
-    // Those on devices have theirs from the transport, which may still be at it when a step was
-    // ended by a stream: who used them is not known here then.
+    // The transport copies results on devices. If a stream ended the step, it may not be done yet,
+    // and used_anywhere is not complete. So that is checked second.
     if ((device && !session->config.solo) || !contribution->used_anywhere[parameter])
         return 0;
     return replica_copy(device ? session->devices.first : NULL,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The memory in which tensors are, and how ranks agree on it; see residency.h.
+// Where tensors are, and how ranks agree on it; see residency.h.
 //
 // The agreement is one OR over a byte for each tensor: one bit says that a rank has it on a device,
 // the other that a rank with a device has it in host memory. A rank without a device sets neither.
@@ -20,12 +20,12 @@
 #include <stdlib.h>
 
 #define RESIDENCY_ON_DEVICE 1u
-#define RESIDENCY_ON_HOST 2u // Of a rank that has a device.
-#define RESIDENCY_NAMED 16 // Tensors that a report names.
+#define RESIDENCY_ON_HOST 2u // Set only by a rank that has a device.
+#define RESIDENCY_NAMED 16 // How many tensors an error text names.
 
 // ---- What this rank has ------------------------------------------------------------------------
 
-// "cuda:0", or "cuda:0, cuda:1" of several.
+// Writes the names of this rank's devices: "cuda:0", or "cuda:0, cuda:1".
 static void residency_name_devices(const struct lockstep_session *session, char *text, size_t bytes)
 {
     struct text into;
@@ -47,8 +47,8 @@ static int residency_say_elsewhere(const struct lockstep_session *session,
                      session->devices.count == 1 ? "is" : "are");
 }
 
-// Which device of this rank has it; NULL: it is in host memory. One that several have, because it
-// is managed, is rather where it is expected.
+// *device becomes the device of this rank that has the memory; NULL: it is in host memory. Managed
+// memory is on several devices: it then counts as on `expected`.
 static int residency_find_device(const struct lockstep_session *session,
                                  const struct passed_memory *passed, struct device *expected,
                                  struct device **device)
@@ -108,7 +108,8 @@ static const char *residency_name(bool device)
     return device ? "in the memory of a device" : "in host memory";
 }
 
-// A further replica is where the first one is, on a device or not, and on one device as a whole.
+// Checks memory of a further replica. It must be on a device if and only if that of the first
+// replica is (`first`). All memory of one replica must be on the same device.
 static int residency_check_copy(struct lockstep_module *module, const struct passed_memory *passed,
                                 bool first)
 {
@@ -134,7 +135,7 @@ static int residency_check_copy(struct lockstep_module *module, const struct pas
     return 0;
 }
 
-// gradient: where that of the first replica is.
+// gradient: true if the gradient of the first replica is on a device.
 static int residency_check_replicas(struct lockstep_module *module, uint32_t parameter,
                                     bool gradient)
 {
@@ -188,8 +189,9 @@ static uint8_t residency_bits(const struct lockstep_session *session, const stru
     return device ? RESIDENCY_ON_DEVICE : RESIDENCY_ON_HOST;
 }
 
-// A shared parameter is where its owner says. What cannot be found out is on the host: this rank is
-// not to stay away from the exchange.
+// Fills in this rank's bits for all tensors. A shared parameter has no bits of its own: the owner's
+// count. A gradient whose place cannot be found out gets no device bit, and is no failure here:
+// this rank must take part in the exchange.
 static void residency_collect(const struct lockstep_session *session, uint8_t *places)
 {
     for (uint32_t m = 0; m < session->module_count; m++) {
@@ -215,7 +217,7 @@ static int residency_exchange(struct lockstep_session *session, uint8_t *places)
                      LOCKSTEP_WAIT_FOREVER, &work);
 }
 
-// A tensor by its place in the session, and what it is.
+// The tensor with this index in the session. *what becomes "parameter" or "buffer".
 static const struct tensor *residency_tensor(const struct lockstep_session *session, uint32_t index,
                                              const struct lockstep_module **module,
                                              const char **what)
@@ -232,7 +234,8 @@ static const struct tensor *residency_tensor(const struct lockstep_session *sess
     }
 }
 
-// The same words on every rank.
+// A failure if a tensor is on a device on one rank and on the host on another rank with a device.
+// The error text is the same on all ranks.
 static int residency_report(const struct lockstep_session *session, const uint8_t *places)
 {
     char bytes[LOCKSTEP_REPORT_BYTES];
@@ -261,7 +264,7 @@ static int residency_report(const struct lockstep_session *session, const uint8_
     return error_set(LOCKSTEP_E_MISMATCH, "%s", bytes);
 }
 
-// Deferred gradients are kept by the host.
+// A failure if gradients on devices may have to be deferred: the stash is in host memory.
 static int residency_check_policies(const struct lockstep_session *session, const uint8_t *places)
 {
     const struct config *config = &session->config;
@@ -282,7 +285,8 @@ static int residency_check_policies(const struct lockstep_session *session, cons
     return 0;
 }
 
-// What is empty is nowhere, and is to be no bucket of its own: it is where others of its dtype are.
+// True if a parameter counts as on devices. An empty parameter counts as where the first other one
+// of its dtype is, so that it needs no bucket of its own.
 static bool residency_of_parameter(const struct lockstep_module *module, uint32_t parameter,
                                    const uint8_t *places)
 {
@@ -296,7 +300,8 @@ static bool residency_of_parameter(const struct lockstep_module *module, uint32_
     return false;
 }
 
-// Layouts from a file stay, if they fit; others are made anew.
+// Applies the agreement to a module. Layouts loaded from a file stay, and must fit; others are made
+// anew.
 static int residency_place(struct lockstep_module *module, const uint8_t *places)
 {
     bool changed = false;
@@ -406,7 +411,8 @@ int residency_move_buffer(struct lockstep_module *module, uint32_t buffer, const
     return 0;
 }
 
-// Memory of a further replica is on its device.
+// *device becomes true if the gradient's memory is on a device. A failure if this is not the device
+// of the replica.
 static int residency_find_gradient_of(const struct lockstep_module *module, uint32_t parameter,
                                       const struct passed_gradient *passed, bool *device)
 {

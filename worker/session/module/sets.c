@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The parameters that are trained in a step, and the layouts that were learned for each such set.
-// What the trainer declares (lockstep_module_freeze, lockstep_phase_unused) is noted at once and
-// takes effect when the next step begins. Runs on the trainer's thread between steps, but for what
-// the engine asks at the beginning and the end of a step.
+// The set of parameters that are trained in a step, and the layout that was learned for each set.
+// Declarations of the trainer (lockstep_module_freeze, lockstep_phase_unused) are noted at once and
+// take effect when the next step begins. Trainer between steps; the driver calls a few functions at
+// the beginning and the end of a step.
 //
-// A parameter is trained when it is floating point, not frozen, and not declared unused in the
-// phase of the step. A module remembers the layouts of a few sets of trained parameters; when there
-// is no room, the set that was in force longest ago is forgotten. Plans name buckets of layouts, so
-// all plans are forgotten with a layout that was learned. Sets, steps and layouts are the same on
-// every rank, so all ranks forget the same.
+// A parameter is trained if it is floating point, not frozen, and not declared unused in the phase
+// of the step. A module remembers the layouts of a few sets. If there is no room for a new set, the
+// set that was in force longest ago is forgotten. Plans name buckets of layouts, so all plans are
+// forgotten together with a learned layout. Sets, steps and layouts are the same on all ranks, so
+// all ranks forget the same ones.
 //
-// A *view* is what the declarations of one phase make of the session: 0 for phases in which nothing
-// is declared unused, 1 + i for declared phase i.
+// A *view* is a number for the declarations of one phase: 0 for phases in which nothing is declared
+// unused, 1 + i for declared phase i.
 
 #include "worker/session/module/sets.h"
 
@@ -39,7 +39,7 @@ uint64_t sets_hash(const struct bucket_parameter *parameters, uint32_t count)
     hash64_init(&hash, 0);
     for (uint32_t p = 0; p < count; p++)
         hash64_update(&hash, &parameters[p].trainable, sizeof(parameters[p].trainable));
-    return hash64_final(&hash) | 1; // 0 is a free place.
+    return hash64_final(&hash) | 1; // Never 0, which marks a free entry.
 }
 
 bool sets_allocate_layout(struct bucket_layout *layout, uint32_t count)
@@ -61,7 +61,7 @@ void sets_free(struct lockstep_module *module)
     }
 }
 
-// True if it can be trained at all, if not now. What is shared is trained with its owner.
+// True if the parameter can be trained in some step. A shared parameter is trained as its owner.
 static bool sets_possible(const struct lockstep_module *module, uint32_t parameter)
 {
     const struct tensor *tensor = &module->parameters[parameter];
@@ -74,8 +74,8 @@ static bool sets_trains(const struct lockstep_module *module, uint32_t parameter
     return sets_possible(module, parameter) && !module->frozen[parameter] && !unused;
 }
 
-// True if a is forgotten before b: first who is not there, then who was not learned, then who was
-// in force longer ago. Only sets that were loaded were used in the same step: their order is kept.
+// True if entry a is reused before entry b: first free entries, then sets that were not learned,
+// then sets that were in force longer ago. Only loaded sets can have the same `used`.
 static bool sets_before(const struct module_set *a, const struct module_set *b)
 {
     if ((a->hash == 0) != (b->hash == 0))
@@ -85,7 +85,7 @@ static bool sets_before(const struct module_set *a, const struct module_set *b)
     return a->used < b->used;
 }
 
-// The place of a set: its own, or else the one that is free or forgotten for it.
+// The entry of a set. If the set has none, the entry to reuse for it.
 static struct module_set *sets_place(struct lockstep_module *module, uint64_t hash)
 {
     struct module_set *place = &module->sets.all[0];
@@ -109,7 +109,7 @@ struct bucket_caps sets_caps(const struct lockstep_module *module)
     return caps;
 }
 
-// A new set begins with the order of definition reversed.
+// Makes the first layout of a new set: the reversed order of definition.
 static int sets_make(struct lockstep_module *module, struct module_set *set, uint64_t hash)
 {
     const struct bucket_caps caps = sets_caps(module);
@@ -187,7 +187,8 @@ bool sets_are_learned(const struct lockstep_module *module)
     return false;
 }
 
-// Buckets of a layout that was loaded are of gradients on devices, or of such that are not.
+// A failure if a bucket of a loaded layout has a gradient on devices that is in host memory now, or
+// the other way round.
 static int sets_check_places(const struct lockstep_module *module,
                              const struct bucket_layout *layout)
 {
@@ -249,7 +250,7 @@ bool sets_adopt_layouts(struct lockstep_session *session)
 
 // ---- The set of a step -------------------------------------------------------------------------
 
-// Index of a declared phase; declared_count: there is none of this name.
+// Index of the declared phase with this name; declared_count: there is none.
 static uint32_t sets_declared(const struct lockstep_session *session, const char *phase)
 {
     uint32_t i = 0;
@@ -279,7 +280,7 @@ int sets_enter(struct lockstep_session *session, const char *phase)
     int status = 0;
     if (view == session->training.view && !session->training.changed)
         return 0;
-    session->training.changed = true; // Until all modules have followed.
+    session->training.changed = true; // Stays true if a module fails below.
     for (uint32_t m = 0; m < session->module_count && status == 0; m++)
         status = sets_enter_module(session->modules[m], view);
     if (status < 0)
@@ -308,7 +309,7 @@ void sets_note(const struct lockstep_session *session, struct step_note *note)
     memcpy(note->bytes + name_bytes, session->training.bits, session->training.bytes);
 }
 
-// The bits behind the name; NULL when the note is none that a rank with the same modules sends.
+// The bits after the name in a note; NULL if no rank with the same modules can have sent the note.
 static const uint8_t *sets_note_bits(const struct lockstep_session *session,
                                      const struct step_note *note)
 {
@@ -321,7 +322,7 @@ static const uint8_t *sets_note_bits(const struct lockstep_session *session,
     return end + 1;
 }
 
-// The first parameter that one of both trains and the other does not, and how many there are.
+// Finds the first parameter that only one of the two ranks trains. Returns how many there are.
 static uint32_t sets_find_difference(const struct lockstep_session *session, const uint8_t *theirs,
                                      const struct lockstep_module **module, uint32_t *parameter)
 {

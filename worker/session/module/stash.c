@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Contributions that were deferred, and results that are held back; see stash.h.
+// Deferred gradients and held results; see stash.h.
 
 #include "worker/session/module/stash.h"
 
@@ -19,20 +19,20 @@
 // The state of one parameter.
 struct kept {
     enum dtype dtype;
-    uint64_t elements; // 0 also of what is never trained.
-    uint64_t weight; // 0: nothing is kept.
-    bool used; // There is a sum; else the kept calls did not use it.
-    bool taken; // True if it is taken in this step.
-    bool taken_used; // True if there is something in taken_in.
-    char *sum; // In the dtype of sums.
-    char *taken_in; // The gradient that travels, in its own dtype.
+    uint64_t elements; // 0 also for a parameter that is never trained.
+    uint64_t weight; // The kept weight; 0: nothing is kept.
+    bool used; // True if `sum` has a value; false if no deferred call used the parameter.
+    bool taken; // True if the kept gradient was taken in this step.
+    bool taken_used; // True if `taken_in` has a value.
+    char *sum; // The kept sum, in the dtype of sums.
+    char *taken_in; // The gradient that travels, in the parameter's dtype.
 };
 
 // The result of one parameter in one contribution, until it is put back.
 struct result {
-    bool held; // Its result is, or will be, in `memory`.
-    bool moved; // Its gradient is in the stash.
-    char *memory; // NULL: nothing is ever held.
+    bool held; // True if the result is written to `memory`.
+    bool moved; // True if the gradient was deferred, so it is in the stash.
+    char *memory; // NULL: results of this module are never held.
 };
 
 struct stash {
@@ -40,7 +40,7 @@ struct stash {
     uint32_t contribution_count;
     bool sums;
     bool busy;
-    uint32_t left; // Parameters with a weight.
+    uint32_t left; // Parameters whose kept weight is not 0.
     struct kept *kept; // [parameter_count]
     struct result *results; // [contribution_count * parameter_count]
     char *memory;
@@ -60,7 +60,7 @@ static size_t stash_room(uint64_t elements, enum dtype dtype)
     return (bytes + STASH_ALIGN - 1) / STASH_ALIGN * STASH_ALIGN;
 }
 
-// Reserved only: pages come when they are touched, which most never are.
+// Reserves address space. The kernel provides a page when it is first used; most never are.
 static char *stash_reserve(size_t bytes)
 {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
@@ -71,7 +71,7 @@ static char *stash_reserve(size_t bytes)
 static size_t stash_measure(const struct stash_config *config)
 {
     const size_t holds = config->holds ? config->contribution_count : 0;
-    size_t bytes = STASH_ALIGN; // Also where all parameters are empty they have a place.
+    size_t bytes = STASH_ALIGN; // Not 0: also empty parameters need an address.
     for (uint32_t p = 0; p < config->parameter_count; p++) {
         const struct bucket_parameter *parameter = &config->parameters[p];
         if (!dtype_is_float(parameter->dtype))
@@ -151,8 +151,8 @@ static struct result *stash_result(const struct stash *stash, uint32_t contribut
 
 // ---- Arithmetic --------------------------------------------------------------------------------
 
-// out = before + factor * gradient, in the dtype of sums. before, or gradient, may be NULL: it is
-// skipped. out may be before.
+// out = before + factor * gradient, in the dtype of sums. If before or gradient is NULL, that term
+// is left out. out may equal before.
 static void stash_sum(enum dtype dtype, void *out, const void *before, const void *gradient,
                       uint64_t factor, uint64_t count)
 {
@@ -173,7 +173,7 @@ static uint64_t stash_piece(uint64_t left)
     return left < STASH_PIECE ? left : STASH_PIECE;
 }
 
-// The same for a gradient of 16 bits; sums are float32.
+// The same for a 16-bit gradient; before and out are float32.
 static void stash_sum_small(enum dtype dtype, float *out, const float *before,
                             const uint16_t *gradient, uint64_t factor, uint64_t count)
 {
@@ -196,7 +196,7 @@ static void stash_keep_small(const struct kept *kept, const uint16_t *gradient, 
                         stash_piece(kept->elements - at));
 }
 
-// total: of a mean, else 1.
+// total: the divisor of the mean if gradients are means, else 1.
 static void stash_take_small(const struct kept *kept, const uint16_t *gradient, uint64_t factor,
                              uint64_t total)
 {
