@@ -103,7 +103,7 @@ static void bounds_place_name(struct sentence *why, const struct job *job,
         return;
     }
     core_module_name(why, job, place->module);
-    sentence_add(why, " call %" PRIu64, (uint64_t)place->call + 1); // People count from 1.
+    sentence_add(why, " call %" PRIu64, (uint64_t)place->call + 1); // Texts count from 1.
 }
 
 static void bounds_plain(const struct coordinator *core, const struct job *job,
@@ -184,7 +184,7 @@ void bounds_of(const struct coordinator *core, const struct job *job, const stru
 
 uint64_t bounds_of_links(const struct coordinator *core, const struct job *job)
 {
-    // In a shorter time no heartbeat may have arrived.
+    // A shorter time proves nothing: no heartbeat may have arrived in it.
     const uint64_t silence_ms = beat_silence_ms(core);
     uint64_t bound_ms = core->config.stall_floor_ms;
     for (uint32_t i = 0; i < job->count; i++) {

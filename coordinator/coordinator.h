@@ -340,7 +340,8 @@ struct culprit_view {
     uint32_t missing_count;
     char missing[LOCKSTEP_MISSING_NAMED][LOCKSTEP_NAME_BYTES];
     char awaited[LOCKSTEP_AWAITED_BYTES]; // STALL_DEVICE: as in struct answer_place.
-    uint64_t stream; // STALL_DEVICE: the trainer's stream that makes it; 0: none with a handle.
+    // STALL_DEVICE: handle of the trainer's stream that makes it; 0: the default stream, or none.
+    uint64_t stream;
 };
 
 // A group of ranks that wait for rank `to`.
@@ -351,7 +352,7 @@ struct stall_edge {
 };
 
 struct stall_view {
-    uint64_t number; // From 1, over the life of the job.
+    uint64_t number; // Stalls of a job are numbered from 1.
     bool active;
     enum stall_kind kind;
     uint64_t step;
@@ -388,7 +389,7 @@ struct history_view {
     double hidden_us;
     double bytes_per_s;
     uint32_t known; // Bit i: some rank has reported metric i in this interval.
-    float metrics[LOCKSTEP_JOB_METRICS]; // The mean over the ranks; 0 if not known.
+    float metrics[LOCKSTEP_JOB_METRICS]; // Mean of each metric over the ranks; 0: not reported.
 };
 
 // A line of a job's log.
@@ -398,7 +399,7 @@ struct event_view {
     char text[LOCKSTEP_TEXT_BYTES / 2];
 };
 
-// The worker of a stream.
+// The worker to which a stream belongs.
 struct peer_view {
     char job[LOCKSTEP_JOB_NAME_BYTES];
     uint64_t generation;

@@ -290,7 +290,7 @@ struct job {
 
     struct gathering gathering;
 
-    // In order of arrival while gathering, by rank afterwards.
+    // Indices of the job's workers: in order of arrival while gathering, by rank afterwards.
     uint32_t count;
     uint16_t workers[LOCKSTEP_MAX_WORLD];
     uint32_t connected; // Workers in `workers` whose stream is open.
@@ -307,11 +307,12 @@ struct job {
     bool strict; // True if some member's data plane matches collectives by their order.
     uint64_t queried_step; // The last step in which all members were asked for their waits.
     uint32_t module_count; // Number of names in modules.
-    char modules[LOCKSTEP_MAX_MODULES][LOCKSTEP_NAME_BYTES]; // Clean; empty: not named yet.
+    // Names of the modules, cleaned by sentence_clean; empty: not known yet.
+    char modules[LOCKSTEP_MAX_MODULES][LOCKSTEP_NAME_BYTES];
 
     struct halt halt;
 
-    // For the life of the generation.
+    // Valid for the life of the generation.
     uint64_t formed_ms; // When the generation formed; 0: it has not formed yet.
     // When a verdict ended the generation, or its last rank left; 0: neither has happened.
     uint64_t ended_ms;
@@ -331,7 +332,7 @@ struct job {
     struct journal journal;
 };
 
-// The search for ranks that wait for each other; the words are those of knot.c.
+// The memory of the search for ranks that wait for each other. knot.c explains the words.
 struct knot {
     uint32_t count;
     const struct worker *parties[LOCKSTEP_MAX_WORLD];

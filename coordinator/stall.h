@@ -20,7 +20,7 @@ struct worker;
 struct sentence;
 
 enum stall_limit {
-    STALL_BOUNDS = 256, // Places of a job whose usual times are remembered.
+    STALL_BOUNDS = 256, // Entries of the table of usual times; half of them are used at most.
     // Length of a turn. Usual times are kept for the present turn and the last one, so the times of
     // a place that no rank visits are forgotten after one to two turns.
     STALL_BOUNDS_TURN_MS = 600000,
@@ -76,7 +76,7 @@ struct blame {
     uint32_t rank;
     enum stall_kind kind;
     uint32_t peer; // STALL_LINK: the rank at the other end.
-    uint64_t unsent; // STALL_LINK: bytes on their way to the peer.
+    uint64_t unsent; // STALL_LINK: bytes that the peer's process has not read.
 };
 
 // A culprit of the present stall, and its answer to an inspection.
@@ -126,12 +126,12 @@ struct stall_past {
 };
 
 struct stall {
-    // For the life of the job.
+    // Valid for the life of the job.
     uint64_t number; // Number of the last stall.
     uint32_t past_count; // All past stalls; stall n is at past[n % LOCKSTEP_STALLS_KEPT].
     struct stall_past past[LOCKSTEP_STALLS_KEPT];
 
-    // For the life of the generation.
+    // Valid for the life of the generation.
     bool watched; // True if some member has reported its place.
     uint64_t hold_ms; // No stall begins before this time.
     uint64_t looked_ms; // When the core last looked for stalls.

@@ -17,7 +17,7 @@ struct worker;
 
 struct verdict {
     enum halt_kind kind;
-    uint64_t step; // 0: at once.
+    uint64_t step; // As in struct down_halt; 0: at once.
     bool has_rank;
     uint32_t rank;
     const char *text; // Borrowed.

@@ -36,7 +36,7 @@ struct slot_id {
 // A call of a module in a step.
 struct call_id {
     uint32_t module;
-    uint32_t call; // From 0, as in a slot.
+    uint32_t call; // Call number of that module in the step, from 0.
 };
 
 // A set of positions in the plan of a step: bit p % 64 of word p / 64.
@@ -64,9 +64,9 @@ enum reduce_op {
 // bits of the result. All ranks agree on the algorithm of a slot; no rank chooses it alone.
 // docs/internals/data-plane.md describes each algorithm.
 enum plan_algorithm {
-    ALGORITHM_RING = 0, // Any world; the least bytes.
+    ALGORITHM_RING = 0, // Any world; each rank sends the fewest bytes.
     ALGORITHM_DOUBLING = 1, // Recursive doubling of the whole payload; the fewest rounds.
-    ALGORITHM_HALVING = 2, // Recursive halving, then doubling: few rounds, the least bytes.
+    ALGORITHM_HALVING = 2, // Recursive halving, then doubling: few rounds, the fewest bytes.
     ALGORITHM_SHARED = 3, // Through shared memory; all ranks are on one host.
     ALGORITHM_TWO_LEVEL = 4, // Through shared memory inside each host, a ring between hosts.
 };
@@ -82,8 +82,8 @@ enum halt_kind {
     HALT_PHASE = 2, // Ranks are in different phases of the same step.
     HALT_ORDER = 3, // Synchronous waits form a cycle.
     HALT_UNPLANNED = 4, // The trainer made a call that is not in the plan, or waits for one.
-    HALT_COLLECTIVE = 5, // A plain collective differs between ranks.
-    HALT_LOST = 6, // A worker died.
+    HALT_COLLECTIVE = 5, // Ranks call a plain collective differently.
+    HALT_LOST = 6, // A worker was lost, or called lockstep_abort.
     HALT_LEFT = 7, // A worker closed its session while another still needed it.
     HALT_PROTOCOL = 8, // A worker sent a message that is impossible: a bug. The text names it.
     HALT_LAYOUT = 9, // Bucket layouts or learned slots differ between ranks.
@@ -96,8 +96,8 @@ enum halt_kind {
 // in which their gradients became ready.
 struct layout_part {
     uint32_t module;
-    uint32_t total; // Words of the whole layout.
-    uint32_t first; // Index of words[0].
+    uint32_t total; // Number of words of the whole layout.
+    uint32_t first; // Index of words[0] in the whole layout.
     uint32_t count;
     uint32_t words[LOCKSTEP_LAYOUT_PART];
 };

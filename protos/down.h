@@ -69,8 +69,8 @@ struct locality {
     // mates[k] of every host, in the order of hosts. If local < rings and hosts > 1, this worker is
     // in ring `local`, and successor and predecessor are its neighbours there.
     uint32_t rings;
-    uint32_t successor; // A rank.
-    uint32_t predecessor;
+    uint32_t successor; // Rank.
+    uint32_t predecessor; // Rank.
 };
 
 // The speed of the links, measured when the generation formed, and the thresholds that follow from
@@ -149,7 +149,7 @@ struct plan_slot {
 };
 
 struct down_plan_part {
-    uint64_t number; // From 1, over all phases of the generation.
+    uint64_t number; // Plans of a generation are numbered from 1, over all phases.
     uint64_t replaces; // If closes_step is false: number of the plan that this plan replaces.
     uint64_t phase; // Hash of the phase's name and of the set of parameters that it trains.
     uint64_t hash; // Hash of the phase, the slots and the layouts of the modules in the plan.

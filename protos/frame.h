@@ -22,7 +22,7 @@
 // used bits.
 enum frame_kind {
     FRAME_HELLO = 1, // Small. First frame of the side that connected: its rank, nonce and proof.
-    FRAME_STEP_HEADER = 2, // Small. To the ring successor at step_begin.
+    FRAME_STEP_HEADER = 2, // Small. Sent to the ring successor at step_begin.
     FRAME_REDUCE = 3, // Tensor. Partial sums on their way to the chunk's owner.
     FRAME_GATHER = 4, // Tensor. Final bytes from the chunk's owner.
     FRAME_BROADCAST = 5, // Tensor. Bytes from the root.
@@ -80,7 +80,7 @@ struct frame_header {
     uint32_t used_bytes;
     struct generation_id generation;
     uint64_t step;
-    uint64_t space; // The plan's hash, or the hash of a plain collective's name.
+    uint64_t space; // Hash of the plan, or of a plain collective's name.
     uint32_t slot; // Index in the plan, or sequence number of the plain collective.
     uint32_t part; // Stripe, or round of a wave.
     uint32_t chunk; // A rank: the owner of the chunk, the root, or the sender.

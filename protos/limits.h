@@ -20,19 +20,19 @@
 #define LOCKSTEP_JOB_NAME_BYTES 64 // A Kubernetes label value has at most 63 characters.
 #define LOCKSTEP_HOST_BYTES 128 // Name of a host as texts show it; Linux host names have 64 bytes.
 #define LOCKSTEP_ADDRESS_BYTES 160 // "tcp:[2001:db8::1]:65535", or a DNS name and a port.
-#define LOCKSTEP_FORM_BYTES 128 // How a rank calls a collective.
+#define LOCKSTEP_FORM_BYTES 128 // Text of a rank's call of a collective: struct up_fail, `form`.
 #define LOCKSTEP_NAME_BYTES 256 // Name of a module, a parameter, a phase, a counter, a collective.
 // Description of the result that a stream computes: "the gradient of 'fc.weight'".
 #define LOCKSTEP_AWAITED_BYTES (LOCKSTEP_NAME_BYTES + 32)
 #define LOCKSTEP_MARK_BYTES 128 // Text of lockstep_mark, reason of lockstep_pause.
 #define LOCKSTEP_TEXT_BYTES 1024 // One sentence about one failure.
-#define LOCKSTEP_REPORT_BYTES 4096 // A two-sided difference of manifests, several lines.
+#define LOCKSTEP_REPORT_BYTES 4096 // A report of several lines on the differences of two manifests.
 #define LOCKSTEP_UUID_BYTES 16
 #define LOCKSTEP_SECRET_BYTES 32
 
 // ---- The world ---------------------------------------------------------------------------------
 
-#define LOCKSTEP_MAX_JOBS 64 // Per coordinator.
+#define LOCKSTEP_MAX_JOBS 64 // Jobs of one coordinator.
 // Jobs that one address created and that still wait for workers.
 #define LOCKSTEP_ORIGIN_GATHERING 32
 #define LOCKSTEP_MAX_WORLD 1024 // Workers of one job.
@@ -93,7 +93,7 @@ static_assert(LOCKSTEP_MAX_WORLD <= 1ull << (62 - LOCKSTEP_MAX_COUNT_BITS),
 // Memory that mates can access. Each region takes a file descriptor, and a mapping in every mate. A
 // process may have a limited number of both, so small allocations stay private.
 #define LOCKSTEP_MAX_REGIONS 256 // Regions of one session; further memory is private.
-#define LOCKSTEP_REGION_BYTES (16 * 1024) // Smaller memory is private.
+#define LOCKSTEP_REGION_BYTES (16 * 1024) // Smallest region; a smaller allocation is private.
 
 // The layout of one module as it travels: bucket count, the end of each bucket, parameter indices.
 #define LOCKSTEP_MAX_LAYOUT_WORDS \
@@ -207,7 +207,7 @@ static_assert((LOCKSTEP_TRACE_EVENTS & (LOCKSTEP_TRACE_EVENTS - 1)) == 0, "a mas
 // A peer may be two steps ahead, and sends one message of each of the four kinds of wave per step.
 #define LOCKSTEP_EARLY_WAVES_OF_PEER (2 * 4)
 #define LOCKSTEP_EARLY_WAVES (LOCKSTEP_EARLY_WAVES_OF_PEER * LOCKSTEP_MAX_NEIGHBOURS)
-#define LOCKSTEP_EARLY_HEADERS 2 // Step headers (order protocol, R1).
+#define LOCKSTEP_EARLY_HEADERS 2 // Step headers that may arrive early (order protocol, R1).
 // Payload of a step header, for error texts: the phase's name, and one bit for every parameter.
 #define LOCKSTEP_NOTE_BYTES (LOCKSTEP_NAME_BYTES + LOCKSTEP_MAX_PARAMETERS / 8)
 

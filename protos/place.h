@@ -89,7 +89,7 @@ struct place {
     struct slot_id slot; // The slot at `position`; valid if position < count.
     enum api_function api; // The function that the trainer entered last.
     bool inside; // True while the trainer is in that function.
-    uint64_t api_ms; // Time since it entered the function, or since it returned from it.
+    uint64_t api_ms; // Time since the trainer entered that function, or returned from it.
     uint32_t module; // The module of that function; LOCKSTEP_MAX_MODULES: none.
     uint32_t call; // The module's call in the step, from 0.
     uint32_t calls_open; // Calls that have begun and not ended.
@@ -177,7 +177,7 @@ struct await {
 struct mate_state {
     uint32_t rank;
     char state; // State letter of /proc/PID/stat: 'T', 't', 'D', 'Z'.
-    uint32_t tracer; // Process id of the debugger that is attached to it; 0: none.
+    uint32_t tracer; // Process id of the debugger that is attached to the mate; 0: none.
 };
 
 // ---- What a worker says about itself when it is asked -------------------------------------------
@@ -199,8 +199,8 @@ enum stack_how {
 // What a thread waits for, if it waits for another thread.
 enum stack_awaits {
     AWAITS_NOTHING = 0, // The thread waits for no other thread, or this is not known.
-    AWAITS_LOCK = 1, // A mutex that the other thread holds.
-    AWAITS_END = 2, // The end of the other thread.
+    AWAITS_LOCK = 1, // The thread waits for a mutex that the other thread holds.
+    AWAITS_END = 2, // The thread waits for the other thread to end.
 };
 
 struct stack_thread {

@@ -12,7 +12,7 @@
 
 enum up_kind {
     UP_NONE = 0,
-    UP_HELLO, // First message of a stream: join the job.
+    UP_HELLO, // First message of a stream: the worker wants to join a job.
     UP_START, // lockstep_start was called: the coordinator compares the worker's manifest.
     UP_MANIFEST_PART, // Answer to DOWN_MANIFEST_REQUEST.
     UP_READY, // Learning: a slot is ready on this rank.
@@ -31,11 +31,11 @@ enum up_kind {
 };
 
 enum failure_policy {
-    FAILURE_ERROR = 0, // A death ends the generation with an error on every survivor.
-    FAILURE_CONTINUE = 1, // Survivors finish the step. Refused until recovery is built.
+    FAILURE_ERROR = 0, // A lost rank ends the generation with an error on every other rank.
+    FAILURE_CONTINUE = 1, // The other ranks finish the step. Not supported yet: it is refused.
 };
 
-// The GPU that a worker computes on, and the libraries that it found there.
+// The GPU that a worker computes on, and the CUDA and NCCL versions that the worker found.
 struct gpu {
     struct uuid uuid; // The driver's UUID of the device, or of a MIG instance.
     uint32_t capability; // Compute capability times 10: 90 is 9.0.
@@ -58,7 +58,7 @@ struct up_hello {
     uint32_t window_ms; // How long to wait for more workers when world_min workers have joined.
     bool has_rank_hint;
     uint32_t rank_hint;
-    uint32_t open_timeout_ms; // How long this worker is willing to wait for the world.
+    uint32_t open_timeout_ms; // How long this worker waits for the world; 0: the default.
     enum failure_policy on_failure;
     // Class of device that the worker computes on; empty: not known.
     char device[LOCKSTEP_DEVICE_BYTES];
@@ -108,8 +108,8 @@ struct manifest_item {
     enum dtype dtype;
     uint32_t flags; // MANIFEST_PARAMETER: bits of the public LOCKSTEP_PARAMETER_*.
     uint32_t dims;
-    int64_t shape[LOCKSTEP_MAX_DIMS]; // Elements.
-    int64_t strides[LOCKSTEP_MAX_DIMS]; // Elements.
+    int64_t shape[LOCKSTEP_MAX_DIMS]; // In elements.
+    int64_t strides[LOCKSTEP_MAX_DIMS]; // In elements.
     char value[LOCKSTEP_MARK_BYTES]; // Options as "key=value key=value"; empty: no options.
 };
 
@@ -140,7 +140,7 @@ struct up_end {
     uint64_t phase;
 };
 
-// Where the trainer is. On the wire and on the dashboard.
+// What the trainer is doing. The numbers are on the wire.
 enum worker_activity {
     ACTIVITY_OUTSIDE = 0, // In the trainer's own code.
     ACTIVITY_OPENING = 1, // In lockstep_open.
@@ -170,7 +170,7 @@ struct overdue {
 
 struct up_heartbeat {
     uint64_t step; // Step that the trainer has opened last.
-    uint64_t settled; // Last step that is final on every rank.
+    uint64_t settled; // Last step that this worker knows to be final on every rank.
     enum worker_activity activity;
     uint64_t since_ms; // Time that the trainer has been in that activity.
     char mark[LOCKSTEP_MARK_BYTES];
@@ -330,7 +330,7 @@ struct answer_events { // Oldest first.
 };
 
 struct up_answer {
-    uint64_t id; // The id of the question.
+    uint64_t id; // The id of the DOWN_INSPECT that is answered.
     // CLOCK_MONOTONIC when the worker answered; with it the events of different ranks can be put
     // on one time line.
     uint64_t clock_ns;
