@@ -304,9 +304,9 @@ struct worker_view {
     // Set if the worker is frozen, stopped, lost, or a culprit of the present stall; else
     // STALL_NONE.
     enum stall_kind kind;
-    bool slow; // True if it is in its place longer than usual, but not a culprit.
-    uint64_t bound_ms; // How long it may stay in its place; 0: its place is not known.
-    uint64_t lag_steps; // Number of steps behind the median member of its job.
+    bool slow; // True if the worker is in its place longer than usual, but not a culprit.
+    uint64_t bound_ms; // How long the worker may stay in its place; 0: its place is not known.
+    uint64_t lag_steps; // Number of steps behind the median member of the job.
     uint64_t waited_ms; // Time blocked on other ranks since the generation formed.
     // Share of the time, in 1/1000, that the job would save at most if this rank were as fast as
     // the median rank.
@@ -325,14 +325,16 @@ struct culprit_view {
     char host[LOCKSTEP_HOST_BYTES];
     uint32_t pid;
     enum stall_kind kind;
-    uint64_t age_ms; // Time in its place until now; frozen or stopped: since its last heartbeat.
-    uint64_t bound_ms; // The longest time that it may stay there, or without a heartbeat.
+    // Time that the rank has been in its place; STALL_FROZEN and STALL_STOPPED: time since its last
+    // heartbeat.
+    uint64_t age_ms;
+    uint64_t bound_ms; // The bound of age_ms: the rank is a culprit because age_ms is larger.
     char why[LOCKSTEP_MARK_BYTES]; // Reason of the bound: "8 x p99 of 'critic' call 2 (1.4 s)".
     struct place place;
     uint32_t flags; // Bits of enum place_flag.
     char sleeps[LOCKSTEP_KERNEL_BYTES]; // As in struct up_heartbeat.
     char mark[LOCKSTEP_MARK_BYTES];
-    bool answered; // True if it has answered an inspection; the fields below are valid then.
+    bool answered; // True if the rank has answered an inspection; the fields below are valid then.
     // Innermost frame of the trainer: "read_batch (a.out+0x1a2b)", or "wait (threading.py:320),
     // called from load (train.py:41)".
     char top[CULPRIT_TOP_BYTES];
@@ -340,7 +342,8 @@ struct culprit_view {
     uint32_t missing_count;
     char missing[LOCKSTEP_MISSING_NAMED][LOCKSTEP_NAME_BYTES];
     char awaited[LOCKSTEP_AWAITED_BYTES]; // STALL_DEVICE: as in struct answer_place.
-    // STALL_DEVICE: handle of the trainer's stream that makes it; 0: the default stream, or none.
+    // STALL_DEVICE: handle of the trainer's stream that makes the awaited thing; 0: the default
+    // stream, or none.
     uint64_t stream;
 };
 
@@ -406,7 +409,8 @@ struct peer_view {
     uint32_t rank;
     char host[LOCKSTEP_HOST_BYTES];
     uint32_t pid;
-    uint64_t asked; // Number of the inspection that it has not answered completely; 0: none.
+    // Number of the inspection that the worker has not answered completely; 0: none.
+    uint64_t asked;
 };
 
 // Fills *view. Returns false if the peer is not a member of the present generation of a job.

@@ -102,8 +102,8 @@ struct worker {
     uint16_t job; // Index in coordinator.jobs.
     uint16_t next_free; // STAGE_FREE: index of the next free record, or CORE_NONE.
     uint32_t rank;
-    uint64_t generation; // Number of its generation; 0 while gathering.
-    uint64_t deadline_ms; // While gathering: when its open timeout ends.
+    uint64_t generation; // Number of the worker's generation; 0 while gathering.
+    uint64_t deadline_ms; // While gathering: when the worker's open timeout ends.
     // While gathering: the largest number of workers that were present at one time since it joined.
     uint32_t most;
     struct up_hello hello; // The worker's hello; its texts are cleaned by sentence_clean.
@@ -130,11 +130,12 @@ struct worker {
     uint32_t lacks; // Bit i: the worker has not done what crossing.keys[i] names.
 
     // Inspections of this worker.
-    uint64_t asked; // Number of the inspection that it has not answered completely; 0: none.
+    // Number of the inspection that the worker has not answered completely; 0: none.
+    uint64_t asked;
     uint64_t ask_again_ms; // The next inspection is allowed from this time on.
 
     // Set in lockstep_open.
-    bool linked; // True if all its links are connected; `links` is valid then.
+    bool linked; // True if all links of the worker are connected; `links` is valid then.
     struct up_links links;
 
     // Set in lockstep_start.

@@ -163,12 +163,13 @@ struct await {
     struct await_key key; // AWAIT_NONE: the rest is zero.
     enum api_function function; // The function that the trainer is in.
     uint32_t module; // The module of that function; LOCKSTEP_MAX_MODULES: none.
-    bool rooted; // True if only rank `root` must do it: a broadcast that the library makes.
+    // True if the wait needs only rank `root`: a broadcast that the library makes.
+    bool rooted;
     uint32_t root;
     uint64_t step; // The step that the trainer has begun last; 0: none.
     bool open; // True if that step has not ended on this rank.
     char name[LOCKSTEP_NAME_BYTES]; // Name of the trainer's collective; empty: not a collective.
-    // Of the keys in the coordinator's query: those that this rank has not done yet.
+    // The keys in the coordinator's query that this rank has not done yet.
     uint32_t lack_count;
     struct await_key lacks[LOCKSTEP_MAX_AWAITED];
 };
@@ -209,12 +210,12 @@ struct stack_thread {
     char state; // State letter of /proc/PID/task/TID/stat; 0: not known.
     bool trainer; // True for the thread that called the library last.
     bool other; // True if the thread has never called the library.
-    int32_t syscall; // Number of its system call; -1: the thread runs, -2: not known.
+    int32_t syscall; // Number of the thread's system call; -1: the thread runs, -2: not known.
     char
         wchan[LOCKSTEP_WCHAN_BYTES]; // Kernel function that the thread sleeps in; empty: not known.
     enum stack_how how;
     enum stack_awaits awaits;
-    uint32_t owner; // The thread that this one waits for; 0: none.
+    uint32_t owner; // Id of the thread that this thread waits for; 0: none.
     char owner_name[LOCKSTEP_THREAD_BYTES];
 };
 
@@ -232,7 +233,7 @@ struct stack_frame {
 struct trace_event {
     uint64_t time_ns; // CLOCK_MONOTONIC
     uint64_t step;
-    uint64_t value; // Its meaning depends on the kind.
+    uint64_t value; // The meaning depends on the kind: see enum trace_kind.
     uint16_t kind; // enum trace_kind
     uint16_t thread;
     uint16_t module; // 0xffff: none

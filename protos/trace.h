@@ -81,7 +81,7 @@ struct trace_slot {
     _Atomic(uint64_t) sequence;
     uint64_t time_ns; // CLOCK_MONOTONIC
     uint64_t step;
-    uint64_t value; // Its meaning depends on the kind.
+    uint64_t value; // The meaning depends on the kind: see enum trace_kind.
     uint16_t kind; // enum trace_kind
     uint16_t thread; // Index of a struct trace_thread.
     uint16_t module; // TRACE_NO_MODULE: none.
