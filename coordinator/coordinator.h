@@ -328,7 +328,7 @@ struct culprit_view {
     // Time that the rank has been in its place; STALL_FROZEN and STALL_STOPPED: time since its last
     // heartbeat.
     uint64_t age_ms;
-    uint64_t bound_ms; // The bound of age_ms: the rank is a culprit because age_ms is larger.
+    uint64_t bound_ms; // The bound of age_ms; `why` says where it comes from.
     char why[LOCKSTEP_MARK_BYTES]; // Reason of the bound: "8 x p99 of 'critic' call 2 (1.4 s)".
     struct place place;
     uint32_t flags; // Bits of enum place_flag.
