@@ -19,7 +19,8 @@
 static_assert(sizeof(((struct lockstep_device *)NULL)->uuid) == sizeof(struct cuda_uuid),
               "a device's uuid is CUDA's");
 
-// Copies as many bytes of a structure as its reader knows. Its first field becomes that number.
+// Copies a structure to a caller whose header may lack the last fields. The first field becomes the
+// number of copied bytes.
 static void hand_out(void *to, size_t to_bytes, const void *from, size_t from_bytes)
 {
     const size_t bytes = to_bytes < from_bytes ? to_bytes : from_bytes;

@@ -11,7 +11,7 @@
 #include "worker/session/module/device_events.h"
 #include "worker/session/session.h"
 
-#define STEP_PIECE 512 // Device memory is divided in pieces of so many times 8 bytes.
+#define STEP_PIECE 512 // Words of 8 bytes that are copied from a device at a time.
 
 int step_device_land(struct lockstep_session *session, uint64_t deadline_ms)
 {

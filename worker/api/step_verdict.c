@@ -12,7 +12,7 @@
 
 #include <inttypes.h>
 
-// Names the parameters of the same module that share this one.
+// Appends the names of the parameters of the same module that share `parameter`.
 static void step_name_shared(const struct lockstep_module *module, uint32_t parameter,
                              struct text *text)
 {

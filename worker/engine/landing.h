@@ -22,7 +22,7 @@ void engine_summed(void *context, struct collective *collective);
 void engine_end_by_stream(struct lockstep_session *session);
 // True if the order core has to be told that enqueued buckets are final.
 bool engine_device_is_due(const struct lockstep_session *session);
-// Tells the order core so, for every enqueued bucket.
+// Tells the order core that every enqueued bucket is final.
 void engine_device_attend(struct lockstep_session *session);
 // A bucket on this rank's device is done. True if the order core was told before that it is final.
 bool engine_device_done(struct lockstep_session *session, struct collective *collective);
@@ -32,8 +32,8 @@ void engine_describe_held(const struct lockstep_session *session, const struct d
 // Reserves memory of this rank's devices for buckets and for groups of buffers. -1: a device has
 // too little memory.
 int engine_reserve(struct lockstep_session *session);
-// Reserves it for the buckets of layouts that have just come into force. No bucket of this rank is
-// in flight.
+// Reserves memory for the buckets of layouts that have just come into force. No bucket of this rank
+// is in flight.
 int engine_reserve_layouts(struct lockstep_session *session);
 
 #endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How far the step has come, as the order core knows it: written into the words of the trace.
-// Driver only.
+// Writes the progress of the step, as the order core knows it, to struct progress. Driver only.
 
 #ifndef WORKER_ENGINE_PROGRESS_H
 #define WORKER_ENGINE_PROGRESS_H

@@ -125,7 +125,7 @@ void engine_abort(struct lockstep_session *session, int status, const char *reas
     if (session->end.abort_text[0] != '\0' || session->end.over)
         return;
     fail->kind = HALT_LOST;
-    // No rank completes a step whose commit wave waits for the buffers of this one.
+    // While the commit wave is held for this rank's buffers, no rank can complete the open step.
     fail->step = session->engine.commit_held ? session->engine.order->step
                                              : order_first_impossible(session->engine.order);
     snprintf(fail->text, sizeof(fail->text), "aborted: %s", reason);

@@ -63,7 +63,7 @@ void tune_agreed(struct lockstep_session *session, const struct tuning *tuning)
 }
 
 // Adopts the tuning that was loaded from a file. lockstep_start has verified that all ranks have
-// loaded the same one.
+// loaded the same file.
 void tune_started(struct lockstep_session *session)
 {
     if (!session->training.has_loaded_tuning)

@@ -18,8 +18,9 @@ struct own_devices {
     struct device *all[LOCKSTEP_MAX_OWN_DEVICES]; // [count]
     uint32_t count;
     char problem[LOCKSTEP_NAME_BYTES]; // Why a device cannot be used; "": none has a problem.
-    // For each device an event behind the work that its streams had been given at lockstep_step_end
-    // or at lockstep_call_wait. Any thread; see worker/session/module/device_events.h.
+    // [count]: for each device, an event that covers the work that its streams had been given at
+    // lockstep_step_end or at lockstep_call_wait. Any thread; see
+    // worker/session/module/device_events.h.
     struct device_ready end_ready[LOCKSTEP_MAX_OWN_DEVICES];
     struct device_ready wait_ready[LOCKSTEP_MAX_OWN_DEVICES];
 };

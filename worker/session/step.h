@@ -42,7 +42,7 @@ struct step {
     uint64_t weight; // This rank's weight in the mean.
     bool is_open;
     bool accumulating; // True if the open step is not the last of its window.
-    bool window_open; // True if the next step belongs to the same window as the last one.
+    bool window_open; // True if the next step belongs to the same window as the last step.
     bool ending; // True while the trainer is ending the open step: see lockstep_step_wait.
     bool exhausted; // True if this rank has declared that it has no more data.
     bool finished; // True if all ranks know that there is no next step.

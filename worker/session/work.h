@@ -55,8 +55,8 @@ struct name_use {
 };
 #define SESSION_MAX_NAMES 4096
 
-// The arguments of a plain collective, and what follows from them. The trainer's last one is kept:
-// a call with the same arguments needs neither a check nor the choice of an algorithm.
+// The arguments of a plain collective, and the choices that follow from them. works.form keeps the
+// trainer's last collective: a call with the same arguments needs no check and no new choice.
 struct plain_form {
     char name[LOCKSTEP_NAME_BYTES];
     size_t name_bytes; // Bytes of the name with its NUL; 0: this form is empty.

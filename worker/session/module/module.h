@@ -57,7 +57,8 @@ struct report {
 };
 
 // A gradient, one for each parameter in each contribution. "Step" in these comments means a whole
-// window of accumulation. For a shared parameter only its owner's gradient is used.
+// window of accumulation. For a shared parameter the fields of its owner's gradient count, but each
+// of its names has claims of its own in `report`.
 struct gradient {
     // Set at register, then constant. The gradient's memory unless a report gives other memory.
     void *registered;

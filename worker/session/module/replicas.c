@@ -19,7 +19,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define REPLICA_PIECE 512 // Device memory is copied in pieces of so many times 8 bytes.
+#define REPLICA_PIECE 512 // Words of 8 bytes that are copied from a device at a time.
 
 struct replica_gradient *replica_gradient(const struct contribution *contribution, uint32_t replica,
                                           uint32_t parameter)

@@ -2,10 +2,10 @@
 //
 // Where tensors are, and how ranks agree on it; see residency.h.
 //
-// The agreement is one OR over a byte for each tensor: one bit says that a rank has it on a device,
-// the other that a rank with a device has it in host memory. A rank without a device sets neither.
-// Both bits at once mean that the program differs between ranks, and every rank finds that in the
-// same result.
+// Ranks agree by one allreduce, an OR of one byte for each tensor. One bit says that a rank has the
+// tensor on a device, another bit that a rank with a device has it in host memory. A rank without a
+// device sets neither. If both bits are set, the program differs between ranks; all ranks see this,
+// because all have the same result.
 
 #include "worker/session/module/residency.h"
 

@@ -39,7 +39,7 @@ struct training {
 // Computes the set of parameters that are trained in a step of this phase, and puts the layouts for
 // it into force. Returns at once if nothing has changed. Trainer, between steps.
 int sets_enter(struct lockstep_session *session, const char *phase);
-// The same for one module and a view (sets.c).
+// The same for one module. view: the declarations that apply, see sets.c.
 int sets_enter_module(struct lockstep_module *module, uint32_t view);
 // The number of the phase for the order core: a hash of its label and of the set.
 uint64_t sets_phase(const struct lockstep_session *session);
