@@ -12,7 +12,7 @@
 
 #include <inttypes.h>
 
-// ---- What is left over at the end of the step --------------------------------------------------
+// ---- The end of a step -------------------------------------------------------------------------
 
 // If the module was called in this step, marks the modules that own its shared parameters: they
 // take part in the step, too. Reports of the shared gradients make no difference: which modules run

@@ -463,7 +463,7 @@ int lockstep_open(const struct lockstep_config *config, lockstep_session **sessi
     return status;
 }
 
-// ---- Afterwards --------------------------------------------------------------------------------
+// ---- World, abort and close --------------------------------------------------------------------
 
 int lockstep_world(lockstep_session *session, uint32_t *rank, uint32_t *world_size)
 {

@@ -380,7 +380,7 @@ static int saved_read_module(struct saved_reader *reader, struct lockstep_module
     return status;
 }
 
-// ---- The rest of a file ------------------------------------------------------------------------
+// ---- Head, step and counters -------------------------------------------------------------------
 
 // Reads the payload sizes up to which the algorithms doubling and halving are chosen. They affect
 // the bits of the results, so a world of the same size applies them together with the layouts.

@@ -28,7 +28,7 @@
 #include <stdio.h>
 #include <string.h>
 
-// ---- Sentences ---------------------------------------------------------------------------------
+// ---- Error texts -------------------------------------------------------------------------------
 
 // Writes the error text that names the calls outside the plan. The close wave's verdict is the same
 // on every rank, so this text is, too.

@@ -54,7 +54,7 @@ void engine_summed(void *context, struct collective *collective)
     progress_order(session);
 }
 
-// ---- What counts as final ----------------------------------------------------------------------
+// ---- Buckets that count as final ---------------------------------------------------------------
 
 void engine_end_by_stream(struct lockstep_session *session)
 {
@@ -126,7 +126,7 @@ bool engine_device_done(struct lockstep_session *session, struct collective *col
     return told;
 }
 
-// ---- What a person is told ----------------------------------------------------------------------
+// ---- Names for people ---------------------------------------------------------------------------
 
 static const struct buffer_group *engine_held_group(const struct lockstep_session *session,
                                                     const struct device_held *held)

@@ -20,7 +20,7 @@
 #include <stdio.h>
 #include <string.h>
 
-// ---- Sentences ----------------------------------------------------------------------------------
+// ---- Error texts --------------------------------------------------------------------------------
 
 static void loss_name(const struct lockstep_session *session, const struct farewell *loss,
                       struct text *text)
@@ -77,7 +77,7 @@ static void loss_halt(const struct lockstep_session *session, const struct farew
         loss_lost_text(session, loss, &text);
 }
 
-// ---- What is seen and heard ---------------------------------------------------------------------
+// ---- Losses that this rank sees or is told ------------------------------------------------------
 
 void engine_resign(struct lockstep_session *session, uint64_t step, const char *text)
 {

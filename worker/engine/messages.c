@@ -62,7 +62,7 @@ const char *engine_peer_host(const struct lockstep_session *session, uint32_t ra
     return "unknown";
 }
 
-// ---- A world -----------------------------------------------------------------------------------
+// ---- Forming a world ---------------------------------------------------------------------------
 
 // Connects the links of the world. First checks that there are enough descriptors: without them a
 // link would fail later as if the peer did not answer.

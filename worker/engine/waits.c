@@ -65,7 +65,7 @@ void engine_wait_released(struct lockstep_session *session, const struct order_a
                 action->release);
 }
 
-// ---- Questions ---------------------------------------------------------------------------------
+// ---- Commands of waiting threads ---------------------------------------------------------------
 
 static void wait_begin(struct lockstep_session *session, const struct contribution *contribution)
 {

@@ -203,7 +203,7 @@ static int check_files(const struct config *config)
                      (needed + 1023) / 1024, limit / 1024);
 }
 
-// ---- All of them --------------------------------------------------------------------------------
+// ---- The whole check ----------------------------------------------------------------------------
 
 int headroom_check(const struct config *config)
 {

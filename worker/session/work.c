@@ -425,7 +425,7 @@ void work_tell(struct lockstep_session *session, struct up_heartbeat *beat)
     beat->overdue_count = count;
 }
 
-// ---- What the driver does with it --------------------------------------------------------------
+// ---- Driver ------------------------------------------------------------------------------------
 
 void work_launch(struct lockstep_work *work)
 {

@@ -71,7 +71,7 @@ uint64_t buckets_default_bytes(const struct bucket_parameter *parameters, uint32
     return share * times > BUCKET_DEFAULT_BYTES ? share * times : BUCKET_DEFAULT_BYTES;
 }
 
-// ---- What is checked -------------------------------------------------------------------------
+// ---- Checks ----------------------------------------------------------------------------------
 
 // Checks that the order has each trainable parameter exactly once.
 static enum bucket_error check_order(const uint32_t *order, uint32_t order_count,

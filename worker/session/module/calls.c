@@ -51,7 +51,7 @@ bool call_takes_part(const struct lockstep_module *module)
     return module->made.called_step == step || module->made.touched_step == step;
 }
 
-// ---- What goes wrong ---------------------------------------------------------------------------
+// ---- Errors ------------------------------------------------------------------------------------
 
 // Reads the numbers of the call and of the step from fields that any thread may read.
 int call_ready_error(const struct opened *open, uint32_t parameter, uint32_t before)
@@ -85,7 +85,7 @@ int call_unused_error(const struct lockstep_module *module, uint32_t parameter, 
                      module->session->step.number);
 }
 
-// ---- What is missing ---------------------------------------------------------------------------
+// ---- Missing gradients -------------------------------------------------------------------------
 
 // True if the first replica has made all its reports of the parameter in this call.
 static bool call_is_complete(const struct opened *open, uint32_t parameter)

@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---- Its arrays --------------------------------------------------------------------------------
+// ---- Arrays ------------------------------------------------------------------------------------
 
 static uint32_t contribution_bucket_room(const struct lockstep_module *module)
 {

@@ -167,7 +167,7 @@ int device_events_record(struct contribution *contribution, const struct ready_r
     return result < 0 ? device_events_failed(module->session) : 0;
 }
 
-// ---- Results where nothing was reported --------------------------------------------------------
+// ---- Results of gradients that were not reported -----------------------------------------------
 
 void device_events_open(struct lockstep_session *session)
 {
@@ -297,7 +297,7 @@ void device_events_say_wait(struct lockstep_session *session)
         device_events_say(session, session->devices.wait_ready, false, NULL);
 }
 
-// ---- A world of one ----------------------------------------------------------------------------
+// ---- Solo sessions -----------------------------------------------------------------------------
 
 static int device_events_await_event(const struct lockstep_session *session, struct device *device,
                                      void *event)

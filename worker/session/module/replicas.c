@@ -38,7 +38,7 @@ bool replica_is_on_devices(const struct lockstep_module *module, uint32_t parame
     return module->session->devices.first && module->shapes[parameter].device;
 }
 
-// ---- What is declared --------------------------------------------------------------------------
+// ---- Declarations ------------------------------------------------------------------------------
 
 static bool replica_equal_numbers(const int64_t *a, const int64_t *b, uint32_t count)
 {
@@ -116,7 +116,7 @@ void replica_combine(struct contribution *contribution, uint32_t parameter)
     atomic_store(&gradient->memory, sum);
 }
 
-// ---- A world of one, on devices ----------------------------------------------------------------
+// ---- Devices in a solo session -----------------------------------------------------------------
 
 // The memory of a replica's gradient, if the replica has reported it; else NULL.
 static void *replica_reported(const struct contribution *contribution, uint32_t replica,

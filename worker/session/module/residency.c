@@ -23,7 +23,7 @@
 #define RESIDENCY_ON_HOST 2u // Set only by a rank that has a device.
 #define RESIDENCY_NAMED 16 // How many tensors an error text names.
 
-// ---- What this rank has ------------------------------------------------------------------------
+// ---- Tensors of this rank ----------------------------------------------------------------------
 
 // Writes the names of this rank's devices: "cuda:0", or "cuda:0, cuda:1".
 static void residency_name_devices(const struct lockstep_session *session, char *text, size_t bytes)
@@ -174,7 +174,7 @@ int residency_check_module(struct lockstep_module *module)
     return status;
 }
 
-// ---- What all ranks have -----------------------------------------------------------------------
+// ---- Agreement of all ranks --------------------------------------------------------------------
 
 bool residency_matters(const struct lockstep_session *session)
 {
@@ -353,7 +353,7 @@ int residency_check_loaded(struct lockstep_session *session)
     return status;
 }
 
-// ---- What is passed later ----------------------------------------------------------------------
+// ---- Memory that is passed later ---------------------------------------------------------------
 
 static int residency_check_place(const struct lockstep_module *module, uint32_t parameter,
                                  bool device)

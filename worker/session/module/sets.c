@@ -298,7 +298,7 @@ uint64_t sets_phase(const struct lockstep_session *session)
     return hash64(identity, sizeof(identity));
 }
 
-// ---- What ranks tell each other about it -------------------------------------------------------
+// ---- Notes between ranks -----------------------------------------------------------------------
 
 void sets_note(const struct lockstep_session *session, struct step_note *note)
 {
