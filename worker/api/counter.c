@@ -78,7 +78,7 @@ int lockstep_counter_read(lockstep_session *session, const char *name, int64_t *
     return 0;
 }
 
-// ---- Where the trainer is ----------------------------------------------------------------------
+// ---- Marks and pauses -------------------------------------------------------------------------
 
 static int counter_check_mark(struct lockstep_session *session, const char *text)
 {

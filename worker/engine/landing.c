@@ -180,9 +180,9 @@ struct demand {
     uint64_t bytes[LOCKSTEP_WINDOW];
     uint32_t members; // Extents and units of one bucket, at most.
     uint32_t slots; // Buckets on the device, counted once for each contribution.
-    // For modules with replicas, by this rank's devices: rows of one bucket, at most.
+    // For modules with replicas, for each device of this rank: rows of one bucket, at most.
     uint32_t rows[LOCKSTEP_MAX_OWN_DEVICES];
-    // The same: tables of all buckets.
+    // For modules with replicas, for each device of this rank: tables of all buckets.
     uint32_t tables[LOCKSTEP_MAX_OWN_DEVICES];
     // Results that may have to wait for the trainer: bytes of all, and of the largest.
     uint64_t late_bytes;

@@ -9,8 +9,7 @@
 
 struct lockstep_session;
 
-// fork_watch is called at open, fork_unwatch at close: a forked child closes the sockets of the
-// sessions between them.
+// Called at open and at close. A child that is forked between them closes the session's sockets.
 void fork_watch(struct lockstep_session *session);
 void fork_unwatch(struct lockstep_session *session);
 // True in a child that was forked while the process had an open session.

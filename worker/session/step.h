@@ -38,7 +38,7 @@ struct step_times {
 
 struct step {
     // trainer; the driver reads them while a step is open or lockstep_start has not been answered
-    uint64_t number; // Number of the open or last step, from 1. Steps of a window count, too.
+    uint64_t number; // Number of the open or last step, from 1. Steps of one window share a number.
     uint64_t weight; // This rank's weight in the mean.
     bool is_open;
     bool accumulating; // True if the open step is not the last of its window.

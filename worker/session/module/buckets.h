@@ -98,9 +98,9 @@ enum bucket_error buckets_layout(const struct bucket_parameter *parameters,
 uint32_t buckets_word_count(const struct bucket_layout *layout);
 uint32_t buckets_encode(const struct bucket_layout *layout, uint32_t *words);
 
-// Makes the layout that words describe, for these parameters. Words may come from anywhere: the
-// order must hold exactly the trainable parameters, ends rise strictly up to its length, and a
-// bucket has one key. How large buckets are and in what order is not questioned.
+// Makes the layout that the words encode, for these parameters. Words are not trusted: the function
+// checks that the order has exactly the trainable parameters, that ends rise strictly up to its
+// length, and that each bucket has one key. It does not check sizes and order of buckets.
 enum bucket_error buckets_decode(const uint32_t *words, uint32_t word_count,
                                  const struct bucket_parameter *parameters,
                                  uint32_t parameter_count, struct bucket_layout *layout,

@@ -220,8 +220,8 @@ static const void *contribution_of(const struct contribution *contribution, uint
     return atomic_load(&further->report.used) ? atomic_load(&further->memory) : NULL;
 }
 
-// The memory of the gradient in the first replica that has reported it. For replicas on devices:
-// the transport adds up the gradients of all replicas.
+// The memory of the gradient in the first replica that has reported it. Used for replicas on
+// devices, whose gradients the transport adds up.
 static const void *contribution_of_any(const struct contribution *contribution, uint32_t parameter)
 {
     const void *memory = NULL;
