@@ -116,7 +116,7 @@ static void engine_header(void *context, const struct step_header *header, const
     progress_order(session);
 }
 
-// The first device of this rank that has failed; the first device if none has.
+// Returns the first device of this rank that has failed; if none has, this rank's first device.
 static const struct device *engine_failed_device(const struct lockstep_session *session)
 {
     uint32_t i = 0;

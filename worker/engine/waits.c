@@ -46,8 +46,8 @@ static void wait_answer(struct lockstep_session *session, const struct contribut
     mutex_unlock(&session->mutex);
 }
 
-// Sets or clears the deadline of waits. It is needed only without a coordinator, which would tell
-// ranks that wait for each other.
+// Sets or clears the deadline of waits. A coordinator detects ranks that wait for each other, so
+// waits have a deadline only without one.
 static void wait_limit(struct lockstep_session *session)
 {
     const uint32_t timeout_ms = session->config.halt_timeout_ms;

@@ -20,7 +20,8 @@ enum command_kind {
     COMMAND_PLAIN, // pointer: struct lockstep_work
     COMMAND_START, // lockstep_start: send the manifest's hash
     COMMAND_RESERVE, // lockstep_start on a rank with devices: reserve device memory for the layouts
-    // The trainer's work does not cause the commands from here on. They work after an abort, too.
+    // The commands from here on are not part of the trainer's steps and collectives. After an abort
+    // the driver still carries them out.
     COMMAND_MESSAGE, // pointer: struct down_message, given
     COMMAND_CONTROL_ENDED, // pointer: text, given
     COMMAND_ABORT, // pointer: text, given; value: the status without its sign

@@ -68,7 +68,9 @@ struct gradient {
     bool unused; // True if it contributes zeros to the open step. Set when it is handed over.
     bool excused; // trainer; true if a call of this step declared it unused.
     bool withdrawn; // trainer; true if its bucket contributed nothing. Set at step_end.
-    atomic_bool used; // True if a call of this step reported it, for any replica or sharing module.
+    // True if a call of this step reported the gradient, in any replica or in any module that
+    // shares the parameter.
+    atomic_bool used;
 
     struct report report; // Reports of the first replica.
 };
