@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: lockstep_start. The registrations of all ranks are compared, and the same two-sided
-// report reaches all of them. Then the state becomes that of rank 0, and only tensors that differ
-// travel. Case numbers are those of the list of cases for reducers.
+// Conformance: lockstep_start. The registrations of all ranks are compared. If they differ, all
+// ranks get the same report, which names both sides. Then all ranks take the state of rank 0; only
+// tensors that differ travel. Case numbers are those of the list of cases for reducers.
 
 #include "base/clock.h"
 #include "tests/support/trainer.h"
-#include "worker/session/session.h" // Counts bytes.
-#include "worker/transport/state.h" // Has what the transport was told of its cores.
+#include "worker/session/session.h" // For the counts of bytes.
+#include "worker/transport/state.h" // For the transport's settings of cores.
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-#define REPORT_BOUND_MS 3000 // Multiplied as test_bound_ms() does.
+#define REPORT_BOUND_MS 3000 // Time limit of a report, before test_bound_ms().
 
 // ---- Case 31: one difference of each kind ------------------------------------------------------
 
@@ -28,7 +28,7 @@ struct declaration {
     struct lockstep_module_config config;
 };
 
-static float memory[7][8]; // Memory of each tensor; the gradient of the first one lies in the last.
+static float memory[7][8]; // Memory of each tensor; memory[6] is the gradient of the first one.
 static const int64_t two_by_three[] = {2, 3};
 static const int64_t three_by_two[] = {3, 2};
 static const int64_t three[] = {3};
@@ -178,7 +178,7 @@ static void nothing_differs(struct declaration *declaration)
 struct difference {
     const char *what;
     void (*change)(struct declaration *declaration);
-    const char *said[2]; // Parts of the report; %a is an equal rank, %b the one that differs.
+    const char *said[2]; // Parts of the report; %a is one of the equal ranks, %b the different one.
     size_t bucket_bytes; // bucket_bytes of the rank that differs.
 };
 
@@ -254,7 +254,8 @@ static void difference_configure(struct rank *rank, struct lockstep_config *conf
         config->bucket_bytes = difference->bucket_bytes;
 }
 
-// %a: the report names the first two ranks that differ, and those depend on who came first.
+// Replaces %a and %b by ranks. The report names the first two ranks that differ, which depends on
+// the order in which ranks report.
 static void fill_ranks(char *text, size_t bytes, const char *pattern, unsigned a, unsigned b)
 {
     size_t used = 0;
@@ -327,7 +328,8 @@ static void case_31_roots_differ(const struct setting *setting)
     ranks_run_test(&test);
 }
 
-// The ranks that differ report at once; those that start later get the same, too.
+// Two ranks that differ get the report at once. Ranks that call lockstep_start later get the same
+// report.
 static void late_body(struct rank *rank)
 {
     struct declaration declaration;
@@ -336,9 +338,9 @@ static void late_body(struct rank *rank)
     if (rank->rank == 1)
         shape_differs(&declaration);
     RANK_OK(rank, lockstep_module_register(rank->session, &declaration.config, &module));
-    rank_meet(rank); // All are open.
+    rank_meet(rank); // All sessions are open.
     if (rank->rank >= 2)
-        rank_meet(rank); // The first two have failed.
+        rank_meet(rank); // Ranks 0 and 1 have failed.
     RANK_FAILS(rank, LOCKSTEP_E_MISMATCH, lockstep_start(rank->session));
     rank_digest(rank, lockstep_error_text(), strlen(lockstep_error_text()));
     if (rank->rank < 2)
@@ -418,7 +420,8 @@ static void state_free_all(struct state *state)
         free(state->data[i]);
 }
 
-// All ranks begin with other values; afterwards they have those of rank 0, but for what is ignored.
+// All ranks begin with different values. After lockstep_start they have the values of rank 0,
+// except in ignored tensors.
 static void broadcast_body(struct rank *rank)
 {
     struct state mine;
@@ -448,9 +451,9 @@ static void case_32_mixed_dtypes_are_broadcast(const struct setting *setting)
 
 #define LARGE 20000 // Elements.
 
-// Bytes of tensors and hashes that this rank has sent so far. A barrier goes before, and nobody
-// goes on before all have counted. The engine may drive a last time, for what came behind the
-// barrier: while it does, the counters are its own.
+// Bytes of tensors and hashes that this rank has sent so far. Runs a barrier first; no rank goes on
+// before all ranks have read their counters. The engine may still be driving after the barrier, and
+// owns the counters while it does.
 static int64_t payload_sent(struct rank *rank)
 {
     struct lockstep_session *session = rank->session;
@@ -468,9 +471,10 @@ static int64_t payload_sent(struct rank *rank)
     return (int64_t)statistics.payload_bytes_sent;
 }
 
-// context: the rank whose second tensor differs; none: they are equal. Each of three hashes goes
-// from the root to every other rank, the marks are added up and given to all, and so is the barrier
-// of 4 bytes; then a tensor goes from the root to every other rank, if one differs.
+// context: the rank whose second tensor differs; world_size: all tensors are equal. The expected
+// bytes: the root sends three hashes to every other rank; the marks of differing tensors are
+// reduced, and so are the 4 bytes of the barrier; if a tensor differs, the root sends it to every
+// other rank.
 static void equal_body(struct rank *rank)
 {
     static const uint64_t sizes[] = {LARGE, LARGE, LARGE};

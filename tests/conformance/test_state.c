@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: state beside the gradients. The tests are about the rank whose values all ranks
-// begin with, buffers that are made equal again and again, ignored tensors, and memory that is not
-// in the order of its dimensions. Case numbers are those of the list of cases for reducers; what
-// ranks have to declare alike is in test_start.c.
+// Conformance: state other than gradients. The tests cover the root, whose values all ranks begin
+// with; buffers, which are exchanged in steps; ignored tensors; and tensors whose memory is not in
+// the order of their dimensions. Case numbers are those of the list of cases for reducers.
+// test_start.c tests what all ranks have to declare alike.
 
 #include "base/mutex.h"
 #include "tests/support/listener.h"
 #include "tests/support/trainer.h"
-#include "worker/session/session.h" // Counts the collectives of buffers.
+#include "worker/session/session.h" // For the number of collectives of buffers.
 
 #include <inttypes.h>
 #include <stdint.h>
@@ -38,7 +38,7 @@ struct buffer_spec {
     int64_t elements;
 };
 
-// Several of a group, with intervals of their own, and an empty one.
+// Several buffers in each group, with different intervals; one is empty.
 static const struct buffer_spec specs[] = {
     {LOCKSTEP_FLOAT32, LOCKSTEP_BUFFER_MEAN, 0, 5},
     {LOCKSTEP_INT64, LOCKSTEP_BUFFER_SUM, 0, 1},
@@ -118,7 +118,7 @@ static void buffered_free(struct buffered *state)
         free(state->data[b]);
 }
 
-// Small, so that sums over ranks are exact in every dtype.
+// The known value of an element: small, so that sums over ranks are exact in every dtype.
 static int64_t known(uint32_t rank, uint64_t step, size_t b, int64_t element)
 {
     return (int64_t)((rank * 7 + step * 3 + b * 5 + (uint64_t)element) % 23) + 1;
@@ -139,7 +139,7 @@ static void put(size_t b, void *memory, int64_t i, double value)
     case LOCKSTEP_INT64:
         ((int64_t *)memory)[i] = (int64_t)value;
         break;
-    case LOCKSTEP_FLOAT16: // Broadcast only: any bits will do.
+    case LOCKSTEP_FLOAT16: // These dtypes are only broadcast, so any bits will do.
     case LOCKSTEP_BFLOAT16:
         ((uint16_t *)memory)[i] = (uint16_t)value;
         break;
@@ -157,7 +157,8 @@ static void buffered_fill(struct rank *rank, struct buffered *state, uint64_t st
     }
 }
 
-// The value of an element after its buffer was exchanged; all ranks began with their known numbers.
+// The expected value of an element after its buffer was exchanged, from the known values of all
+// ranks.
 static double exchanged(const struct rank *rank, uint64_t step, size_t b, int64_t i)
 {
     int64_t sum = 0;
@@ -175,7 +176,8 @@ static bool repeats(size_t b)
     return specs[b].policy != LOCKSTEP_BUFFER_AT_START && specs[b].policy != LOCKSTEP_BUFFER_IGNORE;
 }
 
-// due: in this step (by its number), all that repeat, or none.
+// The buffers that a step exchanges: those due by the number of the step, all with an interval, or
+// none.
 enum due {
     DUE_BY_NUMBER,
     DUE_ALL,
@@ -246,7 +248,7 @@ static void policies_body(struct rank *rank)
         buffered_expect(rank, &states[0], step, DUE_BY_NUMBER);
         buffered_expect(rank, &states[1], step, DUE_BY_NUMBER);
     }
-    // One collective for all that are due of a policy and dtype.
+    // One collective exchanges all due buffers of a policy and a dtype.
     RANK_EQUAL(rank, rank->session->buffers.group_count, 9);
     buffered_free(&states[0]);
     buffered_free(&states[1]);
@@ -257,7 +259,7 @@ static void buffers_follow_their_policies(const struct setting *setting)
     run_with_root(setting, policies_body);
 }
 
-// The first values are the root's, whatever the policy.
+// All ranks begin with the root's values, for any policy.
 static void begin_body(struct rank *rank)
 {
     struct buffered state;
@@ -283,7 +285,7 @@ static void buffers_begin_as_the_root_has_them(const struct setting *setting)
     run_with_root(setting, begin_body);
 }
 
-// Steps that only accumulate exchange nothing; a window has one number.
+// Accumulating steps exchange no buffers. A window has one step number.
 static void windows_body(struct rank *rank)
 {
     struct lockstep_step_options accumulate = LOCKSTEP_STEP_INIT;
@@ -293,7 +295,7 @@ static void windows_body(struct rank *rank)
     buffered_make(rank, "net", &state);
     RANK_OK(rank, lockstep_start(rank->session));
     for (uint32_t window = 1; window <= 6; window++) {
-        for (uint32_t i = 0; i < window % 3 + rank->rank; i++) { // Windows of different lengths.
+        for (uint32_t i = 0; i < window % 3 + rank->rank; i++) { // Ranks have different lengths.
             trainer_begin(rank, &accumulate);
             step = atomic_load(&rank->step);
             buffered_fill(rank, &state, step);
@@ -312,7 +314,7 @@ static void buffers_wait_for_the_end_of_a_window(const struct setting *setting)
     run_with_root(setting, windows_body);
 }
 
-// A trainer with as many collectives in flight as there may be takes nothing away from buffers.
+// Buffers are exchanged even if the trainer has the maximum number of collectives in flight.
 static void crowded_body(struct rank *rank)
 {
     struct buffered state;
@@ -342,7 +344,7 @@ static void buffers_beside_many_collectives(const struct setting *setting)
     run_with_root(setting, crowded_body);
 }
 
-// A step that ends with an error of the trainer's making leaves equal buffers.
+// A step that ends with an error about unused gradients still makes the buffers equal.
 static void unused_body(struct rank *rank)
 {
     struct buffered state;
@@ -391,7 +393,8 @@ static void sync_makes_all_equal_now(const struct setting *setting)
     run_with_root(setting, sync_body);
 }
 
-// Nobody leaves a sync before all have come, also when all of it is a broadcast of this rank's.
+// No rank returns from lockstep_state_sync before all ranks have called it, not even the root,
+// which only sends.
 static void sync_waits_body(struct rank *rank)
 {
     atomic_uint *arrived = rank->context;
@@ -420,7 +423,7 @@ static void sync_waits_for_all(const struct setting *setting)
     ranks_run(setting, sync_waits_body, &arrived);
 }
 
-// A world of one has nobody to exchange with: a mean and a sum of one are what they were.
+// In a world of one rank a mean and a sum leave the buffers unchanged.
 static void alone_body(struct rank *rank)
 {
     struct buffered state;
@@ -447,7 +450,8 @@ static void buffers_alone(const struct setting *setting)
 
 // ---- Failures ----------------------------------------------------------------------------------
 
-// A rank gives up where the others exchange buffers: they hear of it, and the memory is theirs.
+// A rank aborts while the other ranks exchange buffers. They get an error, and Lockstep no longer
+// accesses their memory.
 static void lost_body(struct rank *rank)
 {
     struct buffered state;
@@ -456,7 +460,7 @@ static void lost_body(struct rank *rank)
     buffered_step(rank, &state);
     buffered_begin(rank, &state);
     buffered_call(rank, &state, true);
-    rank_meet(rank); // An abort spares no step.
+    rank_meet(rank); // Otherwise the abort could fail earlier calls of the other ranks.
     if (rank->rank == 1) {
         RANK_OK(rank, lockstep_abort(rank->session, "no more data"));
         while (lockstep_step_end(rank->session, NULL) == LOCKSTEP_OK)
@@ -474,8 +478,8 @@ static void buffers_of_a_lost_peer(const struct setting *setting)
     run_with_root(setting, lost_body);
 }
 
-// A call outside the plan ends the session when the step is settled; buffers are equal by then, and
-// nothing touches them any more.
+// An unplanned call fails the session when the step is settled. The buffers are equal then, and
+// Lockstep no longer accesses them.
 static void unplanned_body(struct rank *rank)
 {
     struct buffered states[2];
@@ -520,7 +524,7 @@ static void buffers_of_a_step_outside_the_plan(const struct setting *setting)
 
 #define EVALUATIONS 200
 
-// Reads everything again and again, as a forward pass in evaluation does.
+// Reads all buffers repeatedly, as a forward pass of an evaluation does.
 static void evaluate(struct rank *rank, const atomic_uint *ending)
 {
     uint64_t first;
@@ -533,7 +537,8 @@ static void evaluate(struct rank *rank, const atomic_uint *ending)
     }
 }
 
-// Rank 0 evaluates after every step; by then the others have given the buffers of the next step.
+// Rank 0 evaluates after every step, while the other ranks have already passed their buffers of the
+// next step. The buffers of rank 0 must not change meanwhile.
 static void evaluation_body(struct rank *rank)
 {
     atomic_uint *ending = rank->context;
@@ -605,7 +610,7 @@ static void root_body(struct rank *rank)
             RANK_EQUAL(rank, data[t][i], i < used ? rank->world_size : rank->rank + 1);
     }
     RANK_OK(rank, lockstep_state_check(rank->session));
-    data[0][0]++; // From now on this differs: from the root's, on all but the root or on none.
+    data[0][0]++; // Only the root keeps this change.
     if (rank->rank != rank->world_size - 1)
         data[0][0]--;
     RANK_FAILS(rank, LOCKSTEP_E_MISMATCH, lockstep_state_check(rank->session));
@@ -632,7 +637,7 @@ static void root_outside(const struct setting *setting)
     assert_non_null(strstr(lockstep_error_text(), "config.root 4 does not fit a world of 4"));
 }
 
-// The world may have been larger, and then the root would have been in it.
+// The world size is open, so the configured root could exist in a larger world.
 static void may_be_larger(struct rank *rank, struct lockstep_config *config)
 {
     config->world_size = 0;
@@ -741,7 +746,7 @@ static void ignored_body(struct rank *rank)
         RANK_SAYS(rank, "'replay.7' is ignored");
         RANK_OK(rank, lockstep_grad_ready(module, call, KEPT, NULL, NULL));
         RANK_OK(rank, lockstep_call_end(call));
-        trainer_end(rank); // Nothing is missing.
+        trainer_end(rank); // Gradients of ignored parameters are not missing.
         RANK_EQUAL(rank, trainer_report(rank).unused, 0);
         ignored_expect(rank, gradients, 3, mean);
         ignored_expect(rank, data + 3, 3, mean);
@@ -756,7 +761,7 @@ static void ignored_is_never_touched(const struct setting *setting)
 
 // ---- Strides -----------------------------------------------------------------------------------
 
-// Channels last: elements are reduced and broadcast as they lie in memory.
+// A channels-last tensor: its elements are reduced and broadcast in the order of memory.
 static void strides_body(struct rank *rank)
 {
     static const int64_t shape[] = {2, 3, 1, 4};
@@ -799,7 +804,7 @@ static void strides_of_dense_memory(const struct setting *setting)
 struct stride_case {
     int64_t shape[3];
     int64_t strides[3];
-    const char *text; // NULL: it is fine.
+    const char *text; // Part of the expected error; NULL: the strides are valid.
 };
 
 static const struct stride_case stride_cases[] = {
@@ -810,9 +815,9 @@ static const struct stride_case stride_cases[] = {
     {{2, 0, 4}, {0, 0, 0}, NULL}, // The strides of an empty tensor are free.
     {{1, 1, 1}, {0, 0, 0}, NULL},
     {{2, 3, 4}, {12, 4, 2}, "no dimension that is left has the stride 1"},
-    {{2, 3, 4}, {16, 4, 1}, "no dimension that is left has the stride 12"}, // A hole.
-    {{2, 3, 4}, {4, 4, 1}, "no dimension that is left has the stride 8"}, // An overlap.
-    {{2, 3, 4}, {0, 4, 1}, "no dimension that is left has the stride 12"}, // Expanded.
+    {{2, 3, 4}, {16, 4, 1}, "no dimension that is left has the stride 12"}, // Has a hole.
+    {{2, 3, 4}, {4, 4, 1}, "no dimension that is left has the stride 8"}, // Has an overlap.
+    {{2, 3, 4}, {0, 4, 1}, "no dimension that is left has the stride 12"}, // An expanded tensor.
     {{2, 3, 4}, {-12, 4, 1}, "no dimension that is left has the stride 12"},
     {{3, 3, 3}, {1, 1, 9}, "'t' has strides that leave holes or overlap"},
 };
@@ -827,7 +832,7 @@ static void expect_refused(lockstep_session *session, const struct lockstep_modu
     lockstep_module *module;
     const int status = lockstep_module_register(session, config, &module);
     assert_int_equal(status, !text ? LOCKSTEP_OK : LOCKSTEP_E_INVALID);
-    if (!text) // The next one is over the same memory.
+    if (!text) // The next module uses the same memory.
         assert_int_equal(lockstep_module_close(module), LOCKSTEP_OK);
     if (text && !strstr(lockstep_error_text(), text))
         fail_msg("no '%s' in: %s", text, lockstep_error_text());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: the report of a step is sane in every step of every kind (case 44), and its sums are
-// what the coordinator shows of each worker and of the job.
+// Conformance: the report of a step is plausible in every kind of step (case 44), and the
+// coordinator shows the sums of the reports for each worker and for the job.
 
 #include "tests/fault/test_server_daemon.h"
 #include "tests/support/trainer.h"
@@ -46,7 +46,8 @@ static bool overlap_within_transfer(const struct seen *seen)
     return seen->report.overlap_us <= seen->report.in_flight_us;
 }
 
-// From the first gradient to the end; a rank without a gradient has nothing that could overlap.
+// True if the overlap is at most the time from the first gradient to the end of the step. A rank
+// without a gradient has no overlap.
 static bool overlap_within_computation(const struct seen *seen)
 {
     const struct lockstep_report *r = &seen->report;
@@ -146,7 +147,7 @@ struct trainer {
     uint64_t random;
 };
 
-// A backward pass that takes its time.
+// Runs a slow backward pass.
 static void slow_call(struct rank *rank, struct trainer *trainer, struct trained_module *module)
 {
     lockstep_call *call;
@@ -184,7 +185,7 @@ static void step_of_nothing(struct rank *rank, struct trainer *trainer)
     RANK_EQUAL(rank, report.in_flight_us, 0);
 }
 
-// Planned for all, called on the last rank only.
+// Runs a step in which only the last rank calls the planned module.
 static void step_of_zeros(struct rank *rank, struct trainer *trainer)
 {
     const bool calls = rank->rank == rank->world_size - 1;
@@ -210,7 +211,7 @@ static void step_of_a_window(struct rank *rank, struct trainer *trainer)
     check_report(rank, "a window", trainer->solo);
 }
 
-// Others arrive while this rank asks again and again.
+// Runs a step whose end a rank polls until the other ranks arrive.
 static void step_in_pieces(struct rank *rank, struct trainer *trainer)
 {
     int status;
@@ -276,8 +277,8 @@ static void case_44_rules_alone(const struct setting *setting)
 
 // ---- Amounts -----------------------------------------------------------------------------------
 
-// Rank 0 waits for the others for a time that is known: at least that is exposed, and nothing that
-// happened before is.
+// Rank 0 waits for the other ranks for a known time. Its exposed time is at least this time, and
+// does not include earlier time.
 static void waiting_body(struct rank *rank)
 {
     const struct module_shape shape = {.name = "a", .count = 6, .elements = sizes};
@@ -304,7 +305,7 @@ static void case_44_waiting_is_exposed(const struct setting *setting)
     ranks_run(setting, waiting_body, NULL);
 }
 
-// A planned step that pauses before its last gradient; what overlapped in it.
+// Runs a planned step with a pause before the last gradient. Returns the step's overlap in us.
 static uint64_t overlap_of_pause(struct rank *rank, struct trained_module *module,
                                  useconds_t pause_us)
 {
@@ -312,7 +313,8 @@ static uint64_t overlap_of_pause(struct rank *rank, struct trained_module *modul
     return check_report(rank, "a pause", false).overlap_us;
 }
 
-// The pause is no bound that a loaded machine could break: it grows until the engine had its turn.
+// On a busy machine the engine may not run within a short pause, so the pause grows until there is
+// an overlap.
 static void overlapping_body(struct rank *rank)
 {
     const struct module_shape shape = {.name = "a", .count = 6, .elements = sizes};
@@ -388,7 +390,7 @@ static void expect_answer(struct rank *rank, const char *path, const struct tota
     rank_fail(rank, __FILE__, __LINE__, "%s does not say %s, but:\n%s", path, wanted, answer);
 }
 
-// The table of `lockstep status` has what follows from the sums.
+// Checks that the table of `lockstep status` shows the values that follow from the sums.
 static void expect_status(struct rank *rank, const struct totals *totals)
 {
     const char *folder = getenv("LOCKSTEP_TEST_BIN");
@@ -410,7 +412,7 @@ static void expect_status(struct rank *rank, const struct totals *totals)
         rank_fail(rank, __FILE__, __LINE__, "the table has no '%s':\n%s", wanted, said);
 }
 
-// Rank 0 does not use the first parameter, and leaves a whole step out.
+// Trains some steps. Rank 0 does not use the first parameter, and makes no call in one step.
 static void train(struct rank *rank, struct trained_module *module, struct totals *totals)
 {
     for (int i = 0; i < 6; i++) {
@@ -461,7 +463,7 @@ static void shown_configure(struct rank *rank, struct lockstep_config *config)
     config->job = server_job;
 }
 
-// Over one transport: nothing of it depends on that.
+// Runs over one transport only, because the sums do not depend on the transport.
 static void sums_are_shown(const struct setting *setting)
 {
     const struct cluster_test test = {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: the end of a step in pieces. lockstep_step_wait says that the step is not over yet,
-// as often as it is asked, and nothing is lost by it: a rank that waits on, by whichever function,
-// gets what lockstep_step_end would have given.
+// Conformance: lockstep_step_wait, which ends a step with a timeout. It may time out any number of
+// times without harm. A rank that then waits again, by this function or by lockstep_step_end, gets
+// the result that lockstep_step_end would have returned at first.
 
 #include "tests/support/trainer.h"
 
@@ -56,7 +56,7 @@ static void nothing_else_is_possible(struct rank *rank, struct trained_module *m
     RANK_SAYS(rank, "outside a step");
 }
 
-// The calls of the step are over, too.
+// Checks that the call has ended as well.
 static void its_call_is_over(struct rank *rank, lockstep_call *call)
 {
     RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_call_end(call));
@@ -80,8 +80,8 @@ static void ask_often(struct rank *rank, struct trained_module *module)
         not_yet(rank, i);
 }
 
-// One step with a rank that is late: the others ask until they have asked often enough. Later ones
-// wait on with either function.
+// Runs a step with a late rank. The other ranks poll for the end of the step several times, and
+// then wait with either function.
 static void late_step(struct rank *rank, struct trained_module *module)
 {
     trainer_begin(rank, NULL);
@@ -100,7 +100,7 @@ static void late_step(struct rank *rank, struct trained_module *module)
     RANK_EQUAL(rank, trainer_report(rank).step, atomic_load(&rank->step));
 }
 
-// A step that learns, and planned ones.
+// A learning step and planned steps.
 static void late_body(struct rank *rank)
 {
     struct trained_module module;
@@ -116,7 +116,7 @@ static void a_rank_is_late(const struct setting *setting)
     ranks_run(setting, late_body, NULL);
 }
 
-// It has not even begun the step.
+// The late rank has not begun the step yet.
 static void absent_body(struct rank *rank)
 {
     struct trained_module module;
@@ -140,7 +140,7 @@ static void a_rank_has_not_begun(const struct setting *setting)
     ranks_run(setting, absent_body, NULL);
 }
 
-// Every end of every step in pieces of nothing.
+// Ends every step by polling with a timeout of 0.
 static void polling_body(struct rank *rank)
 {
     struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
@@ -169,7 +169,7 @@ static void every_end_is_polled(const struct setting *setting)
     ranks_run(setting, polling_body, NULL);
 }
 
-// The verdict of a step comes with the last piece.
+// The last call of lockstep_step_wait returns the error of the step.
 static void verdict_body(struct rank *rank)
 {
     struct trained_module module;
@@ -181,7 +181,7 @@ static void verdict_body(struct rank *rank)
     RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_step_wait(rank->session, NULL, 0));
     RANK_SAYS(rank, "open call");
     RANK_OK(rank, lockstep_call_end(call));
-    if (rank->setting->devices == 0) // Then it is no stream.
+    if (rank->setting->devices == 0) // Without a device a stream is refused.
         RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_step_wait(rank->session, &module, 0));
     if (!is_late(rank))
         not_yet(rank, 2);
@@ -199,7 +199,7 @@ static void the_verdict_comes_last(const struct setting *setting)
 
 // ---- What may happen meanwhile -----------------------------------------------------------------
 
-// The late rank is lost: ranks that wait on are told.
+// The late rank is lost. Ranks that wait again get an error.
 static void lost_body(struct rank *rank)
 {
     struct trained_module module;
@@ -228,12 +228,12 @@ static void the_late_rank_is_lost(const struct setting *setting)
     ranks_run(setting, lost_body, NULL);
 }
 
-// A rank that has waited long enough gives up.
+// A rank aborts after its wait has timed out.
 static void giving_up_body(struct rank *rank)
 {
     struct trained_module module;
     make(rank, &module);
-    rank_meet(rank); // All have started.
+    rank_meet(rank); // All ranks have returned from lockstep_start.
     trainer_begin(rank, NULL);
     if (rank->rank == 0) {
         ask_often(rank, &module);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The conformance suite of transports: one set of tests, stamped out for loopback, for loopback
-// that tears every read and write, for TCP, for memory between mates, and for devices: fake ones
-// that take all memory for theirs. Ranks are threads; see transport_fleet.h.
+// The conformance suite of transports. The same tests run over loopback, over loopback that splits
+// every read and write, over TCP, over shared memory between mates, and with fake devices, for
+// which all memory is device memory. Ranks are threads; see transport_fleet.h.
 
 #include "tests/conformance/transport_fleet.h"
 #include "tests/conformance/transport_job.h"
@@ -33,10 +33,10 @@ struct variant {
     bool mates;
     bool registered;
     bool encrypts;
-    enum plan_algorithm algorithm; // TWO_LEVEL: two or three hosts, where there are ranks enough.
-    bool rare; // Says little that others do not: with LOCKSTEP_TEST_ALGORITHMS=all only.
-    bool has_twin; // Says little to ThreadSanitizer that others do not.
-    enum fleet_devices devices; // Fake ones (tests/fake_gpu/fake_gpu.h).
+    enum plan_algorithm algorithm; // ALGORITHM_TWO_LEVEL: on two or three hosts.
+    bool rare; // True if the variant runs with LOCKSTEP_TEST_ALGORITHMS=all only.
+    bool has_twin; // True if another variant shows ThreadSanitizer the same.
+    enum fleet_devices devices; // Ranks with fake devices (tests/fake_gpu/fake_gpu.h).
 };
 
 static const struct variant variants[] = {
@@ -126,11 +126,11 @@ static const struct variant variants[] = {
      .rare = true},
 };
 
-// Segments of data that goes through the host: neither stripes nor pieces end with a segment.
+// Size of the segments of a device's data. The ends of stripes and pieces are not ends of segments.
 #define SEGMENT_BYTES 1500
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
-// The first ones say most.
+// World sizes, the most important first; a short run uses only the first ones.
 static const uint32_t worlds[] = {1, 2, 3, 5, 4, 7};
 static const uint32_t pair_worlds[] = {2, 3, 4, 7, 5, 8}; // As many worlds as above.
 static const uint32_t host_worlds[] = {3, 4, 5, 7, 6, 8};
@@ -150,7 +150,7 @@ static bool is_in_memory(enum plan_algorithm algorithm)
     return algorithm == ALGORITHM_SHARED || algorithm == ALGORITHM_TWO_LEVEL;
 }
 
-// The ring, over the two links that all others are variants of.
+// True for the ring over plain loopback or TCP, of which all others are variants.
 static bool is_plain(const struct variant *variant)
 {
     return variant->algorithm == ALGORITHM_RING && variant->torn_bytes == 0 && !variant->encrypts &&
@@ -163,7 +163,7 @@ static bool is_sanitized(void)
     return sanitizer && sanitizer[0] != '\0';
 }
 
-// How many worlds a test is to run in.
+// Number of world sizes in which a test runs.
 static size_t worlds_of(void **state)
 {
     const struct variant *variant = *state;
@@ -204,8 +204,8 @@ static struct fleet_options options_of(void **state, uint32_t world, uint32_t ch
                                   .chunk_bytes = chunk_bytes};
 }
 
-// Sizes are divided by this where every byte is a call, or is looked at: a sanitizer finds in some
-// chunks what it finds in many.
+// The divisor of sizes in slow variants: torn loopbacks, which make a call for every few bytes, and
+// sanitizers, which find the same errors with fewer chunks.
 static uint64_t slowness(void **state)
 {
     const struct variant *variant = *state;
@@ -220,7 +220,7 @@ static uint64_t slowness(void **state)
     return test_everything() ? 1 : 3;
 }
 
-// A job that runs with these options. options->registered: they have its regions.
+// Makes a job for these options. With options->registered, the options get the job's regions.
 static struct job *make_job(struct fleet_options *options, uint64_t seed)
 {
     struct job *job = job_make(options->world, options->chunk_bytes, seed);
@@ -262,7 +262,7 @@ static void weights_fill(struct job_spec *spec, uint32_t world, uint64_t *random
         memset(spec->weights, 0, sizeof(spec->weights));
 }
 
-// How often something is drawn at random: less often where everything is slow.
+// Number of random draws; fewer in slow runs.
 static uint32_t draws(uint32_t count)
 {
     return test_slow() > 1 ? count / 3 : count;
@@ -349,7 +349,7 @@ static void test_many_at_random(void **state)
     }
 }
 
-// Formats in which frames are not as memory is.
+// Formats in which frames have another dtype than the memory.
 struct format {
     enum dtype dtype;
     enum dtype partial;
@@ -365,7 +365,7 @@ static const struct format formats[] = {
     {DTYPE_FLOAT16, 0, 0, -14},
 };
 
-// With and without units, weights, holes; chunks that are cut inside units and inside pieces.
+// Random formats with and without units, weights and holes. Chunks end inside units and pieces.
 static void test_formats_at_random(void **state)
 {
     static const uint32_t chunks[] = {8, 64, 4096, 65536};
@@ -403,9 +403,9 @@ static void test_formats_at_random(void **state)
 
 #define MEASURED 20000 // Elements.
 
-// Each of two ranks sends half of n elements as partial sums and half as final bytes. With doubling
-// it sends all of them as partial sums. In memory inputs lie there as they are, and all results are
-// copied from there.
+// Checks the sent bytes. Each of two ranks sends half of the elements as partial sums and half as
+// final values. With doubling it sends all elements as partial sums. In shared memory inputs keep
+// their dtype, and all results are copied from there.
 static void script_measure(struct member *member)
 {
     const struct format *format = member->fleet->argument;
@@ -435,7 +435,7 @@ static void script_measure(struct member *member)
     transport_launch(member->transport, &collective);
     member_until(member, &member->done_count, 1, "the collective");
     transport_statistics(member->transport, &statistics);
-    // Parts of memory are whole cache lines.
+    // In shared memory a rank's part of the sum is a number of whole cache lines.
     const uint64_t sent = statistics.payload_bytes_sent;
     MEMBER_CHECK(member, (sent > expected ? sent - expected : expected - sent) <= slack);
     MEMBER_CHECK(member,
@@ -496,8 +496,8 @@ static void test_broadcast(void **state)
     }
 }
 
-// Registered memory is reduced where it is: nothing is copied out. The first run may come before
-// all have mapped it.
+// Registered memory is reduced in place: no bytes are copied. The first run is not checked, because
+// mates may not have mapped the memory yet.
 static void script_in_place(struct member *member)
 {
     struct job *job = member->fleet->argument;
@@ -535,8 +535,8 @@ static void test_in_place(void **state)
 
 static const uint32_t unit_worlds[] = {1, 2, 3, 5};
 
-// Units that span chunks and stripes, many in one chunk, some without elements; used by nobody, by
-// everybody, by one, by some.
+// Units that span chunks and stripes, many units in one chunk, and empty units; used by no rank, by
+// all ranks, by one rank, or by some ranks.
 static void test_units_at_random(void **state)
 {
     static const uint32_t chunks[] = {64, 4096, 256, 1024};
@@ -562,7 +562,7 @@ static void test_units_at_random(void **state)
     }
 }
 
-// As many as there can be: more bits than a frame has room for beside its header.
+// The maximum number of units, which have more bits than fit in one frame.
 static void test_units_tiny(void **state)
 {
     for (size_t w = 0; w < LENGTH(unit_worlds); w++) {
@@ -620,7 +620,7 @@ static void wave_check(const struct member *member, const struct wave *wave)
     MEMBER_CHECK(member, payload.rest[sizeof(payload.rest) - 1] == payload.rest[0]);
 }
 
-// Two kinds at a time, joined in different orders.
+// Two kinds of waves at a time; ranks join them in different orders.
 static void script_waves(struct member *member)
 {
     const uint64_t steps = member->fleet->options.torn_bytes == 1 ? 5 : 20;
@@ -687,7 +687,7 @@ static void test_headers(void **state)
 
 #define BOUND_CHUNK 4096
 
-// Rank 1 launches late. The other ranks must have sent little by then.
+// Rank 1 launches late. The other ranks must have sent only a few frames before.
 static void script_late(struct member *member)
 {
     struct job *job = member->fleet->argument;
@@ -699,13 +699,13 @@ static void script_late(struct member *member)
         member_idle(member, 100);
     transport_statistics(member->transport, &statistics);
     if (member->rank == 1) {
-        // Eager frames only: of small collectives, from the predecessor.
+        // Only eager frames are parked: those of small collectives.
         MEMBER_CHECK(member, statistics.frames_parked_max <= 8 * (n - 1));
         MEMBER_CHECK(member, statistics.scratch_bytes == before.scratch_bytes);
     }
     job_run(member, job);
     transport_statistics(member->transport, &statistics);
-    // Bound: 8 collectives, each with its window of stripes.
+    // The limit is 8 collectives, each with its window of stripes.
     MEMBER_CHECK(member,
                  statistics.scratch_bytes <= 8 * LOCKSTEP_STRIPES_IN_FLIGHT * n * BOUND_CHUNK);
 }
@@ -743,7 +743,7 @@ static void script_steady(struct member *member)
             transport_statistics(member->transport, &before);
     }
     transport_statistics(member->transport, &after);
-    // How many frames overlap is a matter of timing: a few more may be met late.
+    // The number of parked frames depends on timing, so a few more allocations are possible.
     MEMBER_CHECK(member, after.allocations <= before.allocations + before.allocations / 2 + 8);
 }
 
@@ -772,7 +772,7 @@ static uint64_t early_elements(uint32_t slot)
     return most[slot % 5] - slot % 4;
 }
 
-// Whole numbers: any order of summation gives the same.
+// The input of an element: an integer, so that sums are exact in any order.
 static float early_value(uint32_t rank, uint32_t slot, uint64_t element)
 {
     return (float)(1000 * (rank + 1) + slot + element % 7);
@@ -809,9 +809,9 @@ static void early_check(const struct member *member, const struct extent *extent
     }
 }
 
-// Every second rank launches from the last one down, where it may: nothing is done before most are
-// launched, so far more payloads wait than there is room for on the board, and records are used
-// several times.
+// Every second rank launches the collectives in reverse order if it may. So no collective is done
+// before most are launched, far more payloads wait than the board has room for, and records are
+// used several times.
 static void script_early(struct member *member)
 {
     struct collective *collectives = calloc(EARLY, sizeof(*collectives));
@@ -876,8 +876,8 @@ static void script_mismatch(struct member *member)
     struct extent extent = {.in = memory, .out = memory, .elements = elements};
     struct collective collective;
     launch_plain(member, &collective, &extent, 0, member->rank == 0 ? 1 : 2);
-    // Rank 0 disagrees with its neighbours. At each end of a hop one side notices, at least one in
-    // all; the others are told by other means.
+    // Rank 0 has another signature than its neighbours. At least one rank detects the mismatch; in
+    // a real job the coordinator tells the others.
     for (int i = 0; i < 50; i++) {
         transport_progress(member->transport, 1);
         if (member->mismatch_count > 0)
@@ -915,7 +915,7 @@ static void test_mismatch(void **state)
     }
 }
 
-// As above, but that the signatures are equal and rank 0 runs it by another algorithm.
+// The signatures are equal, but rank 0 uses another algorithm.
 static void script_other_algorithm(struct member *member)
 {
     static const enum plan_algorithm others[] = {
@@ -955,7 +955,7 @@ static void test_other_algorithm(void **state)
 {
     for (uint32_t n = 2; n <= 5; n++) {
         const struct fleet_options options = options_of(state, n, 4096);
-        // A ring of so few elements may have nothing to say to a rank that waits in memory.
+        // With few elements the ring may send nothing to a rank that waits for shared memory.
         const uint64_t least = is_in_memory(options.algorithm) ? 20000 : 100;
         for (uint64_t elements = least; elements <= 20000; elements *= 200) {
             uint64_t count = elements;
@@ -965,7 +965,7 @@ static void test_other_algorithm(void **state)
     }
 }
 
-// The last rank breaks its links while collectives are under way.
+// The last rank breaks its links while collectives are in flight.
 static void script_killed(struct member *member)
 {
     struct job *job = member->fleet->argument;
@@ -983,7 +983,7 @@ static void script_killed(struct member *member)
             member_idle(member, 50);
         }
     } else {
-        // Some are done, and most not yet.
+        // Stops when some collectives are done and most are not.
         job_launch_all(member, job);
         for (int i = 0; i < 20 && member->done_count == 0; i++)
             transport_progress(member->transport, 1);
@@ -1051,7 +1051,8 @@ static void test_idle_death(void **state)
 
 static atomic_bool first_has_left;
 
-// Rank 0 finishes its part and leaves; the others finish too, and only then miss it.
+// Rank 0 completes the job and leaves. The other ranks complete the job as well, and lose rank 0
+// only in a later collective.
 static void script_leave(struct member *member)
 {
     struct job *job = member->fleet->argument;
@@ -1073,10 +1074,11 @@ static void script_leave(struct member *member)
     struct collective collective;
     const uint32_t before = member->done_count;
     launch_plain(member, &collective, &extent, 0, 5);
-    // Its successor misses what it would have sent; its predecessor may have got rid of everything.
+    // The successor waits for data of rank 0 and loses it. The predecessor may have sent all its
+    // data, and need not notice.
     if (member->rank == 1)
         member_until(member, &member->lost_count, 1, "the one that left");
-    // A rank that leaves waits until its neighbours have seen it.
+    // A leaving rank waits until its neighbours have noticed.
     while (!atomic_load(&first_has_left))
         member_idle(member, 1);
     MEMBER_CHECK(member, member->lost_count == 0 || (member->lost_left && member->lost_rank == 0));
@@ -1118,8 +1120,8 @@ static void test_leave(void **state)
 static const struct {
     const char *name;
     void (*function)(void **state);
-    bool by_pairs; // Has allreduces: for what only those do otherwise.
-    bool by_links; // True if the test looks at what links do.
+    bool by_pairs; // True if the test has allreduces, which the algorithm changes.
+    bool by_links; // True if the test checks the behaviour of links.
 } tests[] = {
     TEST(test_sizes),
     TEST(test_every_dtype_and_op),
@@ -1143,9 +1145,9 @@ static const struct {
     LINK_TEST(test_leave),
 };
 
-// LOCKSTEP_TEST_ONLY: a piece of "test_waves/tcp".
-// Sanitizers make millions of calls of a few bytes take minutes. Races are the same in calls of
-// 1000 bytes, and torn elements in calls of 7.
+// The only torn loopback that runs under a sanitizer, where millions of calls of a few bytes would
+// take minutes. Parts of 1000 bytes show the same races, and parts of 7 bytes the same split
+// elements.
 static uint32_t stands_for_torn(const char *sanitizer)
 {
     return strcmp(sanitizer, "thread") == 0 ? 1000 : 7;
@@ -1184,7 +1186,7 @@ int main(void)
 {
     static struct CMUnitTest stamped[LENGTH(tests) * LENGTH(variants)];
     static char names[LENGTH(stamped)][80];
-    const char *only = getenv("LOCKSTEP_TEST_ONLY");
+    const char *only = getenv("LOCKSTEP_TEST_ONLY"); // A part of a name such as "test_waves/tcp".
     size_t count = 0;
     (void)fake_gpu_install();
     fake_gpu_weather("FAKE_CUDA_DEVICES=16", "FAKE_CUDA_EVERYWHERE=1", NULL);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Collectives on devices whose memory the host must not touch, and whose streams begin an operation
-// as late as they may: a wait that is missing shows each time. The devices are fakes; ranks are
-// threads (transport_rig.h). test_transport.c checks the computed values, over the same ways.
+// Collectives on fake devices. The host must not access their memory, and their streams begin each
+// operation as late as possible, so a missing wait fails the test every time. Ranks are threads
+// (transport_rig.h). test_transport.c checks computed values with the same transports;
 // test_transport_device_failures.c checks failures.
 
 #include "tests/conformance/transport_rig.h"
@@ -25,9 +25,9 @@
 #include <string.h>
 
 #define ROUNDS 4
-// A rank that asks for one segment does not have the next one with it.
+// Delays with which a rank that waits for one segment does not also find the next one.
 #define LATE "FAKE_CUDA_DELAY_US=4000-8000"
-#define MARK (-77.0f) // The trainer writes this late.
+#define MARK (-77.0f) // The value that the trainer writes late.
 
 // ---- waits --------------------------------------------------------------------------------------
 
@@ -50,7 +50,7 @@ static void script_rounds(struct member *member)
         member_until(member, &member->done_count, done, "the collective");
         MEMBER_CHECK(member, rig_all_are(member, rig_look(member, &rig), shot_mean(member, round)));
         MEMBER_CHECK(member, shot.used == (play->pieces ? 7 : 1));
-        // And stays, when all that was enqueued before it has happened.
+        // The result must not change when all work enqueued earlier is done.
         if (member->device)
             CUDA(member, stream_synchronize(rig.makes));
         MEMBER_CHECK(member, rig_all_are(member, rig_look(member, &rig), shot_mean(member, round)));
@@ -58,7 +58,7 @@ static void script_rounds(struct member *member)
     rig_close(member, &rig);
 }
 
-// In several stripes: each rank is the first to send something of each share.
+// Rows of several stripes, in which each rank is the first to send for some share.
 static void run_rounds(enum fleet_devices devices, uint32_t world, struct play play)
 {
     const struct fleet_options options = {.name = rig_name(devices),
@@ -115,8 +115,9 @@ static void test_streams_follow(void **state)
     run_rounds(FLEET_NCCL, 2, (struct play){.follows = true, .pieces = true});
 }
 
-// A row in several segments: those that have landed travel, and what is final goes back, while the
-// others are on their way. Shares of a mixed world end inside of a segment.
+// Rows of several segments. Segments that have arrived on the host travel, and final segments
+// return to the device, while other segments are still being copied. Shares of a mixed world end
+// inside a segment.
 static void run_segments(struct play play)
 {
     play.segment_bytes = SEGMENT_BYTES;
@@ -136,7 +137,7 @@ static void test_segments_wait(void **state)
     run_segments((struct play){.pieces = true, .idle = true});
 }
 
-// Segments of shared memory: so large that there are several pieces.
+// Segments with shared memory, of a row large enough for several pieces.
 static void test_segments_wait_in_memory(void **state)
 {
     const struct play play = {.pieces = true,
@@ -150,7 +151,7 @@ static void test_segments_wait_in_memory(void **state)
     run_rounds(FLEET_MIXED, 4, play);
 }
 
-// A rank without input waits all the same for streams that write to the place of the result.
+// A rank without input also waits for streams that write to the memory of the result.
 static void test_results_come_last(void **state)
 {
     (void)state;
@@ -159,13 +160,13 @@ static void test_results_come_last(void **state)
     run_rounds(FLEET_MIXED, 4, (struct play){.idle = true, .pieces = true});
 }
 
-// A world of one copies nothing: what lies there is the result, when it is there.
+// A world of one rank copies nothing: its gradient is the result once its streams have made it.
 static void test_alone(void **state)
 {
     (void)state;
     run_rounds(FLEET_STAGED, 1, (struct play){.pieces = true});
     assert_int_equal(fake->calls("cuMemcpyAsync"), 0);
-    assert_int_equal(fake->calls("cuLaunchKernel"), ROUNDS); // The trainer's.
+    assert_int_equal(fake->calls("cuLaunchKernel"), ROUNDS); // Only the trainer's kernels.
     run_rounds(FLEET_STAGED, 1, (struct play){.follows = true});
 }
 
@@ -210,7 +211,7 @@ static void test_steady_state_allocates_nothing(void **state)
             &(struct play){.pieces = true, .segment_bytes = SEGMENT_BYTES});
 }
 
-// Events behind segments are there where a row has several, and nowhere else.
+// Only rows of several segments use events behind segments.
 static void test_short_rows_have_no_marks(void **state)
 {
     uint64_t events[2];
@@ -239,16 +240,16 @@ static void take_what_is_aside(struct member *member, struct rig *rig, struct sh
     MEMBER_CHECK(member, rig_some_are(result + 2 * each, each, shot_mean_from(member, 0, 1, 0)));
 }
 
-// A contribution that rank 0 left out of the first collective is on the host when the second one
-// needs its place. It is set aside, and nothing is allocated. Then the trainer writes there, and
-// says so.
+// The result of a gradient that rank 0 left out waits on the host, and the second collective needs
+// its memory block. The result is set aside without an allocation. Then the trainer writes to the
+// gradient, and tells that the result may be written.
 static void script_put_aside(struct member *member)
 {
     struct rig rig;
     struct shot shots[2];
     rig_open(member, &rig);
     if (member->device) {
-        // Each of the two has extents, and so tables, of its own.
+        // Each of the two collectives has extents of its own, and so tables of its own.
         MEMBER_CHECK(member, transport_reserve_tables(member->transport, member->device, 1,
                                                       rig_bytes(member), 2 * PIECES) == 0);
         MEMBER_CHECK(member, transport_reserve_offload(member->transport, 2, 2 * rig_bytes(member),
@@ -284,7 +285,8 @@ static void test_segments_are_put_aside(void **state)
 
 // ---- forming ------------------------------------------------------------------------------------
 
-// Every rank is told why no communicator came to be, or that none came in time.
+// Forming fails on every rank, with the reason why NCCL made no communicator, or that it did not in
+// time.
 static void *form_in_vain(void *argument)
 {
     struct member *member = argument;
@@ -344,7 +346,7 @@ static void test_forms_in_vain(void **state)
     run_in_vain(FLEET_MIXED, 3, "FAKE_NCCL_FAIL=ncclGetUniqueId:1:3", "ncclGetUniqueId");
 }
 
-// One communicator after the other, each of its generation.
+// Several generations, each with a communicator of its own.
 static void script_generations(struct member *member)
 {
     struct transport_world world;
@@ -352,7 +354,7 @@ static void script_generations(struct member *member)
     struct rig rig;
     struct shot shot;
     rig_open(member, &rig);
-    // Large enough for NCCL to be told of it.
+    // Large enough to be registered with NCCL.
     MEMBER_CHECK(member, transport_reserve_device(member->transport, 1, 1 << 20, 1, 1) == 0);
     for (uint32_t round = 0; round < 3; round++) {
         MEMBER_CHECK(member, !member->device || fake->nccl_calls("ncclCommRegister") > round);

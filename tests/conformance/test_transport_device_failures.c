@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Collectives on devices when a device, NCCL or a rank fails, or never finishes. The devices are
-// fakes; ranks are threads (transport_rig.h).
+// Collectives on fake devices when a device, NCCL or a rank fails or hangs. Ranks are threads
+// (transport_rig.h).
 
 #include "tests/conformance/transport_rig.h"
 #include "worker/device/memory.h"
@@ -22,7 +22,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define GIVE_UP_MS 4000 // Multiplied as fleet_bound_ms() does.
+#define GIVE_UP_MS 4000 // Time limit for giving up, before fleet_bound_ms().
 
 // ---- waiting for others -------------------------------------------------------------------------
 
@@ -38,7 +38,7 @@ static void idle_until(struct member *member, bool (*happens)(struct member *, c
     member->waits_for = NULL;
 }
 
-// True when the event that one rank waits for has happened. Until then the others take part.
+// True once the event that one rank waits for has happened. Until then the other ranks run, too.
 static atomic_bool seen;
 
 static bool is_seen(struct member *member, const void *unused)
@@ -67,7 +67,7 @@ static void member_give_up(struct member *member, uint64_t most_ms)
     member->closed = true;
 }
 
-// The beginning of a script in which rank 0 launches what the others never do.
+// The begin of a script in which only rank 0 launches a collective.
 static void script_launch_alone(struct member *member, struct rig *rig, struct shot *shot)
 {
     rig_open(member, rig);
@@ -86,9 +86,9 @@ static void script_give_up(struct member *member, struct rig *rig)
     rig_close(member, rig);
 }
 
-// Rank 0 launches what the others never do, and gives up. Its gradients stay what they were,
-// whatever NCCL has left in its buffers. Memory for the second of its collectives was not reserved,
-// and cannot be had while NCCL waits for the others.
+// Only rank 0 launches a collective, and then gives up. Its gradients are unchanged, whatever NCCL
+// has left in its buffers. No memory was reserved for its second collective, and none can be
+// allocated while NCCL waits for the other ranks.
 static void script_given_up(struct member *member)
 {
     struct rig rig;
@@ -117,7 +117,7 @@ static void script_given_up(struct member *member)
 static void test_given_up(void **state)
 {
     (void)state;
-    // As with NCCL: a rank that gives up ends its own kernels, not those of others.
+    // As with NCCL, a rank that gives up ends its own kernels only.
     fake_gpu_weather(DEVICES, "FAKE_NCCL_ABORT=own", NULL);
     for (uint32_t world = 2; world <= 4; world++) {
         run_failing(FLEET_NCCL, world, script_given_up, &(struct play){.pieces = false});
@@ -166,7 +166,7 @@ static void test_reads_are_over(void **state)
     }
 }
 
-// The trainer's stream never comes to the gradient: a rank that gives up does not wait for that.
+// The trainer's stream never makes the gradient. A rank that gives up does not wait for it.
 static void script_never_ready(struct member *member)
 {
     struct rig rig;
@@ -198,7 +198,8 @@ static void test_never_ready(void **state)
     run_failing(FLEET_MIXED, 3, script_never_ready, &(struct play){.pieces = true, .hangs = true});
 }
 
-// Rank 0's device fails, by what the weather says. It is told once, and nothing is done there.
+// The device of rank 0 fails as the settings of the fake say. The failure is reported once, and the
+// collective is not done on rank 0.
 static void script_failing(struct member *member)
 {
     const struct play *play = rig_play(member);
@@ -230,7 +231,7 @@ static void test_device_fails(void **state)
         const char *weather;
         const char *says;
     } faults[] = {
-        // The first launch is the trainer's own.
+        // The trainer launches a kernel of its own first, so faults name Lockstep's kernels.
         {"FAKE_CUDA_FAIL=lockstep_gather:1:700@0", "(700)"},
         {"FAKE_CUDA_FAIL=copy:1:700@0", "(700)"},
         {"FAKE_CUDA_FAIL=lockstep_scatter:1:719@0", "(719)"},
@@ -247,7 +248,8 @@ static void test_device_fails(void **state)
     run_failing(FLEET_NCCL, 2, script_failing, &(struct play){.pieces = true, .says = "(700)"});
 }
 
-// In each stage: packing, the copies of the header and of the share, the way back.
+// The device fails in each stage: packing, the copies of the header and of the share, and the way
+// back.
 static void test_mixed_device_fails(void **state)
 {
     static const char *const weathers[] = {
@@ -288,7 +290,7 @@ static bool first_is_final(struct member *member, const void *rig)
     return memcmp(((const struct rig *)rig)->host, &mean, sizeof(mean)) == 0;
 }
 
-// More copies were enqueued than there are segments on the way to the host.
+// True if more copies were enqueued than the segments to the host need, so a segment goes back.
 static bool some_goes_back(struct member *member, const void *unused)
 {
     (void)member;
@@ -296,7 +298,7 @@ static bool some_goes_back(struct member *member, const void *unused)
     return fake->calls("cuMemcpyAsync") > SEGMENTS;
 }
 
-// Memory that the device still copies to is not given to anybody else.
+// Checks that memory to which the device still copies is not free for others.
 static void check_kept(struct member *member)
 {
     device_enter(member->device);
@@ -306,9 +308,10 @@ static void check_kept(struct member *member)
     MEMBER_CHECK(member, !block);
 }
 
-// The operation that tells that the last segment of rank 0 has landed stands still. Rank 1 has the
-// first elements all the same, and rank 0 takes back what is final; the last ones are nobody's, and
-// nothing is done. The device is given up as it is, or is lost first, which is told.
+// The event behind the last segment of rank 0 hangs. Rank 1 still gets the first elements, and rank
+// 0 copies final elements back to its device. The last elements are final on no rank, and the
+// collective is not done. Rank 0 then gives up; with play->lost its device is lost before, which is
+// reported.
 static void script_last_never_lands(struct member *member)
 {
     struct rig rig;
@@ -345,15 +348,15 @@ static void test_last_segment_never_lands(void **state)
 {
     (void)state;
     for (int lost = 0; lost < 2; lost++) {
-        // The first event is the trainer's.
+        // The trainer records the first event.
         fake_gpu_weather(DEVICES, "FAKE_CUDA_FAIL=record:4:hang@0", NULL);
         run_failing(FLEET_STAGED, 2, script_last_never_lands,
                     &(struct play){.segment_bytes = SEGMENT_BYTES, .lost = lost == 1});
     }
 }
 
-// Nobody has a weight, so the hosts are done without having looked at anything. Rank 0 is not,
-// before its device has copied what it was told to.
+// All ranks have weight 0, so the hosts are done without any data. Rank 0 is done only after its
+// device has made all copies that were enqueued.
 static void script_nothing_counts(struct member *member)
 {
     struct rig rig;
@@ -386,7 +389,7 @@ static void test_copies_of_nothing_are_awaited(void **state)
                                .segment_bytes = ELEMENTS_MOST}); // Four segments.
 }
 
-// Another rank gives up, and ends the kernels of this one, too: what they leave is not taken for a
+// Another rank gives up, which also ends the kernels of this rank. Their output is not taken as a
 // result.
 static void script_ended_elsewhere(struct member *member)
 {
@@ -415,8 +418,8 @@ static void test_ended_elsewhere(void **state)
     run_failing(FLEET_MIXED, 3, script_ended_elsewhere, &(struct play){.pieces = true});
 }
 
-// All that was enqueued has happened when the driver looks, and NCCL says that all is well. NCCL's
-// error after that counts.
+// All enqueued work is done when Lockstep checks, and NCCL reports no error at first. NCCL's later
+// error still fails the collective.
 static void test_ended_elsewhere_late(void **state)
 {
     (void)state;
@@ -428,7 +431,7 @@ static void test_ended_elsewhere_late(void **state)
                 &(struct play){.pieces = true, .late = true});
 }
 
-// An abort that never returns is left behind, and said.
+// Lockstep does not wait for an abort that never returns, and reports it.
 static void script_abort_hangs(struct member *member)
 {
     struct rig rig;
@@ -449,7 +452,7 @@ static void test_abort_hangs(void **state)
     run_failing(FLEET_NCCL, 2, script_abort_hangs, &(struct play){.pieces = true, .hangs = true});
 }
 
-// On other devices: what the first two have been given stands for ever.
+// Uses other devices than earlier tests, because work on the first two devices hangs for ever.
 static void test_mixed_abort_hangs(void **state)
 {
     const struct fleet_options options = {.name = "mixed",

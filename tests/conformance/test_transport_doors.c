@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A rank that has no descriptor left for the peer that connects: it does not spin, it hears the
-// connection when descriptors are free again, and it blames itself when they never are.
+// A rank that has no file descriptor left for a connecting peer. It does not spin, accepts the
+// connection once descriptors are free again, and blames itself if none ever is.
 
 #include "base/clock.h"
 #include "tests/conformance/transport_stage.h"
@@ -22,12 +22,12 @@
 #include <unistd.h>
 
 #define WATCHED_MS 600
-#define PATIENCE_MS 400 // Half of the time in which the world has to form.
-#define LOOKS_MOST 2000 // A rank that spins looks some ten thousand times.
+#define PATIENCE_MS 400 // Half of the time limit of forming a world.
+#define LOOKS_MOST 2000 // Maximum calls of epoll_wait; a rank that spins makes over ten thousand.
 
 static uint32_t looks;
 
-// As the kernel's, and counted.
+// Counts the calls and calls the kernel.
 __attribute__((visibility("default"))) int epoll_wait(int epoll, struct epoll_event *events,
                                                       int most, int timeout_ms)
 {
@@ -35,7 +35,7 @@ __attribute__((visibility("default"))) int epoll_wait(int epoll, struct epoll_ev
     return (int)syscall(SYS_epoll_wait, epoll, events, most, timeout_ms);
 }
 
-static int refused; // With which epoll_ctl takes no descriptor; 0: it takes all.
+static int refused; // The error with which epoll_ctl refuses descriptors; 0: it accepts all.
 
 __attribute__((visibility("default"))) int epoll_ctl(int epoll, int what, int fd,
                                                      struct epoll_event *event)
@@ -64,7 +64,7 @@ static void a_closed_descriptor_ends_no_trainer(void **state)
     stage_close(&stage);
 }
 
-// Everything that this process can open is open.
+// The process has no free descriptor while the peer connects.
 static void a_connection_without_descriptor_waits(void **state)
 {
     const struct stage_variant *variant = *state;
@@ -86,14 +86,15 @@ static void a_connection_without_descriptor_waits(void **state)
     full_end(&full);
     print_message("%u looks\n", looks);
     assert_true(looks > 0 && looks <= LOOKS_MOST);
-    stage_challenge(&stage, link, challenge); // It is heard.
+    stage_challenge(&stage, link, challenge); // The rank has accepted the connection.
     link->ops->close(link, false);
     stage_join(&stage);
     stage_close(&stage);
 }
 
-// Condition: the peer connects in time, and this rank has no descriptor for it until its patience
-// ends. Decision: this rank says what it lacks and how to raise that; the peer is not blamed.
+// Condition: the peer connects in time, but this rank has no descriptor for it until its time
+// limit. Decision: this rank's error says what it lacks and how to raise the limit; it does not
+// blame the peer.
 static void a_rank_without_descriptors_blames_itself(void **state)
 {
     const struct stage_variant *variant = *state;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Exchanges: small collectives whose callers wait for them. The last rank finds the notices of all
-// others and is done at once. The first rank finds none, and goes the long way. Both have the same
-// result, also when notices are gone, say something else, or cannot be. Two ranks in one thread, so
-// who finds what is certain; and in two, where it is not.
+// Exchanges: small blocking collectives. The last rank finds the notices of all other ranks and is
+// done at once. The first rank finds none, and launches a normal collective. Both get the same
+// result, even if notices are overwritten, differ, or are impossible. The tests run two ranks in
+// one thread, where the order is fixed, and in two threads.
 
 #include "base/clock.h"
 #include "tests/conformance/transport_couple.h"
@@ -22,18 +22,18 @@
 #include <string.h>
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
-#define MOST 8193 // Elements: more than a shot has.
+#define MOST 8193 // Maximum number of elements; more than fit in a shot.
 #define CALLS 20000
 
-// One rank's part in one collective after the other.
+// A rank that runs one collective after the other.
 struct caller {
     struct couple_rank *rank;
     struct collective collective;
     struct extent extent;
     float values[MOST + 1];
     uint32_t slot;
-    uint32_t exchanged; // Complete at once.
-    uint32_t launched;
+    uint32_t exchanged; // Number of collectives that were complete at once.
+    uint32_t launched; // Number of collectives that were launched.
 };
 
 static float input(uint32_t rank, uint32_t slot, uint64_t element)
@@ -59,7 +59,7 @@ static void caller_prepare(struct caller *caller, uint64_t elements, enum reduce
                                              .elements = elements};
 }
 
-// Exchanges, or launches. Whether it was complete at once.
+// Exchanges the collective, or else launches it. Returns true if it was complete at once.
 static bool caller_call(struct caller *caller)
 {
     struct transport *transport = caller->rank->transport;
@@ -95,7 +95,7 @@ static void callers_open(struct couple *couple, struct caller callers[2])
     }
 }
 
-// Launched collectives complete on both ranks.
+// Waits until all launched collectives are done on both ranks.
 static void callers_settle(const struct caller callers[2])
 {
     const uint64_t since_ms = clock_now_ms();
@@ -131,14 +131,14 @@ static void last_is_done_at_once(void **state)
         caller_check(first);
         caller_check(last);
     }
-    // 9 of 10 payloads fit, and now and then the last rank looks around.
+    // 9 of 10 sizes fit in a shot, and sometimes the last rank launches to make progress elsewhere.
     assert_in_range(callers[0].exchanged + callers[1].exchanged, 1750, 1800);
     couple_close(&couple);
 }
 
 // ---- what does not fit goes the long way --------------------------------------------------------
 
-// Nothing was changed in memory that others may still be waited for.
+// With different signatures no collective is done, and no memory is changed.
 static void other_signatures_do_not_meet(void **state)
 {
     struct couple couple;
@@ -162,7 +162,7 @@ static void other_signatures_do_not_meet(void **state)
     couple_close(&couple);
 }
 
-// So far ahead that its first notices are written over.
+// Rank 0 is so far ahead that its first notices are overwritten.
 static void notices_are_gone(void **state)
 {
     struct couple couple;
@@ -254,7 +254,7 @@ static void of_other_slot(struct board_notice *notice)
     atomic_store(&notice->slot_use, 9999);
 }
 
-// The record says what is true, and counts.
+// Impossible notices are ignored; the correct record decides.
 static void lies_are_not_believed(void **state)
 {
     static void (*const lies[])(struct board_notice *) = {behind_records, too_many, of_other_bytes,

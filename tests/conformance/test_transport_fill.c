@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Slots that are filled through the caches and past them: the bits are the same, the lowest rank's
-// wish counts, and without one both ways are tried.
+// Slots can be filled through the caches or past them. The bits are the same, the setting of the
+// lowest rank decides, and without a setting both ways are tried.
 
 #include "tests/conformance/transport_fleet.h"
 #include "tests/conformance/transport_job.h"
@@ -64,8 +64,8 @@ static void run(uint32_t world, const struct job_spec *spec, const enum slot_fil
 
 static void same_bits(void **state)
 {
-    // Sizes are those of one trial each: several pieces, one, and one of a few blocks; and of parts
-    // that end inside a line of the cache.
+    // The sizes give several pieces, one piece, and one piece of a few blocks; and parts that end
+    // inside a cache line.
     static const struct job_spec specs[] = {
         {.dtype = DTYPE_FLOAT32, .op = REDUCE_SUM, .elements = 140001},
         {.dtype = DTYPE_BFLOAT16, .op = REDUCE_MIN, .elements = 50003, .holes = true},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: ranks that wait on links name the links that stand still to every asker. Links on
-// which something moves, and links that no rank waits on, are not named.
+// Conformance: a rank reports the links on which it waits without progress. It does not report
+// links with progress, or links on which it does not wait.
 
 #include "tests/conformance/transport_fleet.h"
 #include "worker/transport/inspect.h"
@@ -49,7 +49,7 @@ static void expect_links_to_late_rank(struct member *member)
     MEMBER_CHECK(member, link->awaited);
     MEMBER_CHECK(member, link->still_ms >= STILL_MS);
     MEMBER_CHECK(member, link->unsent > 0 || !link->reached);
-    // So many as there is room for.
+    // The function fills only as many entries as there is room for.
     MEMBER_CHECK(member, transport_inspect(member->transport, clock_now_ms(), asked.links, 1) == 1);
     MEMBER_CHECK(member, transport_inspect(member->transport, clock_now_ms(), asked.links, 0) == 0);
 }
@@ -71,7 +71,7 @@ static void late_script(struct member *member)
                                     .weight = 1};
     for (uint32_t i = 0; i < ELEMENTS; i++)
         values[i] = 1;
-    // Nothing is on its way: however long that lasts.
+    // Nothing is in flight, so no link is reported, after any time.
     inspect(member, &asked);
     member_idle(member, STILL_MS + 200);
     inspect(member, &asked);
@@ -81,7 +81,7 @@ static void late_script(struct member *member)
         transport_launch(member->transport, &collective);
     member_idle(member, 200);
     inspect(member, &asked);
-    MEMBER_CHECK(member, asked.count == 0); // Not for long enough.
+    MEMBER_CHECK(member, asked.count == 0); // The link has not stood still for long enough.
     member_idle(member, STILL_MS + 200);
     if (member->rank != LATE)
         expect_links_to_late_rank(member);

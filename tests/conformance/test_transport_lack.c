@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A rank that has no memory for what a member sends says that of itself, and does not take the
-// member for lost. Under a sanitizer its allocator is in the place of ours, and the test is
-// skipped.
+// A rank without memory for a member's frames blames itself, not the member. Under a sanitizer,
+// whose allocator cannot be replaced, the test is skipped.
 
 #include "tests/conformance/transport_stage.h"
 #include "tests/support/interposer.h"
@@ -25,8 +24,8 @@ static bool allocation_fails(const void *caller)
     return atomic_load_explicit(&nothing_left, memory_order_relaxed) && interposer_is_ours(caller);
 }
 
-// Condition: a member sends frames of collectives that this rank has not launched, and there is no
-// memory to keep them. Decision: the loss is this rank's own.
+// Condition: a member sends frames of collectives that this rank has not launched, and allocations
+// for them fail. Decision: the rank reports the loss as its own fault.
 static void a_rank_without_memory_blames_itself(void **state)
 {
     const struct stage_variant *variant = *state;

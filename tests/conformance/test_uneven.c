@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: ranks whose data does not last equally long. A rank without data goes on beginning
-// and ending steps, contributes nothing and receives the mean of the others, until all are without
-// (case 28) or until the first one is (case 29). Case numbers are those of the list of cases for
-// reducers.
+// Conformance: ranks with different amounts of data. An exhausted rank continues to begin and end
+// steps, contributes nothing, and receives the means of the other ranks. Training ends when all
+// ranks are exhausted (case 28) or when the first rank is (case 29). Case numbers are those of the
+// list of cases for reducers.
 
 #include "tests/support/trainer.h"
 
@@ -17,15 +17,14 @@
 
 static const uint64_t sizes[5] = {40, 1, 0, 130, 9};
 
-// The program of one world. Every rank has data for data_of steps; the others' phase is what it
-// runs then.
+// The program of one world. An exhausted rank runs the phase of the other ranks.
 struct plan {
-    uint32_t (*data_of)(const struct rank *rank, uint32_t r);
+    uint32_t (*data_of)(const struct rank *rank, uint32_t r); // Steps for which rank r has data.
     lockstep_uneven uneven;
-    bool phases; // Steps are of different phases, with different modules.
-    bool weights; // True if weights differ, too.
+    bool phases; // True if steps have different phases, with different modules.
+    bool weights; // True if ranks have different weights.
     bool windows; // True if windows have different lengths.
-    bool misnamed; // Exhausted ranks name a phase that nobody runs.
+    bool misnamed; // True if exhausted ranks name a phase that no rank runs.
 };
 
 static const struct plan *plan_of(const struct rank *rank)
@@ -51,7 +50,7 @@ static uint32_t exhausted_in(const struct rank *rank, uint64_t step)
     return exhausted;
 }
 
-// Steps that are run.
+// Number of steps that the world runs.
 static uint64_t steps_of(const struct rank *rank)
 {
     const uint32_t enough = plan_of(rank)->uneven == LOCKSTEP_UNEVEN_FIRST ? 1 : rank->world_size;
@@ -68,7 +67,8 @@ static uint64_t weight_in(const struct rank *rank, uint32_t r, uint64_t step)
     return plan_of(rank)->weights ? 1 + (r + step) % 3 : 1;
 }
 
-// Phases: modules 0 and 1 in turn, and from step 4 on all of them in every third.
+// The phase of a step: module 0 or module 1 in turn, and from step 4 on all modules in every third
+// step.
 static const char *phase_in(const struct rank *rank, uint64_t step)
 {
     if (!plan_of(rank)->phases)
@@ -105,7 +105,7 @@ static void unmake(struct trained_module *modules)
         trainer_free(&modules[m]);
 }
 
-// Steps that only accumulate, before the one that is synchronized: as many as the rank's number.
+// Runs the accumulating steps before a synchronized step; their number is the number of the rank.
 static void window(struct rank *rank, struct trained_module *modules, uint64_t step)
 {
     struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
@@ -176,7 +176,8 @@ static void run_step(struct rank *rank, struct trained_module *modules, uint64_t
     RANK_EQUAL(rank, trainer_report(rank).unused, 0);
 }
 
-// Step_begin says so again and at once; everything outside steps works as before.
+// Checks a finished rank: lockstep_step_begin reports the end again, at once, and functions outside
+// steps still work.
 static void expect_finished(struct rank *rank, struct trained_module *modules, uint64_t steps)
 {
     struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
@@ -230,7 +231,7 @@ static uint32_t higher_ranks_first(const struct rank *rank, uint32_t r)
     return 1 + 4 * (rank->world_size - 1 - r);
 }
 
-// Rank 0 has none from the beginning: the others learn every phase without it.
+// Rank 0 has no data at all, so the other ranks learn every phase without it.
 static uint32_t none_on_rank_0(const struct rank *rank, uint32_t r)
 {
     (void)rank;
@@ -308,7 +309,7 @@ static void case_29_in_the_first_step(const struct setting *setting)
     run_plan(setting, (struct plan){rank_0_alone, LOCKSTEP_UNEVEN_FIRST, .weights = true});
 }
 
-// Windows that others have begun end unsynchronized.
+// When the first rank is exhausted, the open windows of other ranks end without synchronization.
 static void case_29_in_the_windows_of_others(const struct setting *setting)
 {
     run_plan(setting, (struct plan){lower_ranks_first, LOCKSTEP_UNEVEN_FIRST, .windows = true});
@@ -323,7 +324,7 @@ static void in_pairs(struct rank *rank, struct trained_module *modules, uint64_t
         run_step(rank, modules, step);
 }
 
-// The last rank, whose data lasts longest, leaves the job instead of beginning a step.
+// The last rank, which has the most data, closes its session instead of beginning a step.
 static void closing_body(struct rank *rank)
 {
     struct trained_module modules[MODULES];
@@ -354,13 +355,13 @@ static void a_rank_closes_instead(const struct setting *setting)
     run_failure(setting, closing_body);
 }
 
-// The others wait in step_begin when one gives up.
+// A rank aborts while the other ranks wait in lockstep_step_begin.
 static void aborting_body(struct rank *rank)
 {
     struct trained_module modules[MODULES];
     struct lockstep_step_view view = LOCKSTEP_STEP_VIEW_INIT;
     in_pairs(rank, modules, 3);
-    rank_meet(rank); // An abort spares no step that is not settled everywhere.
+    rank_meet(rank); // Otherwise the abort could fail a step that is not settled on all ranks.
     if (rank->rank == rank->world_size - 1) {
         usleep(20000);
         RANK_OK(rank, lockstep_abort(rank->session, "the loss is NaN"));
@@ -396,7 +397,7 @@ static void nobody_with_data_has_a_weight(const struct setting *setting)
     run_failure(setting, weightless_body);
 }
 
-// Each of these is an error here and nothing to the others: the step is begun afterwards.
+// Each misuse fails on its rank only, without effect on other ranks. The step can begin afterwards.
 static void misuse_body(struct rank *rank)
 {
     struct lockstep_step_options options = LOCKSTEP_STEP_INIT;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: what a worker says of itself. A world of one joins a coordinator that runs in this
-// program, so that every heartbeat and every part of an answer can be looked at. The test's thread
-// plays the trainer. Every wait is for a message, none for a time.
+// Conformance: the heartbeats and answers of a worker. A world of one rank joins a coordinator
+// inside this program, so that the test can check every heartbeat and every part of an answer. The
+// test's thread is the trainer. Every wait is for a message, none for a time.
 
 #include "base/clock.h"
 #include "base/cond.h"
@@ -42,7 +42,7 @@ static struct {
     struct thread thread;
     struct rpc_server *server;
     struct service *service;
-    struct rpc_events events; // The service's own.
+    struct rpc_events events; // The events of the service.
     struct log log;
 
     // guarded by mutex
@@ -52,18 +52,19 @@ static struct {
     struct up_heartbeat beat; // The last heartbeat.
     uint64_t beat_ms; // When the last heartbeat came.
     uint32_t beats; // How many heartbeats have come.
-    struct up_modules modules; // The last part.
-    // To the last question. When it is answered, the test's own until the next one.
+    struct up_modules modules; // The last part of the module list.
+    // The answer to the last question. Once it is complete, the test may read it without the mutex
+    // until the next question.
     struct up_answer parts[PARTS];
     uint32_t part_count;
-    bool answered;
-    rpc_peer peer;
+    bool answered; // True if the answer is complete.
+    rpc_peer peer; // The worker.
     uint64_t asked; // Id of the last question.
-    uint64_t asks; // The same while it is still to be sent; 0: none.
-    uint32_t what;
+    uint64_t asks; // Id of a question that is not sent yet; 0: none.
+    uint32_t what; // What the question asks for.
 } there;
 
-static uint64_t heard_ms; // When the heartbeat came that a test has awaited last. The test's own.
+static uint64_t heard_ms; // When the last awaited heartbeat came. Test's thread only.
 
 static void on_message(void *context, rpc_peer peer, const uint8_t *bytes, size_t size)
 {
@@ -81,7 +82,7 @@ static void on_message(void *context, rpc_peer peer, const uint8_t *bytes, size_
     }
     if (message.kind == UP_MODULES)
         there.modules = message.u.modules;
-    // The coordinator asks, too.
+    // The coordinator asks questions of its own; their answers are ignored.
     if (message.kind == UP_ANSWER && message.u.answer.id == there.asked && !there.answered &&
         there.part_count < PARTS) {
         there.parts[there.part_count++] = message.u.answer;
@@ -161,7 +162,7 @@ static uint64_t patience_ms(void)
     return clock_now_ms() + test_bound_ms(PATIENCE_MS);
 }
 
-// The first heartbeat from now on of which this is true.
+// Waits for the first new heartbeat for which `is` returns true.
 static struct up_heartbeat await_beat(bool (*is)(const struct up_heartbeat *beat), const char *what)
 {
     const uint64_t deadline_ms = patience_ms();
@@ -184,7 +185,7 @@ static struct up_heartbeat await_beat(bool (*is)(const struct up_heartbeat *beat
 
 #define AWAIT_BEAT(is) await_beat(is, #is)
 
-// Asks and waits for the last part.
+// Asks the worker a question and waits for the complete answer.
 static void ask(uint64_t id, uint32_t what)
 {
     const uint64_t deadline_ms = patience_ms();
@@ -349,7 +350,7 @@ static void test_a_step(void **state)
     assert_int_equal(lockstep_step_end(trainer->session, NULL), 0);
     beat = AWAIT_BEAT(is_after_step_end);
     assert_true(!beat.place.open && beat.place.position == 0 && beat.place.count == 0);
-    // A planned step: its slots are known from the beginning.
+    // A planned step, whose slots are known from the begin.
     call = trainer_begin(trainer);
     usleep(20000);
     assert_int_equal(lockstep_grad_ready(trainer->module, call, 0, NULL, NULL), 0);
@@ -360,7 +361,7 @@ static void test_a_step(void **state)
     trainer_end(trainer, call);
 }
 
-// A call of the library inside a call, or inside a pause, does not end it.
+// Functions of the library that are called inside a pause do not end the pause.
 static bool is_paused_after_call(const struct up_heartbeat *beat)
 {
     return beat->activity == ACTIVITY_PAUSED && beat->place.api == API_CALL_END;
@@ -424,7 +425,7 @@ static bool says_long_away(const struct up_heartbeat *beat)
     return beat->place.api == API_START && beat->place.api_ms > 1500;
 }
 
-// The trainer takes its core and calls nothing.
+// A trainer that computes without a call of the library.
 static void spin(void *argument)
 {
     atomic_bool *go = argument;
@@ -445,8 +446,8 @@ static void test_heartbeats_while_the_trainer_spins(void **state)
     assert_int_equal(beat.activity, ACTIVITY_OUTSIDE);
 }
 
-// The function that was entered or left last, and, of two threads that overlap, that one is
-// blocked.
+// A heartbeat has the function that was entered or left last. If the calls of two threads overlap,
+// it also says that one is blocked.
 static void test_visits(void **state)
 {
     const struct trainer *trainer = *state;
@@ -475,7 +476,8 @@ static void test_visits(void **state)
     assert_true(!place->inside && !place->waits && place->api == API_STEP_END);
 }
 
-// The time waited is said while a wait goes on, not only at its end. Saving a file is no waiting.
+// The waiting time grows during a wait, not only at its end. Saving a file does not count as
+// waiting.
 static void test_what_is_waited_for(void **state)
 {
     struct lockstep_session *session = ((const struct trainer *)*state)->session;
@@ -484,7 +486,7 @@ static void test_what_is_waited_for(void **state)
     progress_read(&session->tracker, &message);
     const uint64_t before_us = place->waited_us;
     struct visit visit = progress_enter(&session->tracker, API_STATE, PROGRESS_NO_MODULE, 0);
-    visit.entered_ms -= 30000; // As if it had been in there for so long.
+    visit.entered_ms -= 30000; // As if the function had run for 30 s.
     progress_leave(&visit, 0);
     progress_read(&session->tracker, &message);
     assert_int_equal(place->waited_us, before_us);
@@ -504,7 +506,8 @@ static void test_what_is_waited_for(void **state)
     assert_in_range(place->waited_us - before_us, 30000000, 31000000);
 }
 
-// So many threads are blocked, and so many of them in lockstep_call_wait, which two may be in.
+// True if a heartbeat says that the trainer is blocked, with this number of blocked threads, of
+// which `for_calls` are in lockstep_call_wait. Two threads may wait there.
 static bool is_blocked(struct lockstep_session *session, int blocked, uint32_t for_calls)
 {
     static struct up_message message;
@@ -521,7 +524,7 @@ static bool is_blocked(struct lockstep_session *session, int blocked, uint32_t f
     return message.u.heartbeat.place.waits;
 }
 
-// While one of the threads that may wait for calls does not, the trainer goes on.
+// The trainer is not blocked while one of the threads that may wait for calls does not wait.
 static void test_threads_that_wait_for_calls(void **state)
 {
     struct lockstep_session *session = ((const struct trainer *)*state)->session;
@@ -533,7 +536,7 @@ static void test_threads_that_wait_for_calls(void **state)
     assert_true(is_blocked(session, 2, 1));
 }
 
-// The usual time after a function, and the longest time.
+// The usual and the longest time between a function and the next call.
 static void test_what_is_usual(void **state)
 {
     const struct trainer *trainer = *state;
@@ -543,7 +546,7 @@ static void test_what_is_usual(void **state)
     for (uint32_t i = 0; i < 300; i++) {
         struct visit visit = progress_enter(&session->tracker, API_CALL_END, 3, 1);
         progress_leave(&visit, 0);
-        // As if it had been away for so long.
+        // As if the trainer had not called the library for 30 s or 100 ms.
         atomic_fetch_sub(&session->progress->api_ms, i == 250 ? 30000 : 100);
         visit = progress_enter(&session->tracker, API_STEP_END, PROGRESS_NO_MODULE, 0);
         progress_leave(&visit, 0);
@@ -585,7 +588,7 @@ static void test_a_mate_that_is_stopped(void **state)
     const struct up_heartbeat beat = AWAIT_BEAT(names_a_mate);
     assert_int_equal(beat.mates[0].rank, 5);
     assert_int_equal(beat.mates[0].state, 'T');
-    locality.mate_started[1]++; // Another process of that number.
+    locality.mate_started[1]++; // Another process with the same pid.
     watch_formed(trainer->session->watch, &locality);
     (void)AWAIT_BEAT(names_no_mate);
     kill(pid, SIGKILL);
@@ -610,8 +613,8 @@ static bool names_many_mates(const struct up_heartbeat *beat)
     return beat->mate_count == LOCKSTEP_MATES_NAMED;
 }
 
-// Condition: more mates have ended than one heartbeat names, and the last mate is stopped.
-// Decision: the stopped one is named.
+// Condition: more mates have ended than a heartbeat can name, and the last mate is stopped.
+// Decision: the heartbeat names the stopped mate.
 static void test_a_stopped_mate_comes_first(void **state)
 {
     enum {
@@ -647,7 +650,7 @@ static void test_an_answer_names_what_is_missing(void **state)
     trainer_start(trainer);
     lockstep_call *call = trainer_begin(trainer);
     assert_int_equal(lockstep_grad_ready(trainer->module, call, 1, NULL, NULL), 0);
-    // A machine that is busy elsewhere may keep the driver from answering in time.
+    // On a busy machine the driving thread may not answer in time.
     const uint64_t deadline_ms = patience_ms();
     do
         ask(71, INSPECT_PLACE);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A rank that lies in a wave or in a header, in real sessions through a real coordinator. Each rank
-// gets an E_PEER_LOST that names the liar, its host and the lie. No rank crashes, hangs or blames
-// another one. What the liar's order core decides is changed on its way to the data plane.
+// A rank that lies in a wave or in a header, in real sessions with a real coordinator. The test
+// changes the data between the liar's order core and its data plane. Each rank gets an E_PEER_LOST
+// that names the liar, its host and the lie. No rank crashes, hangs or blames another rank.
 
 #include "tests/support/trainer.h"
 #include "worker/order/payloads.h"
@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #define COUNT 3
-#define STEPS 20 // The lie is heard long before.
+#define STEPS 20 // Maximum; the lie is detected long before.
 
 static const uint64_t sizes[COUNT] = {300, 5, 7};
 
@@ -147,7 +147,7 @@ static const struct lie lies[] = {
 
 // ---- The liar ----------------------------------------------------------------------------------
 
-// One lie at a time. The liar sends the lie and keeps the truth.
+// The current lie. The liar sends the lie and keeps the true data.
 static struct {
     const struct lie *lie;
     struct order_sink honest;
@@ -254,14 +254,15 @@ static void run_lies(const char *transport, uint32_t world_size)
     }
 }
 
-// The liar's peer exchanges with it, and is its successor.
+// In a world of two the other rank exchanges waves with the liar and is its successor in the ring.
 static void a_lie_in_a_world_of_two(void **state)
 {
     (void)state;
     run_lies("tcp", 2);
 }
 
-// The liar hands what it says to one rank, which is to say so: the other one hears of it.
+// The liar is an extra: it sends its wave to one rank only. That rank reports the lie, and the
+// third rank gets the report.
 static void a_lie_of_an_extra(void **state)
 {
     (void)state;
