@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A member that breaks the protocol of the ring: frames that cannot be, too many, too early, twice;
-// ends at any byte; noise.
+// A hostile member that breaks the protocol of the ring: impossible frames, too many frames, early
+// and repeated frames, an end at any byte, and noise.
 
 #include "tests/conformance/transport_job.h"
 #include "tests/conformance/transport_stage.h"
@@ -89,7 +89,7 @@ static struct frame_header wrong_weight(const struct stage *stage)
 static struct frame_header wrong_credit(const struct stage *stage)
 {
     struct frame_header header = stage_tensor(stage, FRAME_CREDIT, 0, 0);
-    header.credit = 1; // An eager collective.
+    header.credit = 1; // Eager collectives need no credit.
     return header;
 }
 
@@ -156,7 +156,7 @@ static void impossible_frames_lose_the_peer(void **state)
     free(launched);
 }
 
-// 2048 elements in two chunks and ten units: units 0 to 5 meet chunk 0, 5 to 9 chunk 1.
+// 2048 elements in two chunks and ten units. Units 0 to 5 overlap chunk 0, units 5 to 9 chunk 1.
 struct units {
     uint64_t ends[10];
     uint64_t used;
@@ -189,21 +189,21 @@ struct wrong_use {
     enum frame_kind kind;
     uint32_t payload_bytes;
     uint32_t used_bytes;
-    uint8_t bits; // The first byte; the others are zero.
-    uint64_t own; // The use that rank 0 has.
+    uint8_t bits; // The first byte of the use bits; the others are 0.
+    uint64_t own; // The units that rank 0 uses.
 };
 
 static const struct wrong_use wrong_uses[] = {
-    {FRAME_REDUCE, 4096, 0, 0, 0}, // Too few, too many, far too many.
+    {FRAME_REDUCE, 4096, 0, 0, 0}, // Too few, too many, and far too many bytes of use bits.
     {FRAME_REDUCE, 4096, 2, 0, 0},
     {FRAME_REDUCE, 4096, LOCKSTEP_USED_BYTES, 0, 0},
     {FRAME_REDUCE, 4096, 1, 0x40, 0}, // A seventh unit does not exist.
-    {FRAME_REDUCE, 4096, 1, 0, 0}, // Unused so far, and with bytes.
-    {FRAME_REDUCE, 0, 1, 0x01, 0}, // Used, and without bytes.
-    {FRAME_GATHER, 4096, 1, 0x03, 1 << 7}, // Denies what rank 0 uses.
+    {FRAME_REDUCE, 4096, 1, 0, 0}, // An unused chunk with bytes.
+    {FRAME_REDUCE, 0, 1, 0x01, 0}, // A used chunk without bytes.
+    {FRAME_GATHER, 4096, 1, 0x03, 1 << 7}, // Denies a unit that rank 0 uses.
     {FRAME_GATHER, 4096, 1, 0x20, 0},
-    {FRAME_GATHER, 0, 1, 0x04, 1 << 7}, // Used, and without bytes.
-    {FRAME_GATHER, 4096, 1, 0, 0}, // Unused, and with bytes.
+    {FRAME_GATHER, 0, 1, 0x04, 1 << 7}, // A used chunk without bytes.
+    {FRAME_GATHER, 4096, 1, 0, 0}, // An unused chunk with bytes.
 };
 
 static void impossible_used_bits_lose_the_peer(void **state)
@@ -227,8 +227,8 @@ static void impossible_used_bits_lose_the_peer(void **state)
     free(launched);
 }
 
-// Frames of a collective that is not launched here: the first is parked, the second is more than
-// there can be.
+// Frames of a collective that rank 0 has not launched: the first is parked, the second exceeds the
+// limit.
 static void parked_used_bits_are_bounded(void **state)
 {
     static const uint8_t used[LOCKSTEP_USED_BYTES];
@@ -271,7 +271,7 @@ static void frames_without_credit(void **state)
     stage_close(&stage);
 }
 
-// Sends eager frames of ever new collectives until it is told off.
+// The puppet sends eager frames of new collectives until rank 0 ends its link.
 static void parked_frames_are_bounded(void **state)
 {
     struct stage stage;
@@ -300,7 +300,7 @@ static void early_waves_and_headers_are_bounded(void **state)
         header.step = sent++;
         header.payload_bytes = 8;
         (void)stage_send_frame(&stage, &header, NULL);
-        assert_true(sent < LOCKSTEP_EARLY_WAVES); // The bound is for all peers together.
+        assert_true(sent < LOCKSTEP_EARLY_WAVES); // The limit holds for all peers together.
         transport_progress(stage.transport, 0);
     }
     assert_true(sent >= LOCKSTEP_EARLY_WAVES_OF_PEER);
@@ -328,7 +328,7 @@ static void a_death_inside_an_element(void **state)
         stage.puppet = NULL;
         stage_until_count(&stage, &stage.lost, 1);
         assert_false(stage.left);
-        // Exactly the whole elements are final; the others are as they were.
+        // Exactly the complete elements are final; the others are unchanged.
         const size_t whole = cuts[c] / 4;
         assert_memory_equal(launched->memory, final, whole * 4);
         for (size_t i = whole; i < 10000; i++)
@@ -371,8 +371,8 @@ static void until_final(struct stage *stage, const float *last)
     }
 }
 
-// The kernel is asked to wake the rank for more than a few bytes of a long payload. It may not have
-// room for so many, and then its peer sends no more: what is there is read all the same.
+// A rank asks the kernel to wake it only for many bytes of a long payload. If the kernel has no
+// room for that many, the peer stops sending, so the rank has to read the bytes that are there.
 static void a_part_of_a_payload_is_read(void **state)
 {
     struct stage stage;
@@ -398,7 +398,7 @@ static void mismatch_is_an_event(void **state)
     struct stage stage;
     struct launched *launched = malloc(sizeof(*launched));
     stage_form(&stage, *state);
-    // One that comes late, one that waits for its launch, one by its credit.
+    // Mismatches in a frame after the launch, in a frame before the launch, and in a credit.
     stage_launch(&stage, launched, 100, 0, COLLECTIVE_ALLREDUCE);
     struct frame_header header = stage_tensor(&stage, FRAME_REDUCE, 0, 96);
     header.signature++;
@@ -442,7 +442,7 @@ static void goodbye_is_no_death(void **state)
     assert_true(stage_send_frame(&stage, &leave, NULL));
     stage.puppet->ops->shut(stage.puppet);
     uint8_t byte = 0;
-    assert_false(stage_receive(&stage, stage.puppet, &byte, 1)); // It ends its side too.
+    assert_false(stage_receive(&stage, stage.puppet, &byte, 1)); // Rank 0 closes its side, too.
     for (int i = 0; i < 20; i++)
         transport_progress(stage.transport, 1);
     assert_int_equal(stage.lost, 0);
@@ -496,7 +496,7 @@ static void merge_nothing(void *into, const void *from)
     (void)from;
 }
 
-// A member that sends valid headers without sense, while collectives and waves are under way.
+// A member sends random frames with valid headers while collectives and waves are in flight.
 static void noise_from_a_member(void **state)
 {
     static const uint64_t elements[] = {1, 100, 2048, 40000};

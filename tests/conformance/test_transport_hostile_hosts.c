@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A member that breaks what is said beside tensors: how fast a link is (MEASURE), and which
-// collective runs next on all hosts (RUN).
+// A hostile member that breaks the protocols beside tensors: the measurement of a link (MEASURE),
+// and the agreement of all hosts on the next collective (RUN).
 
 #include "base/clock.h"
 #include "tests/conformance/transport_stage.h"
@@ -51,21 +51,21 @@ struct wrong_measure {
     uint32_t part;
     uint32_t payload_bytes;
     uint32_t used_bytes;
-    uint32_t off; // The sender calls itself another rank.
+    uint32_t off; // Added to the sender's rank in the frame.
 };
 
 static const struct wrong_measure wrong_measures[] = {
-    {0, 0, 0, 0}, // Parts that are none.
+    {0, 0, 0, 0}, // Unknown parts.
     {MEASURE_TAKEN + 1, 0, 0, 0},
     {UINT32_MAX, MEASURE_FRAME_BYTES, 0, 0},
-    {MEASURE_PING, 4, 0, 0}, // Lengths that are none.
+    {MEASURE_PING, 4, 0, 0}, // Wrong lengths.
     {MEASURE_PONG, MEASURE_FRAME_BYTES, 0, 0},
     {MEASURE_TAKEN, LOCKSTEP_FRAME_BYTES, 0, 0},
     {MEASURE_BURST, 0, 0, 0},
     {MEASURE_BURST, MEASURE_FRAME_BYTES - 4, 0, 0},
     {MEASURE_BURST, MEASURE_FRAME_BYTES + 4, 0, 0},
     {MEASURE_BURST, LOCKSTEP_FRAME_BYTES, 0, 0},
-    {MEASURE_BURST, MEASURE_FRAME_BYTES, 8, 0}, // Used bits of nothing.
+    {MEASURE_BURST, MEASURE_FRAME_BYTES, 8, 0}, // Use bits, which a measurement has not.
     {MEASURE_PING, 0, LOCKSTEP_USED_BYTES, 0},
     {MEASURE_PING, 0, 0, 1}, // A ping of another rank.
     {MEASURE_BURST, MEASURE_FRAME_BYTES, 0, 1},
@@ -87,7 +87,7 @@ static void impossible_measures_lose_the_peer(void **state)
     }
 }
 
-// Answers that nobody has asked for change nothing, in whatever order they come.
+// Answers without a question change nothing, in any order.
 static void unasked_answers_are_passed_over(void **state)
 {
     static const uint32_t parts[] = {MEASURE_TAKEN, MEASURE_PONG, MEASURE_TAKEN, MEASURE_PONG};
@@ -109,7 +109,7 @@ static void unasked_answers_are_passed_over(void **state)
     stage_close(&stage);
 }
 
-// A peer that measures for ever is lost, and all that it was owed was answers of no length.
+// A peer that measures for ever is lost. It only gets answers without payload.
 static void measuring_is_bounded(void **state)
 {
     struct stage stage;
@@ -122,13 +122,13 @@ static void measuring_is_bounded(void **state)
         transport_progress(stage.transport, 0);
         assert_true(sent < 10000);
     }
-    assert_true(sent > 20); // As many as an honest one needs.
+    assert_true(sent > 20); // An honest peer needs this many.
     stage_expect_impossible(&stage);
     stage_close(&stage);
 }
 
-// Measurements in flight when the time to measure is over arrive after the tuning. It is read and
-// not answered, and there is no more of it than there was to measure with.
+// Measurements that are in flight at the end of the measuring time arrive after the tuning. Rank 0
+// reads them without an answer, up to the number that a measurement needs.
 static void late_measures_are_passed_over(void **state)
 {
     static const uint32_t parts[] = {MEASURE_PONG, MEASURE_TAKEN, MEASURE_PING, MEASURE_BURST};
@@ -165,7 +165,7 @@ static void late_measures_are_passed_over(void **state)
 #define SLOW_BURSTS 2
 #define SLOW_NS 30000000
 
-// The first bursts are answered late. How many there were, and what comes of them.
+// The puppet answers the first bursts late. Returns the number of bursts, and the measured links.
 static uint32_t measure_slow_bursts(const struct stage_variant *variant,
                                     struct transport_links *links)
 {
@@ -207,8 +207,8 @@ static void answer_pings(struct stage *stage, uint8_t *bytes)
     }
 }
 
-// Bursts would hold up the answers to another rank's pings. A machine on which pings take longer
-// than they are waited for shows nothing.
+// Bursts come after pings are answered, because they would delay the answers to another rank's
+// pings. On a machine where pings take longer than their time limit, the test shows nothing.
 static void bursts_come_when_pings_are_answered(void **state)
 {
     static uint8_t bytes[MEASURE_FRAME_BYTES];
@@ -216,7 +216,7 @@ static void bursts_come_when_pings_are_answered(void **state)
     struct stage stage;
     struct frame_header header;
     if (variant->kind == TRANSPORT_LOOPBACK)
-        skip(); // It is not measured.
+        skip(); // A loopback is not measured.
     stage_open_measuring(&stage, variant);
     assert_int_equal(transport_form(stage.transport, &stage.world), 0);
     stage_greet(&stage);
@@ -236,9 +236,9 @@ static void bursts_come_when_pings_are_answered(void **state)
     stage_close(&stage);
 }
 
-// Something else than the link makes the first bursts slow, as a busy core would: they do not
-// count. Where this machine is so busy itself that all are slow, or that there is no time for more,
-// it is tried again.
+// The first bursts are slow for another reason than the link, such as a busy core, and do not
+// count. If this machine is so busy that all bursts are slow or no time is left, the test tries
+// again.
 static void slow_bursts_are_measured_again(void **state)
 {
     const struct stage_variant *variant = *state;
@@ -246,7 +246,7 @@ static void slow_bursts_are_measured_again(void **state)
     struct transport_links links = {0};
     uint32_t bursts = 0;
     if (variant->kind == TRANSPORT_LOOPBACK || variant->mates)
-        skip(); // The one is never measured, and the other one cannot be sent so much.
+        skip(); // A loopback is never measured, and shared memory has no room for such bursts.
     for (int i = 0; i < 20; i++) {
         bursts = measure_slow_bursts(variant, &links);
         if (bursts > SLOW_BURSTS && links.bytes_per_s > 2 * slow_bytes_per_s)
@@ -270,7 +270,7 @@ static struct frame_header run_header(const struct stage *stage, uint32_t part, 
     return header;
 }
 
-// Where there is one host, nobody leads.
+// With one host no rank may send RUN frames.
 static void runs_without_hosts_lose_the_peer(void **state)
 {
     for (uint32_t part = 0; part <= 3; part++) {
@@ -288,18 +288,18 @@ struct wrong_run {
     uint32_t part;
     uint32_t times;
     uint32_t payload_bytes;
-    uint64_t generation; // Too low by so much.
-    uint32_t off; // The sender calls itself another rank.
+    uint64_t generation; // Subtracted from the generation in the frame.
+    uint32_t off; // Added to the sender's rank in the frame.
 };
 
 static const struct wrong_run wrong_runs[] = {
-    {0, 0, 1, 0, 0, 0}, // It says nothing that is known.
+    {0, 0, 1, 0, 0, 0}, // Unknown parts.
     {0, 3, 1, 0, 0, 0},          {1, UINT32_MAX, 1, 0, 0, 0},
     {0, RUN_RUNS, 1, 0, 0, 0}, // Host 0 decides what runs.
-    {1, RUN_RUNS, 1, 0, 0, 0}, // Nobody here has joined it.
-    {1, RUN_JOINED, 1, 0, 0, 0}, // No host is behind the last one.
-    {0, RUN_JOINED, 2, 0, 0, 0}, // Twice.
-    {0, RUN_JOINED, 1, 4, 0, 0}, // With bytes.
+    {1, RUN_RUNS, 1, 0, 0, 0}, // No rank of this host has joined the collective.
+    {1, RUN_JOINED, 1, 0, 0, 0}, // No host comes after the last one.
+    {0, RUN_JOINED, 2, 0, 0, 0}, // The same frame twice.
+    {0, RUN_JOINED, 1, 4, 0, 0}, // A payload.
     {0, RUN_JOINED, 1, 0, 1, 0}, // A run of another generation.
     {0, RUN_JOINED, 1, 0, 0, 1}, // A run of another rank.
 };
@@ -322,7 +322,7 @@ static void impossible_runs_lose_the_peer(void **state)
     }
 }
 
-// A rank that leads no neighbouring host has no say in the order.
+// A rank that does not lead a neighbouring host must not send RUN frames.
 static void runs_of_another_rank_lose_it(void **state)
 {
     for (uint32_t part = RUN_JOINED; part <= RUN_RUNS; part++) {
@@ -363,8 +363,8 @@ static void swap_puppets(struct stage *stage)
     stage->puppet = second;
 }
 
-// Credits and frames of collectives that are not launched here, from rank 1 as many as it may send.
-// Rank 2 is not refused for them.
+// Rank 1 sends the maximum number of credits and frames of collectives that rank 0 has not
+// launched. Rank 2 may still send its own.
 static void early_collectives_are_bounded_by_peer(void **state)
 {
     struct stage stage;
@@ -394,7 +394,7 @@ static void early_collectives_are_bounded_by_peer(void **state)
     stage_close(&stage);
 }
 
-// The other host has joined the same collective otherwise: before this one does, and after.
+// The other host joins the same collective with other properties, before and after this host joins.
 static void hosts_disagree(void **state)
 {
     struct launched *launched = malloc(2 * sizeof(*launched));
@@ -410,7 +410,7 @@ static void hosts_disagree(void **state)
     work_for_a_while(&stage);
     header.slot = 1;
     header.signature--;
-    header.weight = 77; // Its shape.
+    header.weight = 77; // The shape of the collective.
     assert_true(stage_send_frame(&stage, &header, NULL));
     stage_until_count(&stage, &stage.mismatches, 2);
     assert_int_equal(stage.lost, 0);
@@ -422,7 +422,7 @@ static void hosts_disagree(void **state)
     free(launched);
 }
 
-// The last host has said that it joined; what is let run a second time is lost.
+// A host that lets the same collective run twice is lost.
 static void a_run_comes_twice(void **state)
 {
     struct launched *launched = malloc(sizeof(*launched));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A member that breaks the protocol of doubling and halving.
+// A hostile member that breaks the protocol of the algorithms doubling and halving.
 
 #include "tests/conformance/transport_stage.h"
 #include "worker/transport/lifecycle.h"
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// A frame of a round from the puppet.
+// The header of the puppet's frame of a round.
 static struct frame_header pair_header(const struct stage *stage, uint32_t round,
                                        uint32_t payload_bytes)
 {
@@ -24,7 +24,7 @@ static struct frame_header pair_header(const struct stage *stage, uint32_t round
     return header;
 }
 
-// Errors in the frame of 100 elements; zeros are right.
+// An error in the frame of a collective of 100 elements; fields that are 0 are correct.
 struct wrong_pair {
     enum plan_algorithm algorithm;
     uint32_t round;
@@ -41,7 +41,7 @@ static const struct wrong_pair wrong_pairs[] = {
     {ALGORITHM_DOUBLING, 2, 400, 0, 0, 1, DTYPE_FLOAT32, 0},
     {ALGORITHM_DOUBLING, 4000000000u, 400, 0, 0, 1, DTYPE_FLOAT32, 0},
     {ALGORITHM_HALVING, 3, 200, 0, 0, 1, DTYPE_FLOAT32, 0},
-    {ALGORITHM_HALVING, 2, 200, 0, 0, 1, DTYPE_FLOAT32, 0}, // Final before its time.
+    {ALGORITHM_HALVING, 2, 200, 0, 0, 1, DTYPE_FLOAT32, 0}, // Final values too early.
     {ALGORITHM_DOUBLING, 1, 404, 0, 0, 1, DTYPE_FLOAT32, 0},
     {ALGORITHM_DOUBLING, 1, 399, 0, 0, 1, DTYPE_FLOAT32, 0},
     {ALGORITHM_DOUBLING, 1, 0, 0, 0, 1, DTYPE_FLOAT32, 0},
@@ -68,7 +68,7 @@ static struct frame_header wrong_pair_header(const struct stage *stage,
     return header;
 }
 
-// Before and after the launch.
+// Impossible frames lose the peer, before and after the launch.
 static void impossible_rounds_lose_the_peer(void **state)
 {
     static const uint8_t used[LOCKSTEP_USED_BYTES];
@@ -110,7 +110,8 @@ static void a_round_comes_twice(void **state)
     free(launched);
 }
 
-// Credit where none is needed, for what is not there, and less than before.
+// Impossible credits: where no credit is needed, for data that does not exist, and lower than
+// before.
 static void impossible_credit_of_a_pair(void **state)
 {
     static const struct {
@@ -143,8 +144,8 @@ static void rounds_without_credit(void **state)
     stage_close(&stage);
 }
 
-// Its signature, or its algorithm, is another one: in a frame that comes late, in one that waits
-// for the launch, in a credit that does.
+// The peer has another signature or algorithm: in a frame after the launch, in a frame before the
+// launch, and in a credit before the launch.
 static void pairs_disagree(void **state)
 {
     struct launched *launched = malloc(5 * sizeof(*launched));
@@ -185,7 +186,7 @@ static void pairs_disagree(void **state)
     free(launched);
 }
 
-// The puppet does its part of the sum, and dies inside an element of the result.
+// The puppet does its part of the sum, and ends its link inside an element of the result.
 static void a_death_inside_a_result(void **state)
 {
     static const uint32_t cuts[] = {0, 1, 4, 5, 9999, 19998};
@@ -213,7 +214,7 @@ static void a_death_inside_a_result(void **state)
         stage.puppet = NULL;
         stage_until_count(&stage, &stage.lost, 1);
         const size_t whole = cuts[c] / 4;
-        for (size_t i = 0; i < 5000; i++) // Zeros were added to it.
+        for (size_t i = 0; i < 5000; i++) // The puppet's input was 0.
             assert_true(launched->memory[i] == (float)i);
         assert_memory_equal(launched->memory + 5000, bytes, whole * 4);
         for (size_t i = 5000 + whole; i < 10000; i++)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A mate that writes to the shared board what cannot be: it does honest work until it changes words
-// of the board that only its rank writes; then the other one goes on alone. The link to the liar
-// ends with a sentence where the lie can be known; the victim never crashes, hangs, or writes
-// outside of the collective's memory. And what a mate says while the board is made is not slept
-// over.
+// A hostile mate that writes impossible data to the shared board. It works honestly at first; then
+// the test changes words of the board that only the mate's rank writes, and runs only the other
+// rank, the victim. If the victim can detect the lie, it ends the link with a sentence. The victim
+// never crashes, hangs, or writes outside the collective's memory. Also: a rank does not sleep
+// through news that a mate writes while the board is made.
 
 #include "base/clock.h"
 #include "tests/conformance/transport_couple.h"
@@ -125,7 +125,7 @@ static void memory_inside_element(const struct couple_rank *liar)
 
 // ---- lies about shots ---------------------------------------------------------------------------
 
-// Says that there are so many more, the last of which is in that record.
+// Announces `more` further shots, of which the last one is in this record.
 static void say_shots(const struct couple_rank *liar, uint64_t more, uint32_t record)
 {
     struct board_shots *shots = &couple_seat(liar)->shots;
@@ -155,8 +155,8 @@ static void shot_behind_records(const struct couple_rank *liar)
     say_shots(liar, 0, BOARD_RECORDS);
 }
 
-// The second record is of a collective that the victim has not launched, so it cannot have read the
-// first one.
+// Puts one record into two shots. The victim has not launched the second collective, so it cannot
+// have read the first shot.
 static void one_record_twice(const struct couple_rank *liar)
 {
     const uint32_t record = (uint32_t)(shot_of(liar) - couple_seat(liar)->records);
@@ -189,7 +189,7 @@ static void join_of_impossible_weight(const struct couple_rank *liar)
 
 // ---- lies of the leader -------------------------------------------------------------------------
 
-// The run that the leader has appended last.
+// The last run that the leader has appended.
 static struct board_run *run_of(const struct couple_rank *liar)
 {
     struct board_head *head = couple_board(liar);
@@ -315,7 +315,7 @@ static void endless_news_freed(const struct couple_rank *liar)
     board_publish(&couple_seat(liar)->freed.said, UINT64_MAX);
 }
 
-// Announces a block that is no part of the run, or one that has never existed. Nothing is taken of
+// Announces a block outside the run, or a block that never existed. The victim takes nothing from
 // it.
 static void set_block(const struct couple_rank *liar, uint64_t run, uint64_t first, uint64_t count)
 {
@@ -353,7 +353,7 @@ struct lie {
     const char *name;
     void (*tell)(const struct couple_rank *liar);
     uint32_t victim;
-    uint64_t elements; // Elements of the collective that is under way.
+    uint64_t elements; // Elements of the collective in flight.
     const char *text; // Text of the loss. NULL: the victim cannot notice the lie.
 };
 
@@ -437,8 +437,8 @@ static void lies_end_the_link(void **state)
     }
 }
 
-// Joins of ever new collectives, a few at a time: what the leader knows of each would take ever
-// more memory. A mate has so many records, and as many collectives under way.
+// The liar joins new collectives without end, for which the leader would need ever more memory. A
+// mate may have only as many collectives in flight as it has records, so the leader ends the link.
 static void ever_new_tags_end_the_link(void **state)
 {
     struct couple *couple = malloc(sizeof(*couple));
@@ -447,7 +447,7 @@ static void ever_new_tags_end_the_link(void **state)
     couple_open(couple, 0);
     couple_launch(couple, COUPLE_LARGE);
     struct board_seat *seat = couple_seat(couple->liar);
-    // The honest record before it stays as it is.
+    // The honest record before the first lie stays unchanged.
     const uint32_t first = last_record(couple->liar) + 1;
     const struct board_record honest = *record_of(couple->liar);
     while (couple->victim->lost == 0) {
@@ -470,8 +470,8 @@ static void ever_new_tags_end_the_link(void **state)
 
 // ---- noise --------------------------------------------------------------------------------------
 
-// A word that only the liar's rank writes: of its seat, but for what gradients lie in, and the
-// leader's of the head.
+// A random word that only the liar's rank writes: in its seat, except the gradients, or in the head
+// if the liar leads.
 static uint32_t *random_word(const struct couple_rank *liar, uint64_t *random)
 {
     struct board_seat *seat = couple_seat(liar);
@@ -519,8 +519,8 @@ static uint32_t random_value(uint32_t now, uint64_t *random)
     }
 }
 
-// The outcome may be a loss, a wrong sum or nothing; a mate that invents inputs can do as much. It
-// is no crash, no write elsewhere, and no end that does not come.
+// Random changes of the board may cause a loss, a wrong sum or nothing, as a mate with wrong inputs
+// could, too. They must not cause a crash, a hang, or a write elsewhere.
 static void noise_on_the_board(void **state)
 {
     static const uint64_t elements[] = {COUPLE_TINY, 1000, COUPLE_LARGE};
@@ -539,7 +539,7 @@ static void noise_on_the_board(void **state)
         couple_launch(couple, size);
         for (uint64_t i = job_random(&random) % 4 + 1; i > 0; i--) {
             uint32_t *word = random_word(couple->liar, &random);
-            // A queue that is changed before may name no record any more.
+            // After earlier changes the queue may name no valid record.
             if (last_record(couple->liar) >= BOARD_RECORDS)
                 break;
             *word = random_value(*word, &random);
@@ -564,8 +564,8 @@ static bool has_mapped(const struct couple_rank *follower)
     return couple_board(follower) && board_read(&couple_seat(follower)->mapped) != 0;
 }
 
-// Each says something on the board that the other one waits for. If it sleeps before it looks
-// again, it must find that.
+// Each rank writes news to the board that the other rank waits for. A rank that is about to sleep
+// must find the news.
 static void news_of_the_board_is_awaited(void **state)
 {
     const uint64_t since_ms = clock_now_ms();
