@@ -53,7 +53,7 @@ static void life_open(const struct life *life, struct outcome *outcome, lockstep
     outcome->open_ms = clock_now_ms() - from_ms;
 }
 
-// A rank whose world has formed listens for nobody any more.
+// Checks that no socket of this process listens: a rank closes its listener when its world forms.
 static void life_listens(struct outcome *outcome)
 {
     for (int fd = 0; outcome->status == 0 && fd < LIFE_DESCRIPTORS; fd++) {

@@ -129,7 +129,8 @@ static void world_check(struct sweep *sweep, const struct life_world *world)
         sweep->swept.used = poor->used;
 }
 
-// True: it has ended.
+// Polls the processes of a world, and kills them when the world outlives its bound. True: the world
+// has ended and was judged.
 static bool world_look(struct sweep *sweep, struct life_world *world)
 {
     bool alive = false;
@@ -158,7 +159,7 @@ static bool world_look(struct sweep *sweep, struct life_world *world)
     return !alive;
 }
 
-// Looks after the worlds that live, until at most so many do.
+// Polls the running worlds until at most `most` of them still run.
 static void sweep_until(struct sweep *sweep, uint32_t most)
 {
     for (;;) {

@@ -33,9 +33,9 @@ struct trainer {
     lockstep_module *module;
     float *data[PARAMETERS];
     float *gradients[PARAMETERS]; // The module's, where they are registered.
-    uint64_t filled[PARAMETERS]; // The step whose input the gradient has got.
+    uint64_t filled[PARAMETERS]; // The step whose input each gradient holds.
     float *metrics;
-    const struct cuda *cuda; // NULL: it has no device.
+    const struct cuda *cuda; // NULL: this process has no device.
     void *stream; // The stream that makes gradients.
     uint64_t step;
     uint64_t settled;
@@ -62,14 +62,15 @@ static void trainer_say(struct trainer *trainer, enum report_kind kind, uint64_t
     trainer_send(trainer, &report);
 }
 
-// A part of those below, also where little is made faster: no stack names it.
+// True if the test has released this rank. Always inlined, also in a build without optimization, so
+// that stacks name the hold_ function that calls it.
 __attribute__((always_inline)) static inline bool trainer_released(const struct trainer *trainer)
 {
     return (atomic_load(&trainer->place->shared->released) >> trainer->place->rank & 1) != 0;
 }
 
-// Stacks have to name these functions. The word of the test is read by each: what is left unread
-// would break the connection at its end.
+// The hold_ functions are not inlined, because stacks have to name them. Each of them reads the
+// byte that releases the rank: a socket that is closed with unread data resets its connection.
 __attribute__((noinline)) static void hold_read(const struct trainer *trainer)
 {
     char release;
@@ -91,7 +92,8 @@ __attribute__((noinline)) static void hold_sleep(const struct trainer *trainer)
     hold_read(trainer);
 }
 
-// The parent of a vfork is in state D until its child ends, as the reader of a dead mount is.
+// The parent of a vfork is in state D until its child ends, like a process that reads from a dead
+// mount.
 __attribute__((noinline)) static void hold_kernel(const struct trainer *trainer)
 {
     const pid_t child = vfork();
@@ -242,7 +244,8 @@ static void *allocate(size_t bytes)
     return memory;
 }
 
-// Under a sanitizer, where each element takes many times as long: an eighth in as many buckets.
+// Under a sanitizer each element takes many times as long, so the model gets an eighth of the
+// elements, in the same number of buckets.
 static void model_shrink(void)
 {
     const char *sanitizer = getenv("LOCKSTEP_TEST_SANITIZER");
@@ -275,7 +278,8 @@ static void model_fini(struct trainer *trainer)
     }
 }
 
-// Where gradients are registered: memory for them, in the order in which they travel.
+// If the script registers gradients: allocates them in one region, in the order in which they
+// travel.
 static int model_place(struct trainer *trainer)
 {
     void *gradients[PARAMETERS];
@@ -556,7 +560,7 @@ static uint32_t count_descriptors(void)
     return count;
 }
 
-// Memory that mates have, or had, too.
+// Number of mappings of memory that this process shares with its mates.
 static uint32_t count_shared_mappings(void)
 {
     char line[512];
@@ -571,7 +575,8 @@ static uint32_t count_shared_mappings(void)
 
 #define LEAVES_MS 5000
 
-// gRPC closes its connection to the coordinator on a thread of its own, a moment later.
+// Returns 0 if the closed session left no descriptor and no mapping, else an exit code. Waits for
+// descriptors, since gRPC closes its connection on a thread of its own, after lockstep_close.
 static int trainer_leaves(uint32_t descriptors)
 {
     const uint64_t end_ms = clock_now_ms() + test_bound_ms(LEAVES_MS);
@@ -588,7 +593,8 @@ static int trainer_leaves(uint32_t descriptors)
     return 5;
 }
 
-// No driver survives a fork: so each process loads it, and before it has a thread.
+// Loads the fake driver. Each process loads its own, because no driver survives a fork, and does
+// so before it starts a thread.
 static void trainer_device(struct trainer *trainer)
 {
     char error[256] = "";

@@ -51,11 +51,11 @@ bool process_reap(pid_t pid, uint64_t ms, int *status)
             return true;
         if (now >= deadline)
             return false;
-        sigtimedwait(&child, NULL, &rest); // Blocked in this process since its first fork.
+        sigtimedwait(&child, NULL, &rest); // process_fork blocks SIGCHLD in this process.
     }
 }
 
-// A child of a worker becomes ours when that one dies.
+// Makes this process a subreaper: the child of a worker becomes its child when the worker dies.
 pid_t process_fork(void)
 {
     sigset_t child;
@@ -92,7 +92,7 @@ static void coordinator_exec(int output, const char *const *arguments)
     _exit(127);
 }
 
-// A member of its first line; 0: it is null.
+// The number after `member` in the coordinator's first line; 0 if the member is null.
 static uint16_t coordinator_member(const char *line, const char *member)
 {
     const char *place = strstr(line, member);
@@ -101,7 +101,8 @@ static uint16_t coordinator_member(const char *line, const char *member)
     return (uint16_t)strtoul(place + strlen(member), NULL, 10);
 }
 
-// Its first line: {"event":"ready",...,"grpc_port":40123,...,"http_port":null}.
+// Reads the ports from the coordinator's first line:
+// {"event":"ready",...,"grpc_port":40123,...,"http_port":null}.
 static void coordinator_read_ports(struct coordinator_process *coordinator, int output)
 {
     char line[1024];
@@ -158,7 +159,7 @@ void coordinator_stop(struct coordinator_process *coordinator)
 
 // ---- The workers --------------------------------------------------------------------------------
 
-// In the new process: everything of the test that is not its own is closed.
+// The worker's process. It closes the descriptors of the test that belong to other workers.
 static void worker_main(const struct world *world, const struct trainer_place *place,
                         const struct script *script)
 {
@@ -211,7 +212,8 @@ void world_start(struct world *world, const struct coordinator_process *coordina
 
 // ---- Reports ------------------------------------------------------------------------------------
 
-// One report of any kind; 1: there is one, 0: none until the deadline, -1: the worker has ended.
+// Reads one report of any kind. Returns 1 if one came, 0 if none came until the deadline, and -1 if
+// the worker has ended.
 static int world_read(struct world *world, uint32_t rank, uint64_t deadline_ms,
                       struct report *report)
 {
@@ -311,7 +313,7 @@ void world_stop(struct world *world)
     atomic_store(&world->shared->stop, true);
 }
 
-// Learns of a child that nobody has asked about yet.
+// Reads the remaining reports of a rank, because one of them may name a forked child.
 static void world_drain(struct world *world, uint32_t rank)
 {
     struct report report;
@@ -346,7 +348,7 @@ static void world_join_worker(struct world *world, uint32_t rank)
     }
 }
 
-// A child becomes ours when its worker has ended.
+// Reaps the forked child of a worker. The worker must have ended: then the child is ours.
 static void world_join_child(struct world *world, uint32_t rank)
 {
     struct world_worker *worker = &world->workers[rank];

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-// Between two questions: what asks without a pause takes a core from those that it asks about.
+// Time between two questions. Without a pause the asking would take a core from the trainers.
 #define ASK_US 100000
 
 static const char *programs(void)
@@ -22,7 +22,7 @@ static const char *programs(void)
     return folder ? folder : "build/bin";
 }
 
-// Whether what the tool says now is what stall_check.py is given.
+// True if stall_check.py accepts what `lockstep stalls` says now. wanted: arguments of the script.
 static bool stalls_are(const struct coordinator_process *coordinator, const char *wanted,
                        const char *errors)
 {

@@ -40,7 +40,7 @@ static void begin(uint32_t size, const struct script *every, const char *const *
     world_start(&world, &coordinator, "job", size, scripts);
 }
 
-// Every step's result is checked by the trainers; here the states at the end are compared.
+// Compares the states at the end. The trainers themselves check the result of each step.
 static void expect_good_end(uint32_t size, uint64_t least_steps)
 {
     struct report done[WORLD_MAX];
@@ -113,9 +113,9 @@ static void a_worker_dies_after_it(void **state)
     world_join(&world);
 }
 
-// Condition: the coordinator is dead, and a worker waits for a call that another one does not make.
-// Decision: nobody can say that it waits in vain, so it fails by itself, after the time that it was
-// given; without such a time it would wait on. Steps before it are as always.
+// Condition: the coordinator is dead, and a worker waits for a call that another worker does not
+// make. Decision: the wait fails after its timeout, since no coordinator can end it earlier;
+// without a timeout it would last for ever. Earlier steps succeed.
 static void a_wait_without_it_has_a_bound(void **state)
 {
     (void)state;
@@ -155,7 +155,7 @@ static void a_wait_without_it_has_a_bound(void **state)
 
 // ---- Where it is needed -------------------------------------------------------------------------
 
-// Kills it, then expects that error from all ranks but `except`.
+// Kills the coordinator, then expects E_UNREACHABLE from all ranks but `except`.
 static void expect_unreachable(uint32_t size, uint32_t except)
 {
     struct report report;
@@ -175,8 +175,8 @@ static void expect_unreachable(uint32_t size, uint32_t except)
     }
 }
 
-// All but the last of three ranks go on to this place; the last one is held there. The others are
-// then inside lockstep_open, lockstep_start or the learning step, or on their way to it.
+// Holds the last of three ranks at this place, and lets the other two go on. The other two are then
+// in lockstep_open, lockstep_start or the learning step, or about to enter it.
 static void hold_last(enum place place)
 {
     struct script scripts[3] = {{.starts_after = 2},

@@ -79,7 +79,8 @@ static uint64_t environment_number(const char *name, uint64_t otherwise)
     return value && value[0] != '\0' ? strtoull(value, NULL, 10) : otherwise;
 }
 
-// Up to so much later than the victim's word it is killed: about as long as what it does there.
+// The longest delay between the victim's report and its death: about the time that a trainer spends
+// at this place.
 static uint64_t delay_bound_us(enum place place)
 {
     static const uint64_t bounds[PLACE_COUNT] = {
@@ -111,7 +112,7 @@ static const struct way *choose_way(uint32_t round)
     return NULL;
 }
 
-// 42 rounds meet every place in every way: the numbers of both have no common divisor.
+// 42 rounds meet every pair of a place and a way: 7 places and 6 ways have no common divisor.
 static struct death choose(uint32_t round)
 {
     struct death death = {.way = choose_way(round)};
@@ -187,7 +188,7 @@ static void judge_lost(const struct death *death, uint32_t rank)
     times_us[times_count++] = seen->at_us - death->killed_us;
 }
 
-// The victim had not joined yet: the world never formed.
+// Checks the error of a survivor whose world never formed, because the victim had not joined yet.
 static void judge_timeout(const struct death *death, uint32_t rank)
 {
     const struct report *seen = &death->seen[rank];
@@ -199,7 +200,8 @@ static void judge_timeout(const struct death *death, uint32_t rank)
         fail_msg("rank %u: timed out too late: %s", rank, seen->text);
 }
 
-// After a failure every call says the same; inputs are whole, or final everywhere.
+// Checks that the call after the failed one returned the same status, and that each element of the
+// gradients is the rank's input or the final mean.
 static void judge_state(const struct report *seen, uint32_t rank)
 {
     if (seen->elements_torn > 0)
@@ -209,7 +211,7 @@ static void judge_state(const struct report *seen, uint32_t rank)
         assert_int_equal(seen->status_again, seen->status);
 }
 
-// If one survivor has left a step, all hold its results.
+// Checks that a step which ended on one survivor has its results on all survivors.
 static void judge_steps(const struct death *death)
 {
     uint64_t settled = 0;
@@ -264,7 +266,7 @@ static void begin(const struct death *death)
     world_start(&world, &coordinator, "job", death->world_size, scripts);
 }
 
-// Memory with a name outlives its processes.
+// Number of named shared memory objects. Such memory outlives its processes.
 static uint32_t named_memory(void)
 {
     uint32_t count = 0;

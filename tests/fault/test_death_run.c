@@ -61,7 +61,7 @@ static void step(lockstep_session *session, lockstep_module *module)
     check(lockstep_step_end(session, NULL));
 }
 
-// Trains for ever; says after its second step who it is.
+// Trains for ever. Prints its rank after its second step.
 static int train(void)
 {
     lockstep_session *session;
@@ -108,7 +108,7 @@ static void launcher_exec(int output)
     dup2(output, STDOUT_FILENO);
     dup2(output, STDERR_FILENO);
     execl(path, path, "run", "-n", "3", "--no-prefix", "--grace", "60s", "--", self, "--train",
-          (char *)NULL); // Nobody is stopped before it has said why it ends.
+          (char *)NULL); // No trainer is stopped before it has printed why it ends.
     _exit(127);
 }
 
@@ -147,7 +147,7 @@ static void launcher_start(void)
     }
 }
 
-// Reads to the end of the output: then nobody holds it any more.
+// Reads the output to its end, which comes when no process has it open any more.
 static int launcher_end(uint64_t since_us)
 {
     char line[4096];
@@ -244,7 +244,7 @@ int main(int argc, char **argv)
     };
     if (argc == 2 && strcmp(argv[1], "--train") == 0)
         return train();
-    // A shell starts its background jobs deaf to SIGINT, which programs that they start inherit.
+    // A shell starts background jobs with SIGINT ignored, and their child processes inherit that.
     signal(SIGINT, SIG_DFL);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

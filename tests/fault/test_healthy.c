@@ -100,7 +100,7 @@ static uint64_t draw(uint64_t *state, uint64_t low, uint64_t high)
     return low + (z ^ (z >> 31)) % (high - low);
 }
 
-// Computes until then, by the clock.
+// Computes until clock_now_ms has reached ms.
 static void compute_ms(uint64_t ms)
 {
     const uint64_t end_ms = clock_now_ms() + ms;
@@ -108,7 +108,7 @@ static void compute_ms(uint64_t ms)
         ;
 }
 
-// Half of it asleep, half of it computing.
+// Spends a percentage of the floor: half of that time asleep, half of it computing.
 static void busy_percent(const struct healthy *healthy, uint64_t percent)
 {
     const uint64_t ms = healthy->stage->floor_ms * percent / 100;
@@ -329,7 +329,7 @@ static void end_all(const pid_t *pids, uint32_t count)
     }
 }
 
-// Nobody has failed; also in the middle of it.
+// Checks that no trainer has failed. May be called while they train.
 static void expect_trainers(void)
 {
     for (uint32_t rank = 0; rank < RANKS; rank++)

@@ -59,7 +59,7 @@ enum resource {
 // Counts for one resource. All zero: nothing is counted.
 struct scarce {
     atomic_bool counts;
-    atomic_bool lasts; // All that come later fail, too.
+    atomic_bool lasts; // True if all later requests fail, too.
     _Atomic(uint64_t) fails; // The number of the first request that fails.
     _Atomic(uint64_t) asked;
 };
@@ -164,7 +164,7 @@ static void all_descriptors(uint64_t value, uint32_t world)
     begin(DESCRIPTOR, value, true);
 }
 
-// A life in which nothing fails says how many there are.
+// First runs a session in which nothing fails, to count its requests.
 static void sweep_lacks(const struct squeeze *squeeze, uint64_t samples)
 {
     struct swept swept = life_sweep(squeeze, UINT64_MAX, UINT64_MAX, 1);

@@ -147,8 +147,8 @@ static int end_after_failure(struct trainer *trainer, int socket, enum end end)
     }
     if (end == END_WELL)
         must(lockstep_barrier(trainer->session, "well", LOCKSTEP_WAIT_FOREVER), "barrier");
-    // Something is printed, files are closed. The next look of the watch tells that a failure is
-    // over.
+    // Stands for the last work of a process, such as printing and closing files. After END_WELL the
+    // watch thread needs the time: it reports at its next poll that the failure is over.
     if (end == END_QUICK || end == END_ABORT)
         pause_us(20000);
     if (end == END_WELL)
@@ -282,7 +282,7 @@ static void ends_after_failure(enum end end, char *text, size_t bytes)
     if (end == END_KILL || end == END_SLICES) {
         hear(1, text, bytes);
         pause_us(end == END_KILL ? 20000
-                                 : 2500000); // Two heartbeats, with what failed if anything.
+                                 : 2500000); // Two heartbeats, which carry the last failure if any.
         kill(pids[1], SIGKILL);
     }
     hear(0, text, bytes);

@@ -77,7 +77,7 @@ static inline void daemon_exec(char **arguments, unsigned descriptors)
     _exit(127);
 }
 
-// Starts it with these arguments (up to a NULL). Nothing is waited for.
+// Starts the daemon with these arguments (up to a NULL), and does not wait until it is ready.
 static inline void daemon_spawn(struct daemon *daemon, const char *const *arguments,
                                 unsigned descriptors)
 {
@@ -97,7 +97,8 @@ static inline void daemon_spawn(struct daemon *daemon, const char *const *argume
     daemon->errors = ends[0];
 }
 
-// Reads more of what it says; false: nothing came until the deadline, or it has closed its end.
+// Reads more of the daemon's stderr. Returns false if nothing comes until the deadline, or the
+// daemon has closed its end.
 static inline bool daemon_read(struct daemon *daemon, uint64_t deadline_ms)
 {
     uint64_t now_ms = clock_now_ms();
@@ -119,7 +120,7 @@ static inline bool daemon_said(struct daemon *daemon, const char *text)
     return strstr(daemon->output, text) != NULL;
 }
 
-// Waits until it has said this.
+// Waits until the daemon has printed this text.
 static inline void daemon_expect(struct daemon *daemon, const char *text)
 {
     uint64_t deadline_ms = clock_now_ms() + wait_bound_ms();
@@ -139,7 +140,8 @@ static inline uint16_t daemon_port(const struct daemon *daemon, const char *name
     return (uint16_t)atoi(colon + 1);
 }
 
-// Starts it on any ports and waits until it is ready. more: further arguments up to a NULL.
+// Starts the daemon on free ports and waits until it is ready. more: further arguments up to a
+// NULL.
 static inline void daemon_start(struct daemon *daemon, const char *const *more,
                                 unsigned descriptors)
 {
@@ -230,7 +232,7 @@ static inline void http_get(uint16_t port, const char *path, char *answer, size_
     close(fd);
 }
 
-// Asks until an answer contains this; answers may be 100 ms old.
+// Repeats the GET until an answer contains this text. The daemon's answers may be 100 ms old.
 static inline void http_await(uint16_t port, const char *path, const char *text, char *answer,
                               size_t capacity)
 {
@@ -330,7 +332,7 @@ static inline void worker_hello(struct worker *worker, const char *job, uint8_t 
     assert_int_equal(control_send(worker->control, &message), 0);
 }
 
-// The first message of this kind, which stays; NULL: none came.
+// The first message of this kind, which stays in worker->messages. NULL: none came.
 static inline const struct down_message *worker_message_locked(const struct worker *worker,
                                                                enum down_kind kind)
 {

@@ -63,7 +63,7 @@ static void listener_hears_again(void **state)
     daemon_stop(&daemon);
 }
 
-// The same again and again, with a stream held through all of it.
+// Exhausts the descriptors several times, while one worker keeps its stream.
 static void it_hears_again_each_time(void **state)
 {
     (void)state;
@@ -89,8 +89,8 @@ static void it_hears_again_each_time(void **state)
     daemon_stop(&daemon);
 }
 
-// Connections to the HTTP side took them all, and go on doing so. Both sides hear again once they
-// are given back.
+// Condition: HTTP clients take all descriptors, and go on connecting. Decision: the gRPC and the
+// HTTP side accept connections again as soon as descriptors are free.
 static void http_side_takes_them_all(void **state)
 {
     (void)state;

@@ -34,7 +34,7 @@
 #define ELEMENTS 150001 // Elements of a collective: several pieces, and many blocks.
 #define EXTENTS 150 // Where the memory is scattered: blocks have several.
 #define REGIONS 3
-#define REGION_ELEMENTS (ELEMENTS / 2) // Each has room for so many.
+#define REGION_ELEMENTS (ELEMENTS / 2) // Elements that fit into one region.
 #define WARM_STEPS 20 // By then all have mapped the memory of all.
 #define SCALE_MOST 0x1p64f // Sums of floats are made small again before they are infinite.
 #define BOUND_MS 20000
@@ -72,7 +72,7 @@ struct rank {
     uint32_t rank;
     struct transport *transport;
     struct regions *regions;
-    uint32_t *memory[REGIONS]; // One of all elements, but where it is scattered.
+    uint32_t *memory[REGIONS]; // The regions. Only the first one is used unless plan.scattered.
     uint32_t *places[ELEMENTS]; // Addresses of the elements.
     struct extent extents[EXTENTS];
     uint32_t extent_count;
@@ -228,7 +228,7 @@ static void rank_examine(struct rank *self)
     }
 }
 
-// Nobody gives up before the one is stopped, however long the machine holds up a rank.
+// No rank gives up before the last rank is stopped, however slow the machine is.
 static bool rank_gives_up(const struct rank *self, uint64_t since_ms)
 {
     const uint64_t waited_ms = clock_now_ms() - since_ms;
@@ -280,7 +280,7 @@ static uint32_t open_descriptors(void)
     return count;
 }
 
-// Memory that somebody else has, or had, too.
+// Number of mappings of memory that this process shares with other ranks.
 static uint32_t shared_mappings(void)
 {
     char line[512];

@@ -47,7 +47,7 @@ static void begin(struct script *scripts, uint32_t size, const char *transport)
     world_start(&world, &coordinator, "job", size, scripts);
 }
 
-// Everything goes on to a good end: a stall is something to look at, not a failure.
+// Checks that all ranks finish successfully: a stall is no failure.
 static void end(void)
 {
     struct report done[WORLD_MAX];

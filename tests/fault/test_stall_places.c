@@ -84,8 +84,8 @@ static bool thread_is_watch(pid_t pid, const char *tid)
                     strncmp(name, "event_engine", 12) == 0 || strncmp(name, "timer", 5) == 0);
 }
 
-// Does this to all threads of a process, but, with spare, not to those that report to the
-// coordinator. A step of ptrace may fail for a thread that ends meanwhile.
+// Makes the ptrace request for all threads of a process. With spare, threads that report to the
+// coordinator are left out. A request may fail, because a thread may end meanwhile.
 static void threads_each(pid_t pid, bool spare, int request)
 {
     char path[32];
@@ -191,7 +191,7 @@ static bool mount_make(void)
     return false;
 }
 
-// After the workers were forked: they must not hold the pipe.
+// Call it after the workers were forked: they must not hold the pipe.
 static void mount_freeze(void)
 {
     char command[256];
@@ -280,7 +280,8 @@ static void held_by_a_debugger(void **state)
     end();
 }
 
-// How much of their time the others wait for this rank, as `lockstep status` says; 0: it does not.
+// The share of time, as `lockstep status` prints it, that the others wait for this rank. 0: the
+// status does not say that they wait for it.
 static unsigned waited_for(uint32_t rank)
 {
     const char *folder = getenv("LOCKSTEP_TEST_BIN");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A fuzzer is one function for each decoder, in a file of its own: any bytes, and nothing bad may
-// happen. libFuzzer calls it (make fuzz), or replay.c, with what is in seeds/ and changes of that
-// (make test). Everything it needs that is large is static: it is called millions of times.
+// A fuzzer is one function for each decoder, in a file of its own. It takes any bytes, and must not
+// crash or break a FUZZ_CHECK. libFuzzer calls it (make fuzz), or replay.c with the seeds and
+// changes of them (make test). Large objects are static, because it is called millions of times.
 
 #ifndef LOCKSTEP_TESTS_FUZZ_H
 #define LOCKSTEP_TESTS_FUZZ_H
@@ -14,7 +14,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
-// A condition that has to hold for every input. Also without assertions.
+// A condition that has to hold for every input. It is checked with NDEBUG, too.
 #define FUZZ_CHECK(condition) \
     ((condition) ? (void)0 \
                  : (fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition), abort()))

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Words of the board, which a mate has written. A word that passes its check is an index, an offset
-// or a count within bounds.
+// Words of the shared board, which a mate has written. A word that passes its check is an index, an
+// offset or a count within bounds.
 //
-// The input: the number of seats, a record, a run, a block, rows; as they lie in memory.
+// The input: the number of seats, a record, a run, a block and rows, as they are in memory.
 
 #include "tests/fuzz/fuzz.h"
 #include "worker/transport/host/board.h"
@@ -79,7 +79,7 @@ static void use_run(const struct board_run *from, uint32_t seats)
     }
 }
 
-// Memory that is taken is mapped, and has a place for each element.
+// Checks that rows which were accepted lie in mapped memory, with a place for each element.
 static void use_rows(const struct board_row *said, uint32_t count)
 {
     struct row list[ROWS] = {{NULL, 0}};
@@ -94,7 +94,7 @@ static void use_rows(const struct board_row *said, uint32_t count)
     }
 }
 
-// The taken block is the one that was described.
+// Checks that an accepted block is the one that was described.
 static void use_block(const struct board_block *block)
 {
     struct board_filled filled;
@@ -104,7 +104,7 @@ static void use_block(const struct board_block *block)
                filled.first == block->first && filled.count == block->count);
 }
 
-// The next bytes of the input, and zeros behind its end.
+// Copies the next bytes of the input to `to`, and zeros behind the end of the input.
 static void take(const uint8_t **bytes, size_t *size, void *to, size_t most)
 {
     const size_t count = *size < most ? *size : most;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One direction of the control protocol (up, down): a message that decodes can be encoded, and
-// means the same then.
+// One direction of the control protocol (up, down). A message that decodes can be encoded, and
+// decodes to the same message again.
 
 #ifndef LOCKSTEP_TESTS_FUZZ_CODEC_H
 #define LOCKSTEP_TESTS_FUZZ_CODEC_H

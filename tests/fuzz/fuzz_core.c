@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Messages of four workers to one coordinator, in any order: its core takes whatever the decoder
-// lets through. An input is a row of: a byte that says who (and, above 0xf0, that the stream ends
-// or time goes by), two bytes of length, and that many bytes of a message.
+// Messages of four workers to one coordinator, in any order. The coordinator's core must accept
+// every message that decodes. An input is a list of records: a byte that says which worker (above
+// 0xf0: its stream ends, or time passes), two bytes of length, and that many bytes of a message.
 
 #include "coordinator/coordinator.h"
 #include "coordinator/stall_view.h"
@@ -16,7 +16,7 @@
 
 static bool closed[8];
 
-// The core sends nothing that cannot be encoded, and nothing to a stream that is gone.
+// Checks that the core sends only messages that can be encoded, and only to open streams.
 static void core_action(void *context, const struct coordinator_action *action)
 {
     static uint8_t encoded[LOCKSTEP_MESSAGE_BYTES];

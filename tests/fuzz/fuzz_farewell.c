@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Words of a peer that ends, or about a rank that was lost. What decodes is within its bounds, and
-// is the same when it is encoded and decoded again.
+// The farewell of a peer that ends, or its report of a lost rank. A farewell that decodes is within
+// its bounds, and is the same after it is encoded and decoded again.
 
 #include "base/utf8.h"
 #include "protos/farewell.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Requests to the HTTP side, over a real connection: the bytes of an input, then the end of that
-// direction. The server shows one job, whose workers answer what they are asked.
+// Requests to the HTTP side, over a real connection: the client sends the input, then shuts down
+// its sending side. The server shows one job, whose workers answer queries.
 
 #include "tests/fuzz/fuzz.h"
 #include "tests/support/http_fixture.h"
@@ -36,7 +36,8 @@ static int server_connect(void)
     return fd;
 }
 
-// It answers or ends the connection; a stream of events goes on, so its first bytes are enough.
+// Checks that the server answers or ends the connection. Only the first bytes are read, because an
+// event stream does not end.
 static void server_answers(int fd)
 {
     char answer[4096];
@@ -44,7 +45,7 @@ static void server_answers(int fd)
     int ready;
     do
         ready = poll(&readable, 1, ANSWER_MS);
-    while (ready < 0 && errno == EINTR); // libFuzzer's timer.
+    while (ready < 0 && errno == EINTR); // libFuzzer's timer interrupts poll.
     FUZZ_CHECK(ready == 1);
     (void)recv(fd, answer, sizeof(answer), MSG_DONTWAIT);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A name in a certificate, and the job that somebody wants to join with it: two lines.
+// Two lines: a name in a certificate, and the job that its holder wants to join.
 
 #include "base/tls_names.h"
 #include "tests/fuzz/fuzz.h"

@@ -37,7 +37,7 @@ static const struct {
     [WAVE_OPEN] = {sizeof(struct open_wave), order_open_merge, order_open_check},
 };
 
-// Uses every number as the session does. Entries behind the lists become zero.
+// Uses every number of the payload as an index, as the session does. Sets unused entries to zero.
 static void use_close(struct close_wave *wave)
 {
     const uint32_t count =

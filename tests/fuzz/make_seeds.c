@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Writes seeds that our own encoders make: one of each kind of message and frame, a layout, and the
-// rows of a small job for the core.
+// Writes seeds that our own encoders make: one message of each kind, one frame of each kind, a
+// layout, and the messages of a small job for fuzz_core.
 //
 //     make_seeds tests/fuzz/seeds
 
@@ -181,7 +181,7 @@ static void seeds_generation(void)
     }
 }
 
-// tests/fuzz/fuzz_board.c has the shape of an input.
+// tests/fuzz/fuzz_board.c describes the format of an input.
 static void seeds_board(void)
 {
     static const enum board_run_kind kinds[] = {BOARD_RUN_PIECES, BOARD_RUN_MISMATCH,
@@ -227,7 +227,7 @@ static void seeds_board(void)
 
 // ---- Waves -------------------------------------------------------------------------------------
 
-// Payloads of ranks 0 and 1 of two; tests/fuzz/fuzz_wave.c has the shape of an input.
+// Payloads of ranks 0 and 1 of two. tests/fuzz/fuzz_wave.c describes the format of an input.
 static void seed_wave(enum wave_kind kind, const char *name, const void *one, const void *other,
                       size_t size)
 {

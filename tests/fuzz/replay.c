@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A fuzzer without libFuzzer: every file of a directory, as it is and with small changes of it that
-// are the same on every run.
+// Runs a fuzzer without libFuzzer: on every file of a directory, and on small changes of each file,
+// which are the same on every run.
 //
 //     fuzz_up tests/fuzz/seeds/up 200     200 changes of each file
 //
-// Prints how many inputs there were. An input that crashes is found by the sanitizer that the
-// program was built with; to see which one, LOCKSTEP_TEST_FUZZ_LAST=path keeps the one that is
-// tried.
+// Prints the number of inputs. The sanitizer that the program was built with reports a crash. With
+// LOCKSTEP_TEST_FUZZ_LAST=path each input is written to that file before it is tried.
 
 #include "tests/fuzz/fuzz.h"
 
@@ -34,7 +33,7 @@ static void replay_keep(const uint8_t *bytes, size_t size)
     fclose(file);
 }
 
-// The copy has exactly this size, so that a sanitizer sees a read of the byte behind it.
+// Copies the input into memory of exactly its size, so that a sanitizer sees a read behind its end.
 static void replay_try(const uint8_t *bytes, size_t size)
 {
     uint8_t *copy = malloc(size > 0 ? size : 1);
@@ -46,7 +45,7 @@ static void replay_try(const uint8_t *bytes, size_t size)
     free(copy);
 }
 
-// One to four bytes become others, or a piece is cut out, or comes twice.
+// Changes one to four bytes, or removes a piece, or doubles a piece. Returns the new size.
 static size_t replay_change(uint8_t *bytes, size_t size, uint64_t *random)
 {
     const uint64_t kind = replay_random(random) % 4;

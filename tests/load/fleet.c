@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Workers without trainers: each has a real control stream, joins a job, and says by heartbeats
-// that it trains. For what watches many of them: the page and the load test. With --culprit one of
-// them stays outside the library after a while, and all others wait for it. Asked where they are,
-// they answer with invented stacks and events.
+// Workers without trainers: each has a real control stream, joins a job, and sends heartbeats that
+// say it trains. The load test and the tests of the status page use them. They answer a stack query
+// with invented stacks and events.
 //
-// --late makes all others wait for one rank in each step. --leave-ms ends the job in good order,
-// --lose-ms by the death of rank 1. Then the program ends.
-//
-// --hostile gives texts that a page must not take for markup.
+// --culprit: after a while one worker stays outside the library, and all others wait for it.
+// --late: all others wait for one rank in each step.
+// --leave-ms: all workers leave in good order, then the program ends.
+// --lose-ms: rank 1 dies, then the program ends.
+// --hostile: names and texts contain markup, which the page must escape.
 
 #include "base/clock.h"
 #include "base/thread.h"
@@ -32,19 +32,19 @@
 #define SLOTS 12
 #define MODULES 3
 #define RANKS_A_HOST 8
-#define LINGER_MS 1000 // For what is still to be sent.
+#define LINGER_MS 1000 // Time for messages that are still to be sent.
 
 static struct {
     const char *address;
     const char *job;
     uint32_t workers; // Workers of the world.
     uint32_t first; // The first worker of this process.
-    uint32_t count; // 0: all that follow.
-    uint32_t culprit; // UINT32_MAX: none.
+    uint32_t count; // Workers of this process; 0: all from `first` on.
+    uint32_t culprit; // The rank that stands still; UINT32_MAX: none.
     uint64_t culprit_ms;
-    uint32_t late; // UINT32_MAX: none.
-    uint64_t leave_ms; // 0: never.
-    uint64_t lose_ms; // 0: never.
+    uint32_t late; // The rank that is late in each step; UINT32_MAX: none.
+    uint64_t leave_ms; // When all workers leave; 0: never.
+    uint64_t lose_ms; // When rank 1 dies; 0: never.
     bool hostile;
 } options = {
     .job = "fleet", .workers = 4, .culprit = UINT32_MAX, .culprit_ms = 5000, .late = UINT32_MAX};
@@ -58,15 +58,15 @@ struct worker {
     struct control *control;
     uint32_t id;
     atomic_uint rank;
-    atomic_bool trains; // True if it sends heartbeats.
+    atomic_bool trains; // True if the worker sends heartbeats.
     struct generation_id generation;
 };
 
 static struct worker *workers;
 static atomic_uint verified;
 static atomic_uint ended;
-static atomic_bool stopping; // No more heartbeats.
-static _Atomic(uint64_t) started_ms; // When the last one had started; 0: not yet.
+static atomic_bool stopping; // True if no more heartbeats are sent.
+static _Atomic(uint64_t) started_ms; // When the last worker had started; 0: not yet.
 
 static void say(struct worker *worker, const struct up_message *message)
 {
@@ -130,7 +130,7 @@ static void fill_heartbeat(struct worker *worker, struct up_message *message)
     beat->totals.steps = beat->settled;
     beat->totals.in_flight_us = beat->settled * 60000;
     beat->totals.overlap_us = beat->settled * 50000;
-    // Sums of 10 ms on average, less in one half of a minute than in the other.
+    // Exposed time grows by about 10 ms a step, with a swing that repeats each minute.
     beat->totals.exposed_us = beat->settled * 10000 + trained_ms % 60000 / 3;
     beat->bytes_sent = beat->settled * 40000000 + trained_ms % 10000 * 4000;
     const double loss = 0.3 + 2 / (1 + (double)trained_ms / 20000);
@@ -360,7 +360,7 @@ static bool read_options(int argc, char **argv)
            options.first < options.workers && options.count <= options.workers - options.first;
 }
 
-// The heartbeats of all, evenly spread over each second.
+// Sends the heartbeats of all workers, evenly spread over each second.
 static void beat(void *argument)
 {
     static struct up_message message;
@@ -369,13 +369,14 @@ static void beat(void *argument)
         if (atomic_load(&workers[i].trains)) {
             message = (struct up_message){.kind = UP_HEARTBEAT};
             fill_heartbeat(&workers[i], &message);
-            (void)control_send(workers[i].control, &message); // One that waits is enough.
+            (void)control_send(workers[i].control,
+                               &message); // Refused while an older heartbeat waits.
         }
         usleep(LOCKSTEP_HEARTBEAT_MS * 1000 / options.count);
     }
 }
 
-// All leave; one more step is settled than the last heartbeats said.
+// All workers leave, and say that one more step is settled than in their last heartbeats.
 static void leave(void)
 {
     static struct up_message message;
