@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Links in memory between real processes, and the ways to them: a mate that is killed or stopped at
-// any instant, one that cannot be reached through memory, strangers of this host, and a rank that
-// nobody drives. test_transport.c has collectives over such links.
+// Links in shared memory between real processes: a mate that is killed or stopped at any instant, a
+// mate that cannot share memory, strangers on this host, and a rank whose transport no thread runs.
+// test_transport.c tests collectives over such links.
 
 #include "base/clock.h"
 #include "tests/conformance/transport_fleet.h"
@@ -38,7 +38,7 @@
 #define BOUND_MS 20000
 #define KILLS 20
 
-// One rank of two.
+// One of two ranks.
 struct rank {
     uint32_t number;
     struct transport *transport;
@@ -187,7 +187,7 @@ static void pipe_exchange(int out, int in, const char *own, char *other)
     }
 }
 
-// Collectives of many sizes one after the other, until it is killed.
+// The child runs collectives of many sizes, one after the other, until it is killed.
 static void child_reduces(struct rank *rank)
 {
     struct collective collective;
@@ -244,7 +244,7 @@ static int child_end(struct child *child)
     return status;
 }
 
-// One side of the connection is killed at some instant, the connecting one or the other.
+// One side of the connection is killed at a random instant: the connecting or the accepting side.
 static void killed_at_any_instant(void **state)
 {
     (void)state;
@@ -277,7 +277,7 @@ static void killed_at_any_instant(void **state)
         assert_int_equal(rank->lost, 1);
         assert_false(rank->left);
         transport_abandon(rank->transport);
-        // Each element is as it was, or final.
+        // Each element is unchanged or final.
         for (size_t e = 0; e < ELEMENTS; e++)
             assert_true(rank->memory[e] == 1 || rank->memory[e] == 3);
         transport_close(rank->transport);
@@ -296,7 +296,7 @@ static void child_waits(struct rank *rank)
     transport_close(rank->transport);
 }
 
-// A process that stands still is awaited, and goes on as if nothing had been.
+// Its mate waits for a stopped process. After the process is continued, the collective completes.
 static void stopped_and_continued(void **state)
 {
     (void)state;
@@ -312,7 +312,8 @@ static void stopped_and_continued(void **state)
     assert_int_equal(kill(child.id, SIGSTOP), 0);
     assert_int_equal(waitpid(child.id, &status, WUNTRACED), child.id);
     assert_true(WIFSTOPPED(status));
-    // More than the ring holds, so that the writer is stuck half way; once a second it is checked.
+    // More data than the link's ring buffer holds, so the writer has to wait. It checks the mate
+    // every second.
     rank_launch(rank, &collective, &extent, 0, ELEMENTS);
     for (int i = 0; i < 12; i++)
         transport_progress(rank->transport, 100);
@@ -356,13 +357,13 @@ static void both_close(struct rank *ranks[2])
     }
 }
 
-// Mates that cannot share memory meet over TCP, without losing time.
+// Mates that cannot share memory connect over TCP, without a delay.
 static void other_ways_are_found(void **state)
 {
     (void)state;
     static const struct {
         bool shares[2];
-        const char *behind; // Appended to the address of rank 0. NULL: nothing is.
+        const char *behind; // Appended to the address of rank 0; NULL: nothing.
         uint32_t memory_links;
     } cases[] = {
         {{true, true}, NULL, 1},
@@ -371,7 +372,7 @@ static void other_ways_are_found(void **state)
         {{true, true}, "", 0},
         {{true, true},
          ";unix:0123456789abcdef0123456789abcdef",
-         0}, // Nobody, or not seen from here.
+         0}, // A socket that does not exist, or not in this namespace.
         {{true, true}, ";unix:0123", 0},
         {{true, true}, ";other:1;more", 0},
     };
@@ -396,7 +397,7 @@ static void other_ways_are_found(void **state)
     }
 }
 
-// Another user of this host may know the name, and is refused before he has said a byte.
+// Another user of this host who knows the socket's name is refused before the first byte.
 static void other_users_are_refused(void **state)
 {
     (void)state;
@@ -437,7 +438,7 @@ static uint64_t dozes_ms(struct rank *rank, int bell, int rest_ms)
     return clock_now_ms() - since_ms;
 }
 
-// Nobody drives: what comes through memory is noticed all the same, as is an end.
+// While no thread runs the transport, data in shared memory and the end of a link still wake it.
 static void nobody_drives(void **state)
 {
     (void)state;
@@ -458,7 +459,7 @@ static void nobody_drives(void **state)
         assert_true(dozes_ms(ranks[0], bell, longest_ms) < (uint64_t)longest_ms);
         rank_until(ranks[0], &ranks[0]->headers, i);
     }
-    // Already there when it wants to sleep.
+    // The data is already there when the rank wants to sleep.
     transport_header(ranks[1]->transport, &header, &note, 0);
     transport_progress(ranks[1]->transport, 0);
     assert_int_equal(transport_rest(ranks[0]->transport), 0);
@@ -475,8 +476,8 @@ static void nobody_drives(void **state)
 // ---- a link that comes late ---------------------------------------------------------------------
 
 #define MATES 3
-#define LATE_MS 150 // The board stands long before.
-#define KNOCKS 128 // As many connections as wait to be accepted: the next one is refused.
+#define LATE_MS 150 // Long after the board is made.
+#define KNOCKS 128 // Length of the queue of unaccepted connections; the next one is refused.
 
 struct mate {
     struct transport *transport;
@@ -525,7 +526,7 @@ static void mate_form(struct mate mates[MATES], uint32_t rank)
     assert_int_equal(transport_form(mates[rank].transport, &world), 0);
 }
 
-// Connections that say nothing, until there is no place for one more.
+// Opens silent connections until the mate's queue is full.
 static void mate_occupy(const struct mate *mate, struct link *knocks[KNOCKS])
 {
     const char *number = transport_address(mate->transport) + strlen("loopback:");
@@ -539,9 +540,8 @@ static void mate_occupy(const struct mate *mate, struct link *knocks[KNOCKS])
         knocks[i] = link_connect_loopback(number, 0, error, sizeof(error));
 }
 
-// Condition: rank 2 cannot reach rank 1 for a while; with rank 0 both have links, and so the board
-// stands. Decision: what memory ranks have is passed between those two all the same, when they
-// meet.
+// Condition: rank 2 cannot connect to rank 1 for a while. Both have links to rank 0, so the board
+// exists. Decision: ranks 1 and 2 still pass each other their memory once they are connected.
 static void a_late_link_passes_memory(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Peers that cannot prove membership, on both sides of a connection. Their proofs were recorded,
-// are sent back, were made for somebody or something else, or are missing.
+// Peers that cannot prove membership, on either side of a connection. Their proofs are recorded
+// ones, the rank's own, made for another rank or purpose, or missing.
 
 #include "base/clock.h"
 #include "tests/conformance/transport_fleet.h"
@@ -30,7 +30,7 @@
 
 static uint8_t other_secret[LOCKSTEP_SECRET_BYTES];
 
-// Spoils what is proven, in way number `way`; returns whose proof it is to be.
+// Changes the data of a proof in way number `way`. Returns the side whose proof is made.
 static enum hello_side spoil(struct hello *hello, size_t way, enum hello_side side)
 {
     const uint32_t connector = hello->connector;
@@ -39,7 +39,7 @@ static enum hello_side spoil(struct hello *hello, size_t way, enum hello_side si
         hello->secret = other_secret;
         break;
     case 1:
-        hello->generation.number--; // The one before.
+        hello->generation.number--; // The previous generation.
         break;
     case 2:
         hello->generation.incarnation++;
@@ -53,7 +53,7 @@ static enum hello_side spoil(struct hello *hello, size_t way, enum hello_side si
     case 5:
         hello->acceptor += 2;
         break;
-    case 6: // The same pair, connected the other way round.
+    case 6: // The same pair with connector and acceptor exchanged.
         hello->connector = hello->acceptor;
         hello->acceptor = connector;
         break;
@@ -66,13 +66,13 @@ static enum hello_side spoil(struct hello *hello, size_t way, enum hello_side si
     case 9:
         hello->encrypts = !hello->encrypts;
         break;
-    default: // As the other side would prove it.
+    default: // The proof of the other side.
         return side == HELLO_CONNECTOR ? HELLO_ACCEPTOR : HELLO_CONNECTOR;
     }
     return side;
 }
 
-// The puppet connects, and everything that it says is right, but for what its proof is made of.
+// The puppet connects and sends a correct hello, except that its proof is made of wrong data.
 static void foreign_hellos_are_refused(void **state)
 {
     struct stage stage;
@@ -92,7 +92,7 @@ static void foreign_hellos_are_refused(void **state)
         assert_true(hello_prove(&hello, side, payload + LOCKSTEP_NONCE_BYTES));
         (void)stage_send_frame(&stage, &header, payload);
         stage_until_refused(&stage, before + 1);
-        assert_false(stage_receive(&stage, stage.puppet, &byte, 1)); // Not a byte of an answer.
+        assert_false(stage_receive(&stage, stage.puppet, &byte, 1)); // It gets no answer.
         stage.puppet->ops->close(stage.puppet, false);
         stage.puppet = NULL;
     }
@@ -102,7 +102,7 @@ static void foreign_hellos_are_refused(void **state)
     stage_close(&stage);
 }
 
-// It proves membership, and is configured otherwise: that does not pass with time.
+// A member proves membership but has another configuration, so forming fails at once.
 static void members_that_differ_end_forming(void **state)
 {
     struct stage stage;
@@ -115,7 +115,7 @@ static void members_that_differ_end_forming(void **state)
     stage.puppet = stage_connect(&stage);
     stage_challenge(&stage, stage.puppet, challenge);
     struct hello hello = stage_secrets(&stage, challenge);
-    // A stranger cannot do that.
+    // A stranger without a valid proof cannot make forming fail.
     stage_proof(&hello, payload);
     (void)stage_send_frame(&stage, &header, payload);
     stage_until_refused(&stage, 1);
@@ -132,8 +132,8 @@ static void members_that_differ_end_forming(void **state)
     stage_close(&stage);
 }
 
-// Both have proven membership, perhaps by way of somebody else, and what follows is not encrypted,
-// or not with the key that they have made.
+// Both sides have proven membership, perhaps through a man in the middle. What follows is not
+// encrypted, or not with their key.
 static void what_follows_has_to_be_encrypted(void **state)
 {
     const struct stage_variant *variant = *state;
@@ -145,7 +145,7 @@ static void what_follows_has_to_be_encrypted(void **state)
         struct stage stage;
         uint8_t challenge[LOCKSTEP_NONCE_BYTES];
         uint8_t bytes[300];
-        memset(bytes, i == 0 ? 0x16 : 0x55, sizeof(bytes)); // A record of TLS begins with 0x16.
+        memset(bytes, i == 0 ? 0x16 : 0x55, sizeof(bytes)); // 0x16 begins a TLS handshake record.
         stage_open(&stage, variant);
         assert_int_equal(transport_form(stage.transport, &stage.world), 0);
         const struct frame_header header = stage_hello(&stage);
@@ -168,8 +168,8 @@ static void what_follows_has_to_be_encrypted(void **state)
     }
 }
 
-// Words of a member are sent again: in the same generation, after the world formed once more, and
-// before.
+// A recorded hello of a member is sent again: in the same generation, and before and after the
+// world has formed again.
 static void recorded_hellos_are_refused(void **state)
 {
     struct stage stage;
@@ -205,7 +205,7 @@ static void recorded_hellos_are_refused(void **state)
     stage_close(&stage);
 }
 
-// A hello that ends at one of its bytes.
+// A hello that ends early, after any number of bytes.
 static void hellos_that_end_are_refused(void **state)
 {
     struct stage stage;
@@ -227,8 +227,8 @@ static void hellos_that_end_are_refused(void **state)
     stage_close(&stage);
 }
 
-// A whole hello has come before the generation is known here: more of it is wrong, and many of them
-// take no place from a member.
+// Strangers send a whole hello before this rank knows the generation. Data behind the hello is
+// refused, and many strangers do not keep a member out.
 static void early_strangers_make_room(void **state)
 {
     struct stage stage;
@@ -244,7 +244,7 @@ static void early_strangers_make_room(void **state)
     }
     transport_progress(stage.transport, 1);
     assert_int_equal(stage_refused(&stage), 0);
-    // The member: the oldest stranger has made room.
+    // The member connects; the oldest stranger is removed for it.
     stage.puppet = stage_connect(&stage);
     stage_challenge(&stage, stage.puppet, challenge);
     const struct hello hello = stage_secrets(&stage, challenge);
@@ -266,7 +266,7 @@ static void early_strangers_make_room(void **state)
     stage_close(&stage);
 }
 
-// Strangers open connections as fast as they can; a member comes in all the same.
+// Strangers open connections as fast as they can. A member can still join.
 static void a_flood_keeps_no_member_out(void **state)
 {
     enum {
@@ -296,7 +296,7 @@ static void a_flood_keeps_no_member_out(void **state)
             assert_true(stage_send_frame(&stage, &header, payload));
             stage_welcome(&stage, &hello);
         }
-        for (; count - closed > 2 * LOCKSTEP_MAX_UNPROVEN; closed++) // They are refused by now.
+        for (; count - closed > 2 * LOCKSTEP_MAX_UNPROVEN; closed++) // Already refused ones.
             links[closed]->ops->close(links[closed], true);
     }
     stage_until(&stage, &stage.formed);
@@ -308,11 +308,11 @@ static void a_flood_keeps_no_member_out(void **state)
 
 // ---- the side that connects ---------------------------------------------------------------------
 
-// Rank 1 is under test; the puppet is rank 0, and accepts.
+// A stage on which rank 1 is under test and connects; the puppet is rank 0 and accepts.
 struct counter {
     struct stage stage;
     struct listener *listener;
-    struct hello hello; // With its nonce, when it has said hello.
+    struct hello hello; // Has the nonce of rank 1 after its hello.
     uint8_t payload[STAGE_PROOF_BYTES];
 };
 
@@ -347,7 +347,7 @@ static void counter_close(struct counter *counter)
     stage_close(&counter->stage);
 }
 
-// The next connection of rank 1.
+// Accepts the next connection of rank 1.
 static void counter_accept(struct counter *counter)
 {
     struct stage *stage = &counter->stage;
@@ -371,7 +371,7 @@ static void counter_challenge(struct counter *counter)
     uint8_t challenge[LOCKSTEP_NONCE_BYTES];
     uint8_t payload[LOCKSTEP_WAVE_BYTES];
     memset(challenge, 0x44, sizeof(challenge));
-    do // Connections from before it began anew may be first: they have ended.
+    do // Connections from before counter_renew() may come first; they have ended.
         counter_accept(counter);
     while (!stage_send_frame(stage, &header, challenge) ||
            !stage_receive_frame(stage, &answer, payload));
@@ -400,8 +400,8 @@ static struct frame_header counter_welcome(const struct counter *counter)
                                  .credit = counter->stage.variant->encrypts};
 }
 
-// It begins anew: who was refused waits longer each time. The first time it has tried again by
-// itself until then.
+// Makes rank 1 form its world again, because a refused rank waits longer before each new attempt.
+// Before that it runs for a while, so that rank 1 makes its first new attempt by itself.
 static void counter_renew(struct counter *counter)
 {
     struct transport *transport = counter->stage.transport;
@@ -411,8 +411,8 @@ static void counter_renew(struct counter *counter)
     assert_int_equal(transport_form(transport, &counter->stage.world), 0);
 }
 
-// Rank 1 takes the link. Mates would wait for memory of the puppet, which passes none: they have
-// done so when the memory of the link has come.
+// Waits until rank 1 accepts the link. Mates would then wait for memory of the puppet, which passes
+// none, so for mates the test only waits for the memory of the link.
 static void counter_stands(struct counter *counter)
 {
     struct stage *stage = &counter->stage;
@@ -431,7 +431,7 @@ static void counter_stands(struct counter *counter)
     }
 }
 
-// It says the welcome, and rank 1 gives this connection up; or takes it, when nothing is wrong.
+// The puppet sends a welcome. Rank 1 accepts the link if the welcome is right, and else ends it.
 static void counter_answers(struct counter *counter, const struct frame_header *header,
                             const uint8_t *proof, bool right)
 {
@@ -460,7 +460,7 @@ static void foreign_welcomes_are_refused(void **state)
         assert_true(hello_prove(&counter.hello, side, proof));
         counter_answers(&counter, &good, proof, false);
     }
-    // Its own proof comes back.
+    // The puppet sends back rank 1's own proof.
     counter_challenge(&counter);
     counter_answers(&counter, &good, counter.payload + LOCKSTEP_NONCE_BYTES, false);
     struct frame_header bad[7];
@@ -472,7 +472,7 @@ static void foreign_welcomes_are_refused(void **state)
     bad[3].part = 0;
     bad[4].payload_bytes--;
     bad[5].kind = FRAME_HELLO;
-    bad[6].credit = !bad[6].credit; // Encrypted, or not.
+    bad[6].credit = !bad[6].credit; // The flag of encryption.
     for (size_t i = 0; i < LENGTH(bad); i++) {
         counter_challenge(&counter);
         assert_true(hello_prove(&counter.hello, HELLO_ACCEPTOR, proof));
@@ -484,7 +484,7 @@ static void foreign_welcomes_are_refused(void **state)
     counter_close(&counter);
 }
 
-// The welcome of an earlier connection is heard again.
+// The puppet sends the welcome of an earlier connection again.
 static void recorded_welcomes_are_refused(void **state)
 {
     struct counter counter = {.listener = NULL};
@@ -495,7 +495,7 @@ static void recorded_welcomes_are_refused(void **state)
     counter_challenge(&counter);
     assert_true(hello_prove(&counter.hello, HELLO_ACCEPTOR, recorded));
     for (int i = 0; i < 3; i++) {
-        counter_challenge(&counter); // The same one, and its nonce is another one.
+        counter_challenge(&counter); // The same challenge, but rank 1 has another nonce.
         counter_answers(&counter, &good, recorded, false);
     }
     counter_challenge(&counter);
@@ -504,7 +504,8 @@ static void recorded_welcomes_are_refused(void **state)
     counter_close(&counter);
 }
 
-// Frames out of turn, garbage, and silence to the end: until then rank 1 goes on connecting.
+// Strangers accept the connections of rank 1 and send wrong frames, garbage or nothing. Rank 1 goes
+// on connecting until its time limit.
 #define STRANGERS_MS 4000
 static void strangers_that_accept(void **state)
 {
@@ -526,7 +527,7 @@ static void strangers_that_accept(void **state)
     counter_accept(&counter);
     (void)stage_send(stage, stage->puppet, garbage, sizeof(garbage));
     assert_false(stage_receive(stage, stage->puppet, &byte, 1));
-    // A second challenge, so that it would prove something else.
+    // A second challenge, which would make rank 1 prove something else.
     counter_challenge(&counter);
     const struct frame_header again = {.kind = FRAME_CHALLENGE,
                                        .payload_bytes = LOCKSTEP_NONCE_BYTES};
@@ -539,7 +540,8 @@ static void strangers_that_accept(void **state)
     counter_close(&counter);
 }
 
-// Rank 1 connects to a stranger, who gives its own challenge back to it and has its proof that way.
+// Rank 1 connects to a stranger. The stranger connects to rank 1, forwards rank 1's own challenge
+// to it, and so gets a proof of rank 1. The proof is refused.
 static void proofs_are_no_use_to_their_maker(void **state)
 {
     struct counter counter = {.listener = NULL};
@@ -559,7 +561,7 @@ static void proofs_are_no_use_to_their_maker(void **state)
         assert_true(stage_send_frame(stage, &header, challenge));
         assert_true(stage_receive_frame(stage, &hello, payload));
         const uint64_t before = stage_refused(stage);
-        hello.chunk = claimed; // As it is, and as the one that it wanted to reach.
+        hello.chunk = claimed; // The stranger claims to be rank 0, and then rank 1.
         hello.part = 1;
         stage->puppet = back;
         (void)stage_send_frame(stage, &hello, payload);

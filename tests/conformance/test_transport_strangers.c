@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Strangers on a transport's port, members that come early, again or not at all, and a forked child
-// that holds what it inherited.
+// Strangers on a transport's port; members that connect early, twice or never; and a forked child
+// that keeps its inherited descriptors.
 
 #include "base/clock.h"
 #include "tests/conformance/transport_fleet.h"
@@ -49,7 +49,8 @@ static void strangers_are_refused(void **state)
     stage_close(&stage);
 }
 
-// A hello with something wrong in it: the header, or one bit of nonce and proof (-1: none).
+// Sends a hello with a wrong header, or with one wrong bit in nonce and proof (bit -1: none), and
+// checks that it is refused.
 static void wrong_hello(struct stage *stage, const struct frame_header *header, int bit)
 {
     uint8_t byte = 0;
@@ -65,7 +66,7 @@ static void wrong_hello(struct stage *stage, const struct frame_header *header, 
         payload[bit / 8] ^= (uint8_t)(1u << (bit % 8));
     (void)stage_send_frame(stage, header, payload);
     stage_until_refused(stage, before + 1);
-    assert_false(stage_receive(stage, stage->puppet, &byte, 1)); // Not a byte of an answer.
+    assert_false(stage_receive(stage, stage->puppet, &byte, 1)); // The stranger gets no answer.
     stage->puppet->ops->close(stage->puppet, false);
     stage->puppet = kept;
 }
@@ -96,7 +97,7 @@ static void wrong_hellos_are_refused(void **state)
     for (size_t i = 0; i < LENGTH(bad); i++)
         wrong_hello(&stage, &bad[i], -1);
     stage_join(&stage);
-    // A second one in the same name.
+    // A second hello of the same rank.
     wrong_hello(&stage, &good, -1);
     assert_int_equal(stage.lost, 0);
     stage_close(&stage);
@@ -115,7 +116,8 @@ static void unproven_connections_are_bounded(void **state)
     const struct frame_header header = stage_hello(&stage);
     uint8_t hello[LOCKSTEP_FRAME_HEADER_BYTES];
     frame_encode(&header, hello);
-    // Before it even knows its generation. Some are silent, the others have not said all.
+    // Strangers connect before rank 0 knows its generation. Some send one byte, others only the
+    // header of a hello.
     for (size_t i = 0; i < LENGTH(links); i++) {
         links[i] = stage_connect(&stage);
         (void)stage_send(&stage, links[i], hello, i % 2 == 0 ? 1 : sizeof(hello));
@@ -124,7 +126,7 @@ static void unproven_connections_are_bounded(void **state)
     stage_until_refused(&stage, LOCKSTEP_MAX_UNPROVEN);
     assert_int_equal(stage_refused(&stage), LOCKSTEP_MAX_UNPROVEN);
     stage_join(&stage);
-    // Those that say nothing, or not enough, go in time.
+    // Rank 0 refuses silent and incomplete strangers after a while.
     stage_until_refused(&stage, LENGTH(links));
     for (size_t i = 0; i < LENGTH(links); i++)
         links[i]->ops->close(links[i], false);
@@ -132,7 +134,7 @@ static void unproven_connections_are_bounded(void **state)
     stage_close(&stage);
 }
 
-// A member that was told of the generation before this rank was.
+// A member that knows the generation earlier than this rank sends its hello early.
 static void an_early_hello_waits(void **state)
 {
     struct stage stage;
@@ -162,7 +164,7 @@ static void forming_fails_in_time(void **state)
     assert_int_equal(transport_form(stage.transport, &stage.world), 0);
     stage_until(&stage, &stage.form_failed);
     assert_true(strlen(stage.text) > 0);
-    // And as the one that connects, where nobody listens.
+    // The same for a rank that connects where no peer listens.
     transport_abandon(stage.transport);
     stage.form_failed = false;
     stage.text[0] = '\0';
@@ -176,7 +178,7 @@ static void forming_fails_in_time(void **state)
     stage_close(&stage);
 }
 
-// A generation is abandoned, and the next one formed, on the same transport.
+// A transport abandons a generation and forms the next one.
 static void forming_again(void **state)
 {
     struct stage stage;
@@ -222,7 +224,7 @@ static void a_forked_child_holds_nothing(void **state)
     }
     (void)close(hold[0]);
     transport_close(stage.transport);
-    // The child lives and has the descriptors of its parent no more: the end is seen at once.
+    // The child lives but has closed its parent's descriptors, so the peer sees the end at once.
     const uint64_t since_ms = clock_now_ms();
     for (;;) {
         const struct iovec vector = {.iov_base = &byte, .iov_len = 1};
