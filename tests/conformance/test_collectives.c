@@ -333,7 +333,7 @@ static void collectives_inside_a_step(const struct setting *setting)
     ranks_run(setting, inside_body, NULL);
 }
 
-// ---- Waiting with a bound ----------------------------------------------------------------------
+// ---- Waits with a timeout ----------------------------------------------------------------------
 
 // Rank 0 polls the work before the other ranks have made the call. The work is still in flight, and
 // its handle stays valid.

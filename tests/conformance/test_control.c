@@ -34,7 +34,7 @@
 #define REFUSED_MS 2000
 #define KINDS (DOWN_HALT + 1)
 
-// ---- What a control reported -------------------------------------------------------------------
+// ---- Events of a control stream ----------------------------------------------------------------
 
 struct record {
     struct mutex mutex;
@@ -183,7 +183,7 @@ static struct up_message leave(void)
     return message;
 }
 
-// ---- A coordinator that is there ---------------------------------------------------------------
+// ---- A running coordinator ---------------------------------------------------------------------
 
 static void hello_is_answered_with_a_rank(void **state)
 {
@@ -332,7 +332,7 @@ static void a_coordinator_that_starts_later_is_found(void **state)
     daemon_stop(&daemon);
 }
 
-// ---- A coordinator that goes -------------------------------------------------------------------
+// ---- A coordinator that ends -------------------------------------------------------------------
 
 static void a_killed_coordinator_ends_the_stream(void **state)
 {
@@ -540,7 +540,7 @@ static void closing_while_connecting_is_quick_and_silent(void **state)
     close(fd);
 }
 
-// ---- A guest in somebody's process -------------------------------------------------------------
+// ---- Threads and signals of the trainer's process ----------------------------------------------
 
 static bool blocks_interrupts(const char *thread)
 {

@@ -249,7 +249,7 @@ static void beside_a_step(const struct setting *setting)
     }
 }
 
-// ---- What goes on ------------------------------------------------------------------------------
+// ---- Waits that end ----------------------------------------------------------------------------
 
 // Ranks 0 and 1 are each late once in every function that waits.
 static void late_body(struct rank *rank)

@@ -85,7 +85,7 @@ static void wide_close(struct rank *rank, struct wide *wide)
     device_trainer_close(rank, &wide->trainer);
 }
 
-// ---- What is written, and found ----------------------------------------------------------------
+// ---- Written and expected values ---------------------------------------------------------------
 
 static void wide_put(struct rank *rank, const struct wide *wide, uint32_t parameter, void *stream)
 {

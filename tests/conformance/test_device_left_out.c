@@ -30,7 +30,7 @@ static void *legacy(void)
     return CUDA_STREAM_LEGACY;
 }
 
-// ---- What is written, and found ----------------------------------------------------------------
+// ---- Written and expected values ---------------------------------------------------------------
 
 // Writes MARK to a gradient; on a device the stream does so later.
 static void mark(struct rank *rank, const struct device_trainer *trainer, uint32_t parameter,
@@ -267,7 +267,7 @@ static void case_45_what_is_held_is_in_nobodys_way(const struct setting *setting
     ranks_run_test(&test);
 }
 
-// ---- What is early -----------------------------------------------------------------------------
+// ---- Early results -----------------------------------------------------------------------------
 
 // True if a result is in memory now. A stream of the device may be writing it.
 __attribute__((no_sanitize("thread"))) static bool

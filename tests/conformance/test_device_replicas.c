@@ -425,7 +425,7 @@ static void alone(struct rank *rank)
     trainer_close(rank, &trainer);
 }
 
-// ---- What is made, and what is left ------------------------------------------------------------
+// ---- Objects of the driver ---------------------------------------------------------------------
 
 static void expect_nothing_is_left(void)
 {
@@ -481,7 +481,7 @@ static void steady(struct rank *rank)
     trainer_close(rank, &trainer);
 }
 
-// ---- What is refused, and what is lost ---------------------------------------------------------
+// ---- Misuse and lost devices -------------------------------------------------------------------
 
 // Registers two replicas of one parameter and expects an error with the text `part`. `memory` has
 // the data and the gradient of each replica.

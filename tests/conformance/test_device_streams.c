@@ -182,7 +182,7 @@ static void case_45_state_is_there(const struct setting *setting)
     ranks_run(setting, states, NULL);
 }
 
-// ---- What is made, and what is left ------------------------------------------------------------
+// ---- Objects of the driver ---------------------------------------------------------------------
 
 // Driver functions that make objects. The first ALLOCATORS of them allocate memory, which may wait
 // for all work of the device.

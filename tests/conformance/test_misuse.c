@@ -369,7 +369,7 @@ static void open_all(const struct lockstep_config *config, void **handles)
     OK(lockstep_barrier_async(handles[SESSION], "b", (lockstep_work **)&handles[WORK]));
 }
 
-// ---- Handles that are none ---------------------------------------------------------------------
+// ---- Invalid handles ---------------------------------------------------------------------------
 
 static void every_function_refuses_null(void **state)
 {

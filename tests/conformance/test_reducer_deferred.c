@@ -38,7 +38,7 @@ static void configure(struct rank *rank, struct lockstep_config *config)
     config->unplanned = LOCKSTEP_UNPLANNED_DEFER;
 }
 
-// ---- What counts where -------------------------------------------------------------------------
+// ---- Accounts of deferred calls ----------------------------------------------------------------
 
 // The step and the weight of a rank's call.
 struct made {
@@ -128,7 +128,7 @@ static bool job_put_off(const struct job *job, uint32_t m)
     return job->modules[m].module->contributions[0].runs[0].put_off;
 }
 
-// ---- What the gradients should be --------------------------------------------------------------
+// ---- Expected gradients ------------------------------------------------------------------------
 
 // Adds the known gradient of one call to a sum.
 static void job_add(const struct job *job, uint32_t m, uint32_t r, struct made made, uint32_t p,
@@ -528,7 +528,7 @@ static void case_38_random_programs(const struct setting *setting)
         run(setting, random_body, s);
 }
 
-// ---- A rank gives up in a step like that -------------------------------------------------------
+// ---- A rank aborts in a step with deferred calls -----------------------------------------------
 
 // Checks that every element is this rank's own gradient, 0, or the final mean.
 static void check_intact(struct job *job, const struct program *program, uint32_t m)

@@ -272,7 +272,7 @@ static void many_places(const struct setting *setting)
     ranks_run(setting, many_body, NULL);
 }
 
-// ---- The place of what this rank has not used --------------------------------------------------
+// ---- The memory of gradients that this rank has not used ---------------------------------------
 
 // Rank 0 does not use parameter 0, and passes its registered memory as the gradient of parameter 1.
 // The mean of parameter 0 must not be written there.

@@ -210,7 +210,7 @@ static void draw_describe(const struct draw *draw)
     }
 }
 
-// ---- Who does what in a step: questions that any rank can ask about any other ------------------
+// ---- The actions of all ranks in a step, computed from the draw --------------------------------
 
 static int64_t weight_of(const struct draw *draw, uint64_t step, uint32_t rank)
 {

@@ -194,7 +194,7 @@ static void case_36_saved_after_every_step(const struct setting *given)
     run_close(&run);
 }
 
-// ---- What the layouts are for ------------------------------------------------------------------
+// ---- Layouts and bits --------------------------------------------------------------------------
 
 // Runs a step with noise that does not depend on the step. Its bits depend on the layout only.
 static void noise_step(struct rank *rank, struct trained_module *net, uint64_t order)

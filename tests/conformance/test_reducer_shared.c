@@ -180,7 +180,7 @@ static void expect_others(struct rank *rank, const struct tied *tied)
     }
 }
 
-// ---- Both report it ----------------------------------------------------------------------------
+// ---- Both modules report it --------------------------------------------------------------------
 
 // Calls both modules: the encoder first, the decoder first, or the decoder inside the encoder's
 // call.

@@ -171,7 +171,7 @@ static void replicas_body(struct rank *rank)
         RANK_OK(rank, lockstep_call_begin(tied.net.module, &call));
         for (uint32_t n = 0; n < REPLICAS * COUNT; n++) {
             const uint32_t p = n % COUNT;
-            // Even steps report only under the second name, odd steps only under the first name.
+            // Half of the steps report only under the second name, the others only under the first.
             if (p == (i % 2 == 0 ? OWNER : TIED))
                 continue;
             RANK_OK(rank, lockstep_replica_ready(tied.net.module, call, n / COUNT, p, NULL, NULL));

@@ -323,7 +323,7 @@ static void case_40_waited_for_and_not_planned(const struct setting *setting)
     waits_run(setting, outside_body);
 }
 
-// ---- Bounds on time ----------------------------------------------------------------------------
+// ---- Time limits -------------------------------------------------------------------------------
 
 static bool is_late(const struct rank *rank)
 {

@@ -115,7 +115,7 @@ static bool flood(int fd)
 static void calls_that_are_reset_are_not_heard(void **state)
 {
     static const char *const quiet[] = {"--log-level=info",
-                                        NULL}; // Nobody reads its log meanwhile.
+                                        NULL}; // The test does not read the daemon's log.
     char answer[9];
     (void)state;
     daemon_start(&server, quiet, 0);

@@ -822,7 +822,7 @@ static const struct stride_case stride_cases[] = {
     {{3, 3, 3}, {1, 1, 9}, "'t' has strides that leave holes or overlap"},
 };
 
-// ---- Declarations that cannot be, in a world of one --------------------------------------------
+// ---- Invalid declarations, in a world of one ---------------------------------------------------
 
 static float values[64];
 

@@ -109,7 +109,7 @@ static void callers_settle(const struct caller callers[2])
         assert_int_equal(callers[i].rank->lost, 0);
 }
 
-// ---- who comes last is done at once -------------------------------------------------------------
+// ---- the last rank is done at once --------------------------------------------------------------
 
 static void last_is_done_at_once(void **state)
 {
@@ -131,12 +131,12 @@ static void last_is_done_at_once(void **state)
         caller_check(first);
         caller_check(last);
     }
-    // 9 of 10 sizes fit in a shot, and sometimes the last rank launches to make progress elsewhere.
+    // 9 of 10 sizes fit in a shot, and the last rank launches one of many instead of exchanging it.
     assert_in_range(callers[0].exchanged + callers[1].exchanged, 1750, 1800);
     couple_close(&couple);
 }
 
-// ---- what does not fit goes the long way --------------------------------------------------------
+// ---- collectives that cannot be exchanged -------------------------------------------------------
 
 // With different signatures no collective is done, and no memory is changed.
 static void other_signatures_do_not_meet(void **state)

@@ -487,7 +487,7 @@ void context_break_locked(struct context *context, int code)
             cond_broadcast(&driver.streams[i]->work);
 }
 
-// ---- what tests may ask -------------------------------------------------------------------------
+// ---- functions for tests ------------------------------------------------------------------------
 
 EXPORTED fake_gpu_calls_function fake_gpu_calls;
 uint64_t fake_gpu_calls(const char *name)

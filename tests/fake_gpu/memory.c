@@ -104,7 +104,7 @@ void memory_drop_locked(struct context *context)
             memory_end_locked(&driver.memories[i]);
 }
 
-// ---- what may be touched ------------------------------------------------------------------------
+// ---- accessible memory --------------------------------------------------------------------------
 
 static const char *kind_name(enum memory_kind kind)
 {
@@ -310,7 +310,7 @@ int cuMemHostGetDevicePointer_v2(uint64_t *address, void *pointer, unsigned flag
     return call_leave(result);
 }
 
-// ---- what a pointer is --------------------------------------------------------------------------
+// ---- attributes of pointers ---------------------------------------------------------------------
 
 static int attribute_of(void *value, int attribute, uint64_t address, const struct memory *memory)
 {

@@ -24,7 +24,7 @@ bool group_defers_init(struct comm *comm)
     return true;
 }
 
-// ---- what is launched ---------------------------------------------------------------------------
+// ---- tasks of a group ---------------------------------------------------------------------------
 
 static struct nccl_task *task_take_locked(struct comm *comm)
 {

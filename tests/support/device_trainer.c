@@ -215,7 +215,7 @@ void device_trainer_expect(struct rank *rank, const struct device_trainer *train
     rank_digest(rank, result, (size_t)device_sizes[parameter] * sizeof(float));
 }
 
-// ---- What is made, and what is left ------------------------------------------------------------
+// ---- Objects of the driver ---------------------------------------------------------------------
 
 void *device_fake(const char *name)
 {
