@@ -296,7 +296,7 @@ static void child_waits(struct rank *rank)
     transport_close(rank->transport);
 }
 
-// Its mate waits for a stopped process. After the process is continued, the collective completes.
+// A rank waits for a stopped mate. After the mate is continued, the collective completes.
 static void stopped_and_continued(void **state)
 {
     (void)state;

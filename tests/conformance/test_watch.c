@@ -506,8 +506,8 @@ static void test_what_is_waited_for(void **state)
     assert_in_range(place->waited_us - before_us, 30000000, 31000000);
 }
 
-// True if a heartbeat says that the trainer is blocked, with this number of blocked threads, of
-// which `for_calls` are in lockstep_call_wait. Two threads may wait there.
+// True if a heartbeat says that the trainer is blocked when `blocked` threads are blocked, of which
+// `for_calls` are in lockstep_call_wait. Two threads may wait there.
 static bool is_blocked(struct lockstep_session *session, int blocked, uint32_t for_calls)
 {
     static struct up_message message;
