@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The explorer; see explore.h. A *frame* is a state on the present way, with what can happen in it
-// and how much of that was tried.
+// The explorer; see explore.h. A *frame* is a state on the present way, with its possible events
+// and the number of them that were tried.
 
 #include "tests/sim/explore.h"
 
@@ -68,7 +68,7 @@ static void visits_forget(void)
     visits_grow();
 }
 
-// False: it was met before, at no greater depth.
+// Marks a state as visited. Returns false if it was visited before at this depth or a smaller one.
 static bool visit(const struct world_hash *hash, uint32_t depth, bool *first)
 {
     if (2 * explorer.used >= explorer.room)
@@ -92,7 +92,7 @@ static bool outcome_known(const struct explore_found *found, const char *text)
     return false;
 }
 
-// "ok", or "error N": as much of an outcome as is the same under every timing.
+// Length of the part of an outcome that must not depend on timing: "ok", or "error N".
 static size_t outcome_kind(const char *text)
 {
     const size_t head = strcspn(text, " ");
@@ -138,7 +138,7 @@ static struct frame *frame_push(struct world *world, struct explore_found *found
     return frame;
 }
 
-// Lets the next event of the top frame happen. True: the world is in a state to go on from.
+// Lets the next event of the top frame happen. True: the new state is to be explored further.
 static bool frame_step(struct world *world, enum explore_rule rule, uint32_t deepest,
                        struct explore_found *found)
 {

@@ -17,7 +17,7 @@
 
 // The next operation of a thread.
 struct operation {
-    const volatile void *word; // NULL: it begins.
+    const volatile void *word; // The word that it accesses. NULL: the thread begins.
     bool writes;
     const char *what;
 };
@@ -25,7 +25,7 @@ struct operation {
 struct node {
     struct operation next[INTERLEAVE_THREADS];
     uint32_t enabled; // Set of threads, as bits.
-    uint32_t asleep; // Explored from here, or in an order that comes to the same.
+    uint32_t asleep; // Set of threads: explored from here, or in an equivalent order.
     uint32_t chosen;
 };
 
@@ -68,7 +68,7 @@ static uint32_t lowest(uint32_t threads)
     return (uint32_t)__builtin_ctz(threads);
 }
 
-// A new node behind the stack. False: all that can go on is asleep.
+// Adds a node to the stack. False: all threads that can run are asleep.
 static bool grow(uint32_t enabled)
 {
     struct node *node = &walk.stack[walk.at];
@@ -88,8 +88,8 @@ static bool grow(uint32_t enabled)
     return true;
 }
 
-// The explored part must come again. If it does not, the code depends on something other than the
-// order.
+// Checks that this execution repeats the explored part. If it does not, the code depends on
+// something other than the order of its operations.
 static void check_replay(uint32_t enabled)
 {
     const struct node *node = &walk.stack[walk.at];
@@ -101,7 +101,7 @@ static void check_replay(uint32_t enabled)
     abort();
 }
 
-// The thread that goes on; NOBODY: none can.
+// Returns the thread that runs next; NOBODY: no thread can run.
 static uint32_t choose(void)
 {
     const uint32_t enabled = enabled_threads();
@@ -200,7 +200,7 @@ static void print_trace(void)
         fprintf(stderr, "  thread %" PRIu32 ": %s\n", walk.trace[i].thread, walk.trace[i].what);
 }
 
-// To the next execution. False: there is none.
+// Prepares the next execution. False: all were run.
 static bool turn_back(void)
 {
     while (walk.depth > 0) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Atomic operations that are points of interleave.h. For files that are included after this one, in
-// a test alone. One thread runs at a time, so an operation needs not be atomic; the operations of
-// C11 on atomic objects make it so that the types are right.
+// Replaces the atomic operations by versions that are points of interleave.h, in files that a test
+// includes after this one. One thread runs at a time, so several C11 operations may make up one
+// atomic operation.
 
 #ifndef LOCKSTEP_TESTS_INTERLEAVE_ATOMICS_H
 #define LOCKSTEP_TESTS_INTERLEAVE_ATOMICS_H
@@ -12,7 +12,7 @@
 
 #include <stdatomic.h>
 
-// The code does not use the result of every addition.
+// Included code does not use the result of every addition.
 #pragma GCC diagnostic ignored "-Wunused-value"
 
 #undef atomic_load

@@ -42,7 +42,7 @@ bool calls_wait(const struct calls *calls, uint32_t step)
 
 // ---- The fixpoint ----------------------------------------------------------------------------
 
-// Sets of slots are sets of bits, in the order of module, number, bucket.
+// A set of slots, one bit each, in the order of module, call number and bucket.
 typedef uint32_t slots;
 
 static_assert(CALLS_SLOTS <= 32, "a set of slots is one word");
@@ -128,7 +128,7 @@ static void give_up(struct fixpoint *fix, uint32_t rank, slots set)
     fix->given_up[rank] |= lost;
 }
 
-// The slots that a wait for this call gives up: all that are planned before it.
+// The slots that a wait for this call gives up: all slots planned before the call.
 static slots planned_before(const struct fixpoint *fix, slots call)
 {
     slots before = 0;
@@ -142,7 +142,7 @@ static slots planned_before(const struct fixpoint *fix, slots call)
     return before & ~call;
 }
 
-// Whether a wait is over.
+// True if this thread's wait is over.
 static bool wait_ends(struct fixpoint *fix, uint32_t rank, uint32_t thread,
                       const struct slot_id *call)
 {
@@ -191,8 +191,8 @@ static bool run_rank(struct fixpoint *fix, uint32_t rank)
     return moved || fix->ready[rank] != before;
 }
 
-// The slots of the plan for which this rank has done its part. Where operations are paired by
-// position, one runs when the one before is done.
+// The slots of the plan that this rank has launched. A rank that pairs by position launches a slot
+// only when the slot before it is done.
 static slots launched(const struct fixpoint *fix, uint32_t rank)
 {
     const bool strict = (fix->calls->strict >> rank & 1) != 0;
@@ -210,7 +210,7 @@ static slots launched(const struct fixpoint *fix, uint32_t rank)
     return set | fix->done;
 }
 
-// In a learning step: the slots that every rank has made, or will not make.
+// In a learning step: the slots that can be granted, because each rank has made them or will not.
 static slots grantable(const struct fixpoint *fix, uint32_t rank)
 {
     return fix->ended[rank] ? ~(slots)0 : fix->ready[rank];
@@ -231,8 +231,8 @@ static bool complete(struct fixpoint *fix)
 
 // ---- Deadlocks -------------------------------------------------------------------------------
 
-// All its threads wait. outside: all of them for calls outside the plan; else one at least does
-// for a call of the plan.
+// True if all threads of the rank wait. outside: all of them must wait for calls outside the plan.
+// Without it, at least one must wait for a call of the plan.
 static bool rank_blocked(const struct fixpoint *fix, uint32_t rank, bool outside)
 {
     bool all_outside = true;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random programs of calls that are waited for, and what must come of each of their steps: a
-// fixpoint over what the ranks do, without messages and without time. Pure.
+// Random programs whose trainers wait for calls, and the required outcome of each step. The outcome
+// is computed as a fixpoint over the actions of the ranks, without messages and time. Pure.
 //
 // A step of a rank is a list of operations for each thread of its trainer: a bucket of a call
 // becomes ready, a call ends, a call is waited for. The plan of a step (or the order in which it
 // was learned) depends on timing, so it is read from the run. Everything else follows from it.
 //
-// A *part* is what one rank has made of one bucket in one call of one step. In a step that succeeds
-// every part is in the result of one slot, or it is deferred: it waits in its rank's stash, and the
-// next contribution of that bucket by this rank carries it.
+// A *part* is the contribution of one rank to one bucket in one call of one step. In a step that
+// succeeds, every part is in the result of one slot, or it is deferred: then it is in its rank's
+// stash, and is added to this rank's next contribution to that bucket.
 
 #ifndef TESTS_SIM_SIM_CALLS_H
 #define TESTS_SIM_SIM_CALLS_H
@@ -33,8 +33,8 @@ enum calls_limit {
 
 enum calls_kind {
     CALLS_BEGIN, // The call is open.
-    CALLS_READY, // A bucket of it.
-    CALLS_END, // After all its buckets.
+    CALLS_READY, // One bucket of the call is ready.
+    CALLS_END, // The call ends, after all its buckets.
     CALLS_WAIT, // Wait for a call that has ended.
 };
 
@@ -64,7 +64,7 @@ struct calls {
     struct calls_step at[CALLS_WORLD][CALLS_STEPS + 1]; // By rank and step, from step 1.
 };
 
-// Parts of one bucket of one module.
+// A set of parts of one bucket of one module.
 struct parts {
     uint64_t words[3];
 };
@@ -76,17 +76,17 @@ struct calls_slot {
     struct parts parts; // The parts in its result.
 };
 
-// Facts about a step, known before it is run or shown by its run.
+// Facts about a step that are known before it runs, or that only its run shows.
 struct calls_known {
     bool learning;
-    uint32_t slot_count; // The plan, or what was learned in the order of its grants.
+    uint32_t slot_count; // Slots of the plan, or the learned slots in the order of their grants.
     struct slot_id slots[CALLS_SLOTS];
 };
 
 struct calls_outcome {
     uint32_t verdicts; // Set of enum halt_kind, as bits; 0: the step settles on every rank.
-    bool hangs; // Ranks wait for each other, but some rank is not blocked with all its threads.
-    uint32_t slot_count; // Those of the plan, then those that extend it.
+    bool hangs; // True if ranks wait for each other, but some rank has a thread that can run.
+    uint32_t slot_count; // The slots of the plan, then the slots that extend it.
     struct calls_slot slots[CALLS_SLOTS];
 };
 
@@ -97,15 +97,16 @@ struct calls_stash {
 
 void calls_draw(struct calls *calls, uint64_t seed);
 
-// Whether some rank waits for a call in this step.
+// True if some rank waits for a call in this step.
 bool calls_wait(const struct calls *calls, uint32_t step);
 
-// The part that a rank makes of a bucket in a call of a step.
+// Adds the part that a rank makes of a bucket in call `number` of a step.
 void parts_add(struct parts *parts, uint32_t rank, uint64_t step, uint32_t number);
 void parts_join(struct parts *into, const struct parts *from);
 bool parts_equal(const struct parts *a, const struct parts *b);
 
-// The required outcome of a step. stash: before it, and after a step that settles.
+// Computes the required outcome of a step. stash: the stash before the step; if the step settles,
+// it becomes the stash after the step.
 void calls_expect(const struct calls *calls, uint32_t step, const struct calls_known *known,
                   struct calls_stash *stash, struct calls_outcome *outcome);
 

@@ -14,8 +14,8 @@
 //
 // This file repeats the decisions of worker/engine/tell.c: which rank is reported, how long a
 // verdict is waited for, when the coordinator is needed, what an abort does, when links are closed
-// and how. Change both. That a goodbye lingers only for a time is left out: here its last frames
-// always arrive.
+// and how. Change both files together. One difference: the last frames before a goodbye always
+// arrive here, while a real goodbye waits for them only for a limited time.
 
 #ifndef TESTS_SIM_SIM_ENGINE_H
 #define TESTS_SIM_SIM_ENGINE_H
@@ -25,9 +25,10 @@
 #include "tests/sim/sim_program.h"
 
 struct engine_options {
-    uint32_t rank; // Asked for, and the row of the program.
-    uint32_t think_ms; // Between two actions of the trainer, at most.
-    uint32_t dies_at; // 0: never; else at this action of the core, in the middle of its event.
+    uint32_t rank; // The rank hint, and the row of the program.
+    uint32_t think_ms; // The longest time between two actions of the trainer.
+    // Number of the order core's action at which the process dies, inside an event; 0: never.
+    uint32_t dies_at;
 };
 
 // program, ledger and options are borrowed until the end of the run.

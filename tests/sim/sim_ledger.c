@@ -94,7 +94,8 @@ static void check_order(struct ledger *ledger, uint32_t rank)
     }
 }
 
-// Somebody begins the step, so what is known of it is known: its plan, or that there is none.
+// Computes the required outcome of a step when the first rank begins it: from then on the step's
+// plan is known, or that it has none.
 static void expect_calls(struct ledger *ledger, const struct order *order)
 {
     struct program_outcome *outcome = &ledger->outcomes[order->step];
@@ -197,7 +198,7 @@ void ledger_launched(struct ledger *ledger, uint32_t rank, const struct order_ac
     slot->launched |= me;
 }
 
-// The slot in the step's phase. The verdict names a step that ends otherwise.
+// The required outcome of a slot of a step.
 static const struct program_slot *expected_slot(const struct ledger *ledger, uint64_t step,
                                                 const struct slot_id *id)
 {

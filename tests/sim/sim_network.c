@@ -313,7 +313,7 @@ static void deliver_up(struct sim *sim, struct sim_event *sent)
     struct coordinator_event event = {
         .kind = EVENT_MESSAGE, .peer = sent->peer, .message = message};
     if (sent->worker->peer != sent->peer)
-        return; // Closed by the coordinator meanwhile.
+        return; // The coordinator has closed the stream meanwhile.
     if (message->kind == UP_HELLO)
         sent->worker->hello_ms = sim->now_ms;
     describe_up(text, sizeof(text), message);
@@ -367,7 +367,7 @@ static struct sim_worker *peer_at(const struct sim_worker *worker, uint32_t rank
     sim_fail(sim, "%s speaks to rank %" PRIu32 ", which nobody has", sim_name(worker), rank);
 }
 
-// The link to a neighbour: its place among them.
+// The index of a neighbour among the worker's neighbours.
 static uint32_t link_to(const struct sim_worker *worker, uint32_t rank)
 {
     uint32_t ranks[LOCKSTEP_MAX_NEIGHBOURS];
@@ -378,7 +378,8 @@ static uint32_t link_to(const struct sim_worker *worker, uint32_t rank)
     sim_fail(worker->sim, "%s has no link to rank %" PRIu32, sim_name(worker), rank);
 }
 
-// When something sent now over a link arrives: not before the other end knows its generation.
+// The arrival time of a message that is sent now over a link. A message does not arrive before the
+// other end knows its generation.
 static uint64_t link_ms(struct sim_worker *worker, const struct sim_worker *to)
 {
     const uint64_t at_ms = worker->sim->now_ms + sim_delay(worker->sim);
@@ -402,7 +403,8 @@ static bool linked(const struct sim_worker *worker)
     return worker->end == SIM_RUNNING && worker->generation.number != 0 && !worker->gone;
 }
 
-// A reset overtakes what is in flight on a link, from some message on. Returns when it is seen.
+// Resets a link: the messages in flight are lost from some message on. Returns the time at which
+// the other end sees the reset.
 static uint64_t link_cut(struct sim_worker *worker, const struct sim_worker *to)
 {
     struct sim *sim = worker->sim;
@@ -419,7 +421,7 @@ static uint64_t link_cut(struct sim_worker *worker, const struct sim_worker *to)
     return cut_ms;
 }
 
-// The ring is broken: a rank that has not heard of a collective yet may have to wait in vain.
+// The ring is broken: a rank that has not got the result of a collective yet may never get it.
 static void collectives_cut(struct sim_worker *worker)
 {
     struct sim *sim = worker->sim;
@@ -588,7 +590,7 @@ static void process_break(struct sim *sim, struct sim_worker *worker)
     event_new(sim, HAPPEN_DOWN_END, worker, sim->now_ms + sim_delay(sim), NULL, 0);
 }
 
-// Nobody hears any more. Each worker sees the end of its stream in its own time.
+// The coordinator is gone. Each worker sees the end of its stream after a delay of its own.
 static void core_crash(struct sim *sim)
 {
     sim->core_dead = true;

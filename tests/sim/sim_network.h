@@ -7,15 +7,15 @@
 // How a worker behaves is a struct of functions (sim_model); the network moves its messages.
 //
 // - Control streams are FIFO in each direction, with random delays, and reliable until they break.
-//   A break loses what is in flight from some message on, and both ends hear of it.
+//   A break loses the messages in flight from some message on, and both ends learn of the break.
 // - Data messages go over the links between neighbours of one generation, FIFO per link.
-// - A *collective* is an oracle for what the data plane does: when every rank has joined the one
-//   of this key, each rank hears of it in its own time, with all contributions merged. If a rank
-//   dies or leaves before it has joined, the others never hear of it.
-// - A crash ends a process between two events. Its links are seen as lost by its neighbours. When
-//   the run is *lossy*, a link that ends may lose what is in flight on it, and collectives that
-//   some ranks have not heard of may never be heard of by them.
-// - When the coordinator crashes, every stream breaks, and nobody listens any more.
+// - A *collective* is an oracle for the data plane. When every rank has joined the collective of a
+//   key, each rank gets the merged contributions after a random delay of its own. If a rank dies or
+//   leaves before it has joined, no other rank gets the result.
+// - A crash ends a process between two events. Its neighbours see their links to it as lost. If the
+//   run is *lossy*, a link that ends may lose the messages in flight on it, and ranks that have not
+//   got the result of a collective yet may never get it.
+// - When the coordinator crashes, every stream breaks, and no worker can connect any more.
 //
 // Trace lines are kept in a ring and printed when something fails:
 //
@@ -43,7 +43,7 @@ struct sim_worker;
 
 // The key that pairs the contributions of a collective within a generation.
 struct sim_key {
-    uint32_t kind; // The model's own.
+    uint32_t kind; // A number that the model chooses.
     uint32_t number;
     uint64_t step;
     uint64_t space;
@@ -57,7 +57,8 @@ struct sim_model {
     void (*timer)(struct sim_worker *worker);
     void (*data)(struct sim_worker *worker, uint32_t from, const void *bytes, size_t size);
     void (*collective)(struct sim_worker *worker, const struct sim_key *key, const void *payload);
-    // A neighbour's link ended; left: after sim_goodbye, with the number that it said.
+    // The link to a neighbour ended. left: true if the neighbour called sim_goodbye. settled: the
+    // number that it gave to sim_goodbye.
     void (*peer_gone)(struct sim_worker *worker, uint32_t rank, bool left, uint64_t settled);
     // Joins what two ranks contribute to a collective.
     void (*merge)(const struct sim_key *key, void *into, const void *from);
@@ -67,9 +68,9 @@ struct sim_model {
 
 enum sim_end {
     SIM_RUNNING = 0,
-    SIM_DONE, // The model's program is through.
-    SIM_REFUSED, // Turned away.
-    SIM_HALTED, // By a verdict, or because its stream was gone.
+    SIM_DONE, // The model's program has finished.
+    SIM_REFUSED, // The coordinator refused the worker.
+    SIM_HALTED, // The worker ended by a verdict, or because its control stream was gone.
     SIM_CRASHED,
 };
 
@@ -81,17 +82,17 @@ struct sim_worker {
     enum sim_end end;
     uint64_t ended_ms;
 
-    // The control stream; 0: none.
+    // The coordinator's number of the control stream; 0: no stream.
     coordinator_peer peer;
     uint64_t up_ms; // Delivery time of the last message sent up.
-    uint64_t down_ms; // The same, down.
+    uint64_t down_ms; // Delivery time of the last message sent down.
     uint64_t hello_ms;
     uint32_t open_timeout_ms;
     char job[LOCKSTEP_JOB_NAME_BYTES];
-    bool broken; // The control stream is, and nothing passes any more.
+    bool broken; // True if the control stream is broken: it carries no more messages.
     bool disconnected; // True if the process knows that its stream is broken.
 
-    // When the coordinator sent DOWN_GENERATION: what it says, and when that will arrive.
+    // Content of the DOWN_GENERATION that the coordinator has sent, and its delivery time.
     uint64_t assigned_number;
     uint32_t assigned_rank;
     uint64_t assigned_ms;
@@ -103,7 +104,7 @@ struct sim_worker {
     bool gone; // True if its links are closed.
     bool left; // True if it left in good order.
     bool gave_up; // True if it has said that it aborts.
-    bool agreed; // Its verdict is one that the ranks agree on without the coordinator.
+    bool agreed; // True if the ranks agreed on the worker's verdict without the coordinator.
     // Delivery time of the last message sent on each link.
     uint64_t data_ms[LOCKSTEP_MAX_NEIGHBOURS];
 
@@ -125,13 +126,13 @@ struct sim {
     uint32_t delay_ms; // Delays are drawn from 1 to this.
     bool lossy;
     bool core_dead; // The coordinator has crashed.
-    bool forces; // It may grant slots that are given up: the policy is zero_defer.
+    bool forces; // True if the coordinator may grant slots that are given up (zero_defer).
 
     struct coordinator *core;
     void *memory;
-    uint64_t tick_ms; // The tick that is scheduled; UINT64_MAX: none.
+    uint64_t tick_ms; // Time of the scheduled tick of the coordinator; UINT64_MAX: none.
     coordinator_peer next_peer;
-    uint64_t steps; // Events handled.
+    uint64_t steps; // Number of events handled.
 
     struct sim_worker **workers;
     uint32_t worker_count;
@@ -149,11 +150,11 @@ struct sim {
     bool trace_off;
 };
 
-// The memory of the core is kept from run to run, as dirty as the last one left it.
+// The memory of the coordinator core is reused from run to run without being cleared.
 void sim_begin(struct sim *sim, uint64_t seed);
 void sim_end(struct sim *sim);
 
-uint64_t sim_random(struct sim *sim, uint64_t bound); // Below bound.
+uint64_t sim_random(struct sim *sim, uint64_t bound); // Returns a number below bound.
 bool sim_chance(struct sim *sim, uint32_t percent);
 
 // Handles events until none is left or limit_ms has come. True: none is left.
@@ -170,7 +171,7 @@ void sim_core_crash_at(struct sim *sim, uint64_t at_ms);
 
 void sim_connect(struct sim_worker *worker, const struct up_hello *hello);
 void sim_send(struct sim_worker *worker, const struct up_message *message);
-void sim_timer(struct sim_worker *worker, uint64_t delay_ms); // Replaces the one before.
+void sim_timer(struct sim_worker *worker, uint64_t delay_ms); // Replaces an earlier timer.
 void sim_data(struct sim_worker *worker, uint32_t rank, const void *bytes, size_t size);
 void sim_join(struct sim_worker *worker, const struct sim_key *key, const void *payload,
               size_t size);
@@ -178,14 +179,14 @@ void sim_join(struct sim_worker *worker, const struct sim_key *key, const void *
 void sim_reset(struct sim_worker *worker);
 // Closes the links in good order.
 void sim_goodbye(struct sim_worker *worker, uint64_t settled);
-// The process is over: streams and links close. Without a goodbye the links are lost.
+// Ends the process: its streams and links close. Without a goodbye its peers see lost links.
 void sim_exit(struct sim_worker *worker, enum sim_end end);
 
 void sim_trace(struct sim *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));
-// Prints the trace, the seed and the sentence, and fails the test.
+// Prints the trace, the seed and the formatted text, and fails the test.
 void sim_fail(struct sim *sim, const char *format, ...)
     __attribute__((format(printf, 2, 3), noreturn));
-// "rank 2 of j", or "worker 5" before it has a rank.
+// The worker's name: "rank 2 of j", or "worker 5" before the worker has a rank.
 const char *sim_name(const struct sim_worker *worker);
 const char *sim_end_name(enum sim_end end);
 
@@ -193,10 +194,10 @@ const char *sim_end_name(enum sim_end end);
 
 void check_begin(struct sim *sim);
 void check_end(struct sim *sim);
-// Before the coordinator sees it, and when the coordinator has said it.
+// check_up: before the coordinator gets the message. check_sent: when the coordinator has sent it.
 void check_up(struct sim_worker *worker, const struct up_message *message);
 void check_sent(struct sim_worker *worker, const struct down_message *message);
-// Before a model sees it.
+// Before the model of the worker gets the message.
 void check_received(struct sim_worker *worker, const struct down_message *message);
 // After the last event.
 void check_finished(struct sim *sim);

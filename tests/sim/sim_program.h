@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random trainer programs for worlds of real worker cores, and what must come of each of their
-// steps, told from the programs alone: no timing, no messages. Pure but for memory that the caller
-// gives.
+// Random trainer programs for worlds of real worker cores, and the required outcome of each step.
+// The outcome follows from the programs alone, without timing and messages. Pure but for memory
+// that the caller gives.
 //
-// A program says for every rank and step: the phase, the modules that are called and in which order
-// their buckets become ready, the unused parameters and counters that are said in the commit wave,
-// and when the rank calls lockstep_start again, leaves or aborts. A phase trains one of two sets of
+// A program gives for every rank and step: the phase; the called modules and the order in which
+// their buckets become ready; the unused parameters and the counters of the commit wave; and when
+// the rank calls lockstep_start again, leaves or aborts. A phase trains one of two sets of
 // parameters of each module; each set has a layout of its own.
 
 #ifndef TESTS_SIM_SIM_PROGRAM_H
@@ -33,7 +33,9 @@ enum program_limit {
 struct program_step {
     uint32_t phase;
     uint32_t called; // Set of modules.
-    struct slot_id ready[2 * PROGRAM_SLOTS]; // Whichever exists in the layout in force, in order.
+    // Slots in the order in which they become ready. Slots that the layout in force does not have
+    // are skipped.
+    struct slot_id ready[2 * PROGRAM_SLOTS];
     uint32_t ready_count;
     struct commit_wave said;
 };
@@ -42,19 +44,23 @@ struct program {
     uint32_t world;
     uint32_t steps;
     uint32_t modules;
-    uint32_t plan_room; // Plans that a rank remembers.
-    bool one_set; // A rank remembers the layout of one set of a module only.
+    uint32_t plan_room; // Number of plans that a rank remembers.
+    bool one_set; // True if a rank remembers the layout of only one set of a module.
     uint32_t set_of[PROGRAM_PHASES][PROGRAM_MODULES];
-    uint32_t first_buckets[PROGRAM_MODULES][PROGRAM_SETS]; // Buckets until a layout was learned.
-    uint32_t buckets[PROGRAM_MODULES][PROGRAM_SETS]; // As rank 0 proposes them.
-    uint32_t steps_of[PROGRAM_WORLD]; // Then the rank leaves,
-    bool midway[PROGRAM_WORLD]; // or in the middle of the step after.
-    uint32_t aborts_in[PROGRAM_WORLD]; // Step; 0: never.
-    lockstep_uneven uneven; // Then `steps` follows from data_of.
-    uint32_t data_of[PROGRAM_WORLD]; // Steps for which a rank has data.
-    uint32_t starts_after[PROGRAM_WORLD]; // Calls lockstep_start again after this step; 0: never.
+    // Number of buckets until a layout is learned.
+    uint32_t first_buckets[PROGRAM_MODULES][PROGRAM_SETS];
+    // Number of buckets in the learned layout, which rank 0 proposes.
+    uint32_t buckets[PROGRAM_MODULES][PROGRAM_SETS];
+    uint32_t steps_of[PROGRAM_WORLD]; // The last step of each rank before it leaves.
+    bool midway[PROGRAM_WORLD]; // True if the rank leaves in the middle of the step after steps_of.
+    uint32_t aborts_in[PROGRAM_WORLD]; // The step in which a rank aborts; 0: never.
+    lockstep_uneven uneven; // Policy for uneven data. If it is not 0, `steps` follows from data_of.
+    uint32_t data_of[PROGRAM_WORLD]; // Number of steps for which a rank has data.
+    // The step after which a rank calls lockstep_start again; 0: never.
+    uint32_t starts_after[PROGRAM_WORLD];
     struct program_step at[PROGRAM_WORLD][PROGRAM_STEPS + 1]; // By rank and step, from step 1.
-    bool has_calls; // The ranks do what `calls` says instead of at[..].ready; phases are in both.
+    // True if the ranks run `calls` instead of at[..].ready. Both have the phases.
+    bool has_calls;
     struct calls calls;
 };
 
@@ -83,22 +89,23 @@ struct program_outcome {
 };
 
 void program_draw(struct program *program, uint64_t seed, const struct program_faults *faults);
-// A program of calls that are waited for. Nothing is wrong in it but their order.
+// Draws a program whose trainers wait for calls. Its only faults are in the order of the calls.
 void program_draw_calls(struct program *program, uint64_t seed);
-// Outcomes of steps 1 to the first that does not settle, or to the last. Not of calls, for which
-// see calls_expect.
+// Computes the outcomes from step 1 to the first step that does not settle, or to the last step.
+// For programs of calls use calls_expect instead.
 void program_expect(const struct program *program, struct program_outcome *outcomes);
 uint64_t program_phase(uint32_t phase); // Returns the hash of the phase's label.
-// Whether there is no next step when so many ranks are exhausted.
+// True if there is no next step when `exhausted` ranks have run out of data.
 bool program_finished(const struct program *program, uint32_t exhausted);
 
-// The sets in force and the known layouts: worker/session/module/sets.c in small.
+// The sets in force and the known layouts: a small model of worker/session/module/sets.c.
 struct program_sets {
     uint32_t in_force[PROGRAM_MODULES];
     bool learned[PROGRAM_MODULES][PROGRAM_SETS];
 };
 
-// A step of this phase begins. True: a layout was forgotten, and all plans must be.
+// A step of this phase begins. Returns true if a layout was forgotten: then all plans must be
+// forgotten, too.
 bool program_enter(const struct program *program, struct program_sets *sets, uint32_t phase);
 // Number of buckets of a module, in the layout in force.
 uint32_t program_buckets(const struct program *program, const struct program_sets *sets,

@@ -32,20 +32,20 @@ struct script {
     uint32_t shuffle_percent; // Share of ranks that make a phase's slots in an order of their own.
     uint32_t skip_percent; // Share of slots that a rank does not make.
     uint32_t wait_percent; // Share of slots that a rank waits for.
-    uint32_t think_ms; // Between two actions, at most.
-    bool deaf; // Workers do not see what becomes of their links.
+    uint32_t think_ms; // The longest time between two actions of a worker.
+    bool deaf; // True if workers ignore the end of their links.
     uint32_t restart_percent; // Share of workers that join again after a death.
 };
 
 struct script_options {
     bool has_hint;
     uint32_t hint;
-    uint32_t hosts; // Workers are spread over so many.
-    uint32_t wrong_item; // 0: none; else this item of the manifest differs.
-    uint32_t wrong_phase_at; // 0: none; else this step has another phase here.
-    uint32_t wrong_elements; // Added to the elements of each slot.
-    uint32_t leaves_after; // 0: not before the end.
-    uint32_t tries; // Sessions it may still open after this one.
+    uint32_t hosts; // Number of hosts over which workers are spread.
+    uint32_t wrong_item; // Item of the manifest that differs on this worker; 0: none.
+    uint32_t wrong_phase_at; // Step in which this worker is in another phase; 0: none.
+    uint32_t wrong_elements; // Number added to the elements of each slot.
+    uint32_t leaves_after; // Step after which the worker leaves; 0: at the end of the program.
+    uint32_t tries; // Number of sessions that the worker may still open after this one.
 };
 
 void script_draw(struct sim *sim, struct script *script, uint32_t number, uint32_t world);
