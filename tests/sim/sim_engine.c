@@ -27,8 +27,8 @@ enum trainer_stage {
     TRAINER_BACKWARD,
     TRAINER_ENDING, // The trainer is in lockstep_step_end.
     TRAINER_ABORTED, // In lockstep_close after lockstep_abort, for the answer.
-    TRAINER_FAILED, // Was told, and will close its session.
-    TRAINER_CLOSING, // Has said goodbye to its peers, not to the coordinator.
+    TRAINER_FAILED, // The trainer got the error, and will close its session.
+    TRAINER_CLOSING, // The trainer has left its peers, but not the coordinator.
 };
 
 enum packet_kind {
@@ -80,11 +80,11 @@ struct queued_slot {
 };
 
 // The launches of a rank in this generation, if its data plane pairs by position. The operations
-// run one after the other, so that none is joined before the one in front of it is final.
+// run one after the other: the rank joins one only when the one before is final.
 struct strict_queue {
     uint64_t launched;
     uint64_t final;
-    struct queued_slot slots[ENGINE_QUEUE]; // By number, modulo.
+    struct queued_slot slots[ENGINE_QUEUE]; // By number of the launch, modulo ENGINE_QUEUE.
 };
 
 struct engine_state {
@@ -100,26 +100,27 @@ struct engine_state {
     uint32_t made; // Ready slots of the program that were made.
     struct calls_run run; // A run of calls, for programs of calls.
     struct open_wave opening; // This rank's payload of the open wave.
-    uint64_t trainer_ms; // Its next action; UINT64_MAX: it waits.
-    uint64_t started_at; // The step after which it has called lockstep_start last.
+    uint64_t trainer_ms; // Time of the trainer's next action; UINT64_MAX: the trainer waits.
+    uint64_t started_at; // The step after which the trainer called lockstep_start last.
 
     // The engine.
-    bool over; // The links are gone.
-    bool failed; // The session is, and the trainer will see.
+    bool over; // True if the links are closed.
+    bool failed; // True if the session has failed. The trainer may not know it yet.
     bool starting; // True while the rank is in lockstep_start.
     bool aborted;
     bool control_gone;
     uint64_t deadline_ms; // Deadline of a verdict that is waited for; 0: none.
     struct down_halt lost_here;
-    struct down_halt halts[ENGINE_HALTS]; // Heard.
+    struct down_halt halts[ENGINE_HALTS]; // Halts that the coordinator has sent.
     uint32_t halt_count;
     struct program_sets sets;
-    bool agreed[PROGRAM_MODULES]; // The layout of the set in force will be, after this step.
+    // True if the layout of the module's set in force is learned when this step has settled.
+    bool agreed[PROGRAM_MODULES];
 
     // The data plane.
     uint32_t in_flight; // Slots launched and not final.
     struct strict_queue queue;
-    uint64_t header_sent; // Step of the last one.
+    uint64_t header_sent; // Step of the last header that was sent.
     uint64_t header_received;
     bool peer_left[PROGRAM_WORLD];
     bool peer_reported[PROGRAM_WORLD];
@@ -327,7 +328,7 @@ static struct arrived_wave *wave_arrived(struct engine_state *state, enum wave_k
     return NULL;
 }
 
-// Nobody lies here.
+// Checks the content of a wave message: a simulated rank sends only valid ones.
 static void wave_check(struct sim_worker *worker, enum wave_kind kind, const struct wave_move *move,
                        const void *payload)
 {
@@ -351,7 +352,7 @@ static void wave_check(struct sim_worker *worker, enum wave_kind kind, const str
                  sim_name(worker), wave_name(kind), move->peer, wrong);
 }
 
-// Takes what the move receives. False: it has not come.
+// Takes the message that the move receives. False: the message has not come yet.
 static bool wave_take(struct sim_worker *worker, enum wave_kind kind, const struct wave_move *move)
 {
     struct engine_state *state = state_of(worker);
@@ -827,7 +828,7 @@ static void trainer_abort(struct sim_worker *worker)
     engine_send(worker, &message);
 }
 
-// False: there is no more to make.
+// Makes the next slot of the program. False: all slots were made.
 static bool trainer_make_slot(struct sim_worker *worker)
 {
     struct engine_state *state = state_of(worker);
@@ -870,7 +871,7 @@ static void trainer_do(struct sim_worker *worker, const struct calls_op *op)
     }
 }
 
-// One operation of some thread that can go on. Releases wake those that cannot.
+// Does one operation of a thread that can go on. Threads in a wait are woken by releases.
 static void trainer_calls(struct sim_worker *worker)
 {
     struct engine_state *state = state_of(worker);

@@ -17,17 +17,17 @@ enum stage {
     STAGE_TRAINER, // Between steps.
     STAGE_LEARNING, // Making slots.
     STAGE_BLOCKED, // The script is in call_wait and waits for a grant.
-    STAGE_ENDED, // In step_end of a learning step, for its plan.
-    STAGE_HEADER, // In a planned step, for the predecessor's header.
-    STAGE_SETTLING, // For the collective that stands for the rest of the step.
-    STAGE_STUCK, // A disagreement was said; the verdict will come.
+    STAGE_ENDED, // The script is in step_end of a learning step, and waits for its plan.
+    STAGE_HEADER, // The script waits for the predecessor's header in a planned step.
+    STAGE_SETTLING, // The script waits for the collective that stands for the rest of the step.
+    STAGE_STUCK, // The worker has reported a disagreement, and waits for the verdict.
 };
 
 struct script_state {
     const struct script *script;
     struct script_options options;
     enum stage stage;
-    uint64_t step; // Opened.
+    uint64_t step; // The last step that was begun.
     uint64_t settled;
     uint32_t phase;
     bool planned[SCRIPT_PHASES];
@@ -37,7 +37,7 @@ struct script_state {
     uint32_t order_count;
     uint32_t made;
     bool granted[SCRIPT_SLOTS]; // By index into the phase's slots.
-    uint32_t waits_for; // Index of the slot that it waits for.
+    uint32_t waits_for; // Index of the slot for which the script waits.
 
     struct step_note {
         uint64_t step;
@@ -80,7 +80,7 @@ static void leave(struct sim_worker *worker, enum sim_end end)
     sim_exit(worker, end);
 }
 
-// A verdict of step s is this worker's when s - 1 is settled here.
+// True if the verdict takes effect: a verdict of step s does when step s - 1 is settled here.
 static bool halt_takes_effect(struct sim_worker *worker)
 {
     struct script_state *state = state_of(worker);

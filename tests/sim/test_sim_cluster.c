@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Simulated clusters of scripted workers around the real coordinator core. Each seed is a scenario
-// with its own faults; what must hold in all of them is in sim_check.c, and what must come of each
-// is said here.
+// with its own faults. sim_check.c has the invariants of all scenarios; this file has the required
+// outcome of each.
 //
 // LOCKSTEP_TEST_SIM_SEEDS=n runs n seeds (1000), LOCKSTEP_TEST_SIM_SEED=n runs one and prints its
 // trace.
@@ -176,7 +176,7 @@ static void cycles(struct cluster *cluster)
     spawn_job(cluster, script, world, &options);
 }
 
-// One dies or loses its stream, and a replacement comes; the others may come back too.
+// One worker dies or loses its stream, and a replacement comes. The others may join again, too.
 static void faults(struct cluster *cluster, bool breaks)
 {
     struct sim *sim = &cluster->sim;
@@ -243,7 +243,7 @@ struct scenario {
     void (*prepare)(struct cluster *cluster);
     // The required end of every worker; -1: any end that the invariants allow.
     int end;
-    int verdict; // -1: whichever.
+    int verdict; // The required verdict; -1: any.
 };
 
 static const struct scenario scenarios[] = {

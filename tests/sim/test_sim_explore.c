@@ -55,7 +55,7 @@ static const char *draw_text(struct drawn *drawn, const char *const *texts, uint
 
 #define DRAW_TEXT(drawn, texts) draw_text(drawn, texts, sizeof(texts) / sizeof((texts)[0]))
 
-// The order of the two things makes no difference: draws a pair of equal or growing numbers.
+// Draws two numbers whose order makes no difference: the second is at least the first.
 static void draw_pair(struct drawn *drawn, uint32_t choices, uint32_t pair[2])
 {
     uint32_t left = draw(drawn, choices * (choices + 1) / 2);
@@ -81,7 +81,7 @@ static void short_program(uint32_t number, char text[STEP_TEXT])
         snprintf(text, STEP_TEXT, "%s %s", words[(number - 5) / 4], words[(number - 5) % 4]);
 }
 
-// Windowed, strict, and one rank of each kind.
+// Draws the data planes: all ranks windowed, all strict, or one rank of each kind.
 static void draw_backend(struct drawn *drawn)
 {
     static const uint32_t strict[] = {0, 15, 1};
@@ -89,7 +89,7 @@ static void draw_backend(struct drawn *drawn)
     drawn->config.strict = strict[draw(drawn, 3)];
 }
 
-// The first `count` of them.
+// Draws one of the first `count` pairs of policies.
 static void draw_policies(struct drawn *drawn, uint32_t count)
 {
     static const struct {
@@ -106,7 +106,7 @@ static void draw_policies(struct drawn *drawn, uint32_t count)
     drawn->config.unplanned = policies[choice].unplanned;
 }
 
-// The texts as programs of the ranks, each with more behind it.
+// Makes the texts the programs of the ranks, and appends `behind` to each.
 static void set_programs(struct drawn *drawn, uint32_t ranks, const char *behind)
 {
     drawn->config.ranks = ranks;
@@ -138,7 +138,7 @@ static void quiet_program(uint32_t number, char text[STEP_TEXT])
 
 // ---- Families ----------------------------------------------------------------------------------
 
-// Nobody waits, so nobody says anything, whatever is missing, extra or swapped.
+// No rank waits, so no rank sends a message, whatever calls are missing, extra or swapped.
 static void family_quiet(struct drawn *drawn)
 {
     static const char *const plans[] = {"A B A", "A B"};
@@ -381,7 +381,7 @@ static void family_disaster(struct drawn *drawn)
     set_programs(drawn, 2, "");
 }
 
-// One of three.
+// One of three ranks dies or loses its stream.
 static void family_survivors(struct drawn *drawn)
 {
     static const char *const programs[] = {"A!", "B"};

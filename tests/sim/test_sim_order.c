@@ -4,11 +4,11 @@
 // timing, and everything that may happen to a world. The invariants are in sim_ledger.h and the
 // required outcomes of programs in sim_program.c. This file has the required outcomes of faults.
 //
-// Two families of programs: of steps whose calls are ended by step_end only (sim_program.c), and of
-// calls that are waited for, under all policies (sim_calls.h). Each seed runs its program under two
-// timings. LOCKSTEP_TEST_SIM_SEEDS=n runs n seeds of the first (1000) and an eighth of that of the
-// second, whose seeds begin at 1,000,000,000. LOCKSTEP_TEST_SIM_SEED=n runs one and prints its
-// traces.
+// There are two families of programs. In the first, trainers wait for calls only by step_end
+// (sim_program.c). In the second, they wait for single calls, under all policies (sim_calls.h); its
+// seeds begin at 1,000,000,000. Each seed runs its program under two timings.
+// LOCKSTEP_TEST_SIM_SEEDS=n runs n seeds (1000) of the first family and n / 8 of the second.
+// LOCKSTEP_TEST_SIM_SEED=n runs one seed and prints its traces.
 
 #include "tests/sim/sim_engine.h"
 
@@ -33,7 +33,8 @@ struct world {
     struct engine_options options[PROGRAM_WORLD];
     uint32_t victim;
     uint64_t core_crash_ms; // 0: never.
-    bool learned; // Before that: no step after needs the coordinator.
+    // True if all was learned before the crash: no later step needs the coordinator.
+    bool learned;
 };
 
 // ---- Scenarios -------------------------------------------------------------------------------
@@ -56,7 +57,7 @@ static void crash(struct world *world)
     sim_crash_at(world->sim.workers[draw_victim(world)], at_ms);
 }
 
-// In the middle of an event: some of what it causes happens, the rest does not.
+// A rank dies in the middle of an event: only some effects of the event happen.
 static void crash_inside(struct world *world)
 {
     const uint32_t dies_at = 1 + (uint32_t)sim_random(&world->sim, 80);
@@ -129,7 +130,7 @@ static void expect_break(struct world *world)
     }
 }
 
-// Steps that are not learned go on; and a failure has a name.
+// Checks a world whose coordinator has crashed: planned steps go on, and a failure names its cause.
 static void expect_no_coordinator(struct world *world)
 {
     struct sim *sim = &world->sim;
@@ -267,7 +268,7 @@ enum {
     SCENARIOS = sizeof(scenarios) / sizeof(scenarios[0]),
     CALL_SCENARIOS = sizeof(call_scenarios) / sizeof(call_scenarios[0]),
     CALL_SEEDS = 1000000000, // Seeds of the second family begin here.
-    CALL_PART = 8, // One seed of them for so many of the first family.
+    CALL_PART = 8, // Number of seeds of the first family for each seed of the second.
 };
 
 static const struct scenario *scenario_of(uint64_t seed)
@@ -281,11 +282,11 @@ static const struct scenario *scenario_of(uint64_t seed)
 struct tally {
     uint64_t events;
     uint64_t settled;
-    uint64_t planned; // How many of the settled steps were planned.
+    uint64_t planned; // Number of settled steps that were planned.
     uint64_t ends[SESSION_ABORTED + 1];
     uint64_t verdicts[HALT_LAYOUT + 1];
-    uint64_t put_off; // Buckets, at the end.
-    uint64_t replaced; // Steps on a plan that was published later.
+    uint64_t put_off; // Number of buckets that were deferred at the end.
+    uint64_t replaced; // Number of steps on a plan that has replaced a learned one.
     uint64_t hung; // Runs that only a stall verdict can explain.
 };
 
@@ -352,7 +353,7 @@ static void world_spawn(struct world *world, const struct scenario *scenario)
     scenario->prepare(world);
 }
 
-// Whether every rank has settled the last step that the programs learn.
+// True if every rank has settled the last step that the programs learn.
 static bool all_learned(const struct world *world)
 {
     for (uint32_t rank = 0; rank < world->program.world; rank++)
@@ -377,7 +378,8 @@ static void world_run(struct world *world)
     ledger_finished(&world->ledger);
 }
 
-// Steps and contributors, as far as every rank got; the verdicts when one thing alone was wrong.
+// Checks that two timings have the same outcome: each rank settles the same steps, and each step
+// has the same commit payload.
 static void same_outcome(struct world *world, const struct ledger *before)
 {
     for (uint32_t rank = 0; rank < world->program.world; rank++)

@@ -39,9 +39,9 @@ struct question {
     uint64_t ready_count;
     uint64_t calls_per_step;
     uint64_t replicas;
-    bool aborts; // The call is given up, not ended.
-    bool declares; // The thread that ends the call declares the parameter unused before.
-    uint32_t steps; // Until a report that is late must be refused; at most STEPS.
+    bool aborts; // True if the trainer aborts the call instead of ending it.
+    bool declares; // True if the trainer declares the parameter unused before it ends the call.
+    uint32_t steps; // Number of steps after which a late report must be refused; at most STEPS.
 };
 
 struct answers {
@@ -54,7 +54,7 @@ struct answers {
     uint64_t met[INTERLEAVE_THREADS]; // Serial of the call that a report found open; 0: none.
     uint64_t serials[STEPS]; // The last call of each step.
     uint64_t earliest[STEPS]; // The first call of each step.
-    bool used[STEPS]; // The last parameter is, in the result of the step.
+    bool used[STEPS]; // True if the result of the step has the last parameter as used.
     int ended[STEPS]; // Statuses that lockstep_step_end returned.
 };
 
@@ -100,7 +100,7 @@ static void second_report(void *context)
     report(2);
 }
 
-// Reports what nobody asks about; of a gradient with replicas that of all.
+// Reports parameter 0, with all its replicas.
 static void report_rest(void)
 {
     for (uint32_t r = 0; r < answers.question->replicas; r++)
@@ -176,7 +176,7 @@ static bool say(const char *what, uint32_t step)
     return false;
 }
 
-// A gradient that is used was reported by somebody, and every report that was taken counts.
+// Checks that a used gradient was reported, and that every accepted report is in a result.
 static bool check_reports(void *context)
 {
     bool expected[STEPS] = {false};
@@ -203,7 +203,7 @@ static bool check_reports(void *context)
     return true;
 }
 
-// No decision follows from times and counts.
+// True if the word is a time or a count, on which no decision depends.
 static bool is_statistics(const volatile void *word, void *context)
 {
     const volatile char *at = word;

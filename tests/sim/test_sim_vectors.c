@@ -40,7 +40,7 @@ static uint32_t draw(uint64_t *random, uint32_t bound)
     return (uint32_t)((mixed ^ mixed >> 31) % bound);
 }
 
-// Lets events happen until none can. Returns how many.
+// Lets events happen until none is possible. Returns their number.
 static uint64_t run_schedule(uint64_t random, bool prints)
 {
     struct world_event events[WORLD_EVENTS];
@@ -58,7 +58,7 @@ static uint64_t run_schedule(uint64_t random, bool prints)
     return count;
 }
 
-// True: as the vector says.
+// Runs one schedule of a case. True: the outcome is one that the vector allows.
 static bool check_schedule(const struct vector_case *one, char *outcome, size_t bytes)
 {
     if (world_outcome(&world, outcome, bytes))

@@ -13,7 +13,7 @@ enum {
     VECTOR_OUTCOME = 1024
 };
 
-// The next field of a text, which is cut off. NULL: there is none left.
+// Cuts the next field off a text and returns it. NULL: no field is left.
 static char *field(char **rest, const char *separator)
 {
     char *start = *rest;
@@ -26,7 +26,7 @@ static char *field(char **rest, const char *separator)
 
 // ---- Lines -----------------------------------------------------------------------------------
 
-// "A B, :x B + B A"
+// Parses a list of plans such as "A B, :x B + B A".
 static bool read_plans(struct world_config *config, char *text)
 {
     uint32_t count = 0;
@@ -40,7 +40,7 @@ static bool read_plans(struct world_config *config, char *text)
     return count == 0;
 }
 
-// "w2-ee"
+// Parses the name of a variant such as "w2-ee".
 static bool read_variant(struct vector_case *one, const char *name, uint32_t ranks)
 {
     struct world_config *config = &one->config;
@@ -57,7 +57,7 @@ static bool read_variant(struct vector_case *one, const char *name, uint32_t ran
     return name[0] == 's' || sscanf(name, "w%" SCNu32, &config->window) == 1;
 }
 
-// "s-ee w2-ee => E0:ORDER"
+// Parses variants and their outcome such as "s-ee w2-ee => E0:ORDER".
 static bool read_cases(struct vector *vector, const struct world_config *config, char *text)
 {
     char *names = field(&text, " => ");
@@ -102,7 +102,7 @@ bool vector_read(struct vector *vector, const char *line)
 
 // ---- Outcomes --------------------------------------------------------------------------------
 
-// "E0:ORDER|PHASE" allows "error 0 order".
+// True if the expected text allows the outcome: "E0:ORDER|PHASE" allows "error 0 order".
 static bool allows_error(const char *expected, const char *outcome)
 {
     char text[64];

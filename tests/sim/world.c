@@ -37,8 +37,8 @@ static const struct world_launch *launch_like(const struct world *world, uint32_
     return NULL;
 }
 
-// Whether the slot can complete: all ranks have launched it, and on strict ranks what was launched
-// before it can complete, too.
+// True if the slot can complete: all ranks have launched it, and on strict ranks all earlier
+// launches can complete, too.
 static bool slot_can_end(const struct world *world, const struct world_launch *launch, uint8_t step,
                          uint32_t depth)
 {
@@ -218,7 +218,7 @@ static void strike_happens(struct world *world)
     memset(rank->headers, 0, sizeof(rank->headers));
 }
 
-// The finding of a rank that nobody can tell more.
+// The verdict that a rank finds by itself, because no coordinator can send one.
 static void find_oneself(struct world *world, uint32_t r)
 {
     struct down_halt halt = {.kind = HALT_LOST, .has_rank = true};
