@@ -69,7 +69,6 @@ enum core_limit {
     CORE_WINDOW = 2 * CORE_LOOKAHEAD,
     CORE_REPORT_LINES = 12,
     CORE_ANSWER_MS = 5000, // How long the report on two manifests waits for missing items.
-    CORE_MAX_ITEMS = 2 + LOCKSTEP_MAX_MODULES + LOCKSTEP_MAX_PARAMETERS,
 
     CORE_RANK_WORDS = LOCKSTEP_RANK_WORDS,
     CORE_SLOT_TABLE = 2 * LOCKSTEP_MAX_SLOTS, // Open addressing, at most half full.

@@ -123,9 +123,9 @@ static bool verify_possible(struct coordinator *core, struct worker *worker,
     const struct worker *lowest = verify_lowest(core, job);
     if (worker->started)
         verdict_protocol(core, worker, "called lockstep_start a second time before all others did");
-    else if (start->item_count > CORE_MAX_ITEMS)
+    else if (start->item_count > LOCKSTEP_MAX_ITEMS)
         verdict_protocol(core, worker, "announced a manifest of %" PRIu32 " items; the limit is %d",
-                         start->item_count, CORE_MAX_ITEMS);
+                         start->item_count, LOCKSTEP_MAX_ITEMS);
     else if (start->root >= job->count)
         verdict_protocol(core, worker, "wants rank %" PRIu32 " as root; the world has %" PRIu32,
                          start->root, job->count);

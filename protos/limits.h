@@ -70,6 +70,9 @@ static_assert(LOCKSTEP_MAX_WORLD <= 1ull << (62 - LOCKSTEP_MAX_COUNT_BITS),
 #define LOCKSTEP_MAX_DIMS 8
 #define LOCKSTEP_MAX_MODULES 64
 #define LOCKSTEP_MAX_PARAMETERS 16384 // Parameters and buffers of one session, together.
+#define LOCKSTEP_SESSION_ITEMS 3 // Items of a manifest before those of its modules.
+// Items of a manifest.
+#define LOCKSTEP_MAX_ITEMS (LOCKSTEP_SESSION_ITEMS + LOCKSTEP_MAX_MODULES + LOCKSTEP_MAX_PARAMETERS)
 #define LOCKSTEP_MAX_PHASES 16 // Phases for which the user declares parameters as unused.
 // Sets of trainable parameters of one module: a worker remembers a layout for each.
 #define LOCKSTEP_MAX_SETS 8

@@ -18,9 +18,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// The most items of a manifest: those of the session, its modules, their parameters and buffers.
-#define CODEC_MANIFEST_ITEMS (2 + LOCKSTEP_MAX_MODULES + LOCKSTEP_MAX_PARAMETERS)
-
 struct codec_fault;
 
 // Checks that text is valid UTF-8 of at most `bytes` bytes, including its NUL.

@@ -154,7 +154,7 @@ static void check_manifest_request(const struct down_manifest_request *request,
 {
     codec_check_number(request->count, LOCKSTEP_MANIFEST_PART,
                        "a request for too many manifest items", fault);
-    codec_check_part(request->first, request->count, CODEC_MANIFEST_ITEMS,
+    codec_check_part(request->first, request->count, LOCKSTEP_MAX_ITEMS,
                      "a request for manifest items that cannot be", fault);
 }
 

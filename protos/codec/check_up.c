@@ -24,7 +24,7 @@ static void check_hello(const struct up_hello *hello, struct codec_fault *fault)
 
 static void check_start(const struct up_start *start, struct codec_fault *fault)
 {
-    codec_check_number(start->item_count, CODEC_MANIFEST_ITEMS, "a manifest has too many items",
+    codec_check_number(start->item_count, LOCKSTEP_MAX_ITEMS, "a manifest has too many items",
                        fault);
     codec_check_rank(start->root, fault);
 }
@@ -44,8 +44,8 @@ static void check_manifest_part(const struct up_manifest_part *part, struct code
 {
     codec_check_count(part->count, LOCKSTEP_MANIFEST_PART, "too many manifest items in a part",
                       fault);
-    codec_check_part(part->first, part->count, CODEC_MANIFEST_ITEMS,
-                     "a manifest has too many items", fault);
+    codec_check_part(part->first, part->count, LOCKSTEP_MAX_ITEMS, "a manifest has too many items",
+                     fault);
     for (uint32_t i = 0; i < part->count && fault->status == CODEC_OK; i++)
         check_manifest_item(&part->items[i], fault);
 }

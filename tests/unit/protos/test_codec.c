@@ -1369,7 +1369,7 @@ struct poke {
         POKE_MAX(way, kind, u.layout_part.first, 2), \
         POKE(way, kind, u.layout_part.first, UINT32_MAX, CODEC_INVALID), \
         POKE_COUNT(way, kind, u.layout_part.count, LOCKSTEP_LAYOUT_PART)
-#define MANIFEST_ITEMS (2 + LOCKSTEP_MAX_MODULES + LOCKSTEP_MAX_PARAMETERS)
+#define MANIFEST_ITEMS LOCKSTEP_MAX_ITEMS
 
 static const struct poke pokes[] = {
     POKE(up, UP_END, kind, UP_NONE, CODEC_INVALID),

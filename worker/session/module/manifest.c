@@ -16,11 +16,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MANIFEST_SESSION_ITEMS 3 // The items of the session, before those of the modules.
-
 uint32_t module_manifest_count(const struct lockstep_session *session)
 {
-    return MANIFEST_SESSION_ITEMS + session->module_count + session->tensor_count;
+    return LOCKSTEP_SESSION_ITEMS + session->module_count + session->tensor_count;
 }
 
 // Appends to the value of an item. All of it must fit, because text that is cut off would not be
@@ -130,7 +128,7 @@ bool module_manifest_item(const struct lockstep_session *session, uint32_t index
                           struct manifest_item *item)
 {
     memset(item, 0, sizeof(*item));
-    if (index < MANIFEST_SESSION_ITEMS) {
+    if (index < LOCKSTEP_SESSION_ITEMS) {
         if (index == 0)
             manifest_session(session, item);
         else if (index == 1)
@@ -139,7 +137,7 @@ bool module_manifest_item(const struct lockstep_session *session, uint32_t index
             manifest_loaded(session, item);
         return true;
     }
-    index -= MANIFEST_SESSION_ITEMS;
+    index -= LOCKSTEP_SESSION_ITEMS;
     for (uint32_t m = 0; m < session->module_count; m++) {
         const struct lockstep_module *module = session->modules[m];
         if (index == 0) {
