@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Addresses that people paste: the tool takes from them where to ask, and the token.
+// Addresses that people paste: the tool reads the server's address and the token from them.
 
 #include "cli/ask/http.h"
 

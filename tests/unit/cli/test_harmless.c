@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Text of others, wherever it is shown to people: control characters of both sets, marks of
-// direction and odd line ends come through nowhere; other characters do everywhere.
+// Foreign text that is shown to people: control characters (C0 and C1), direction marks and unusual
+// line ends are never shown as they are; all other characters are.
 
 #include "base/json.h"
 #include "base/log.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A job of workers that say where they are: heartbeats once in a second, each rank at its own
-// instant, and answers to inspections. A test writes what a rank would say into its heartbeat, lets
-// time pass, and looks at the stalls of the job.
+// A job of workers that report their places: a heartbeat once a second, each rank at its own
+// instant, and answers to inspections. A test fills a rank's heartbeat, lets time pass, and checks
+// the stalls of the job.
 //
 //     fleet_begin(&fleet, &story, 3, 1);
 //     fleet_outside(&fleet, 1);
@@ -15,17 +15,17 @@
 
 enum {
     FLEET_RANKS = 1000,
-    FLEET_NEVER = 1000000000, // fleet_until_stall: none came.
-    FLEET_MS = 50 // How finely time passes.
+    FLEET_NEVER = 1000000000, // Result of fleet_until_stall if no stall came.
+    FLEET_MS = 50 // Time passes in steps of so many milliseconds.
 };
 
 struct fleet_rank {
-    struct up_heartbeat beat; // The heartbeat that it sends; place.api_ms is filled in.
-    uint64_t api_at_ms; // When its trainer called or left the library last.
-    uint64_t next_ms; // Time of its next heartbeat.
-    uint32_t received; // Messages answered.
-    bool silent; // Says nothing.
-    bool mute; // Answers nothing.
+    struct up_heartbeat beat; // The heartbeat that the rank sends; fleet.c fills in place.api_ms.
+    uint64_t api_at_ms; // Time at which the trainer last entered or left the library.
+    uint64_t next_ms; // Time of the rank's next heartbeat.
+    uint32_t received; // Number of messages that were answered.
+    bool silent; // True if the rank sends no messages at all.
+    bool mute; // True if the rank answers no inspections.
 };
 
 struct fleet {
@@ -50,19 +50,19 @@ void fleet_all_wait(struct fleet *fleet);
 // All ranks have settled their step, and are at the beginning of the next one.
 void fleet_settle(struct fleet *fleet);
 
-void fleet_say(struct fleet *fleet, uint32_t rank); // A heartbeat, now.
+void fleet_say(struct fleet *fleet, uint32_t rank); // The rank sends a heartbeat now.
 void fleet_pass(struct fleet *fleet, uint64_t ms);
-// Time passes until a stall is seen, at most ms; returns how much, or FLEET_NEVER.
+// Lets time pass until a stall is reported, at most ms. Returns the time passed, or FLEET_NEVER.
 uint64_t fleet_until_stall(struct fleet *fleet, uint64_t ms);
 
-// The newest stall; there is one.
+// Returns the newest stall. Fails the test if there is none.
 const struct stall_view *fleet_stall(const struct fleet *fleet);
-// It goes on, and this rank is its only culprit, of this kind.
+// Asserts that the newest stall goes on, and that this rank is its only culprit, of this kind.
 void fleet_expect_culprit(const struct fleet *fleet, uint32_t rank, enum stall_kind kind);
-// Its sentence has this piece.
+// Asserts that the sentence of the newest stall contains this piece.
 void fleet_expect_says(const struct fleet *fleet, const char *piece);
-bool fleet_is_stalled(const struct fleet *fleet); // One goes on.
-// Number of stalls so far, at most those that are kept.
+bool fleet_is_stalled(const struct fleet *fleet); // True while a stall goes on.
+// Number of stalls so far that the coordinator still keeps.
 uint32_t fleet_stalls(const struct fleet *fleet);
 struct worker_view fleet_worker(const struct fleet *fleet, uint32_t rank);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A coordinator core with scripted workers, and the readable trace that tests assert: what went in,
-// what came out. A worker is a number, its stream. Single-threaded; time is a number too.
+// A coordinator core with scripted workers, and a readable trace of its inputs and outputs, which
+// tests assert. A worker is the number of its stream. Single-threaded; time is simulated.
 //
 //     story_join(&story, 1, "a");
 //     story_expect(&story, "1 > hello job j world 2 host a\n"
@@ -26,15 +26,15 @@ struct story {
     void *memory;
     struct coordinator *core;
     uint64_t now_ms;
-    bool logging; // Log lines are part of the trace.
-    bool quiet; // No trace at all: for large worlds.
-    bool zero_defer; // The ranks' order policy, as they say it in lockstep_start.
+    bool logging; // True if log lines are part of the trace.
+    bool quiet; // True if no trace is kept, for large worlds.
+    bool zero_defer; // The order policy that the ranks send in their start message.
     char *trace;
     size_t used;
     uint32_t secrets;
 
     // State of each stream, by number.
-    bool known[STORY_PEERS]; // It has said something and was not closed.
+    bool known[STORY_PEERS]; // True if the worker has sent something and its stream is open.
     bool closed[STORY_PEERS]; // True if the core closed it.
     struct generation_id generation[STORY_PEERS];
     uint32_t rank[STORY_PEERS];
@@ -45,13 +45,13 @@ struct story {
 
 void story_begin(struct story *story);
 void story_end(struct story *story);
-// The same for a test whose state is the story.
+// The cmocka setup of a test whose state is the story.
 int story_setup(void **state);
 int story_teardown(void **state);
 
-// Asserts that exactly this happened since the last time.
+// Asserts that the trace since the last assertion is exactly this text.
 void story_expect(struct story *story, const char *trace);
-// Asserts that a piece of text happened, and forgets the trace.
+// Asserts that the trace contains a piece of text, and clears the trace.
 void story_expect_piece(struct story *story, const char *piece);
 void story_forget(struct story *story);
 
@@ -59,21 +59,21 @@ void story_forget(struct story *story);
 
 struct up_hello story_hello(const char *job, uint32_t world, const char *host);
 void story_say_hello(struct story *story, uint32_t peer, const struct up_hello *hello);
-// Job "j" of two workers.
+// A worker joins job "j" of two workers.
 void story_join(struct story *story, uint32_t peer, const char *host);
-// Streams 1..n of job "j" on hosts h1..hn form a world; the trace is forgotten.
+// Streams 1..n of job "j" on hosts h1..hn form a world; the trace is cleared.
 void story_form(struct story *story, uint32_t world);
-// The same, and all of them have started equal.
+// The same as story_form; then all workers start with equal manifests.
 void story_run(struct story *story, uint32_t world);
 
-// In the generation that this stream was given.
+// A worker sends a message, in the generation that its stream was given.
 void story_say(struct story *story, uint32_t peer, struct up_message *message);
-// Its links stand.
+// A worker reports that its links are connected.
 void story_links(struct story *story, uint32_t peer, const struct up_links *links);
 void story_start(struct story *story, uint32_t peer, uint64_t hash, uint32_t items, uint32_t root);
 void story_ready(struct story *story, uint32_t peer, uint64_t step, struct slot_id slot);
 void story_wait(struct story *story, uint32_t peer, uint64_t step, struct slot_id slot);
-// Both: its part of the slot is ready, and it waits for the result.
+// A worker sends two messages: its part of the slot is ready, and it waits for the result.
 void story_await(struct story *story, uint32_t peer, uint64_t step, struct slot_id slot);
 void story_step_end(struct story *story, uint32_t peer, uint64_t step);
 void story_layout(struct story *story, uint32_t peer, uint32_t module, const uint32_t *words,
@@ -84,7 +84,7 @@ void story_lost(struct story *story, uint32_t peer, uint32_t rank, uint64_t step
 void story_leave(struct story *story, uint32_t peer, uint64_t settled);
 void story_close(struct story *story, uint32_t peer, const char *text);
 void story_drain(struct story *story);
-// Somebody wants to know where a rank is.
+// A client asks where a rank is.
 void story_ask(struct story *story, const char *job, uint32_t rank, uint32_t what);
 // Time passes; ticks come when they are due.
 void story_sleep(struct story *story, uint64_t ms);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One client cannot hold every place of the table of jobs: how many jobs may wait for workers that
-// began at one address, and for how long any of them waits.
+// One client cannot fill the table of jobs: the number of waiting jobs from one address is bounded,
+// and so is the time for which a job waits.
 
 #include "coordinator/coordinator.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Learning: slots are granted in the order of completion, and the plan says it again.
+// Learning: slots are granted in the order of completion, and the plan has the same order.
 
 #include "tests/unit/coordinator/story.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Both sides of a collective that differs, as the coordinator hears of them: in either order, late,
-// never, from a third rank, and from ranks that lie.
+// A collective that differs between two ranks. The coordinator gets both versions in either order,
+// late, never, from a third rank, or from ranks that lie.
 
 #include "tests/unit/coordinator/story.h"
 

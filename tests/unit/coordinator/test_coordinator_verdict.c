@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How generations end: deaths, goodbyes, disagreements. The first verdict is everybody's.
+// How generations end: deaths, goodbyes, disagreements. All ranks get the first verdict.
 
 #include "coordinator/view.h"
 #include "tests/unit/coordinator/story.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// By which names the HTTP side may be asked in plaintext: a foreign name that has been given our
-// address is none of them.
+// The host names that plaintext HTTP requests may use. A foreign name that resolves to our address
+// is refused.
 
 #include "server/http/host.h"
 #include "server/http/parts.h"

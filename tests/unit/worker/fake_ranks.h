@@ -29,17 +29,17 @@ struct rank {
     struct thread thread;
 };
 
-// Runs the body as so many ranks, each on a thread and a device of its own.
+// Runs the body on `ranks` threads, each with a device of its own.
 void rank_threads_run(int ranks, bool blocking, void (*body)(struct rank *rank));
 void rank_device_open(struct rank *rank);
 void rank_device_close(struct rank *rank);
-int rank_comm_open(struct rank *rank); // The state it came to.
+int rank_comm_open(struct rank *rank); // Returns the state of the new communicator.
 
 int rank_error(const struct rank *rank); // ncclCommGetAsyncError
-int rank_settle(const struct rank *rank); // The same, when it is no longer in progress.
+int rank_settle(const struct rank *rank); // Waits until rank_error is not ncclInProgress.
 int rank_launched(const struct rank *rank, int result); // The result of a launch by this rank.
 int rank_all_reduce(const struct rank *rank, size_t count); // float32, from in to out
-bool rank_stands(const struct rank *rank); // Its stream is not done, and will not be soon.
+bool rank_stands(const struct rank *rank); // True if the stream has not finished in NOT_YET_MS.
 
 void rank_put(const struct rank *rank, const void *values, size_t bytes); // into `in`
 const void *rank_get(const struct rank *rank, uint64_t from, size_t bytes);

@@ -34,7 +34,7 @@ struct rig {
 // Makes the device's context current.
 void rig_open(struct rig *rig, int device, unsigned stream_flags);
 void rig_close(struct rig *rig);
-// With a context that is broken, everything goes with it.
+// Destroys a broken context, and everything in it.
 void rig_abandon(struct rig *rig);
 
 int rig_fill_at(const struct rig *rig, void *stream, uint64_t address, uint64_t count,

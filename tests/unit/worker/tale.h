@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The order core of one rank, and the readable trace that tests assert: facts go in, actions come
-// out. Modules are letters: "B1.2" is bucket 2 of the second call of module 1, "B" its first bucket
-// in its first call. Single-threaded. (Stories are told of coordinators:
-// tests/unit/coordinator/story.h.)
+// The order core of one rank, and a readable trace of its actions, which tests assert. Modules are
+// letters: "B1.2" is bucket 2 of the second call of module 1, and "B" is the first bucket of its
+// first call. Single-threaded. tests/unit/coordinator/story.h does the same for the coordinator.
 //
 //     tale_plan(tale, "A B");
 //     tale_step(tale, 1);
@@ -27,21 +26,21 @@ struct tale {
     char trace[4096];
 };
 
-// Rank 0 of such a world; free() ends it.
+// Returns the tale of rank 0 of a world of this size. The caller frees it by free().
 struct tale *tale_begin(uint32_t world);
 struct tale *tale_begin_with(uint32_t world, const struct order_options *options);
 
-// Asserts that exactly this happened since the last time.
+// Asserts that the trace since the last assertion is exactly this text.
 void tale_expect(struct tale *tale, const char *expected);
 void tale_forget(struct tale *tale);
 
 struct slot_id tale_slot(const char *word);
 struct call_id tale_call(const char *word);
 
-// A plan of the phase, in force at once; it closes the open learning step.
+// A plan of PHASE arrives and is in force at once. It closes the open learning step.
 void tale_plan(struct tale *tale, const char *slots);
 void tale_plan_of(struct tale *tale, uint64_t phase, const char *slots);
-// One that comes while the job runs, for the place of plan `replaces`.
+// A plan arrives while the job runs, and takes the place of plan `replaces`.
 void tale_newer_plan(struct tale *tale, uint64_t replaces, const char *slots);
 
 // The step begins, in PHASE.

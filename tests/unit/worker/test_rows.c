@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows without links: what one rank says of its memory is read by another one, both in this
-// process; what cannot be is refused.
+// Rows without links: one rank describes its memory, and another rank in the same process reads the
+// description; impossible descriptions are refused.
 
 #include "worker/transport/host/rows.h"
 

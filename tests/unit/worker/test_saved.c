@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Files of lockstep_layout_save and lockstep_session_save, as they are read: damaged ones, and ones
-// that somebody wrote. In a session without coordinator, through the public functions.
+// Reading files of lockstep_layout_save and lockstep_session_save: damaged and forged files. In a
+// session without coordinator, through the public functions.
 
 #include "base/hash64.h"
 #include "worker/session/session.h" // Looks at the layout in force.

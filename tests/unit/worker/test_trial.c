@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Duels: which tasks go which way, when, what is looked at, and what it costs to look.
+// Duels: which tasks run in which way and when, what is measured, and the cost of measuring.
 
 #include "worker/transport/host/trial.h"
 
