@@ -330,7 +330,7 @@ static bool thing_is_done(const struct play *play, uint32_t thing)
     return true;
 }
 
-// True: the actor has got on.
+// Lets an actor do its next act. True: the actor has made progress.
 static bool actor_moves(struct play *play, struct actor *actor)
 {
     if (actor->at == actor->count)
@@ -428,7 +428,7 @@ static void play_random(struct play *play)
     }
 }
 
-// Nothing moves any more: everybody is heard.
+// Delivers all messages that are still in flight, when no actor can make progress.
 static void play_settle(struct play *play)
 {
     for (uint32_t turn = 0; turn < 4 && !halted(&play->story); turn++) {
@@ -444,7 +444,7 @@ static void play_settle(struct play *play)
     }
 }
 
-// True: the program could not end.
+// Plays one random program. True: the program could not end.
 static bool play_one(struct play *play, uint64_t seed)
 {
     play->random = seed;

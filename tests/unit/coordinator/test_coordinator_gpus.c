@@ -137,7 +137,7 @@ static void test_gpus_of_one_host_meet(void **state)
     }
 }
 
-// It has nobody to speak to by NCCL.
+// A rank with the only GPU of the world has no peer for NCCL.
 static void test_one_gpu_needs_no_nccl(void **state)
 {
     struct story *story = *state;
@@ -146,8 +146,8 @@ static void test_one_gpu_needs_no_nccl(void **state)
     story_expect_piece(story, "2 < generation 1: rank 1 of 2, local 0 of 1, peers 0@w1, gpus 0\n");
 }
 
-// It comes all the same, so that the others learn of it at once. This fault comes before other
-// faults.
+// A worker whose GPU cannot be used joins all the same, so that the others learn of it at once. Its
+// fault is reported before other faults.
 static void test_a_gpu_that_cannot_be_used(void **state)
 {
     struct story *story = *state;
@@ -162,7 +162,7 @@ static void test_a_gpu_that_cannot_be_used(void **state)
                    "cuDeviceGet:?(101); LOCKSTEP_DEVICE=none does without");
 }
 
-// Also alone, and where nobody else has one.
+// A worker whose GPU cannot be used is refused in a world of one, too, where no rank has a GPU.
 static void test_a_world_of_one_without_its_gpu(void **state)
 {
     struct story *story = *state;

@@ -95,7 +95,7 @@ static void a_third_rank(void **state)
     expect_halt(story, both);
 }
 
-// Nobody answers: one side is known.
+// No rank answers the coordinator's question, so only one side is known.
 static void the_deadline(void **state)
 {
     struct story *story = *state;

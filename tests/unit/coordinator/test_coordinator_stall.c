@@ -14,9 +14,9 @@
 
 enum {
     FLOOR = LOCKSTEP_STALL_FLOOR_MS,
-    // A rank tells that it is at its end once in a second.
+    // Time until a stall is found: the floor, and one heartbeat.
     FOUND = LOCKSTEP_STALL_FLOOR_MS + LOCKSTEP_HEARTBEAT_MS + FLEET_MS,
-    // And these long the coordinator waits for an answer.
+    // The same when the rank does not answer: the coordinator's wait for an answer comes on top.
     UNANSWERED = FOUND + LOCKSTEP_INSPECT_MS + LOCKSTEP_WATCH_MS,
 };
 

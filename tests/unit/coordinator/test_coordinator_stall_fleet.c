@@ -56,7 +56,7 @@ static uint64_t draw(uint64_t below)
 
 // ---- A trainer ---------------------------------------------------------------------------------
 
-// How long a rank is outside in this step, and what it says about that.
+// Draws how long a rank is outside the library in this step, and fills in its heartbeat.
 static uint64_t outside_ms(uint32_t rank)
 {
     struct up_heartbeat *beat = &fleet.ranks[rank].beat;
@@ -64,14 +64,14 @@ static uint64_t outside_ms(uint32_t rank)
     uint64_t ms = 100 + draw(300);
     beat->flags = 0;
     if (model.steps < LOCKSTEP_STALL_FIRST_STEPS)
-        return 20000 + draw(20000); // It compiles.
+        return 20000 + draw(20000); // The trainer compiles its kernels.
     if (draw(2000) == 0) {
         beat->flags = PLACE_PAUSED;
         beat->pause_ms = 30000;
-        return 20000 + draw(30000); // A checkpoint, which takes longer than it thought.
+        return 20000 + draw(30000); // A checkpoint, which may last longer than the pause said.
     }
     if (draw(100) == 0)
-        ms = draw(3000); // The loader refills.
+        ms = draw(3000); // The data loader is slow.
     if (rank == 0 && draw(200) == 0)
         ms = 5000 + draw(4900); // An evaluation.
     if (ms * 1000 > trainer->longest_us)
@@ -196,7 +196,7 @@ static enum stall_kind get_stuck(uint32_t rank)
     return trainer->phase == PHASE_CALL ? STALL_IN_CALL : STALL_OUTSIDE;
 }
 
-// All others wait for it.
+// True if all other ranks wait for this rank.
 static bool all_wait_for(uint32_t rank)
 {
     for (uint32_t other = 0; other < fleet.count; other++)

@@ -493,7 +493,7 @@ static void form_again(uint32_t first)
     story_forget(&story);
 }
 
-// One step: reports until the ranks wait for ever, a dozen at most. Whether they do.
+// Plays one step: at most a dozen random reports. Returns true if the ranks wait for ever.
 static bool random_step(uint64_t *random, uint32_t first, uint64_t step)
 {
     struct up_blocked reports[RANDOM_RANKS] = {{.step = 0}};

@@ -45,7 +45,7 @@ static bool fake_send(void *context, rpc_peer peer, const uint8_t *bytes, size_t
     return true;
 }
 
-// Nobody may be a worker of this job.
+// Allows every peer to be a worker of every job but "closed".
 static bool fake_allows(void *context, rpc_peer peer, const char *job)
 {
     (void)context;

@@ -70,7 +70,7 @@ static int setup(void **state)
     return 0;
 }
 
-// Nobody is cut for being slow.
+// A server with a request timeout so long that it closes no slow connection.
 static int setup_patient(void **state)
 {
     (void)state;
@@ -161,7 +161,7 @@ static void expect(int fd, const char *part, int times)
         fail_msg("it ended before '%s' came %d times:\n%.2000s", part, times, text);
 }
 
-// One answer, whole.
+// Sends one GET, and returns the whole answer.
 static const char *get(const char *path, const char *headers)
 {
     char all[256];
@@ -390,7 +390,7 @@ static void token_is_read_again(void **state)
 
 // ---- connections that cost ----------------------------------------------------------------------
 
-// How long until the other side has ended the connection, which sends a byte each 50 ms meanwhile.
+// Sends a byte every 50 ms. Returns the time until the server has ended the connection.
 static uint64_t drip(int fd)
 {
     const uint64_t begin_ms = clock_now_ms();
@@ -456,7 +456,7 @@ static void one_address_has_a_bound(void **state)
     assert_null(strstr(answer, "http_connections_refused_total 0\n"));
 }
 
-// How many the server says that there are.
+// The number of HTTP connections that /metrics shows.
 static unsigned connections_said(void)
 {
     static const char name[] = "\nlockstep_coordinator_http_connections ";

@@ -153,7 +153,7 @@ static void test_what_is_no_board(void **state)
     assert_int_equal(open_descriptors(), descriptors);
 }
 
-// Nobody can pull pages away, and a forked child has no part in it.
+// The size of a board cannot be changed, and a forked child does not inherit the mapping.
 static void test_it_stays(void **state)
 {
     (void)state;

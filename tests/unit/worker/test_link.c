@@ -75,7 +75,7 @@ static void wait_for(int fd, short events)
     assert_int_equal(poll(&poll_fd, 1, BOUND_MS), 1);
 }
 
-// All of them, however many calls it takes.
+// Sends all bytes, in as many calls as needed.
 static void send_all(struct link *link, const uint8_t *bytes, size_t size)
 {
     for (size_t done = 0; done < size;) {
@@ -97,7 +97,7 @@ static void receive_all(struct link *link, uint8_t *bytes, size_t size)
     }
 }
 
-// The bytes that prove membership, both ways, and what follows from them.
+// Exchanges bytes that stand for proofs of membership, and waits until both links are ready.
 static void prove_pair(struct link *ends[2])
 {
     uint8_t bytes[LINK_PLAIN_BYTES] = {1};
@@ -114,7 +114,7 @@ static void prove_pair(struct link *ends[2])
     }
 }
 
-// Two ends of one connection.
+// Connects two links: the two ends of one connection.
 static void connect_pair(const struct kind *kind, struct listener *listener, struct link *ends[2])
 {
     char error[256] = "";

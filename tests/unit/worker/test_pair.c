@@ -148,7 +148,8 @@ static void take_result(struct world *world, uint32_t rank, uint32_t from, struc
     }
 }
 
-// One move of a stripe, when its peer is there too: both sides of an exchange at once.
+// Makes one move of a stripe if the peer is at the matching move: both sides of an exchange at
+// once.
 static bool step(struct world *world, uint32_t count, uint64_t stripe, uint32_t rank)
 {
     const struct pair *pair = &world->pairs[rank];

@@ -244,7 +244,7 @@ static void sleeper_run(struct stuck *stuck)
     sleeper->took_ms = clock_now_ms() - begin_ms;
 }
 
-// False: it has slept already.
+// Starts a sleeper and waits until its thread sleeps. False: the thread has ended before that.
 static bool sleeper_start(struct sleeper *sleeper)
 {
     struct stack_thread thread = {.syscall = -1};
@@ -273,7 +273,8 @@ enum {
     SLEEPERS = sizeof(sleepers) / sizeof(sleepers[0])
 };
 
-// False: a sleep may have been over before, because this thread was held up.
+// Captures the stacks, and checks that all threads are asleep. False: this thread was held up, so a
+// sleep may have ended before the capture.
 static bool sleepers_asked(uint64_t begin_ms)
 {
     stacks_capture(stacks, &callers);
@@ -294,7 +295,8 @@ static void sleeper_judge(uint32_t i, uint32_t questions)
                  sleeper->stuck.result, (unsigned)sleeper->took_ms);
 }
 
-// False: it was not asked in time.
+// Checks that all sleepers sleep for their full time although stacks are captured meanwhile. False:
+// the captures did not happen in time.
 static bool sleepers_go_on(uint32_t questions)
 {
     const uint64_t begin_ms = clock_now_ms();

@@ -72,7 +72,7 @@ static void every_send_has_its_receive(void **state)
 
 #define WORLD_MAX 40
 
-// How often each rank's contribution is in a value.
+// A value: how often it contains the contribution of each rank.
 struct value {
     uint32_t times[WORLD_MAX];
 };
