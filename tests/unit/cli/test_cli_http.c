@@ -38,7 +38,7 @@ static void an_address_may_hold_a_token(void **state)
     }
 }
 
-// It becomes a header, so it must not be able to begin another one.
+// The token becomes part of an HTTP header, so it must not be able to begin another header.
 static void an_impossible_token_is_refused(void **state)
 {
     char huge[HTTP_TOKEN_BYTES + 64] = "127.0.0.1:1/?token=";

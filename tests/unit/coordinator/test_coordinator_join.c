@@ -180,8 +180,8 @@ static void test_each_worker_waits_as_long_as_it_wants_to(void **state)
     assert_int_equal(coordinator_deadline(story->core), 1000 + LOCKSTEP_OPEN_TIMEOUT_MS);
 }
 
-// All of a world that did not form are told the same, whenever their time is over; who joins later
-// makes another one.
+// All workers of a world that did not form get the same error, whenever their timeouts end. A
+// worker that joins later begins another world.
 static void test_all_of_a_world_hear_the_same(void **state)
 {
     struct story *story = *state;

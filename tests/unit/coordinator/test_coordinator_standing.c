@@ -150,7 +150,7 @@ static void test_more_things_than_are_told_are_counted(void **state)
     fleet_expect_says(&fleet, "; 3 more ranks are elsewhere. Compare what they do: ");
 }
 
-// One that has done its part is in nobody's way, wherever it is: but people should know.
+// A rank that has done its part is no culprit, but the sentence says that it is outside.
 static void test_who_is_outside_is_told_as_well(void **state)
 {
     (void)state;

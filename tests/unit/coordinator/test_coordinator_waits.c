@@ -362,8 +362,8 @@ static void test_buckets_of_a_call_have_its_name(void **state)
                                "'critic' (call 1); ");
 }
 
-// It speaks of the step before, late, or is in another phase, which the headers will show: nothing
-// of it may be taken for a wait of the step that is learned.
+// A late report about the step before, or a report from another phase, must not count as a wait in
+// the step that is being learned. The headers show a phase that differs.
 static void test_a_step_that_is_learned_has_no_plan_to_be_blocked_in(void **state)
 {
     struct up_message late = report(6, "A", "");

@@ -449,7 +449,7 @@ static void test_default_bytes(void **state)
     // 1 MiB each: the first bucket has one of them, the last has one, the others have four.
     assert_int_equal(default_slots(10, 1 << 18, 1, &cap), 4);
     assert_int_equal(cap, least);
-    // Up to 256 MiB the cap stays, then the number does.
+    // Up to 256 MiB the cap is constant; above, the number of buckets is.
     assert_true(default_slots(256, 1 << 18, 1, &cap) <= BUCKET_SHARES + 2);
     assert_int_equal(cap, least);
     assert_true(default_slots(4096, 1 << 20, 1, &cap) <= BUCKET_SHARES + 2);

@@ -116,7 +116,7 @@ static void puppet_open(struct puppet *puppet, bool link_is_maker)
     plain(puppet);
 }
 
-// Both have proven membership, and the memory is there.
+// Opens a puppet and brings its link to the ready state: membership proven, memory mapped.
 static void puppet_stands(struct puppet *puppet, bool link_is_maker)
 {
     uint8_t byte = 0;

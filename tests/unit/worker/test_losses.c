@@ -111,15 +111,16 @@ static void the_first_loss_is_named(void **state)
     // Rank 1 saw the end of rank 2, so it was alive then: its own end is a consequence.
     assert_int_equal(named("1<0 2<1", 0), 2);
     assert_int_equal(named("2<1 1<0 0<4", 5), 2);
-    // Two died at once: the lower one, in whatever order they are heard of.
+    // Two ranks died at once: the lower one is named, in whatever order the reports arrive.
     assert_int_equal(named("4<3 2<1", 0), 2);
     assert_int_equal(named("2<1 4<3", 0), 2);
-    // Two that take each other for lost: the link between them was cut.
+    // Two ranks report each other as lost: the link between them was cut.
     assert_int_equal(named("2<1 1<2", 0), 1);
     // A rank that gives itself up is no witness of another one's end.
     assert_int_equal(named("2<2", 0), 2);
     assert_int_equal(named("3<0 2<2", 0), 2);
-    // This rank is alive, whatever is said of it; but when nothing else is known it says so.
+    // This rank is alive, so another lost rank is named first. If no other rank is reported as
+    // lost, this rank is named.
     assert_int_equal(named("0<1 3<2", 0), 3);
     assert_int_equal(named("0<1", 0), 0);
     // The first account of a rank is kept.

@@ -247,7 +247,7 @@ static void settle_step(struct tale *tale, uint64_t step)
     tale->trace[0] = '\0';
 }
 
-// One that has started, and settled planned step 1.
+// Returns the tale of a rank that has started and has settled planned step 1.
 static struct tale *tale_begin_started(void)
 {
     struct tale *tale = tale_begin(3);

@@ -300,7 +300,7 @@ static void test_a_learned_plan_puts_those_before_it_into_force(void **state)
     free(tale);
 }
 
-// It names buckets of layouts that are gone, on all ranks, whenever it came.
+// Such a plan names buckets of forgotten layouts, so all ranks drop it, whenever it arrives.
 static void test_a_plan_made_from_a_forgotten_one_is_dropped(void **state)
 {
     (void)state;

@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// One direction: what was sent and not received.
+// One direction of a channel: bytes that were sent and not received yet.
 struct pipe {
     uint8_t bytes[1 << 20];
     size_t first;

@@ -25,7 +25,7 @@ struct machine {
     uint32_t tried; // Tasks of trials.
 };
 
-// One task, from end to end. Its way.
+// Runs one task from begin to end. Returns its way.
 static uint32_t run(struct machine *machine)
 {
     uint32_t way = 2;
