@@ -75,7 +75,7 @@ threaded = $(if $(THREADED),$(filter-out $(ONE_THREAD),$(filter \
 # scripts. SANITIZED leaves them out.
 NO_ADDRESSES := $(patsubst %,tests/%,browser/test_page.sh fault/test_stall_places.c fault/test_stall_hosts.sh fault/test_phases.sh \
     fault/test_healthy.c fault/test_two_level_hosts.sh fault/test_address_hosts.sh fault/test_watch_python.sh \
-    sim/test_sim_order.c sim/test_sim_vectors.c conformance/test_reducer_mnist.c conformance/test_reducer_random.c \
+    sim/test_sim_explore.c sim/test_sim_vectors.c conformance/test_reducer_mnist.c conformance/test_reducer_random.c \
     conformance/test_progress.c golden/test_bench.sh golden/test_exports.sh golden/test_install.sh golden/test_launchers.sh \
     golden/test_mnist.sh golden/test_peers_report.sh golden/test_run_tests.sh golden/test_startup.c golden/test_gpu.sh)
 addressed = $(if $(SANITIZED),$(filter-out $(NO_ADDRESSES),$(1)),$(1))
