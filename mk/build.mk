@@ -141,7 +141,7 @@ $(KERNELS)/flags: FORCE
 	@mkdir -p $(@D)
 	@echo '$(COMPILE_KERNELS)' | cmp -s - $@ || echo '$(COMPILE_KERNELS)' > $@
 
-$(FATBIN): $(KERNELS_CU) worker/device/kernels.h $(KERNELS)/flags
+$(FATBIN): $(KERNELS_CU) worker/device/formats.cuh worker/device/kernels.h $(KERNELS)/flags
 	$(if $(KERNELS_FOR),$(say) NVCC $<)
 	$(Q)$(if $(KERNELS_FOR),$(COMPILE_KERNELS) $(if $(WERROR),--Werror all-warnings) $< -o,: >) $@
 	@printf '%s' '$(KERNELS_FOR)' > $(KERNELS)/device_kernels.targets

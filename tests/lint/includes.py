@@ -56,7 +56,7 @@ FENCES = (
     (re.compile(r"(event2/|event\.h$|evhttp\.h$|evutil\.h$)"), r"server/http/\w+\.c",
      "libevent stays in server/http/*.c"),
     (re.compile(r"<(.*/)?(cuda|cudart|nccl|curand|cublas|cooperative_groups)\w*\.h$"),
-     r"(worker/device|examples)/\w+\.cu",
+     r"(worker/device|examples)/\w+\.cuh?",
      "NVIDIA's headers are for *.cu only: worker/device/cuda.h and worker/device/nccl.h declare what is used"),
     (re.compile(r"<dlfcn\.h$"), ("worker/support/foreign.c", "worker/stacks/python.c", "bench/peers/cubic.c"),
      "libraries are loaded in worker/support/foreign.c"),
@@ -95,7 +95,7 @@ def scan(root):
     for top in sorted(DIRECTIONS):
         for folder, _, names in os.walk(os.path.join(root, top)):
             for name in sorted(names):
-                if not name.endswith((".c", ".h", ".cc", ".cpp", ".hpp", ".cu")):
+                if not name.endswith((".c", ".h", ".cc", ".cpp", ".hpp", ".cu", ".cuh")):
                     continue
                 full = os.path.join(folder, name)
                 path = os.path.relpath(full, root)

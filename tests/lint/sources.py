@@ -14,7 +14,7 @@ LICENCE = "SPDX-License-Identifier: Apache-2.0"
 LICENCE_WITHIN_LINES = 5
 C_FILES = (".c", ".h")
 SOURCES = C_FILES + (
-    ".cc", ".cpp", ".hpp", ".css", ".cu", ".html", ".js", ".map", ".mk", ".options", ".proto",
+    ".cc", ".cpp", ".hpp", ".css", ".cu", ".cuh", ".html", ".js", ".map", ".mk", ".options", ".proto",
     ".py", ".sh", ".yaml", ".yml",
 )
 SOURCE_NAMES = ("Makefile", "Dockerfile", "Containerfile")

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels of kernels.h, which says what each one computes; reference.c is the
-// same in slow and obvious C, and gives the same bits. No host code, nothing of the runtime API:
-// nvcc makes an image of machine code of this file, which goes into the library as bytes.
+// The kernels of kernels.h, which says what each one computes. tests/support/device_reference.c
+// computes the same bits in slow and obvious C. formats.cuh has what is done with one element. There
+// is no host code here, and nothing of the runtime API: nvcc makes an image of machine code of this
+// file, which goes into the library as bytes.
 //
-// All of them are bound by memory, so all of it is about moving 16 bytes at a time.
+// Memory bounds all of the kernels, so this file is about moving 16 bytes at a time.
 //
 //   *Run*: what a tile and a piece have in common. A warp moves one run after the other.
 //
@@ -27,211 +28,10 @@
 // denormals are kept. A device's own NaNs have a payload of their own, so one is put in their
 // place.
 
+#include "worker/device/formats.cuh"
 #include "worker/device/kernels.h"
 
 #include <stddef.h>
-
-typedef unsigned char byte;
-
-// What lockstep_add reads and writes, and what only moves, by its width.
-template <int BYTES> struct bits_of;
-template <> struct bits_of<1> {
-    typedef uint8_t type;
-};
-template <> struct bits_of<2> {
-    typedef uint16_t type;
-};
-template <> struct bits_of<4> {
-    typedef uint32_t type;
-};
-template <> struct bits_of<8> {
-    typedef uint64_t type;
-};
-
-// ---- formats ------------------------------------------------------------------------------------
-
-// The arithmetic of what a format is computed in.
-__device__ inline float times(float a, float b)
-{
-    return __fmul_rn(a, b);
-}
-
-__device__ inline double times(double a, double b)
-{
-    return __dmul_rn(a, b);
-}
-
-__device__ inline float plus(float a, float b)
-{
-    return __fadd_rn(a, b);
-}
-
-__device__ inline double plus(double a, double b)
-{
-    return __dadd_rn(a, b);
-}
-
-__device__ inline float over(float a, float b)
-{
-    return __fdiv_rn(a, b);
-}
-
-__device__ inline double over(double a, double b)
-{
-    return __ddiv_rn(a, b);
-}
-
-// value, or of a NaN the other one.
-__device__ inline float unless_nan(float value, float other)
-{
-    return value != value ? other : value;
-}
-
-__device__ inline double unless_nan(double value, double other)
-{
-    return value != value ? other : value;
-}
-
-// Each format: its bits, what it is computed in, and the conversions of worker/kernels/kernels.h.
-struct float32 {
-    enum { BYTES = 4 };
-    typedef uint32_t bits;
-    typedef float value;
-    __device__ static value widen(bits from) { return __uint_as_float(from); }
-    __device__ static bits narrow(value from) { return __float_as_uint(from); }
-    __device__ static value nan() { return __uint_as_float(0x7fc00000); }
-    __device__ static value of(uint64_t number) { return __ull2float_rn(number); }
-    __device__ static value power(int exponent)
-    {
-        return __uint_as_float((uint32_t)(127 + exponent) << 23);
-    }
-};
-
-struct float64 {
-    enum { BYTES = 8 };
-    typedef uint64_t bits;
-    typedef double value;
-    __device__ static value widen(bits from) { return __longlong_as_double((long long)from); }
-    __device__ static bits narrow(value from) { return (bits)__double_as_longlong(from); }
-    __device__ static value nan() { return __longlong_as_double(0x7ff8000000000000); }
-    __device__ static value of(uint64_t number) { return __ull2double_rn(number); }
-    __device__ static value power(int exponent)
-    {
-        return __longlong_as_double((long long)(1023 + exponent) << 52);
-    }
-};
-
-struct bfloat16 : float32 {
-    enum { BYTES = 2 };
-    typedef uint16_t bits;
-    __device__ static value widen(bits from) { return __uint_as_float((uint32_t)from << 16); }
-    __device__ static bits narrow(value from)
-    {
-        const uint32_t whole = __float_as_uint(from);
-        const uint32_t rounded = whole + 0x7fff + (whole >> 16 & 1);
-        return (bits)((from != from ? whole | 0x400000 : rounded) >> 16);
-    }
-};
-
-// How a device converts. A host that compiles this file, to try it, brings its own.
-#ifdef __CUDACC__
-__device__ inline float half_widen(uint16_t from)
-{
-    float value;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(from));
-    return value;
-}
-
-__device__ inline uint16_t half_narrow(float from)
-{
-    uint16_t value;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(value) : "f"(from));
-    return value;
-}
-#endif
-
-// That is as IEEE 754 says, but for the payloads of NaNs.
-struct float16 : float32 {
-    enum { BYTES = 2 };
-    typedef uint16_t bits;
-    __device__ static value widen(bits from)
-    {
-        const uint32_t quiet = (uint32_t)(from & 0x8000) << 16 | 0x7fc00000 |
-                               (uint32_t)(from & 0x3ff) << 13;
-        return unless_nan(half_widen(from), __uint_as_float(quiet));
-    }
-    __device__ static bits narrow(value from)
-    {
-        const uint32_t whole = __float_as_uint(from);
-        const bits quiet = (bits)((whole >> 16 & 0x8000) | 0x7e00 | (whole >> 13 & 0x3ff));
-        return from != from ? quiet : half_narrow(from);
-    }
-};
-
-// ---- what is done with an element ---------------------------------------------------------------
-
-// Bits are moved as they are.
-template <int WIDTH> struct move {
-    enum { IN = WIDTH, OUT = WIDTH, MOVES = true };
-    typedef typename bits_of<WIDTH>::type in;
-    typedef typename bits_of<WIDTH>::type out;
-    __device__ out operator()(in from) const { return from; }
-};
-
-// Of factors that are 1 the product is what it was; only a NaN has to be told from one of a
-// product.
-template <class FROM, class TO> struct weigh {
-    enum { IN = FROM::BYTES, OUT = TO::BYTES, MOVES = false };
-    typedef typename FROM::bits in;
-    typedef typename TO::bits out;
-    typedef typename FROM::value value;
-    value power;
-    value weight;
-    bool computes;
-
-    __device__ explicit weigh(const device_pack &pack)
-        : power(FROM::power(pack.exponent)), weight(FROM::of(pack.weight)),
-          computes(pack.weight != 1 || pack.exponent != 0)
-    {
-    }
-    __device__ out operator()(in from) const
-    {
-        const value element = FROM::widen(from);
-        const value product = times(times(element, power), weight);
-        return TO::narrow(unless_nan(product, computes ? FROM::nan() : element));
-    }
-};
-
-// A quotient by a power of two is a product with its inverse, rounded once as well.
-template <class FROM, class TO> struct divide {
-    enum { IN = FROM::BYTES, OUT = TO::BYTES, MOVES = false };
-    typedef typename FROM::bits in;
-    typedef typename TO::bits out;
-    typedef typename FROM::value value;
-    value factor; // The total, or its inverse.
-    value power;
-    bool divides;
-    bool computes;
-    bool rounds; // To bfloat16, before it is widened again.
-
-    __device__ divide(const device_finish &finish, uint64_t total)
-        : factor(FROM::of(total)), power(FROM::power(-finish.exponent)),
-          divides((total & (total - 1)) != 0), computes(total != 1 || finish.exponent != 0),
-          rounds(finish.final == DEVICE_BFLOAT16)
-    {
-        if (!divides)
-            factor = over(FROM::of(1), factor);
-    }
-    __device__ out operator()(in from) const
-    {
-        const value element = FROM::widen(from);
-        const value mean = divides ? over(element, factor) : times(element, factor);
-        value result = unless_nan(times(mean, power), computes ? FROM::nan() : element);
-        if (TO::BYTES == 4 && rounds)
-            result = bfloat16::widen(bfloat16::narrow((float)result));
-        return TO::narrow(result);
-    }
-};
 
 // ---- units --------------------------------------------------------------------------------------
 
