@@ -109,7 +109,8 @@ static void no_units_are_met_where_there_are_none(void **state)
 
 // ---- bits ---------------------------------------------------------------------------------------
 
-// Exactly as many words and bytes as needed, so that a sanitizer sees what reaches behind them.
+// Blocks of exactly the words and bytes that a test needs, so that a sanitizer reports an access
+// behind them.
 struct bits {
     uint32_t units;
     struct unit_range range;
