@@ -5,6 +5,7 @@
 
 #include "server/options.h"
 
+#include "base/address.h"
 #include "base/parse.h"
 #include "base/text.h"
 #include "base/variables.h"
@@ -53,16 +54,6 @@ static bool refuse(struct parse *parse, const char *value, const char *why)
 
 // ---- addresses --------------------------------------------------------------------------------
 
-static bool is_loopback(const struct sockaddr *address)
-{
-    if (address->sa_family == AF_INET) {
-        const struct sockaddr_in *four = (const void *)address;
-        return ntohl(four->sin_addr.s_addr) >> 24 == 127;
-    }
-    const struct sockaddr_in6 *six = (const void *)address;
-    return address->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&six->sin6_addr);
-}
-
 // Resolves numeric hosts and localhost only, so that no name server decides where the daemon
 // listens.
 static struct addrinfo *resolve(const char *host)
@@ -96,7 +87,7 @@ static bool set_endpoint(struct parse *parse, const char *value, struct endpoint
     struct addrinfo *found = resolve(host);
     if (!found)
         return refuse(parse, value, "the host must be a numeric address or localhost");
-    endpoint->exposed = !is_loopback(found->ai_addr);
+    endpoint->exposed = !address_is_loopback(found->ai_addr);
     getnameinfo(found->ai_addr, found->ai_addrlen, endpoint->host, sizeof(endpoint->host), NULL, 0,
                 NI_NUMERICHOST);
     freeaddrinfo(found);

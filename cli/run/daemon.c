@@ -7,6 +7,7 @@
 #include "cli/common/cli.h"
 #include "cli/run/spawn.h"
 
+#include "base/address.h"
 #include "base/parse.h"
 #include "base/text.h"
 
@@ -100,15 +101,6 @@ static void path_in(const struct run_options *options, const char *name, char pa
 
 // ---- The coordinator of several hosts ---------------------------------------------------------
 
-static bool is_loopback(const struct sockaddr *address)
-{
-    const struct sockaddr_in *four = (const void *)address;
-    const struct sockaddr_in6 *six = (const void *)address;
-    if (address->sa_family == AF_INET)
-        return ntohl(four->sin_addr.s_addr) >> 24 == 127;
-    return address->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&six->sin6_addr);
-}
-
 // Returns true if all addresses of the host name are loopback addresses. Returns false for an
 // unknown name, which the coordinator then reports.
 static bool is_local(const char *host)
@@ -119,7 +111,7 @@ static bool is_local(const char *host)
     if (getaddrinfo(host, NULL, &hints, &found) != 0)
         return false;
     for (const struct addrinfo *one = found; one; one = one->ai_next)
-        local = local && is_loopback(one->ai_addr);
+        local = local && address_is_loopback(one->ai_addr);
     freeaddrinfo(found);
     return local;
 }
