@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which set of vector instructions the kernels use on this processor. The worker chooses its
+// The set of vector instructions that the kernels use on this processor. The worker chooses its
 // kernels by this rule, and `lockstep doctor` reports the choice. Any thread.
 
 #ifndef BASE_PROCESSOR_H

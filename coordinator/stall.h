@@ -90,7 +90,7 @@ struct culprit {
     uint32_t threads; // Number of threads described so far.
     uint32_t trainer; // Index of the trainer's thread among them; UINT32_MAX: not seen yet.
     bool silent; // True if the trainer's thread did not handle the signal in time.
-    enum stack_awaits awaits; // What the trainer's thread waits for.
+    enum stack_awaits awaits; // The kind of thing that the trainer's thread waits for.
     uint32_t owner; // Id of the thread that the trainer's thread waits for.
     char owner_name[LOCKSTEP_THREAD_BYTES];
     bool top_python; // True if `top` is a Python frame.

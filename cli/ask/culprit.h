@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Prints a stall as text for people, from the API's JSON (docs/http.md): the sentence, who is in
-// the way, and who waits for whom. Members that are missing or null are left out. Main thread.
+// Prints a stall as text for people, from the API's JSON (docs/http.md): the sentence, the
+// ranks in the way, and the ranks that wait for each. Members that are missing or null are left
+// out. Main thread.
 
 #ifndef LOCKSTEP_CLI_ASK_CULPRIT_H
 #define LOCKSTEP_CLI_ASK_CULPRIT_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the ranks of a coordinator's jobs have agreed on, read from its HTTP API, and the algorithm
+// The agreement of the ranks of a coordinator's jobs, read from its HTTP API, and the algorithm
 // for each payload size, by the rule of protos/tuning.h. Main thread.
 
 #include "cli/doctor/job.h"

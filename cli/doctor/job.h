@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the ranks of a coordinator's jobs have agreed on. Main thread.
+// The agreement of the ranks of a coordinator's jobs: links, tuning, algorithms. Main thread.
 
 #ifndef CLI_DOCTOR_JOB_H
 #define CLI_DOCTOR_JOB_H

@@ -127,7 +127,7 @@ typedef enum lockstep_uneven {
     LOCKSTEP_UNEVEN_FIRST = 2 /* All ranks stop when the first one is exhausted. */
 } lockstep_uneven;
 
-/* What the library does with a call that is not in the plan of its step. The plan of a phase has
+/* Treatment of a call that is not in the plan of its step. The plan of a phase has
  * the calls that any rank made in the first step of the phase. Calls that several steps in a row
  * make beyond it are added. */
 typedef enum lockstep_unplanned {
@@ -138,7 +138,7 @@ typedef enum lockstep_unplanned {
     LOCKSTEP_UNPLANNED_DEFER = 2 /* The call counts later: "Deferred calls" below. */
 } lockstep_unplanned;
 
-/* What happens if ranks wait (lockstep_call_wait) for their calls in different orders, so that each
+/* Outcome if ranks wait (lockstep_call_wait) for their calls in different orders, so that each
  * waits for a call that another rank has not made. */
 typedef enum lockstep_order {
     LOCKSTEP_ORDER_ERROR = 0, /* E_MISMATCH on every rank, at once; the text names both sides. */
@@ -423,15 +423,15 @@ typedef enum lockstep_gradient_kind {
     LOCKSTEP_GRADIENT_SUM = 1 /* Sum over this rank's samples: result is sum(g) / sum(w). */
 } lockstep_gradient_kind;
 
-/* What happens if no call of the step reported a parameter on some rank and it was not declared
- * unused. That rank contributes zeros whatever the policy. */
+/* Outcome if a parameter that is not declared unused was reported by no call of the step on some
+ * rank. That rank contributes zeros whatever the policy. */
 typedef enum lockstep_unused_policy {
     LOCKSTEP_UNUSED_ERROR = 0, /* E_UNUSED on every rank at step_end, with the names. */
     LOCKSTEP_UNUSED_WARN = 1, /* One line in the log of every rank; step_end returns OK. */
     LOCKSTEP_UNUSED_ACCEPT = 2 /* OK; only counted in the report. */
 } lockstep_unused_policy;
 
-/* What lockstep_call_abort does to the step. */
+/* Effect of lockstep_call_abort on the step. */
 typedef enum lockstep_abort_policy {
     LOCKSTEP_ABORT_ERROR = 0, /* E_UNUSED on every rank at step_end, naming rank and module. */
     LOCKSTEP_ABORT_ACCEPT = 1 /* OK: the mean is over ranks that did not give up; only counted. */
@@ -577,7 +577,7 @@ LOCKSTEP_API int lockstep_start(lockstep_session *session);
 /* ---- The step ----------------------------------------------------------------------------------
  */
 
-/* What the trainer says of a step. Initialize with LOCKSTEP_STEP_INIT. */
+/* Options of one step. Initialize with LOCKSTEP_STEP_INIT. */
 struct lockstep_step_options {
     size_t struct_bytes;
     const char *phase; /* Label of steps that run the same modules. NULL: the empty label. */
@@ -593,7 +593,8 @@ struct lockstep_step_options {
         sizeof(struct lockstep_step_options), NULL, 1, 0, 0 \
     }
 
-/* What lockstep_step_begin says of the step. Set struct_bytes (LOCKSTEP_STEP_VIEW_INIT). */
+/* Facts about the step that lockstep_step_begin has begun. Set struct_bytes
+ * (LOCKSTEP_STEP_VIEW_INIT). */
 struct lockstep_step_view {
     size_t struct_bytes;
     uint64_t step; /* From 1. All steps of a window have the same. */
@@ -777,7 +778,7 @@ LOCKSTEP_API int lockstep_step_end(lockstep_session *session, void *stream);
  * signals now and then. */
 LOCKSTEP_API int lockstep_step_wait(lockstep_session *session, void *stream, uint32_t timeout_ms);
 
-/* What happened in a step. Times are microseconds since step_begin on this rank, 0: did not happen.
+/* Report of one step. Times are microseconds since step_begin on this rank, 0: did not happen.
  * Set struct_bytes (LOCKSTEP_REPORT_INIT). */
 struct lockstep_report {
     size_t struct_bytes;
