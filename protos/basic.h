@@ -69,11 +69,13 @@ enum plan_algorithm {
     ALGORITHM_HALVING = 2, // Recursive halving, then doubling: few rounds, the fewest bytes.
     ALGORITHM_SHARED = 3, // Through shared memory; all ranks are on one host.
     ALGORITHM_TWO_LEVEL = 4, // Through shared memory inside each host, a ring between hosts.
+    // Each rank sends its part of a chunk to the chunk's owner, which adds in the order of ranks.
+    ALGORITHM_DIRECT = 5,
 };
-#define PLAN_ALGORITHMS 5
+#define PLAN_ALGORITHMS 6
 // Stands for an algorithm in a plan or in a user's request: tuning_choose (tuning.h) chooses one by
 // the size of the payload.
-#define ALGORITHM_BY_SIZE 5u
+#define ALGORITHM_BY_SIZE 6u
 
 enum halt_kind {
     HALT_NONE = 0,

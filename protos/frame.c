@@ -125,6 +125,8 @@ const char *frame_kind_name(enum frame_kind kind)
         return "welcome";
     case FRAME_LOST:
         return "lost";
+    case FRAME_DIRECT:
+        return "direct";
     }
     return "unknown";
 }
@@ -132,12 +134,12 @@ const char *frame_kind_name(enum frame_kind kind)
 static bool frame_carries_tensor(enum frame_kind kind)
 {
     return kind == FRAME_REDUCE || kind == FRAME_GATHER || kind == FRAME_BROADCAST ||
-           kind == FRAME_PAIR || kind == FRAME_MEASURE;
+           kind == FRAME_PAIR || kind == FRAME_MEASURE || kind == FRAME_DIRECT;
 }
 
 uint32_t frame_payload_max(enum frame_kind kind)
 {
-    if (kind < FRAME_HELLO || kind > FRAME_LOST)
+    if (kind < FRAME_HELLO || kind > FRAME_DIRECT)
         return 0;
     if (kind == FRAME_STEP_HEADER)
         return LOCKSTEP_NOTE_BYTES;
@@ -146,7 +148,7 @@ uint32_t frame_payload_max(enum frame_kind kind)
 
 static enum frame_status frame_check(const struct frame_header *header, const char **detail)
 {
-    if (header->kind < FRAME_HELLO || header->kind > FRAME_LOST) {
+    if (header->kind < FRAME_HELLO || header->kind > FRAME_DIRECT) {
         *detail = "the kind of the frame is unknown";
         return FRAME_INVALID;
     }

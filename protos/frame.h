@@ -35,6 +35,7 @@ enum frame_kind {
     FRAME_CHALLENGE = 12, // Small. First frame of the side that accepted the connection: a nonce.
     FRAME_WELCOME = 13, // Small. Answers HELLO: the proof of the side that accepted.
     FRAME_LOST = 14, // Small. A rank was lost. Each rank that hears of it tells its neighbours.
+    FRAME_DIRECT = 15, // Tensor. A piece from the rank that has it to a rank that needs it.
 };
 
 // No flags are defined yet. The decoder refuses a set bit outside FRAME_FLAGS.
@@ -62,6 +63,10 @@ enum frame_kind {
 //              signature
 // PAIR         dtype, space, slot, weight and signature as above; part: round; chunk: the sender's
 //              rank; credit: stripe
+// DIRECT       dtype, space, slot and signature as above; part: enum direct_part; chunk: the
+// sender's
+//              rank; credit: index of the piece, or the number of pieces granted; weight: the
+//              sender's weight, or the elements of the whole part (worker/transport/direct/)
 // RUN          space and slot: which collective; signature; weight: hash of its shape; part: 1 if
 //              all hosts from this one on have joined the collective, 2 if it runs; chunk: the
 //              sender's rank

@@ -21,6 +21,7 @@
 #define TUNING_HAS_PAIR 1 // DOUBLING and HALVING.
 #define TUNING_HAS_SHARED 1
 #define TUNING_HAS_TWO_LEVEL 1
+#define TUNING_HAS_DIRECT 0
 
 // How the ranks of a host write to the slots of their shared memory, the board
 // (worker/transport/host/fill.c).
@@ -94,6 +95,7 @@ static inline bool tuning_is_built(uint32_t algorithm)
         [ALGORITHM_HALVING] = TUNING_HAS_PAIR,
         [ALGORITHM_SHARED] = TUNING_HAS_SHARED,
         [ALGORITHM_TWO_LEVEL] = TUNING_HAS_TWO_LEVEL,
+        [ALGORITHM_DIRECT] = TUNING_HAS_DIRECT,
         [ALGORITHM_BY_SIZE] = true,
     };
     return built[algorithm];
@@ -117,8 +119,8 @@ static inline const char *tuning_refusal(const struct tuning *tuning,
 // Returns the algorithm's name as in LOCKSTEP_ALGORITHM and the docs.
 static inline const char *tuning_name(uint32_t algorithm)
 {
-    static const char *const names[] = {"ring",   "doubling",  "halving",
-                                        "shared", "two_level", "auto"};
+    static const char *const names[] = {"ring",      "doubling", "halving", "shared",
+                                        "two_level", "direct",   "auto"};
     static_assert(sizeof(names) / sizeof(names[0]) == ALGORITHM_BY_SIZE + 1, "a name for each");
     return algorithm <= ALGORITHM_BY_SIZE ? names[algorithm] : "unknown";
 }

@@ -49,11 +49,11 @@
  * _RANK_HINT, _ADVERTISE, _DATA_PORTS, _OPEN_TIMEOUT_MS, _LOG, _ENGINE_CPUS, _ENGINE_NICE,
  * _TRACE_DIR, _TLS_DIR, _DATA_ENCRYPTION (off or tls), _TRANSPORT (auto or tcp), _ORDER (error or
  * zero_defer), _UNPLANNED (extend, fail or defer), _HALT_TIMEOUT_MS and _DEVICE. LOCKSTEP_ALGORITHM
- * (auto, ring, doubling, halving, shared or two_level, the same on every rank) replaces the choice
- * by size. LOCKSTEP_LINK (LATENCY_NS,BYTES_PER_S) replaces the measurement of links. If neither the
- * configuration nor a LOCKSTEP_ variable gives rank and world size, the variables of torchrun,
- * OpenMPI, PMI, Slurm and Kubernetes do (docs/environment.md, "Which worker am I"). An unknown
- * LOCKSTEP_ variable is E_CONFIG. docs/environment.md lists all variables.
+ * (auto, ring, doubling, halving, shared, two_level or direct, the same on every rank) replaces the
+ * choice by size. LOCKSTEP_LINK (LATENCY_NS,BYTES_PER_S) replaces the measurement of links. If
+ * neither the configuration nor a LOCKSTEP_ variable gives rank and world size, the variables of
+ * torchrun, OpenMPI, PMI, Slurm and Kubernetes do (docs/environment.md, "Which worker am I"). An
+ * unknown LOCKSTEP_ variable is E_CONFIG. docs/environment.md lists all variables.
  */
 #ifndef LOCKSTEP_LOCKSTEP_H
 #define LOCKSTEP_LOCKSTEP_H

@@ -149,6 +149,7 @@ SAME_VALUE(wire_PlanAlgorithm, ALGORITHM_DOUBLING);
 SAME_VALUE(wire_PlanAlgorithm, ALGORITHM_HALVING);
 SAME_VALUE(wire_PlanAlgorithm, ALGORITHM_SHARED);
 SAME_VALUE(wire_PlanAlgorithm, ALGORITHM_TWO_LEVEL);
+SAME_VALUE(wire_PlanAlgorithm, ALGORITHM_DIRECT);
 SAME_VALUE(wire_PlanAlgorithm, ALGORITHM_BY_SIZE);
 SAME_VALUE(wire_ApiFunction, API_NONE);
 SAME_VALUE(wire_ApiFunction, API_OPEN);

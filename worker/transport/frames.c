@@ -54,6 +54,8 @@ static const char *transport_begin(struct stream *stream)
     case FRAME_BROADCAST:
     case FRAME_PAIR:
         return peer->flows->ways->of_frame[header->kind]->begin(peer, stream);
+    case FRAME_DIRECT:
+        return "this version does not have it yet";
     case FRAME_WAVE:
         return wave_begin(peer, stream);
     case FRAME_MEASURE:
@@ -87,6 +89,7 @@ static const char *transport_end(struct stream *stream)
     case FRAME_GATHER:
     case FRAME_BROADCAST:
     case FRAME_PAIR:
+    case FRAME_DIRECT:
         return flow_end(peer, stream);
     case FRAME_WAVE:
         return wave_end(peer, stream);

@@ -18,6 +18,36 @@ struct device;
 enum collective_kind {
     COLLECTIVE_ALLREDUCE = 0,
     COLLECTIVE_BROADCAST = 1,
+    // Parts go from rank to rank (struct collective_parts). By ALGORITHM_DIRECT only, as the next.
+    COLLECTIVE_EXCHANGE = 2,
+    COLLECTIVE_REDUCE_SCATTER = 3, // Each member gets the reduction of the parts sent to it.
+};
+
+// Contiguous elements that go to one rank, or come from it.
+struct collective_part {
+    uint32_t rank; // Of the world. It may be this rank: the part is copied.
+    // Aligned for the dtype. NULL only if there are no elements.
+    void *memory;
+    uint64_t elements;
+};
+
+// Who takes part in a collective by ALGORITHM_DIRECT, and with what. Borrowed until done().
+//
+// EXCHANGE: what `sends` names goes out, what `receives` names comes in. A pair of ranks either
+// names each other's part on both sides, also one of no elements, or on neither; a rank is named at
+// most once in each list. No send and no receive overlap, except that this rank's own two parts may
+// be the same memory. Ranks that disagree about the elements of a part get the event `mismatch`.
+//
+// REDUCE_SCATTER: `sends` names every member, in the order of summation, with the elements that
+// this member gets; the elements are equal on all members. receives[0] is the result of this rank,
+// and may be the memory of this rank's own part.
+//
+// ALLREDUCE: `sends` names the members, in the order of summation. Only the ranks are used.
+struct collective_parts {
+    const struct collective_part *sends; // [send_count]
+    const struct collective_part *receives; // [receive_count]
+    uint32_t send_count;
+    uint32_t receive_count;
 };
 
 // A stream of the trainer that produces gradients: the event that must have happened before the
@@ -84,6 +114,9 @@ struct collective {
     // equal on all ranks.
     const uint64_t *unit_ends; // [unit_count], borrowed until done().
     uint32_t unit_count; // 0: no units, all outputs are written.
+    // ALGORITHM_DIRECT: the members and their parts. EXCHANGE and REDUCE_SCATTER have no extents,
+    // and `elements` is 0. NULL: all ranks, an allreduce.
+    const struct collective_parts *parts;
     void *context; // For the caller; the transport does not use it.
     // Where the memory is. on_devices is equal on all ranks and part of the signature: every rank
     // that has a device keeps the memory on the device, and where NCCL carries the collective all
