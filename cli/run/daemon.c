@@ -167,7 +167,7 @@ static int served_address(const struct run_options *options, char *address, size
 
 // ---- The process -------------------------------------------------------------------------------
 
-int daemon_start(struct daemon *daemon, const struct run_options *options)
+int daemon_start(struct daemon *daemon, const struct run_options *options, int output_fd)
 {
     char program[PATH_MAX + 32];
     char address[LOCKSTEP_ADDRESS_BYTES];
@@ -203,8 +203,8 @@ int daemon_start(struct daemon *daemon, const struct run_options *options)
                             .variable_count = options->serves ? 0 : 1,
                             .argv = (char *const *)(uintptr_t)argv,
                             .input = -1,
-                            .output = -1,
-                            .error = -1,
+                            .output = output_fd,
+                            .error = output_fd,
                             .failure_fd = -1,
                             .signals = &options->signals};
     daemon->pid = spawn(&request);

@@ -41,9 +41,10 @@ int daemon_make_directory(struct run_options *options);
 // Removes the directory and its files. "": there is no directory.
 void daemon_forget(const char *directory);
 
-// Starts the coordinator, which inherits stdout and stderr. When it is ready, it writes its port
-// into a file of the directory. Returns 0, or an exit status after a sentence on stderr.
-int daemon_start(struct daemon *daemon, const struct run_options *options);
+// Starts the coordinator. output_fd becomes its stdout and stderr; -1: it inherits ours. When it is
+// ready, it writes its port into a file of the directory. Returns 0, or an exit status after a
+// sentence on stderr.
+int daemon_start(struct daemon *daemon, const struct run_options *options, int output_fd);
 
 // Returns true if the coordinator is ready, and sets the port.
 bool daemon_ready(struct daemon *daemon, const struct run_options *options);

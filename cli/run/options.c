@@ -35,6 +35,7 @@ static const char help_text[] =
     "      --max-restarts N        How often a job that fails is started again (0)\n"
     "  -x, --env NAME=VALUE        Set a variable of the workers\n"
     "      --http HOST:PORT|off    Where the dashboard listens (127.0.0.1:0)\n"
+    "      --log-dir DIRECTORY     Also write a file for each rank and one for the coordinator\n"
     "      --no-prefix             Lines without [rank]\n"
     "      --json                  End with one JSON object on standard output\n"
     "  -h, --help                  Show this\n"
@@ -53,6 +54,7 @@ enum option_key {
     KEY_GRACE,
     KEY_MAX_RESTARTS,
     KEY_HTTP,
+    KEY_LOG_DIR,
     KEY_NO_PREFIX,
     KEY_JSON,
 };
@@ -70,6 +72,7 @@ static const struct option long_options[] = {
     {"max-restarts", required_argument, NULL, KEY_MAX_RESTARTS},
     {"env", required_argument, NULL, 'x'},
     {"http", required_argument, NULL, KEY_HTTP},
+    {"log-dir", required_argument, NULL, KEY_LOG_DIR},
     {"no-prefix", no_argument, NULL, KEY_NO_PREFIX},
     {"json", no_argument, NULL, KEY_JSON},
     {"help", no_argument, NULL, 'h'},
@@ -188,6 +191,9 @@ static int set_option(void *given, int key, char *value)
         return set_number("max-restarts", value, 0, &options->max_restarts);
     case KEY_HTTP:
         return set_http(options, value);
+    case KEY_LOG_DIR:
+        options->log_dir = value;
+        return 0;
     case KEY_NO_PREFIX:
         options->prefix = false;
         return 0;

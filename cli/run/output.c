@@ -5,11 +5,14 @@
 #include "cli/run/output.h"
 
 #include "cli/ask/colour.h"
+#include "cli/common/cli.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -32,16 +35,39 @@ static bool open_sinks(struct output *output)
     return true;
 }
 
+static bool open_logs(struct output *output)
+{
+    const struct run_options *options = output->options;
+    for (uint32_t i = 0; i <= options->workers; i++)
+        output->logs[i].fd = -1;
+    for (uint32_t i = 0; i < options->workers; i++) {
+        char name[RUN_CODE_BYTES + 8];
+        snprintf(name, sizeof(name), "rank-%u", options->first_rank + i);
+        if (!log_file_open(&output->logs[i], options, name))
+            return false;
+    }
+    const bool has_coordinator = !options->coordinator || options->serves;
+    return !has_coordinator ||
+           log_file_open(&output->logs[options->workers], options, "coordinator");
+}
+
 bool output_open(struct output *output, const struct run_options *options)
 {
     const size_t streams = 2 * (size_t)options->workers + 1;
     output->options = options;
-    output->relaying = options->world_size > 1;
+    output->relaying = options->world_size > 1 || options->log_dir;
     output->sink_count = !output->relaying ? 0 : same_terminal() ? 1 : 2;
     output->streams = calloc(streams, sizeof(*output->streams));
     output->polls = calloc(streams + OUTPUT_OTHER_FDS + 2, sizeof(*output->polls));
     output->polled = calloc(streams + OUTPUT_OTHER_FDS + 2, sizeof(struct stream *));
-    return output->streams && output->polls && output->polled && open_sinks(output);
+    if (options->log_dir)
+        output->logs = calloc((size_t)options->workers + 1, sizeof(*output->logs));
+    if (!output->streams || !output->polls || !output->polled ||
+        (options->log_dir && !output->logs) || !open_sinks(output)) {
+        cli_say(options->command, "cannot prepare the output: %s", strerror(errno));
+        return false;
+    }
+    return !output->logs || open_logs(output);
 }
 
 int output_start(struct output *output)
@@ -50,6 +76,7 @@ int output_start(struct output *output)
         if (sink_start(&output->sinks[i]) < 0)
             return -1;
     }
+    output->started = true;
     return 0;
 }
 
@@ -57,7 +84,7 @@ static void prefix_of(const struct output *output, uint32_t rank, bool terminal,
                       size_t capacity)
 {
     static const int colors[] = {36, 33, 32, 35, 34, 31};
-    if (!output->options->prefix)
+    if (!output->options->prefix || output->options->world_size == 1)
         prefix[0] = '\0';
     else if (colour_wanted(terminal))
         snprintf(prefix, capacity, "\x1b[%dm[%u]\x1b[0m ",
@@ -73,7 +100,40 @@ void output_add(struct output *output, uint32_t rank, unsigned number, int fd)
     prefix_of(output, output->options->first_rank + rank, isatty((int)number + 1) == 1, prefix,
               sizeof(prefix));
     fcntl(fd, F_SETFL, O_NONBLOCK);
-    stream_open(&output->streams[output->stream_count++], sink, fd, prefix, rank == 0);
+    stream_open(&output->streams[output->stream_count++], sink, fd, prefix, rank == 0,
+                output->logs ? &output->logs[rank] : NULL);
+}
+
+bool output_takes_coordinator(const struct output *output)
+{
+    return output->logs != NULL;
+}
+
+void output_add_coordinator(struct output *output, int fd)
+{
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    stream_open(&output->streams[output->stream_count++], &output->sinks[output->sink_count - 1],
+                fd, "", false, output->logs ? &output->logs[output->options->workers] : NULL);
+}
+
+// Returns true if a read does not block: there are bytes, or the end.
+static bool has_bytes(int fd)
+{
+    struct pollfd ready = {.fd = fd, .events = POLLIN};
+    return poll(&ready, 1, 0) > 0;
+}
+
+void output_dump(struct output *output)
+{
+    if (output->started)
+        return;
+    for (uint32_t i = 0; i < output->stream_count; i++) {
+        struct stream *stream = &output->streams[i];
+        while (stream->fd >= 0 && has_bytes(stream->fd)) {
+            stream_read(stream);
+            sink_dump(stream->sink);
+        }
+    }
 }
 
 // ---- The loop ----------------------------------------------------------------------------------
@@ -173,6 +233,9 @@ void output_free(struct output *output)
 {
     for (uint32_t i = 0; i < output->stream_count; i++)
         stream_close(&output->streams[i]);
+    for (uint32_t i = 0; output->logs && i <= output->options->workers; i++)
+        log_file_close(&output->logs[i]);
+    free(output->logs);
     free(output->streams);
     free(output->polls);
     free(output->polled);

@@ -2,11 +2,13 @@
 //
 // Relays the output of all workers to our stdout and stderr, with a sink (sink.h) for each, and two
 // streams (stream.h) for each worker. The output of a single worker is not relayed: the worker
-// inherits both descriptors. Supervisor's thread.
+// inherits both descriptors. With --log-dir all output is relayed, the coordinator's too, and each
+// rank has a file (log_file.h). Supervisor's thread.
 
 #ifndef LOCKSTEP_CLI_RUN_OUTPUT_H
 #define LOCKSTEP_CLI_RUN_OUTPUT_H
 
+#include "cli/run/log_file.h"
 #include "cli/run/run.h"
 #include "cli/run/sink.h"
 #include "cli/run/stream.h"
@@ -18,18 +20,21 @@
 
 struct output {
     const struct run_options *options;
-    bool relaying; // True if this host has several workers, or the job has another host.
+    // True if this host has several workers, the job has another host, or there are files.
+    bool relaying;
+    bool started; // True once the writer threads run.
     struct sink sinks[2];
     unsigned sink_count; // 1 if stdout and stderr are the same terminal, else 2.
-    struct stream *streams; // owned; 2r is rank r's stdout, 2r + 1 its stderr
+    struct stream *streams; // owned; in the order of output_add
     uint32_t stream_count;
+    struct log_file *logs; // owned; [workers + 1], the last one is the coordinator's; NULL: none
     struct pollfd *polls; // owned
     struct stream **polled; // owned; the stream of each entry of polls, or NULL
     unsigned poll_count; // Entries of polls in the last output_wait.
 };
 
-// Allocates the memory for the workers of this launcher. The struct must be zero before. Returns
-// false with errno. output_free must be called in any case.
+// Allocates the memory for the workers of this launcher, and opens the files. The struct must be
+// zero before. Returns false after a sentence on stderr. output_free must be called in any case.
 bool output_open(struct output *output, const struct run_options *options);
 
 // Starts the writer threads. Call it after the last fork. Returns 0 or -1 with errno.
@@ -37,6 +42,15 @@ int output_start(struct output *output);
 
 // Adds a pipe of a worker: number 0 is its stdout, 1 its stderr. fd is given.
 void output_add(struct output *output, uint32_t rank, unsigned number, int fd);
+
+// Returns true if the coordinator's output is relayed, too. It is inherited else.
+bool output_takes_coordinator(const struct output *output);
+
+// Adds the pipe that is the coordinator's stdout and stderr. fd is given.
+void output_add_coordinator(struct output *output, int fd);
+
+// Writes what has come so far, if the writer threads do not run yet. For a run that ends early.
+void output_dump(struct output *output);
 
 // Waits until one of fds, a stream or a sink is ready, or timeout_ms has passed; -1: no limit.
 void output_wait(struct output *output, const int fds[OUTPUT_OTHER_FDS], int timeout_ms);

@@ -43,6 +43,7 @@
 
 #include "cli/common/cli.h"
 #include "cli/run/descendants.h"
+#include "cli/run/log_file.h"
 #include "cli/run/options.h"
 #include "cli/run/report.h"
 #include "cli/run/spawn.h"
@@ -219,5 +220,7 @@ int run_main(int argc, char **argv)
     if (result != 0)
         return result < 0 ? CLI_OK : result;
     result = check_trainer(options.trainer[0]);
+    if (result == 0)
+        result = log_file_make_directory(&options);
     return result != 0 ? result : run_launch(&options);
 }

@@ -39,6 +39,7 @@ struct run_options {
     uint64_t timeout_ms; // How long a worker waits for its world, in ms; 0: the library's default.
     uint64_t grace_ms;
     const char *http;
+    const char *log_dir; // Directory of a file for each rank; NULL: none.
     bool prefix;
     bool json;
     bool quiet; // True if the job is not announced.

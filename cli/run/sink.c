@@ -97,6 +97,19 @@ int sink_start(struct sink *sink)
     return errno ? -1 : 0;
 }
 
+void sink_dump(struct sink *sink)
+{
+    while (sink->size > 0) {
+        const size_t run =
+            SINK_BYTES - sink->first < sink->size ? SINK_BYTES - sink->first : sink->size;
+        const ssize_t written = write_some(sink->fd, sink->bytes + sink->first, run);
+        if (written < 0)
+            return;
+        sink->first = (sink->first + (size_t)written) % SINK_BYTES;
+        sink->size -= (size_t)written;
+    }
+}
+
 static bool sink_ask(struct sink *sink, const bool *what)
 {
     mutex_lock(&sink->mutex);

@@ -62,6 +62,9 @@ bool sink_broken(struct sink *sink);
 // the room. Bytes that still do not fit are dropped.
 void sink_put_locked(struct sink *sink, const char *bytes, size_t size);
 
+// Writes the bytes of a sink that was not started. It may block.
+void sink_dump(struct sink *sink);
+
 // Tells the sink that no more bytes follow. event_fd becomes readable when all was written, and
 // sink_done then returns true.
 void sink_finish(struct sink *sink);

@@ -4,6 +4,8 @@
 
 #include "cli/run/stream.h"
 
+#include "cli/run/log_file.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,11 +133,13 @@ static void feed(struct stream *stream, const char *bytes, size_t size)
 
 // ---- Streams -----------------------------------------------------------------------------------
 
-void stream_open(struct stream *stream, struct sink *sink, int fd, const char *prefix, bool live)
+void stream_open(struct stream *stream, struct sink *sink, int fd, const char *prefix, bool live,
+                 struct log_file *log)
 {
     memset(stream, 0, sizeof(*stream));
     stream->sink = sink;
     stream->fd = fd;
+    stream->log = log;
     stream->live = live && sink->terminal;
     size_t size = strlen(prefix);
     if (size >= sizeof(stream->prefix))
@@ -150,6 +154,8 @@ bool stream_read(struct stream *stream)
     if (size < 0 && (errno == EAGAIN || errno == EINTR))
         return true;
     if (size > 0) {
+        if (stream->log)
+            log_file_write(stream->log, bytes, (size_t)size);
         feed(stream, bytes, (size_t)size);
         return true;
     }

@@ -8,6 +8,8 @@
 // the one stream that is `live` on a terminal. Its unfinished line stays at the bottom of the
 // screen, is redrawn with every update, and is hidden while other lines are printed.
 //
+// With a log file, the bytes are also written there, as they are.
+//
 // Threads: only the thread that opened the sink calls these functions.
 
 #ifndef LOCKSTEP_CLI_RUN_STREAM_H
@@ -27,9 +29,12 @@
 static_assert(STREAM_READ_BYTES * STREAM_PREFIX_BYTES + STREAM_LINE_BYTES <= SINK_RESERVE,
               "one read fits into the reserve");
 
+struct log_file;
+
 struct stream {
     struct sink *sink;
     int fd; // Owned; -1 once the stream has ended.
+    struct log_file *log; // borrowed; NULL: none
     bool live;
     bool carriage; // True if the last byte was a carriage return.
     bool updating; // True if the line was started again at least once.
@@ -39,8 +44,9 @@ struct stream {
     size_t capacity;
 };
 
-// fd is given. prefix is copied.
-void stream_open(struct stream *stream, struct sink *sink, int fd, const char *prefix, bool live);
+// fd is given. prefix is copied. log is borrowed, and may be NULL.
+void stream_open(struct stream *stream, struct sink *sink, int fd, const char *prefix, bool live,
+                 struct log_file *log);
 
 // Reads once. Does not block if fd is non-blocking. At the end it flushes the rest, closes fd, and
 // returns false.

@@ -186,6 +186,7 @@ static void end_daemon(struct supervisor *supervisor, int status)
     if (!supervisor->daemon_wanted)
         return;
     supervisor->daemon_wanted = false;
+    output_dump(&supervisor->output); // It may have said why.
     if (WIFSIGNALED(status))
         cli_say(supervisor->options->command, "the coordinator was killed by signal %d",
                 WTERMSIG(status));
@@ -265,9 +266,25 @@ static int await_ports(struct supervisor *supervisor, int watch_fd)
     return 0;
 }
 
+// Starts the coordinator, with a pipe for its output if that is relayed.
+static int start_daemon_process(struct supervisor *supervisor)
+{
+    int fds[2] = {-1, -1};
+    if (output_takes_coordinator(&supervisor->output) && pipe2(fds, O_CLOEXEC) < 0) {
+        cli_say(supervisor->options->command, "cannot make a pipe: %s", strerror(errno));
+        return CLI_FAILED;
+    }
+    const int result = daemon_start(&supervisor->daemon, supervisor->options, fds[1]);
+    if (fds[1] >= 0) {
+        close(fds[1]);
+        output_add_coordinator(&supervisor->output, fds[0]);
+    }
+    return result;
+}
+
 static int start_daemon(struct supervisor *supervisor)
 {
-    int result = daemon_start(&supervisor->daemon, supervisor->options);
+    int result = start_daemon_process(supervisor);
     supervisor->daemon_wanted = true;
     if (result != 0)
         return result;
@@ -426,9 +443,9 @@ static int prepare(struct supervisor *supervisor)
     supervisor->child_fd = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
     supervisor->null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (supervisor->result.ranks && supervisor->failure_fds && supervisor->child_fd >= 0 &&
-        supervisor->null_fd >= 0 && output_open(&supervisor->output, options) &&
+        supervisor->null_fd >= 0 &&
         spawn_find(options->trainer[0], supervisor->trainer, sizeof(supervisor->trainer)) == 0)
-        return 0;
+        return output_open(&supervisor->output, options) ? 0 : CLI_FAILED;
     cli_say(options->command, "cannot prepare: %s", strerror(errno));
     return CLI_FAILED;
 }
@@ -492,6 +509,7 @@ int supervisor_run(const struct run_options *options, int control_fd)
         result = start_all(&supervisor);
     if (result != 0) {
         descendants_kill();
+        output_dump(&supervisor.output);
         if (supervisor.orphaned)
             daemon_forget(options->directory);
         _exit(result);
