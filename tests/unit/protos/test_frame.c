@@ -153,7 +153,7 @@ static void test_bounds(void **state)
         enum frame_status status;
     } cases[] = {
         {FRAME_REDUCE, 4, false, 0, FRAME_INVALID},
-        {FRAME_REDUCE, 4, false, FRAME_LOST + 1, FRAME_INVALID},
+        {FRAME_REDUCE, 4, false, FRAME_DIRECT + 1, FRAME_INVALID},
         {FRAME_REDUCE, 5, false, 1, FRAME_INVALID},
         {FRAME_REDUCE, 6, false, DTYPE_UINT8 + 1, FRAME_INVALID},
         {FRAME_REDUCE, 7, false, 1, FRAME_INVALID},
