@@ -42,6 +42,9 @@
 // Peers that one worker has links to: 2 of the ring, log2 n + 1 of recursive doubling, its mates,
 // 2 of the ring between hosts.
 #define LOCKSTEP_MAX_NEIGHBOURS 32
+// Further peers to which one worker makes a link when a collective first needs it.
+#define LOCKSTEP_MAX_FURTHER_LINKS 256
+#define LOCKSTEP_MAX_LINKS (LOCKSTEP_MAX_NEIGHBOURS + LOCKSTEP_MAX_FURTHER_LINKS)
 
 static_assert(LOCKSTEP_MAX_WORLD % 64 == 0, "sets of ranks are whole words");
 

@@ -78,8 +78,8 @@ static bool farewell_is_news(struct transport *transport, const struct farewell 
 static void farewell_pass_on(struct transport *transport, const struct farewell *farewell,
                              const struct peer_link *from)
 {
-    for (uint32_t i = 0; i < transport->flows.peer_count; i++) {
-        struct peer_link *peer = &transport->flows.peers[i];
+    for (uint32_t i = 0; i < transport->flows.links.count; i++) {
+        struct peer_link *peer = transport->flows.links.all[i];
         if (peer != from && peer->rank != farewell->rank && peer->state == PEER_PROVEN &&
             !peer->lost)
             farewell_queue(peer, FRAME_LOST, farewell);

@@ -32,6 +32,32 @@ static bool transport_is_proof(enum frame_kind kind)
     return kind == FRAME_CHALLENGE || kind == FRAME_HELLO || kind == FRAME_WELCOME;
 }
 
+// True if only neighbours may send frames of this kind.
+static bool transport_is_neighbours(const struct frame_header *header)
+{
+    switch (header->kind) {
+    case FRAME_STEP_HEADER:
+    case FRAME_REDUCE:
+    case FRAME_GATHER:
+    case FRAME_BROADCAST:
+    case FRAME_PAIR:
+    case FRAME_WAVE:
+    case FRAME_MEASURE:
+    case FRAME_RUN:
+        return true;
+    case FRAME_CREDIT:
+        return header->part <= FRAME_CREDIT_PAIR;
+    case FRAME_DIRECT:
+    case FRAME_LEAVE:
+    case FRAME_LOST:
+    case FRAME_CHALLENGE:
+    case FRAME_HELLO:
+    case FRAME_WELCOME:
+        return false;
+    }
+    return true;
+}
+
 static const char *transport_begin(struct stream *stream)
 {
     struct peer_link *peer = stream->context;
@@ -46,6 +72,8 @@ static const char *transport_begin(struct stream *stream)
         return "its generation is another one";
     if (peer->left)
         return "it comes after the goodbye";
+    if (peer->further && transport_is_neighbours(header))
+        return "it does not come from a neighbour";
     switch (header->kind) {
     case FRAME_STEP_HEADER:
         return headers_begin(peer);

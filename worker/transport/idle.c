@@ -36,8 +36,8 @@ bool transport_idle(const struct transport *transport)
         !list_empty(&transport->flows.done) || !list_empty(&transport->flows.waves.joined) ||
         !list_empty(&transport->flows.waves.done) || !devices_idle(&transport->flows))
         return false;
-    for (uint32_t i = 0; i < transport->flows.peer_count; i++) {
-        const struct peer_link *peer = &transport->flows.peers[i];
+    for (uint32_t i = 0; i < transport->flows.links.count; i++) {
+        const struct peer_link *peer = transport->flows.links.all[i];
         if (peer->stream.link && !stream_idle(&peer->stream))
             return false;
     }
@@ -46,8 +46,8 @@ bool transport_idle(const struct transport *transport)
 
 static bool rest_readable(const struct transport *transport)
 {
-    for (uint32_t i = 0; i < transport->flows.peer_count; i++) {
-        const struct peer_link *peer = &transport->flows.peers[i];
+    for (uint32_t i = 0; i < transport->flows.links.count; i++) {
+        const struct peer_link *peer = transport->flows.links.all[i];
         if (peer->stream.link && peer->stream.readable && !peer->lost &&
             peer->state != PEER_CONNECTING)
             return true;

@@ -62,8 +62,8 @@ uint32_t transport_inspect(struct transport *transport, uint64_t now_ms, struct 
 {
     uint32_t count = 0;
     thread_assert(&transport->flows.thread);
-    for (uint32_t i = 0; i < transport->flows.peer_count; i++) {
-        struct peer_link *peer = &transport->flows.peers[i];
+    for (uint32_t i = 0; i < transport->flows.links.count; i++) {
+        struct peer_link *peer = transport->flows.links.all[i];
         struct link_state link;
         if (peer->state != PEER_PROVEN)
             continue;

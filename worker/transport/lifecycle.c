@@ -163,13 +163,14 @@ const char *transport_address(const struct transport *transport)
 void transport_close(struct transport *transport)
 {
     thread_disown(&transport->flows.thread);
-    for (uint32_t i = 0; i < transport->flows.peer_count; i++)
-        transport_close_stream(&transport->flows.peers[i], false);
+    for (uint32_t i = 0; i < transport->flows.links.count; i++)
+        transport_close_stream(transport->flows.links.all[i], false);
     form_forget_guests(transport);
     flow_forget(&transport->flows);
     wave_forget(&transport->flows);
     measure_forget(transport);
     devices_close(&transport->flows);
+    peers_forget(&transport->flows);
     transport_close_doors(transport);
     if (transport->flows.attention.descriptor >= 0)
         (void)close(transport->flows.attention.descriptor);
@@ -180,21 +181,6 @@ void transport_close(struct transport *transport)
 }
 
 // ---- a generation -------------------------------------------------------------------------------
-
-static void transport_peer_init(struct transport *transport, struct peer_link *peer,
-                                const struct peer *from)
-{
-    memset(peer, 0, offsetof(struct peer_link, stream));
-    memset(&peer->stream, 0, offsetof(struct stream, staging));
-    list_init(&peer->stream.queue);
-    list_init(&peer->stream.taken);
-    peer->endpoint.kind = ENDPOINT_PEER;
-    peer->flows = &transport->flows;
-    peer->rank = from->rank;
-    peer->connects = transport->flows.world.rank > from->rank;
-    peer->pause_ms = 1;
-    text_copy(peer->address, sizeof(peer->address), from->address);
-}
 
 static void transport_form_hosts(struct transport *transport)
 {
@@ -217,11 +203,13 @@ int transport_form(struct transport *transport, const struct transport_world *wo
            world->chunk_bytes <= LOCKSTEP_FRAME_BYTES);
     if (world->peer_count > LOCKSTEP_MAX_NEIGHBOURS)
         return -1;
+    peers_forget(&transport->flows);
     transport->flows.world = *world;
     transport->flows.world.peers = NULL;
-    transport->flows.peer_count = world->peer_count;
-    for (uint32_t i = 0; i < world->peer_count; i++)
-        transport_peer_init(transport, &transport->flows.peers[i], &world->peers[i]);
+    for (uint32_t i = 0; i < world->peer_count; i++) {
+        struct peer_link *peer = peer_add_neighbour(&transport->flows, world->peers[i].rank);
+        text_copy(peer->address, sizeof(peer->address), world->peers[i].address);
+    }
     const uint32_t n = world->world_size;
     transport->flows.ring = (struct ring_group){
         .rank = world->rank,
@@ -267,7 +255,7 @@ static void transport_forget(struct transport *transport)
     measure_forget(transport);
     farewell_forget(transport);
     headers_forget(transport);
-    transport->flows.peer_count = 0;
+    peers_forget(&transport->flows);
     transport->flows.ring = transport->flows.hosts = (struct ring_group){.size = 0};
     transport->forming.has_world = false;
     transport->flows.formed = false;
@@ -277,8 +265,8 @@ static void transport_forget(struct transport *transport)
 void transport_abandon(struct transport *transport)
 {
     thread_assert(&transport->flows.thread);
-    for (uint32_t i = 0; i < transport->flows.peer_count; i++)
-        transport_close_stream(&transport->flows.peers[i], true);
+    for (uint32_t i = 0; i < transport->flows.links.count; i++)
+        transport_close_stream(transport->flows.links.all[i], true);
     teardown_forget(&transport->flows, false);
     transport_forget(transport);
 }
@@ -306,19 +294,19 @@ static bool transport_part(struct peer_link *peer)
 static void transport_leave_links(struct transport *transport, uint64_t linger_ms)
 {
     const uint64_t deadline_ms = clock_now_ms() + linger_ms;
-    for (uint32_t i = 0; i < transport->flows.peer_count; i++) {
-        if (transport->flows.peers[i].state == PEER_PROVEN)
-            farewell_goodbye(&transport->flows.peers[i]);
+    for (uint32_t i = 0; i < transport->flows.links.count; i++) {
+        if (transport->flows.links.all[i]->state == PEER_PROVEN)
+            farewell_goodbye(transport->flows.links.all[i]);
         else
-            transport_close_stream(&transport->flows.peers[i], true);
-        if (!transport->flows.peers[i].stream.link)
-            transport->flows.peers[i].state = PEER_GONE;
+            transport_close_stream(transport->flows.links.all[i], true);
+        if (!transport->flows.links.all[i]->stream.link)
+            transport->flows.links.all[i]->state = PEER_GONE;
     }
     for (;;) {
         bool open = false;
-        for (uint32_t i = 0; i < transport->flows.peer_count; i++) {
-            if (transport_part(&transport->flows.peers[i]))
-                transport_close_stream(&transport->flows.peers[i], false);
+        for (uint32_t i = 0; i < transport->flows.links.count; i++) {
+            if (transport_part(transport->flows.links.all[i]))
+                transport_close_stream(transport->flows.links.all[i], false);
             else
                 open = true;
         }
@@ -329,8 +317,8 @@ static void transport_leave_links(struct transport *transport, uint64_t linger_m
         wait_for_work(transport, left_ms > 1000 ? 1000 : (int)left_ms);
         (void)attention_take(&transport->flows.attention);
     }
-    for (uint32_t i = 0; i < transport->flows.peer_count; i++)
-        transport_close_stream(&transport->flows.peers[i], false);
+    for (uint32_t i = 0; i < transport->flows.links.count; i++)
+        transport_close_stream(transport->flows.links.all[i], false);
 }
 
 void transport_leave(struct transport *transport, uint64_t linger_ms)

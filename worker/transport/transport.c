@@ -106,8 +106,8 @@ static void transport_impossible(struct peer_link *peer)
 static void transport_flush(struct transport *transport)
 {
     do {
-        for (uint32_t i = 0; i < transport->flows.peer_count; i++)
-            stream_flush(&transport->flows.peers[i].stream);
+        for (uint32_t i = 0; i < transport->flows.links.count; i++)
+            stream_flush(&transport->flows.links.all[i]->stream);
     } while (flow_feed(&transport->flows));
 }
 
@@ -133,8 +133,8 @@ static void transport_check(struct transport *transport, uint64_t now_ms)
     if (now_ms < transport->checked_ms + TRANSPORT_CHECK_MS)
         return;
     transport->checked_ms = now_ms;
-    for (uint32_t i = 0; i < transport->flows.peer_count; i++) {
-        struct peer_link *peer = &transport->flows.peers[i];
+    for (uint32_t i = 0; i < transport->flows.links.count; i++) {
+        struct peer_link *peer = transport->flows.links.all[i];
         if (peer->state == PEER_PROVEN && peer->stream.link->ops->check(peer->stream.link) < 0)
             peer_lose_silent(peer);
         // A socket may be readable without an epoll event: stream.awaited bytes, the least that
@@ -171,8 +171,8 @@ static bool transport_report_formed(struct transport *transport)
     const bool differs = transport->forming.differs;
     if (!differs && doors_report(transport))
         return true;
-    for (uint32_t i = 0; i < transport->flows.peer_count; i++) {
-        const struct peer_link *peer = &transport->flows.peers[i];
+    for (uint32_t i = 0; i < transport->flows.links.count; i++) {
+        const struct peer_link *peer = transport->flows.links.all[i];
         if (differs ? !peer->differs : peer->state == PEER_PROVEN)
             continue;
         if (events->form_failed)
@@ -236,8 +236,8 @@ bool transport_needs(struct transport *transport, const struct peer_link *peer)
 // A peer that said goodbye counts as lost when this rank still needs it.
 static void transport_check_left(struct transport *transport)
 {
-    for (uint32_t i = 0; i < transport->flows.peer_count; i++) {
-        struct peer_link *peer = &transport->flows.peers[i];
+    for (uint32_t i = 0; i < transport->flows.links.count; i++) {
+        struct peer_link *peer = transport->flows.links.all[i];
         if (peer->left && !peer->lost && !peer->reported && transport_needs(transport, peer))
             peer_lose(peer, "it has left");
     }
@@ -261,8 +261,8 @@ static bool transport_report_lost(struct transport *transport)
 {
     const struct transport_events *events = &transport->flows.events;
     transport_check_left(transport);
-    for (uint32_t i = 0; i < transport->flows.peer_count; i++) {
-        struct peer_link *peer = &transport->flows.peers[i];
+    for (uint32_t i = 0; i < transport->flows.links.count; i++) {
+        struct peer_link *peer = transport->flows.links.all[i];
         if (!peer->lost || peer->reported)
             continue;
         peer->reported = true;
@@ -291,8 +291,8 @@ static bool transport_dispatch(struct transport *transport)
 
 static bool transport_readable(const struct transport *transport)
 {
-    for (uint32_t i = 0; i < transport->flows.peer_count; i++) {
-        const struct peer_link *peer = &transport->flows.peers[i];
+    for (uint32_t i = 0; i < transport->flows.links.count; i++) {
+        const struct peer_link *peer = transport->flows.links.all[i];
         if (peer->stream.link && peer->stream.readable && !peer->lost &&
             peer->state != PEER_CONNECTING)
             return true;
@@ -312,8 +312,8 @@ static void transport_work(struct transport *transport)
     form_tick(transport, now_ms);
     transport_check(transport, now_ms);
     transport_flush(transport);
-    for (uint32_t i = 0; i < transport->flows.peer_count; i++)
-        transport_receive(&transport->flows.peers[i]);
+    for (uint32_t i = 0; i < transport->flows.links.count; i++)
+        transport_receive(transport->flows.links.all[i]);
     (void)host_work(&transport->flows);
     form_check_complete(transport);
     devices_work(&transport->flows, &transport->rendezvous);

@@ -132,9 +132,9 @@ static bool wait_look(struct transport *transport)
     bool any = atomic_load_explicit(&transport->flows.attention.word, memory_order_acquire) ==
                    ATTENTION_ASKED ||
                host_pending(&transport->flows);
-    for (uint32_t i = 0; i < transport->flows.peer_count; i++) {
-        struct stream *stream = &transport->flows.peers[i].stream;
-        if (!stream->link || transport->flows.peers[i].lost || !stream->link->ops->pending ||
+    for (uint32_t i = 0; i < transport->flows.links.count; i++) {
+        struct stream *stream = &transport->flows.links.all[i]->stream;
+        if (!stream->link || transport->flows.links.all[i]->lost || !stream->link->ops->pending ||
             !stream->link->ops->pending(stream->link))
             continue;
         stream->readable = true;
@@ -146,8 +146,8 @@ static bool wait_look(struct transport *transport)
 
 static bool wait_has_links(const struct transport *transport, bool in_memory)
 {
-    for (uint32_t i = 0; i < transport->flows.peer_count; i++) {
-        const struct link *link = transport->flows.peers[i].stream.link;
+    for (uint32_t i = 0; i < transport->flows.links.count; i++) {
+        const struct link *link = transport->flows.links.all[i]->stream.link;
         if (link && (link->ops->pending != NULL) == in_memory)
             return true;
     }
@@ -287,8 +287,8 @@ static bool wait_spin(struct transport *transport)
 
 static void wait_links_sleep(struct transport *transport, bool asleep)
 {
-    for (uint32_t i = 0; i < transport->flows.peer_count; i++) {
-        struct link *link = transport->flows.peers[i].stream.link;
+    for (uint32_t i = 0; i < transport->flows.links.count; i++) {
+        struct link *link = transport->flows.links.all[i]->stream.link;
         if (link && link->ops->sleep)
             link->ops->sleep(link, asleep);
     }

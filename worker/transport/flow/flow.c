@@ -306,8 +306,8 @@ void flow_forget(struct flows *flows)
     list_init(&flows->local);
     list_init(&flows->done);
     list_init(&flows->mismatched);
-    for (uint32_t i = 0; i < flows->peer_count; i++)
-        flows->peers[i].flows_early = flows->peers[i].parkings = 0;
+    for (uint32_t i = 0; i < flows->links.count; i++)
+        flows->links.all[i]->flows_early = flows->links.all[i]->parkings = 0;
     flows->frames_parked = 0;
     scratch_reset(&flows->pools.flows);
     scratch_reset(&flows->pools.parts);

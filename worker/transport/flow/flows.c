@@ -118,8 +118,8 @@ void flows_statistics(const struct flows *flows, struct transport_statistics *ou
 {
     const struct flow_pools *pools = &flows->pools;
     *out = flows->totals;
-    for (uint32_t i = 0; i < flows->peer_count; i++) {
-        const struct stream *stream = &flows->peers[i].stream;
+    for (uint32_t i = 0; i < flows->links.count; i++) {
+        const struct stream *stream = &flows->links.all[i]->stream;
         if (!stream->link)
             continue;
         out->bytes_sent += stream->bytes_sent;

@@ -101,7 +101,7 @@ struct flows {
     struct transport_world world; // peers is NULL.
     struct ring_group ring; // The ring of the world.
     struct ring_group hosts; // The ring between hosts. Size 0: this rank has no place in it.
-    uint32_t peer_count;
+    uint32_t peer_count; // Number of neighbours.
     uint64_t form_deadline_ms;
     bool crowded; // True if there are more ranks than cores here: then a waiting rank yields.
     // any thread
@@ -125,7 +125,8 @@ struct flows {
     struct devices *devices; // State of device/; NULL: this rank has no device.
     bool pairs_queued; // True if PAIR frames were queued since the last call of pair_feed.
     struct flow_pools pools;
-    struct peer_link peers[LOCKSTEP_MAX_NEIGHBOURS];
+    struct peer_links links;
+    struct peer_link peers[LOCKSTEP_MAX_NEIGHBOURS]; // The neighbours.
 };
 
 // Number of elements whose memory may be used: all, unless the caller set collective.landed.

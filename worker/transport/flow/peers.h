@@ -2,6 +2,11 @@
 //
 // The other ranks to which this rank has a link, and how one of them is lost. How links are made is
 // in worker/transport/form.c. Engine thread.
+//
+// A rank has links to its neighbours (protos/topology.h) from the forming of its generation until
+// the end. A *further* link, to another rank, is made when it is first wanted: peer_want. It
+// carries frames of ALGORITHM_DIRECT and farewells, and no other frames. It ends with its
+// generation.
 
 #ifndef WORKER_TRANSPORT_FLOW_PEERS_H
 #define WORKER_TRANSPORT_FLOW_PEERS_H
@@ -46,11 +51,12 @@ enum peer_state {
 struct peer_link {
     struct endpoint endpoint; // Must be the first field: epoll events point at it.
     struct flows *flows;
-    // set at transport_form, then constant
+    // set when the struct is made, then constant
     uint32_t rank;
+    bool further; // True if the peer is no neighbour.
     bool connects; // True if this rank connects to the peer, false if the peer connects.
-    char address[LOCKSTEP_ADDRESS_BYTES];
     // engine thread only
+    char address[LOCKSTEP_ADDRESS_BYTES]; // "": not known.
     enum peer_state state;
     uint64_t retry_ms;
     uint64_t pause_ms; // Pause between two attempts to connect, in ms; grows.
@@ -83,6 +89,15 @@ struct peer_link {
     struct stream stream;
 };
 
+// All links of a rank in this generation.
+struct peer_links {
+    uint32_t count;
+    // The neighbours come first, in the order of flows.peers. The structs of further links are
+    // allocated.
+    struct peer_link *all[LOCKSTEP_MAX_LINKS];
+    uint16_t places[LOCKSTEP_MAX_WORLD]; // By rank: its index in `all`, plus 1. 0: none.
+};
+
 // A ring of ranks: all of the world, or one rank of each host.
 struct ring_group {
     uint32_t rank; // This rank's position in the ring.
@@ -94,6 +109,8 @@ struct ring_group {
 // The text for a peer that is lost because this rank has no memory for its frames. It is compared
 // by address: with this text the peer is not at fault, and the loss is LOSS_HERE.
 extern const char peer_no_memory[];
+// The same, if this rank has LOCKSTEP_MAX_FURTHER_LINKS.
+extern const char peer_no_room[];
 
 // Marks the peer as lost. The transport reports the loss once, after the events of all frames that
 // had arrived. The text is copied.
@@ -105,5 +122,20 @@ void peer_lose_impossible(struct peer_link *peer, const char *text);
 void peer_lose_silent(struct peer_link *peer);
 // Returns the link to a rank. NULL: this rank has none.
 struct peer_link *peer_of_rank(struct flows *flows, uint32_t rank);
+// Returns the link to another rank of the generation, and makes the struct for it if there is none
+// yet. The link can be used once peer->state is PEER_PROVEN: frames are queued only from then on,
+// and the ways are fed when a link becomes proven. The higher rank connects, so a link is made when
+// the higher rank wants it; the lower rank waits for the connection.
+//
+// NULL: this rank has no memory for the link, or LOCKSTEP_MAX_FURTHER_LINKS of them. Then the loss
+// (LOSS_HERE) is recorded already, and the caller does nothing more.
+struct peer_link *peer_want(struct flows *flows, uint32_t rank);
+
+// Adds the struct of a neighbour. Neighbours are added before any further link.
+struct peer_link *peer_add_neighbour(struct flows *flows, uint32_t rank);
+// Adds the struct of a further link. NULL: no memory, or the bound is reached; *text says which.
+struct peer_link *peer_add_further(struct flows *flows, uint32_t rank, const char **text);
+// Forgets all links, whose streams are closed. Pointers to further links are invalid from now on.
+void peers_forget(struct flows *flows);
 
 #endif
