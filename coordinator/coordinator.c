@@ -40,6 +40,8 @@ struct coordinator *coordinator_init(void *memory, const struct coordinator_conf
     if (core->config.stall_floor_ms == 0)
         core->config.stall_floor_ms = LOCKSTEP_STALL_FLOOR_MS;
     core->draining = false;
+    core->stopped_by[0] = '\0';
+    core->absence.job[0] = '\0';
     core->number_floor = 0;
     core->asked = 0;
     core->job_count = 0;
@@ -316,6 +318,13 @@ void coordinator_step(struct coordinator *coordinator, const struct coordinator_
         break;
     case EVENT_DRAIN:
         join_drain(coordinator);
+        break;
+    case EVENT_STOPPING:
+        sentence_clean(coordinator->stopped_by, sizeof(coordinator->stopped_by), event->text,
+                       sizeof(coordinator->stopped_by));
+        break;
+    case EVENT_ABSENT:
+        join_absent(coordinator, event->job, event->text);
         break;
     case EVENT_ASK:
         stall_asked(coordinator, event->job, event->rank, event->what);

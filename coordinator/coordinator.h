@@ -122,6 +122,12 @@
 // ends nothing, and it is over when the job makes progress. A job has at most one stall at a time.
 // A job in which no worker has reported its place has no stalls.
 //
+// The launcher. EVENT_STOPPING says that the user has stopped all jobs by a signal. Ranks that end
+// afterwards are lost as usual, but the texts name the signal and do not ask to start the job
+// again, and the log line is job_stopped. EVENT_ABSENT says that one worker of a job has ended and
+// never said hello. If the job's world must be complete, its gathering workers and all later ones
+// are refused with the text of the event.
+//
 // Draining. After EVENT_DRAIN every new hello is refused, and workers that wait for a world are
 // refused, too. Members get no message: training goes on without a coordinator until the streams
 // end.
@@ -159,6 +165,8 @@ enum coordinator_event_kind {
     EVENT_CLOSED, // The stream of `peer` has ended; `text` has the reason.
     EVENT_TICK, // The time of coordinator_deadline has come.
     EVENT_DRAIN, // The coordinator shuts down: the core accepts no new workers.
+    EVENT_STOPPING, // The user has stopped all jobs; `text` has the signal's name.
+    EVENT_ABSENT, // A worker of job `job` ended and never said hello; `text` says how.
     EVENT_ASK, // A user inspects rank `rank` of job `job`; `what` says which facts.
 };
 
@@ -168,8 +176,9 @@ struct coordinator_event {
     const struct up_message *message; // EVENT_MESSAGE; borrowed for the call.
     // Hash of the address that a hello came from; limits the jobs of one address. 0: no limit.
     uint64_t origin;
-    const char *text; // EVENT_CLOSED; borrowed, may be NULL.
-    const char *job; // EVENT_ASK: name of the job; borrowed.
+    // EVENT_CLOSED, where it may be NULL; EVENT_STOPPING; EVENT_ABSENT. Borrowed.
+    const char *text;
+    const char *job; // EVENT_ASK, EVENT_ABSENT: name of the job; borrowed.
     uint32_t rank; // EVENT_ASK
     uint32_t what; // EVENT_ASK: bits of enum inspect.
     uint8_t entropy[LOCKSTEP_SECRET_BYTES]; // Fresh random bytes; used when a generation forms.

@@ -356,9 +356,17 @@ struct knot_edge {
     uint32_t position; // The first position that this wait needs and the other party lacks.
 };
 
+// A job that can never be complete, because one of its workers has ended before its hello.
+struct absence {
+    char job[LOCKSTEP_JOB_NAME_BYTES]; // Empty: no such job is known.
+    char text[LOCKSTEP_TEXT_BYTES]; // Which worker, and how it ended; clean.
+};
+
 struct coordinator {
     struct coordinator_config config;
     bool draining;
+    char stopped_by[16]; // Name of the signal by which the user stopped all jobs; empty: none.
+    struct absence absence;
     uint64_t number_floor; // Highest generation number of any job that was recycled.
     uint64_t asked; // Number of inspections so far.
 

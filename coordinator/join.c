@@ -17,11 +17,11 @@
 #include "coordinator/sentence.h"
 #include "coordinator/table.h"
 
-void join_refuse(struct coordinator *core, coordinator_peer peer, enum refusal refusal,
-                 const char *text)
+// Sends a refusal and ends the stream.
+static void join_send_refusal(struct coordinator *core, coordinator_peer peer, enum refusal refusal,
+                              const char *text)
 {
     const struct coordinator_action close = {.kind = ACTION_CLOSE, .peer = peer};
-    char quoted[CORE_LOG_BYTES];
     struct sentence sentence;
     struct down_refused *refused = &core_message(core, NULL, DOWN_REFUSED)->u.refused;
     refused->refusal = refusal;
@@ -29,6 +29,14 @@ void join_refuse(struct coordinator *core, coordinator_peer peer, enum refusal r
     sentence_add(&sentence, "%s", text);
     core_send_peer(core, peer);
     core->sink.action(core->sink.context, &close);
+}
+
+void join_refuse(struct coordinator *core, coordinator_peer peer, enum refusal refusal,
+                 const char *text)
+{
+    char quoted[CORE_LOG_BYTES];
+    struct sentence sentence;
+    join_send_refusal(core, peer, refusal, text);
     sentence_begin(&sentence, quoted, sizeof(quoted));
     sentence_quote(&sentence, text);
     core_log(core, "worker_refused", "text=%s", quoted);
@@ -193,6 +201,40 @@ void join_drain(struct coordinator *core)
             join_turn_away(core, job_worker(core, job, job->count - 1), REFUSAL_DRAINING,
                            "the coordinator is going down; open the session again");
     }
+}
+
+// ---- Workers that never come -----------------------------------------------------------------
+
+// True if the world of the job has to wait for a worker that never comes.
+static bool join_lacks(const struct coordinator *core, const struct job *job)
+{
+    return strcmp(core->absence.job, job->name) == 0 && job->state == JOB_GATHERING &&
+           job->count > 0 && job->gathering.world_min == job->gathering.world_max;
+}
+
+// Refuses all workers of a job that waits for a worker that never comes. Each of them says why, so
+// the log has only their number.
+static void join_give_up(struct coordinator *core, struct job *job)
+{
+    core_log(core, "job_given_up", "job=%s workers=%" PRIu32, job->name, job->count);
+    while (job->count > 0) {
+        struct worker *worker = job_worker(core, job, job->count - 1);
+        const coordinator_peer peer = worker->peer;
+        join_forget(core, worker);
+        join_send_refusal(core, peer, REFUSAL_TIMEOUT, core->absence.text);
+    }
+}
+
+void join_absent(struct coordinator *core, const char *name, const char *text)
+{
+    if (core->absence.job[0] != '\0')
+        return;
+    sentence_clean(core->absence.job, sizeof(core->absence.job), name, LOCKSTEP_JOB_NAME_BYTES);
+    sentence_clean(core->absence.text, sizeof(core->absence.text), text,
+                   sizeof(core->absence.text));
+    struct job *job = job_find(core, core->absence.job);
+    if (job && join_lacks(core, job))
+        join_give_up(core, job);
 }
 
 // ---- Hello -----------------------------------------------------------------------------------
@@ -406,6 +448,8 @@ static void join_accept(struct coordinator *core, struct job *job, struct worker
     join_set_deadline(core, job);
     if (join_complete(job, core->now))
         join_form(core, job);
+    else if (join_lacks(core, job))
+        join_give_up(core, job);
 }
 
 void join_hello(struct coordinator *core, coordinator_peer peer, const struct up_message *message)

@@ -58,7 +58,7 @@ static void verdict_log(struct coordinator *core, struct job *job, const struct 
     char text[CORE_LOG_BYTES];
     sentence_begin(&quoted, text, sizeof(text) / 2);
     sentence_quote(&quoted, job->halt.text);
-    core_log(core, "generation_halted",
+    core_log(core, core->stopped_by[0] == '\0' ? "generation_halted" : "job_stopped",
              "job=%s generation=%" PRIu64 " kind=%s step=%" PRIu64 " text=%s", job->name,
              job->number, verdict_kind_name(verdict->kind), verdict->step, text);
     journal_note(core, job, "generation_halted", "%s", job->halt.text);
@@ -143,6 +143,8 @@ static void verdict_left(struct coordinator *core, struct job *job, const struct
         sentence_add(&sentence, " still needed it in step %" PRIu64, step);
     if (leaver->left_cause[0] != '\0')
         sentence_add(&sentence, ", after %s", leaver->left_cause);
+    else if (core->stopped_by[0] != '\0')
+        sentence_add(&sentence, ": the job was stopped by %s", core->stopped_by);
     else
         sentence_add(&sentence, ": every rank must run the same number of steps");
     const struct verdict verdict = {
@@ -241,25 +243,37 @@ static const struct verdict_advice advice_liar = {
     "pid", "there broke the protocol: see that all ranks run the same Lockstep and that nothing "
            "overwrites its memory"};
 
+// Adds that a rank was lost, why, and what to do.
+static void verdict_lost_sentence(const struct worker *worker, const char *cause,
+                                  const struct verdict_advice *advice, struct sentence *sentence)
+{
+    const bool ended = advice == &advice_ended;
+    sentence_add(sentence, "rank %" PRIu32 " on host %s was lost: %s", worker->rank,
+                 worker->hello.host, cause);
+    if (!ended || worker->heartbeat.failure[0] == '\0')
+        sentence_add(sentence, "; %s %" PRIu32 " %s, then start the job again", advice->before,
+                     worker->hello.pid, advice->behind);
+    else
+        sentence_add(sentence, "; pid %" PRIu32 " ended without lockstep_close after %s",
+                     worker->hello.pid, worker->heartbeat.failure);
+}
+
 static void verdict_lost_text(struct coordinator *core, struct job *job, struct worker *worker,
                               const char *cause, const struct verdict_advice *advice)
 {
     char text[LOCKSTEP_TEXT_BYTES];
     struct sentence sentence;
-    const bool ended = advice == &advice_ended;
+    const bool stopped = core->stopped_by[0] != '\0'; // The user's signal is the cause.
     sentence_begin(&sentence, text, sizeof(text));
-    sentence_add(&sentence, "rank %" PRIu32 " on host %s was lost: %s", worker->rank,
-                 worker->hello.host, cause);
-    if (!ended || worker->heartbeat.failure[0] == '\0')
-        sentence_add(&sentence, "; %s %" PRIu32 " %s, then start the job again", advice->before,
-                     worker->hello.pid, advice->behind);
+    if (stopped)
+        sentence_add(&sentence, "rank %" PRIu32 " on host %s has ended: the job was stopped by %s",
+                     worker->rank, worker->hello.host, core->stopped_by);
     else
-        sentence_add(&sentence, "; pid %" PRIu32 " ended without lockstep_close after %s",
-                     worker->hello.pid, worker->heartbeat.failure);
+        verdict_lost_sentence(worker, cause, advice, &sentence);
     const struct verdict verdict = {
         .kind = HALT_LOST, .has_rank = true, .rank = worker->rank, .text = text};
     worker->lost = true;
-    worker->vanished = ended;
+    worker->vanished = advice == &advice_ended && !stopped;
     verdict_halt(core, job, &verdict);
 }
 

@@ -37,6 +37,7 @@ $(BUILD)/tests/unit/worker/test_device_kernels: $(EMULATION_O)
 # The tool is no archive: a test of one of its files names it.
 $(BUILD)/tests/unit/cli/test_cli_http: $(BUILD)/obj/cli/ask/http.o $(BUILD)/obj/cli/ask/http_tls.o
 $(BUILD)/tests/unit/cli/test_harmless: $(BUILD)/obj/cli/ask/json_read.o
+$(BUILD)/tests/unit/cli/test_run_set: $(BUILD)/obj/cli/run/run_set.o
 
 # Stand-ins for libcuda and libnccl, loaded by tests of devices (tests/fake_gpu/fake_gpu.h). Kernels
 # are their references.

@@ -11,6 +11,7 @@
 #include "base/tls_files.h"
 #include "server/http/http.h"
 #include "server/http/tls_limits.h"
+#include "server/launcher.h"
 #include "server/options.h"
 #include "server/process.h"
 #include "server/rpc/descriptors.h"
@@ -44,6 +45,8 @@ struct daemon {
     struct http *http; // NULL: off.
     struct process_signals signals;
     bool signals_started;
+    struct launcher launcher;
+    bool launcher_started;
     bool ports_written;
     char error[LOCKSTEP_TEXT_BYTES];
 };
@@ -149,6 +152,20 @@ static int start_signals(struct daemon *daemon)
     daemon->signals_started = code == 0;
     if (code != 0)
         snprintf(daemon->error, sizeof(daemon->error), "no thread for signals: %s", strerror(code));
+    return code == 0 ? 0 : -1;
+}
+
+static int start_launcher(struct daemon *daemon)
+{
+    if (!daemon->options.launcher)
+        return 0;
+    const int code = launcher_start(&daemon->launcher, STDIN_FILENO, wake_server, daemon);
+    daemon->launcher_started = code == 0;
+    if (code == 0)
+        service_serve(daemon->service, &daemon->launcher);
+    else
+        snprintf(daemon->error, sizeof(daemon->error), "no thread for the launcher: %s",
+                 strerror(code));
     return code == 0 ? 0 : -1;
 }
 
@@ -265,6 +282,8 @@ static void take_apart(struct daemon *daemon)
         http_close(daemon->http);
     if (daemon->signals_started)
         process_signals_stop(&daemon->signals);
+    if (daemon->launcher_started)
+        launcher_stop(&daemon->launcher);
     if (daemon->server)
         rpc_server_close(daemon->server);
     if (daemon->board_open) {
@@ -282,7 +301,7 @@ static int run(struct daemon *daemon)
     process_block_signals();
     uint64_t descriptors = descriptors_limit(DESCRIPTORS + RPC_NEWCOMERS);
     if (limit_tls(daemon) < 0 || open_streams(daemon) < 0 || open_http(daemon) < 0 ||
-        start_signals(daemon) < 0 || write_ports(daemon) < 0)
+        start_signals(daemon) < 0 || start_launcher(daemon) < 0 || write_ports(daemon) < 0)
         return -1;
     announce(daemon, descriptors);
     rpc_server_run(daemon->server);

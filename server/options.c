@@ -211,6 +211,13 @@ static bool set_parent_death(struct parse *parse, const char *value)
     return true;
 }
 
+static bool set_launcher(struct parse *parse, const char *value)
+{
+    (void)value;
+    parse->options->launcher = true;
+    return true;
+}
+
 static bool set_drain(struct parse *parse, const char *value)
 {
     uint64_t drain_ms;
@@ -286,6 +293,8 @@ static const struct flag flags[] = {
      "write 'grpc=PORT http=PORT' there when ready"},
     {"parent-death", optional_argument, set_parent_death, "[=PID]",
      "end when the parent process has ended"},
+    {"launcher", no_argument, set_launcher, NULL,
+     "standard input is a socket to lockstep run, which passes this flag"},
     {"drain-ms", required_argument, set_drain, "MS",
      "how long SIGTERM waits for workers to leave (5000)"},
     {"chunk-bytes", required_argument, set_chunk, "BYTES",

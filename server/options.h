@@ -27,6 +27,7 @@ struct options {
     const char *port_file; // NULL: none. Borrowed from argv or the environment.
     bool parent_death;
     pid_t parent; // 0: the parent at the start.
+    bool launcher; // True if the standard input is a socket to a launcher (launcher.h).
     uint32_t chunk_bytes; // 0: the core's default.
     uint32_t drain_ms;
     uint32_t stall_floor_ms; // 0: the core's default.

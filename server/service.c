@@ -35,6 +35,7 @@ struct service {
     const struct rpc_calls *calls;
     void *server;
     struct service_shown shown; // Empty if HTTP is off.
+    struct launcher *launcher; // Borrowed; NULL: none.
     void *memory; // The core's memory; owned.
     struct coordinator *core;
     uint64_t incarnation;
@@ -44,6 +45,7 @@ struct service {
     struct service_counts counts;
     enum halt_kind halted; // The verdict of the current step of the core, if it made one.
     bool draining;
+    bool user_stopped; // True once the launcher has said that the user stops the job.
     bool stopped;
     uint64_t drain_deadline_ms;
     struct told told[LOCKSTEP_MAX_JOBS];
@@ -231,6 +233,8 @@ static void on_message(void *context, rpc_peer peer, const uint8_t *bytes, size_
     struct coordinator_event event = {.kind = EVENT_MESSAGE, .peer = peer, .message = &message};
     if (message.kind == UP_HELLO)
         event.origin = service->calls->origin(service->server, peer);
+    if (message.kind == UP_HELLO && service->launcher)
+        launcher_say_joined(service->launcher, &message.u.hello);
     if (message.kind == UP_ANSWER)
         keep_answer(service, peer, &message);
     step(service, &event);
@@ -257,7 +261,9 @@ static void drain(struct service *service, uint64_t now_ms)
     if (service->stopped || (streams > 0 && now_ms < service->drain_deadline_ms))
         return;
     service->stopped = true;
-    log_event(service->config.log, streams ? LOG_LEVEL_WARN : LOG_LEVEL_INFO, "drained",
+    // Without time to drain, or after the end of the job, it is no wonder that streams are cut.
+    const bool surprise = streams > 0 && service->config.drain_ms > 0 && !service->user_stopped;
+    log_event(service->config.log, surprise ? LOG_LEVEL_WARN : LOG_LEVEL_INFO, "drained",
               "streams_cut=%u", streams);
     service->calls->stop(service->server);
 }
@@ -331,9 +337,23 @@ static void pass_asks(struct service *service)
     }
 }
 
+// Passes on what the launcher has said. The answer tells it that the core knows.
+static void pass_launcher(struct service *service)
+{
+    struct launcher_word word;
+    while (service->launcher && launcher_take(service->launcher, &word)) {
+        struct coordinator_event event = {.text = word.text, .job = word.job};
+        event.kind = word.kind == LAUNCHER_STOPPING ? EVENT_STOPPING : EVENT_ABSENT;
+        service->user_stopped |= word.kind == LAUNCHER_STOPPING;
+        step(service, &event);
+        launcher_answer(service->launcher);
+    }
+}
+
 static uint64_t on_turn(void *context, uint64_t now_ms)
 {
     struct service *service = context;
+    pass_launcher(service);
     if (!service->draining && atomic_load_explicit(&service->drain_wanted, memory_order_relaxed))
         begin_drain(service, now_ms);
     if (now_ms >= coordinator_deadline(service->core)) {
@@ -399,6 +419,11 @@ void service_attach(struct service *service, const struct rpc_calls *calls, void
 void service_show(struct service *service, const struct service_shown *shown)
 {
     service->shown = *shown;
+}
+
+void service_serve(struct service *service, struct launcher *launcher)
+{
+    service->launcher = launcher;
 }
 
 void service_drain(struct service *service)

@@ -11,6 +11,7 @@
 #define LOCKSTEP_SERVER_SERVICE_H
 
 #include "base/log.h"
+#include "server/launcher.h"
 #include "server/rpc/server.h"
 #include "server/state/archive.h"
 #include "server/state/asks.h"
@@ -49,6 +50,10 @@ struct service_shown {
     struct archive *archive; // The answers of workers.
 };
 void service_show(struct service *service, const struct service_shown *shown);
+
+// Sets the launcher that this coordinator belongs to. Borrowed until close. Without it the service
+// has no launcher.
+void service_serve(struct service *service, struct launcher *launcher);
 
 // Begins to drain. From the next turn on, which the caller must cause with rpc_server_wake, the
 // service takes no new workers and is not ready. The service stops when all streams have ended or

@@ -167,7 +167,8 @@ static int served_address(const struct run_options *options, char *address, size
 
 // ---- The process -------------------------------------------------------------------------------
 
-int daemon_start(struct daemon *daemon, const struct run_options *options, int output_fd)
+int daemon_start(struct daemon *daemon, const struct run_options *options, int socket,
+                 int output_fd)
 {
     char program[PATH_MAX + 32];
     char address[LOCKSTEP_ADDRESS_BYTES];
@@ -191,10 +192,10 @@ int daemon_start(struct daemon *daemon, const struct run_options *options, int o
         return result;
     snprintf(drain, sizeof(drain), "%d", options->serves ? DAEMON_DRAIN_MS : 0);
     path_in(options, PORT_FILE, port_file);
-    const char *argv[] = {program,       "--listen",          address,    "--http",
-                          options->http, "--http-token-file", token_file, "--port-file",
-                          port_file,     "--log-level",       "warn",     "--drain-ms",
-                          drain,         "--parent-death",    NULL};
+    const char *argv[] = {program,       "--listen",          address,      "--http",
+                          options->http, "--http-token-file", token_file,   "--port-file",
+                          port_file,     "--log-level",       "warn",       "--drain-ms",
+                          drain,         "--parent-death",    "--launcher", NULL};
     // A private coordinator must not use this machine's certificates, which are for coordinators
     // that other hosts reach.
     static const struct spawn_variable plain = {"LOCKSTEP_COORDINATOR_TLS_DIR", NULL};
@@ -202,7 +203,7 @@ int daemon_start(struct daemon *daemon, const struct run_options *options, int o
                             .variables = &plain,
                             .variable_count = options->serves ? 0 : 1,
                             .argv = (char *const *)(uintptr_t)argv,
-                            .input = -1,
+                            .input = socket,
                             .output = output_fd,
                             .error = output_fd,
                             .failure_fd = -1,

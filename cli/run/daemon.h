@@ -41,10 +41,11 @@ int daemon_make_directory(struct run_options *options);
 // Removes the directory and its files. "": there is no directory.
 void daemon_forget(const char *directory);
 
-// Starts the coordinator. output_fd becomes its stdout and stderr; -1: it inherits ours. When it is
-// ready, it writes its port into a file of the directory. Returns 0, or an exit status after a
-// sentence on stderr.
-int daemon_start(struct daemon *daemon, const struct run_options *options, int output_fd);
+// Starts the coordinator. socket: the coordinator's end of a socket to this launcher (joins.h).
+// output_fd becomes its stdout and stderr; -1: it inherits ours. When it is ready, it writes its
+// port into a file of the directory. Returns 0, or an exit status after a sentence on stderr.
+int daemon_start(struct daemon *daemon, const struct run_options *options, int socket,
+                 int output_fd);
 
 // Returns true if the coordinator is ready, and sets the port.
 bool daemon_ready(struct daemon *daemon, const struct run_options *options);

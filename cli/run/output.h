@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define OUTPUT_OTHER_FDS 2
+#define OUTPUT_OTHER_FDS 3
 
 struct output {
     const struct run_options *options;

@@ -6,10 +6,12 @@
 
 #include "cli/common/cli.h"
 #include "cli/run/run.h"
+#include "cli/run/run_set.h"
 
 #include "base/json.h"
 #include "base/text.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -22,6 +24,15 @@ static_assert(LOCKSTEP_MAX_WORLD * 200 < JSON_BYTES, "a member of ranks has unde
 int run_exit_code(int status)
 {
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+void run_append_signal_name(struct text *text, int signal_number)
+{
+    const char *name = sigabbrev_np(signal_number);
+    if (name)
+        text_append(text, "SIG%s", name);
+    else
+        text_append(text, "signal %d", signal_number);
 }
 
 static void append_signal(struct text *text, int signal_number)
@@ -44,17 +55,43 @@ static void append_end(struct text *text, const struct run_end *end, const char 
     }
 }
 
-// Appends the cause: "rank 2 was killed by signal 9 (SIGKILL) after 3.2 s".
-static void append_cause(struct text *text, const struct run_options *options,
-                         const struct run_result *result)
+// The trainer's file was there when the launcher looked, so ENOENT is about a file that it names.
+static void append_exec_error(struct text *text, const char *trainer, int error)
 {
-    const struct run_end *end = &result->ranks[result->first_failed].end;
-    text_append(text, "rank %u ", options->first_rank + result->first_failed);
-    if (end->exec_error)
-        text_append(text, "could not be started: %s", strerror(end->exec_error));
-    else
-        append_end(text, end, "was");
+    text_append(text, "could not be started: %s", strerror(error));
+    if (error == ENOENT)
+        text_append(text,
+                    ": the interpreter that '%s' names in its first line, or its dynamic "
+                    "loader, is missing",
+                    trainer);
+}
+
+void run_append_rank_end(struct text *text, const struct run_options *options,
+                         const struct run_result *result, uint32_t index)
+{
+    const struct run_end *end = &result->ranks[index].end;
+    text_append(text, "rank %u ", options->first_rank + index);
+    if (end->exec_error) {
+        append_exec_error(text, options->trainer[0], end->exec_error);
+        return;
+    }
+    append_end(text, end, "was");
     text_append(text, " after %.1f s", (double)end->after_ms / 1000.0);
+    if (end->unjoined && !end->stopped)
+        text_append(text, ", before it joined the job");
+}
+
+// Returns the rank that is the cause. A rank that has never opened a session, and ended with status
+// 0, is the cause of the failures of the ranks that waited for it.
+static uint32_t cause_of(const struct run_result *result)
+{
+    if (result->absent == result->count || result->first_failed == result->count)
+        return result->first_failed;
+    const struct run_end *failed = &result->ranks[result->first_failed].end;
+    const bool earlier = result->ranks[result->absent].end.after_ms <= failed->after_ms;
+    return earlier && !failed->exec_error && !WIFSIGNALED(failed->status) && !failed->unjoined
+               ? result->absent
+               : result->first_failed;
 }
 
 static bool same_end(const struct run_end *a, const struct run_end *b)
@@ -62,18 +99,20 @@ static bool same_end(const struct run_end *a, const struct run_end *b)
     return a->stopped == b->stopped && (a->stopped || a->status == b->status);
 }
 
-static bool is_other(const struct run_result *result, uint32_t rank)
+// `cause` is the rank that is not counted with the others; result->count: none is left out.
+static bool is_other(const struct run_result *result, uint32_t cause, uint32_t rank)
 {
-    return rank != result->first_failed && result->ranks[rank].end.ended;
+    return rank != cause && result->ranks[rank].end.ended;
 }
 
 // Returns how many other ranks ended like this one. Returns 0 if an earlier rank was already
 // counted with them.
-static uint32_t count_like(const struct run_result *result, uint32_t rank)
+static uint32_t count_like(const struct run_result *result, uint32_t cause, uint32_t rank)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < result->count; i++) {
-        if (!is_other(result, i) || !same_end(&result->ranks[i].end, &result->ranks[rank].end))
+        if (!is_other(result, cause, i) ||
+            !same_end(&result->ranks[i].end, &result->ranks[rank].end))
             continue;
         if (i < rank)
             return 0;
@@ -84,30 +123,59 @@ static uint32_t count_like(const struct run_result *result, uint32_t rank)
 
 // Appends the other ranks, grouped by how they ended: "; 3 other ranks ended with status 1, 1 was
 // stopped".
-static void append_others(struct text *text, const struct run_result *result)
+static void append_others(struct text *text, const struct run_result *result, uint32_t cause)
 {
     bool first = true;
+    const char *other = cause == result->count ? "" : "other ";
     for (uint32_t i = 0; i < result->count; i++) {
-        uint32_t count = is_other(result, i) ? count_like(result, i) : 0;
+        uint32_t count = is_other(result, cause, i) ? count_like(result, cause, i) : 0;
         if (count == 0)
             continue;
         text_append(text, "%s%u ", first ? "; " : ", ", count);
         if (first)
-            text_append(text, "other rank%s ", count == 1 ? "" : "s");
+            text_append(text, "%srank%s ", other, count == 1 ? "" : "s");
         append_end(text, &result->ranks[i].end, count == 1 ? "was" : "were");
         first = false;
     }
+}
+
+// Names the ranks of a run without failures that have ended and never opened a session.
+static void note_strangers(const struct run_options *options, const struct run_result *result)
+{
+    struct run_set set;
+    char ranks[RUN_SET_BYTES];
+    run_set_clear(&set);
+    for (uint32_t i = 0; i < result->count; i++) {
+        if (result->ranks[i].end.unjoined)
+            run_set_add(&set, options->first_rank + i);
+    }
+    if (set.count == 0)
+        return;
+    run_set_text(&set, ranks, sizeof(ranks));
+    cli_say(options->command,
+            "%s ended without a session (lockstep_open was never called): is '%s' a Lockstep "
+            "trainer?",
+            ranks, options->trainer[0]);
 }
 
 void run_report(const struct run_options *options, const struct run_result *result)
 {
     char bytes[LOCKSTEP_REPORT_BYTES];
     struct text text;
-    if (result->first_failed == result->count)
+    const uint32_t cause = result->stopped_by ? result->count : cause_of(result);
+    if (cause == result->count && !result->stopped_by) {
+        note_strangers(options, result);
         return;
+    }
     text_init(&text, bytes, sizeof(bytes));
-    append_cause(&text, options, result);
-    append_others(&text, result);
+    if (result->stopped_by) {
+        text_append(&text, "the job was stopped by ");
+        run_append_signal_name(&text, result->stopped_by);
+        text_append(&text, " after %.1f s", (double)result->total_ms / 1000.0);
+    } else {
+        run_append_rank_end(&text, options, result, cause);
+    }
+    append_others(&text, result, cause);
     cli_say(options->command, "%s", bytes);
 }
 

@@ -5,12 +5,20 @@
 #ifndef CLI_RUN_REPORT_H
 #define CLI_RUN_REPORT_H
 
+#include <stdint.h>
+
 struct run_options;
 struct run_result;
+struct text;
 
 // Returns the exit status for a wait status: the program's status, or 128 plus the signal.
 int run_exit_code(int status);
-// Prints the last line on stderr, or nothing if all workers succeeded.
+// Appends "SIGINT".
+void run_append_signal_name(struct text *text, int signal_number);
+// Appends "rank 2 was killed by signal 9 (SIGKILL) after 3.2 s". index: in result->ranks.
+void run_append_rank_end(struct text *text, const struct run_options *options,
+                         const struct run_result *result, uint32_t index);
+// Prints the last line on stderr, or nothing if all workers opened a session and succeeded.
 void run_report(const struct run_options *options, const struct run_result *result);
 // Prints one JSON object and a newline on stdout. docs/cli.md lists its members.
 void run_report_json(const struct run_options *options, const struct run_result *result);

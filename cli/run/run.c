@@ -26,11 +26,13 @@
 //   with a dead socket in it.
 //
 // Signals. SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 go to all workers' groups, not to
-// the coordinator. The second SIGINT, SIGTERM or SIGHUP kills.
+// the coordinator, which is only told that the user stops the job (joins.h). The second SIGINT,
+// SIGTERM or SIGHUP kills. A signal that was ignored when the launcher was started is not taken.
 //
 // The end. The first worker that fails is the cause, and its status is the exit status. The other
 // workers have --grace to fail by themselves, and are then killed. After a forwarded SIGINT,
-// SIGTERM or SIGHUP they have unlimited time, because they may be writing a checkpoint. With
+// SIGTERM or SIGHUP they have unlimited time, because they may be writing a checkpoint. Only
+// workers that ignore the signal are killed after a while (stop.c). With
 // --max-restarts, a job that failed without such a signal is started again, with a new supervisor
 // and a new coordinator.
 //
@@ -117,6 +119,16 @@ static int watch(pid_t supervisor, int control_fd, const sigset_t *watched, bool
     }
 }
 
+// True if this process was started with the signal ignored: SIGINT and SIGQUIT in a background job
+// of a script, SIGHUP after nohup.
+static bool was_ignored(int signal_number)
+{
+    struct sigaction action;
+    return sigaction(signal_number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+// A signal that was ignored when this process was started stays ignored, as everywhere: it does not
+// stop the job.
 static void block_signals(sigset_t *watched, sigset_t *before)
 {
     static const int taken[] = {SIGINT,  SIGTERM, SIGHUP,  SIGQUIT,
@@ -124,7 +136,8 @@ static void block_signals(sigset_t *watched, sigset_t *before)
     sigset_t blocked;
     sigemptyset(watched);
     for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++)
-        sigaddset(watched, taken[i]);
+        if (!was_ignored(taken[i]) || taken[i] == SIGPIPE)
+            sigaddset(watched, taken[i]);
     blocked = *watched;
     sigdelset(watched, SIGPIPE); // write reports EPIPE instead.
     sigprocmask(SIG_BLOCK, &blocked, before);
@@ -188,11 +201,9 @@ static int attempt(struct run_options *options, const sigset_t *watched, bool *s
     return result;
 }
 
-// Returns true if the job may be started again. A trainer that could not be started is not tried
-// again.
-static bool may_restart(const struct run_options *options, int result)
+bool run_may_restart(const struct run_options *options, int result, bool signalled)
 {
-    return result != 0 && result != CLI_NOT_EXECUTABLE && result != CLI_NOT_FOUND &&
+    return result != 0 && !signalled && result != CLI_NOT_EXECUTABLE && result != CLI_NOT_FOUND &&
            options->restarts < options->max_restarts;
 }
 
@@ -205,7 +216,7 @@ int run_launch(struct run_options *options)
     block_signals(&watched, &options->signals);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     int result = attempt(options, &watched, &signalled);
-    while (may_restart(options, result) && !signalled) {
+    while (run_may_restart(options, result, signalled)) {
         options->restarts++;
         cli_say(options->command, "restart %u of %u", options->restarts, options->max_restarts);
         result = attempt(options, &watched, &signalled);

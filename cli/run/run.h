@@ -51,6 +51,7 @@ struct run_options {
 struct run_end {
     bool ended;
     bool stopped; // True if the supervisor stopped the process, after another one failed.
+    bool unjoined; // True if the process ended and had certainly not opened a session.
     int exec_error; // errno when the program could not be started, else 0.
     int status; // The wait status, as from waitpid.
     uint64_t after_ms; // Time from the start of the workers to the end, in ms.
@@ -65,11 +66,19 @@ struct run_result {
     struct run_rank *ranks; // owned; [count]: the workers of this launcher
     uint32_t count;
     uint32_t first_failed; // Index in ranks; count: none has failed.
+    // The first rank that ended with status 0 and had not opened a session, while another rank had
+    // opened one; count: none.
+    uint32_t absent;
+    int stopped_by; // The signal by which the user stopped the job before any failure; 0: none.
     uint64_t total_ms;
 };
 
 // Runs the job and waits for its end. Sets options->signals. Returns the exit status.
 int run_launch(struct run_options *options);
+
+// Returns true if the job is started again after this exit status. signalled: the user has ended it
+// by a signal. A trainer that could not be started is not tried again.
+bool run_may_restart(const struct run_options *options, int result, bool signalled);
 
 // Gives the job a name that is unique on this machine. If others use the coordinator too, the name
 // also differs from those of earlier jobs.

@@ -12,10 +12,12 @@
 #include "cli/common/cli.h"
 #include "cli/common/registry.h"
 #include "cli/run/descendants.h"
+#include "cli/run/joins.h"
 #include "cli/run/output.h"
 #include "cli/run/report.h"
 #include "cli/run/run.h"
 #include "cli/run/spawn.h"
+#include "cli/run/stop.h"
 
 #include "base/clock.h"
 #include "cli/run/daemon.h"
@@ -49,13 +51,15 @@ struct supervisor {
     uint64_t started_ms;
 
     struct daemon daemon;
+    struct joins joins;
     int registered; // The descriptor from registry_add.
     bool daemon_wanted; // True while an end of the daemon is an error that must be reported.
     struct run_result result;
     uint32_t running; // Workers that were not reaped yet.
     unsigned interrupts; // How many SIGINT, SIGTERM and SIGHUP were received.
+    bool quit; // True once SIGQUIT was received.
     bool orphaned; // True once the launcher is dead.
-    int interrupted_by; // The first of these signals.
+    struct stop stop;
     uint64_t kill_at; // When the other workers are killed; NEVER until the first failure.
     uint64_t give_up_at; // When unwritten output is dropped; NEVER until the second interrupt.
     int (*failure_fds)[2]; // owned; a pipe for each rank, -1 once it is closed
@@ -99,9 +103,13 @@ static void take_signal(struct supervisor *supervisor, int signal_number)
         return;
     }
     if (ends(signal_number)) {
-        supervisor->interrupted_by = signal_number;
+        stop_begin(&supervisor->stop, signal_number);
         supervisor->kill_at = NEVER;
+        if (supervisor->result.first_failed == supervisor->result.count)
+            supervisor->result.stopped_by = signal_number;
+        joins_say_stopping(&supervisor->joins, signal_number);
     }
+    supervisor->quit |= signal_number == SIGQUIT;
     signal_groups(supervisor, signal_number);
 }
 
@@ -167,6 +175,20 @@ static void note_failure(struct supervisor *supervisor, uint32_t rank, bool same
         supervisor->kill_at = clock_now_ms() + supervisor->options->grace_ms;
 }
 
+// Notes a rank that has ended without a session, and tells the coordinator, because no world can
+// form without it. A child in the rank's process group may still open the session.
+static void note_unjoined(struct supervisor *supervisor, uint32_t rank)
+{
+    struct run_result *result = &supervisor->result;
+    struct run_end *end = &result->ranks[rank].end;
+    joins_read(&supervisor->joins);
+    end->unjoined = supervisor->interrupts == 0 && !end->stopped &&
+                    joins_lacks(&supervisor->joins, supervisor->options->first_rank + rank) &&
+                    kill(-result->ranks[rank].pid, 0) < 0;
+    if (end->unjoined)
+        joins_say_absent(&supervisor->joins, supervisor->options, result, rank);
+}
+
 static void end_rank(struct supervisor *supervisor, uint32_t rank, int status, bool same_time)
 {
     struct run_end *end = &supervisor->result.ranks[rank].end;
@@ -176,6 +198,7 @@ static void end_rank(struct supervisor *supervisor, uint32_t rank, int status, b
     end->exec_error = exec_error(supervisor, rank);
     end->stopped = end->stopped && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
     supervisor->running--;
+    note_unjoined(supervisor, rank);
     if (status != 0)
         note_failure(supervisor, rank, same_time);
 }
@@ -259,7 +282,7 @@ static int await_ports(struct supervisor *supervisor, int watch_fd)
         read_control(supervisor);
         reap(supervisor);
         if (supervisor->orphaned || supervisor->interrupts > 0)
-            return 128 + (supervisor->interrupts ? supervisor->interrupted_by : SIGKILL);
+            return 128 + (supervisor->interrupts ? supervisor->stop.by : SIGKILL);
         if (supervisor->daemon.pid == 0)
             return CLI_FAILED;
     }
@@ -274,7 +297,8 @@ static int start_daemon_process(struct supervisor *supervisor)
         cli_say(supervisor->options->command, "cannot make a pipe: %s", strerror(errno));
         return CLI_FAILED;
     }
-    const int result = daemon_start(&supervisor->daemon, supervisor->options, fds[1]);
+    const int result = daemon_start(&supervisor->daemon, supervisor->options,
+                                    supervisor->joins.coordinator_fd, fds[1]);
     if (fds[1] >= 0) {
         close(fds[1]);
         output_add_coordinator(&supervisor->output, fds[0]);
@@ -284,7 +308,13 @@ static int start_daemon_process(struct supervisor *supervisor)
 
 static int start_daemon(struct supervisor *supervisor)
 {
+    if (joins_open(&supervisor->joins) < 0) {
+        cli_say(supervisor->options->command, "cannot make a socket: %s", strerror(errno));
+        return CLI_FAILED;
+    }
     int result = start_daemon_process(supervisor);
+    close(supervisor->joins.coordinator_fd);
+    supervisor->joins.coordinator_fd = -1;
     supervisor->daemon_wanted = true;
     if (result != 0)
         return result;
@@ -388,6 +418,8 @@ static int time_left(const struct supervisor *supervisor)
     uint64_t at = supervisor->kill_at;
     if (supervisor->give_up_at < at)
         at = supervisor->give_up_at;
+    if (stop_due(&supervisor->stop) < at)
+        at = stop_due(&supervisor->stop);
     if (at == NEVER)
         return -1;
     uint64_t left = at > now ? at - now : 0;
@@ -397,11 +429,14 @@ static int time_left(const struct supervisor *supervisor)
 // One turn of the loop: waits for an event and handles it.
 static void turn(struct supervisor *supervisor)
 {
-    const int fds[OUTPUT_OTHER_FDS] = {supervisor->control_fd, supervisor->child_fd};
+    const int fds[OUTPUT_OTHER_FDS] = {supervisor->control_fd, supervisor->child_fd,
+                                       supervisor->joins.fd};
     output_wait(&supervisor->output, fds, time_left(supervisor));
+    joins_read(&supervisor->joins);
     read_control(supervisor);
     reap(supervisor);
     output_relay(&supervisor->output);
+    stop_turn(&supervisor->stop, supervisor->options, &supervisor->result);
     if (clock_now_ms() >= supervisor->kill_at)
         stop_others(supervisor);
 }
@@ -436,6 +471,8 @@ static int prepare(struct supervisor *supervisor)
     spawn_raise_file_limit();
     supervisor->kill_at = NEVER;
     supervisor->give_up_at = NEVER;
+    stop_init(&supervisor->stop);
+    supervisor->result.absent = options->workers;
     supervisor->result.count = options->workers;
     supervisor->result.first_failed = options->workers;
     supervisor->result.ranks = calloc(options->workers, sizeof(*supervisor->result.ranks));
@@ -478,6 +515,11 @@ static int finish(struct supervisor *supervisor)
     result->total_ms = clock_now_ms() - supervisor->started_ms;
     int status =
         result->first_failed == result->count ? 0 : result->ranks[result->first_failed].end.status;
+    for (uint32_t i = result->count; i-- > 0;) {
+        const struct run_end *end = &result->ranks[i].end;
+        if (end->unjoined && end->status == 0 && supervisor->joins.count > 0)
+            result->absent = i;
+    }
     flush(supervisor);
     // A write is stuck, and the supervisor no longer waits for it.
     if (!output_done(&supervisor->output))
@@ -486,8 +528,8 @@ static int finish(struct supervisor *supervisor)
     run_report(supervisor->options, result);
     // If a job is started again, only the last attempt is reported.
     if (supervisor->options->json &&
-        (status == 0 || supervisor->interrupts > 0 ||
-         supervisor->options->restarts == supervisor->options->max_restarts))
+        !run_may_restart(supervisor->options, run_exit_code(status),
+                         supervisor->interrupts > 0 || supervisor->quit))
         run_report_json(supervisor->options, result);
     return run_exit_code(status);
 }
@@ -497,13 +539,17 @@ static void release(struct supervisor *supervisor)
     output_free(&supervisor->output);
     free(supervisor->result.ranks);
     free(supervisor->failure_fds);
+    joins_close(&supervisor->joins);
     close(supervisor->child_fd);
     close(supervisor->null_fd);
 }
 
 int supervisor_run(const struct run_options *options, int control_fd)
 {
-    struct supervisor supervisor = {.options = options, .control_fd = control_fd, .registered = -1};
+    struct supervisor supervisor = {.options = options,
+                                    .control_fd = control_fd,
+                                    .joins = {.fd = -1, .coordinator_fd = -1},
+                                    .registered = -1};
     int result = prepare(&supervisor);
     if (result == 0)
         result = start_all(&supervisor);

@@ -12,15 +12,6 @@ on() {
     nsenter --target="${keepers[host]}" --net --uts -- "$@"
 }
 
-# build_trainer STANDARD: $work/trainer.c, with the library and the sanitizer of this run.
-build_trainer() {
-    local sanitize=()
-    [ -z "${LOCKSTEP_TEST_SANITIZER:-}" ] || sanitize=(-fsanitize="$LOCKSTEP_TEST_SANITIZER")
-    "${CC:-cc}" -std="$1" -O1 "${sanitize[@]}" -I"$root/include" "$work/trainer.c" \
-        -o "$work/trainer" -L"$LOCKSTEP_TEST_LIB" -llockstep -Wl,-rpath,"$LOCKSTEP_TEST_LIB" ||
-        { fail "no trainer"; finish; }
-}
-
 # make_hosts COUNT
 make_hosts() {
     local host

@@ -91,6 +91,15 @@ wait_for() {
     fail "$1 never appeared"
 }
 
+# build_trainer STANDARD: $work/trainer.c, with the library and the sanitizer of this run.
+build_trainer() {
+    local sanitize=()
+    [ -z "${LOCKSTEP_TEST_SANITIZER:-}" ] || sanitize=(-fsanitize="$LOCKSTEP_TEST_SANITIZER")
+    "${CC:-cc}" -std="$1" -O1 "${sanitize[@]}" -I"$root/include" "$work/trainer.c" \
+        -o "$work/trainer" -L"$LOCKSTEP_TEST_LIB" -llockstep -Wl,-rpath,"$LOCKSTEP_TEST_LIB" ||
+        { fail "no trainer"; finish; }
+}
+
 finish() {
     [ "$failures" -eq 0 ] && exit 0
     echo "$failures checks failed"

@@ -297,6 +297,20 @@ void story_drain(struct story *story)
     story_step(story, &event);
 }
 
+void story_absent(struct story *story, const char *job, const char *text)
+{
+    struct coordinator_event event = {.kind = EVENT_ABSENT, .job = job, .text = text};
+    story_write(story, "absent in %s\n", job);
+    story_step(story, &event);
+}
+
+void story_stopping(struct story *story, const char *signal_name)
+{
+    struct coordinator_event event = {.kind = EVENT_STOPPING, .text = signal_name};
+    story_write(story, "stopping %s\n", signal_name);
+    story_step(story, &event);
+}
+
 void story_ask(struct story *story, const char *job, uint32_t rank, uint32_t what)
 {
     struct coordinator_event event = {.kind = EVENT_ASK, .job = job, .rank = rank, .what = what};

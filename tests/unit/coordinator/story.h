@@ -84,6 +84,9 @@ void story_lost(struct story *story, uint32_t peer, uint32_t rank, uint64_t step
 void story_leave(struct story *story, uint32_t peer, uint64_t settled);
 void story_close(struct story *story, uint32_t peer, const char *text);
 void story_drain(struct story *story);
+// A worker of the job has ended and never said hello.
+void story_absent(struct story *story, const char *job, const char *text);
+void story_stopping(struct story *story, const char *signal_name); // The user stops all jobs.
 // A client asks where a rank is.
 void story_ask(struct story *story, const char *job, uint32_t rank, uint32_t what);
 // Time passes; ticks come when they are due.

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The socket to the coordinator; joins.h has the contract.
+
+#include "cli/run/joins.h"
+
+#include "cli/run/report.h"
+#include "cli/run/run.h"
+
+#include "base/parse.h"
+#include "base/text.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define ANSWER_MS 200 // Most milliseconds to wait until the coordinator knows of a signal.
+#define JOINED "joined "
+
+int joins_open(struct joins *joins)
+{
+    int fds[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) < 0)
+        return -1;
+    joins->fd = fds[0];
+    joins->coordinator_fd = fds[1];
+    return 0;
+}
+
+void joins_close(struct joins *joins)
+{
+    if (joins->fd >= 0)
+        close(joins->fd);
+    if (joins->coordinator_fd >= 0)
+        close(joins->coordinator_fd);
+    joins->fd = joins->coordinator_fd = -1;
+}
+
+static void take(struct joins *joins, const char *line)
+{
+    uint64_t rank = 0;
+    if (strncmp(line, JOINED, strlen(JOINED)) != 0)
+        return;
+    joins->count++;
+    if (!parse_u64(line + strlen(JOINED), &rank) || rank >= LOCKSTEP_MAX_WORLD)
+        joins->unknown = true;
+    else
+        joins->joined[rank] = true;
+}
+
+// Reads one packet. Returns its size; 0 or less: there is none now.
+static ssize_t read_one(struct joins *joins)
+{
+    char line[64];
+    const ssize_t size = recv(joins->fd, line, sizeof(line) - 1, MSG_DONTWAIT);
+    if (size > 0) {
+        line[size] = '\0';
+        take(joins, line);
+    }
+    return size;
+}
+
+void joins_read(struct joins *joins)
+{
+    ssize_t size = 1;
+    while (joins->fd >= 0 && size > 0)
+        size = read_one(joins);
+    if (joins->fd < 0 || size < 0)
+        return;
+    close(joins->fd); // The coordinator has ended.
+    joins->fd = -1;
+    joins->unknown = true;
+}
+
+bool joins_lacks(const struct joins *joins, uint32_t rank)
+{
+    return joins->fd >= 0 && !joins->unknown && !joins->joined[rank];
+}
+
+static bool say(struct joins *joins, const char *line)
+{
+    return joins->fd >= 0 && send(joins->fd, line, strlen(line), MSG_DONTWAIT | MSG_NOSIGNAL) ==
+                                 (ssize_t)strlen(line);
+}
+
+void joins_say_stopping(struct joins *joins, int signal_number)
+{
+    char line[64];
+    struct text text;
+    struct pollfd ready = {.fd = joins->fd, .events = POLLIN};
+    text_init(&text, line, sizeof(line));
+    text_append(&text, "stopping ");
+    run_append_signal_name(&text, signal_number);
+    joins_read(joins);
+    if (say(joins, line))
+        (void)poll(&ready, 1, ANSWER_MS); // The answer, or a hello: both were written in time.
+    joins_read(joins);
+}
+
+void joins_say_absent(struct joins *joins, const struct run_options *options,
+                      const struct run_result *result, uint32_t index)
+{
+    char line[LOCKSTEP_TEXT_BYTES];
+    struct text text;
+    text_init(&text, line, sizeof(line));
+    text_append(&text, "absent %s ", options->job);
+    run_append_rank_end(&text, options, result, index);
+    text_append(&text, ": see what it printed, then start the job again");
+    (void)say(joins, line);
+}

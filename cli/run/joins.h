@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The socket to the coordinator that this launcher started: which workers have opened a session,
+// which will never do so, and that the user stops the job. server/launcher.h has the words. A
+// launcher that joins another coordinator has no socket and knows nothing of sessions.
+// Supervisor's thread.
+
+#ifndef LOCKSTEP_CLI_RUN_JOINS_H
+#define LOCKSTEP_CLI_RUN_JOINS_H
+
+#include "protos/limits.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct run_options;
+struct run_result;
+
+struct joins {
+    int fd; // The launcher's end; negative: no socket.
+    int coordinator_fd; // The coordinator's end until it is started, else negative.
+    uint32_t count; // Workers of the job that have said hello.
+    bool unknown; // True if a worker said hello whose rank is not known.
+    bool joined[LOCKSTEP_MAX_WORLD]; // By rank.
+};
+
+// Makes the socket. Returns 0 or -1 with errno.
+int joins_open(struct joins *joins);
+void joins_close(struct joins *joins);
+
+// Reads what has come, without blocking.
+void joins_read(struct joins *joins);
+
+// True if it is certain that this rank has not opened a session so far.
+bool joins_lacks(const struct joins *joins, uint32_t rank);
+
+// Tells the coordinator that the user stops the job, and waits until it knows, a moment at most.
+void joins_say_stopping(struct joins *joins, int signal_number);
+
+// Tells the coordinator how a worker ended that has not opened a session. index: in result->ranks.
+void joins_say_absent(struct joins *joins, const struct run_options *options,
+                      const struct run_result *result, uint32_t index);
+
+#endif

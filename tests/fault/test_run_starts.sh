@@ -1,0 +1,160 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# What `lockstep run` says when a job starts wrong or is stopped by its user: ranks that end before
+# they join, programs that are no trainers, signals, and workers that ignore them.
+. "$(dirname "$0")/run_lib.sh"
+root=$(cd "$(dirname "$0")/../.." && pwd)
+
+cat >"$work/trainer.c" <<'END'
+#include <lockstep/lockstep.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static void check(int status)
+{
+    if (status < 0) {
+        printf("%s\n", lockstep_error_text());
+        exit(1);
+    }
+}
+
+// argv: how many collectives, and a file to be made after the first one.
+int main(int argc, char **argv)
+{
+    lockstep_session *session;
+    float sum = 1;
+    check(lockstep_open(NULL, &session));
+    for (int i = 0; i < atoi(argv[1]); i++) {
+        check(lockstep_allreduce(session, "sum", &sum, 1, LOCKSTEP_FLOAT32, LOCKSTEP_MAX,
+                                 LOCKSTEP_WAIT_FOREVER));
+        if (i == 0 && argc > 2)
+            fclose(fopen(argv[2], "w"));
+        usleep(10000);
+    }
+    check(lockstep_close(session));
+    return 0;
+}
+END
+build_trainer gnu11
+
+# run WANTED ARGUMENTS...: output goes to $work/out and $work/err.
+run() {
+    local wanted=$1 code=0
+    shift
+    "$lockstep" run "$@" >"$work/out" 2>"$work/err" </dev/null || code=$?
+    [ "$code" = "$wanted" ] || { fail "run $*: status $code, wanted $wanted"; cat "$work/err"; }
+}
+
+# hasnt FILE TEXT
+hasnt() {
+    ! grep -qF -- "$2" "$1" || { fail "'$2' in:"; sed 's/^/    /' "$1"; }
+}
+
+# ---- Ranks that end before they join -------------------------------------------------------------
+
+# The others would wait a minute for their world.
+for end in 'exit 3:3:ended with status 3' 'exit 0:1:ended with status 0' \
+    'ulimit -c 0; kill -SEGV $$:139:was killed by signal 11 (SIGSEGV)'; do
+    IFS=: read -r how code says <<<"$end"
+    start=$(now_ms)
+    run "$code" -n 3 --grace $((60 * slow))s -- sh -c \
+        "if [ \$LOCKSTEP_RANK_HINT = 2 ]; then $how; fi; exec $work/trainer 1"
+    within 5000 "$start" "the end when rank 2 $says"
+    grep -qE "^lockstep run: rank 2 ${says//[()]/.} after [0-9.]+ s, before it joined the job; 2 other ranks ended with status 1$" \
+        "$work/err" || { fail "the cause is not named:"; cat "$work/err"; }
+    has "$work/out" "[0] rank 2 $says"
+    has "$work/out" "before it joined the job: see what it printed"
+done
+
+# A rank that has joined is not said to be missing, and neither is one whose child joins.
+run 9 -n 2 -- sh -c "$work/trainer 3; exit 9"
+hasnt "$work/err" "before it joined"
+run 0 -n 2 -- sh -c "sh -c 'sleep 0.2; exec $work/trainer 1' & exit 0"
+hasnt "$work/err" "session"
+
+# ---- Programs that are no trainers ---------------------------------------------------------------
+
+run 0 -n 4 -- true
+has "$work/err" "lockstep run: ranks 0 to 3 ended without a session (lockstep_open was never called): is 'true' a Lockstep trainer?"
+run 0 -n 2 -- "$work/trainer" 1
+hasnt "$work/err" "session"
+# A launcher that joins another coordinator does not know.
+run 0 -n 2 --coordinator 127.0.0.1:9 -- true
+hasnt "$work/err" "session"
+
+printf '#!/no/such/interpreter\n' >"$work/bad"
+chmod +x "$work/bad"
+run 127 -n 2 --json --max-restarts 3 -- "$work/bad"
+has "$work/err" " could not be started: No such file or directory: the interpreter that '$work/bad' names"
+has "$work/out" '"exit_code":127'
+
+# ---- Signals of the user -------------------------------------------------------------------------
+
+# begin ARGUMENTS...: in the background, until rank 0 has reduced once; sets launcher.
+begin() {
+    rm -f "$work/ready"
+    "${hearing[@]}" "$lockstep" run "$@" >"$work/out" 2>"$work/err" </dev/null &
+    launcher=$!
+    wait_for "$work/ready"
+}
+# ends WANTED WHAT
+ends() {
+    local code=0
+    wait "$launcher" || code=$?
+    equal "status after $2" "$code" "$1"
+    nothing_left "$2"
+}
+train="exec $work/trainer 100000 $work/ready"
+
+for signal in INT:130 TERM:143 HUP:129; do
+    begin -n 3 --max-restarts 2 --json -- sh -c "$train"
+    kill -"${signal%:*}" "$launcher"
+    ends "${signal#*:}" "SIG${signal%:*}"
+    equal "lines that name the signal" "$(grep -c "SIG${signal%:*}" "$work/err")" 1
+    has "$work/err" "lockstep run: the job was stopped by SIG${signal%:*} after "
+    has "$work/out" '"restarts":0'
+    hasnt "$work/err" "start the job again"
+    hasnt "$work/err" "level="
+done
+begin -n 2 --max-restarts 2 --json -- sh -c "ulimit -c 0; $train"
+kill -QUIT "$launcher"
+ends 131 "SIGQUIT"
+has "$work/out" '"exit_code":131'
+
+# One that goes on learns from the coordinator that the user has stopped the job.
+begin -n 2 -- sh -c "[ \$LOCKSTEP_RANK_HINT = 0 ] || trap '' INT; $train"
+kill -INT "$launcher"
+ends 130 "SIGINT that one rank ignores"
+has "$work/out" "[1] rank 0 on host $(hostname) has ended: the job was stopped by SIGINT"
+
+# Workers that ignore SIGINT get SIGTERM, and those that ignore that, too, SIGKILL.
+begin -n 2 -- sh -c "trap '' INT; [ \$LOCKSTEP_RANK_HINT = 0 ] || trap '' TERM; exec sh -c 'touch $work/ready; sleep 300; :'"
+start=$(now_ms)
+kill -INT "$launcher"
+ends 143 "signals that are ignored"
+within 12000 "$start" "the end of workers that ignore signals"
+has "$work/err" "ranks 0 to 1 ignore SIGINT: SIGTERM is sent now; if that is ignored as well, SIGKILL follows in 5 s"
+has "$work/err" "rank 1 ignores SIGTERM: killed by SIGKILL"
+begin -n 2 -- sh -c "trap 'sleep $((3 * slow)); exit 5' INT; touch $work/ready; while :; do sleep 0.05; done"
+kill -INT "$launcher"
+comes "$work/err" "handle it: waiting for the end, with no limit; another SIGINT kills at once"
+start=$(now_ms)
+kill -INT "$launcher"
+ends 137 "the second SIGINT"
+within 2000 "$start" "the end after the second SIGINT"
+
+# A background job of a script ignores SIGINT, and after nohup SIGHUP is ignored: neither counts.
+rm "$work/ready"
+env --ignore-signal=INT,HUP "$lockstep" run -n 2 -- sh -c "$train" >"$work/out" 2>"$work/err" &
+launcher=$!
+wait_for "$work/ready"
+kill -INT "$launcher"
+kill -HUP "$launcher"
+kill -TERM "$launcher"
+ends 143 "SIGTERM after signals that are ignored"
+has "$work/err" "stopped by SIGTERM"
+has "$work/err" "2 ranks were killed by signal 15 (SIGTERM)"
+
+nothing_left "starts"
+finish
