@@ -9,7 +9,7 @@
 #include "worker/session/await.h"
 #include "worker/session/note.h"
 #include "worker/session/session.h"
-#include "worker/session/work.h"
+#include "worker/session/work_told.h"
 #include "worker/watch/progress.h"
 #include "worker/watch/watch.h"
 
@@ -37,7 +37,7 @@ static void watched_fill(void *context, const struct down_query *query, uint64_t
     if (beat->generation.number == 0)
         return; // Before the world has formed there is no wait to report.
     await_read(session, query, stood, &heartbeat->await);
-    work_tell(session, heartbeat);
+    work_told_beat(session, heartbeat);
 }
 
 static int watched_send(void *context, const struct up_message *message)

@@ -20,6 +20,7 @@
 #include "worker/session/counters.h"
 #include "worker/session/module/contribution.h"
 #include "worker/session/work.h"
+#include "worker/session/work_told.h"
 #include "worker/transport/doors.h"
 
 #include <inttypes.h>
@@ -158,7 +159,7 @@ static void engine_fill_form(const struct lockstep_work *work, struct up_fail *f
     fail->space = work->collective.tag.space;
     fail->use = work->collective.tag.slot;
     text_copy(fail->name, sizeof(fail->name), work->name);
-    work_form(work, fail->form, sizeof(fail->form));
+    work_told_form(work, fail->form, sizeof(fail->form));
 }
 
 // Sends nothing if the collective is not in flight on this rank.

@@ -19,8 +19,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define LIBRARY_PREFIX "lockstep/" // The prefix of the library's names.
-
 // ---- Making work -------------------------------------------------------------------------------
 
 uint64_t work_signature(const struct collective *collective)
@@ -67,55 +65,6 @@ static bool work_is_repeated(const struct lockstep_work *work)
     return work >= work->session->works.all + LOCKSTEP_MAX_PLAIN;
 }
 
-// ---- Borrowed memory ---------------------------------------------------------------------------
-
-// Records the memory that the work borrows. Overlaps are checked until the trainer has waited for
-// the work, even if the work is done earlier: otherwise the check would depend on timing.
-static void lent_add_locked(struct lockstep_work *work, const struct lent_range *range)
-{
-    struct lockstep_session *session = work->session;
-    mutex_assert_held(&session->mutex);
-    session->works.lent[session->works.lent_count] = *range;
-    session->works.lent_to[session->works.lent_count++] = work;
-    work->lent = session->works.lent_count;
-}
-
-static void lent_remove_locked(struct lockstep_work *work)
-{
-    struct lockstep_session *session = work->session;
-    mutex_assert_held(&session->mutex);
-    if (work->lent == 0)
-        return;
-    session->works.lent_count--;
-    session->works.lent[work->lent - 1] = session->works.lent[session->works.lent_count];
-    session->works.lent_to[work->lent - 1] = session->works.lent_to[session->works.lent_count];
-    session->works.lent_to[work->lent - 1]->lent = work->lent;
-    work->lent = 0;
-}
-
-// A failure if the range overlaps memory of another collective: the result would depend on which
-// one is done first.
-static int lent_check_locked(const struct lockstep_session *session, const struct plain_form *form,
-                             const struct lent_range *range)
-{
-    mutex_assert_held(&session->mutex);
-    for (uint32_t i = 0; i < session->works.lent_count; i++) {
-        const struct lent_range *lent = &session->works.lent[i];
-        const struct lockstep_work *other = session->works.lent_to[i];
-        const uintptr_t begin = lent->begin > range->begin ? lent->begin : range->begin;
-        const uintptr_t end = lent->end < range->end ? lent->end : range->end;
-        if (begin < end)
-            return error_set(LOCKSTEP_E_INVALID,
-                             "collective '%s' (use %" PRIu32 ") and collective '%s' (use %" PRIu32
-                             "), which was not waited for, overlap in memory: they have %zu bytes "
-                             "at %p in common. Wait for that one first, or give each memory of "
-                             "its own",
-                             form->name, form->use->uses + 1, other->name,
-                             other->collective.tag.slot + 1, (size_t)(end - begin), (void *)begin);
-    }
-    return 0;
-}
-
 // Frees the work. Work of a group of buffers does not go back to the trainer's free list.
 static void work_free_locked(struct lockstep_work *work)
 {
@@ -140,7 +89,7 @@ static void work_confirm(struct lockstep_work *work)
 {
     const struct collective *collective = &work->collective;
     work->confirmed = collective->kind == COLLECTIVE_BROADCAST &&
-                      strncmp(work->name, LIBRARY_PREFIX, strlen(LIBRARY_PREFIX)) != 0;
+                      strncmp(work->name, WORK_LIBRARY_PREFIX, strlen(WORK_LIBRARY_PREFIX)) != 0;
     if (!work->confirmed)
         return;
     work->barrier_extent =
@@ -177,10 +126,11 @@ int work_check(const struct lockstep_session *session, const char *name, uint64_
         !utf8_valid(name, strlen(name)))
         return error_set(LOCKSTEP_E_INVALID, "a collective's name has 1 to %d bytes of UTF-8",
                          LOCKSTEP_NAME_BYTES - 1);
-    if (strncmp(name, LIBRARY_PREFIX, strlen(LIBRARY_PREFIX)) == 0)
-        return error_set(
-            LOCKSTEP_E_INVALID,
-            "collective '%s': names that begin with " LIBRARY_PREFIX " are the library's", name);
+    if (strncmp(name, WORK_LIBRARY_PREFIX, strlen(WORK_LIBRARY_PREFIX)) == 0)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "collective '%s': names that begin with " WORK_LIBRARY_PREFIX
+                         " are the library's",
+                         name);
     if (like->root >= session->world.size)
         return error_set(LOCKSTEP_E_INVALID,
                          "collective '%s': there is no rank %" PRIu32 " in a "
@@ -258,9 +208,11 @@ static int work_make_locked(struct lockstep_session *session, const struct plain
                             struct lockstep_work **made)
 {
     const struct lent_range range = {(uintptr_t)data,
-                                     (uintptr_t)data + form->elements * dtype_size(like->dtype)};
-    const int status =
-        caller == CALLER_TRAINER && data ? lent_check_locked(session, form, &range) : 0;
+                                     (uintptr_t)data + form->elements * dtype_size(like->dtype),
+                                     .written = true};
+    const int status = caller == CALLER_TRAINER && data
+                           ? lent_check_locked(session, form->name, form->use->uses, &range)
+                           : 0;
     if (status < 0)
         return status;
     struct lockstep_work *work = work_take_free_locked(session);
@@ -345,84 +297,6 @@ void work_repeat(struct lockstep_work *work, const struct collective *like)
     work->state = WORK_IN_FLIGHT;
     mutex_unlock(&session->mutex);
     session_post(session, (struct command){.kind = COMMAND_PLAIN, .pointer = work});
-}
-
-void work_form(const struct lockstep_work *work, char *text, size_t bytes)
-{
-    static const char *const ops[] = {[REDUCE_SUM] = "sum",
-                                      [REDUCE_MEAN] = "mean",
-                                      [REDUCE_MIN] = "min",
-                                      [REDUCE_MAX] = "max",
-                                      [REDUCE_OR] = "or"};
-    const struct collective *collective = &work->collective;
-    const bool broadcast = collective->kind == COLLECTIVE_BROADCAST;
-    const int used = snprintf(text, bytes, "lockstep_%s with %" PRIu64 " element%s of %s, ",
-                              broadcast ? "broadcast" : "allreduce", collective->elements,
-                              collective->elements == 1 ? "" : "s", dtype_name(collective->dtype));
-    if (strncmp(work->name, LIBRARY_PREFIX, strlen(LIBRARY_PREFIX)) == 0)
-        text[0] = '\0';
-    else if (work->extent.in == &work->barrier && collective->elements == 1)
-        snprintf(text, bytes, "lockstep_barrier");
-    else if (broadcast)
-        snprintf(text + used, bytes - (size_t)used, "root %" PRIu32, collective->root);
-    else
-        snprintf(text + used, bytes - (size_t)used, "%s", ops[collective->op]);
-}
-
-// ---- Overdue work ------------------------------------------------------------------------------
-
-// True if a collective of the trainer is in flight for LOCKSTEP_OVERDUE_MS. Collectives of the
-// library never count: all ranks have agreed on them.
-static bool work_is_overdue_locked(const struct lockstep_work *work, uint64_t now_ms)
-{
-    mutex_assert_held(&work->session->mutex);
-    return work->state == WORK_IN_FLIGHT && now_ms - work->begun_ms >= LOCKSTEP_OVERDUE_MS &&
-           strncmp(work->name, LIBRARY_PREFIX, strlen(LIBRARY_PREFIX)) != 0;
-}
-
-// Inserts the work into the list, which has the oldest first. A full list drops its youngest.
-// Returns the new count.
-static uint32_t work_insert(const struct lockstep_work **oldest, uint32_t count,
-                            const struct lockstep_work *work)
-{
-    uint32_t at = count;
-    while (at > 0 && oldest[at - 1]->begun_ms > work->begun_ms) {
-        if (at < LOCKSTEP_OVERDUE_NAMED)
-            oldest[at] = oldest[at - 1];
-        at--;
-    }
-    if (at < LOCKSTEP_OVERDUE_NAMED)
-        oldest[at] = work;
-    return count < LOCKSTEP_OVERDUE_NAMED ? count + 1 : count;
-}
-
-static void work_tell_awaited_locked(const struct lockstep_session *session,
-                                     struct up_heartbeat *beat)
-{
-    const struct lockstep_work *work = session->works.awaited;
-    mutex_assert_held(&session->mutex);
-    if (!work || strncmp(work->name, LIBRARY_PREFIX, strlen(LIBRARY_PREFIX)) == 0)
-        return;
-    text_copy(beat->collective, sizeof(beat->collective), work->name);
-    beat->collective_use = work->collective.tag.slot;
-}
-
-void work_tell(struct lockstep_session *session, struct up_heartbeat *beat)
-{
-    const struct lockstep_work *oldest[LOCKSTEP_OVERDUE_NAMED];
-    const uint64_t now_ms = clock_coarse_ms();
-    uint32_t count = 0;
-    mutex_lock(&session->mutex);
-    work_tell_awaited_locked(session, beat);
-    for (uint32_t i = 0; session->works.taken > 0 && i < LOCKSTEP_MAX_PLAIN; i++)
-        if (work_is_overdue_locked(&session->works.all[i], now_ms))
-            count = work_insert(oldest, count, &session->works.all[i]);
-    for (uint32_t i = 0; i < count; i++)
-        beat->overdue[i] = (struct overdue){.space = oldest[i]->collective.tag.space,
-                                            .use = oldest[i]->collective.tag.slot,
-                                            .signature = oldest[i]->collective.signature};
-    mutex_unlock(&session->mutex);
-    beat->overdue_count = count;
 }
 
 // ---- Driver ------------------------------------------------------------------------------------

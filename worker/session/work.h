@@ -6,6 +6,7 @@
 #ifndef WORKER_SESSION_WORK_H
 #define WORKER_SESSION_WORK_H
 
+#include "worker/session/lent.h"
 #include "worker/transport/flow/collective.h"
 
 #include <lockstep/lockstep.h>
@@ -14,7 +15,8 @@
 #include <stdint.h>
 
 struct command;
-struct up_heartbeat;
+
+#define WORK_LIBRARY_PREFIX "lockstep/" // The prefix of the library's names.
 
 enum work_state {
     WORK_FREE = 0,
@@ -36,16 +38,11 @@ struct lockstep_work {
     // guarded by session.mutex
     enum work_state state;
     struct lockstep_work *next_free;
-    uint32_t lent; // 1 + the index of this work in works.lent; 0: it has borrowed no memory.
+    // For each range that the work has borrowed: 1 + its index in works.lent; 0: no range.
+    uint32_t lent[LENT_OF_WORK];
     // set when the work is begun, then constant
     uint64_t begun_ms; // By clock_coarse_ms. Not set by work_repeat.
     char name[LOCKSTEP_NAME_BYTES];
-};
-
-// Memory that a plain collective borrows until the trainer has waited for it.
-struct lent_range {
-    uintptr_t begin;
-    uintptr_t end;
 };
 
 // How often this rank has used a name. Its k-th use meets the k-th use on the other ranks.
@@ -75,9 +72,7 @@ struct plain_form {
 // guarded by the session's mutex
 struct works {
     struct lockstep_work *all; // [SESSION_MAX_WORK]
-    struct lent_range lent[LOCKSTEP_MAX_PLAIN]; // [lent_count]
-    struct lockstep_work *lent_to[LOCKSTEP_MAX_PLAIN]; // [lent_count]: the work of each range.
-    uint32_t lent_count;
+    struct lent lent; // Memory that works have borrowed.
     struct lockstep_work *first_free; // Free work for the trainer, most recently freed first.
     uint32_t taken; // Work for the trainer that is not free.
     const struct lockstep_work *awaited; // The work for which a call waits now, or NULL.
@@ -93,12 +88,6 @@ enum work_caller {
 
 // Hash of the arguments that must be equal on all ranks.
 uint64_t work_signature(const struct collective *collective);
-// Fills in the trainer's collective for which a thread waits, and the trainer's oldest collectives
-// that are in flight for longer than LOCKSTEP_OVERDUE_MS. Watch thread.
-void work_tell(struct lockstep_session *session, struct up_heartbeat *beat);
-// Writes how the trainer called the collective: "lockstep_allreduce with 4 elements of float32,
-// sum"; "" if the library called it. text has room for LOCKSTEP_FORM_BYTES.
-void work_form(const struct lockstep_work *work, char *text, size_t bytes);
 // Launches the one or two collectives of the work. Driver.
 void work_launch(struct lockstep_work *work);
 // One collective of the work is done. Driver.
