@@ -21,7 +21,7 @@
 #define TUNING_HAS_PAIR 1 // DOUBLING and HALVING.
 #define TUNING_HAS_SHARED 1
 #define TUNING_HAS_TWO_LEVEL 1
-#define TUNING_HAS_DIRECT 0
+#define TUNING_HAS_DIRECT 1
 
 // How the ranks of a host write to the slots of their shared memory, the board
 // (worker/transport/host/fill.c).

@@ -67,6 +67,18 @@ static const struct variant variants[] = {
      .algorithm = ALGORITHM_HALVING},
     {.name = "tcp, doubling", .kind = TRANSPORT_TCP, .algorithm = ALGORITHM_DOUBLING, .rare = true},
     {.name = "tcp, halving", .kind = TRANSPORT_TCP, .algorithm = ALGORITHM_HALVING},
+    {.name = "loopback, direct", .kind = TRANSPORT_LOOPBACK, .algorithm = ALGORITHM_DIRECT},
+    {.name = "torn 7, direct",
+     .kind = TRANSPORT_LOOPBACK,
+     .torn_bytes = 7,
+     .algorithm = ALGORITHM_DIRECT,
+     .rare = true},
+    {.name = "tcp, direct", .kind = TRANSPORT_TCP, .algorithm = ALGORITHM_DIRECT},
+    {.name = "memory, direct",
+     .kind = TRANSPORT_TCP,
+     .mates = true,
+     .algorithm = ALGORITHM_DIRECT,
+     .rare = true},
     {.name = "memory", .kind = TRANSPORT_TCP, .mates = true, .has_twin = true},
     {.name = "shared",
      .kind = TRANSPORT_LOOPBACK,
@@ -405,18 +417,20 @@ static void test_formats_at_random(void **state)
 
 // Checks the sent bytes. Each of two ranks sends half of the elements as partial sums and half as
 // final values. With doubling it sends all elements as partial sums. In shared memory inputs keep
-// their dtype, and all results are copied from there.
+// their dtype, and all results are copied from there. Sent straight to the owner, inputs have the
+// dtype of final values, and owners' parts are multiples of 16 elements.
 static void script_measure(struct member *member)
 {
     const struct format *format = member->fleet->argument;
     const uint64_t size = dtype_size(format->dtype);
     const bool shared = member->fleet->options.algorithm == ALGORITHM_SHARED;
-    const uint64_t partial =
-        dtype_size(format->partial && !shared ? format->partial : format->dtype);
+    const bool direct = member->fleet->options.algorithm == ALGORITHM_DIRECT;
     const uint64_t final = dtype_size(format->final && !shared ? format->final : format->dtype);
+    const uint64_t partial =
+        direct ? final : dtype_size(format->partial && !shared ? format->partial : format->dtype);
     const bool whole = member->fleet->options.algorithm == ALGORITHM_DOUBLING;
     const uint64_t expected = MEASURED / 2 * (partial + (whole ? partial : final));
-    const uint64_t slack = shared ? 64 * size : 0;
+    const uint64_t slack = shared ? 64 * size : direct ? 16 * size : 0;
     uint8_t *memory = calloc(MEASURED, size);
     struct extent extent = {memory, memory, MEASURED};
     struct collective collective = {.dtype = format->dtype,
@@ -893,7 +907,8 @@ static void script_mismatch(struct member *member)
     MEMBER_CHECK(member, member->mismatch_count <= 1);
     MEMBER_CHECK(member, member->mismatch_count == 0 || is_neighbour(member->rank, 0, n) ||
                              member->rank == 0 || member->fleet->options.mates ||
-                             is_pair(member->fleet->options.algorithm));
+                             is_pair(member->fleet->options.algorithm) ||
+                             member->fleet->options.algorithm == ALGORITHM_DIRECT);
     MEMBER_CHECK(member, member->done_count == 0 && member->lost_count == 0);
     member_barrier(member);
     transport_abandon(member->transport);
@@ -921,7 +936,7 @@ static void script_other_algorithm(struct member *member)
     static const enum plan_algorithm others[] = {
         [ALGORITHM_RING] = ALGORITHM_DOUBLING,  [ALGORITHM_DOUBLING] = ALGORITHM_RING,
         [ALGORITHM_HALVING] = ALGORITHM_RING,   [ALGORITHM_SHARED] = ALGORITHM_RING,
-        [ALGORITHM_TWO_LEVEL] = ALGORITHM_RING,
+        [ALGORITHM_TWO_LEVEL] = ALGORITHM_RING, [ALGORITHM_DIRECT] = ALGORITHM_RING,
     };
     const uint64_t elements = *(const uint64_t *)member->fleet->argument;
     float *memory = calloc(elements, sizeof(float));

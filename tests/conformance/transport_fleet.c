@@ -220,6 +220,9 @@ void fleet_world(const struct fleet *fleet, uint32_t rank, struct transport_worl
         count = topology_add(ranks, count, rank, locality.predecessor);
         count = topology_add(ranks, count, rank, locality.successor);
     }
+    for (uint32_t i = 0; fleet->options.algorithm == ALGORITHM_DIRECT && i < fleet->options.world;
+         i++)
+        count = topology_add(ranks, count, rank, i);
     memset(peers, 0, LOCKSTEP_MAX_NEIGHBOURS * sizeof(peers[0]));
     for (uint32_t i = 0; i < count; i++) {
         peers[i].rank = ranks[i];

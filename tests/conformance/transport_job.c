@@ -403,10 +403,18 @@ static bool job_element_used(const struct job *job, const struct item *item, uin
     return job_unit_used(job, item, low);
 }
 
-// True if sums of 16-bit floats are rounded only once, at the end, as in shared memory.
+// True if the sum is in the order of ranks and sums of 16-bit floats are rounded only once, at the
+// end: in shared memory, and where inputs go straight to the owner.
 static bool job_rounds_once(const struct job *job)
 {
-    return job->algorithm == ALGORITHM_SHARED;
+    return job->algorithm == ALGORITHM_SHARED || job->algorithm == ALGORITHM_DIRECT;
+}
+
+// True if an input that is missing is added as zero, which turns -0 into 0.
+static bool job_adds_zeros(const struct job *job, const struct job_spec *spec)
+{
+    return job->algorithm == ALGORITHM_DIRECT &&
+           (spec->op == REDUCE_SUM || spec->op == REDUCE_MEAN);
 }
 
 // True if the sum skips a rank of this weight: in shared memory a rank of weight 0, even at the
@@ -440,11 +448,10 @@ static bool job_is_wide(const struct job *job, const struct job_spec *spec)
             (spec->op == REDUCE_SUM || spec->op == REDUCE_MEAN));
 }
 
-// The rank whose input is the i-th in the sum. In the ring the owner of the element is the last; in
-// shared memory the order is that of the ranks.
+// The rank whose input is the i-th in the sum. In the ring the owner of the element is the last.
 static uint32_t job_turn(const struct job *job, uint32_t owner, uint32_t i)
 {
-    return job->algorithm == ALGORITHM_SHARED ? i : (owner + 1 + i) % job->world;
+    return job_rounds_once(job) ? i : (owner + 1 + i) % job->world;
 }
 
 static float job_widen(enum dtype dtype, const uint8_t *at)
@@ -496,6 +503,8 @@ static uint64_t job_reference_wide(const struct job *job, const struct item *ite
         const uint64_t weight = mean ? spec->weights[rank] : 1;
         volatile float own =
             job_widen(spec->dtype, side->inputs_before + element * dtype_size(spec->dtype));
+        if (job->algorithm == ALGORITHM_DIRECT)
+            own = job_rounded(end, own); // It travels before it is multiplied.
         own = own * ldexpf(1, spec->exponent);
         if (mean && !spec->input_is_sum)
             own = own * (float)weight;
@@ -506,6 +515,8 @@ static uint64_t job_reference_wide(const struct job *job, const struct item *ite
             sum = side->has_in[element] && weight > 0 ? own : job_missing(job, rank);
         else if (side->has_in[element] && weight > 0)
             sum = sum + own;
+        else if (job_adds_zeros(job, spec))
+            sum = sum + 0.0f;
         if (i + 1 < job->world)
             sum = job_rounded(partial, sum);
         begun = true;
@@ -642,7 +653,7 @@ static bool job_reference(const struct job *job, const struct item *item, uint64
             kernel_scale(spec->dtype, final, in, weight, 1);
         else if (!begun)
             memcpy(final, in, size);
-        else if (nothing && meets_zero)
+        else if (nothing && (meets_zero || job_adds_zeros(job, spec)))
             kernel_reduce(spec->dtype, spec->op, final, &zero, 1);
         else if (!nothing && scales)
             kernel_add_weighted(spec->dtype, final, in, weight, 1);

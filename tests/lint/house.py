@@ -33,7 +33,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 TOPS = ("base", "protos", "coordinator", "server", "cli", "worker")
 FLOORS = (
     "support kernels", "memory", "link device stacks", "transport/flow",
-    "transport/ring transport/pair transport/host transport/device",
+    "transport/ring transport/pair transport/direct transport/host transport/device",
     "transport order control watch", "session", "engine", "api",
 )
 FLOOR = {"worker/" + wing: n for n, wings in enumerate(FLOORS) for wing in wings.split()}

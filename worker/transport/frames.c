@@ -81,9 +81,8 @@ static const char *transport_begin(struct stream *stream)
     case FRAME_GATHER:
     case FRAME_BROADCAST:
     case FRAME_PAIR:
-        return peer->flows->ways->of_frame[header->kind]->begin(peer, stream);
     case FRAME_DIRECT:
-        return "this version does not have it yet";
+        return peer->flows->ways->of_frame[header->kind]->begin(peer, stream);
     case FRAME_WAVE:
         return wave_begin(peer, stream);
     case FRAME_MEASURE:

@@ -219,7 +219,7 @@ int transport_form(struct transport *transport, const struct transport_world *wo
     transport_form_hosts(transport);
     if (n > 1 && (!transport->flows.ring.successor || !transport->flows.ring.predecessor))
         return -1;
-    flows_size_chunks(&transport->flows);
+    flows_size_pools(&transport->flows);
     if (n > 1)
         flows_reserve(&transport->flows, LOCKSTEP_WINDOW);
     if (measure_form(transport) < 0 || host_form(&transport->flows) < 0)

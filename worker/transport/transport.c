@@ -18,6 +18,7 @@
 #include "worker/transport/device/device_flow.h"
 #include "worker/transport/device/devices.h"
 #include "worker/transport/device/rendezvous.h"
+#include "worker/transport/direct/direct.h"
 #include "worker/transport/doors.h"
 #include "worker/transport/farewell.h"
 #include "worker/transport/flow/flow.h"
@@ -51,6 +52,7 @@ const struct ways transport_ways = {
             [ALGORITHM_HALVING] = &pair_way,
             [ALGORITHM_SHARED] = &host_way,
             [ALGORITHM_TWO_LEVEL] = &host_way,
+            [ALGORITHM_DIRECT] = &direct_way,
         },
     .of_frame =
         {
@@ -58,8 +60,9 @@ const struct ways transport_ways = {
             [FRAME_GATHER] = &ring_way,
             [FRAME_BROADCAST] = &ring_way,
             [FRAME_PAIR] = &pair_way,
+            [FRAME_DIRECT] = &direct_way,
         },
-    .all = {&pair_way, &ring_way, &host_way},
+    .all = {&pair_way, &ring_way, &direct_way, &host_way},
 };
 
 // ---- links --------------------------------------------------------------------------------------

@@ -23,12 +23,25 @@ static size_t flows_room(const struct ways *ways)
     return most;
 }
 
-static size_t flows_part(const struct ways *ways)
+static size_t flows_part(const struct ways *ways, size_t members)
 {
     size_t most = 1;
-    for (const struct way *const *way = ways->all; *way; way++)
-        most = (*way)->part_bytes > most ? (*way)->part_bytes : most;
+    for (const struct way *const *way = ways->all; *way; way++) {
+        const size_t bytes = (*way)->part_bytes + members * (*way)->member_bytes;
+        most = bytes > most ? bytes : most;
+    }
     return most;
+}
+
+// Resizes the blocks of pools.parts to the world. Nothing may be in flight.
+static void flows_size_parts(struct flows *flows)
+{
+    struct scratch *parts = &flows->pools.parts;
+    const size_t bytes = flows_part(flows->ways, flows->world.world_size);
+    if (parts->block_bytes == (bytes + 63) / 64 * 64)
+        return;
+    scratch_fini(parts);
+    scratch_init(parts, bytes);
 }
 
 void flows_init(struct flows *flows, const struct ways *ways)
@@ -46,7 +59,7 @@ void flows_init(struct flows *flows, const struct ways *ways)
     scratch_init(&pools->frames, sizeof(struct out_frame));
     scratch_init(&pools->heads, LOCKSTEP_FRAME_HEADER_BYTES + LOCKSTEP_USED_BYTES);
     scratch_init(&pools->flows, sizeof(struct flow) + flows_room(ways));
-    scratch_init(&pools->parts, flows_part(ways));
+    scratch_init(&pools->parts, flows_part(ways, 0));
     scratch_init(&pools->parkings, sizeof(struct parking));
     scratch_init(&pools->wave_blocks, sizeof(struct wave_block));
     scratch_init(&pools->wave_states, sizeof(struct wave_state));
@@ -85,9 +98,10 @@ void flows_reserve(struct flows *flows, uint32_t collectives)
     scratch_reserve(&pools->notes, LOCKSTEP_EARLY_HEADERS);
 }
 
-void flows_size_chunks(struct flows *flows)
+void flows_size_pools(struct flows *flows)
 {
     struct scratch *chunks = &flows->pools.chunks;
+    flows_size_parts(flows);
     if (chunks->block_bytes == (flows->world.chunk_bytes + 63) / 64 * 64)
         return;
     scratch_fini(chunks);

@@ -123,6 +123,7 @@ struct flows {
     struct transport_statistics totals; // Totals, without the counts of links that are still open.
     struct shared *shared; // State of host/, for this generation; NULL: this rank shares no memory.
     struct devices *devices; // State of device/; NULL: this rank has no device.
+    uint32_t directs; // Number of launched flows by direct_way that are not done.
     bool pairs_queued; // True if PAIR frames were queued since the last call of pair_feed.
     struct flow_pools pools;
     struct peer_links links;
@@ -150,8 +151,9 @@ void flows_init(struct flows *flows, const struct ways *ways);
 void flows_fini(struct flows *flows);
 // Reserves pools for `collectives` more collectives in flight. Call it after the world is set.
 void flows_reserve(struct flows *flows, uint32_t collectives);
-// Resizes the blocks of pools.chunks to world.chunk_bytes. Nothing may be in flight.
-void flows_size_chunks(struct flows *flows);
+// Resizes the blocks of pools.chunks to world.chunk_bytes, and those of pools.parts to the size of
+// the world. Nothing may be in flight.
+void flows_size_pools(struct flows *flows);
 // Makes an urgent frame without a block; NULL: no memory.
 struct out_frame *flows_frame(struct flows *flows, const struct frame_header *header);
 void flows_statistics(const struct flows *flows, struct transport_statistics *out);

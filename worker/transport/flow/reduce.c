@@ -415,8 +415,21 @@ static void reduce_local_unit(const struct collective *collective, struct extent
     extent_skip(cursor, elements * element);
 }
 
+// Copies the parts of a world of one: there is at most one, which goes from this rank to itself.
+static void reduce_local_parts(const struct collective_parts *parts, uint32_t element_bytes)
+{
+    if (parts->send_count == 1 && parts->sends->elements > 0 &&
+        parts->sends->memory != parts->receives->memory)
+        memcpy(parts->receives->memory, parts->sends->memory,
+               parts->sends->elements * element_bytes);
+}
+
 void reduce_local(struct collective *collective, uint32_t element_bytes)
 {
+    if (collective->kind == COLLECTIVE_EXCHANGE || collective->kind == COLLECTIVE_REDUCE_SCATTER) {
+        reduce_local_parts(collective->parts, element_bytes);
+        return;
+    }
     const bool reduces = collective->kind == COLLECTIVE_ALLREDUCE;
     struct extent_cursor cursor = {.extent = collective->extents, .element_bytes = element_bytes};
     uint64_t at = 0;

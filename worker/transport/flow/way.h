@@ -27,6 +27,7 @@ struct way {
     // Bytes of state that the way keeps in a block of pools.parts; the way takes and returns the
     // block.
     size_t part_bytes;
+    size_t member_bytes; // Further bytes of that block for each rank of the world.
     // The collective is launched here: starts it, and takes frames and credit that peers sent
     // before.
     void (*launch)(struct flows *flows, struct flow *flow);
