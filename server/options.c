@@ -61,7 +61,7 @@ static struct addrinfo *resolve(const char *host)
     bool local = strcmp(host, "localhost") == 0;
     struct addrinfo hints = {.ai_flags = AI_NUMERICHOST, .ai_socktype = SOCK_STREAM};
     struct addrinfo *found = NULL;
-    if (getaddrinfo(local ? "127.0.0.1" : host, NULL, &hints, &found) != 0)
+    if (getaddrinfo(local ? address_loopback() : host, NULL, &hints, &found) != 0)
         return NULL;
     return found;
 }

@@ -12,6 +12,7 @@
 #include "cli/bench/bench.h"
 #include "cli/bench/worker.h"
 
+#include "base/address.h"
 #include "base/thread.h"
 
 #include <errno.h>
@@ -112,13 +113,21 @@ static void tune(int fd, const char *congestion)
                          (socklen_t)strlen(congestion));
 }
 
-// Makes two ends of one connection over 127.0.0.1. Returns false if there is no such network.
+// Makes two ends of one connection over 127.0.0.1, or over ::1 where there is no IPv4. Returns
+// false if there is no such network.
 static bool connect_pair(int pair[2], const char *congestion)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof(address);
-    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    pair[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in6 address = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    const bool six = strchr(address_loopback(), ':') != NULL;
+    if (!six) {
+        const struct sockaddr_in four = {.sin_family = AF_INET,
+                                         .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        memcpy(&address, &four, sizeof(four));
+    }
+    socklen_t size = six ? sizeof(address) : sizeof(struct sockaddr_in);
+    const int family = six ? AF_INET6 : AF_INET;
+    int listener = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    pair[0] = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     pair[1] = -1;
     tune(pair[0], congestion);
     if (bind(listener, (struct sockaddr *)&address, size) == 0 && listen(listener, 1) == 0 &&

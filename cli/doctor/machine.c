@@ -327,9 +327,10 @@ static void find_tcp_latency(struct doctor_report *report)
     const double us = bench_limit_tcp_us(CONGESTION);
     set_number(finding, us, "us");
     if (!isfinite(us))
-        doctor_judge(finding, DOCTOR_MISSING,
-                     "no byte came over 127.0.0.1, and coordinator and ranks need TCP: bring the "
-                     "loopback interface up (ip link set lo up)");
+        doctor_judge(
+            finding, DOCTOR_MISSING,
+            "no byte came over the loopback interface, and coordinator and ranks need TCP: "
+            "bring it up (ip link set lo up)");
     else if (us > LATENCY_HIGH_US)
         doctor_judge(finding, DOCTOR_WARNING,
                      "a byte takes long even on one machine: it is busy, or has a slow clock or "
@@ -349,7 +350,8 @@ static void find_tcp_bandwidth(struct doctor_report *report)
         doctor_judge(finding, DOCTOR_OK,
                      "one stream over loopback at best: the measure for large payloads over TCP");
     else
-        doctor_judge(finding, DOCTOR_MISSING, "no stream over 127.0.0.1 could be measured");
+        doctor_judge(finding, DOCTOR_MISSING,
+                     "no stream over the loopback interface could be measured");
 }
 
 // Tests shared memory before any function that starts threads, because that test forks.

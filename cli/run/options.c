@@ -5,6 +5,7 @@
 
 #include "cli/run/options.h"
 
+#include "base/address.h"
 #include "base/parse.h"
 #include "cli/common/cli.h"
 
@@ -291,6 +292,6 @@ int options_read(struct run_options *options, int argc, char **argv)
     else if (!options->job[0])
         run_default_job(options);
     if (!options->http)
-        options->http = "127.0.0.1:0";
+        options->http = strchr(address_loopback(), ':') ? "[::1]:0" : "127.0.0.1:0";
     return 0;
 }

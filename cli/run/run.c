@@ -51,14 +51,17 @@
 #include "cli/run/spawn.h"
 #include "cli/run/supervisor.h"
 
+#include "base/parse.h"
 #include "cli/run/daemon.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -90,6 +93,27 @@ static int check_trainer(const char *name)
         cli_say("run", "the trainer '%s' is not executable", name);
         return CLI_NOT_EXECUTABLE;
     }
+}
+
+// Checks that the name of the coordinator's host can be resolved, so that a misspelt one is
+// reported once, and not by each worker.
+static int check_coordinator(const struct run_options *options)
+{
+    char host[LOCKSTEP_ADDRESS_BYTES];
+    uint16_t port = 0;
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    struct addrinfo *found = NULL;
+    const char *address = options->serves && options->bind ? options->bind : options->coordinator;
+    if (!address || !parse_address(address, host, sizeof(host), &port))
+        return 0;
+    const int unknown = getaddrinfo(host, NULL, &hints, &found);
+    if (unknown == 0)
+        freeaddrinfo(found);
+    if (unknown != EAI_NONAME && unknown != EAI_NODATA && unknown != EAI_AGAIN)
+        return 0;
+    cli_say("run", "--coordinator %s: the host name '%s' cannot be resolved: %s", address, host,
+            gai_strerror(unknown));
+    return CLI_FAILED;
 }
 
 // ---- The launcher ------------------------------------------------------------------------------
@@ -231,6 +255,8 @@ int run_main(int argc, char **argv)
     if (result != 0)
         return result < 0 ? CLI_OK : result;
     result = check_trainer(options.trainer[0]);
+    if (result == 0)
+        result = check_coordinator(&options);
     if (result == 0)
         result = log_file_make_directory(&options);
     return result != 0 ? result : run_launch(&options);

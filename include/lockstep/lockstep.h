@@ -207,7 +207,9 @@ struct lockstep_config {
      * bucket of its own. */
     size_t bucket_bytes;
     size_t bucket_last_bytes; /* Approximate size of the last bucket. 0: 1 MiB. */
-    lockstep_log_sink log; /* NULL: silent. */
+    /* NULL: silent, except for one line on standard error when lockstep_open has not reached the
+     * coordinator after a second. LOCKSTEP_LOG=error leaves that out. */
+    lockstep_log_sink log;
     void *log_context;
     lockstep_log_level log_level;
     uint32_t reserved; /* 0. */

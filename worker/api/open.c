@@ -81,6 +81,16 @@ static void open_ended(void *context, const char *text)
         session_fail(session, LOCKSTEP_E_SYSTEM, "no memory");
 }
 
+// Without a sink, one line on stderr says why lockstep_open does not return.
+static void open_unreached(void *context, const char *text)
+{
+    struct lockstep_session *session = context;
+    const struct config *config = &session->config;
+    log_event(&session->log, LOG_LEVEL_WARN, "coordinator_unreached", "text=%s", text);
+    if (!config->log && config->log_level >= LOCKSTEP_LOG_WARN)
+        fprintf(stderr, "lockstep: %s\n", text);
+}
+
 // ---- Opening -----------------------------------------------------------------------------------
 
 static void open_free(struct lockstep_session *session)
@@ -179,8 +189,13 @@ static int open_address(struct config *config)
                    ? error_set(LOCKSTEP_E_CONFIG, "%s", error)
                    : 0;
     }
-    status =
-        control_local_address(config->coordinator, config->advertise, sizeof(config->advertise));
+    status = control_local_address(config->coordinator, error, sizeof(error));
+    if (status == 0 && !text_copy(config->advertise, sizeof(config->advertise), error))
+        status = -1;
+    if (status == -3)
+        return error_set(LOCKSTEP_E_UNREACHABLE,
+                         "coordinator %s: %s; check LOCKSTEP_COORDINATOR (config.coordinator)",
+                         config->coordinator, error);
     if (status == -2)
         return error_set(LOCKSTEP_E_SYSTEM, "the coordinator %s cannot be looked up: %s",
                          config->coordinator, strerror_r(errno, error, sizeof(error)));
@@ -253,7 +268,7 @@ static int open_connect(struct lockstep_session *session)
     const struct config *config = &session->config;
     const struct control_target target = {config->coordinator, config->open_timeout_ms,
                                           config->tls_dir, config->job};
-    const struct control_events events = {open_received, open_ended, session};
+    const struct control_events events = {open_received, open_ended, session, open_unreached};
     struct up_message hello;
     char error[LOCKSTEP_TEXT_BYTES];
     int status;

@@ -7,6 +7,7 @@
 
 #include "worker/control/channel.h"
 
+#include "base/address.h"
 #include "base/clock.h"
 #include "base/parse.h"
 #include "base/text.h"
@@ -179,14 +180,14 @@ struct grpc_event channel_next(struct channel *channel, uint64_t deadline_ms)
 // ---- The address -------------------------------------------------------------------------------
 
 // Writes gRPC's target. host NULL: the address is a path. A numeric address is given as ipv4 or
-// ipv6; only a name goes to DNS. localhost becomes 127.0.0.1, as in the daemon; Debian's c-ares
-// would leak memory at every lookup of localhost.
+// ipv6; only a name goes to DNS. localhost becomes 127.0.0.1 (else ::1), as in the daemon; Debian's
+// c-ares would leak memory at every lookup of localhost.
 static void channel_target(const char *address, const char *host, uint16_t port, char *target,
                            size_t capacity)
 {
     unsigned char binary[sizeof(struct in6_addr)];
     if (host && strcmp(host, "localhost") == 0)
-        host = "127.0.0.1";
+        host = address_loopback();
     if (!host)
         text_copy(target, capacity, address);
     else if (inet_pton(AF_INET, host, binary) == 1)
@@ -213,6 +214,8 @@ int channel_locate(struct channel *channel, const struct control_target *target,
     }
     channel_target(target->address, local ? NULL : host, port, channel->target,
                    sizeof(channel->target));
+    text_copy(channel->host, sizeof(channel->host), local ? "" : host);
+    channel->port = port;
     if (!target->tls_dir || target->tls_dir[0] == '\0')
         return 0;
     return control_credentials_open(target->tls_dir, target->job, host, port, &channel->credentials,

@@ -21,6 +21,8 @@ struct grpc_event;
 
 struct channel {
     char target[LOCKSTEP_ADDRESS_BYTES + 32]; // The coordinator's address as gRPC writes it.
+    char host[LOCKSTEP_ADDRESS_BYTES]; // Of the coordinator's address; "": a path.
+    uint16_t port;
     struct control_credentials *credentials; // NULL: plaintext.
     struct grpc_completion_queue *cq;
     struct grpc_channel *now; // The channel in use; replaced when the certificates have changed.

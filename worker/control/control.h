@@ -19,12 +19,15 @@
 struct control; // Opaque.
 
 struct control_events {
-    // The control thread calls both functions, one at a time. They must not block and must not call
-    // control_close.
+    // The control thread calls these functions, one at a time. They must not block and must not
+    // call control_close.
     void (*received)(void *context, const struct down_message *message); // Borrowed for the call.
     // The stream ended: text is a sentence ("connection refused", "unavailable: ..."). Called once.
     void (*ended)(void *context, const char *text);
     void *context;
+    // The coordinator is not reached yet: text is a sentence. Called once at most, soon after the
+    // opening. May be NULL.
+    void (*unreached)(void *context, const char *text);
 };
 
 // The coordinator's address, and how to connect to it. Copied.

@@ -77,11 +77,9 @@ bool control_credentials_renew(struct control_credentials *credentials)
     return true;
 }
 
-bool control_credentials_explain(struct control_credentials *credentials, char *text,
-                                 size_t text_bytes)
+bool control_credentials_explain(const struct control_credentials *credentials, bool *mismatch,
+                                 char *text, size_t text_bytes)
 {
-    if (!credentials)
-        return false;
     const struct control_probe probe = {
         .directory = credentials->directory,
         .host = credentials->host,
@@ -89,7 +87,7 @@ bool control_credentials_explain(struct control_credentials *credentials, char *
         .files = &credentials->files,
         .timeout_ms = CONTROL_PROBE_MS,
     };
-    return control_probe(&probe, text, text_bytes);
+    return control_probe(&probe, mismatch, text, text_bytes);
 }
 
 const char *control_credentials_host(const struct control_credentials *credentials)
@@ -101,6 +99,8 @@ int control_credentials_open(const char *directory, const char *job, const char 
                              uint16_t port, struct control_credentials **result, char *error,
                              size_t error_bytes)
 {
+    char fault[LOCKSTEP_TEXT_BYTES];
+    struct text text;
     struct control_credentials *credentials = calloc(1, sizeof(*credentials));
     if (!credentials) {
         text_copy(error, error_bytes, "no memory for certificates");
@@ -110,7 +110,10 @@ int control_credentials_open(const char *directory, const char *job, const char 
     text_copy(credentials->job, sizeof(credentials->job), job);
     text_copy(credentials->host, sizeof(credentials->host), host);
     credentials->port = port;
-    if (tls_files_load(directory, job, &credentials->files, error, error_bytes) < 0) {
+    if (tls_files_load(directory, job, &credentials->files, fault, sizeof(fault)) < 0) {
+        text_init(&text, error, error_bytes);
+        text_append(&text, "certificates of this worker (LOCKSTEP_TLS_DIR, config.tls_dir): %s",
+                    fault);
         free(credentials);
         return -1;
     }

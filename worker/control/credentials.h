@@ -37,10 +37,11 @@ const char *control_credentials_host(const struct control_credentials *credentia
 
 // Finds out why the coordinator cannot be reached, with a separate TLS handshake, because gRPC does
 // not report the reason. Returns true if one side refuses the other; then text says which side and
-// why. Blocks for at most CONTROL_PROBE_MS. Returns false if credentials is NULL.
+// why, and *mismatch is true if the coordinator does not speak TLS. Blocks for at most
+// CONTROL_PROBE_MS.
 #define CONTROL_PROBE_MS 2000
-bool control_credentials_explain(struct control_credentials *credentials, char *text,
-                                 size_t text_bytes);
+bool control_credentials_explain(const struct control_credentials *credentials, bool *mismatch,
+                                 char *text, size_t text_bytes);
 
 // Does nothing if credentials is NULL.
 void control_credentials_close(struct control_credentials *credentials);

@@ -35,6 +35,7 @@
 #include "worker/control/channel.h"
 #include "worker/control/credentials.h"
 #include "worker/control/mailbox.h"
+#include "worker/control/reach.h"
 #include "worker/control/sentences.h"
 
 #include <assert.h>
@@ -49,8 +50,6 @@
 #define METHOD "/lockstep.v1.Coordinator/Session"
 #define RETRY_FIRST_MS 10
 #define RETRY_LAST_MS 250
-#define EXPLAIN_EVERY_MS 2000 // Pause between two probes of the reason why an attempt failed.
-#define REFUSED_MS 10000 // How long refusals are retried: files may be in the middle of a change.
 #define NEVER UINT64_MAX
 
 // The operation that has completed. At most one batch of each kind is in flight.
@@ -81,8 +80,7 @@ struct control {
     // control thread only
     enum stage stage;
     struct channel channel;
-    uint64_t explain_at; // Time at which the control may look for the reason of a failure again.
-    uint64_t refused_since; // Time since which a certificate is refused; 0: none is.
+    struct reach reach;
     grpc_call *call; // NULL between two attempts.
     unsigned pending; // Batches of the call that have not completed.
     bool cancelled; // True if this worker cancelled the call; then `reason` says why.
@@ -97,7 +95,6 @@ struct control {
     grpc_status_code status;
     grpc_slice status_details;
     char reason[LOCKSTEP_TEXT_BYTES];
-    char refusal[LOCKSTEP_TEXT_BYTES]; // Set while refused_since is not 0.
     char ended_text[LOCKSTEP_TEXT_BYTES];
     struct down_message message;
     bool answered; // True if the coordinator has sent more than a welcome: no new stream is begun.
@@ -136,7 +133,7 @@ static struct ending ending_of(const struct control *control, bool from_peer)
 {
     return (struct ending){.address = control->address,
                            .reason = control->reason,
-                           .refusal = control->refused_since > 0 ? control->refusal : "",
+                           .refusal = reach_refusal(&control->reach),
                            .connect_timeout_ms = control->connect_timeout_ms,
                            .plaintext = !control->channel.credentials,
                            .connecting = control->stage == CONNECTING,
@@ -217,29 +214,6 @@ static void release_call(struct control *control)
     control->call = NULL;
 }
 
-// gRPC reports that a handshake failed, but not why. Called only while CONNECTING.
-static void look_for_reason(struct control *control, uint64_t now)
-{
-    char reason[LOCKSTEP_TEXT_BYTES];
-    if (now < control->explain_at)
-        return;
-    control->explain_at = now + EXPLAIN_EVERY_MS;
-    if (!control_credentials_explain(control->channel.credentials, reason, sizeof(reason))) {
-        control->refused_since = 0;
-        return;
-    }
-    text_copy(control->refusal, sizeof(control->refusal), reason);
-    if (control->refused_since == 0)
-        control->refused_since = now;
-}
-
-// True if there is time left, and refusals of a certificate have not lasted too long.
-static bool may_retry(const struct control *control, uint64_t now)
-{
-    return now < control->connect_deadline &&
-           (control->refused_since == 0 || now < control->refused_since + REFUSED_MS);
-}
-
 // Begins a new stream: a worker that waits for its world says hello again, to a coordinator that
 // has restarted or now has room. All other queued messages were for the old stream and are dropped.
 static bool begin_again(struct control *control, uint64_t now)
@@ -266,12 +240,13 @@ static void call_over(struct control *control)
     uint64_t now = clock_now_ms();
     if (control->stage == CONNECTING && !control->cancelled &&
         !mailbox_is_closing(&control->mailbox))
-        look_for_reason(control, now);
+        reach_look(&control->reach, &control->channel, control->reason, now);
     if (control->stage == CONNECTING && !control->cancelled)
         control->later[0] = '\0'; // No coordinator answers now, so the old refusal is void.
     if (begin_again(control, now))
         control->retry_delay_ms = RETRY_FIRST_MS;
-    if (control->stage == CONNECTING && !control->cancelled && may_retry(control, now) &&
+    if (control->stage == CONNECTING && !control->cancelled &&
+        reach_may_retry(&control->reach, now, control->connect_deadline) &&
         !mailbox_is_closing(&control->mailbox)) {
         control->retry_at = now + control->retry_delay_ms;
         control->retry_delay_ms *= 2;
@@ -397,9 +372,25 @@ static void connect_timed_out(struct control *control)
     }
 }
 
+// Reports once that the coordinator is not reached yet, and why.
+static void tell_unreached(struct control *control)
+{
+    struct text text;
+    char sentence[LOCKSTEP_TEXT_BYTES];
+    const struct ending ending = ending_of(control, false);
+    text_init(&text, sentence, sizeof(sentence));
+    sentences_unreached(&ending, &text);
+    if (control->events.unreached && mailbox_report_begin(&control->mailbox)) {
+        control->events.unreached(control->events.context, sentence);
+        mailbox_report_end(&control->mailbox);
+    }
+}
+
 static void check_time(struct control *control)
 {
     uint64_t now = clock_now_ms();
+    if (control->stage == CONNECTING && reach_tells(&control->reach, now))
+        tell_unreached(control);
     if (now >= mailbox_linger_until(&control->mailbox)) {
         cancel(control, "the session was closed");
         if (!control->call)
@@ -419,6 +410,8 @@ static uint64_t next_deadline(struct control *control)
         at = linger;
     if (!control->cancelled && control->stage == CONNECTING && control->connect_deadline < at)
         at = control->connect_deadline;
+    if (control->stage == CONNECTING && control->reach.tell_at < at)
+        at = control->reach.tell_at;
     return at;
 }
 
@@ -518,6 +511,7 @@ static struct control *allocate(const struct control_target *target,
     uint64_t now = clock_now_ms();
     control->connect_deadline =
         target->connect_timeout_ms < NEVER - now ? now + target->connect_timeout_ms : NEVER;
+    control->reach.tell_at = now + REACH_TELL_MS;
     control->retry_at = NEVER;
     control->retry_delay_ms = RETRY_FIRST_MS;
     mailbox_init(&control->mailbox);

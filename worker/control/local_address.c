@@ -5,6 +5,7 @@
 
 #include "worker/control/local_address.h"
 
+#include "base/address.h"
 #include "base/parse.h"
 #include "base/text.h"
 #include "protos/limits.h"
@@ -46,17 +47,24 @@ int control_local_address(const char *address, char *text, size_t text_bytes)
     char service[8];
     uint16_t port = 0;
     if (strncmp(address, "unix:", 5) == 0) // The coordinator of a unix path runs on this host.
-        return text_copy(text, text_bytes, "127.0.0.1") ? 0 : -1;
+        return text_copy(text, text_bytes, address_loopback()) ? 0 : -1;
     if (!parse_address(address, host, sizeof(host), &port))
         return -1;
     snprintf(service, sizeof(service), "%u", port);
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_DGRAM};
     struct addrinfo *found = NULL;
-    const int unknown = getaddrinfo(host, service, &hints, &found);
+    // As in channel.c: the name does not depend on /etc/hosts.
+    const char *name = strcmp(host, "localhost") == 0 ? address_loopback() : host;
+    const int unknown = getaddrinfo(name, service, &hints, &found);
     if (unknown == EAI_MEMORY)
         errno = ENOMEM;
-    if (unknown != 0)
-        return unknown == EAI_MEMORY ? -2 : unknown == EAI_SYSTEM ? lacking() : -1;
+    if (unknown == EAI_MEMORY || (unknown == EAI_SYSTEM && lacking() == -2))
+        return -2;
+    if (unknown != 0) {
+        snprintf(text, text_bytes, "the host name '%.200s' cannot be resolved: %s", host,
+                 unknown == EAI_SYSTEM ? strerror(errno) : gai_strerror(unknown));
+        return -3;
+    }
     int result = -1;
     for (const struct addrinfo *candidate = found; candidate && result == -1;
          candidate = candidate->ai_next)

@@ -9,7 +9,8 @@
 
 // Writes the local address from which this host reaches `address`, as text without a port
 // ("10.0.0.7"). It is the own address of a connected UDP socket. Returns 0, or -1; or -2 with errno
-// if this process lacks memory or descriptors.
+// if this process lacks memory or descriptors; or -3 if the host name cannot be resolved, and then
+// text is a sentence about it.
 int control_local_address(const char *address, char *text, size_t text_bytes);
 
 #endif

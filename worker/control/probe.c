@@ -6,6 +6,7 @@
 
 #include "worker/control/probe.h"
 
+#include "base/address.h"
 #include "base/clock.h"
 #include "base/text.h"
 #include "base/tls_context.h"
@@ -32,6 +33,7 @@ struct attempt {
     SSL_CTX *context;
     SSL *ssl;
     int fd;
+    bool plaintext; // True if the coordinator does not speak TLS.
 };
 
 // ---- the connection -----------------------------------------------------------------------------
@@ -67,7 +69,8 @@ static int connect_to(const struct attempt *attempt)
     struct addrinfo *found = NULL;
     int fd = -1;
     snprintf(service, sizeof(service), "%u", attempt->probe->port);
-    if (getaddrinfo(strcmp(host, "localhost") == 0 ? "127.0.0.1" : host, service, &hints, &found))
+    if (getaddrinfo(strcmp(host, "localhost") == 0 ? address_loopback() : host, service, &hints,
+                    &found))
         return -1;
     for (const struct addrinfo *next = found; next && fd < 0; next = next->ai_next)
         fd = connect_one(next, attempt->deadline_ms);
@@ -162,16 +165,20 @@ static bool is_no_coordinator(const struct attempt *attempt, struct text *text)
 }
 
 // Appends the peer's reason, from OpenSSL's last error. Returns true if the error is a refusal.
-static bool refused_by_peer(const struct attempt *attempt, struct text *text)
+static bool refused_by_peer(struct attempt *attempt, struct text *text)
 {
     const unsigned long error = ERR_peek_last_error();
     const char *words = ERR_reason_error_string(error);
     const int reason = ERR_GET_REASON(error);
     if (ERR_GET_LIB(error) != ERR_LIB_SSL)
         return false;
-    if (reason == SSL_R_WRONG_VERSION_NUMBER || reason == SSL_R_PACKET_LENGTH_TOO_LONG)
-        text_append(text, "it does not speak TLS: is it started with --tls-dir?");
-    else if (reason == SSL_R_UNSUPPORTED_PROTOCOL || reason == SSL_R_TLSV1_ALERT_PROTOCOL_VERSION)
+    if (reason == SSL_R_WRONG_VERSION_NUMBER || reason == SSL_R_PACKET_LENGTH_TOO_LONG) {
+        attempt->plaintext = true;
+        text_append(text,
+                    "it does not speak TLS: is it started with --tls-dir? This worker has "
+                    "LOCKSTEP_TLS_DIR=%s (config.tls_dir)",
+                    attempt->probe->directory);
+    } else if (reason == SSL_R_UNSUPPORTED_PROTOCOL || reason == SSL_R_TLSV1_ALERT_PROTOCOL_VERSION)
         text_append(text, "it does not speak TLS 1.3");
     else if (reason > SSL_AD_REASON_OFFSET)
         text_append(text, "the coordinator refused the certificate %s/%s (%s)",
@@ -218,17 +225,41 @@ static bool explain(struct attempt *attempt, struct text *text)
     return refused_after(attempt, text);
 }
 
-bool control_probe(const struct control_probe *probe, char *bytes, size_t capacity)
+static void finish(struct attempt *attempt)
+{
+    SSL_free(attempt->ssl);
+    SSL_CTX_free(attempt->context);
+    if (attempt->fd >= 0)
+        close(attempt->fd);
+    ERR_clear_error();
+}
+
+bool control_probe(const struct control_probe *probe, bool *plaintext, char *bytes, size_t capacity)
 {
     struct attempt attempt = {
         .probe = probe, .deadline_ms = clock_now_ms() + probe->timeout_ms, .fd = -1};
     struct text text;
     text_init(&text, bytes, capacity);
     const bool refused = explain(&attempt, &text);
-    SSL_free(attempt.ssl);
-    SSL_CTX_free(attempt.context);
-    if (attempt.fd >= 0)
-        close(attempt.fd);
-    ERR_clear_error();
+    *plaintext = attempt.plaintext;
+    finish(&attempt);
     return refused;
+}
+
+bool control_probe_speaks_tls(const char *host, uint16_t port, uint64_t timeout_ms)
+{
+    const struct control_probe probe = {.host = host, .port = port, .timeout_ms = timeout_ms};
+    struct attempt attempt = {
+        .probe = &probe, .deadline_ms = clock_now_ms() + timeout_ms, .fd = -1};
+    bool speaks = false;
+    attempt.fd = connect_to(&attempt);
+    attempt.context = tls_context_new(false);
+    attempt.ssl = attempt.fd >= 0 && attempt.context ? SSL_new(attempt.context) : NULL;
+    if (attempt.ssl && SSL_set_fd(attempt.ssl, attempt.fd) == 1) {
+        SSL_set_verify(attempt.ssl, SSL_VERIFY_NONE, NULL);
+        speaks = drive(&attempt, SSL_connect, attempt.deadline_ms) == SSL_ERROR_NONE ||
+                 ERR_GET_REASON(ERR_peek_last_error()) > SSL_AD_REASON_OFFSET;
+    }
+    finish(&attempt);
+    return speaks;
 }

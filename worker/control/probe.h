@@ -21,8 +21,13 @@ struct control_probe {
     uint64_t timeout_ms;
 };
 
-// Returns true if one side refuses the other; then text says which side and why. Returns false if
-// the handshake succeeds, or if the connection fails before the handshake.
-bool control_probe(const struct control_probe *probe, char *text, size_t text_bytes);
+// Returns true if one side refuses the other; then text says which side and why, and *plaintext is
+// true if the coordinator does not speak TLS. Returns false if the handshake succeeds, or if the
+// connection fails before the handshake.
+bool control_probe(const struct control_probe *probe, bool *plaintext, char *text,
+                   size_t text_bytes);
+
+// True if a server at this address answers a handshake of TLS.
+bool control_probe_speaks_tls(const char *host, uint16_t port, uint64_t timeout_ms);
 
 #endif

@@ -51,6 +51,18 @@ void sentences_connect_failure(const struct ending *ending, struct text *text)
         text_append(text, "no answer within %.1f s", (double)ending->connect_timeout_ms / 1000.0);
 }
 
+void sentences_unreached(const struct ending *ending, struct text *text)
+{
+    text_append(text, "cannot reach coordinator %s yet: ", ending->address);
+    if (ending->refusal[0] != '\0') {
+        text_append(text, "%s", ending->refusal);
+        return;
+    }
+    text_append(text, "%s", ending->reason[0] ? ending->reason : "no answer");
+    text_append(text, "; trying for %.1f s (LOCKSTEP_OPEN_TIMEOUT_MS)",
+                (double)ending->connect_timeout_ms / 1000.0);
+}
+
 void sentences_end(const struct ending *ending, struct text *text)
 {
     if (ending->cancelled)

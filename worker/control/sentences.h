@@ -39,6 +39,8 @@ void sentences_shorten(const char *details, char *text, size_t capacity);
 // gives no other way to distinguish the two than the words.
 bool sentences_is_transport_error(const char *details);
 void sentences_connect_failure(const struct ending *ending, struct text *text);
+// Writes that the coordinator is not reached yet, why, and how long it is tried.
+void sentences_unreached(const struct ending *ending, struct text *text);
 void sentences_end(const struct ending *ending, struct text *text);
 
 #endif
