@@ -4,6 +4,7 @@
 
 #include "tests/conformance/transport_fleet.h"
 
+#include "worker/transport/further.h"
 #include "worker/transport/lifecycle.h"
 
 #include "base/clock.h"
@@ -94,6 +95,21 @@ static void on_form_failed(void *context, uint32_t rank, const char *text)
     snprintf(member->lost_text, sizeof(member->lost_text), "%s", text);
 }
 
+static void on_reach(void *context, const uint32_t *ranks, uint32_t count)
+{
+    struct member *member = context;
+    MEMBER_CHECK(member, count > 0 && count <= LOCKSTEP_REACH_RANKS);
+    for (uint32_t i = 0; i < count; i++) {
+        struct peer answer = {.rank = ranks[i], .host = "far"};
+        MEMBER_CHECK(member, ranks[i] < member->rank);
+        snprintf(answer.address, sizeof(answer.address), "%s",
+                 member->elsewhere ? member->elsewhere : member->fleet->addresses[ranks[i]]);
+        member->reach_count++;
+        if (!member->answers_late)
+            transport_reach(member->transport, &answer);
+    }
+}
+
 static void on_enqueued(void *context, struct collective *collective)
 {
     (void)collective;
@@ -166,6 +182,7 @@ struct transport *fleet_open(struct member *member)
                    .peer_lost = on_peer_lost,
                    .mismatch = on_mismatch,
                    .form_failed = on_form_failed,
+                   .reach = on_reach,
                    .enqueued = on_enqueued,
                    .summed = on_summed,
                    .device_failed = on_device_failed,

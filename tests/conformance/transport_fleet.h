@@ -70,6 +70,11 @@ struct member {
     struct step_header headers[8];
     uint32_t note_bytes; // Bytes of the last note.
     uint8_t note[LOCKSTEP_NOTE_BYTES];
+    // Number of ranks whose addresses the transport has asked for. The fleet answers with their
+    // addresses, or with `elsewhere` if that is not NULL.
+    uint32_t reach_count;
+    const char *elsewhere;
+    bool answers_late; // True if the fleet does not answer.
     // Called when a collective is done; NULL: not called.
     void (*on_done)(struct member *member, struct collective *collective);
     void *extra; // Data of the test.

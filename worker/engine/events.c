@@ -32,8 +32,8 @@ static void engine_formed(void *context)
     struct lockstep_session *session = context;
     struct up_message message = {.kind = UP_LINKS};
     session->engine.linked = true;
-    // All neighbours are connected, so any further connection comes from a stranger.
-    transport_close_doors(session->transport);
+    // All neighbours are connected.
+    transport_settle_doors(session->transport);
     tune_links(session, &message.u.links);
     engine_send(session, &message);
 }

@@ -42,11 +42,16 @@ void doors_have(struct transport *transport)
     transport->doors.lack = 0;
 }
 
-bool doors_despair(const struct transport *transport, uint64_t now_ms)
+uint64_t doors_despair_ms(const struct transport *transport)
 {
     const uint64_t half_ms = transport->flows.world.form_timeout_ms / 2;
     const uint64_t patience_ms = half_ms < DOORS_LACK_MS ? half_ms : DOORS_LACK_MS;
-    return transport->doors.lack != 0 && now_ms >= transport->doors.lack_ms + patience_ms;
+    return transport->doors.lack != 0 ? transport->doors.lack_ms + patience_ms : UINT64_MAX;
+}
+
+bool doors_despair(const struct transport *transport, uint64_t now_ms)
+{
+    return now_ms >= doors_despair_ms(transport);
 }
 
 void doors_rest(struct transport *transport)
@@ -83,6 +88,15 @@ void transport_close_doors(struct transport *transport)
     doors_shut(transport, &transport->doors.mates);
 }
 
+void transport_settle_doors(struct transport *transport)
+{
+    const struct flows *flows = &transport->flows;
+    if (flows->peer_count + 1 == flows->world.world_size)
+        transport_close_doors(transport);
+    else
+        doors_shut(transport, &transport->doors.mates);
+}
+
 void doors_tick(struct transport *transport, uint64_t now_ms)
 {
     if (transport->doors.listen_ms == 0 || now_ms < transport->doors.listen_ms)
@@ -97,20 +111,25 @@ uint64_t doors_deadline(const struct transport *transport)
     return transport->doors.listen_ms != 0 ? transport->doors.listen_ms : UINT64_MAX;
 }
 
-bool doors_report(struct transport *transport)
+void doors_text(const struct transport *transport, char *buffer, size_t bytes)
 {
-    char buffer[TRANSPORT_TEXT_BYTES];
     char reason[64];
     struct text text;
-    if (transport->doors.lack == 0)
-        return false;
-    text_init(&text, buffer, sizeof(buffer));
+    text_init(&text, buffer, bytes);
     text_append(&text, "this rank could not make its links: %s",
                 strerror_r(transport->doors.lack, reason, sizeof(reason)));
     if (transport->doors.lack == EMFILE)
         text_append(&text, "; raise the limit on open files (ulimit -n)");
     if (transport->doors.lack == ENFILE)
         text_append(&text, "; this host has no more (sysctl fs.file-max)");
+}
+
+bool doors_report(struct transport *transport)
+{
+    char buffer[TRANSPORT_TEXT_BYTES];
+    if (transport->doors.lack == 0)
+        return false;
+    doors_text(transport, buffer, sizeof(buffer));
     if (transport->flows.events.peer_lost)
         transport->flows.events.peer_lost(transport->flows.events.context,
                                           transport->flows.world.rank, LOSS_HERE, buffer);

@@ -10,6 +10,7 @@
 #include "worker/transport/flow/peers.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct transport;
@@ -36,6 +37,10 @@ bool doors_lack(struct transport *transport, int number);
 void doors_have(struct transport *transport);
 // True if this rank has lacked descriptors or memory for so long that forming the generation fails.
 bool doors_despair(const struct transport *transport, uint64_t now_ms);
+// The time in ms from which doors_despair is true; UINT64_MAX: this rank lacks nothing.
+uint64_t doors_despair_ms(const struct transport *transport);
+// Writes one sentence about the resource that this rank lacks.
+void doors_text(const struct transport *transport, char *text, size_t bytes);
 // Epoll does not watch the listeners for DOORS_REST_MS. Connections wait in the kernel.
 void doors_rest(struct transport *transport);
 // Epoll watches the listeners from now on. False: epoll refused them.
@@ -45,6 +50,10 @@ uint64_t doors_deadline(const struct transport *transport);
 // Called when the generation did not form. If this rank lacked descriptors or memory for its links,
 // reports that as a peer_lost event (LOSS_HERE) and returns true.
 bool doors_report(struct transport *transport);
+// Called when the generation has formed. Closes the listeners through which no link can come any
+// more: all, if all ranks are neighbours of this one; else the listener for ranks of this host,
+// which all are neighbours.
+void transport_settle_doors(struct transport *transport);
 // Closes the listeners: no rank can connect from now on, and no later generation can form.
 void transport_close_doors(struct transport *transport);
 

@@ -2,13 +2,14 @@
 //
 // How the links of a generation are made, and which connections are refused. Engine thread.
 //
-// Every pair of neighbours (protos/topology.h) has one connection; the higher rank makes it. The
-// accepting rank sends a challenge. The connecting rank answers with a hello, which carries its
-// proof of membership. Then the accepting rank sends a welcome with its own proof
-// (worker/link/hello.h). A connection that has not proven membership takes one of
-// LOCKSTEP_MAX_UNPROVEN places and the bytes of one hello, nothing else: this rank decodes no other
-// frame of it and sends it only the challenge. A peer may learn of the generation before this rank
-// does: a whole hello that comes early waits in its place for transport_form.
+// Every pair of neighbours (protos/topology.h) has one connection, and so has any other pair of
+// ranks for which a collective wants one (further.c); the higher rank makes it. The accepting rank
+// sends a challenge. The connecting rank answers with a hello, which carries its proof of
+// membership. Then the accepting rank sends a welcome with its own proof (worker/link/hello.h). A
+// connection that has not proven membership takes one of LOCKSTEP_MAX_UNPROVEN places and the bytes
+// of one hello, nothing else: this rank decodes no other frame of it and sends it only the
+// challenge. A peer may learn of the generation before this rank does: a whole hello that comes
+// early waits in its place for transport_form.
 //
 // Mates (ranks of one host) are connected through shared memory where that is possible. The address
 // of a rank also names a unix socket, and the connecting side tries that socket first. A missing
@@ -39,6 +40,7 @@
 #include "worker/transport/flow/flows.h"
 #include "worker/transport/flow/waves.h"
 #include "worker/transport/frames.h"
+#include "worker/transport/further.h"
 #include "worker/transport/host/setup.h"
 #include "worker/transport/lifecycle.h"
 #include "worker/transport/measure.h"
@@ -58,16 +60,17 @@
 
 // ---- proofs -------------------------------------------------------------------------------------
 
-// Fills in what this rank and a peer prove to each other, except the nonces.
-static void form_hello_init(struct peer_link *peer)
+// What two ranks prove to each other, except the nonces.
+static struct hello form_hello(const struct transport *transport, uint32_t connector,
+                               uint32_t acceptor)
 {
-    const struct transport_world *world = &peer->flows->world;
-    peer->hello = (struct hello){.secret = world->secret,
-                                 .generation = world->generation,
-                                 .world_size = world->world_size,
-                                 .encrypts = transport_of(peer)->encrypts,
-                                 .connector = peer->connects ? world->rank : peer->rank,
-                                 .acceptor = peer->connects ? peer->rank : world->rank};
+    const struct transport_world *world = &transport->flows.world;
+    return (struct hello){.secret = world->secret,
+                          .generation = world->generation,
+                          .world_size = world->world_size,
+                          .encrypts = transport->encrypts,
+                          .connector = connector,
+                          .acceptor = acceptor};
 }
 
 // Queues a HELLO or WELCOME frame; without memory for it the peer is lost. nonce NULL: the frame
@@ -159,6 +162,7 @@ static void form_stands(struct peer_link *peer)
 {
     peer->state = PEER_PROVEN;
     peer->text[0] = '\0';
+    peer->flows->links.unmade -= peer->further;
     host_proven(peer);
     form_check_complete(transport_of(peer));
 }
@@ -212,11 +216,12 @@ static void guest_refuse(struct transport *transport, struct guest *guest)
     guest_end(transport, guest);
 }
 
-// Turns a guest that has proven membership into a peer.
+// Turns a guest that has proven membership into a peer. hello: the data of both proofs.
 static void guest_admit(struct transport *transport, struct guest *guest, struct peer_link *peer,
-                        const uint8_t proof[LOCKSTEP_PROOF_BYTES])
+                        const struct hello *hello, const uint8_t proof[LOCKSTEP_PROOF_BYTES])
 {
     struct link *link = guest->link;
+    peer->hello = *hello;
     guest->link = NULL;
     transport->forming.guest_count--;
     transport_unwatch(transport, link->fd);
@@ -231,16 +236,18 @@ static void guest_admit(struct transport *transport, struct guest *guest, struct
     form_stands(peer);
 }
 
-// Returns the peer that a guest claims to be; NULL: the guest cannot be that peer.
-static struct peer_link *guest_peer(struct transport *transport, const struct frame_header *header)
+// True if a guest can be the rank that its hello names: a higher rank of this generation that wants
+// this rank. peer: the struct of the link to that rank; NULL: there is none yet.
+static bool guest_can_be(const struct transport *transport, const struct frame_header *header,
+                         const struct peer_link *peer)
 {
-    const struct generation_id *own = &transport->flows.world.generation;
-    if (header->generation.number != own->number ||
-        header->generation.incarnation != own->incarnation ||
-        header->part != transport->flows.world.rank || header->credit > 1)
-        return NULL;
-    struct peer_link *peer = peer_of_rank(&transport->flows, header->chunk);
-    return peer && !peer->connects && peer->state == PEER_WAITING ? peer : NULL;
+    const struct transport_world *world = &transport->flows.world;
+    if (transport->forming.leaving || header->generation.number != world->generation.number ||
+        header->generation.incarnation != world->generation.incarnation ||
+        header->part != world->rank || header->credit > 1 || header->chunk <= world->rank ||
+        header->chunk >= world->world_size)
+        return false;
+    return !peer || (peer->state == PEER_WAITING && !peer->lost);
 }
 
 // Admits or refuses a guest. Its whole hello has arrived and the generation is known.
@@ -252,21 +259,24 @@ static void guest_decide(struct transport *transport, struct guest *guest)
     assert(status == FRAME_OK);
     (void)status;
     const uint8_t *nonce = guest->bytes + LOCKSTEP_FRAME_HEADER_BYTES;
-    struct peer_link *peer = guest_peer(transport, &header);
-    if (!peer) {
+    struct peer_link *peer = peer_of_rank(&transport->flows, header.chunk);
+    if (!guest_can_be(transport, &header, peer)) {
         guest_refuse(transport, guest);
         return;
     }
-    form_hello_init(peer);
-    memcpy(peer->hello.challenge, guest->challenge, LOCKSTEP_NONCE_BYTES);
-    memcpy(peer->hello.nonce, nonce, LOCKSTEP_NONCE_BYTES);
-    peer->hello.encrypts = header.credit != 0;
-    const bool member = hello_check(&peer->hello, HELLO_CONNECTOR, nonce + LOCKSTEP_NONCE_BYTES);
-    const bool differs = peer->hello.encrypts != transport->encrypts;
-    if (member && differs)
+    struct hello hello = form_hello(transport, header.chunk, transport->flows.world.rank);
+    memcpy(hello.challenge, guest->challenge, LOCKSTEP_NONCE_BYTES);
+    memcpy(hello.nonce, nonce, LOCKSTEP_NONCE_BYTES);
+    hello.encrypts = header.credit != 0;
+    const bool member = hello_check(&hello, HELLO_CONNECTOR, nonce + LOCKSTEP_NONCE_BYTES);
+    const bool differs = hello.encrypts != transport->encrypts;
+    if (member && differs && peer && !peer->further)
         form_differ(peer);
-    if (member && !differs && hello_prove(&peer->hello, HELLO_ACCEPTOR, proof))
-        guest_admit(transport, guest, peer, proof);
+    const bool proven = member && !differs && hello_prove(&hello, HELLO_ACCEPTOR, proof);
+    if (proven && !peer)
+        peer = further_admit(transport, header.chunk);
+    if (proven && peer)
+        guest_admit(transport, guest, peer, &hello, proof);
     else
         guest_refuse(transport, guest);
 }
@@ -438,7 +448,7 @@ static void form_connected(struct peer_link *peer)
         return;
     }
     peer->state = PEER_MET;
-    form_hello_init(peer);
+    peer->hello = form_hello(transport_of(peer), peer->flows->world.rank, peer->rank);
 }
 
 static bool form_is_mate(const struct transport *transport, uint32_t rank)
@@ -509,7 +519,7 @@ static void form_fail(struct transport *transport)
     }
 }
 
-static void form_tick_peer(struct peer_link *peer, uint64_t now_ms)
+void form_tick_peer(struct peer_link *peer, uint64_t now_ms)
 {
     if (!peer->connects || now_ms < peer->retry_ms)
         return;
@@ -531,6 +541,8 @@ void form_tick(struct transport *transport, uint64_t now_ms)
         else if (!guest->heard && now_ms >= guest->since_ms + LOCKSTEP_HELLO_MS)
             guest_refuse(transport, guest);
     }
+    if (transport->forming.has_world)
+        further_tick(transport, now_ms);
     if (!transport->forming.has_world || transport->flows.formed || transport->forming.failed)
         return;
     for (uint32_t i = 0; i < transport->flows.peer_count; i++)
@@ -549,6 +561,8 @@ uint64_t form_deadline(const struct transport *transport)
         if (guest->link && !guest->heard && guest->since_ms + LOCKSTEP_HELLO_MS < deadline)
             deadline = guest->since_ms + LOCKSTEP_HELLO_MS;
     }
+    if (further_deadline(transport) < deadline)
+        deadline = further_deadline(transport);
     if (!transport->forming.has_world || transport->flows.formed || transport->forming.failed)
         return deadline;
     if (transport->flows.form_deadline_ms < deadline)

@@ -32,6 +32,7 @@ struct guest {
 struct forming {
     bool has_world; // True from transport_form to the end of the generation.
     bool failed;
+    bool leaving; // True from the goodbyes of this rank on: no guest becomes a peer any more.
     // True if forming failed because a member has another LOCKSTEP_DATA_ENCRYPTION than this rank.
     bool differs;
     uint32_t guest_count;
@@ -39,6 +40,8 @@ struct forming {
     struct guest guests[LOCKSTEP_MAX_UNPROVEN];
 };
 
+// Connects to the peer, or ends an attempt that takes too long, if the time for that has come.
+void form_tick_peer(struct peer_link *peer, uint64_t now_ms);
 void form_accept(struct transport *transport, struct listener *listener);
 void form_guest_ready(struct transport *transport, struct guest *guest);
 // Connects to peers whose time has come, refuses guests that are too slow, and checks the deadlines

@@ -65,7 +65,8 @@ uint32_t transport_inspect(struct transport *transport, uint64_t now_ms, struct 
     for (uint32_t i = 0; i < transport->flows.links.count; i++) {
         struct peer_link *peer = transport->flows.links.all[i];
         struct link_state link;
-        if (peer->state != PEER_PROVEN)
+        // A further link may be awaited before it is made.
+        if (peer->state != PEER_PROVEN && (!peer->further || peer->state == PEER_GONE))
             continue;
         const struct link_state now = inspect_look(transport, peer);
         if (!inspect_stands(peer, &now, now_ms, &link))

@@ -229,6 +229,7 @@ int transport_form(struct transport *transport, const struct transport_world *wo
     transport->flows.formed_reported = false;
     transport->forming.failed = false;
     transport->forming.differs = false;
+    transport->forming.leaving = false;
     transport->doors.lack = 0;
     transport->flows.form_deadline_ms = clock_now_ms() + world->form_timeout_ms;
     rendezvous_form(&transport->flows, &transport->rendezvous);
@@ -294,6 +295,7 @@ static bool transport_part(struct peer_link *peer)
 static void transport_leave_links(struct transport *transport, uint64_t linger_ms)
 {
     const uint64_t deadline_ms = clock_now_ms() + linger_ms;
+    transport->forming.leaving = true;
     for (uint32_t i = 0; i < transport->flows.links.count; i++) {
         if (transport->flows.links.all[i]->state == PEER_PROVEN)
             farewell_goodbye(transport->flows.links.all[i]);

@@ -5,9 +5,9 @@
 // worker/transport/flow/waves.c, how links are made in form.c, how the engine waits in wait.c.
 // Engine thread, except functions that transport.h marks "any thread".
 //
-// Order of events in one call: formed, headers, waves, collectives, mismatches. Losses that peers
-// told and losses that this rank saw come last, when everything received before is processed and
-// reported.
+// Order of events in one call: formed, headers, waves, collectives, mismatches, wanted addresses.
+// Losses that peers told and losses that this rank saw come last, when everything received before
+// is processed and reported.
 
 #include "worker/transport/transport.h"
 
@@ -25,6 +25,7 @@
 #include "worker/transport/flow/flows.h"
 #include "worker/transport/flow/waves.h"
 #include "worker/transport/form.h"
+#include "worker/transport/further.h"
 #include "worker/transport/headers.h"
 #include "worker/transport/host/exchange.h"
 #include "worker/transport/host/host.h"
@@ -284,8 +285,8 @@ static bool transport_dispatch(struct transport *transport)
     bool any = false;
     while (transport_report_formed(transport) ||
            (transport->headers.count > 0 && headers_report(transport)) ||
-           transport_report_work(transport) || farewell_report(transport) ||
-           transport_report_lost(transport))
+           transport_report_work(transport) || further_report(transport) ||
+           farewell_report(transport) || transport_report_lost(transport))
         any = true;
     return any;
 }

@@ -61,6 +61,10 @@ struct transport_events {
     // Forming failed: `rank` could not be reached in time. If `rank` is this rank, its device or
     // NCCL failed.
     void (*form_failed)(void *context, uint32_t rank, const char *text);
+    // Further links to these ranks are wanted, and the transport does not know their addresses: the
+    // owner passes each to transport_reach, now or later. At most LOCKSTEP_REACH_RANKS ranks, and
+    // no rank twice in a generation. May be NULL.
+    void (*reach)(void *context, const uint32_t *ranks, uint32_t count);
     // All work of a collective on this rank's device is enqueued: work that the caller enqueues
     // after device_stream_follow from now on sees the results. done() follows, with the used bits
     // and the weight. May be NULL.

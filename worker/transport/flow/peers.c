@@ -91,6 +91,7 @@ struct peer_link *peer_add_further(struct flows *flows, uint32_t rank, const cha
     }
     peer_init(flows, peer, rank);
     peer->further = true;
+    flows->links.unmade++;
     return peer;
 }
 
@@ -109,7 +110,7 @@ void peers_forget(struct flows *flows)
 {
     for (uint32_t i = flows->peer_count; i < flows->links.count; i++)
         free(flows->links.all[i]);
-    flows->links.count = 0;
+    flows->links.count = flows->links.unmade = 0;
     flows->peer_count = 0;
     memset(flows->links.places, 0, sizeof(flows->links.places));
 }

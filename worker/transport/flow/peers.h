@@ -58,7 +58,12 @@ struct peer_link {
     // engine thread only
     char address[LOCKSTEP_ADDRESS_BYTES]; // "": not known.
     enum peer_state state;
+    bool sought; // A further link: true once this rank has asked for the address, or waits for the
+                 // peer.
+    char host[LOCKSTEP_HOST_BYTES]; // A further link: host of the peer, for texts. "": not known.
     uint64_t retry_ms;
+    // A further link that this rank makes: until this time it tries, in ms.
+    uint64_t make_until_ms;
     uint64_t pause_ms; // Pause between two attempts to connect, in ms; grows.
     // Until this time a mate is tried through shared memory, in ms. 0: not tried yet.
     uint64_t mate_until_ms;
@@ -92,6 +97,7 @@ struct peer_link {
 // All links of a rank in this generation.
 struct peer_links {
     uint32_t count;
+    uint32_t unmade; // Number of further links that are not proven yet.
     // The neighbours come first, in the order of flows.peers. The structs of further links are
     // allocated.
     struct peer_link *all[LOCKSTEP_MAX_LINKS];
