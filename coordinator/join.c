@@ -16,6 +16,7 @@
 #include "coordinator/send.h"
 #include "coordinator/sentence.h"
 #include "coordinator/table.h"
+#include "protos/job_name.h"
 
 // Sends a refusal and ends the stream.
 static void join_send_refusal(struct coordinator *core, coordinator_peer peer, enum refusal refusal,
@@ -259,17 +260,6 @@ static void join_clean(struct up_hello *to, const struct up_hello *from)
         to->open_timeout_ms = LOCKSTEP_OPEN_TIMEOUT_MAX_MS;
 }
 
-// Job names appear in URLs and in Kubernetes label values, so only these characters are allowed.
-static bool join_name_valid(const char *name)
-{
-    for (const char *at = name; *at != '\0'; at++) {
-        const bool letter = (*at >= 'a' && *at <= 'z') || (*at >= 'A' && *at <= 'Z');
-        if (!letter && !(*at >= '0' && *at <= '9') && !strchr("-_.", *at))
-            return false;
-    }
-    return name[0] != '\0';
-}
-
 // Checks a hello alone. Returns REFUSAL_NONE, or the refusal and its sentence.
 static enum refusal join_check(const struct up_hello *hello, struct sentence *sentence)
 {
@@ -280,9 +270,9 @@ static enum refusal join_check(const struct up_hello *hello, struct sentence *se
                      hello->host, hello->version, LOCKSTEP_PROTOCOL_VERSION);
         return REFUSAL_VERSION;
     }
-    if (!join_name_valid(hello->job))
-        sentence_add(sentence, "'%s' is no job name: use 1 to %d letters, digits, '-', '_' and '.'",
-                     hello->job, LOCKSTEP_JOB_NAME_BYTES - 1);
+    if (!job_name_valid(hello->job))
+        sentence_add(sentence, "'%s' is no job name: use 1 to %d " JOB_NAME_RULE, hello->job,
+                     LOCKSTEP_JOB_NAME_BYTES - 1);
     else if (hello->world_min == 0 || hello->world_max < hello->world_min)
         sentence_add(sentence,
                      "a world of %" PRIu32 " to %" PRIu32 " workers is impossible: the minimum is "

@@ -8,6 +8,7 @@
 #include "base/address.h"
 #include "base/parse.h"
 #include "cli/common/cli.h"
+#include "protos/job_name.h"
 
 #include <getopt.h>
 #include <stdio.h>
@@ -114,6 +115,8 @@ static int set_job(struct run_options *options, const char *value)
     if (value[0] == '\0' || strlen(value) >= sizeof(options->job))
         return cli_misuse("run", "--job %s: a job's name has 1 to %zu characters", value,
                           sizeof(options->job) - 1);
+    if (!job_name_valid(value))
+        return cli_misuse("run", "--job %s: a job's name has " JOB_NAME_RULE " only", value);
     snprintf(options->job, sizeof(options->job), "%s", value);
     return 0;
 }

@@ -62,7 +62,7 @@ run 127 -n 2 -- "$work/bad"
 has "$work/err" "could not be started: No such file or directory"
 
 for bad in "-n 0" "-n -1" "-n 1025" "-n x" "-n 2 --timeout 5" "-n 2 --http nowhere" \
-    "-n 2 --coordinator :1" "-n 2 --frobnicate" "-n" "" "-n 2 --job $(printf 'x%.0s' {1..64})"; do
+    "-n 2 --coordinator :1" "-n 2 --job a/b true" "-n 2 --frobnicate" "-n" "" "-n 2 --job $(printf 'x%.0s' {1..64})"; do
     # shellcheck disable=SC2086
     run 2 $bad
     has "$work/err" "Try 'lockstep run --help'."

@@ -392,13 +392,21 @@ static int open_device(struct lockstep_session *session)
     return opened == -2 ? error_set(LOCKSTEP_E_SYSTEM, "no memory for a device") : 0;
 }
 
+// Checks of a world of one what the parts would check that it does not have: its network and its
+// engine.
+static int open_alone(struct config *config)
+{
+    const int status = config->advertise[0] != '\0' ? open_address(config) : 0;
+    return status == 0 ? drive_check_processors(config) : status;
+}
+
 static int open_enter(struct lockstep_session *session)
 {
     const struct visit visit = progress_enter(&session->tracker, API_OPEN, PROGRESS_NO_MODULE, 0);
     if (!session->config.solo)
         return progress_leave(&visit, open_join(session));
     session->world.size = 1;
-    return progress_leave(&visit, 0);
+    return progress_leave(&visit, open_alone(&session->config));
 }
 
 // Fails to open, because the device cannot be used. The rank joins the world first: otherwise the

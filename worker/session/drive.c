@@ -58,6 +58,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
@@ -419,6 +420,23 @@ static void drive_run(void *argument)
     session->drive.work->finish(session);
 }
 
+static int drive_refuse_processors(void)
+{
+    return error_set(LOCKSTEP_E_CONFIG, "the engine's thread may run on none of the processors in "
+                                        "LOCKSTEP_ENGINE_CPUS (config.engine_cpus)");
+}
+
+int drive_check_processors(const struct config *config)
+{
+    cpu_set_t before;
+    if (!config->engine.pinned || sched_getaffinity(0, sizeof(before), &before) < 0)
+        return 0;
+    if (sched_setaffinity(0, sizeof(config->engine.cpus), &config->engine.cpus) < 0)
+        return drive_refuse_processors();
+    (void)sched_setaffinity(0, sizeof(before), &before);
+    return 0;
+}
+
 int drive_start(struct lockstep_session *session, const struct drive_work *work)
 {
     const struct config *config = &session->config;
@@ -432,8 +450,7 @@ int drive_start(struct lockstep_session *session, const struct drive_work *work)
         return 0;
     session_post(session, (struct command){.kind = COMMAND_STOP, .value = 0});
     drive_join(session);
-    return error_set(LOCKSTEP_E_CONFIG, "the engine's thread may run on none of the processors in "
-                                        "LOCKSTEP_ENGINE_CPUS (config.engine_cpus)");
+    return drive_refuse_processors();
 }
 
 void drive_join(struct lockstep_session *session)

@@ -15,6 +15,7 @@
 #include "base/thread.h"
 
 struct command;
+struct config;
 struct lockstep_session;
 struct lockstep_work;
 struct standing;
@@ -110,6 +111,10 @@ void drive_changed_locked(struct lockstep_session *session);
 // engine thread if no thread drives. Any thread.
 enum drive_alarm drive_alarm_locked(struct lockstep_session *session);
 void drive_sound(struct lockstep_session *session, enum drive_alarm alarm);
+
+// Checks, on the calling thread, that the engine's thread may run on config.engine_cpus: a session
+// without an engine refuses what another one would refuse. 0, or a status with its text.
+int drive_check_processors(const struct config *config);
 
 // Starts the engine thread. 0, or a status with its text.
 int drive_start(struct lockstep_session *session, const struct drive_work *work);

@@ -23,6 +23,7 @@
 #include "worker/support/config.h"
 
 #include "base/launcher.h"
+#include "protos/job_name.h"
 #include "protos/limits.h"
 #include "worker/support/error.h"
 
@@ -162,6 +163,15 @@ static const char *place_rank_name(const struct lockstep_config *given,
     return given->rank_hint >= 0 ? "config.rank_hint" : place->rank_variable;
 }
 
+// The coordinator checks the name, too. Here the check counts for a world of one as well.
+static int place_check_job(const struct config *config)
+{
+    if (job_name_valid(config->job))
+        return 0;
+    return error_set(LOCKSTEP_E_CONFIG, "'%s' is no job name: use 1 to %d " JOB_NAME_RULE,
+                     config->job, LOCKSTEP_JOB_NAME_BYTES - 1);
+}
+
 int config_place(const struct lockstep_config *given, struct config *config)
 {
     struct launcher_place place = {0};
@@ -177,5 +187,7 @@ int config_place(const struct lockstep_config *given, struct config *config)
     }
     if (status == 0)
         status = place_check_world(config, &place);
+    if (status == 0)
+        status = place_check_job(config);
     return status == 0 ? place_check_rank(config, place_rank_name(given, &place)) : status;
 }
