@@ -16,9 +16,9 @@ deb: all ## Debian packages, in build/deb
 sbom: all ## Bill of materials (SPDX), in build/sbom
 	@SOURCE_DATE_EPOCH=$(SOURCE_EPOCH) tools/sbom $(VERSION) $(BUILD) $(BUILD)/sbom/lockstep.spdx.json
 
-launch-test: all ## Start workers by mpirun and Slurm, and by lockstep run on several hosts, for real
+launch-test: all ## Start workers by mpirun, Slurm, torchrun and Ray, and by lockstep run on several hosts, for real
 	@tools/install-deps tools/deps-launch.txt || true
-	@$(TEST_ENV) tools/run-tests $(wildcard tests/launch/test_*.sh) tests/fault/test_run_hosts.sh
+	@$(TEST_ENV) LOCKSTEP_TEST_TIMEOUT_test_torchrun=1200 LOCKSTEP_TEST_TIMEOUT_test_ray=1200 tools/run-tests $(wildcard tests/launch/test_*.sh) tests/fault/test_run_hosts.sh
 
 deploy-test: all ## Manifests, images, rules and dashboard: rendered, validated, and run
 	@tools/install-deps tools/deps-deploy.txt || true
