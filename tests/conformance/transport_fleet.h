@@ -12,7 +12,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define FLEET_MAX 16
+#define FLEET_MAX 20
 #define FLEET_BOUND_MS 30000 // Time after which a wait counts as a hang, in a release build.
 
 enum fleet_devices {

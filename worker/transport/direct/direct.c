@@ -31,8 +31,8 @@
 //
 // Rule R1 (intact or final): partial sums stay in tiles and blocks. The owner writes an element
 // only with its final bytes. Another member receives final bytes of a piece into user memory only
-// after the link has taken its own input of the piece, which no one else needs. So every element is
-// an intact input on every member, or final on its owner.
+// after it has sent its own input of the piece; the owner has it then, and no one else needs it. So
+// every element is an intact input on every member, or final on its owner.
 
 #include "worker/transport/direct/direct.h"
 
@@ -256,7 +256,8 @@ static bool direct_grant_part(struct flows *flows, const struct flow *flow, stru
         return false;
     row->granted = row->count;
     run->grants++;
-    return direct_say(flows, flow, member->peer, DIRECT_GRANT_FINALS, row->count, 0);
+    return direct_say(flows, flow, member->peer, DIRECT_GRANT_FINALS, row->count,
+                      member->receive->elements);
 }
 
 // ---- feeding ------------------------------------------------------------------------------------

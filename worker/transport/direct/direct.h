@@ -21,7 +21,8 @@ enum direct_part {
     // A part that needs credit will come. weight: its elements. No payload, as the next two.
     DIRECT_ANNOUNCE = 3,
     DIRECT_GRANT_INPUTS = 4, // The receiver has room for the inputs below `credit`.
-    DIRECT_GRANT_FINALS = 5, // The receiver has room for the final pieces below `credit`.
+    // The receiver has room for the final pieces below `credit`. weight: the elements it awaits.
+    DIRECT_GRANT_FINALS = 5,
 };
 
 // The pieces that one rank sends to another: those sent from here, or those received here.

@@ -206,5 +206,6 @@ void direct_launch(struct flows *flows, struct flow *flow)
         return; // The loss is recorded.
     flows->directs++;
     flow_meet_others(flows, flow);
-    direct_advance(flows, flow);
+    if (flow->part) // Parked frames may have ended the flow.
+        direct_advance(flows, flow);
 }

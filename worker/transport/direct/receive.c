@@ -64,17 +64,18 @@ static const char *receive_check_piece(struct flow *flow, const struct frame_hea
     return NULL;
 }
 
-// Says that a member's part has other elements than this rank awaits.
-static void receive_differs(struct flows *flows, struct flow *flow,
-                            const struct direct_member *member, uint64_t elements)
+// Two ranks disagree about the elements of a part.
+static void receive_differs(struct flows *flows, struct flow *flow, uint32_t rank, uint64_t sent,
+                            uint64_t awaited, bool sends)
 {
     char buffer[TRANSPORT_TEXT_BYTES];
     struct text text;
     text_init(&text, buffer, sizeof(buffer));
     text_append(&text,
-                "it sends %" PRIu64 " elements to this rank, which awaits %" PRIu64 " from it",
-                elements, member->receive->elements);
-    flow_mismatch(flows, flow, member->peer->rank, buffer);
+                sends ? "this rank sends %" PRIu64 " elements to it, which awaits %" PRIu64
+                      : "it sends %" PRIu64 " elements to this rank, which awaits %" PRIu64,
+                sent, awaited);
+    flow_mismatch(flows, flow, rank, buffer);
 }
 
 // Checks a frame of an exchange. Returns NULL, or what is impossible about the frame. A frame that
@@ -87,7 +88,8 @@ static const char *receive_check_part(struct flows *flows, struct flow *flow,
     if (!member->receive)
         return "this rank awaits no part from it";
     if (header->weight != member->receive->elements) {
-        receive_differs(flows, flow, member, header->weight);
+        receive_differs(flows, flow, member->peer->rank, header->weight, member->receive->elements,
+                        false);
         return NULL;
     }
     if (header->part == DIRECT_ANNOUNCE)
@@ -135,7 +137,8 @@ static const char *receive_check(const struct peer_link *peer, struct flow *flow
     case DIRECT_FINAL:
         if (exchange)
             return receive_check_part(peer->flows, flow, member, header);
-        if (header->credit >= member->inputs_out.done)
+        // The owner has this rank's input, although the link may not have said so yet.
+        if (header->credit >= member->inputs_out.begun)
             return "it is final before this rank took part";
         return receive_check_piece(flow, header, used, &member->finals_in,
                                    direct_span(member, header->credit));
@@ -145,8 +148,14 @@ static const char *receive_check(const struct peer_link *peer, struct flow *flow
     case DIRECT_GRANT_INPUTS:
         return receive_check_grant(&member->inputs_out, header);
     case DIRECT_GRANT_FINALS:
-        return exchange ? receive_check_grant(&member->finals_out, header)
-                        : "final bytes need no credit";
+        if (!exchange || !member->send)
+            return "nothing here needs this credit";
+        if (header->weight != member->send->elements) {
+            receive_differs(peer->flows, flow, peer->rank, member->send->elements, header->weight,
+                            true);
+            return NULL;
+        }
+        return receive_check_grant(&member->finals_out, header);
     }
     return "its part is unknown";
 }
@@ -261,8 +270,11 @@ void direct_take(const struct peer_link *peer, struct flow *flow, const struct f
 {
     struct flows *flows = peer->flows;
     struct direct_run *run = flow->part;
-    if (flow->mismatched || !run)
-        return; // The frame itself has shown that ranks disagree.
+    if (flow->mismatched || !run) { // The frame itself has shown that ranks disagree.
+        if (block)
+            scratch_put(&flows->pools.chunks, block);
+        return;
+    }
     struct direct_member *member = &run->members[direct_member_of(run, peer)];
     switch ((enum direct_part)header->part) {
     case DIRECT_INPUT:

@@ -148,7 +148,9 @@ struct collective {
     uint64_t *used;
 
     // Results, set before done().
-    uint64_t weight_total; // REDUCE_MEAN: total weight. 0: no rank contributed, nothing is written.
+    // REDUCE_MEAN: total weight. 0: no rank contributed, nothing is written. In a REDUCE_SCATTER
+    // also 0 on a rank whose part has no elements.
+    uint64_t weight_total;
     uint64_t first_sent_us; // clock_now_us() when the first byte was given to a link; 0: none was.
     uint64_t last_received_us;
 

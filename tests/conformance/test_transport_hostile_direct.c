@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Impossible frames of collectives in which any rank sends to any other. The rank under test is
+// rank 0 of two; of 100 elements it owns 64, the puppet 36. Each wrong frame costs the puppet its
+// link, and no element of user memory changes.
+
+#include "tests/conformance/transport_stage.h"
+#include "worker/transport/direct/direct.h"
+#include "worker/transport/lifecycle.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct frame_header direct_header(const struct stage *stage, enum direct_part part,
+                                         uint32_t payload_bytes)
+{
+    struct frame_header header = stage_tensor(stage, FRAME_DIRECT, 1, payload_bytes);
+    header.part = part;
+    return header;
+}
+
+struct wrong {
+    uint32_t part;
+    uint32_t payload_bytes;
+    uint32_t piece;
+    uint32_t used_bytes;
+    uint32_t sender;
+    enum dtype dtype;
+    uint64_t weight;
+};
+
+static const struct wrong wrong_frames[] = {
+    {DIRECT_INPUT, 252, 0, 0, 1, DTYPE_FLOAT32, 0}, // Another length than 64 elements.
+    {DIRECT_INPUT, 260, 0, 0, 1, DTYPE_FLOAT32, 0},
+    {DIRECT_INPUT, 0, 0, 0, 1, DTYPE_FLOAT32, 0},
+    {DIRECT_INPUT, 256, 1, 0, 1, DTYPE_FLOAT32, 0}, // A piece that does not exist.
+    {DIRECT_INPUT, 256, UINT32_MAX, 0, 1, DTYPE_FLOAT32, 0},
+    {DIRECT_INPUT, 256, 0, 8, 1, DTYPE_FLOAT32, 0}, // Used bits without units.
+    {DIRECT_INPUT, 256, 0, 0, 0, DTYPE_FLOAT32, 0}, // Another sender.
+    {DIRECT_INPUT, 256, 0, 0, 1, DTYPE_INT32, 0},
+    {DIRECT_INPUT, 256, 0, 0, 1, DTYPE_FLOAT32, LOCKSTEP_MAX_WEIGHT_SUM + 1},
+    {DIRECT_SUM, 252, 0, 0, 1, DTYPE_FLOAT32, 0},
+    {DIRECT_FINAL, 140, 0, 0, 1, DTYPE_FLOAT32, 0}, // Another length than 36 elements.
+    {DIRECT_FINAL, 144, 1, 0, 1, DTYPE_FLOAT32, 0},
+    {DIRECT_ANNOUNCE, 0, 0, 0, 1, DTYPE_FLOAT32, 0}, // What a reduction does not have.
+    {DIRECT_GRANT_INPUTS, 0, 1, 0, 1, DTYPE_FLOAT32, 0}, // Credit where none is needed.
+    {DIRECT_GRANT_FINALS, 0, 1, 0, 1, DTYPE_FLOAT32, 0},
+    {6, 0, 0, 0, 1, DTYPE_FLOAT32, 0},
+    {UINT32_MAX, 0, 0, 0, 1, DTYPE_FLOAT32, 0},
+};
+
+static struct frame_header wrong_header(const struct stage *stage, const struct wrong *wrong)
+{
+    struct frame_header header =
+        direct_header(stage, (enum direct_part)wrong->part, wrong->payload_bytes);
+    header.credit = wrong->piece;
+    header.used_bytes = wrong->used_bytes;
+    header.chunk = wrong->sender;
+    header.dtype = wrong->dtype;
+    header.weight = wrong->weight;
+    return header;
+}
+
+// The frame comes after the launch, or before it: then it is found when it is unparked.
+static void impossible_frames(void **state)
+{
+    struct launched *launched = malloc(sizeof(*launched));
+    for (size_t i = 0; i < 2 * LENGTH(wrong_frames); i++) {
+        struct stage stage;
+        const bool early = i % 2 == 1;
+        stage_form(&stage, *state);
+        const struct frame_header header = wrong_header(&stage, &wrong_frames[i / 2]);
+        if (!early)
+            stage_launch_pair(&stage, launched, 100, 0, ALGORITHM_DIRECT);
+        uint8_t used[8] = {0};
+        (void)(header.used_bytes > 0 ? stage_send_used(&stage, &header, used)
+                                     : stage_send_frame(&stage, &header, NULL));
+        for (int k = 0; k < 10 && early; k++)
+            transport_progress(stage.transport, 1);
+        if (early)
+            stage_launch_pair(&stage, launched, 100, 0, ALGORITHM_DIRECT);
+        stage_until_count(&stage, &stage.lost, 1);
+        assert_false(stage.left || stage.here);
+        assert_int_equal(stage.done, 0);
+        launched_untouched(launched);
+        stage_close(&stage);
+    }
+    free(launched);
+}
+
+static void a_piece_comes_twice(void **state)
+{
+    struct stage stage;
+    struct launched *launched = malloc(sizeof(*launched));
+    stage_form(&stage, *state);
+    stage_launch_pair(&stage, launched, 100, 0, ALGORITHM_DIRECT);
+    const struct frame_header header = direct_header(&stage, DIRECT_INPUT, 256);
+    assert_true(stage_send_frame(&stage, &header, NULL));
+    (void)stage_send_frame(&stage, &header, NULL);
+    stage_expect_impossible(&stage);
+    assert_int_equal(stage.done, 0);
+    stage_close(&stage);
+    free(launched);
+}
+
+// Final bytes of a piece of which this rank could not send its input, because the puppet has not
+// granted it.
+static void a_result_without_an_input(void **state)
+{
+    struct stage stage;
+    struct launched *launched = malloc(sizeof(*launched));
+    stage_form(&stage, *state);
+    // 20,000 elements of each owner, in pieces of the chunk of the stage.
+    stage_launch_pair(&stage, launched, 40000, 0, ALGORITHM_DIRECT);
+    const uint32_t bytes = 4 * (uint32_t)direct_piece_of_sum(20000, 4, stage.world.chunk_bytes);
+    const struct frame_header header = direct_header(&stage, DIRECT_FINAL, bytes);
+    (void)stage_send_frame(&stage, &header, NULL);
+    stage_expect_impossible(&stage);
+    launched_untouched(launched);
+    stage_close(&stage);
+    free(launched);
+}
+
+// A part of an exchange that nobody awaits, one that is not granted, and one announced with bytes.
+static void impossible_parts(void **state)
+{
+    static const struct wrong wrong[] = {{DIRECT_FINAL, 400, 1, 0, 1, DTYPE_FLOAT32, 100},
+                                         {DIRECT_FINAL, 396, 0, 0, 1, DTYPE_FLOAT32, 100},
+                                         {DIRECT_FINAL, 400, 0, 8, 1, DTYPE_FLOAT32, 100},
+                                         {DIRECT_ANNOUNCE, 4, 0, 0, 1, DTYPE_FLOAT32, 100},
+                                         {DIRECT_INPUT, 400, 0, 0, 1, DTYPE_FLOAT32, 100},
+                                         {DIRECT_GRANT_FINALS, 0, 1, 0, 1, DTYPE_FLOAT32, 100},
+                                         {DIRECT_GRANT_INPUTS, 0, 1, 0, 1, DTYPE_FLOAT32, 100}};
+    for (size_t i = 0; i < LENGTH(wrong); i++) {
+        struct stage stage;
+        float memory[101];
+        const struct collective_part part = {1, memory, 100};
+        const struct collective_parts parts = {.receives = &part, .receive_count = 1};
+        struct collective collective = {.kind = COLLECTIVE_EXCHANGE,
+                                        .dtype = DTYPE_FLOAT32,
+                                        .algorithm = ALGORITHM_DIRECT,
+                                        .tag = {.step = STAGE_STEP, .space = STAGE_SPACE},
+                                        .signature = STAGE_SIGNATURE,
+                                        .parts = &parts};
+        for (size_t e = 0; e < LENGTH(memory); e++)
+            memory[e] = 7;
+        stage_form(&stage, *state);
+        transport_launch(stage.transport, &collective);
+        const struct frame_header header = wrong_header(&stage, &wrong[i]);
+        uint8_t used[8] = {0};
+        (void)(header.used_bytes > 0 ? stage_send_used(&stage, &header, used)
+                                     : stage_send_frame(&stage, &header, NULL));
+        stage_expect_impossible(&stage);
+        for (size_t e = 0; e < LENGTH(memory); e++)
+            assert_true(memory[e] == 7);
+        stage_close(&stage);
+    }
+}
+
+// The puppet runs another algorithm or has another signature, before and after the launch.
+static void direct_disagrees(void **state)
+{
+    struct launched *launched = malloc(4 * sizeof(*launched));
+    struct stage stage;
+    stage_form(&stage, *state);
+    struct frame_header header = direct_header(&stage, DIRECT_INPUT, 256);
+    header.signature++;
+    assert_true(stage_send_frame(&stage, &header, NULL));
+    header = stage_tensor(&stage, FRAME_PAIR, 1, 400);
+    header.part = 1;
+    header.slot = 1;
+    assert_true(stage_send_frame(&stage, &header, NULL));
+    header = direct_header(&stage, DIRECT_INPUT, 256);
+    header.slot = 2;
+    assert_true(stage_send_frame(&stage, &header, NULL));
+    for (int i = 0; i < 10; i++)
+        transport_progress(stage.transport, 1);
+    stage_launch_pair(&stage, &launched[0], 100, 0, ALGORITHM_DIRECT);
+    stage_launch_pair(&stage, &launched[1], 100, 1, ALGORITHM_DIRECT);
+    stage_launch_pair(&stage, &launched[2], 100, 2, ALGORITHM_DOUBLING);
+    stage_until_count(&stage, &stage.mismatches, 3);
+    stage_launch_pair(&stage, &launched[3], 100, 3, ALGORITHM_DIRECT);
+    header = stage_tensor(&stage, FRAME_PAIR, 1, 400);
+    header.part = 1;
+    header.slot = 3;
+    assert_true(stage_send_frame(&stage, &header, NULL));
+    stage_until_count(&stage, &stage.mismatches, 4);
+    assert_int_equal(stage.lost, 0);
+    for (size_t i = 0; i < 4; i++)
+        launched_untouched(&launched[i]);
+    transport_abandon(stage.transport);
+    stage_close(&stage);
+    free(launched);
+}
+
+int main(void)
+{
+    static const struct stage_test tests[] = {
+        STAGE_TEST(impossible_frames),         STAGE_TEST(a_piece_comes_twice),
+        STAGE_TEST(a_result_without_an_input), STAGE_TEST(impossible_parts),
+        STAGE_TEST(direct_disagrees),
+    };
+    return stage_run("hostile direct", tests, LENGTH(tests));
+}
