@@ -183,8 +183,8 @@ static_assert((LOCKSTEP_TRACE_EVENTS & (LOCKSTEP_TRACE_EVENTS - 1)) == 0, "a mas
 #define LOCKSTEP_READY_STREAMS 8 // Streams of a device that produce the gradients of one bucket.
 #define LOCKSTEP_MAX_PLAIN 256 // Plain collectives outstanding in one session.
 // Outstanding collectives of one session that make buffers equal: one for each of three policies
-// and seven dtypes, on devices and in host memory.
-#define LOCKSTEP_MAX_BUFFER_GROUPS (3 * 7 * 2)
+// and thirteen dtypes, on devices and in host memory.
+#define LOCKSTEP_MAX_BUFFER_GROUPS (3 * 13 * 2)
 
 // Size of the largest element; the size of a chunk is a multiple of it.
 #define LOCKSTEP_CHUNK_LEAST_BYTES 8

@@ -16,11 +16,6 @@
 
 void work_told_form(const struct lockstep_work *work, char *text, size_t bytes)
 {
-    static const char *const ops[] = {[REDUCE_SUM] = "sum",
-                                      [REDUCE_MEAN] = "mean",
-                                      [REDUCE_MIN] = "min",
-                                      [REDUCE_MAX] = "max",
-                                      [REDUCE_OR] = "or"};
     const struct collective *collective = &work->collective;
     const bool broadcast = collective->kind == COLLECTIVE_BROADCAST;
     const int used = snprintf(text, bytes, "lockstep_%s with %" PRIu64 " element%s of %s, ",
@@ -33,7 +28,7 @@ void work_told_form(const struct lockstep_work *work, char *text, size_t bytes)
     else if (broadcast)
         snprintf(text + used, bytes - (size_t)used, "root %" PRIu32, collective->root);
     else
-        snprintf(text + used, bytes - (size_t)used, "%s", ops[collective->op]);
+        snprintf(text + used, bytes - (size_t)used, "%s", kernel_op_name(collective->op));
 }
 
 // ---- Overdue work ------------------------------------------------------------------------------

@@ -618,7 +618,7 @@ static void random_manifest(uint64_t *state, struct up_manifest_part *part)
         item->kind = (enum manifest_kind)(MANIFEST_SESSION + random_below(state, MANIFEST_BUFFER));
         item->module = random_below(state, LOCKSTEP_MAX_MODULES);
         RANDOM_TEXT(state, item->name);
-        item->dtype = (enum dtype)random_below(state, DTYPE_UINT8 + 1);
+        item->dtype = (enum dtype)random_below(state, DTYPE_LAST + 1);
         item->flags = (uint32_t)random_number(state);
         item->dims = random_below(state, LOCKSTEP_MAX_DIMS + 1);
         for (uint32_t dim = 0; dim < item->dims; dim++) {
@@ -917,7 +917,7 @@ static void random_up(int kind, uint64_t *state, union any_message *any)
         message->u.ready.step = random_number(state);
         message->u.ready.phase = random_word(state);
         message->u.ready.slot = random_slot(state);
-        message->u.ready.dtype = (enum dtype)random_below(state, DTYPE_UINT8 + 1);
+        message->u.ready.dtype = (enum dtype)random_below(state, DTYPE_LAST + 1);
         message->u.ready.elements = random_number(state);
         break;
     case UP_WAIT:
@@ -1392,13 +1392,13 @@ static const struct poke pokes[] = {
     POKE(up, UP_MANIFEST_PART, u.manifest_part.items[0].kind, 0, CODEC_INVALID),
     POKE_MAX(up, UP_MANIFEST_PART, u.manifest_part.items[0].kind, MANIFEST_BUFFER),
     POKE_MAX(up, UP_MANIFEST_PART, u.manifest_part.items[0].module, LOCKSTEP_MAX_MODULES - 1),
-    POKE_MAX(up, UP_MANIFEST_PART, u.manifest_part.items[0].dtype, DTYPE_UINT8),
+    POKE_MAX(up, UP_MANIFEST_PART, u.manifest_part.items[0].dtype, DTYPE_LAST),
     POKE(up, UP_MANIFEST_PART, u.manifest_part.items[0].dims, LOCKSTEP_MAX_DIMS, CODEC_OK),
     POKE_COUNT(up, UP_MANIFEST_PART, u.manifest_part.items[0].dims, LOCKSTEP_MAX_DIMS),
     POKE_TEXT(up, UP_MANIFEST_PART, u.manifest_part.items[0].name),
     POKE_TEXT(up, UP_MANIFEST_PART, u.manifest_part.items[0].value),
     POKE_SLOT(up, UP_READY, u.ready.slot),
-    POKE_MAX(up, UP_READY, u.ready.dtype, DTYPE_UINT8),
+    POKE_MAX(up, UP_READY, u.ready.dtype, DTYPE_LAST),
     POKE_SLOT(up, UP_WAIT, u.wait.slot),
     POKE_SLOT(up, UP_WAIT, u.wait.also[0]),
     POKE_COUNT(up, UP_WAIT, u.wait.also_count, LOCKSTEP_MAX_WAITS - 1),
@@ -1744,7 +1744,7 @@ static const struct append appends[] = {
     {&up, UP_READY, 3, 1, NUMBER, LOCKSTEP_MAX_MODULES, 1, CODEC_INVALID},
     {&up, UP_READY, 3, 2, NUMBER, LOCKSTEP_MAX_CALLS, 1, CODEC_INVALID},
     {&up, UP_READY, 3, 3, NUMBER, LOCKSTEP_MAX_BUCKETS, 1, CODEC_INVALID},
-    {&up, UP_READY, 4, 0, NUMBER, DTYPE_UINT8 + 1, 1, CODEC_INVALID},
+    {&up, UP_READY, 4, 0, NUMBER, DTYPE_LAST + 1, 1, CODEC_INVALID},
     {&up, UP_WAIT, 3, 1, NUMBER, LOCKSTEP_MAX_MODULES, 1, CODEC_INVALID},
     {&up, UP_WAIT, 4, 0, BYTES, 0, LOCKSTEP_MAX_WAITS - 2, CODEC_OK},
     {&up, UP_WAIT, 4, 0, BYTES, 0, LOCKSTEP_MAX_WAITS - 1, CODEC_TOO_LONG},
