@@ -117,7 +117,7 @@ static_assert(LOCKSTEP_MAX_WORLD <= 1ull << (62 - LOCKSTEP_MAX_COUNT_BITS),
 #define LOCKSTEP_LAYOUT_PART 256 // Layout words in one message.
 #define LOCKSTEP_PLAN_PART 128 // Plan slots in one message.
 #define LOCKSTEP_MESSAGE_BYTES 32768 // One encoded message. nanopb's sizes have 16 bits.
-#define LOCKSTEP_REACH_RANKS 64 // Ranks whose addresses one message asks for.
+#define LOCKSTEP_REACH_RANKS 32 // Ranks whose addresses one message asks for.
 #define LOCKSTEP_SEND_QUEUE 4096 // Messages queued for one slow stream.
 
 static_assert(LOCKSTEP_MESSAGE_BYTES < 65535, "nanopb's pb_size_t has 16 bits");
