@@ -16,7 +16,6 @@
 #include "coordinator/links.h"
 #include "coordinator/names.h"
 #include "coordinator/publish.h"
-#include "coordinator/roster.h"
 #include "coordinator/sentence.h"
 #include "coordinator/sides.h"
 #include "coordinator/table.h"
@@ -29,7 +28,7 @@ size_t coordinator_bytes(void)
     return sizeof(struct coordinator);
 }
 
-static_assert(sizeof(struct coordinator) <= 66 * 1024 * 1024, "a small daemon stays small");
+static_assert(sizeof(struct coordinator) <= 68 * 1024 * 1024, "a small daemon stays small");
 
 struct coordinator *coordinator_init(void *memory, const struct coordinator_config *config)
 {
@@ -89,8 +88,6 @@ const char *core_kind_name(enum up_kind kind)
         return "answer";
     case UP_REPLAN:
         return "replan";
-    case UP_REACH:
-        return "reach";
     case UP_NONE:
         break;
     }
@@ -110,6 +107,8 @@ static void core_heartbeat(struct coordinator *core, struct worker *worker,
                    sizeof(heartbeat->sleeps));
     sentence_clean(kept->collective, sizeof(kept->collective), heartbeat->collective,
                    sizeof(heartbeat->collective));
+    sentence_clean(kept->collective_detail, sizeof(kept->collective_detail),
+                   heartbeat->collective_detail, sizeof(heartbeat->collective_detail));
     sentence_clean(kept->failure, sizeof(kept->failure), heartbeat->failure,
                    sizeof(heartbeat->failure));
     if (kept->link_count > LOCKSTEP_LINKS_NAMED)
@@ -237,9 +236,6 @@ static void core_from_member(struct coordinator *core, struct worker *worker,
         return;
     case UP_REPLAN:
         publish_again(core, worker, &message->u.replan);
-        return;
-    case UP_REACH:
-        roster_reach(core, worker, &message->u.reach);
         return;
     case UP_HELLO:
         verdict_protocol(core, worker, "sent a second hello on its stream");

@@ -235,6 +235,8 @@ struct crossing {
     struct await_key keys[LOCKSTEP_MAX_AWAITED];
     // By key: number of parties that wait for it; 0: a new key may replace it.
     uint32_t users[LOCKSTEP_MAX_AWAITED];
+    // By key: the ranks that must do it, as in struct await.
+    uint64_t members[LOCKSTEP_MAX_AWAITED][LOCKSTEP_RANK_WORDS];
     uint64_t due_ms; // When the crossing that was found is reported at the latest; 0: none.
 };
 

@@ -5,8 +5,9 @@
 //
 // Words. A *party* is a rank whose heartbeat says that its only trainer thread is blocked. A party
 // waits for a *key*: something that every rank must do before the wait can end, such as "end step
-// 60" or "begin use 1 of the collective 'epoch'". A party *lacks* a key if it was asked about the
-// key and has not done it. The *crossing* is the largest set of parties in which the key of every
+// 60" or "begin use 1 of the collective 'epoch'". The key of a group's collective concerns only the
+// members of the group. A party *lacks* a key if the key concerns it, it was asked about the key,
+// and it has not done it. The *crossing* is the largest set of parties in which the key of every
 // party is lacked by some party of the set.
 //
 // No party of a crossing ever goes on. Proof: let r be the first party that goes on. Some party q
@@ -51,10 +52,10 @@ static uint32_t crossing_key(const struct crossing *crossing, const struct await
 
 // Returns the index of a key, and stores a new key at a free index. The lacks that parties reported
 // of the old key at that index are forgotten. LOCKSTEP_MAX_AWAITED: no index is free.
-static uint32_t crossing_place(struct coordinator *core, struct job *job,
-                               const struct await_key *key)
+static uint32_t crossing_place(struct coordinator *core, struct job *job, const struct await *await)
 {
     struct crossing *crossing = &job->crossing;
+    const struct await_key *key = &await->key;
     uint32_t place = crossing_key(crossing, key);
     if (place < LOCKSTEP_MAX_AWAITED)
         return place;
@@ -64,6 +65,7 @@ static uint32_t crossing_place(struct coordinator *core, struct job *job,
     if (place == LOCKSTEP_MAX_AWAITED)
         return place;
     crossing->keys[place] = *key;
+    memcpy(crossing->members[place], await->members, sizeof(crossing->members[place]));
     for (uint32_t i = 0; i < job->count; i++)
         job_worker(core, job, i)->lacks &= ~(UINT32_C(1) << place);
     return place;
@@ -106,19 +108,30 @@ static void crossing_forget(struct job *job, struct worker *worker)
 // Makes the worker a party. Returns true if no other party waits for the same key.
 static bool crossing_take(struct coordinator *core, struct job *job, struct worker *worker)
 {
-    const uint32_t place = crossing_place(core, job, &worker->heartbeat.await.key);
+    const uint32_t place = crossing_place(core, job, &worker->heartbeat.await);
     if (place == LOCKSTEP_MAX_AWAITED)
         return false; // The table of keys is full: the worker does not become a party.
     worker->awaits = place + 1;
     return job->crossing.users[place]++ == 0;
 }
 
-static uint32_t crossing_lacks(const struct crossing *crossing, const struct await *await)
+// True if the rank must do what the key names.
+static bool crossing_concerns(const struct crossing *crossing, uint32_t place, uint32_t rank)
 {
+    const uint64_t *members = crossing->members[place];
+    uint64_t any = 0;
+    for (uint32_t i = 0; i < LOCKSTEP_RANK_WORDS; i++)
+        any |= members[i];
+    return any == 0 || (members[rank / 64] >> rank % 64 & 1) != 0;
+}
+
+static uint32_t crossing_lacks(const struct crossing *crossing, const struct worker *worker)
+{
+    const struct await *await = &worker->heartbeat.await;
     uint32_t lacks = 0;
     for (uint32_t i = 0; i < await->lack_count; i++) {
         const uint32_t place = crossing_key(crossing, &await->lacks[i]);
-        if (place < LOCKSTEP_MAX_AWAITED)
+        if (place < LOCKSTEP_MAX_AWAITED && crossing_concerns(crossing, place, worker->rank))
             lacks |= UINT32_C(1) << place;
     }
     return lacks;
@@ -186,7 +199,7 @@ static bool crossing_alike(const struct worker *a, const struct worker *b)
     const bool named = p->name[0] != '\0' || p->key.kind != AWAIT_COLLECTIVE;
     return p->function == q->function && p->module == q->module && p->step == q->step &&
            p->open == q->open && strcmp(p->name, q->name) == 0 &&
-           (!named || await_key_equal(&p->key, &q->key));
+           strcmp(p->detail, q->detail) == 0 && (!named || await_key_equal(&p->key, &q->key));
 }
 
 struct crossing_group {
@@ -257,7 +270,9 @@ static void crossing_where(struct sentence *sentence, const struct job *job,
                            const struct await *await)
 {
     char name[LOCKSTEP_NAME_BYTES];
+    char detail[LOCKSTEP_DETAIL_BYTES];
     sentence_clean(name, sizeof(name), await->name, sizeof(await->name));
+    sentence_clean(detail, sizeof(detail), await->detail, sizeof(await->detail));
     sentence_add(sentence, "lockstep_%s", api_function_name(await->function));
     if (await->key.kind == AWAIT_STEP || await->key.kind == AWAIT_OPENING) {
         sentence_add(sentence, " of step %" PRIu64, await->key.number);
@@ -273,7 +288,8 @@ static void crossing_where(struct sentence *sentence, const struct job *job,
         core_module_name(sentence, job, await->module);
     }
     if (name[0] != '\0')
-        sentence_add(sentence, " '%s' (use %" PRIu64 ")", name, await->key.number + 1);
+        sentence_add(sentence, " '%s' (use %" PRIu64 "%s%s)", name, await->key.number + 1,
+                     detail[0] != '\0' ? ", " : "", detail);
     if (await->open)
         sentence_add(sentence, " in step %" PRIu64, await->step);
     else if (await->step > 0)
@@ -403,7 +419,7 @@ void crossing_heartbeat(struct coordinator *core, struct worker *worker, const s
     if (worker->awaits == 0 && crossing_take(core, job, worker) &&
         crossing_keys_in_use(&job->crossing) >= 2)
         crossing_query(core, job);
-    const uint32_t lacks = crossing_lacks(&job->crossing, await);
+    const uint32_t lacks = crossing_lacks(&job->crossing, worker);
     changed = changed || lacks != worker->lacks;
     worker->lacks = lacks;
     if (changed)

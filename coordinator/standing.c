@@ -52,6 +52,8 @@ static bool standing_alike(const struct standing *a, const struct standing *b)
     return a->worker->heartbeat.step == b->worker->heartbeat.step && a->ended == b->ended &&
            strcmp(a->worker->heartbeat.collective, b->worker->heartbeat.collective) == 0 &&
            a->worker->heartbeat.collective_use == b->worker->heartbeat.collective_use &&
+           strcmp(a->worker->heartbeat.collective_detail, b->worker->heartbeat.collective_detail) ==
+               0 &&
            p->waits == q->waits && p->inside == q->inside && p->api == q->api &&
            p->module == q->module && p->call == q->call && standing_same_slot(p, q);
 }
@@ -112,8 +114,9 @@ static void standing_collective(const struct standing *standing, struct sentence
 {
     const struct up_heartbeat *beat = &standing->worker->heartbeat;
     if (standing->place->waits && beat->collective[0] != '\0')
-        sentence_add(sentence, " '%s' (use %" PRIu64 ")", beat->collective,
-                     beat->collective_use + 1);
+        sentence_add(sentence, " '%s' (use %" PRIu64 "%s%s)", beat->collective,
+                     beat->collective_use + 1, beat->collective_detail[0] != '\0' ? ", " : "",
+                     beat->collective_detail);
 }
 
 static uint32_t standing_group(const struct coordinator *core, const struct job *job,

@@ -40,6 +40,8 @@ enum api_function {
     API_STATE_CHECK = 20,
     API_STATE_SYNC = 21,
     API_MODULE_USAGE = 22,
+    API_COLLECTIVE_RUN = 23,
+    API_GROUP_CREATE = 24,
 };
 
 // Returns the function's name without "lockstep_".
@@ -69,6 +71,8 @@ static inline const char *api_function_name(uint64_t api)
         [API_STATE_CHECK] = "state_check",
         [API_STATE_SYNC] = "state_sync",
         [API_MODULE_USAGE] = "module_usage",
+        [API_COLLECTIVE_RUN] = "collective_run",
+        [API_GROUP_CREATE] = "group_create",
     };
     return api < sizeof(names) / sizeof(names[0]) ? names[api] : "unknown";
 }
@@ -133,7 +137,8 @@ struct link_state {
     uint64_t still_ms; // Time without progress in either direction.
 };
 
-// What a blocked trainer waits for. A wait ends only when every rank has done the same thing.
+// What a blocked trainer waits for. A wait ends only when every rank has done the same thing; the
+// wait for a collective of a group, when every member has (await.members).
 enum await_kind {
     // The trainer is not blocked, or was blocked only a moment ago, or its wait has a timeout.
     AWAIT_NONE = 0,
@@ -169,6 +174,10 @@ struct await {
     uint64_t step; // The step that the trainer has begun last; 0: none.
     bool open; // True if that step has not ended on this rank.
     char name[LOCKSTEP_NAME_BYTES]; // Name of the trainer's collective; empty: not a collective.
+    // "all_gather of group 'tp0'"; lockstep_group_create: "ranks 0, 1". Empty: nothing to add.
+    char detail[LOCKSTEP_DETAIL_BYTES];
+    // The ranks that must do it, one bit for each. All words 0: all ranks of the world.
+    uint64_t members[LOCKSTEP_RANK_WORDS];
     // The keys in the coordinator's query that this rank has not done yet.
     uint32_t lack_count;
     struct await_key lacks[LOCKSTEP_MAX_AWAITED];

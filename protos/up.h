@@ -28,7 +28,6 @@ enum up_kind {
     UP_MODULES, // Rank 0, in lockstep_start: the names of the modules.
     UP_ANSWER, // Part of the answer to DOWN_INSPECT.
     UP_REPLAN, // Several steps differ from their plan in the same way: proposes a better plan.
-    UP_REACH, // A collective wants links to other ranks; answered by DOWN_ADDRESSES.
 };
 
 enum failure_policy {
@@ -196,6 +195,7 @@ struct up_heartbeat {
     // it. The wait may have a timeout, and other threads may wait, too. Empty: no thread waits.
     char collective[LOCKSTEP_NAME_BYTES];
     uint64_t collective_use; // Number of this use of that name, from 0.
+    char collective_detail[LOCKSTEP_DETAIL_BYTES]; // As in struct await; empty: nothing to add.
     // The last failure of a library call, as "LOCKSTEP_E_INVALID: ...". Empty: no call has failed,
     // or a later call has succeeded.
     char failure[LOCKSTEP_FAREWELL_TEXT_BYTES];
@@ -282,12 +282,6 @@ struct up_replan {
     struct call_id calls[LOCKSTEP_REPLAN_CALLS]; // Each call stands for all its buckets.
 };
 
-// The other ranks of the job whose addresses the worker needs, because it is to connect to them.
-struct up_reach {
-    uint32_t count; // At least 1.
-    uint32_t ranks[LOCKSTEP_REACH_RANKS];
-};
-
 // Names of modules [first, first + count) of total. Texts show them.
 struct up_modules {
     uint32_t total;
@@ -372,7 +366,6 @@ struct up_message {
         struct up_modules modules;
         struct up_answer answer;
         struct up_replan replan;
-        struct up_reach reach;
     } u;
 };
 

@@ -114,6 +114,7 @@ typedef struct lockstep_session lockstep_session; /* Membership of this process 
 typedef struct lockstep_module lockstep_module; /* Parameters that are synchronized together. */
 typedef struct lockstep_call lockstep_call; /* One backward pass of a module in a step. */
 typedef struct lockstep_work lockstep_work; /* A plain collective in flight. */
+typedef struct lockstep_group lockstep_group; /* Ranks that make collectives among themselves. */
 
 typedef enum lockstep_on_failure {
     LOCKSTEP_ON_FAILURE_ERROR = 0, /* A lost worker ends the step with an error on every rank. */
@@ -335,7 +336,7 @@ LOCKSTEP_API int lockstep_abort(lockstep_session *session, const char *reason);
 /* ---- Declaring what is synchronized ------------------------------------------------------------
  */
 
-/* Element types. Parameters and buffers may have any of them; gradients are floating point. */
+/* Element types. */
 typedef enum lockstep_dtype {
     LOCKSTEP_FLOAT32 = 1,
     LOCKSTEP_FLOAT64 = 2,
@@ -343,13 +344,7 @@ typedef enum lockstep_dtype {
     LOCKSTEP_INT64 = 4,
     LOCKSTEP_FLOAT16 = 5, /* Added in float32, rounded to 16 bits once for each rank it passes. */
     LOCKSTEP_BFLOAT16 = 6, /* Added and rounded like LOCKSTEP_FLOAT16. */
-    LOCKSTEP_UINT8 = 7,
-    LOCKSTEP_INT8 = 8,
-    LOCKSTEP_INT16 = 9,
-    LOCKSTEP_UINT16 = 10,
-    LOCKSTEP_UINT32 = 11,
-    LOCKSTEP_UINT64 = 12,
-    LOCKSTEP_BOOL = 13 /* A byte: 0 is false, every other value is true. */
+    LOCKSTEP_UINT8 = 7
 } lockstep_dtype;
 
 /* The parameter is not trained until lockstep_module_freeze says otherwise. Its value is still
@@ -848,19 +843,8 @@ typedef enum lockstep_op {
     LOCKSTEP_MEAN = 1, /* Floating point only; every rank counts as 1. */
     LOCKSTEP_MIN = 2,
     LOCKSTEP_MAX = 3,
-    LOCKSTEP_OR = 4, /* Bitwise; not for floating point. */
-    LOCKSTEP_PRODUCT = 5,
-    LOCKSTEP_AND = 6, /* Bitwise; not for floating point. */
-    LOCKSTEP_XOR = 7 /* Bitwise; not for floating point. */
+    LOCKSTEP_OR = 4 /* Bitwise; integers only. */
 } lockstep_op;
-
-/* Sums and products of integers wrap (modulo 2^bits). Minima and maxima follow the sign of the
- * dtype. Products of floating point are rounded like sums (docs/numbers.md): they are a NaN if an
- * operand is one, or if zero meets infinity; the sign of a zero is the product of the signs.
- * LOCKSTEP_BOOL: SUM, MAX and OR are true if any rank's value is true; PRODUCT, MIN and AND if all
- * are; XOR if an odd number is. Results are 0 or 1. MEAN is refused. A world of one without a
- * coordinator leaves booleans in device memory as they are. A MEAN of integers and bitwise
- * operations on floating point are E_INVALID. */
 
 #define LOCKSTEP_WAIT_FOREVER 0xffffffffu
 
@@ -901,6 +885,154 @@ LOCKSTEP_API int lockstep_barrier_async(lockstep_session *session, const char *n
 /* Waits for an asynchronous collective. timeout_ms 0 only asks. E_TIMEOUT: the collective is still
  * in flight and the handle stays valid. Any other return frees the work. */
 LOCKSTEP_API int lockstep_work_wait(lockstep_work *work, uint32_t timeout_ms);
+
+/* Calls function(context) once the work is done or the session has failed. If the work is done
+ * already, the call comes before lockstep_work_notify returns. Otherwise it comes on the engine's
+ * thread, or on a thread of the trainer that is inside a call that blocks. The function must not
+ * block, and must not call the library (E_INVALID); it may signal another thread, which then calls
+ * lockstep_work_wait. The function is called once. When lockstep_work_wait has freed the work, or
+ * lockstep_close has returned, the function has returned or is never called.
+ * Blocks: no. Threads: the trainer's. Owns: context is borrowed until then. Returns: E_INVALID if
+ * the work has a function already. */
+LOCKSTEP_API int lockstep_work_notify(lockstep_work *work, void (*function)(void *context),
+                                      void *context);
+
+/* A file descriptor for poll loops (an eventfd). It becomes readable each time that asynchronous
+ * work of this session is done, and when the session fails. Reading 8 bytes resets it. Read it
+ * first, then call lockstep_work_wait(work, 0) for the works in flight: so no work is missed.
+ * Blocks: no. Threads: the trainer's. Owns: the session; do not close the descriptor, which ends
+ * with lockstep_close. Returns: E_SYSTEM (no descriptor is left). */
+LOCKSTEP_API int lockstep_session_fd(lockstep_session *session, int *fd);
+
+/* ---- Groups, and collectives of every kind -----------------------------------------------------
+ *
+ * docs/collectives.md is the guide. */
+
+#define LOCKSTEP_MAX_GROUPS 64 /* Open groups of one session. */
+
+/* Makes a group of ranks. Its collectives concern the members only. Groups may overlap and contain
+ * each other. A rank is known in the group by its place in `ranks`: the member ranks[0] is group
+ * rank 0. All members call this function with the same name and the same ranks in the same order;
+ * the other ranks do not call it. The k-th call with the same name and ranks on one member meets
+ * the k-th call on the others.
+ * ranks: [count] different ranks of the world, copied. name: 1 to 63 bytes of UTF-8, copied; two
+ * groups of other ranks may have the same name. Blocks: until all members have called it. Threads:
+ * the trainer's. Returns: E_INVALID at once for a rank that is not in `ranks`, and for the 65th
+ * open group; E_MISMATCH on every rank if members wait with other names or other ranks, after about
+ * a second; the text has both calls. */
+LOCKSTEP_API int lockstep_group_create(lockstep_session *session, const uint32_t *ranks,
+                                       uint32_t count, const char *name, lockstep_group **group);
+
+/* This rank's place in the group, and the number of members. rank and size may be NULL. Blocks: no.
+ * Threads: any. */
+LOCKSTEP_API int lockstep_group_world(const lockstep_group *group, uint32_t *rank, uint32_t *size);
+
+/* Frees the group on this rank. lockstep_close frees the groups that are still open. Blocks: no.
+ * Threads: the trainer's. Returns: E_INVALID if work of the group was not waited for. */
+LOCKSTEP_API int lockstep_group_close(lockstep_group *group);
+
+/* What a collective does. n is the number of members, r this rank's place among them. Parts lie one
+ * after the other in the order of the members, unless offsets say otherwise. */
+typedef enum lockstep_collective_kind {
+    /* output[count] = op over the members' input[count], on every member. In place: input NULL or
+     * equal to output; output then has the contribution first. */
+    LOCKSTEP_ALLREDUCE = 1,
+    /* output[count] = the root's input[count], on every member. The root may leave out input or
+     * output (one memory that is sent), or have both (input is copied to its output, too). */
+    LOCKSTEP_BROADCAST = 2,
+    /* Completes on no member before every member has begun it. No memory. */
+    LOCKSTEP_BARRIER = 3,
+    /* output[count] of the root = op over the members' input[count]. In place: input NULL or equal
+     * to output. Other members: output is not written; a contribution may be in either. */
+    LOCKSTEP_REDUCE = 4,
+    /* output[part r] = op over part r of the members' input[n parts]. In place: output is the place
+     * of part r in input, or input is NULL: then output[n parts] has the contribution, and part r
+     * of it becomes the result. */
+    LOCKSTEP_REDUCE_SCATTER = 5,
+    /* output[n parts] of the root = the members' inputs[part]. Other members have no output. In
+     * place on the root: input NULL or the place of its part in output. */
+    LOCKSTEP_GATHER = 6,
+    /* output[part r] = part r of the root's input[n parts]. Other members have no input. In place
+     * on the root: output NULL or the place of its part in input. */
+    LOCKSTEP_SCATTER = 7,
+    /* output[n parts] = the members' inputs[part], on every member. In place: input NULL or the
+     * place of part r in output. */
+    LOCKSTEP_ALL_GATHER = 8,
+    /* Part r of member i's input[n parts] becomes part i of member r's output[n parts]. In place:
+     * input NULL; the counts of output say what is sent, too, and the library copies output first.
+     */
+    LOCKSTEP_ALL_TO_ALL = 9,
+    /* input[count] goes to member `peer`, whose output[count] it becomes by LOCKSTEP_RECEIVE with
+     * the same name and tag. The k-th send of a name and tag to a member meets that member's k-th
+     * receive of them from this one. A send may complete before its receive is called, or wait for
+     * it: programs must not depend on either. */
+    LOCKSTEP_SEND = 10,
+    LOCKSTEP_RECEIVE = 11
+} lockstep_collective_kind;
+
+/* A collective. Begin with LOCKSTEP_COLLECTIVE_INIT. Fields that a kind does not use are ignored,
+ * unless said otherwise. All members pass the same kind, group, name, dtype, op (reductions), root
+ * (BROADCAST, REDUCE, GATHER, SCATTER) and count.
+ *
+ * Parts of unequal size: input_counts[n] for the kinds whose input has n parts, output_counts[n]
+ * for the kinds whose output has n parts; ALL_TO_ALL has both or none. Then count is ignored. All
+ * members use counts or none does. REDUCE_SCATTER and ALL_GATHER: the counts are equal on all
+ * members. GATHER and SCATTER: the root's counts say what each member has; of another member's
+ * counts only entry r is read. ALL_TO_ALL: input_counts[i] of member r is output_counts[r] of
+ * member i. A count of 0 is a part without elements. */
+struct lockstep_collective {
+    size_t struct_bytes;
+    lockstep_collective_kind kind;
+    lockstep_group *group; /* NULL: all ranks. */
+    const char *name; /* 1 to 255 bytes of UTF-8, unique in its group; matched as said above. */
+    const void *input; /* Aligned for the dtype, as output. NULL if there are no elements. */
+    void *output;
+    uint64_t count; /* Elements of the whole, or of each part. */
+    const uint64_t *input_counts; /* [n], copied. NULL: every part of input has `count`. */
+    const uint64_t *input_offsets; /* [n], in elements. NULL: one part after the other. */
+    const uint64_t *output_counts;
+    const uint64_t *output_offsets; /* Parts of output do not overlap. */
+    lockstep_dtype dtype;
+    lockstep_op op; /* ALLREDUCE, REDUCE, REDUCE_SCATTER. */
+    uint32_t root; /* Place of a member. */
+    uint32_t peer; /* SEND, RECEIVE: place of another member. */
+    uint32_t tag; /* SEND, RECEIVE. */
+    /* LOCKSTEP_MEAN: this rank's weight w, at most 2^48. The result is sum(w x) / sum(w). A rank
+     * with weight 0 contributes nothing. If all weights are 0, no output is written. Other ops and
+     * kinds: 1. */
+    uint64_t weight;
+};
+
+#define LOCKSTEP_COLLECTIVE_INIT \
+    { \
+        sizeof(struct lockstep_collective), LOCKSTEP_ALLREDUCE, NULL, NULL, NULL, NULL, 0, NULL, \
+            NULL, NULL, NULL, LOCKSTEP_FLOAT32, LOCKSTEP_SUM, 0, 0, 0, 1 \
+    }
+
+/* A collective of any kind among the members of a group. lockstep_collective_run waits for it, with
+ * a timeout as lockstep_allreduce has it; lockstep_collective_begin does not wait, and its work is
+ * waited for by lockstep_work_wait. ALLREDUCE, BROADCAST and BARRIER of all ranks are the same
+ * collectives as lockstep_allreduce, lockstep_broadcast and lockstep_barrier of that name.
+ *
+ * Members that call a collective differently get E_MISMATCH on every rank of the job; the text has
+ * two calls. Where only pairs know their counts (counts of GATHER, SCATTER and ALL_TO_ALL, and SEND
+ * with RECEIVE) a member that does not meet the wrong count may complete first, and gets the error
+ * from its next call. Blocking collectives that members call in different orders, also in different
+ * groups, fail on every rank within about a second.
+ *
+ * At most 4,096 different names are in use in a session, over all groups; each pair of a tag and a
+ * peer counts as a name for SEND and for RECEIVE.
+ * Blocks: run waits for the members; begin does not. Threads: the trainer's. Owns: what is copied
+ * (name, counts, offsets); input and output are borrowed until the wait, input is only read. Memory
+ * that another collective has borrowed is E_INVALID, unless both only read it. Returns: E_MISMATCH,
+ * E_PEER_LOST, E_INVALID, E_TIMEOUT, E_UNSUPPORTED (dtype; memory of a device, other than for
+ * ALLREDUCE in place, BROADCAST with one memory, and BARRIER of all ranks). */
+LOCKSTEP_API int lockstep_collective_run(lockstep_session *session,
+                                         const struct lockstep_collective *what,
+                                         uint32_t timeout_ms);
+LOCKSTEP_API int lockstep_collective_begin(lockstep_session *session,
+                                           const struct lockstep_collective *what,
+                                           lockstep_work **work);
 
 /* ---- Counters, state, where the trainer is ------------------------------------------------------
  */

@@ -15,6 +15,10 @@
 
 static_assert(sizeof(((struct await *)NULL)->name) == sizeof(((wire_Await *)NULL)->name),
               "both names have the same bytes");
+static_assert(sizeof(((struct await *)NULL)->detail) == sizeof(((wire_Await *)NULL)->detail),
+              "both details have the same bytes");
+static_assert(sizeof(((struct await *)NULL)->members) == sizeof(((wire_Await *)NULL)->members),
+              "both sets of members have the same words");
 
 void codec_await_keys_out(struct _wire_AwaitKey *wire, const struct await_key *keys, uint32_t count)
 {
@@ -48,6 +52,13 @@ bool codec_await_out(struct _wire_Await *wire, const struct await *await)
     codec_text_out(wire->name, await->name, sizeof(wire->name));
     wire->lacks_count = (pb_size_t)await->lack_count;
     codec_await_keys_out(wire->lacks, await->lacks, await->lack_count);
+    wire->members_count = 0;
+    for (uint32_t i = 0; i < LOCKSTEP_RANK_WORDS; i++) {
+        wire->members[i] = await->members[i];
+        if (await->members[i] != 0)
+            wire->members_count = (pb_size_t)(i + 1);
+    }
+    codec_text_out(wire->detail, await->detail, sizeof(wire->detail));
     return await->key.kind != AWAIT_NONE;
 }
 
@@ -65,6 +76,9 @@ void codec_await_in(struct await *await, const struct _wire_Await *wire, struct 
     codec_text_in(await->name, wire->name, sizeof(await->name), fault);
     await->lack_count = wire->lacks_count;
     codec_await_keys_in(await->lacks, wire->lacks, wire->lacks_count);
+    memset(await->members, 0, sizeof(await->members));
+    memcpy(await->members, wire->members, wire->members_count * sizeof(wire->members[0]));
+    codec_text_in(await->detail, wire->detail, sizeof(await->detail), fault);
 }
 
 void codec_check_await_keys(const struct await_key *keys, uint32_t count, struct codec_fault *fault)
@@ -84,7 +98,8 @@ void codec_check_await(const struct await *await, struct codec_fault *fault)
     codec_check_await_keys(&await->key, 1, fault);
     codec_check_await_keys(await->lacks, await->lack_count, fault);
     codec_check_text(await->name, sizeof(await->name), fault);
-    if ((uint32_t)await->function > API_MODULE_USAGE)
+    codec_check_text(await->detail, sizeof(await->detail), fault);
+    if ((uint32_t)await->function > API_GROUP_CREATE)
         codec_fault_set(fault, CODEC_INVALID, "a function of the library is unknown");
     if (await->module > LOCKSTEP_MAX_MODULES)
         codec_fault_set(fault, CODEC_INVALID, "a module is above LOCKSTEP_MAX_MODULES");

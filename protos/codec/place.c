@@ -132,6 +132,8 @@ void codec_heartbeat_out(wire_UpHeartbeat *wire, const struct up_heartbeat *hear
     wire->has_await = codec_await_out(&wire->await, &heartbeat->await);
     codec_text_out(wire->collective, heartbeat->collective, sizeof(wire->collective));
     wire->collective_use = heartbeat->collective_use;
+    codec_text_out(wire->collective_detail, heartbeat->collective_detail,
+                   sizeof(wire->collective_detail));
     wire->overdue_count = (pb_size_t)heartbeat->overdue_count;
     for (uint32_t i = 0; i < heartbeat->overdue_count; i++) {
         wire->overdue[i].space = heartbeat->overdue[i].space;
@@ -170,6 +172,8 @@ void codec_heartbeat_in(struct up_heartbeat *heartbeat, const wire_UpHeartbeat *
         codec_await_in(&heartbeat->await, &wire->await, fault);
     codec_text_in(heartbeat->collective, wire->collective, sizeof(heartbeat->collective), fault);
     heartbeat->collective_use = wire->collective_use;
+    codec_text_in(heartbeat->collective_detail, wire->collective_detail,
+                  sizeof(heartbeat->collective_detail), fault);
     heartbeat->overdue_count = wire->overdue_count;
     for (uint32_t i = 0; i < heartbeat->overdue_count; i++)
         heartbeat->overdue[i] = (struct overdue){.space = wire->overdue[i].space,

@@ -171,7 +171,6 @@ void world_up_text(const struct up_message *message, char *text, size_t bytes)
     case UP_LINKS:
     case UP_MODULES:
     case UP_ANSWER:
-    case UP_REACH:
         break;
     }
     snprintf(text, bytes, "message of kind %d", (int)message->kind);
@@ -215,7 +214,6 @@ void world_down_text(const struct down_message *message, char *text, size_t byte
     case DOWN_LAYOUT_PART:
     case DOWN_TUNING:
     case DOWN_INSPECT:
-    case DOWN_ADDRESSES:
         break;
     }
     snprintf(text, bytes, "message of kind %d", (int)message->kind);

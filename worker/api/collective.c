@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The public functions of plain collectives: allreduce, broadcast and barrier by name, blocking and
-// asynchronous. Trainer threads call them. worker/session/work.c implements them.
+// The public functions of plain collectives: allreduce, broadcast and barrier by name, and
+// collectives of every kind, blocking and asynchronous. Trainer threads call them.
+// worker/session/work.c and plain.c implement them.
 
 #include "base/text.h"
 #include "worker/device/device.h"
 #include "worker/session/fork.h"
+#include "worker/session/group.h"
+#include "worker/session/notify.h"
+#include "worker/session/plain.h"
 #include "worker/session/session.h"
+#include "worker/session/shape.h"
 #include "worker/session/work.h"
 #include "worker/support/error.h"
 #include "worker/support/handle.h"
@@ -150,7 +155,150 @@ int lockstep_barrier(lockstep_session *session, const char *name, uint32_t timeo
     return collective_blocking(session, name, NULL, 1, &like, timeout_ms);
 }
 
-int lockstep_work_wait(lockstep_work *work, uint32_t timeout_ms)
+// ---- Collectives of every kind -----------------------------------------------------------------
+
+// Copies and checks the description. `what` may come from an older header.
+static int collective_read(const struct lockstep_session *session,
+                           const struct lockstep_collective *given,
+                           struct lockstep_collective *what)
+{
+    *what = (struct lockstep_collective)LOCKSTEP_COLLECTIVE_INIT;
+    if (!given)
+        return error_set(LOCKSTEP_E_INVALID, "what is NULL: no collective is described");
+    if (given->struct_bytes != sizeof(*what))
+        return error_set(LOCKSTEP_E_INVALID,
+                         "the collective has %zu bytes; begin with LOCKSTEP_COLLECTIVE_INIT, and "
+                         "load a library that is not older than the header",
+                         given->struct_bytes);
+    *what = *given;
+    if (!shape_name(what->kind))
+        return error_set(LOCKSTEP_E_INVALID, "there is no kind %d of collectives", (int)what->kind);
+    if (what->group && !handle_is(HANDLE_GROUP, what->group))
+        return error_set(LOCKSTEP_E_INVALID, "this is not a group, or it was closed");
+    if (what->group && what->group->session != session)
+        return error_set(LOCKSTEP_E_INVALID, "group '%s' is of another session", what->group->name);
+    return 0;
+}
+
+// The one memory of a collective that is the same as lockstep_allreduce, lockstep_broadcast or
+// lockstep_barrier; false if it is another.
+static bool collective_is_named(const struct lockstep_session *session,
+                                const struct lockstep_collective *what, void **data)
+{
+    void *input = (void *)(uintptr_t)what->input;
+    const bool one = !input || !what->output || input == what->output;
+    *data = what->kind == LOCKSTEP_BARRIER ? NULL : what->output ? what->output : input;
+    if (what->group || what->weight != 1)
+        return false;
+    switch (what->kind) {
+    case LOCKSTEP_BARRIER:
+        return true;
+    case LOCKSTEP_ALLREDUCE:
+        return what->output && one;
+    case LOCKSTEP_BROADCAST:
+        if (what->root == session->world.rank)
+            return *data && one;
+        *data = what->output;
+        return *data;
+    case LOCKSTEP_REDUCE:
+    case LOCKSTEP_REDUCE_SCATTER:
+    case LOCKSTEP_GATHER:
+    case LOCKSTEP_SCATTER:
+    case LOCKSTEP_ALL_GATHER:
+    case LOCKSTEP_ALL_TO_ALL:
+    case LOCKSTEP_SEND:
+    case LOCKSTEP_RECEIVE:
+        break;
+    }
+    return false;
+}
+
+static struct collective collective_like(const struct lockstep_collective *what)
+{
+    if (what->kind == LOCKSTEP_BARRIER)
+        return collective_allreduce(LOCKSTEP_INT32, LOCKSTEP_SUM);
+    return what->kind == LOCKSTEP_BROADCAST ? collective_broadcast(what->dtype, what->root)
+                                            : collective_allreduce(what->dtype, what->op);
+}
+
+static uint64_t collective_count(const struct lockstep_collective *what)
+{
+    return what->kind == LOCKSTEP_BARRIER ? 1 : what->count;
+}
+
+// A failure if the memory is not in the host's.
+static int collective_on_host(const struct lockstep_session *session,
+                              const struct lockstep_collective *what, const void *memory)
+{
+    if (!session->devices.first || !memory || what->kind == LOCKSTEP_BARRIER ||
+        device_place(session->devices.first, memory) == MEMORY_ON_HOST)
+        return 0;
+    return error_set(LOCKSTEP_E_UNSUPPORTED,
+                     "%s: its memory is on a device, where only allreduce in place, broadcast with "
+                     "one memory and barrier of all ranks work; copy it to the host first",
+                     shape_name(what->kind));
+}
+
+static int collective_check(const struct lockstep_session *session,
+                            const struct lockstep_collective *what)
+{
+    const int status = collective_on_host(session, what, what->input);
+    return status < 0 ? status : collective_on_host(session, what, what->output);
+}
+
+int lockstep_collective_run(lockstep_session *session, const struct lockstep_collective *given,
+                            uint32_t timeout_ms)
+{
+    struct lockstep_collective what;
+    struct lockstep_work *work = NULL;
+    void *data;
+    int status = session_check(session);
+    if (status == 0)
+        status = collective_read(session, given, &what);
+    if (status < 0)
+        return status;
+    if (collective_is_named(session, &what, &data)) {
+        struct collective like = collective_like(&what);
+        return collective_blocking(session, what.name, data, collective_count(&what), &like,
+                                   timeout_ms);
+    }
+    status = collective_check(session, &what);
+    if (status < 0)
+        return status;
+    const struct visit visit =
+        progress_enter(&session->tracker, API_COLLECTIVE, PROGRESS_NO_MODULE, 0);
+    await_enter(API_COLLECTIVE_RUN, LOCKSTEP_MAX_MODULES);
+    status = plain_call(session, &what, timeout_ms, &work);
+    if (status == LOCKSTEP_E_TIMEOUT)
+        collective_give_up(session, work);
+    return progress_leave(&visit, status);
+}
+
+int lockstep_collective_begin(lockstep_session *session, const struct lockstep_collective *given,
+                              lockstep_work **work)
+{
+    struct lockstep_collective what;
+    void *data;
+    if (!work)
+        return error_set(LOCKSTEP_E_INVALID, "work is NULL: nowhere to put the handle");
+    *work = NULL;
+    int status = session_check(session);
+    if (status == 0)
+        status = collective_read(session, given, &what);
+    if (status < 0)
+        return status;
+    if (collective_is_named(session, &what, &data)) {
+        struct collective like = collective_like(&what);
+        return collective_async(session, what.name, data, collective_count(&what), &like, work);
+    }
+    status = collective_check(session, &what);
+    return status < 0 ? status : plain_begin(session, &what, work);
+}
+
+// ---- Work --------------------------------------------------------------------------------------
+
+// 0, or a failure if this is not work, or this thread must not call the library.
+static int collective_check_work(const struct lockstep_work *work)
 {
     if (fork_in_child())
         return error_set(LOCKSTEP_E_FORKED,
@@ -159,9 +307,32 @@ int lockstep_work_wait(lockstep_work *work, uint32_t timeout_ms)
         return error_set(LOCKSTEP_E_INVALID, !work ? "the work is NULL"
                                                    : "this is not work, or its session was "
                                                      "closed");
-    int status = session_check_sink();
-    if (status == 0)
-        status = session_check_interrupted(work->session);
+    const int status = session_check_sink();
+    return status < 0 ? status : session_check_interrupted(work->session);
+}
+
+int lockstep_work_notify(lockstep_work *work, void (*function)(void *context), void *context)
+{
+    const int status = collective_check_work(work);
+    if (status < 0)
+        return status;
+    if (!function)
+        return error_set(LOCKSTEP_E_INVALID, "function is NULL: nothing to call");
+    return notify_set(work, function, context);
+}
+
+int lockstep_session_fd(lockstep_session *session, int *fd)
+{
+    if (!fd)
+        return error_set(LOCKSTEP_E_INVALID, "fd is NULL: nowhere to put the descriptor");
+    *fd = -1;
+    const int status = session_check_handle(session);
+    return status < 0 ? status : notify_open(session, fd);
+}
+
+int lockstep_work_wait(lockstep_work *work, uint32_t timeout_ms)
+{
+    const int status = collective_check_work(work);
     if (status < 0)
         return status;
     const struct visit visit =

@@ -14,6 +14,7 @@
 #include "worker/engine/engine.h"
 #include "worker/session/exit.h"
 #include "worker/session/fork.h"
+#include "worker/session/group.h"
 #include "worker/session/note.h"
 #include "worker/session/session.h"
 #include "worker/transport/lifecycle.h"
@@ -102,6 +103,8 @@ static void open_free(struct lockstep_session *session)
     for (uint32_t i = 0; session->works.all && i < LOCKSTEP_MAX_PLAIN; i++)
         handle_remove(&session->works.all[i]);
     handle_remove(session);
+    group_free_all(session);
+    notify_fini(&session->works.notify);
     buffers_fini(session);
     memory_fini(session);
     if (session->devices.first)
@@ -152,6 +155,7 @@ static int open_allocate(const struct config *config, struct lockstep_session **
     mutex_init(&session->note.mutex);
     mutex_init(&session->places.mutex);
     list_init(&session->call_waiters);
+    notify_init(&session->works.notify);
     session->landing.landed = true;
     whole = drive_init(&session->drive) == 0;
     session->config = *config;

@@ -8,7 +8,9 @@
 
 #include "base/hash64.h"
 #include "base/text.h"
+#include "worker/session/group.h"
 #include "worker/session/session.h"
+#include "worker/session/work_told.h"
 
 #include <string.h>
 
@@ -132,6 +134,11 @@ static bool await_lacks(const struct lockstep_session *session, const struct awa
 
 // ---- Reading -----------------------------------------------------------------------------------
 
+static void await_add_member(struct await *await, uint32_t rank)
+{
+    await->members[rank / 64] |= UINT64_C(1) << rank % 64;
+}
+
 // A broadcast of the library has no confirmation, so it completes on a rank without hearing from
 // all ranks: await->rooted is true for it.
 static void await_fill_work(const struct lockstep_work *work, struct await *await)
@@ -139,9 +146,18 @@ static void await_fill_work(const struct lockstep_work *work, struct await *awai
     const struct collective *collective = &work->collective;
     await->rooted = collective->kind == COLLECTIVE_BROADCAST && !work->confirmed;
     await->root = await->rooted ? collective->root : 0;
+    if (work->kind == LOCKSTEP_SEND || work->kind == LOCKSTEP_RECEIVE) {
+        await_add_member(await, work->session->world.rank);
+        await_add_member(await, group_rank(work->group, work->member));
+    } else if (work->group) {
+        memcpy(await->members, work->group->members, sizeof(await->members));
+    }
     if (await->function == API_WORK_WAIT || await->function == API_BARRIER ||
-        await->function == API_ALLREDUCE || await->function == API_BROADCAST)
+        await->function == API_ALLREDUCE || await->function == API_BROADCAST ||
+        await->function == API_COLLECTIVE_RUN || await->function == API_GROUP_CREATE) {
         text_copy(await->name, sizeof(await->name), work->name);
+        work_told_detail(work, await->detail, sizeof(await->detail));
+    }
 }
 
 static void await_fill_locked(const struct lockstep_session *session,

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "worker/session/drive.h"
 #include "worker/session/fork.h"
+#include "worker/session/notify.h"
 #include "worker/session/session.h"
 #include "worker/support/error.h"
 #include "worker/support/handle.h"
@@ -21,16 +22,17 @@
 
 #define GATE_ABORT_MS 1000 // How long a call waits until the driver has carried out an abort.
 
-// True while this thread runs the trainer's log sink.
-static _Thread_local bool session_in_sink;
+// The function of the trainer that this thread runs, for texts; NULL: none.
+static _Thread_local const char *session_in_sink;
 
 int session_check_sink(void)
 {
     return !session_in_sink
                ? 0
                : error_set(LOCKSTEP_E_INVALID,
-                           "the log sink (config.log) called the library, which it must not do: "
-                           "keep the line there, and call the library after the sink has returned");
+                           "%s, which it must not do: keep what it was told, and call the library "
+                           "after it has returned",
+                           session_in_sink);
 }
 
 int session_check_interrupted(const struct lockstep_session *session)
@@ -132,6 +134,7 @@ void session_fail(struct lockstep_session *session, int status, const char *text
     alarm = drive_alarm_locked(session);
     mutex_unlock(&session->mutex);
     drive_sound(session, alarm);
+    notify_failed(session);
 }
 
 void session_drop(const struct command *command)
@@ -179,7 +182,15 @@ void session_log_sink(void *context, enum log_level level, const char *line, siz
 {
     const struct config *config = context;
     (void)size;
-    session_in_sink = true;
+    const char *outer = session_in_sink;
+    session_in_sink = "the log sink (config.log) called the library";
     config->log(config->log_context, (lockstep_log_level)level, line);
-    session_in_sink = false;
+    session_in_sink = outer;
+}
+
+void session_call_trainer(void (*function)(void *context), void *context)
+{
+    session_in_sink = "the function of lockstep_work_notify called the library";
+    function(context);
+    session_in_sink = NULL;
 }

@@ -32,7 +32,8 @@ struct gate {
 int session_check(struct lockstep_session *session);
 // The same, but returns 0 for a session that has failed.
 int session_check_handle(struct lockstep_session *session);
-// A failure if this thread is in the trainer's log sink; else 0. Any thread.
+// A failure if this thread is in a function that the trainer gave to the library: its log sink, or
+// that of lockstep_work_notify. Else 0. Any thread.
 int session_check_sink(void);
 // A failure if this thread holds a mutex of the session: a signal handler has then called the
 // library. Else 0.
@@ -59,6 +60,8 @@ const char *session_alone_text(const struct lockstep_session *session);
 #define SESSION_LATE_BYTES (LOCKSTEP_ADDRESS_BYTES + 128)
 void session_late_text(const struct lockstep_session *session, char text[SESSION_LATE_BYTES]);
 
+// Calls a function of the trainer (lockstep_work_notify). No mutex is held.
+void session_call_trainer(void (*function)(void *context), void *context);
 // Hands a log line to the trainer's sink. context: the session's struct config.
 void session_log_sink(void *context, enum log_level level, const char *line, size_t size);
 

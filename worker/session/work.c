@@ -11,6 +11,8 @@
 #include "base/text.h"
 #include "base/utf8.h"
 #include "worker/kernels/kernels.h"
+#include "worker/session/group.h"
+#include "worker/session/plain.h"
 #include "worker/session/session.h"
 #include "worker/session/world.h"
 #include "worker/support/error.h"
@@ -49,13 +51,27 @@ static struct name_use *work_name_locked(struct lockstep_session *session, uint6
     return NULL;
 }
 
-static struct lockstep_work *work_take_free_locked(struct lockstep_session *session)
+struct name_use *work_use_locked(struct lockstep_session *session, uint64_t hash)
+{
+    struct name_use *use = work_name_locked(session, hash);
+    if (!use)
+        (void)error_set(LOCKSTEP_E_INVALID,
+                        "collectives have at most %d different names; use a name again instead of "
+                        "numbering it",
+                        SESSION_MAX_NAMES);
+    return use;
+}
+
+struct lockstep_work *work_take_locked(struct lockstep_session *session)
 {
     struct lockstep_work *work = session->works.first_free;
     mutex_assert_held(&session->mutex);
     if (work) {
         session->works.first_free = work->next_free;
         session->works.taken++;
+    } else {
+        (void)error_set(LOCKSTEP_E_INVALID, "%d collectives are in flight: wait for one first",
+                        LOCKSTEP_MAX_PLAIN);
     }
     return work;
 }
@@ -73,7 +89,10 @@ static void work_free_locked(struct lockstep_work *work)
     if (work->state == WORK_FREE)
         return;
     work->state = WORK_FREE;
+    work->asynchronous = false;
     lent_remove_locked(work);
+    if (work->kind != 0)
+        plain_end_locked(work);
     if (work_is_repeated(work))
         return;
     work->next_free = session->works.first_free;
@@ -81,17 +100,14 @@ static void work_free_locked(struct lockstep_work *work)
     session->works.taken--;
 }
 
-// Adds a confirmation to a broadcast of the trainer. If one rank calls the broadcast differently,
-// the root and the ranks before that rank would complete it without an error. So an allreduce of
-// one element with the same signature runs beside it: no rank completes that before all ranks have
-// begun the same broadcast. Broadcasts of the library follow a verified manifest and need none.
-static void work_confirm(struct lockstep_work *work)
+// If one rank calls a broadcast differently, the root and the ranks before that rank would complete
+// it without an error. So an allreduce of one element with the same signature runs beside it: no
+// rank completes that before all ranks have begun the same broadcast.
+void work_confirm(struct lockstep_work *work)
 {
     const struct collective *collective = &work->collective;
-    work->confirmed = collective->kind == COLLECTIVE_BROADCAST &&
-                      strncmp(work->name, WORK_LIBRARY_PREFIX, strlen(WORK_LIBRARY_PREFIX)) != 0;
-    if (!work->confirmed)
-        return;
+    const struct lockstep_group *group = work->group;
+    work->confirmed = true;
     work->barrier_extent =
         (struct extent){.in = &work->barrier, .out = &work->barrier, .elements = 1};
     work->confirmation = (struct collective){
@@ -106,17 +122,23 @@ static void work_confirm(struct lockstep_work *work)
         .weight = 1,
         .context = work,
     };
-    work->confirmation.algorithm = world_algorithm(work->session, &work->confirmation);
+    if (group && !group->whole) {
+        work->confirmation.algorithm = ALGORITHM_DIRECT;
+        work->confirmation.parts = &group->everyone;
+    } else {
+        work->confirmation.algorithm = world_algorithm(work->session, &work->confirmation);
+    }
     work->confirmation.tag.space = hash64(&collective->tag.space, sizeof(collective->tag.space));
 }
 
-// True if `count` elements may fit in memory, and a ring can number the stripes of so many. A
-// stripe has at least one chunk, and an element travels as 8 bytes at most.
-static bool work_fits(const struct lockstep_session *session, uint64_t count, enum dtype dtype)
+// So many elements may fit in memory, and a ring can number their stripes. A stripe has at least
+// one chunk, and an element travels as 8 bytes at most.
+uint64_t work_most(const struct lockstep_session *session, enum dtype dtype)
 {
     const uint64_t chunk_elements = session->world.chunk_bytes / LOCKSTEP_CHUNK_LEAST_BYTES;
-    return count <= (uint64_t)INT64_MAX / dtype_size(dtype) &&
-           (session->config.solo || count / chunk_elements < UINT32_MAX);
+    const uint64_t memory = (uint64_t)INT64_MAX / dtype_size(dtype);
+    const uint64_t stripes = chunk_elements * UINT32_MAX - 1;
+    return session->config.solo || memory < stripes ? memory : stripes;
 }
 
 int work_check(const struct lockstep_session *session, const char *name, uint64_t count,
@@ -136,7 +158,7 @@ int work_check(const struct lockstep_session *session, const char *name, uint64_
                          "collective '%s': there is no rank %" PRIu32 " in a "
                          "world of %" PRIu32,
                          name, like->root, session->world.size);
-    if (dtype_size(like->dtype) == 0 || (unsigned)like->op > REDUCE_LAST)
+    if (dtype_size(like->dtype) == 0 || (unsigned)like->op > REDUCE_OR)
         return error_set(LOCKSTEP_E_INVALID, "collective '%s': dtype %d or op %d is unknown", name,
                          (int)like->dtype, (int)like->op);
     if (like->op == REDUCE_MEAN && !dtype_is_float(like->dtype))
@@ -144,13 +166,13 @@ int work_check(const struct lockstep_session *session, const char *name, uint64_
                          "collective '%s': a mean of %s does not exist; use "
                          "LOCKSTEP_SUM",
                          name, dtype_name(like->dtype));
-    if (kernel_is_bitwise(like->op) && dtype_is_float(like->dtype))
-        return error_set(LOCKSTEP_E_INVALID, "collective '%s': a bitwise %s of %s does not exist",
-                         name, kernel_op_name(like->op), dtype_name(like->dtype));
+    if (like->op == REDUCE_OR && dtype_is_float(like->dtype))
+        return error_set(LOCKSTEP_E_INVALID, "collective '%s': a bitwise OR of %s does not exist",
+                         name, dtype_name(like->dtype));
     if (!kernel_supported(like->dtype, like->op))
         return error_set(LOCKSTEP_E_UNSUPPORTED, "collective '%s': %s is not supported yet", name,
                          dtype_name(like->dtype));
-    if (!work_fits(session, count, like->dtype))
+    if (count > work_most(session, like->dtype))
         return error_set(LOCKSTEP_E_INVALID,
                          "collective '%s': %" PRIu64 " elements do not fit in "
                          "memory",
@@ -169,7 +191,7 @@ static bool form_is(const struct plain_form *form, const char *name, uint64_t co
 }
 
 // Fills in the form from the arguments, with the algorithm and the signature. False: there are
-// SESSION_MAX_NAMES other names already.
+// SESSION_MAX_NAMES other names already; the error text is set.
 static bool form_fill_locked(struct lockstep_session *session, const char *name, uint64_t count,
                              const struct collective *like, struct plain_form *form)
 {
@@ -177,7 +199,7 @@ static bool form_fill_locked(struct lockstep_session *session, const char *name,
     const size_t length = strlen(name);
     const uint64_t hash = hash64(name, length);
     form->name_bytes = 0;
-    form->use = work_name_locked(session, hash == 0 ? 1 : hash);
+    form->use = work_use_locked(session, hash == 0 ? 1 : hash);
     if (!form->use)
         return false;
     collective.elements = count;
@@ -215,10 +237,9 @@ static int work_make_locked(struct lockstep_session *session, const struct plain
                            : 0;
     if (status < 0)
         return status;
-    struct lockstep_work *work = work_take_free_locked(session);
+    struct lockstep_work *work = work_take_locked(session);
     if (!work)
-        return error_set(LOCKSTEP_E_INVALID, "%d collectives are in flight: wait for one first",
-                         LOCKSTEP_MAX_PLAIN);
+        return LOCKSTEP_E_INVALID;
     struct collective *collective = &work->collective;
     if (data)
         lent_add_locked(work, &range);
@@ -228,8 +249,6 @@ static int work_make_locked(struct lockstep_session *session, const struct plain
     work->state = session->config.solo ? WORK_DONE : WORK_IN_FLIGHT;
     work->begun_ms = clock_coarse_ms();
     work->extent = (struct extent){.in = data, .out = data, .elements = form->elements};
-    if (session->config.solo && like->kind == COLLECTIVE_ALLREDUCE && !like->device)
-        kernel_reduce_alone(like->dtype, data, form->elements);
     memcpy(work->name, form->name, form->name_bytes);
     *collective = *like;
     collective->tag =
@@ -241,13 +260,17 @@ static int work_make_locked(struct lockstep_session *session, const struct plain
     collective->extent_count = form->elements == 0 ? 0 : 1;
     collective->algorithm = form->algorithm;
     collective->signature = form->signature;
-    work_confirm(work);
+    // Broadcasts of the library follow a verified manifest, and need no confirmation.
+    work->confirmed = false;
+    if (collective->kind == COLLECTIVE_BROADCAST &&
+        strncmp(work->name, WORK_LIBRARY_PREFIX, strlen(WORK_LIBRARY_PREFIX)) != 0)
+        work_confirm(work);
     *made = work;
     return 0;
 }
 
 // Makes work from the arguments of a call. Checks the arguments of the trainer, not the library's.
-static int work_take_locked(struct lockstep_session *session, enum work_caller caller,
+static int work_form_locked(struct lockstep_session *session, enum work_caller caller,
                             const char *name, void *data, uint64_t count,
                             const struct collective *like, struct lockstep_work **work)
 {
@@ -258,10 +281,7 @@ static int work_take_locked(struct lockstep_session *session, enum work_caller c
         if (status < 0)
             return status;
         if (!form_fill_locked(session, name, count, like, form))
-            return error_set(LOCKSTEP_E_INVALID,
-                             "collectives have at most %d different names; use a "
-                             "name again instead of numbering it",
-                             SESSION_MAX_NAMES);
+            return LOCKSTEP_E_INVALID;
     }
     return work_make_locked(session, form, caller, data, like, work);
 }
@@ -271,7 +291,12 @@ int work_begin_by(struct lockstep_session *session, enum work_caller caller, con
                   struct lockstep_work **work)
 {
     mutex_lock(&session->mutex);
-    const int status = work_take_locked(session, caller, name, data, count, like, work);
+    const int status = work_form_locked(session, caller, name, data, count, like, work);
+    if (status == 0 && caller == CALLER_TRAINER) {
+        (*work)->asynchronous = true;
+        if (session->config.solo)
+            notify_done_locked(*work);
+    }
     mutex_unlock(&session->mutex);
     if (status == 0 && !session->config.solo)
         session_post(session, (struct command){.kind = COMMAND_PLAIN, .pointer = *work});
@@ -333,17 +358,24 @@ void work_done(struct lockstep_work *work)
     session->engine.plain_in_flight--;
     session->engine.buffers_in_flight -= work_is_repeated(work);
     mutex_lock(&session->mutex);
-    work->state = WORK_DONE;
-    drive_changed_locked(session);
+    work_complete_locked(work);
     mutex_unlock(&session->mutex);
 }
 
-// Carries out the command, unless it is NULL, and waits for the work. told: true if the wait may be
-// reported (await.h), because the trainer does nothing until the work is done or the session has
+void work_complete_locked(struct lockstep_work *work)
+{
+    mutex_assert_held(&work->session->mutex);
+    work->state = WORK_DONE;
+    drive_changed_locked(work->session);
+    if (work->asynchronous)
+        notify_done_locked(work);
+}
+
+// The wait may be reported if the trainer does nothing until the work is done or the session has
 // failed. Work that has failed is freed at once: when a session fails, its driver no longer touches
 // user memory.
-static int work_await_locked(struct lockstep_work *work, const struct command *command,
-                             uint32_t timeout_ms, bool told)
+int work_await_locked(struct lockstep_work *work, const struct command *command,
+                      uint32_t timeout_ms, bool told)
 {
     struct lockstep_session *session = work->session;
     const struct standing standing = await_work(work);
@@ -351,7 +383,7 @@ static int work_await_locked(struct lockstep_work *work, const struct command *c
                               .deadline_ms = timeout_ms == LOCKSTEP_WAIT_FOREVER
                                                  ? COND_NO_DEADLINE
                                                  : clock_now_ms() + timeout_ms,
-                              .standing = told ? &standing : NULL};
+                              .standing = told && !work->passes ? &standing : NULL};
     char late[SESSION_LATE_BYTES];
     int status = 0;
     mutex_assert_held(&session->mutex);
@@ -371,8 +403,11 @@ static int work_await_locked(struct lockstep_work *work, const struct command *c
                            "collective '%s' did not complete within %" PRIu32 " ms%s", work->name,
                            timeout_ms, late);
     }
-    if (status != LOCKSTEP_E_TIMEOUT)
+    if (status != LOCKSTEP_E_TIMEOUT) {
+        if (work->notify.given)
+            notify_end_locked(work);
         work_free_locked(work);
+    }
     return status;
 }
 
@@ -393,7 +428,7 @@ int work_call_by(struct lockstep_session *session, enum work_caller caller, cons
 {
     struct command command = {.kind = COMMAND_PLAIN};
     mutex_lock(&session->mutex);
-    int status = work_take_locked(session, caller, name, data, count, like, work);
+    int status = work_form_locked(session, caller, name, data, count, like, work);
     if (status == 0) {
         command.pointer = *work;
         status = work_await_locked(*work, session->config.solo ? NULL : &command, timeout_ms, true);

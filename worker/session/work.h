@@ -7,6 +7,7 @@
 #define WORKER_SESSION_WORK_H
 
 #include "worker/session/lent.h"
+#include "worker/session/notify.h"
 #include "worker/transport/flow/collective.h"
 
 #include <lockstep/lockstep.h>
@@ -38,11 +39,25 @@ struct lockstep_work {
     // guarded by session.mutex
     enum work_state state;
     struct lockstep_work *next_free;
+    struct notify_function notify;
     // For each range that the work has borrowed: 1 + its index in works.lent; 0: no range.
     uint32_t lent[LENT_OF_WORK];
     // set when the work is begun, then constant
     uint64_t begun_ms; // By clock_coarse_ms. Not set by work_repeat.
     char name[LOCKSTEP_NAME_BYTES];
+    bool asynchronous; // True if the trainer has begun it and does not wait yet.
+    // set by plain.c, then constant until the work is freed. kind 0: the rest is not set.
+    lockstep_collective_kind kind;
+    bool creates; // True if it is the meeting of lockstep_group_create.
+    bool passes; // True if it may complete before the other ranks have begun it.
+    struct lockstep_group *group; // NULL: all ranks.
+    uint32_t member; // The place of the root, or of the peer.
+    uint64_t count; // As the trainer gave it, for texts, as the next two.
+    uint32_t tag;
+    bool varies; // True if the parts have counts of their own.
+    struct collective_parts parts; // What `part` has.
+    struct collective_part *part; // Owned. NULL: no parts.
+    void *copy; // Owned: a copy of the output, which is sent. NULL: none.
 };
 
 // How often this rank has used a name. Its k-th use meets the k-th use on the other ranks.
@@ -77,6 +92,9 @@ struct works {
     uint32_t taken; // Work for the trainer that is not free.
     const struct lockstep_work *awaited; // The work for which a call waits now, or NULL.
     struct name_use *names; // [SESSION_MAX_NAMES]
+    struct notify notify;
+    struct lockstep_group *groups; // Open groups, the newest first.
+    uint32_t group_count;
     struct plain_form form; // The trainer's last collective.
 };
 
@@ -97,6 +115,26 @@ void work_done(struct lockstep_work *work);
 // at once. Driver.
 bool work_exchange(struct lockstep_work *work);
 void work_exchanged_locked(struct lockstep_work *work);
+// ---- For plain.c -------------------------------------------------------------------------------
+
+// Returns how often the name with this hash was used, or NULL with the error text set. Caller holds
+// the session's mutex, as for the next three.
+struct name_use *work_use_locked(struct lockstep_session *session, uint64_t hash);
+// Returns work for the trainer, or NULL with the error text set.
+struct lockstep_work *work_take_locked(struct lockstep_session *session);
+// The work is done without a launch.
+void work_complete_locked(struct lockstep_work *work);
+// Waits for the work, after the command is carried out; NULL: there is none. told: true if the wait
+// may be reported (await.h).
+int work_await_locked(struct lockstep_work *work, const struct command *command,
+                      uint32_t timeout_ms, bool told);
+// Adds a confirmation to the work.
+void work_confirm(struct lockstep_work *work);
+// The most elements that a collective may have.
+uint64_t work_most(const struct lockstep_session *session, enum dtype dtype);
+
+// ---- Named collectives of all ranks ------------------------------------------------------------
+
 // 0, or a failure if an argument of the trainer's collective is invalid.
 int work_check(const struct lockstep_session *session, const char *name, uint64_t count,
                const struct collective *like);

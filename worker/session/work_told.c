@@ -8,15 +8,97 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "worker/kernels/kernels.h"
+#include "worker/session/group.h"
 #include "worker/session/session.h"
+#include "worker/session/shape.h"
+#include "worker/session/work.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
+#define WORK_TOLD_RANKS 16 // Ranks of a new group that a text names.
+
+static const char *const work_told_ops[] = {[REDUCE_SUM] = "sum",
+                                            [REDUCE_MEAN] = "mean",
+                                            [REDUCE_MIN] = "min",
+                                            [REDUCE_MAX] = "max",
+                                            [REDUCE_OR] = "or"};
+
+// Adds the ranks of a group that is being made: "ranks 0, 1, 2".
+static void work_told_ranks(const struct lockstep_group *group, struct text *text)
+{
+    uint32_t i = 0;
+    for (; i < group->size && i < WORK_TOLD_RANKS; i++)
+        text_append(text, "%s%" PRIu32, i == 0 ? "ranks " : ", ", group->ranks[i].rank);
+    if (i < group->size)
+        text_append(text, " and %" PRIu32 " more", group->size - i);
+}
+
+static void work_told_kind(const struct lockstep_work *work, struct text *text)
+{
+    const bool pair = work->kind == LOCKSTEP_SEND || work->kind == LOCKSTEP_RECEIVE;
+    text_append(text, "%s", shape_name(work->kind));
+    if (pair)
+        text_append(text, " %s rank %" PRIu32, work->kind == LOCKSTEP_SEND ? "to" : "from",
+                    group_rank(work->group, work->member));
+    if (pair && work->tag != 0)
+        text_append(text, " with tag %" PRIu32, work->tag);
+    if (work->group)
+        text_append(text, " of group '%s'", work->group->name);
+}
+
+void work_told_detail(const struct lockstep_work *work, char *bytes, size_t size)
+{
+    struct text text;
+    text_init(&text, bytes, size);
+    if (work->creates)
+        work_told_ranks(work->group, &text);
+    else if (work->kind != 0)
+        work_told_kind(work, &text);
+}
+
+// Writes how the trainer called a collective of any kind.
+static void work_told_run(const struct lockstep_work *work, char *bytes, size_t size)
+{
+    const struct collective *collective = &work->collective;
+    const uint64_t count = work->count;
+    struct text text;
+    text_init(&text, bytes, size);
+    text_append(&text, "lockstep_collective_run ");
+    work_told_kind(work, &text);
+    if (work->kind == LOCKSTEP_BARRIER)
+        return;
+    if (work->varies)
+        text_append(&text, " with parts of %s", dtype_name(collective->dtype));
+    else
+        text_append(&text, " with %" PRIu64 " element%s of %s", count, count == 1 ? "" : "s",
+                    dtype_name(collective->dtype));
+    if (shape_reduces(work->kind))
+        text_append(&text, ", %s", work_told_ops[collective->op]);
+    if (shape_is_rooted(work->kind))
+        text_append(&text, ", root %" PRIu32, work->member);
+}
+
+// True if the collective is the same as one of lockstep_allreduce, _broadcast and _barrier.
+static bool work_told_is_named(const struct lockstep_work *work)
+{
+    return work->kind == 0 ||
+           (!work->group && (work->kind == LOCKSTEP_ALLREDUCE || work->kind == LOCKSTEP_BROADCAST ||
+                             work->kind == LOCKSTEP_BARRIER));
+}
+
 void work_told_form(const struct lockstep_work *work, char *text, size_t bytes)
 {
     const struct collective *collective = &work->collective;
+    if (work->creates) {
+        snprintf(text, bytes, "lockstep_group_create");
+        return;
+    }
+    if (!work_told_is_named(work)) {
+        work_told_run(work, text, bytes);
+        return;
+    }
     const bool broadcast = collective->kind == COLLECTIVE_BROADCAST;
     const int used = snprintf(text, bytes, "lockstep_%s with %" PRIu64 " element%s of %s, ",
                               broadcast ? "broadcast" : "allreduce", collective->elements,
@@ -28,7 +110,7 @@ void work_told_form(const struct lockstep_work *work, char *text, size_t bytes)
     else if (broadcast)
         snprintf(text + used, bytes - (size_t)used, "root %" PRIu32, collective->root);
     else
-        snprintf(text + used, bytes - (size_t)used, "%s", kernel_op_name(collective->op));
+        snprintf(text + used, bytes - (size_t)used, "%s", work_told_ops[collective->op]);
 }
 
 // ---- Overdue work ------------------------------------------------------------------------------
@@ -67,6 +149,7 @@ static void work_told_awaited_locked(const struct lockstep_session *session,
         return;
     text_copy(beat->collective, sizeof(beat->collective), work->name);
     beat->collective_use = work->collective.tag.slot;
+    work_told_detail(work, beat->collective_detail, sizeof(beat->collective_detail));
 }
 
 void work_told_beat(struct lockstep_session *session, struct up_heartbeat *beat)

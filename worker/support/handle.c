@@ -33,7 +33,7 @@
 #define KIND_MASK ((uintptr_t)7)
 
 static_assert(PLACES >= 2 * LOCKSTEP_MAX_HANDLES, "at most half of the places hold handles");
-static_assert((unsigned)HANDLE_WORK < TOMBSTONE, "a kind fits in the low bits");
+static_assert((unsigned)HANDLE_GROUP < TOMBSTONE, "a kind fits in the low bits");
 
 static pthread_mutex_t handle_mutex = PTHREAD_MUTEX_INITIALIZER;
 static unsigned handle_count; // guarded by mutex
@@ -85,7 +85,7 @@ int handle_add(enum handle_kind kind, const void *handle)
     uintptr_t address = (uintptr_t)handle;
     unsigned place = PLACES;
     int status = -1;
-    assert(kind >= HANDLE_SESSION && kind <= HANDLE_WORK);
+    assert(kind >= HANDLE_SESSION && kind <= HANDLE_GROUP);
     assert(handle && (address & KIND_MASK) == 0);
 
     pthread_mutex_lock(&handle_mutex);

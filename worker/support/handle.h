@@ -21,6 +21,7 @@ enum handle_kind {
     HANDLE_MODULE = 2,
     HANDLE_CALL = 3,
     HANDLE_WORK = 4,
+    HANDLE_GROUP = 5,
 };
 
 // Registers a handle, before any other code has it. The address must be a multiple of 8, as

@@ -234,7 +234,7 @@ static void test_functions_and_kinds_have_names(void **state)
     (void)state;
     assert_string_equal(api_function_name(API_CALL_END), "call_end");
     assert_string_equal(api_function_name(API_CLOSE), "close");
-    assert_string_equal(api_function_name(API_MODULE_USAGE + 1), "unknown");
+    assert_string_equal(api_function_name(API_GROUP_CREATE + 1), "unknown");
     assert_string_equal(coordinator_stall_kind_name(STALL_IN_CALL), "in_call");
     assert_string_equal(coordinator_stall_kind_name(STALL_UNKNOWN), "unknown");
     assert_string_equal(coordinator_stall_kind_name(STALL_DEVICE), "device");

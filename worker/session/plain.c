@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Begins collectives of every kind: plain.h has the contract. Trainer threads.
+//
+// How a collective travels. ALLREDUCE, BROADCAST and BARRIER of all ranks are the collectives of
+// the ways for the whole world. All others go by ALGORITHM_DIRECT, from member to member: the
+// reductions as COLLECTIVE_ALLREDUCE or COLLECTIVE_REDUCE_SCATTER, the rest as COLLECTIVE_EXCHANGE
+// of the parts that shape.c names. A collective that a member may complete without hearing from
+// all members has a confirmation (work_confirm). A group of one member only copies.
+//
+// Names. The tag's space is the hash of the name, and of the group if there is one; so each group
+// has names of its own. SEND and RECEIVE also have the tag, the source and the destination in it.
+
+#include "worker/session/plain.h"
+
+#include "base/clock.h"
+#include "base/hash64.h"
+#include "base/text.h"
+#include "worker/kernels/kernels.h"
+#include "worker/session/group.h"
+#include "worker/session/session.h"
+#include "worker/session/shape.h"
+#include "worker/session/work.h"
+#include "worker/session/world.h"
+#include "worker/support/error.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+// A collective on its way from the description to the work.
+struct plain {
+    const struct lockstep_collective *what;
+    struct lockstep_group *group;
+    uint32_t size; // Members.
+    bool creates; // True if the members meet to make the group.
+    bool asynchronous;
+    bool local; // True if this rank is the only member.
+    bool confirmed;
+    struct shape shape;
+    struct collective collective; // Without tag, extents and context.
+    uint64_t space;
+    // given to the work
+    struct collective_part *part; // The parts of an exchange or a reduce-scatter; NULL: none.
+    struct collective_parts parts;
+    void *copy; // A copy of the output, for an all-to-all in place; NULL: none.
+};
+
+// ---- Checks ------------------------------------------------------------------------------------
+
+static bool plain_is_pair(lockstep_collective_kind kind)
+{
+    return kind == LOCKSTEP_SEND || kind == LOCKSTEP_RECEIVE;
+}
+
+static int plain_check_members(const struct plain *plain, uint32_t own)
+{
+    const struct lockstep_collective *what = plain->what;
+    const bool pair = plain_is_pair(what->kind);
+    const uint32_t place = pair ? what->peer : what->root;
+    if (!pair && !shape_is_rooted(what->kind))
+        return 0;
+    if (place >= plain->size)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "%s '%s': there is no member %" PRIu32 " among %" PRIu32,
+                         shape_name(what->kind), what->name, place, plain->size);
+    if (pair && place == own)
+        return error_set(LOCKSTEP_E_INVALID, "%s '%s': the peer is this rank itself",
+                         shape_name(what->kind), what->name);
+    return 0;
+}
+
+static int plain_check_weight(const struct lockstep_collective *what)
+{
+    const bool mean = shape_reduces(what->kind) && what->op == LOCKSTEP_MEAN;
+    if (!mean && what->weight != 1)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "%s '%s': only LOCKSTEP_MEAN has a weight; begin with "
+                         "LOCKSTEP_COLLECTIVE_INIT, which sets it to 1",
+                         shape_name(what->kind), what->name);
+    if (what->weight > LOCKSTEP_MAX_WEIGHT)
+        return error_set(LOCKSTEP_E_INVALID, "%s '%s': its weight is above 2^%d",
+                         shape_name(what->kind), what->name, LOCKSTEP_MAX_WEIGHT_BITS);
+    return 0;
+}
+
+static struct collective plain_like(const struct lockstep_collective *what)
+{
+    const bool reduces = shape_reduces(what->kind);
+    return (struct collective){.kind = reduces ? COLLECTIVE_ALLREDUCE : COLLECTIVE_BROADCAST,
+                               .dtype = (enum dtype)what->dtype,
+                               .op = reduces ? (enum reduce_op)what->op : REDUCE_SUM,
+                               .weight = what->weight};
+}
+
+// Checks the description, and reads its shape.
+static int plain_read(struct lockstep_session *session, struct plain *plain)
+{
+    const struct lockstep_collective *what = plain->what;
+    const struct lockstep_group *group = plain->group;
+    const uint32_t own = group ? group->rank : session->world.rank;
+    const bool barrier = what->kind == LOCKSTEP_BARRIER;
+    struct collective like = plain_like(what);
+    if (barrier)
+        like.dtype = DTYPE_INT32;
+    plain->size = group ? group->size : session->world.size;
+    plain->local = plain->size == 1;
+    int status = work_check(session, what->name, 0, &like);
+    if (status == 0)
+        status = plain_check_members(plain, own);
+    if (status == 0)
+        status = plain_check_weight(what);
+    if (status < 0)
+        return status;
+    plain->collective = like;
+    return shape_read(what, own, plain->size, dtype_size(like.dtype),
+                      work_most(session, like.dtype), &plain->shape);
+}
+
+// ---- How it travels ----------------------------------------------------------------------------
+
+static uint64_t plain_space(const struct plain *plain, uint32_t own)
+{
+    const struct lockstep_collective *what = plain->what;
+    const uint64_t name = hash64(what->name, strlen(what->name));
+    const bool pair = plain_is_pair(what->kind);
+    if (!plain->group && !pair)
+        return name == 0 ? 1 : name; // As lockstep_allreduce has it.
+    const bool sends = what->kind == LOCKSTEP_SEND;
+    const uint64_t identity[] = {
+        name,
+        plain->group ? plain->group->space : 0,
+        plain->creates,
+        pair,
+        pair ? what->tag : 0,
+        !pair   ? 0
+        : sends ? own
+                : what->peer,
+        !pair   ? 0
+        : sends ? what->peer
+                : own,
+    };
+    const uint64_t space = hash64(identity, sizeof(identity));
+    return space == 0 ? 1 : space;
+}
+
+// The ways for the whole world.
+static void plain_by_world(struct lockstep_session *session, struct plain *plain)
+{
+    struct collective *collective = &plain->collective;
+    const bool barrier = plain->what->kind == LOCKSTEP_BARRIER;
+    const bool broadcast = plain->what->kind == LOCKSTEP_BROADCAST;
+    collective->kind = broadcast ? COLLECTIVE_BROADCAST : COLLECTIVE_ALLREDUCE;
+    collective->elements = barrier ? 1 : plain->what->count;
+    collective->root = broadcast ? group_rank(plain->group, plain->what->root) : 0;
+    collective->algorithm = world_algorithm(session, collective);
+    collective->signature = work_signature(collective);
+}
+
+static void plain_by_members(struct plain *plain)
+{
+    struct collective *collective = &plain->collective;
+    collective->kind = COLLECTIVE_ALLREDUCE;
+    collective->elements = plain->what->kind == LOCKSTEP_BARRIER ? 1 : plain->what->count;
+    collective->algorithm = ALGORITHM_DIRECT;
+    collective->parts = &plain->group->everyone;
+    collective->signature = work_signature(collective);
+}
+
+// Allocates the parts and fills them in. A failure if there is no memory.
+static int plain_by_parts(struct plain *plain)
+{
+    struct collective *collective = &plain->collective;
+    struct shape *shape = &plain->shape;
+    const uint32_t most = plain_is_pair(plain->what->kind) ? 1 : plain->size;
+    const uint64_t bytes = (shape->output.end - shape->output.first) * shape->element;
+    plain->part = calloc(2 * (size_t)most, sizeof(*plain->part));
+    if (shape->copies && bytes > 0)
+        plain->copy = malloc(bytes);
+    if (!plain->part || (shape->copies && bytes > 0 && !plain->copy))
+        return error_set(LOCKSTEP_E_SYSTEM, "collective '%s': no memory", plain->what->name);
+    if (plain->copy)
+        shape->input.memory =
+            (uint8_t *)((uintptr_t)plain->copy - shape->output.first * shape->element);
+    shape_parts(shape, plain->group, plain->part, &plain->parts.send_count, plain->part + most,
+                &plain->parts.receive_count);
+    plain->parts.sends = plain->part;
+    plain->parts.receives = plain->part + most;
+    collective->kind =
+        shape_reduces(plain->what->kind) ? COLLECTIVE_REDUCE_SCATTER : COLLECTIVE_EXCHANGE;
+    collective->algorithm = ALGORITHM_DIRECT;
+    collective->signature = shape_signature(shape, !plain->group ? 0 : plain->group->space);
+    return 0;
+}
+
+static int plain_route(struct lockstep_session *session, struct plain *plain)
+{
+    const lockstep_collective_kind kind = plain->what->kind;
+    const bool whole = !plain->group || plain->group->whole;
+    plain->space = plain_space(plain, plain->shape.rank);
+    plain->confirmed = !plain->local && shape_needs_confirmation(&plain->shape);
+    if (plain->local)
+        return 0;
+    if (whole &&
+        (kind == LOCKSTEP_ALLREDUCE || kind == LOCKSTEP_BROADCAST || kind == LOCKSTEP_BARRIER)) {
+        plain_by_world(session, plain);
+        return 0;
+    }
+    if (!TUNING_HAS_DIRECT)
+        return error_set(LOCKSTEP_E_UNSUPPORTED, "%s '%s': this version does not have it yet",
+                         shape_name(kind), plain->what->name);
+    if (kind == LOCKSTEP_ALLREDUCE || kind == LOCKSTEP_BARRIER) {
+        plain_by_members(plain);
+        return 0;
+    }
+    return plain_by_parts(plain);
+}
+
+// ---- The work ----------------------------------------------------------------------------------
+
+static struct lent_range plain_range(const struct shape_side *side, uint64_t element, bool written)
+{
+    const uintptr_t memory = (uintptr_t)side->memory;
+    return (struct lent_range){.begin = memory + side->first * element,
+                               .end = memory + side->end * element,
+                               .written = written};
+}
+
+// Writes the one or two ranges of memory that the collective borrows. Returns their number.
+static uint32_t plain_ranges(const struct shape *shape, struct lent_range ranges[LENT_OF_WORK])
+{
+    const struct shape_side *input = &shape->input;
+    const struct shape_side *output = &shape->output;
+    uint32_t count = 0;
+    if (input->first < input->end && !shape->copies)
+        ranges[count++] = plain_range(input, shape->element, shape->in_place && !shape->reads);
+    if (output->first >= output->end || shape->reads)
+        return count;
+    const struct lent_range range = plain_range(output, shape->element, true);
+    if (!shape->in_place) {
+        ranges[count++] = range;
+        return count;
+    }
+    if (range.begin < ranges[0].begin)
+        ranges[0].begin = range.begin;
+    if (range.end > ranges[0].end)
+        ranges[0].end = range.end;
+    return count;
+}
+
+static void plain_extent(const struct plain *plain, struct lockstep_work *work)
+{
+    struct collective *collective = &work->collective;
+    const bool barrier = plain->what->kind == LOCKSTEP_BARRIER;
+    void *in = barrier ? (void *)&work->barrier : (void *)plain->shape.input.memory;
+    void *out = barrier ? (void *)&work->barrier : (void *)plain->shape.output.memory;
+    if (collective->kind != COLLECTIVE_ALLREDUCE && collective->kind != COLLECTIVE_BROADCAST)
+        return;
+    work->extent =
+        (struct extent){.in = in ? in : out, .out = out, .elements = collective->elements};
+    collective->extents = &work->extent;
+    collective->extent_count = collective->elements == 0 ? 0 : 1;
+}
+
+// Fills in the work from the description.
+static void plain_fill(struct plain *plain, struct lockstep_work *work, struct name_use *use)
+{
+    const struct lockstep_collective *what = plain->what;
+    work->state = WORK_IN_FLIGHT;
+    work->begun_ms = clock_coarse_ms();
+    work->asynchronous = plain->asynchronous;
+    work->kind = what->kind;
+    work->group = plain->group;
+    work->creates = plain->creates;
+    work->member = plain_is_pair(what->kind) ? what->peer : what->root;
+    work->part = plain->part;
+    work->copy = plain->copy;
+    work->parts = plain->parts;
+    work->count = what->count;
+    work->tag = what->tag;
+    work->varies = what->input_counts || what->output_counts;
+    work->passes =
+        what->kind == LOCKSTEP_SEND && what->count * plain->shape.element <= LOCKSTEP_EAGER_BYTES;
+    work->confirmed = false;
+    text_copy(work->name, sizeof(work->name), what->name);
+    work->collective = plain->collective;
+    work->collective.tag =
+        (struct collective_tag){.step = 0, .space = use->hash, .slot = use->uses++};
+    work->collective.context = work;
+    if (plain->part)
+        work->collective.parts = &work->parts;
+    plain_extent(plain, work);
+    if (plain->group)
+        plain->group->works++;
+}
+
+static int plain_take_locked(struct lockstep_session *session, struct plain *plain,
+                             struct lockstep_work **taken)
+{
+    struct lent_range ranges[LENT_OF_WORK];
+    const uint32_t count = plain_ranges(&plain->shape, ranges);
+    struct name_use *use = work_use_locked(session, plain->space);
+    int status = 0;
+    if (!use)
+        return LOCKSTEP_E_INVALID;
+    for (uint32_t i = 0; i < count && status == 0; i++)
+        status = lent_check_locked(session, plain->what->name, use->uses, &ranges[i]);
+    if (status < 0)
+        return status;
+    struct lockstep_work *work = work_take_locked(session);
+    if (!work)
+        return LOCKSTEP_E_INVALID;
+    for (uint32_t i = 0; i < count; i++)
+        lent_add_locked(work, &ranges[i]);
+    await_begun_locked(session);
+    plain_fill(plain, work, use);
+    if (plain->confirmed)
+        work_confirm(work);
+    *taken = work;
+    return 0;
+}
+
+void plain_end_locked(struct lockstep_work *work)
+{
+    mutex_assert_held(&work->session->mutex);
+    if (work->group)
+        work->group->works--;
+    free(work->part);
+    free(work->copy);
+    work->group = NULL;
+    work->part = NULL;
+    work->copy = NULL;
+    work->creates = false;
+    work->passes = false;
+    work->kind = (lockstep_collective_kind)0;
+}
+
+// Makes the work, and copies what has to be copied. The caller has to launch it, unless
+// plain->local is true: then it is done.
+static int plain_make(struct lockstep_session *session, struct plain *plain,
+                      struct lockstep_work **made)
+{
+    const struct shape *shape = &plain->shape;
+    int status = plain_read(session, plain);
+    if (status == 0)
+        status = plain_route(session, plain);
+    if (status == 0) {
+        mutex_lock(&session->mutex);
+        status = plain_take_locked(session, plain, made);
+        mutex_unlock(&session->mutex);
+    }
+    if (status < 0) {
+        free(plain->part);
+        free(plain->copy);
+        return status;
+    }
+    if (plain->copy)
+        memcpy(plain->copy, shape->output.memory + shape->output.first * shape->element,
+               (shape->output.end - shape->output.first) * shape->element);
+    if (!plain->local)
+        return 0;
+    shape_copy_own(shape);
+    mutex_lock(&session->mutex);
+    work_complete_locked(*made);
+    mutex_unlock(&session->mutex);
+    return 0;
+}
+
+static int plain_wait(struct lockstep_session *session, const struct plain *plain,
+                      uint32_t timeout_ms, struct lockstep_work *work)
+{
+    const struct command command = {.kind = COMMAND_PLAIN, .pointer = work};
+    mutex_lock(&session->mutex);
+    const int status = work_await_locked(work, plain->local ? NULL : &command, timeout_ms, true);
+    mutex_unlock(&session->mutex);
+    return status;
+}
+
+int plain_begin(struct lockstep_session *session, const struct lockstep_collective *what,
+                struct lockstep_work **begun)
+{
+    struct plain plain = {.what = what, .group = what->group, .asynchronous = true};
+    const int status = plain_make(session, &plain, begun);
+    if (status == 0 && !plain.local)
+        session_post(session, (struct command){.kind = COMMAND_PLAIN, .pointer = *begun});
+    return status;
+}
+
+int plain_call(struct lockstep_session *session, const struct lockstep_collective *what,
+               uint32_t timeout_ms, struct lockstep_work **begun)
+{
+    struct plain plain = {.what = what, .group = what->group};
+    const int status = plain_make(session, &plain, begun);
+    return status < 0 ? status : plain_wait(session, &plain, timeout_ms, *begun);
+}
+
+int plain_meet(struct lockstep_group *group)
+{
+    struct lockstep_collective what = LOCKSTEP_COLLECTIVE_INIT;
+    struct lockstep_work *work;
+    what.kind = LOCKSTEP_BARRIER;
+    what.name = group->name;
+    struct plain plain = {.what = &what, .group = group, .creates = true};
+    const int status = plain_make(group->session, &plain, &work);
+    return status < 0 ? status : plain_wait(group->session, &plain, LOCKSTEP_WAIT_FOREVER, work);
+}

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Collectives of every kind and of groups, as the trainer describes them (struct
+// lockstep_collective). plain.c turns a description into a struct lockstep_work; from then on
+// work.c has it.
+
+#ifndef WORKER_SESSION_PLAIN_H
+#define WORKER_SESSION_PLAIN_H
+
+#include <lockstep/lockstep.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct lockstep_session;
+struct lockstep_work;
+
+// Checks the description and begins the collective. Returns 0, or a failure. Trainer.
+int plain_begin(struct lockstep_session *session, const struct lockstep_collective *what,
+                struct lockstep_work **begun);
+// The same, and waits for it. After LOCKSTEP_E_TIMEOUT the work is still in flight.
+int plain_call(struct lockstep_session *session, const struct lockstep_collective *what,
+               uint32_t timeout_ms, struct lockstep_work **begun);
+// Waits until all members of a new group have made it. Returns 0, or a failure.
+int plain_meet(struct lockstep_group *group);
+// The work is freed: gives up what plain_begin has allocated for it. Caller holds the session's
+// mutex.
+void plain_end_locked(struct lockstep_work *work);
+
+#endif
