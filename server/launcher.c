@@ -107,12 +107,13 @@ void launcher_answer(struct launcher *launcher)
     launcher_send(launcher, "ok");
 }
 
-void launcher_say_joined(struct launcher *launcher, const struct up_hello *hello)
+void launcher_say_hello(struct launcher *launcher, const struct up_hello *hello, bool refused)
 {
     char line[32];
+    const char *what = refused ? "refused" : "joined";
     if (hello->has_rank_hint)
-        snprintf(line, sizeof(line), "joined %" PRIu32, hello->rank_hint);
+        snprintf(line, sizeof(line), "%s %" PRIu32, what, hello->rank_hint);
     else
-        snprintf(line, sizeof(line), "joined -");
+        snprintf(line, sizeof(line), "%s -", what);
     launcher_send(launcher, line);
 }

@@ -6,10 +6,10 @@
 //     from the launcher   stopping SIGNAL        the user stops the job by this signal
 //                         absent JOB TEXT        a worker has ended and has never opened a session
 //     to the launcher     ok                     the core knows what the launcher said last
-//                         joined RANK            a worker with this rank hint has said hello
-//                         joined -               a worker without a rank hint has said hello
+//                         joined RANK            a worker with this rank hint waits for its world
+//                         refused RANK           it was refused; RANK is - if it has no rank hint
 //
-// Threads: a thread of its own reads. launcher_take, launcher_answer and launcher_say_joined are
+// Threads: a thread of its own reads. launcher_take, launcher_answer and launcher_say_hello are
 // called by the stream thread, the other functions by the main thread.
 
 #ifndef LOCKSTEP_SERVER_LAUNCHER_H
@@ -56,6 +56,6 @@ void launcher_stop(struct launcher *launcher); // Blocks shortly.
 // Takes the oldest word. Returns false if there is none.
 bool launcher_take(struct launcher *launcher, struct launcher_word *word);
 void launcher_answer(struct launcher *launcher);
-void launcher_say_joined(struct launcher *launcher, const struct up_hello *hello);
+void launcher_say_hello(struct launcher *launcher, const struct up_hello *hello, bool refused);
 
 #endif

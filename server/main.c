@@ -8,6 +8,7 @@
 #include "base/file_mode.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "base/tls_files.h"
 #include "server/http/http.h"
 #include "server/http/tls_limits.h"
@@ -82,6 +83,8 @@ static int limit_tls(struct daemon *daemon)
 
 static int open_streams(struct daemon *daemon)
 {
+    char error[LOCKSTEP_TEXT_BYTES];
+    struct text text;
     struct service_config config = {
         .chunk_bytes = daemon->options.chunk_bytes,
         .drain_ms = daemon->options.drain_ms,
@@ -101,8 +104,12 @@ static int open_streams(struct daemon *daemon)
         .descriptors = DESCRIPTORS,
     };
     struct rpc_events events = service_events(daemon->service);
-    if (rpc_server_open(&rpc, &events, &daemon->server, daemon->error, sizeof(daemon->error)) < 0)
+    if (rpc_server_open(&rpc, &events, &daemon->server, error, sizeof(error)) < 0) {
+        const bool tls = rpc.tls_dir && strncmp(error, rpc.tls_dir, strlen(rpc.tls_dir)) == 0;
+        text_init(&text, daemon->error, sizeof(daemon->error));
+        text_append(&text, "%s%s", tls ? "--tls-dir (LOCKSTEP_COORDINATOR_TLS_DIR): " : "", error);
         return -1;
+    }
     daemon->options.listen.port = rpc_server_port(daemon->server);
     service_attach(daemon->service, &rpc_server_calls, daemon->server);
     return 0;

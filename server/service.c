@@ -213,6 +213,15 @@ static void on_unauthorized(struct service *service, rpc_peer peer, const char *
     step_closed(service, peer, "its certificate is not of this job");
 }
 
+// Returns how many workers were refused so far.
+static uint64_t refusals(const struct service *service)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < SERVICE_REFUSALS; i++)
+        sum += service->counts.refused[i];
+    return sum;
+}
+
 static void on_message(void *context, rpc_peer peer, const uint8_t *bytes, size_t size)
 {
     struct service *service = context;
@@ -233,11 +242,12 @@ static void on_message(void *context, rpc_peer peer, const uint8_t *bytes, size_
     struct coordinator_event event = {.kind = EVENT_MESSAGE, .peer = peer, .message = &message};
     if (message.kind == UP_HELLO)
         event.origin = service->calls->origin(service->server, peer);
-    if (message.kind == UP_HELLO && service->launcher)
-        launcher_say_joined(service->launcher, &message.u.hello);
     if (message.kind == UP_ANSWER)
         keep_answer(service, peer, &message);
+    const uint64_t refused = refusals(service);
     step(service, &event);
+    if (message.kind == UP_HELLO && service->launcher)
+        launcher_say_hello(service->launcher, &message.u.hello, refusals(service) > refused);
 }
 
 // ---- turns ------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@
 
 #define ANSWER_MS 200 // Most milliseconds to wait until the coordinator knows of a signal.
 #define JOINED "joined "
+#define REFUSED "refused "
 
 int joins_open(struct joins *joins)
 {
@@ -41,6 +42,8 @@ void joins_close(struct joins *joins)
 static void take(struct joins *joins, const char *line)
 {
     uint64_t rank = 0;
+    if (strncmp(line, REFUSED, strlen(REFUSED)) == 0)
+        joins->count++;
     if (strncmp(line, JOINED, strlen(JOINED)) != 0)
         return;
     joins->count++;

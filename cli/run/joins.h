@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The socket to the coordinator that this launcher started: which workers have opened a session,
+// The socket to the coordinator that this launcher started: which workers have joined the job,
 // which will never do so, and that the user stops the job. server/launcher.h has the words. A
 // launcher that joins another coordinator has no socket and knows nothing of sessions.
 // Supervisor's thread.
@@ -19,8 +19,8 @@ struct run_result;
 struct joins {
     int fd; // The launcher's end; negative: no socket.
     int coordinator_fd; // The coordinator's end until it is started, else negative.
-    uint32_t count; // Workers of the job that have said hello.
-    bool unknown; // True if a worker said hello whose rank is not known.
+    uint32_t count; // Workers of the job that have said hello, and were refused or not.
+    bool unknown; // True if a worker has joined whose rank is not known.
     bool joined[LOCKSTEP_MAX_WORLD]; // By rank.
 };
 
@@ -31,7 +31,7 @@ void joins_close(struct joins *joins);
 // Reads what has come, without blocking.
 void joins_read(struct joins *joins);
 
-// True if it is certain that this rank has not opened a session so far.
+// True if it is certain that this rank has not joined the job so far.
 bool joins_lacks(const struct joins *joins, uint32_t rank);
 
 // Tells the coordinator that the user stops the job, and waits until it knows, a moment at most.

@@ -89,9 +89,8 @@ static uint32_t cause_of(const struct run_result *result)
         return result->first_failed;
     const struct run_end *failed = &result->ranks[result->first_failed].end;
     const bool earlier = result->ranks[result->absent].end.after_ms <= failed->after_ms;
-    return earlier && !failed->exec_error && !WIFSIGNALED(failed->status) && !failed->unjoined
-               ? result->absent
-               : result->first_failed;
+    return earlier && !failed->exec_error && !WIFSIGNALED(failed->status) ? result->absent
+                                                                          : result->first_failed;
 }
 
 static bool same_end(const struct run_end *a, const struct run_end *b)

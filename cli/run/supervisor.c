@@ -205,17 +205,23 @@ static void end_rank(struct supervisor *supervisor, uint32_t rank, int status, b
 
 static void end_daemon(struct supervisor *supervisor, int status)
 {
+    const bool trains = supervisor->running > 0;
+    const char *then = "";
     supervisor->daemon.pid = 0;
     if (!supervisor->daemon_wanted)
         return;
     supervisor->daemon_wanted = false;
     output_dump(&supervisor->output); // It may have said why.
+    if (trains)
+        then = "; workers that have formed their world train on, and stalls are not diagnosed";
+    else if (supervisor->options->serves)
+        then = "; host 0 starts it: is --node-rank 0 given on another host or in another terminal?";
     if (WIFSIGNALED(status))
-        cli_say(supervisor->options->command, "the coordinator was killed by signal %d",
-                WTERMSIG(status));
+        cli_say(supervisor->options->command, "the coordinator was killed by signal %d%s",
+                WTERMSIG(status), then);
     else
-        cli_say(supervisor->options->command, "the coordinator ended with status %d",
-                WEXITSTATUS(status));
+        cli_say(supervisor->options->command, "the coordinator ended with status %d%s",
+                WEXITSTATUS(status), then);
 }
 
 static uint32_t rank_of(const struct supervisor *supervisor, pid_t pid)

@@ -446,11 +446,13 @@ static int listener(char *address, size_t capacity)
 static void a_refused_port_is_told_in_a_sentence(void **state)
 {
     struct record record;
-    char sentence[128];
+    char sentence[256];
     char address[64];
     (void)state;
     const int fd = taken_port(address, sizeof(address));
-    snprintf(sentence, sizeof(sentence), "cannot reach coordinator %s: connection refused",
+    snprintf(sentence, sizeof(sentence),
+             "cannot reach coordinator %s: connection refused (nothing listens there: is the "
+             "coordinator started, and is LOCKSTEP_COORDINATOR right?)",
              address);
     uint64_t before = clock_now_ms();
     struct control *control = open_to(address, REFUSED_MS, &record);
@@ -477,10 +479,12 @@ static void a_silent_port_is_given_up_at_the_deadline(void **state)
 {
     struct record record;
     char address[64];
-    char sentence[128];
+    char sentence[256];
     (void)state;
     int fd = listener(address, sizeof(address));
-    snprintf(sentence, sizeof(sentence), "cannot reach coordinator %s: no answer within 0.2 s",
+    snprintf(sentence, sizeof(sentence),
+             "cannot reach coordinator %s: no answer within 0.2 s (is LOCKSTEP_COORDINATOR right, "
+             "and does a firewall let its port through?)",
              address);
     struct control *control = open_to(address, 200, &record);
     assert_ended(&record, sentence);

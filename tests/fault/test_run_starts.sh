@@ -67,6 +67,13 @@ for end in 'exit 3:3:ended with status 3' 'exit 0:1:ended with status 0' \
     has "$work/out" "before it joined the job: see what it printed"
 done
 
+# A rank that the coordinator refuses has not joined, and the others do not wait for it.
+start=$(now_ms)
+run 1 -n 2 --grace $((60 * slow))s -- sh -c \
+    "[ \$LOCKSTEP_RANK_HINT = 0 ] || export LOCKSTEP_WORLD_SIZE=3; exec $work/trainer 1"
+within 5000 "$start" "the end with a rank that is refused"
+has "$work/err" "before it joined the job"
+
 # A rank that has joined is not said to be missing, and neither is one whose child joins.
 run 9 -n 2 -- sh -c "$work/trainer 3; exit 9"
 hasnt "$work/err" "before it joined"

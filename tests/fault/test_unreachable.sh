@@ -72,9 +72,9 @@ told() {
 
 # ---- Nobody answers ------------------------------------------------------------------------------
 
-told "lockstep: cannot reach coordinator 127.0.0.1:1 yet: connection refused; trying for 600.0 s (LOCKSTEP_OPEN_TIMEOUT_MS)" \
+told "lockstep: cannot reach coordinator 127.0.0.1:1 yet: connection refused (nothing listens there: is the coordinator started, and is LOCKSTEP_COORDINATOR right?); trying for 600.0 s (LOCKSTEP_OPEN_TIMEOUT_MS)" \
     LOCKSTEP_COORDINATOR=127.0.0.1:1
-told "lockstep: cannot reach coordinator 10.9.0.78:99 yet: no answer; trying for 600.0 s" \
+told "lockstep: cannot reach coordinator 10.9.0.78:99 yet: no answer (is LOCKSTEP_COORDINATOR right, and does a firewall let its port through?); trying for 600.0 s" \
     LOCKSTEP_COORDINATOR=10.9.0.78:99 LOCKSTEP_INSECURE_PLAINTEXT=1
 told "lockstep: cannot reach coordinator unix:$work/none yet: no such file or directory" \
     LOCKSTEP_COORDINATOR=unix:"$work/none"

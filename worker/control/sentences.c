@@ -32,9 +32,14 @@ bool sentences_is_transport_error(const char *details)
     return false;
 }
 
-// A coordinator that uses TLS closes the connection of a worker that does not.
+// What to look at. A coordinator that uses TLS closes the connection of a worker that does not.
 static const char *sentences_hint(const struct ending *ending)
 {
+    if (strstr(ending->reason, "connection refused"))
+        return " (nothing listens there: is the coordinator started, and is LOCKSTEP_COORDINATOR "
+               "right?)";
+    if (strstr(ending->reason, "no route") || ending->reason[0] == '\0')
+        return " (is LOCKSTEP_COORDINATOR right, and does a firewall let its port through?)";
     return ending->plaintext && strstr(ending->reason, "closed")
                ? "; if it was started with --tls-dir, set LOCKSTEP_TLS_DIR to certificates for it"
                : "";
@@ -48,7 +53,8 @@ void sentences_connect_failure(const struct ending *ending, struct text *text)
     else if (ending->reason[0])
         text_append(text, "%s%s", ending->reason, sentences_hint(ending));
     else
-        text_append(text, "no answer within %.1f s", (double)ending->connect_timeout_ms / 1000.0);
+        text_append(text, "no answer within %.1f s%s", (double)ending->connect_timeout_ms / 1000.0,
+                    sentences_hint(ending));
 }
 
 void sentences_unreached(const struct ending *ending, struct text *text)
@@ -58,7 +64,8 @@ void sentences_unreached(const struct ending *ending, struct text *text)
         text_append(text, "%s", ending->refusal);
         return;
     }
-    text_append(text, "%s", ending->reason[0] ? ending->reason : "no answer");
+    text_append(text, "%s%s", ending->reason[0] ? ending->reason : "no answer",
+                sentences_hint(ending));
     text_append(text, "; trying for %.1f s (LOCKSTEP_OPEN_TIMEOUT_MS)",
                 (double)ending->connect_timeout_ms / 1000.0);
 }
