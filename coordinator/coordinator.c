@@ -16,6 +16,7 @@
 #include "coordinator/links.h"
 #include "coordinator/names.h"
 #include "coordinator/publish.h"
+#include "coordinator/roster.h"
 #include "coordinator/sentence.h"
 #include "coordinator/sides.h"
 #include "coordinator/table.h"
@@ -88,6 +89,8 @@ const char *core_kind_name(enum up_kind kind)
         return "answer";
     case UP_REPLAN:
         return "replan";
+    case UP_REACH:
+        return "reach";
     case UP_NONE:
         break;
     }
@@ -236,6 +239,9 @@ static void core_from_member(struct coordinator *core, struct worker *worker,
         return;
     case UP_REPLAN:
         publish_again(core, worker, &message->u.replan);
+        return;
+    case UP_REACH:
+        roster_reach(core, worker, &message->u.reach);
         return;
     case UP_HELLO:
         verdict_protocol(core, worker, "sent a second hello on its stream");

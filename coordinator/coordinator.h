@@ -76,6 +76,11 @@
 // later. A learned step is never learned again, but a phase may be, because workers keep a bounded
 // number of plans.
 //
+// Addresses. A member learns the addresses of its neighbours when the world forms, and asks for
+// others when a collective wants links to them (UP_REACH). The answer has the addresses of all
+// ranks asked for. A question about the member itself, or about a rank that is not in the job, is
+// an impossible message.
+//
 // Waits of planned steps. A rank whose wait may be part of a deadlock reports what it needs and
 // what it lacks. At the first report of a step the core asks all other ranks to report their waits
 // in that step. Ranks that wait for each other are HALT_ORDER, at the report that closes the cycle;

@@ -71,6 +71,18 @@ static const char *dtype_name(enum dtype dtype)
         return "bfloat16";
     case DTYPE_UINT8:
         return "uint8";
+    case DTYPE_INT8:
+        return "int8";
+    case DTYPE_INT16:
+        return "int16";
+    case DTYPE_UINT16:
+        return "uint16";
+    case DTYPE_UINT32:
+        return "uint32";
+    case DTYPE_UINT64:
+        return "uint64";
+    case DTYPE_BOOL:
+        return "bool";
     case DTYPE_NONE:
         break;
     }

@@ -16,6 +16,7 @@
 #include "coordinator/journal.h"
 #include "coordinator/send.h"
 #include "coordinator/table.h"
+#include "coordinator/verdict.h"
 #include "protos/topology.h"
 
 struct roster {
@@ -190,18 +191,22 @@ static uint32_t roster_neighbours(uint32_t rank, uint32_t world, const struct lo
     return count;
 }
 
+static void roster_fill_peer(struct coordinator *core, const struct job *job, uint32_t rank,
+                             struct peer *peer)
+{
+    const struct up_hello *hello = &job_worker(core, job, rank)->hello;
+    peer->rank = rank;
+    memcpy(peer->address, hello->address, sizeof(peer->address));
+    memcpy(peer->host, hello->host, sizeof(peer->host));
+}
+
 static void roster_fill_peers(struct coordinator *core, const struct job *job, uint32_t rank,
                               struct down_generation *start)
 {
     uint32_t ranks[LOCKSTEP_MAX_NEIGHBOURS];
     start->peer_count = roster_neighbours(rank, job->count, &start->locality, ranks);
-    for (uint32_t i = 0; i < start->peer_count; i++) {
-        const struct up_hello *hello = &job_worker(core, job, ranks[i])->hello;
-        struct peer *peer = &start->peers[i];
-        peer->rank = ranks[i];
-        memcpy(peer->address, hello->address, sizeof(peer->address));
-        memcpy(peer->host, hello->host, sizeof(peer->host));
-    }
+    for (uint32_t i = 0; i < start->peer_count; i++)
+        roster_fill_peer(core, job, ranks[i], &start->peers[i]);
 }
 
 static uint32_t roster_chunk_bytes(const struct coordinator *core, const struct job *job)
@@ -292,4 +297,29 @@ void roster_form(struct coordinator *core, struct job *job)
     }
     stall_reset(job);
     roster_announce(core, job, &roster);
+}
+
+// ---- Addresses that a member asks for ----------------------------------------------------------
+
+void roster_reach(struct coordinator *core, struct worker *worker, const struct up_reach *reach)
+{
+    struct job *job = core_job_of(core, worker);
+    if (reach->count == 0 || reach->count > LOCKSTEP_REACH_RANKS) {
+        verdict_protocol(core, worker, "asked for the addresses of %" PRIu32 " ranks",
+                         reach->count);
+        return;
+    }
+    for (uint32_t i = 0; i < reach->count; i++) {
+        if (reach->ranks[i] < job->count && reach->ranks[i] != worker->rank)
+            continue;
+        verdict_protocol(core, worker,
+                         "asked for the address of rank %" PRIu32 ", which is no other rank of it",
+                         reach->ranks[i]);
+        return;
+    }
+    struct down_addresses *answer = &core_message(core, job, DOWN_ADDRESSES)->u.addresses;
+    answer->count = reach->count;
+    for (uint32_t i = 0; i < reach->count; i++)
+        roster_fill_peer(core, job, reach->ranks[i], &answer->peers[i]);
+    core_send(core, worker);
 }

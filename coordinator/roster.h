@@ -7,8 +7,12 @@
 
 struct coordinator;
 struct job;
+struct up_reach;
+struct worker;
 
 // Makes the job's gathering workers the members of a new generation.
 void roster_form(struct coordinator *core, struct job *job);
+// Answers a member that asks for the addresses of other members.
+void roster_reach(struct coordinator *core, struct worker *worker, const struct up_reach *reach);
 
 #endif

@@ -20,7 +20,15 @@ enum dtype {
     DTYPE_FLOAT16 = 5,
     DTYPE_BFLOAT16 = 6,
     DTYPE_UINT8 = 7,
+    DTYPE_INT8 = 8,
+    DTYPE_INT16 = 9,
+    DTYPE_UINT16 = 10,
+    DTYPE_UINT32 = 11,
+    DTYPE_UINT64 = 12,
+    DTYPE_BOOL = 13, // A byte: 0 is false, every other value is true.
 };
+
+#define DTYPE_LAST DTYPE_BOOL
 
 struct uuid {
     uint8_t bytes[LOCKSTEP_UUID_BYTES];
@@ -57,8 +65,13 @@ enum reduce_op {
     REDUCE_MEAN = 1,
     REDUCE_MIN = 2,
     REDUCE_MAX = 3,
-    REDUCE_OR = 4, // Integers only.
+    REDUCE_OR = 4, // Bitwise; not for floats. So are AND and XOR.
+    REDUCE_PRODUCT = 5,
+    REDUCE_AND = 6,
+    REDUCE_XOR = 7,
 };
+
+#define REDUCE_LAST REDUCE_XOR
 
 // How the bytes of a collective travel. The algorithm decides the order of summation, and so the
 // bits of the result. All ranks agree on the algorithm of a slot; no rank chooses it alone.

@@ -24,6 +24,7 @@ enum down_kind {
     DOWN_TUNING, // All links of the generation are connected; struct tuning has the result.
     DOWN_QUERY, // Another rank is blocked in this step: the worker has to report its own waits.
     DOWN_INSPECT, // The worker has to report where its trainer is (struct up_answer).
+    DOWN_ADDRESSES, // Answer to UP_REACH.
 };
 
 struct down_welcome {
@@ -86,7 +87,8 @@ struct tuning {
     uint32_t wish; // enum plan_algorithm that every rank requests, or ALGORITHM_BY_SIZE.
 };
 
-// A worker learns the addresses only of the peers that it has links to, not of the whole world.
+// A worker learns the addresses only of the peers that it has links to, not of the whole world. It
+// asks for others when it needs them (UP_REACH).
 struct down_generation {
     uint32_t rank;
     uint32_t world_size;
@@ -143,6 +145,12 @@ struct down_inspect {
     uint32_t what; // Bits of enum inspect, at least one.
 };
 
+// The ranks of an UP_REACH, in its order.
+struct down_addresses {
+    uint32_t count; // At least 1.
+    struct peer peers[LOCKSTEP_REACH_RANKS];
+};
+
 struct plan_slot {
     struct slot_id id;
     uint32_t algorithm; // enum plan_algorithm, or ALGORITHM_BY_SIZE.
@@ -188,6 +196,7 @@ struct down_message {
         struct tuning tuning;
         struct down_query query;
         struct down_inspect inspect;
+        struct down_addresses addresses;
     } u;
 };
 

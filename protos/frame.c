@@ -156,7 +156,7 @@ static enum frame_status frame_check(const struct frame_header *header, const ch
         *detail = "a flag of the frame is unknown";
         return FRAME_INVALID;
     }
-    if ((uint32_t)header->dtype > DTYPE_UINT8) {
+    if ((uint32_t)header->dtype > DTYPE_LAST) {
         *detail = "the dtype of the frame is unknown";
         return FRAME_INVALID;
     }

@@ -119,7 +119,7 @@ static_assert(LOCKSTEP_MAX_WORLD <= 1ull << (62 - LOCKSTEP_MAX_COUNT_BITS),
 #define LOCKSTEP_LAYOUT_PART 256 // Layout words in one message.
 #define LOCKSTEP_PLAN_PART 128 // Plan slots in one message.
 #define LOCKSTEP_MESSAGE_BYTES 32768 // One encoded message. nanopb's sizes have 16 bits.
-#define LOCKSTEP_REACH_RANKS 64 // Ranks whose addresses one message asks for.
+#define LOCKSTEP_REACH_RANKS 32 // Ranks whose addresses one message asks for.
 #define LOCKSTEP_SEND_QUEUE 4096 // Messages queued for one slow stream.
 
 static_assert(LOCKSTEP_MESSAGE_BYTES < 65535, "nanopb's pb_size_t has 16 bits");
@@ -185,8 +185,8 @@ static_assert((LOCKSTEP_TRACE_EVENTS & (LOCKSTEP_TRACE_EVENTS - 1)) == 0, "a mas
 #define LOCKSTEP_READY_STREAMS 8 // Streams of a device that produce the gradients of one bucket.
 #define LOCKSTEP_MAX_PLAIN 256 // Plain collectives outstanding in one session.
 // Outstanding collectives of one session that make buffers equal: one for each of three policies
-// and seven dtypes, on devices and in host memory.
-#define LOCKSTEP_MAX_BUFFER_GROUPS (3 * 7 * 2)
+// and thirteen dtypes, on devices and in host memory.
+#define LOCKSTEP_MAX_BUFFER_GROUPS (3 * 13 * 2)
 
 // Size of the largest element; the size of a chunk is a multiple of it.
 #define LOCKSTEP_CHUNK_LEAST_BYTES 8

@@ -28,6 +28,7 @@ enum up_kind {
     UP_MODULES, // Rank 0, in lockstep_start: the names of the modules.
     UP_ANSWER, // Part of the answer to DOWN_INSPECT.
     UP_REPLAN, // Several steps differ from their plan in the same way: proposes a better plan.
+    UP_REACH, // A collective wants links to other ranks; answered by DOWN_ADDRESSES.
 };
 
 enum failure_policy {
@@ -282,6 +283,12 @@ struct up_replan {
     struct call_id calls[LOCKSTEP_REPLAN_CALLS]; // Each call stands for all its buckets.
 };
 
+// The other ranks of the job whose addresses the worker needs, because it is to connect to them.
+struct up_reach {
+    uint32_t count; // At least 1.
+    uint32_t ranks[LOCKSTEP_REACH_RANKS];
+};
+
 // Names of modules [first, first + count) of total. Texts show them.
 struct up_modules {
     uint32_t total;
@@ -366,6 +373,7 @@ struct up_message {
         struct up_modules modules;
         struct up_answer answer;
         struct up_replan replan;
+        struct up_reach reach;
     } u;
 };
 

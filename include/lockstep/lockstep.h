@@ -336,7 +336,7 @@ LOCKSTEP_API int lockstep_abort(lockstep_session *session, const char *reason);
 /* ---- Declaring what is synchronized ------------------------------------------------------------
  */
 
-/* Element types. */
+/* Element types. Parameters and buffers may have any of them; gradients are floating point. */
 typedef enum lockstep_dtype {
     LOCKSTEP_FLOAT32 = 1,
     LOCKSTEP_FLOAT64 = 2,
@@ -344,7 +344,13 @@ typedef enum lockstep_dtype {
     LOCKSTEP_INT64 = 4,
     LOCKSTEP_FLOAT16 = 5, /* Added in float32, rounded to 16 bits once for each rank it passes. */
     LOCKSTEP_BFLOAT16 = 6, /* Added and rounded like LOCKSTEP_FLOAT16. */
-    LOCKSTEP_UINT8 = 7
+    LOCKSTEP_UINT8 = 7,
+    LOCKSTEP_INT8 = 8,
+    LOCKSTEP_INT16 = 9,
+    LOCKSTEP_UINT16 = 10,
+    LOCKSTEP_UINT32 = 11,
+    LOCKSTEP_UINT64 = 12,
+    LOCKSTEP_BOOL = 13 /* A byte: 0 is false, every other value is true. */
 } lockstep_dtype;
 
 /* The parameter is not trained until lockstep_module_freeze says otherwise. Its value is still
@@ -843,8 +849,19 @@ typedef enum lockstep_op {
     LOCKSTEP_MEAN = 1, /* Floating point only; every rank counts as 1. */
     LOCKSTEP_MIN = 2,
     LOCKSTEP_MAX = 3,
-    LOCKSTEP_OR = 4 /* Bitwise; integers only. */
+    LOCKSTEP_OR = 4, /* Bitwise; not for floating point. */
+    LOCKSTEP_PRODUCT = 5,
+    LOCKSTEP_AND = 6, /* Bitwise; not for floating point. */
+    LOCKSTEP_XOR = 7 /* Bitwise; not for floating point. */
 } lockstep_op;
+
+/* Sums and products of integers wrap (modulo 2^bits). Minima and maxima follow the sign of the
+ * dtype. Products of floating point are rounded like sums (docs/numbers.md): they are a NaN if an
+ * operand is one, or if zero meets infinity; the sign of a zero is the product of the signs.
+ * LOCKSTEP_BOOL: SUM, MAX and OR are true if any rank's value is true; PRODUCT, MIN and AND if all
+ * are; XOR if an odd number is. Results are 0 or 1. MEAN is refused. A world of one without a
+ * coordinator leaves booleans in device memory as they are. A MEAN of integers and bitwise
+ * operations on floating point are E_INVALID. */
 
 #define LOCKSTEP_WAIT_FOREVER 0xffffffffu
 

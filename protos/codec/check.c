@@ -43,7 +43,7 @@ void codec_check_rank(uint32_t rank, struct codec_fault *fault)
 
 void codec_check_dtype(enum dtype dtype, struct codec_fault *fault)
 {
-    codec_check_number((uint32_t)dtype, DTYPE_UINT8, "a dtype is unknown", fault);
+    codec_check_number((uint32_t)dtype, DTYPE_LAST, "a dtype is unknown", fault);
 }
 
 void codec_check_halt_kind(enum halt_kind kind, struct codec_fault *fault)

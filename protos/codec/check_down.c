@@ -190,6 +190,19 @@ static void check_inspect(const struct down_inspect *inspect, struct codec_fault
         codec_fault_set(fault, CODEC_INVALID, "an inspection asks for nothing that is known");
 }
 
+static void check_addresses(const struct down_addresses *addresses, struct codec_fault *fault)
+{
+    codec_check_count(addresses->count, LOCKSTEP_REACH_RANKS, "too many addresses", fault);
+    if (addresses->count == 0)
+        codec_fault_set(fault, CODEC_INVALID, "an answer has no address");
+    for (uint32_t i = 0; i < addresses->count && fault->status == CODEC_OK; i++) {
+        const struct peer *peer = &addresses->peers[i];
+        codec_check_rank(peer->rank, fault);
+        codec_check_text(peer->address, sizeof(peer->address), fault);
+        codec_check_text(peer->host, sizeof(peer->host), fault);
+    }
+}
+
 void codec_check_down(const struct down_message *message, struct codec_fault *fault)
 {
     switch (message->kind) {
@@ -225,6 +238,9 @@ void codec_check_down(const struct down_message *message, struct codec_fault *fa
         return;
     case DOWN_INSPECT:
         check_inspect(&message->u.inspect, fault);
+        return;
+    case DOWN_ADDRESSES:
+        check_addresses(&message->u.addresses, fault);
         return;
     case DOWN_NONE:
         break;

@@ -137,6 +137,15 @@ static void check_replan(const struct up_replan *replan, struct codec_fault *fau
         codec_check_call_id(&replan->calls[i], fault);
 }
 
+static void check_reach(const struct up_reach *reach, struct codec_fault *fault)
+{
+    codec_check_count(reach->count, LOCKSTEP_REACH_RANKS, "too many ranks to reach", fault);
+    if (reach->count == 0)
+        codec_fault_set(fault, CODEC_INVALID, "a worker asks for the address of no rank");
+    for (uint32_t i = 0; i < reach->count && fault->status == CODEC_OK; i++)
+        codec_check_rank(reach->ranks[i], fault);
+}
+
 static void check_modules(const struct up_modules *modules, struct codec_fault *fault)
 {
     codec_check_number(modules->total, LOCKSTEP_MAX_MODULES,
@@ -275,6 +284,9 @@ void codec_check_up(const struct up_message *message, struct codec_fault *fault)
         return;
     case UP_REPLAN:
         check_replan(&message->u.replan, fault);
+        return;
+    case UP_REACH:
+        check_reach(&message->u.reach, fault);
         return;
     case UP_NONE:
         break;

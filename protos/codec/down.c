@@ -31,6 +31,7 @@ DOWN_TAG(halt, DOWN_HALT);
 DOWN_TAG(tuning, DOWN_TUNING);
 DOWN_TAG(query, DOWN_QUERY);
 DOWN_TAG(inspect, DOWN_INSPECT);
+DOWN_TAG(addresses, DOWN_ADDRESSES);
 
 // ---- Out -------------------------------------------------------------------------------------
 
@@ -53,6 +54,15 @@ static bool down_locality_out(wire_Locality *wire, const struct locality *locali
     return locality->hosts != 0;
 }
 
+static void down_peers_out(wire_Peer *wire, const struct peer *peers, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        wire[i].rank = peers[i].rank;
+        codec_text_out(wire[i].address, peers[i].address, sizeof(wire[i].address));
+        codec_text_out(wire[i].host, peers[i].host, sizeof(wire[i].host));
+    }
+}
+
 static void down_generation_out(wire_DownGeneration *wire, const struct down_generation *generation)
 {
     wire->rank = generation->rank;
@@ -63,13 +73,7 @@ static void down_generation_out(wire_DownGeneration *wire, const struct down_gen
     wire->secret.size = sizeof(generation->secret);
     memcpy(wire->secret.bytes, generation->secret, sizeof(generation->secret));
     wire->peers_count = (pb_size_t)generation->peer_count;
-    for (uint32_t i = 0; i < generation->peer_count; i++) {
-        const struct peer *peer = &generation->peers[i];
-        wire_Peer *to = &wire->peers[i];
-        to->rank = peer->rank;
-        codec_text_out(to->address, peer->address, sizeof(to->address));
-        codec_text_out(to->host, peer->host, sizeof(to->host));
-    }
+    down_peers_out(wire->peers, generation->peers, generation->peer_count);
     wire->gpus_count =
         (pb_size_t)codec_words_out(wire->gpus, generation->gpus, LOCKSTEP_RANK_WORDS);
     wire->gpus_meet = generation->gpus_meet;
@@ -166,6 +170,11 @@ static void down_out(wire_Down *wire, const struct down_message *message)
         wire->u.inspect.id = message->u.inspect.id;
         wire->u.inspect.what = message->u.inspect.what;
         break;
+    case DOWN_ADDRESSES:
+        wire->u.addresses.peers_count = (pb_size_t)message->u.addresses.count;
+        down_peers_out(wire->u.addresses.peers, message->u.addresses.peers,
+                       message->u.addresses.count);
+        break;
     case DOWN_VERIFIED:
     case DOWN_NONE:
         break;
@@ -193,6 +202,16 @@ static void down_locality_in(struct locality *locality, const wire_Locality *wir
            wire->mate_started_count * sizeof(wire->mate_started[0]));
 }
 
+static void down_peers_in(struct peer *peers, const wire_Peer *wire, uint32_t count,
+                          struct codec_fault *fault)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        peers[i].rank = wire[i].rank;
+        codec_text_in(peers[i].address, wire[i].address, sizeof(peers[i].address), fault);
+        codec_text_in(peers[i].host, wire[i].host, sizeof(peers[i].host), fault);
+    }
+}
+
 static void down_generation_in(struct down_generation *generation, const wire_DownGeneration *wire,
                                struct codec_fault *fault)
 {
@@ -204,13 +223,7 @@ static void down_generation_in(struct down_generation *generation, const wire_Do
     codec_bytes_in(generation->secret, sizeof(generation->secret), wire->secret.bytes,
                    wire->secret.size, fault);
     generation->peer_count = wire->peers_count;
-    for (uint32_t i = 0; i < generation->peer_count; i++) {
-        struct peer *peer = &generation->peers[i];
-        const wire_Peer *from = &wire->peers[i];
-        peer->rank = from->rank;
-        codec_text_in(peer->address, from->address, sizeof(peer->address), fault);
-        codec_text_in(peer->host, from->host, sizeof(peer->host), fault);
-    }
+    down_peers_in(generation->peers, wire->peers, generation->peer_count, fault);
     memcpy(generation->gpus, wire->gpus, wire->gpus_count * sizeof(wire->gpus[0]));
     generation->gpus_meet = wire->gpus_meet;
     generation->core_ranks = wire->core_ranks;
@@ -307,6 +320,11 @@ static void down_in(struct down_message *message, const wire_Down *wire, struct 
     case DOWN_INSPECT:
         message->u.inspect.id = wire->u.inspect.id;
         message->u.inspect.what = wire->u.inspect.what;
+        break;
+    case DOWN_ADDRESSES:
+        message->u.addresses.count = wire->u.addresses.peers_count;
+        down_peers_in(message->u.addresses.peers, wire->u.addresses.peers,
+                      message->u.addresses.count, fault);
         break;
     case DOWN_VERIFIED:
     case DOWN_NONE:

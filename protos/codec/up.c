@@ -36,6 +36,7 @@ UP_TAG(blocked, UP_BLOCKED);
 UP_TAG(modules, UP_MODULES);
 UP_TAG(answer, UP_ANSWER);
 UP_TAG(replan, UP_REPLAN);
+UP_TAG(reach, UP_REACH);
 
 // ---- Out -------------------------------------------------------------------------------------
 
@@ -235,6 +236,11 @@ static void up_out(wire_Up *wire, const struct up_message *message)
         break;
     case UP_REPLAN:
         codec_replan_out(&wire->u.replan, &message->u.replan);
+        break;
+    case UP_REACH:
+        wire->u.reach.ranks_count = (pb_size_t)message->u.reach.count;
+        memcpy(wire->u.reach.ranks, message->u.reach.ranks,
+               message->u.reach.count * sizeof(message->u.reach.ranks[0]));
         break;
     case UP_NONE:
         break;
@@ -440,6 +446,11 @@ static void up_in(struct up_message *message, const wire_Up *wire, struct codec_
         break;
     case UP_REPLAN:
         codec_replan_in(&message->u.replan, &wire->u.replan);
+        break;
+    case UP_REACH:
+        message->u.reach.count = wire->u.reach.ranks_count;
+        memcpy(message->u.reach.ranks, wire->u.reach.ranks,
+               wire->u.reach.ranks_count * sizeof(wire->u.reach.ranks[0]));
         break;
     case UP_NONE:
         break;

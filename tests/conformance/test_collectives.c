@@ -19,31 +19,50 @@
 #define FOREVER LOCKSTEP_WAIT_FOREVER
 #define COUNT 300
 
-#define DTYPES 7
-#define OPS 5
+#define DTYPES 13
+#define OPS 8
 
-static const lockstep_dtype dtypes[DTYPES] = {LOCKSTEP_FLOAT32, LOCKSTEP_FLOAT64, LOCKSTEP_INT32,
-                                              LOCKSTEP_INT64,   LOCKSTEP_FLOAT16, LOCKSTEP_BFLOAT16,
-                                              LOCKSTEP_UINT8};
-static const lockstep_op ops[OPS] = {LOCKSTEP_SUM, LOCKSTEP_MEAN, LOCKSTEP_MIN, LOCKSTEP_MAX,
-                                     LOCKSTEP_OR};
+static const lockstep_dtype dtypes[DTYPES] = {
+    LOCKSTEP_FLOAT32,  LOCKSTEP_FLOAT64, LOCKSTEP_INT32, LOCKSTEP_INT64, LOCKSTEP_FLOAT16,
+    LOCKSTEP_BFLOAT16, LOCKSTEP_UINT8,   LOCKSTEP_INT8,  LOCKSTEP_INT16, LOCKSTEP_UINT16,
+    LOCKSTEP_UINT32,   LOCKSTEP_UINT64,  LOCKSTEP_BOOL};
+static const lockstep_op ops[OPS] = {LOCKSTEP_SUM, LOCKSTEP_MEAN,    LOCKSTEP_MIN, LOCKSTEP_MAX,
+                                     LOCKSTEP_OR,  LOCKSTEP_PRODUCT, LOCKSTEP_AND, LOCKSTEP_XOR};
 
 // ---- Numbers of all types ----------------------------------------------------------------------
 //
-// The numbers are integers whose sums are below 256, so every type holds them exactly; uint8 wraps.
+// The numbers are integers of magnitudes up to 50, so that every floating-point type holds their
+// sums exactly. Integers wrap: a reference computes with 64 bits and compares the lower ones.
+// Products of floating-point numbers take the remainders by 3, and booleans are 0 for a third of
+// all numbers.
+
+static const struct {
+    size_t bytes;
+    bool is_float;
+    bool has_sign;
+} facts[] = {
+    [LOCKSTEP_FLOAT32] = {4, true, true},  [LOCKSTEP_FLOAT64] = {8, true, true},
+    [LOCKSTEP_INT32] = {4, false, true},   [LOCKSTEP_INT64] = {8, false, true},
+    [LOCKSTEP_FLOAT16] = {2, true, true},  [LOCKSTEP_BFLOAT16] = {2, true, true},
+    [LOCKSTEP_UINT8] = {1, false, false},  [LOCKSTEP_INT8] = {1, false, true},
+    [LOCKSTEP_INT16] = {2, false, true},   [LOCKSTEP_UINT16] = {2, false, false},
+    [LOCKSTEP_UINT32] = {4, false, false}, [LOCKSTEP_UINT64] = {8, false, false},
+    [LOCKSTEP_BOOL] = {1, false, false},
+};
 
 static size_t dtype_bytes(lockstep_dtype dtype)
 {
-    if (dtype == LOCKSTEP_UINT8)
-        return 1;
-    if (dtype == LOCKSTEP_FLOAT16 || dtype == LOCKSTEP_BFLOAT16)
-        return 2;
-    return dtype == LOCKSTEP_FLOAT32 || dtype == LOCKSTEP_INT32 ? 4 : 8;
+    return facts[dtype].bytes;
 }
 
 static bool is_float(lockstep_dtype dtype)
 {
-    return dtype != LOCKSTEP_INT32 && dtype != LOCKSTEP_INT64 && dtype != LOCKSTEP_UINT8;
+    return facts[dtype].is_float;
+}
+
+static bool is_bitwise(lockstep_op op)
+{
+    return op == LOCKSTEP_OR || op == LOCKSTEP_AND || op == LOCKSTEP_XOR;
 }
 
 // Encodes a small integer exactly as a 16-bit float with this exponent bias and this number of
@@ -74,33 +93,32 @@ static void number_set(void *data, lockstep_dtype dtype, uint64_t index, int64_t
         ((float *)data)[index] = (float)value;
     else if (dtype == LOCKSTEP_FLOAT64)
         ((double *)data)[index] = (double)value;
-    else if (dtype == LOCKSTEP_INT32)
-        ((int32_t *)data)[index] = (int32_t)value;
     else if (dtype == LOCKSTEP_FLOAT16)
         ((uint16_t *)data)[index] = small_encode(value, 15, 10);
     else if (dtype == LOCKSTEP_BFLOAT16)
         ((uint16_t *)data)[index] = small_encode(value, 127, 7);
-    else if (dtype == LOCKSTEP_UINT8)
-        ((uint8_t *)data)[index] = (uint8_t)value;
     else
-        ((int64_t *)data)[index] = value;
+        memcpy((uint8_t *)data + index * dtype_bytes(dtype), &value, dtype_bytes(dtype));
 }
 
-static double number_get(const void *data, lockstep_dtype dtype, uint64_t index)
+static double float_get(const void *data, lockstep_dtype dtype, uint64_t index)
 {
     if (dtype == LOCKSTEP_FLOAT32)
         return (double)((const float *)data)[index];
     if (dtype == LOCKSTEP_FLOAT64)
         return ((const double *)data)[index];
-    if (dtype == LOCKSTEP_INT32)
-        return (double)((const int32_t *)data)[index];
     if (dtype == LOCKSTEP_FLOAT16)
         return small_decode(((const uint16_t *)data)[index], 15, 10);
-    if (dtype == LOCKSTEP_BFLOAT16)
-        return small_decode(((const uint16_t *)data)[index], 127, 7);
-    if (dtype == LOCKSTEP_UINT8)
-        return (double)((const uint8_t *)data)[index];
-    return (double)((const int64_t *)data)[index];
+    return small_decode(((const uint16_t *)data)[index], 127, 7);
+}
+
+// The bits of an integer, as a number of 64 bits that follows the sign of the dtype.
+static uint64_t integer_from(const void *at, lockstep_dtype dtype)
+{
+    const unsigned unused = 64 - 8 * (unsigned)dtype_bytes(dtype);
+    uint64_t bits = 0;
+    memcpy(&bits, at, dtype_bytes(dtype));
+    return facts[dtype].has_sign ? (uint64_t)((int64_t)(bits << unused) >> unused) : bits;
 }
 
 static int64_t number_of(uint32_t rank, uint64_t index, uint32_t salt)
@@ -108,45 +126,117 @@ static int64_t number_of(uint32_t rank, uint64_t index, uint32_t salt)
     return (int64_t)((rank * 31 + index * 7 + salt * 11) % 101) - 50;
 }
 
+// What a rank brings to an allreduce.
+static int64_t number_in(lockstep_dtype dtype, lockstep_op op, uint32_t rank, uint64_t index,
+                         uint32_t salt)
+{
+    const int64_t number = number_of(rank, index, salt);
+    if (is_float(dtype) && op == LOCKSTEP_PRODUCT)
+        return number % 3;
+    return dtype == LOCKSTEP_BOOL && number % 3 == 0 ? 0 : number;
+}
+
+static void numbers_fill_for(const struct rank *rank, void *data, lockstep_dtype dtype,
+                             lockstep_op op, uint64_t count, uint32_t salt)
+{
+    for (uint64_t i = 0; i < count; i++)
+        number_set(data, dtype, i, number_in(dtype, op, rank->rank, i, salt));
+}
+
 static void numbers_fill(const struct rank *rank, void *data, lockstep_dtype dtype, uint64_t count,
                          uint32_t salt)
 {
-    for (uint64_t i = 0; i < count; i++)
-        number_set(data, dtype, i, number_of(rank->rank, i, salt));
+    numbers_fill_for(rank, data, dtype, LOCKSTEP_SUM, count, salt);
 }
 
-static double number_reduced(const struct rank *rank, lockstep_dtype dtype, lockstep_op op,
-                             uint64_t index, uint32_t salt)
+static bool number_is_less(lockstep_dtype dtype, int64_t a, int64_t b)
 {
-    const int64_t mask = dtype == LOCKSTEP_UINT8 ? 255 : -1;
-    int64_t result = number_of(0, index, salt) & mask;
-    for (uint32_t r = 1; r < rank->world_size; r++) {
-        const int64_t value = number_of(r, index, salt) & mask;
-        if (op == LOCKSTEP_OR)
-            result |= value;
-        else if (op == LOCKSTEP_SUM || op == LOCKSTEP_MEAN)
-            result += value;
-        else if ((op == LOCKSTEP_MIN) == (value < result))
-            result = value;
+    return facts[dtype].has_sign ? a < b : (uint64_t)a < (uint64_t)b;
+}
+
+static int64_t number_join(lockstep_dtype dtype, lockstep_op op, int64_t a, int64_t b)
+{
+    switch (op) {
+    case LOCKSTEP_MIN:
+        return number_is_less(dtype, b, a) ? b : a;
+    case LOCKSTEP_MAX:
+        return number_is_less(dtype, a, b) ? b : a;
+    case LOCKSTEP_PRODUCT:
+        return a * b;
+    case LOCKSTEP_OR:
+        return a | b;
+    case LOCKSTEP_AND:
+        return a & b;
+    case LOCKSTEP_XOR:
+        return a ^ b;
+    case LOCKSTEP_SUM:
+    case LOCKSTEP_MEAN:
+        break;
     }
-    if (op != LOCKSTEP_MEAN)
-        return (double)(result & mask);
-    return dtype != LOCKSTEP_FLOAT64 ? (double)((float)result / (float)rank->world_size)
-                                     : (double)result / rank->world_size;
+    return a + b;
+}
+
+// Counts the true values of all ranks.
+static int64_t bool_reduced(const struct rank *rank, lockstep_op op, uint64_t index, uint32_t salt)
+{
+    uint32_t count = 0;
+    for (uint32_t r = 0; r < rank->world_size; r++)
+        count += number_in(LOCKSTEP_BOOL, op, r, index, salt) != 0;
+    if (op == LOCKSTEP_XOR)
+        return count % 2;
+    if (op == LOCKSTEP_SUM || op == LOCKSTEP_MAX || op == LOCKSTEP_OR)
+        return count > 0;
+    return count == rank->world_size;
+}
+
+// The reduction without a division, of integers modulo 2^64. The magnitude of a float's is small.
+static int64_t number_reduced(const struct rank *rank, lockstep_dtype dtype, lockstep_op op,
+                              uint64_t index, uint32_t salt)
+{
+    int64_t result = 0;
+    if (dtype == LOCKSTEP_BOOL)
+        return bool_reduced(rank, op, index, salt);
+    for (uint32_t r = 0; r < rank->world_size; r++) {
+        int64_t value = number_in(dtype, op, r, index, salt);
+        if (!is_float(dtype))
+            value = (int64_t)integer_from(&value, dtype);
+        result = r == 0 ? value : number_join(dtype, op, result, value);
+    }
+    return result;
+}
+
+static void expect_float(struct rank *rank, const void *data, lockstep_dtype dtype, lockstep_op op,
+                         uint64_t index, uint32_t salt)
+{
+    const int64_t result = number_reduced(rank, dtype, op, index, salt);
+    const double found = float_get(data, dtype, index);
+    double expected = (double)result;
+    if (op == LOCKSTEP_MEAN)
+        expected = dtype != LOCKSTEP_FLOAT64 ? (double)((float)result / (float)rank->world_size)
+                                             : (double)result / rank->world_size;
+    // A mean in a 16-bit type is rounded once more, by at most 2^-8 in bfloat16.
+    const double error = op == LOCKSTEP_MEAN && dtype_bytes(dtype) == 2 ? 1.0 / 256 : 0;
+    if (fabs(found - expected) > error * fabs(expected))
+        rank_fail(rank, __FILE__, __LINE__,
+                  "dtype %d op %d: element %" PRIu64 " is %.17g, not %.17g", (int)dtype, (int)op,
+                  index, found, expected);
 }
 
 static void expect_reduced(struct rank *rank, const void *data, lockstep_dtype dtype,
                            lockstep_op op, uint64_t count, uint32_t salt)
 {
     for (uint64_t i = 0; i < count; i++) {
-        const double expected = number_reduced(rank, dtype, op, i, salt);
-        const double found = number_get(data, dtype, i);
-        // A mean in a 16-bit type is rounded once more, by at most 2^-8 in bfloat16.
-        const double error = op == LOCKSTEP_MEAN && dtype_bytes(dtype) == 2 ? 1.0 / 256 : 0;
-        if (fabs(found - expected) > error * fabs(expected))
+        if (is_float(dtype)) {
+            expect_float(rank, data, dtype, op, i, salt);
+            continue;
+        }
+        const int64_t result = number_reduced(rank, dtype, op, i, salt);
+        const uint64_t expected = integer_from(&result, dtype);
+        const uint64_t found = integer_from((const uint8_t *)data + i * dtype_bytes(dtype), dtype);
+        if (found != expected)
             rank_fail(rank, __FILE__, __LINE__,
-                      "dtype %d op %d: element %" PRIu64 " is %.17g, not %.17g", (int)dtype,
-                      (int)op, i, found, expected);
+                      "dtype %d op %d: element %" PRIu64 " is %" PRId64 ", not %" PRId64,
+                      (int)dtype, (int)op, i, (int64_t)found, (int64_t)expected);
     }
 }
 
@@ -160,13 +250,13 @@ static void allreduce_body(struct rank *rank)
         const lockstep_dtype dtype = dtypes[i % DTYPES];
         const lockstep_op op = ops[i / DTYPES % OPS];
         const uint64_t count = counts[i / (DTYPES * OPS)];
-        if ((op == LOCKSTEP_MEAN && !is_float(dtype)) || (op == LOCKSTEP_OR && is_float(dtype))) {
+        if (is_float(dtype) ? is_bitwise(op) : op == LOCKSTEP_MEAN) {
             RANK_FAILS(rank, LOCKSTEP_E_INVALID,
                        lockstep_allreduce(rank->session, "all", data, count, dtype, op, FOREVER));
             RANK_SAYS(rank, "does not exist");
             continue;
         }
-        numbers_fill(rank, data, dtype, count, i);
+        numbers_fill_for(rank, data, dtype, op, count, i);
         RANK_OK(rank, lockstep_allreduce(rank->session, "all", data, count, dtype, op, FOREVER));
         expect_reduced(rank, data, dtype, op, count, i);
         rank_digest(rank, data, count * dtype_bytes(dtype));
@@ -176,6 +266,57 @@ static void allreduce_body(struct rank *rank)
 static void allreduce_ops_and_dtypes(const struct setting *setting)
 {
     ranks_run(setting, allreduce_body, NULL);
+}
+
+// More than one chunk and more than one part of a rank, and one more element than a vector has.
+static void large_body(struct rank *rank)
+{
+    static const lockstep_op some[] = {LOCKSTEP_PRODUCT, LOCKSTEP_AND, LOCKSTEP_XOR, LOCKSTEP_MIN};
+    const uint64_t count = 100001;
+    uint8_t *memory = malloc(count * 8);
+    RANK_TRUE(rank, memory != NULL);
+    for (uint32_t d = 0; d < DTYPES; d++) {
+        for (uint32_t o = 0; o < 4; o++) {
+            if (is_float(dtypes[d]) && is_bitwise(some[o]))
+                continue;
+            numbers_fill_for(rank, memory, dtypes[d], some[o], count, d);
+            RANK_OK(rank, lockstep_allreduce(rank->session, "large", memory, count, dtypes[d],
+                                             some[o], FOREVER));
+            expect_reduced(rank, memory, dtypes[d], some[o], count, d);
+            rank_digest(rank, memory, count * dtype_bytes(dtypes[d]));
+        }
+    }
+    free(memory);
+}
+
+static void allreduce_large(const struct setting *setting)
+{
+    if (setting->torn_bytes == 0) // Too slow on torn loopbacks.
+        ranks_run(setting, large_body, NULL);
+}
+
+// All dtypes and ops in a world of one, without a coordinator.
+static void solo_body(struct rank *rank)
+{
+    RANK_OK(rank, lockstep_open(NULL, &rank->session));
+    allreduce_body(rank);
+}
+
+static void allreduce_alone(const struct setting *setting)
+{
+    const struct cluster_test test = {
+        .setting = setting, .body = solo_body, .without_session = true};
+    ranks_run(setting, allreduce_body, NULL);
+    ranks_run_test(&test);
+}
+
+// A broadcast sends bytes: a boolean that is neither 0 nor 1 stays as it is.
+static void expect_sent(struct rank *rank, const uint8_t *data, lockstep_dtype dtype, uint32_t root,
+                        uint64_t index, uint32_t salt)
+{
+    uint64_t expected = 0;
+    number_set(&expected, dtype, 0, number_in(dtype, LOCKSTEP_SUM, root, index, salt));
+    RANK_TRUE(rank, memcmp(data + index * dtype_bytes(dtype), &expected, dtype_bytes(dtype)) == 0);
 }
 
 static void broadcast_body(struct rank *rank)
@@ -190,9 +331,7 @@ static void broadcast_body(struct rank *rank)
             RANK_OK(rank, lockstep_broadcast(rank->session, "from one", data, count, dtype, root,
                                              FOREVER));
             for (uint64_t e = 0; e < count; e++)
-                RANK_EQUAL(rank, number_get(data, dtype, e),
-                           dtype == LOCKSTEP_UINT8 ? (uint8_t)number_of(root, e, i)
-                                                   : number_of(root, e, i));
+                expect_sent(rank, (const uint8_t *)data, dtype, root, e, i);
         }
     }
     RANK_FAILS(rank, LOCKSTEP_E_INVALID,
@@ -747,8 +886,11 @@ static void memory_of_two_collectives(const struct setting *setting)
 int main(void)
 {
     static const uint32_t worlds[] = {2, 3, 5, 0};
+    static const uint32_t one[] = {1, 0};
     static const struct stamp stamps[] = {
         {"allreduce_ops_and_dtypes", allreduce_ops_and_dtypes, worlds},
+        {"allreduce_large", allreduce_large, NULL},
+        {"allreduce_alone", allreduce_alone, one},
         {"broadcast_from_each_root", broadcast_from_each_root, worlds},
         {"barrier_holds_everybody", barrier_holds_everybody, worlds},
         {"many_in_flight_in_different_orders", many_in_flight_in_different_orders, worlds},

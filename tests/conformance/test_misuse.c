@@ -978,10 +978,10 @@ static void collectives_that_cannot_be(void **state)
             lockstep_allreduce(session, "c", NULL, 1, LOCKSTEP_INT64, LOCKSTEP_SUM, 0));
     INVALID("data is NULL", lockstep_broadcast(session, "c", NULL, 1, LOCKSTEP_INT64, 0, 0));
     OK(lockstep_allreduce(session, "c", NULL, 0, LOCKSTEP_INT64, LOCKSTEP_SUM, 1000));
-    INVALID("dtype 9",
-            lockstep_allreduce(session, "c", scratch, 1, (lockstep_dtype)9, LOCKSTEP_SUM, 0));
-    INVALID("op 5",
-            lockstep_allreduce(session, "c", scratch, 1, LOCKSTEP_INT64, (lockstep_op)5, 0));
+    INVALID("dtype 14",
+            lockstep_allreduce(session, "c", scratch, 1, (lockstep_dtype)14, LOCKSTEP_SUM, 0));
+    INVALID("op 8",
+            lockstep_allreduce(session, "c", scratch, 1, LOCKSTEP_INT64, (lockstep_op)8, 0));
     INVALID("do not fit",
             lockstep_allreduce(session, "c", scratch, UINT64_MAX, LOCKSTEP_INT64, LOCKSTEP_SUM, 0));
     INVALID("no rank 1 in a world of 1",

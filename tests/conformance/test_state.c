@@ -53,6 +53,12 @@ static const struct buffer_spec specs[] = {
     {LOCKSTEP_INT32, LOCKSTEP_BUFFER_AT_START, 0, 6},
     {LOCKSTEP_INT32, LOCKSTEP_BUFFER_SUM, 2, 3},
     {LOCKSTEP_INT64, LOCKSTEP_BUFFER_BROADCAST, 3, 4},
+    {LOCKSTEP_INT8, LOCKSTEP_BUFFER_SUM, 2, 70},
+    {LOCKSTEP_UINT16, LOCKSTEP_BUFFER_SUM, 0, 5},
+    {LOCKSTEP_UINT64, LOCKSTEP_BUFFER_SUM, 1, 9},
+    {LOCKSTEP_BOOL, LOCKSTEP_BUFFER_BROADCAST, 0, 33},
+    {LOCKSTEP_INT16, LOCKSTEP_BUFFER_BROADCAST, 5, 6},
+    {LOCKSTEP_UINT32, LOCKSTEP_BUFFER_AT_START, 0, 2},
     {LOCKSTEP_FLOAT64, LOCKSTEP_BUFFER_IGNORE, 0, 3},
 };
 #define SPECS (sizeof(specs) / sizeof(specs[0]))
@@ -68,10 +74,11 @@ struct buffered {
 
 static const int64_t four[] = {4};
 
+static const size_t dtype_bytes[] = {0, 4, 8, 4, 8, 2, 2, 1, 1, 2, 2, 4, 8, 1};
+
 static size_t spec_size(size_t b)
 {
-    static const size_t bytes[] = {0, 4, 8, 4, 8, 2, 2, 1};
-    return bytes[specs[b].dtype];
+    return dtype_bytes[specs[b].dtype];
 }
 
 static size_t spec_bytes(size_t b)
@@ -144,7 +151,19 @@ static void put(size_t b, void *memory, int64_t i, double value)
         ((uint16_t *)memory)[i] = (uint16_t)value;
         break;
     case LOCKSTEP_UINT8:
+    case LOCKSTEP_INT8:
+    case LOCKSTEP_BOOL:
         ((uint8_t *)memory)[i] = (uint8_t)value;
+        break;
+    case LOCKSTEP_INT16:
+    case LOCKSTEP_UINT16:
+        ((uint16_t *)memory)[i] = (uint16_t)value;
+        break;
+    case LOCKSTEP_UINT32:
+        ((uint32_t *)memory)[i] = (uint32_t)value;
+        break;
+    case LOCKSTEP_UINT64:
+        ((uint64_t *)memory)[i] = (uint64_t)value;
         break;
     }
 }
@@ -249,7 +268,7 @@ static void policies_body(struct rank *rank)
         buffered_expect(rank, &states[1], step, DUE_BY_NUMBER);
     }
     // One collective exchanges all due buffers of a policy and a dtype.
-    RANK_EQUAL(rank, rank->session->buffers.group_count, 9);
+    RANK_EQUAL(rank, rank->session->buffers.group_count, 14);
     buffered_free(&states[0]);
     buffered_free(&states[1]);
 }
@@ -568,21 +587,25 @@ static void case_35_evaluation_on_one_rank(const struct setting *setting)
 
 // ---- Case 32: the root -------------------------------------------------------------------------
 
+#define MIXED 13
+
 // Parameters and buffers of all dtypes in turn.
 static void root_body(struct rank *rank)
 {
-    static const lockstep_dtype mixed[] = {LOCKSTEP_FLOAT32, LOCKSTEP_INT64,    LOCKSTEP_FLOAT64,
-                                           LOCKSTEP_UINT8,   LOCKSTEP_BFLOAT16, LOCKSTEP_INT32,
-                                           LOCKSTEP_FLOAT16};
+    static const lockstep_dtype mixed[] = {
+        LOCKSTEP_FLOAT32, LOCKSTEP_INT64,   LOCKSTEP_FLOAT64, LOCKSTEP_UINT8, LOCKSTEP_BFLOAT16,
+        LOCKSTEP_INT32,   LOCKSTEP_FLOAT16, LOCKSTEP_INT8,    LOCKSTEP_INT16, LOCKSTEP_UINT16,
+        LOCKSTEP_UINT32,  LOCKSTEP_UINT64,  LOCKSTEP_BOOL};
     static const int64_t shapes[] = {3, 0, 1, 700, 17};
-    static const char *const names[] = {"a", "b", "c", "d", "e", "f", "g"};
-    struct lockstep_parameter parameters[7];
-    struct lockstep_buffer buffers[7];
+    static const char *const names[] = {"a", "b", "c", "d", "e", "f", "g",
+                                        "h", "i", "j", "k", "l", "m"};
+    struct lockstep_parameter parameters[MIXED];
+    struct lockstep_buffer buffers[MIXED];
     struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
     lockstep_module *module;
-    char data[14][700 * 8];
+    char data[2 * MIXED][700 * 8];
     memset(data, (int)rank->rank + 1, sizeof(data));
-    for (uint32_t t = 0; t < 7; t++) {
+    for (uint32_t t = 0; t < MIXED; t++) {
         parameters[t] = (struct lockstep_parameter){.name = names[t],
                                                     .dtype = mixed[t],
                                                     .dims = 1,
@@ -593,19 +616,18 @@ static void root_body(struct rank *rank)
                                               .dtype = mixed[t],
                                               .dims = 1,
                                               .shape = &shapes[(t + 2) % 5],
-                                              .data = data[7 + t]};
+                                              .data = data[MIXED + t]};
     }
     config.name = "net";
     config.parameters = parameters;
-    config.parameter_count = 7;
+    config.parameter_count = MIXED;
     config.buffers = buffers;
-    config.buffer_count = 7;
+    config.buffer_count = MIXED;
     RANK_OK(rank, lockstep_module_register(rank->session, &config, &module));
     RANK_OK(rank, lockstep_start(rank->session));
-    for (uint32_t t = 0; t < 14; t++) {
-        static const size_t bytes[] = {0, 4, 8, 4, 8, 2, 2, 1};
-        const int64_t elements = shapes[t < 7 ? t % 5 : (t - 7 + 2) % 5];
-        const size_t used = (size_t)elements * bytes[mixed[t % 7]];
+    for (uint32_t t = 0; t < 2 * MIXED; t++) {
+        const int64_t elements = shapes[t < MIXED ? t % 5 : (t - MIXED + 2) % 5];
+        const size_t used = (size_t)elements * dtype_bytes[mixed[t % MIXED]];
         for (size_t i = 0; i < sizeof(data[t]); i++)
             RANK_EQUAL(rank, data[t][i], i < used ? rank->world_size : rank->rank + 1);
     }
@@ -885,6 +907,16 @@ static void policies_are_checked(const struct setting *setting)
     assert_int_equal(lockstep_open(NULL, &session), 0);
     buffer.policy = LOCKSTEP_BUFFER_MEAN;
     expect_refused(session, &config, "'b' is int32: a mean of integers does not exist");
+    buffer.dtype = LOCKSTEP_UINT16;
+    expect_refused(session, &config, "'b' is uint16: a mean of integers does not exist");
+    buffer.dtype = LOCKSTEP_BOOL;
+    expect_refused(session, &config,
+                   "'b' is bool: a mean of integers does not exist; use LOCKSTEP_BUFFER_BROADCAST");
+    buffer.policy = LOCKSTEP_BUFFER_SUM;
+    expect_refused(session, &config, "'b' is bool: a sum of booleans does not exist");
+    buffer.policy = LOCKSTEP_BUFFER_BROADCAST;
+    expect_refused(session, &config, NULL);
+    buffer.dtype = LOCKSTEP_INT32;
     buffer.policy = (lockstep_buffer_policy)5;
     expect_refused(session, &config, "'b' has the unknown policy 5");
     buffer.policy = LOCKSTEP_BUFFER_AT_START;

@@ -309,8 +309,8 @@ static void test_every_dtype_and_op(void **state)
         struct fleet_options options = options_of(state, n, 1024);
         uint64_t random = 5 * n;
         struct job *job = make_job(&options, 100 + n);
-        for (uint32_t dtype = DTYPE_FLOAT32; dtype <= DTYPE_UINT8; dtype++) {
-            for (uint32_t op = REDUCE_SUM; op <= REDUCE_OR; op++) {
+        for (uint32_t dtype = DTYPE_FLOAT32; dtype <= DTYPE_LAST; dtype++) {
+            for (uint32_t op = REDUCE_SUM; op <= REDUCE_LAST; op++) {
                 if (!kernel_supported((enum dtype)dtype, (enum reduce_op)op))
                     continue;
                 struct job_spec spec = {.dtype = (enum dtype)dtype,

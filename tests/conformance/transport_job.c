@@ -159,6 +159,14 @@ static void job_put(const struct job_spec *spec, uint8_t *at, uint64_t random)
         memcpy(at, &narrow, sizeof(narrow));
     } else if (spec->dtype == DTYPE_FLOAT64) {
         memcpy(at, &value, sizeof(value));
+    } else if (dtype_is_small(spec->dtype) && spec->op == REDUCE_PRODUCT) {
+        // Products of any bits overflow or underflow nearly always.
+        const float narrow = (float)value;
+        uint16_t half;
+        kernel_narrow(spec->dtype, &half, &narrow, 1);
+        memcpy(at, &half, sizeof(half));
+    } else if (spec->dtype == DTYPE_BOOL) {
+        *at = random >> 32 & 1 ? (uint8_t)random : 0;
     } else {
         memcpy(at, &random, dtype_size(spec->dtype));
     }
@@ -441,11 +449,16 @@ static void job_begin_missing(const struct job *job, const struct job_spec *spec
         final[size - 1] = 0x80;
 }
 
+// True if the result is computed and rounded, and not one of the inputs.
+static bool job_computes(enum reduce_op op)
+{
+    return op == REDUCE_SUM || op == REDUCE_MEAN || op == REDUCE_PRODUCT;
+}
+
 static bool job_is_wide(const struct job *job, const struct job_spec *spec)
 {
     return spec->partial != DTYPE_NONE || spec->final != DTYPE_NONE || spec->exponent != 0 ||
-           (job_rounds_once(job) && dtype_is_small(spec->dtype) &&
-            (spec->op == REDUCE_SUM || spec->op == REDUCE_MEAN));
+           (job_rounds_once(job) && dtype_is_small(spec->dtype) && job_computes(spec->op));
 }
 
 // The rank whose input is the i-th in the sum. In the ring the owner of the element is the last.
@@ -511,7 +524,11 @@ static uint64_t job_reference_wide(const struct job *job, const struct item *ite
         total += weight;
         if (job_passes_over(job, weight))
             continue;
-        if (!begun)
+        if (!begun && spec->op == REDUCE_PRODUCT)
+            sum = own;
+        else if (spec->op == REDUCE_PRODUCT)
+            sum = sum * own;
+        else if (!begun)
             sum = side->has_in[element] && weight > 0 ? own : job_missing(job, rank);
         else if (side->has_in[element] && weight > 0)
             sum = sum + own;
@@ -643,7 +660,7 @@ static bool job_reference(const struct job *job, const struct item *item, uint64
         const bool mean = spec->op == REDUCE_MEAN;
         const bool scales = mean && !spec->input_is_sum && weight != 1;
         const bool nothing = (mean && weight == 0) || !side->has_in[element];
-        const bool meets_zero = spec->op == REDUCE_MIN || spec->op == REDUCE_MAX;
+        const bool meets_zero = !kernel_skips_zeros(spec->op);
         total += mean ? weight : 1;
         if (mean && job_passes_over(job, weight))
             continue;
@@ -663,6 +680,7 @@ static bool job_reference(const struct job *job, const struct item *item, uint64
     }
     if (total == 0 || !job_element_used(job, item, element))
         return false;
+    kernel_reduce_alone(spec->dtype, final, 1);
     if (spec->op == REDUCE_MEAN && job->world == 1 && !spec->input_is_sum)
         memcpy(final, item->sides[0].inputs_before + element * size, size);
     else if (spec->op == REDUCE_MEAN && total != 1)
@@ -721,6 +739,29 @@ static void job_fail(const struct job *job, const char *name, uint32_t index, ui
     _exit(1);
 }
 
+// True if the value is near the product in double precision. The numbers are not so large or small
+// that a partial product of float32 would be infinite or denormal. One of float16 may be: its error
+// of half a denormal unit is multiplied by all further numbers, each at most 10.
+static bool job_near_product(const struct job *job, const struct item *item, uint64_t element,
+                             const uint8_t *final)
+{
+    const enum dtype dtype = item->spec.dtype;
+    const double got = job_value(dtype, final);
+    const double unit = dtype == DTYPE_FLOAT16    ? 0x1p-11
+                        : dtype == DTYPE_BFLOAT16 ? 0x1p-8
+                        : dtype == DTYPE_FLOAT32  ? 0x1p-24
+                                                  : 0x1p-53;
+    const double denormal = dtype == DTYPE_FLOAT16 ? 0x1p-24 * pow(10, job->world) : 0;
+    double product = 1;
+    if (dtype_is_small(dtype) && !isfinite(got))
+        return true; // A partial product overflowed.
+    for (uint32_t r = 0; r < job->world; r++)
+        product *= job_value(dtype, item->sides[r].inputs_before + element * dtype_size(dtype));
+    if (!isfinite(product))
+        return isnan(product) ? isnan(got) : memcmp(&got, &product, sizeof(got)) == 0;
+    return fabs(got - product) <= 2 * job->world * unit * fabs(product) + denormal;
+}
+
 // True if the value is near the sum or mean in double precision, which no order changes much.
 static bool job_near(const struct job *job, const struct item *item, uint64_t element,
                      const uint8_t *final)
@@ -730,6 +771,9 @@ static bool job_near(const struct job *job, const struct item *item, uint64_t el
     double sum = 0;
     double magnitude = 0;
     double total = 0;
+    if (dtype_is_float(spec->dtype) && spec->op == REDUCE_PRODUCT &&
+        spec->kind != COLLECTIVE_BROADCAST)
+        return job_near_product(job, item, element, final);
     if (!dtype_is_float(spec->dtype) || spec->kind == COLLECTIVE_BROADCAST ||
         (spec->op != REDUCE_SUM && spec->op != REDUCE_MEAN))
         return true;
@@ -791,7 +835,8 @@ static bool job_is_loose(const struct job *job, const struct job_spec *spec)
 {
     return (job->algorithm == ALGORITHM_TWO_LEVEL || job->loose) && dtype_is_float(spec->dtype) &&
            spec->kind == COLLECTIVE_ALLREDUCE &&
-           (spec->op == REDUCE_SUM || spec->op == REDUCE_MEAN);
+           (job->loose ? spec->op == REDUCE_SUM || spec->op == REDUCE_MEAN
+                       : job_computes(spec->op));
 }
 
 static bool job_is_final(const struct job *job, const struct item *item, uint64_t element,

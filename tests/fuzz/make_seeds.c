@@ -65,6 +65,8 @@ static void up_fill(struct up_message *message, uint8_t rank)
         snprintf(message->u.fail.text, sizeof(message->u.fail.text), "why");
     } else if (message->kind == UP_LAYOUT_PART) {
         message->u.layout_part = (struct layout_part){.total = 3, .count = 3, .words = {1, 1, 0}};
+    } else if (message->kind == UP_REACH) {
+        message->u.reach.count = 1;
     } else if (message->kind == UP_END) {
         message->u.end.step = 1;
     }
@@ -109,6 +111,10 @@ static void seeds_down(void)
         if (message.kind == DOWN_GENERATION)
             message.u.generation_start =
                 (struct down_generation){.world_size = 1, .local_size = 1, .chunk_bytes = 65536};
+        if (message.kind == DOWN_ADDRESSES) {
+            message.u.addresses = (struct down_addresses){
+                .count = 1, .peers = {{.rank = 3, .address = "tcp:10.0.0.7:4711", .host = "h"}}};
+        }
         snprintf(name, sizeof(name), "kind_%02d", kind);
         if (codec_encode_down(&message, bytes, sizeof(bytes), &size) == CODEC_OK)
             seed_write("down", name, bytes, size);

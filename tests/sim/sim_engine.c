@@ -995,6 +995,7 @@ static void engine_heard(struct sim_worker *worker, const struct down_message *m
         order_queried(&state->order, &message->u.query);
         break;
     case DOWN_INSPECT:
+    case DOWN_ADDRESSES:
     case DOWN_TUNING: // The simulated data plane has no links to measure.
         break;
     case DOWN_HALT:

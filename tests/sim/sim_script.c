@@ -409,6 +409,7 @@ static void script_received(struct sim_worker *worker, const struct down_message
     case DOWN_TUNING:
     case DOWN_QUERY:
     case DOWN_INSPECT:
+    case DOWN_ADDRESSES:
     case DOWN_LAYOUT_PART:
         return;
     }

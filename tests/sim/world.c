@@ -167,6 +167,7 @@ static void down_happens(struct world *world, uint32_t r)
     case DOWN_LAYOUT_PART:
     case DOWN_TUNING:
     case DOWN_INSPECT:
+    case DOWN_ADDRESSES:
         break;
     }
 }

@@ -139,6 +139,7 @@ static void core_action(void *context, const struct coordinator_action *action)
     case DOWN_MANIFEST_REQUEST:
     case DOWN_TUNING:
     case DOWN_INSPECT:
+    case DOWN_ADDRESSES:
         break;
     }
     world_fault(world, "the coordinator says something unexpected: kind %d",

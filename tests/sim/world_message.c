@@ -171,6 +171,7 @@ void world_up_text(const struct up_message *message, char *text, size_t bytes)
     case UP_LINKS:
     case UP_MODULES:
     case UP_ANSWER:
+    case UP_REACH:
         break;
     }
     snprintf(text, bytes, "message of kind %d", (int)message->kind);
@@ -214,6 +215,7 @@ void world_down_text(const struct down_message *message, char *text, size_t byte
     case DOWN_LAYOUT_PART:
     case DOWN_TUNING:
     case DOWN_INSPECT:
+    case DOWN_ADDRESSES:
         break;
     }
     snprintf(text, bytes, "message of kind %d", (int)message->kind);

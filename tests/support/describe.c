@@ -84,6 +84,13 @@ static void describe_blocked(char *text, size_t bytes, const struct up_blocked *
         describe_calls(text, bytes, i == 0 ? ", lacks" : ",", &blocked->lacking[i].call);
 }
 
+static void describe_reach(char *text, size_t bytes, const struct up_reach *reach)
+{
+    int used = snprintf(text, bytes, "reach");
+    for (uint32_t i = 0; i < reach->count && i < LOCKSTEP_REACH_RANKS && (size_t)used < bytes; i++)
+        used += snprintf(text + used, bytes - (size_t)used, " %" PRIu32, reach->ranks[i]);
+}
+
 static void describe_replan(char *text, size_t bytes, const struct up_replan *replan)
 {
     snprintf(text, bytes, "replan step %" PRIu64 " in place of %" PRIu64 ":", replan->step,
@@ -153,10 +160,22 @@ void describe_up(char *text, size_t bytes, const struct up_message *message)
     case UP_REPLAN:
         describe_replan(text, bytes, &message->u.replan);
         return;
+    case UP_REACH:
+        describe_reach(text, bytes, &message->u.reach);
+        return;
     case UP_NONE:
         break;
     }
     snprintf(text, bytes, "up message of kind %d", (int)message->kind);
+}
+
+static void describe_addresses(char *text, size_t bytes, const struct down_addresses *addresses)
+{
+    int used = snprintf(text, bytes, "addresses");
+    for (uint32_t i = 0; i < addresses->count && (size_t)used < bytes; i++)
+        used += snprintf(text + used, bytes - (size_t)used, " %" PRIu32 "@%s on %s",
+                         addresses->peers[i].rank, addresses->peers[i].address,
+                         addresses->peers[i].host);
 }
 
 static void describe_generation(char *text, size_t bytes, const struct down_message *message)
@@ -241,6 +260,9 @@ void describe_down(char *text, size_t bytes, const struct down_message *message)
     case DOWN_INSPECT:
         snprintf(text, bytes, "inspect %" PRIu64 " what %" PRIu32, message->u.inspect.id,
                  message->u.inspect.what);
+        return;
+    case DOWN_ADDRESSES:
+        describe_addresses(text, bytes, &message->u.addresses);
         return;
     case DOWN_NONE:
         break;

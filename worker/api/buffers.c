@@ -53,8 +53,8 @@ static void buffers_name_group(const struct buffer_group *group)
 static struct lockstep_work *buffers_work(const struct lockstep_session *session,
                                           const struct buffer_group *group)
 {
-    const int dtypes = DTYPE_UINT8 - DTYPE_FLOAT32 + 1;
-    static_assert(2 * 3 * (DTYPE_UINT8 - DTYPE_FLOAT32 + 1) == LOCKSTEP_MAX_BUFFER_GROUPS,
+    const int dtypes = DTYPE_LAST - DTYPE_FLOAT32 + 1;
+    static_assert(2 * 3 * (DTYPE_LAST - DTYPE_FLOAT32 + 1) == LOCKSTEP_MAX_BUFFER_GROUPS,
                   "one for each policy that repeats, each dtype, and each place");
     const int kind = (int)group->policy - LOCKSTEP_BUFFER_BROADCAST + (group->on_devices ? 3 : 0);
     return &session->works
@@ -85,7 +85,7 @@ int buffers_make(struct lockstep_session *session)
     if (!session->buffers.tensors || !session->buffers.extents)
         return error_set(LOCKSTEP_E_SYSTEM, "no memory");
     for (int policy = LOCKSTEP_BUFFER_BROADCAST; policy <= LOCKSTEP_BUFFER_SUM; policy++) {
-        for (int dtype = DTYPE_FLOAT32; dtype <= DTYPE_UINT8; dtype++) {
+        for (int dtype = DTYPE_FLOAT32; dtype <= DTYPE_LAST; dtype++) {
             for (int place = 0; place < 2; place++) {
                 struct buffer_group group = {.policy = (lockstep_buffer_policy)policy,
                                              .dtype = (enum dtype)dtype,

@@ -198,9 +198,15 @@ static int declare_check_policy(const struct lockstep_buffer *buffer)
                          (int)buffer->policy);
     if (buffer->policy == LOCKSTEP_BUFFER_MEAN && !dtype_is_float((enum dtype)buffer->dtype))
         return error_set(LOCKSTEP_E_INVALID,
-                         "'%s' is %s: a mean of integers does not exist; use LOCKSTEP_BUFFER_SUM "
-                         "or LOCKSTEP_BUFFER_BROADCAST",
-                         buffer->name, dtype_name((enum dtype)buffer->dtype));
+                         "'%s' is %s: a mean of integers does not exist; use %s"
+                         "LOCKSTEP_BUFFER_BROADCAST",
+                         buffer->name, dtype_name((enum dtype)buffer->dtype),
+                         buffer->dtype == LOCKSTEP_BOOL ? "" : "LOCKSTEP_BUFFER_SUM or ");
+    if (buffer->policy == LOCKSTEP_BUFFER_SUM && buffer->dtype == LOCKSTEP_BOOL)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "'%s' is bool: a sum of booleans does not exist; use "
+                         "LOCKSTEP_BUFFER_BROADCAST",
+                         buffer->name);
     if (buffer->every != 0 && buffer->policy < LOCKSTEP_BUFFER_BROADCAST)
         return error_set(LOCKSTEP_E_INVALID,
                          "'%s' has every %" PRIu64 " and a policy that does not repeat",

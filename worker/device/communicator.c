@@ -189,7 +189,13 @@ static int communicator_type(enum dtype dtype)
         return NCCL_INT64;
     case DTYPE_UINT8:
         return NCCL_UINT8;
-    case DTYPE_NONE:
+    case DTYPE_NONE: // Integers are reduced on the hosts (device_flow.c).
+    case DTYPE_INT8:
+    case DTYPE_INT16:
+    case DTYPE_UINT16:
+    case DTYPE_UINT32:
+    case DTYPE_UINT64:
+    case DTYPE_BOOL:
         break;
     }
     assert(false && "a dtype that travels");

@@ -419,15 +419,21 @@ __device__ inline int dtype_width(uint32_t dtype)
 {
     switch (dtype) {
     case DEVICE_UINT8:
+    case DEVICE_INT8:
+    case DEVICE_BOOL:
         return 1;
     case DEVICE_FLOAT16:
     case DEVICE_BFLOAT16:
+    case DEVICE_INT16:
+    case DEVICE_UINT16:
         return 2;
     case DEVICE_FLOAT32:
     case DEVICE_INT32:
+    case DEVICE_UINT32:
         return 4;
     case DEVICE_FLOAT64:
     case DEVICE_INT64:
+    case DEVICE_UINT64:
         return 8;
     }
     return 0;

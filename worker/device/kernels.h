@@ -62,6 +62,12 @@ enum device_dtype {
     DEVICE_FLOAT16 = 5,
     DEVICE_BFLOAT16 = 6,
     DEVICE_UINT8 = 7,
+    DEVICE_INT8 = 8,
+    DEVICE_INT16 = 9,
+    DEVICE_UINT16 = 10,
+    DEVICE_UINT32 = 11,
+    DEVICE_UINT64 = 12,
+    DEVICE_BOOL = 13,
 };
 
 #define DEVICE_NO_UNIT 0xffffffffu // The `unit` of a piece that is always written.

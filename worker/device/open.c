@@ -28,6 +28,12 @@ static_assert((int)DEVICE_INT64 == (int)DTYPE_INT64, "one numbering of dtypes");
 static_assert((int)DEVICE_FLOAT16 == (int)DTYPE_FLOAT16, "one numbering of dtypes");
 static_assert((int)DEVICE_BFLOAT16 == (int)DTYPE_BFLOAT16, "one numbering of dtypes");
 static_assert((int)DEVICE_UINT8 == (int)DTYPE_UINT8, "one numbering of dtypes");
+static_assert((int)DEVICE_INT8 == (int)DTYPE_INT8, "one numbering of dtypes");
+static_assert((int)DEVICE_INT16 == (int)DTYPE_INT16, "one numbering of dtypes");
+static_assert((int)DEVICE_UINT16 == (int)DTYPE_UINT16, "one numbering of dtypes");
+static_assert((int)DEVICE_UINT32 == (int)DTYPE_UINT32, "one numbering of dtypes");
+static_assert((int)DEVICE_UINT64 == (int)DTYPE_UINT64, "one numbering of dtypes");
+static_assert((int)DEVICE_BOOL == (int)DTYPE_BOOL, "one numbering of dtypes");
 // Kernels read structs that the host's compiler has laid out, so the structs must have no padding.
 static_assert(sizeof(struct device_piece) == 32 && sizeof(struct device_row) == 32, "no holes");
 static_assert(sizeof(struct device_pack) == 80 && sizeof(struct device_finish) == 88, "no holes");

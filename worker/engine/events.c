@@ -18,6 +18,7 @@
 #include "worker/kernels/kernels.h"
 #include "worker/order/header.h"
 #include "worker/session/counters.h"
+#include "worker/session/headroom.h"
 #include "worker/session/module/contribution.h"
 #include "worker/session/work.h"
 #include "worker/session/work_told.h"
@@ -48,6 +49,25 @@ static void engine_form_failed(void *context, uint32_t rank, const char *text)
     snprintf(seen.text, sizeof(seen.text), "rank %" PRIu32 " (host %s) cannot be reached: %s", rank,
              engine_peer_host(session, rank), text);
     engine_report(session, &message, &seen);
+}
+
+// The coordinator knows the addresses of all ranks. Without it the links that are wanted now cannot
+// be made.
+static void engine_reach(void *context, const uint32_t *ranks, uint32_t count)
+{
+    struct lockstep_session *session = context;
+    struct up_message message = {.kind = UP_REACH, .u.reach.count = count};
+    char text[LOCKSTEP_TEXT_BYTES];
+    if (session->end.control_gone) {
+        engine_unreached(session, ranks[0]);
+        return;
+    }
+    if (!headroom_descriptors(count, "links to further ranks need", text, sizeof(text))) {
+        engine_fail(session, LOCKSTEP_E_SYSTEM, text);
+        return;
+    }
+    memcpy(message.u.reach.ranks, ranks, count * sizeof(ranks[0]));
+    engine_send(session, &message);
 }
 
 static bool engine_is_plain(const struct lockstep_session *session,
@@ -214,6 +234,7 @@ struct transport_events engine_events(struct lockstep_session *session)
                                      .told = engine_told,
                                      .mismatch = engine_mismatch,
                                      .form_failed = engine_form_failed,
+                                     .reach = engine_reach,
                                      .enqueued = engine_enqueued,
                                      .summed = engine_summed,
                                      .device_failed = engine_device_failed,

@@ -20,6 +20,7 @@
 #include "worker/session/module/manifest.h"
 #include "worker/support/error.h"
 #include "worker/transport/device/device_flow.h"
+#include "worker/transport/further.h"
 #include "worker/transport/lifecycle.h"
 #include "worker/watch/watch.h"
 
@@ -59,7 +60,20 @@ const char *engine_peer_host(const struct lockstep_session *session, uint32_t ra
         if (session->world.peers[i].rank == rank)
             return session->world.peers[i].host;
     }
-    return "unknown";
+    const char *further =
+        session->transport ? transport_further_host(session->transport, rank) : NULL;
+    return further ? further : "unknown";
+}
+
+void engine_unreached(struct lockstep_session *session, uint32_t rank)
+{
+    char text[LOCKSTEP_TEXT_BYTES + 128];
+    snprintf(text, sizeof(text),
+             "a link to rank %" PRIu32
+             " is needed, and the coordinator, which knows its address, is "
+             "gone: %s",
+             rank, session->end.control_text);
+    engine_fail(session, LOCKSTEP_E_UNREACHABLE, text);
 }
 
 // ---- Forming a world ---------------------------------------------------------------------------
@@ -213,6 +227,18 @@ static void engine_halt(struct lockstep_session *session, const struct down_halt
         order_halted(session->engine.order, halt);
 }
 
+static void engine_addresses(struct lockstep_session *session,
+                             const struct down_addresses *addresses)
+{
+    for (uint32_t i = 0; i < addresses->count; i++) {
+        if (transport_reach(session->transport, &addresses->peers[i]))
+            continue;
+        engine_fail(session, LOCKSTEP_E_MISMATCH,
+                    "the coordinator sent an address that nobody has asked for");
+        return;
+    }
+}
+
 static void engine_grant(struct lockstep_session *session, const struct down_grant *grant)
 {
     trace_event(&session->trace, TRACE_GRANT, grant->step, grant->slot.module, grant->slot.call,
@@ -282,6 +308,9 @@ void engine_message(struct lockstep_session *session, const struct down_message 
         else
             order_queried(session->engine.order, &message->u.query);
         break;
+    case DOWN_ADDRESSES:
+        engine_addresses(session, &message->u.addresses);
+        break;
     case DOWN_INSPECT: // The watch handles it.
     case DOWN_NONE:
         break;
@@ -293,12 +322,17 @@ void engine_message(struct lockstep_session *session, const struct down_message 
 void engine_control_ended(struct lockstep_session *session, const char *why)
 {
     char text[LOCKSTEP_TEXT_BYTES + 128];
+    uint32_t awaited = 0;
     session->end.control_gone = true;
     text_copy(session->end.control_text, sizeof(session->end.control_text), why);
     engine_wait_alone(session);
     engine_decide_alone(session);
     if (!session->world.formed || session->engine.starting) {
         engine_fail(session, LOCKSTEP_E_UNREACHABLE, why);
+        return;
+    }
+    if (transport_awaits_address(session->transport, &awaited)) {
+        engine_unreached(session, awaited);
         return;
     }
     atomic_store_explicit(&session->gate.alone_ms, clock_now_ms(), memory_order_relaxed);

@@ -52,11 +52,6 @@ struct combine {
     size_t size;
 };
 
-static bool combine_skips(const struct kernel_combination *what)
-{
-    return what->op != REDUCE_MIN && what->op != REDUCE_MAX;
-}
-
 // Sets only the fields that are used: setting all fields would take a tenth of the time for blocks
 // of a few KiB, which are common.
 static void combine_choose(struct combine *combine)
@@ -68,7 +63,7 @@ static void combine_choose(struct combine *combine)
     for (uint32_t s = 0; s < what->count; s++) {
         const uint64_t weight = what->weights ? what->weights[s] : 1;
         const void *source = weight > 0 ? what->sources[s] : NULL;
-        if (!source && combine_skips(what))
+        if (!source && kernel_skips_zeros(what->op))
             continue;
         combine->has_zeros |= !source;
         combine->weighted |= weight != 1;
@@ -89,6 +84,12 @@ static bool combine_is_rounded(const struct kernel_combination *what)
     return what->dtype == DTYPE_FLOAT32 && what->rounded == DTYPE_BFLOAT16;
 }
 
+static const uint8_t *combine_source(const struct combine *combine, unsigned source, size_t offset)
+{
+    const uint8_t *at = combine->sources[source];
+    return at == combine_zeros ? at : at + offset;
+}
+
 // ---- one tile -----------------------------------------------------------------------------------
 
 // Fills in the operands of one loop: the sum so far, if there is one, and sources from `next` on.
@@ -106,8 +107,7 @@ static unsigned combine_operands(const struct combine *combine, const void *sum,
     operands->total = 1;
     operands->also = NULL;
     for (unsigned s = next; s < next + taken; s++) {
-        const bool stands = combine->sources[s] == combine_zeros;
-        operands->sources[operands->count] = combine->sources[s] + (stands ? 0 : offset);
+        operands->sources[operands->count] = combine_source(combine, s, offset);
         operands->weights[operands->count++] = combine->weights[s];
     }
     for (unsigned s = operands->count; s < KERNEL_OPERANDS; s++) {
@@ -150,7 +150,7 @@ static void combine_same(const struct combine *combine, void *out, void *tile, s
     combine_loop(combine, true)(out, &operands, count);
 }
 
-// Combines more sources of 16-bit floats than one loop takes.
+// Combines more sources of 16-bit floats than one loop takes. In products all weights are 1.
 static void combine_wide(const struct combine *combine, void *out, float *sum, size_t offset,
                          size_t count)
 {
@@ -158,10 +158,12 @@ static void combine_wide(const struct combine *combine, void *out, float *sum, s
     const struct kernel_table *table = combine->table;
     _Alignas(COMBINE_LINE_BYTES) float wide[COMBINE_TILE_BYTES / sizeof(float)];
     for (unsigned s = 0; s < combine->count; s++) {
-        const void *source = combine->sources[s] + offset;
+        const void *source = combine_source(combine, s, offset);
         table->widen[dtype](s == 0 ? sum : wide, source, count);
         if (s == 0)
             table->scale[DTYPE_FLOAT32](sum, sum, combine->weights[s], count);
+        else if (combine->what->op == REDUCE_PRODUCT)
+            table->reduce[DTYPE_FLOAT32][REDUCE_PRODUCT](sum, wide, count);
         else
             table->add_weighted[DTYPE_FLOAT32](sum, wide, combine->weights[s], count);
     }
@@ -181,8 +183,9 @@ static void combine_rounded(const struct combine *combine, void *out, void *tile
 
 static bool combine_is_wide(const struct combine *combine)
 {
-    return dtype_is_small(combine->what->dtype) && combine_skips(combine->what) &&
-           combine->count > KERNEL_OPERANDS;
+    const enum reduce_op op = combine->what->op;
+    return dtype_is_small(combine->what->dtype) && combine->count > KERNEL_OPERANDS &&
+           op != REDUCE_MIN && op != REDUCE_MAX;
 }
 
 static void combine_one(const struct combine *combine, void *out, void *tile, size_t offset,
@@ -209,8 +212,8 @@ static bool combine_is_direct(const struct combine *combine)
 static bool combine_has_lines(const struct combine *combine)
 {
     const struct kernel_combination *what = combine->what;
-    return (what->streams || what->also) && combine_skips(what) && !combine_is_rounded(what) &&
-           combine->table->stream_weighted[what->dtype];
+    return (what->streams || what->also) && kernel_skips_zeros(what->op) &&
+           !combine_is_rounded(what) && combine->table->stream_weighted[what->dtype];
 }
 
 // Combines elements that begin `offset` bytes into the sources and out. copies: true if the results
@@ -293,8 +296,9 @@ static void combine_zero(const struct combine *combine, uint8_t *out, size_t cou
 
 static bool combine_is_copy(const struct combine *combine)
 {
-    return combine->count == 1 && !combine->has_zeros && !combine->weighted && !combine->divided &&
-           combine->factor == 1.0 && !combine_is_rounded(combine->what);
+    return combine->count == 1 && combine->what->dtype != DTYPE_BOOL && !combine->has_zeros &&
+           !combine->weighted && !combine->divided && combine->factor == 1.0 &&
+           !combine_is_rounded(combine->what);
 }
 
 static void combine_copy(const struct kernel_table *table, void *out, const void *in, size_t bytes,

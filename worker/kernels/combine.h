@@ -13,11 +13,12 @@ struct kernel_table;
 
 // out = ((sources[0] op sources[1]) op ...), in this order, divided by total. The result has the
 // same bits as the functions of kernels.h, called one after the other, except that 16-bit floats
-// are rounded only once, at the end. Sums and ORs skip a source that is NULL or has weight 0; if no
-// source is left, the result is +0. For minima and maxima such a source counts as zeros. Only final
-// values are stored, and each element with one store, so out and also may be memory in which every
-// element must at any time be either unchanged or final. out may be one of the sources, and also
-// another source; no other overlap.
+// are rounded only once, at the end. Sums, means, ORs and XORs skip a source that is NULL or has
+// weight 0; if no source is left, the result is +0. For the other ops such a source counts as
+// zeros. A DTYPE_BOOL becomes 0 or 1, also if there is only one source. Only final values are
+// stored, and each element with one store, so out and also may be memory in which every element
+// must at any time be either unchanged or final. out may be one of the sources, and also another
+// source; no other overlap.
 void kernel_combine(const struct kernel_combination *what, void *out, size_t count);
 // Copies with stores of whole elements, of every dtype that both addresses are aligned for; memcpy
 // does not promise that. streams: true if the stores go past the caches; they are complete when the

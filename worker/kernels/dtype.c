@@ -15,6 +15,9 @@ static const struct dtype_fact dtype_facts[] = {
     [DTYPE_FLOAT64] = {"float64", 8, true},   [DTYPE_INT32] = {"int32", 4, false},
     [DTYPE_INT64] = {"int64", 8, false},      [DTYPE_FLOAT16] = {"float16", 2, true},
     [DTYPE_BFLOAT16] = {"bfloat16", 2, true}, [DTYPE_UINT8] = {"uint8", 1, false},
+    [DTYPE_INT8] = {"int8", 1, false},        [DTYPE_INT16] = {"int16", 2, false},
+    [DTYPE_UINT16] = {"uint16", 2, false},    [DTYPE_UINT32] = {"uint32", 4, false},
+    [DTYPE_UINT64] = {"uint64", 8, false},    [DTYPE_BOOL] = {"bool", 1, false},
 };
 
 // Returns the facts of a dtype. The number may be invalid, because it may come from a peer or the

@@ -62,10 +62,31 @@ bool kernel_supported(enum dtype dtype, enum reduce_op op)
     return kernel_exists(dtype, op);
 }
 
+const char *kernel_op_name(enum reduce_op op)
+{
+    static const char *const names[KERNEL_OPS] = {
+        [REDUCE_SUM] = "sum", [REDUCE_MEAN] = "mean", [REDUCE_MIN] = "min",
+        [REDUCE_MAX] = "max", [REDUCE_OR] = "or",     [REDUCE_PRODUCT] = "product",
+        [REDUCE_AND] = "and", [REDUCE_XOR] = "xor"};
+    return (unsigned)op < KERNEL_OPS ? names[op] : "unknown";
+}
+
+bool kernel_is_bitwise(enum reduce_op op)
+{
+    return op == REDUCE_OR || op == REDUCE_AND || op == REDUCE_XOR;
+}
+
 void kernel_reduce(enum dtype dtype, enum reduce_op op, void *acc, const void *in, size_t count)
 {
     assert(kernel_exists(dtype, op));
     kernel_chosen(dtype)->reduce[dtype][op](acc, in, count);
+}
+
+void kernel_reduce_alone(enum dtype dtype, void *data, size_t count)
+{
+    const struct kernel_operands one = {.sources = {data}, .weights = {1}, .count = 1};
+    if (dtype == DTYPE_BOOL)
+        kernel_chosen(dtype)->combine[dtype][REDUCE_OR](data, &one, count);
 }
 
 void kernel_add_weighted(enum dtype dtype, void *acc, const void *in, uint64_t weight, size_t count)

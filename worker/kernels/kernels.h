@@ -27,8 +27,16 @@ struct kernel_table;
 
 // True if collectives reduce this dtype with this op; false if the dtype or the op does not exist,
 // or if they do not go together. The caller of the functions below ensures that the pair is
-// supported: a mean or a weight needs a float, an OR needs an integer.
+// supported: a mean or a weight needs a float; OR, AND and XOR need an integer or DTYPE_BOOL.
 bool kernel_supported(enum dtype dtype, enum reduce_op op);
+const char *kernel_op_name(enum reduce_op op); // "sum"; "unknown" for no op.
+bool kernel_is_bitwise(enum reduce_op op); // OR, AND and XOR.
+
+// True if zeros change no result of the op. A missing input counts as zeros, so these ops skip it.
+static inline bool kernel_skips_zeros(enum reduce_op op)
+{
+    return op == REDUCE_SUM || op == REDUCE_MEAN || op == REDUCE_OR || op == REDUCE_XOR;
+}
 
 // 16-bit floats are widened to float32, which is exact. Operations are those of float32, and only
 // the stored result is rounded to 16 bits, once, to nearest even. Values that exceed float16
@@ -36,9 +44,13 @@ bool kernel_supported(enum dtype dtype, enum reduce_op op);
 // quieted, with the top bits of its payload.
 
 // acc[i] = acc[i] op in[i]. REDUCE_MEAN adds, like REDUCE_SUM. Integers wrap (two's complement).
-// MIN and MAX of floats: if an operand is a NaN, the result is that NaN, bit by bit (quieted in 16
-// bits); if both are NaNs, acc's NaN. -0 is below +0.
+// DTYPE_BOOL: a byte that is not 0 is true, and results are 0 or 1. SUM, MAX and OR are a logical
+// OR; PRODUCT, MIN and AND are a logical AND. MIN and MAX of floats: if an operand is a NaN, the
+// result is that NaN, bit by bit (quieted in 16 bits); if both are NaNs, acc's NaN. -0 is below +0.
 void kernel_reduce(enum dtype dtype, enum reduce_op op, void *acc, const void *in, size_t count);
+// Makes data the result of a reduction that has no other input: DTYPE_BOOL becomes 0 or 1, other
+// dtypes stay as they are.
+void kernel_reduce_alone(enum dtype dtype, void *data, size_t count);
 
 // Weights, for dtypes with REDUCE_MEAN. A weight is first rounded to the dtype (to float32 for
 // 16-bit floats), to nearest even. That is exact up to 2^24 in float32 and 2^53 in float64; larger

@@ -99,6 +99,7 @@ KERNEL_FLOAT_CHOICE(double, uint64_t)
 
 #define KERNEL_FLOAT(type) \
     KERNEL_REDUCE(sum_##type, type, a + b) \
+    KERNEL_REDUCE(product_##type, type, a *b) \
     KERNEL_REDUCE(min_##type, type, minimum_##type(a, b)) \
     KERNEL_REDUCE(max_##type, type, maximum_##type(a, b)) \
     KERNEL_FACTOR(add_weighted_##type, type, type, uint64_t, into[i] + w * b) \
@@ -144,6 +145,11 @@ KERNEL_FLOAT_CHOICE(double, uint64_t)
     { \
         add_##type(acc, in, 1, count); \
     } \
+    KERNEL_SMALL_LOOP(multiply_##type, type, uint64_t, into, a *b) \
+    KERNEL_TARGET static void reduce_product_##type(void *acc, const void *in, size_t count) \
+    { \
+        multiply_##type(acc, in, 1, count); \
+    } \
     KERNEL_REDUCE(min_##type, uint16_t, small_minimum(a, b, infinity)) \
     KERNEL_REDUCE(max_##type, uint16_t, small_maximum(a, b, infinity)) \
     KERNEL_SMALL_LOOP(add_weighted_##type, type, uint64_t, into, a + w * b) \
@@ -151,20 +157,39 @@ KERNEL_FLOAT_CHOICE(double, uint64_t)
     KERNEL_SMALL_LOOP(divide_##type, type, uint64_t, from, b / w) \
     KERNEL_SMALL_LOOP(scale_power_##type, type, double, from, w *b)
 
-// Sums are computed in unsigned words, which wrap; the conversion back keeps the bits.
-#define KERNEL_INTEGER(type, word) \
-    KERNEL_REDUCE(sum_##type, type, (word)a + (word)b) \
+// Sums, products and bits are the same for signed and unsigned integers of one size, so these loops
+// exist once for each size, for the unsigned type, which wraps. Small words are computed in a wider
+// unsigned type, because C would compute them in int, and a product of two uint16_t overflows that.
+#define KERNEL_WORD(word, computed) \
+    KERNEL_REDUCE(sum_##word, word, (computed)a + (computed)b) \
+    KERNEL_REDUCE(product_##word, word, (computed)a *(computed)b) \
+    KERNEL_REDUCE(or_##word, word, a | b) \
+    KERNEL_REDUCE(and_##word, word, a &b) \
+    KERNEL_REDUCE(xor_##word, word, a ^ b)
+#define KERNEL_ORDER(type) \
     KERNEL_REDUCE(min_##type, type, a < b ? a : b) \
-    KERNEL_REDUCE(max_##type, type, a > b ? a : b) \
-    KERNEL_REDUCE(or_##type, type, (word)a | (word)b)
+    KERNEL_REDUCE(max_##type, type, a > b ? a : b)
 
 KERNEL_FLOAT(float)
 KERNEL_FLOAT(double)
 KERNEL_SMALL(float16, FLOAT16_INFINITY)
 KERNEL_SMALL(bfloat16, BFLOAT16_INFINITY)
-KERNEL_INTEGER(int32_t, uint32_t)
-KERNEL_INTEGER(int64_t, uint64_t)
-KERNEL_INTEGER(uint8_t, uint8_t)
+KERNEL_WORD(uint8_t, uint32_t)
+KERNEL_WORD(uint16_t, uint32_t)
+KERNEL_WORD(uint32_t, uint32_t)
+KERNEL_WORD(uint64_t, uint64_t)
+KERNEL_ORDER(int8_t)
+KERNEL_ORDER(uint8_t)
+KERNEL_ORDER(int16_t)
+KERNEL_ORDER(uint16_t)
+KERNEL_ORDER(int32_t)
+KERNEL_ORDER(uint32_t)
+KERNEL_ORDER(int64_t)
+KERNEL_ORDER(uint64_t)
+// Booleans: every byte but 0 is true, and a result is 0 or 1.
+KERNEL_REDUCE(or_bool, uint8_t, (a | b) != 0)
+KERNEL_REDUCE(and_bool, uint8_t, (a != 0) & (b != 0))
+KERNEL_REDUCE(xor_bool, uint8_t, (a != 0) ^ (b != 0))
 
 // As F16C does, widening quiets a NaN of float16. A NaN of bfloat16 keeps its bits.
 static inline float widen_quiet_float16(uint32_t half)
@@ -210,58 +235,62 @@ KERNEL_CONVERSIONS(bfloat16, widen_bfloat16)
 
 #define KERNEL_JOINED(name, type) name##_##type
 #define KERNEL_LOOP(name, type) KERNEL_JOINED(name, type)
-#define KERNEL_FLOAT_ROW(adds, chooses) \
+// Rows of the tables reduce and combine; `loop` is the one or the other.
+#define KERNEL_FLOAT_ROW(loop, adds, type) \
     { \
-        [REDUCE_SUM] = KERNEL_LOOP(reduce_sum, adds), \
-        [REDUCE_MEAN] = KERNEL_LOOP(reduce_sum, adds), [REDUCE_MIN] = reduce_min_##chooses, \
-        [REDUCE_MAX] = reduce_max_##chooses \
+        [REDUCE_SUM] = (adds), [REDUCE_MEAN] = (adds), [REDUCE_MIN] = loop##_min_##type, \
+        [REDUCE_MAX] = loop##_max_##type, [REDUCE_PRODUCT] = loop##_product_##type \
     }
-#define KERNEL_INTEGER_ROW(type) \
+#define KERNEL_INTEGER_ROW(loop, type, word) \
     { \
-        [REDUCE_SUM] = reduce_sum_##type, [REDUCE_MIN] = reduce_min_##type, \
-        [REDUCE_MAX] = reduce_max_##type, [REDUCE_OR] = reduce_or_##type \
+        [REDUCE_SUM] = loop##_sum_##word, [REDUCE_MIN] = loop##_min_##type, \
+        [REDUCE_MAX] = loop##_max_##type, [REDUCE_OR] = loop##_or_##word, \
+        [REDUCE_PRODUCT] = loop##_product_##word, [REDUCE_AND] = loop##_and_##word, \
+        [REDUCE_XOR] = loop##_xor_##word \
+    }
+#define KERNEL_BOOL_ROW(loop) \
+    { \
+        [REDUCE_SUM] = loop##_or_bool, [REDUCE_MIN] = loop##_and_bool, \
+        [REDUCE_MAX] = loop##_or_bool, [REDUCE_OR] = loop##_or_bool, \
+        [REDUCE_PRODUCT] = loop##_and_bool, [REDUCE_AND] = loop##_and_bool, \
+        [REDUCE_XOR] = loop##_xor_bool \
+    }
+// All rows of the one or the other. float16_adds, bfloat16_adds: the loops that add 16-bit floats.
+#define KERNEL_ROWS(loop, float16_adds, bfloat16_adds) \
+    { \
+        [DTYPE_FLOAT32] = KERNEL_FLOAT_ROW(loop, loop##_sum_float, float), \
+        [DTYPE_FLOAT64] = KERNEL_FLOAT_ROW(loop, loop##_sum_double, double), \
+        [DTYPE_INT32] = KERNEL_INTEGER_ROW(loop, int32_t, uint32_t), \
+        [DTYPE_INT64] = KERNEL_INTEGER_ROW(loop, int64_t, uint64_t), \
+        [DTYPE_FLOAT16] = KERNEL_FLOAT_ROW(loop, float16_adds, float16), \
+        [DTYPE_BFLOAT16] = KERNEL_FLOAT_ROW(loop, bfloat16_adds, bfloat16), \
+        [DTYPE_UINT8] = KERNEL_INTEGER_ROW(loop, uint8_t, uint8_t), \
+        [DTYPE_INT8] = KERNEL_INTEGER_ROW(loop, int8_t, uint8_t), \
+        [DTYPE_INT16] = KERNEL_INTEGER_ROW(loop, int16_t, uint16_t), \
+        [DTYPE_UINT16] = KERNEL_INTEGER_ROW(loop, uint16_t, uint16_t), \
+        [DTYPE_UINT32] = KERNEL_INTEGER_ROW(loop, uint32_t, uint32_t), \
+        [DTYPE_UINT64] = KERNEL_INTEGER_ROW(loop, uint64_t, uint64_t), \
+        [DTYPE_BOOL] = KERNEL_BOOL_ROW(loop) \
     }
 #define KERNEL_FACTOR_ROW(name) \
     { \
         [DTYPE_FLOAT32] = name##_float, [DTYPE_FLOAT64] = name##_double, \
         [DTYPE_FLOAT16] = KERNEL_LOOP(name, KERNEL_FLOAT16), [DTYPE_BFLOAT16] = name##_bfloat16 \
     }
-#define KERNEL_COMBINE_ROW(adds, chooses) \
-    { \
-        [REDUCE_SUM] = (adds), [REDUCE_MEAN] = (adds), [REDUCE_MIN] = combine_min_##chooses, \
-        [REDUCE_MAX] = combine_max_##chooses \
-    }
-#define KERNEL_COMBINE_INTEGER_ROW(type) \
-    { \
-        [REDUCE_SUM] = combine_sum_##type, [REDUCE_MIN] = combine_min_##type, \
-        [REDUCE_MAX] = combine_max_##type, [REDUCE_OR] = combine_or_##type \
-    }
 #define KERNEL_STRING(name) #name
 #define KERNEL_NAME(name) KERNEL_STRING(name)
 
 const struct kernel_table KERNEL_TABLE = {
     .name = KERNEL_NAME(KERNEL_TABLE),
-    .reduce = {[DTYPE_FLOAT32] = KERNEL_FLOAT_ROW(float, float),
-               [DTYPE_FLOAT64] = KERNEL_FLOAT_ROW(double, double),
-               [DTYPE_INT32] = KERNEL_INTEGER_ROW(int32_t),
-               [DTYPE_INT64] = KERNEL_INTEGER_ROW(int64_t),
-               [DTYPE_FLOAT16] = KERNEL_FLOAT_ROW(KERNEL_FLOAT16, float16),
-               [DTYPE_BFLOAT16] = KERNEL_FLOAT_ROW(bfloat16, bfloat16),
-               [DTYPE_UINT8] = KERNEL_INTEGER_ROW(uint8_t)},
+    .reduce = KERNEL_ROWS(reduce, KERNEL_LOOP(reduce_sum, KERNEL_FLOAT16), reduce_sum_bfloat16),
     .add_weighted = KERNEL_FACTOR_ROW(add_weighted),
     .scale = KERNEL_FACTOR_ROW(scale),
     .divide = KERNEL_FACTOR_ROW(divide),
     .scale_power = KERNEL_FACTOR_ROW(scale_power),
     .narrow = {[DTYPE_FLOAT16] = narrow_float16_vectors, [DTYPE_BFLOAT16] = narrow_bfloat16s},
     .widen = {[DTYPE_FLOAT16] = widen_float16_vectors, [DTYPE_BFLOAT16] = widen_bfloat16s},
-    .combine = {[DTYPE_FLOAT32] = KERNEL_COMBINE_ROW(combine_sum_float, float),
-                [DTYPE_FLOAT64] = KERNEL_COMBINE_ROW(combine_sum_double, double),
-                [DTYPE_INT32] = KERNEL_COMBINE_INTEGER_ROW(int32_t),
-                [DTYPE_INT64] = KERNEL_COMBINE_INTEGER_ROW(int64_t),
-                [DTYPE_FLOAT16] =
-                    KERNEL_COMBINE_ROW(KERNEL_LOOP(combine_weighted, KERNEL_FLOAT16), float16),
-                [DTYPE_BFLOAT16] = KERNEL_COMBINE_ROW(combine_weighted_bfloat16, bfloat16),
-                [DTYPE_UINT8] = KERNEL_COMBINE_INTEGER_ROW(uint8_t)},
+    .combine = KERNEL_ROWS(combine, KERNEL_LOOP(combine_weighted, KERNEL_FLOAT16),
+                           combine_weighted_bfloat16),
     .combine_weighted = KERNEL_FACTOR_ROW(combine_weighted),
     .combine_divided = KERNEL_FACTOR_ROW(combine_divided),
 #if defined(__x86_64__)

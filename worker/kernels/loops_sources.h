@@ -54,6 +54,8 @@
     const computed w = (computed)from->weights[2]; \
     const computed x = (computed)from->weights[3]
 
+#define KERNEL_TIMES(a, b) ((a) * (b))
+
 // Sums that are multiplied by a factor at the end, or divided. The factor is 1, or 1 / total if
 // total is a power of two; the multiplication then gives the same bits as a division and is
 // cheaper. In the loops without weights all weights are 1.
@@ -68,23 +70,39 @@
                    const type t = (type)from->total, u * a[i] / t, (u * a[i] + v * b[i]) / t, \
                    (u * a[i] + v * b[i] + w * c[i]) / t, \
                    (u * a[i] + v * b[i] + w * c[i] + x * d[i]) / t) \
+    KERNEL_COMBINE(product_##type, type, KERNEL_TIMES) \
     KERNEL_COMBINE(min_##type, type, minimum_##type) \
     KERNEL_COMBINE(max_##type, type, maximum_##type)
 
 #define KERNEL_LESSER(a, b) ((a) < (b) ? (a) : (b))
 #define KERNEL_GREATER(a, b) ((a) > (b) ? (a) : (b))
 #define KERNEL_EITHER(a, b) ((a) | (b))
+#define KERNEL_BOTH(a, b) ((a) & (b))
+#define KERNEL_ONE_OF(a, b) ((a) ^ (b))
 
-// The unsigned word wraps; the conversion back keeps the bits.
-#define KERNEL_COMBINE_INTEGER(type, word) \
-    static inline type wrapped_##type(type a, type b) \
+// As KERNEL_WORD and KERNEL_ORDER.
+#define KERNEL_COMBINE_WORD(word, computed) \
+    static inline word plus_##word(word a, word b) \
     { \
-        return (type)((word)a + (word)b); \
+        return (word)((computed)a + (computed)b); \
     } \
-    KERNEL_COMBINE(sum_##type, type, wrapped_##type) \
+    static inline word times_##word(word a, word b) \
+    { \
+        return (word)((computed)a * (computed)b); \
+    } \
+    KERNEL_COMBINE(sum_##word, word, plus_##word) \
+    KERNEL_COMBINE(product_##word, word, times_##word) \
+    KERNEL_COMBINE(or_##word, word, KERNEL_EITHER) \
+    KERNEL_COMBINE(and_##word, word, KERNEL_BOTH) \
+    KERNEL_COMBINE(xor_##word, word, KERNEL_ONE_OF)
+#define KERNEL_COMBINE_ORDER(type) \
     KERNEL_COMBINE(min_##type, type, KERNEL_LESSER) \
-    KERNEL_COMBINE(max_##type, type, KERNEL_GREATER) \
-    KERNEL_COMBINE(or_##type, type, KERNEL_EITHER)
+    KERNEL_COMBINE(max_##type, type, KERNEL_GREATER)
+// Booleans are 0 or 1 before they are combined, so a single source is 0 or 1, too.
+#define KERNEL_COMBINE_BOOL(name, op) \
+    KERNEL_COUNTED(combine_##name, uint8_t, (void)0, a[i] != 0, op(a[i] != 0, b[i] != 0), \
+                   op(op(a[i] != 0, b[i] != 0), c[i] != 0), \
+                   op(op(op(a[i] != 0, b[i] != 0), c[i] != 0), d[i] != 0))
 
 // ---- 16-bit floats ------------------------------------------------------------------------------
 
@@ -103,14 +121,15 @@ static inline struct kernel_constants kernel_constants(const struct kernel_opera
 }
 
 // Two elements at a time, as in KERNEL_SMALL_LOOP and for the same reason. n is the number of
-// sources, a constant where the function is inlined.
-#define KERNEL_SMALL_OF(name, type, finish) \
+// sources, a constant where the function is inlined. joins: + or *. In products all weights and the
+// factor are 1.
+#define KERNEL_SMALL_OF(name, type, joins, finish) \
     static inline uint32_t name##_of_one(const uint32_t *halves, unsigned n, \
                                          const struct kernel_constants *constants) \
     { \
         float sum = constants->weights[0] * widen_##type(halves[0]); \
         for (unsigned s = 1; s < n; s++) \
-            sum = sum + constants->weights[s] * widen_##type(halves[s]); \
+            sum = sum joins(constants->weights[s] * widen_##type(halves[s])); \
         return narrow_##type(sum finish constants->last); \
     } \
     static inline uint32_t name##_of_two(const uint16_t *const *sources, size_t i, unsigned n, \
@@ -132,8 +151,8 @@ static inline struct kernel_constants kernel_constants(const struct kernel_opera
         memcpy(into + 2 * i, &pair, sizeof(pair)); \
     }
 
-#define KERNEL_COMBINE_SMALL(name, type, finish, constant) \
-    KERNEL_SMALL_OF(name, type, finish) \
+#define KERNEL_COMBINE_SMALL(name, type, joins, finish, constant) \
+    KERNEL_SMALL_OF(name, type, joins, finish) \
     KERNEL_TARGET static void name(void *out, const struct kernel_operands *from, size_t count) \
     { \
         uint16_t *into = out; \
@@ -163,8 +182,9 @@ static inline struct kernel_constants kernel_constants(const struct kernel_opera
     }
 
 #define KERNEL_COMBINE_SMALLS(type, infinity) \
-    KERNEL_COMBINE_SMALL(combine_weighted_##type, type, *, from->factor) \
-    KERNEL_COMBINE_SMALL(combine_divided_##type, type, /, from->total) \
+    KERNEL_COMBINE_SMALL(combine_weighted_##type, type, +, *, from->factor) \
+    KERNEL_COMBINE_SMALL(combine_divided_##type, type, +, /, from->total) \
+    KERNEL_COMBINE_SMALL(combine_product_##type, type, *, *, from->factor) \
     static inline uint16_t lesser_##type(uint16_t a, uint16_t b) \
     { \
         return small_minimum(a, b, infinity); \
@@ -180,6 +200,18 @@ KERNEL_COMBINE_FLOAT(float)
 KERNEL_COMBINE_FLOAT(double)
 KERNEL_COMBINE_SMALLS(float16, FLOAT16_INFINITY)
 KERNEL_COMBINE_SMALLS(bfloat16, BFLOAT16_INFINITY)
-KERNEL_COMBINE_INTEGER(int32_t, uint32_t)
-KERNEL_COMBINE_INTEGER(int64_t, uint64_t)
-KERNEL_COMBINE_INTEGER(uint8_t, uint8_t)
+KERNEL_COMBINE_WORD(uint8_t, uint32_t)
+KERNEL_COMBINE_WORD(uint16_t, uint32_t)
+KERNEL_COMBINE_WORD(uint32_t, uint32_t)
+KERNEL_COMBINE_WORD(uint64_t, uint64_t)
+KERNEL_COMBINE_ORDER(int8_t)
+KERNEL_COMBINE_ORDER(uint8_t)
+KERNEL_COMBINE_ORDER(int16_t)
+KERNEL_COMBINE_ORDER(uint16_t)
+KERNEL_COMBINE_ORDER(int32_t)
+KERNEL_COMBINE_ORDER(uint32_t)
+KERNEL_COMBINE_ORDER(int64_t)
+KERNEL_COMBINE_ORDER(uint64_t)
+KERNEL_COMBINE_BOOL(or_bool, KERNEL_EITHER)
+KERNEL_COMBINE_BOOL(and_bool, KERNEL_BOTH)
+KERNEL_COMBINE_BOOL(xor_bool, KERNEL_ONE_OF)

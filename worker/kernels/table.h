@@ -12,8 +12,8 @@
 
 #include "worker/kernels/kernels.h"
 
-#define KERNEL_DTYPES (DTYPE_UINT8 + 1)
-#define KERNEL_OPS (REDUCE_OR + 1)
+#define KERNEL_DTYPES (DTYPE_LAST + 1)
+#define KERNEL_OPS (REDUCE_LAST + 1)
 
 typedef void kernel_reduce_loop(void *acc, const void *in, size_t count);
 typedef void kernel_weight_loop(void *out, const void *in, uint64_t weight, size_t count);
@@ -50,7 +50,7 @@ struct kernel_table {
     kernel_power_loop *scale_power[KERNEL_DTYPES]; // power is 2^exponent.
     kernel_narrow_loop *narrow[KERNEL_DTYPES]; // 16-bit floats only.
     kernel_widen_loop *widen[KERNEL_DTYPES];
-    // Sums, multiplied by the factor; minima, maxima and ORs.
+    // Sums, multiplied by the factor; all other ops without it.
     kernel_combine_loop *combine[KERNEL_DTYPES][KERNEL_OPS];
     // Weighted sums, multiplied by the factor.
     kernel_combine_loop *combine_weighted[KERNEL_DTYPES];

@@ -360,6 +360,9 @@ static int plain_make(struct lockstep_session *session, struct plain *plain,
     if (!plain->local)
         return 0;
     shape_copy_own(shape);
+    if (shape_reduces(plain->what->kind))
+        kernel_reduce_alone((*made)->collective.dtype, shape->output.memory,
+                            shape->output.own_count);
     mutex_lock(&session->mutex);
     work_complete_locked(*made);
     mutex_unlock(&session->mutex);

@@ -158,7 +158,7 @@ int work_check(const struct lockstep_session *session, const char *name, uint64_
                          "collective '%s': there is no rank %" PRIu32 " in a "
                          "world of %" PRIu32,
                          name, like->root, session->world.size);
-    if (dtype_size(like->dtype) == 0 || (unsigned)like->op > REDUCE_OR)
+    if (dtype_size(like->dtype) == 0 || (unsigned)like->op > REDUCE_LAST)
         return error_set(LOCKSTEP_E_INVALID, "collective '%s': dtype %d or op %d is unknown", name,
                          (int)like->dtype, (int)like->op);
     if (like->op == REDUCE_MEAN && !dtype_is_float(like->dtype))
@@ -166,9 +166,9 @@ int work_check(const struct lockstep_session *session, const char *name, uint64_
                          "collective '%s': a mean of %s does not exist; use "
                          "LOCKSTEP_SUM",
                          name, dtype_name(like->dtype));
-    if (like->op == REDUCE_OR && dtype_is_float(like->dtype))
-        return error_set(LOCKSTEP_E_INVALID, "collective '%s': a bitwise OR of %s does not exist",
-                         name, dtype_name(like->dtype));
+    if (kernel_is_bitwise(like->op) && dtype_is_float(like->dtype))
+        return error_set(LOCKSTEP_E_INVALID, "collective '%s': a bitwise %s of %s does not exist",
+                         name, kernel_op_name(like->op), dtype_name(like->dtype));
     if (!kernel_supported(like->dtype, like->op))
         return error_set(LOCKSTEP_E_UNSUPPORTED, "collective '%s': %s is not supported yet", name,
                          dtype_name(like->dtype));
@@ -249,6 +249,8 @@ static int work_make_locked(struct lockstep_session *session, const struct plain
     work->state = session->config.solo ? WORK_DONE : WORK_IN_FLIGHT;
     work->begun_ms = clock_coarse_ms();
     work->extent = (struct extent){.in = data, .out = data, .elements = form->elements};
+    if (session->config.solo && like->kind == COLLECTIVE_ALLREDUCE && !like->device)
+        kernel_reduce_alone(like->dtype, data, form->elements);
     memcpy(work->name, form->name, form->name_bytes);
     *collective = *like;
     collective->tag =

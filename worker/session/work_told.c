@@ -19,12 +19,6 @@
 
 #define WORK_TOLD_RANKS 16 // Ranks of a new group that a text names.
 
-static const char *const work_told_ops[] = {[REDUCE_SUM] = "sum",
-                                            [REDUCE_MEAN] = "mean",
-                                            [REDUCE_MIN] = "min",
-                                            [REDUCE_MAX] = "max",
-                                            [REDUCE_OR] = "or"};
-
 // Adds the ranks of a group that is being made: "ranks 0, 1, 2".
 static void work_told_ranks(const struct lockstep_group *group, struct text *text)
 {
@@ -75,7 +69,7 @@ static void work_told_run(const struct lockstep_work *work, char *bytes, size_t 
         text_append(&text, " with %" PRIu64 " element%s of %s", count, count == 1 ? "" : "s",
                     dtype_name(collective->dtype));
     if (shape_reduces(work->kind))
-        text_append(&text, ", %s", work_told_ops[collective->op]);
+        text_append(&text, ", %s", kernel_op_name(collective->op));
     if (shape_is_rooted(work->kind))
         text_append(&text, ", root %" PRIu32, work->member);
 }
@@ -110,7 +104,7 @@ void work_told_form(const struct lockstep_work *work, char *text, size_t bytes)
     else if (broadcast)
         snprintf(text + used, bytes - (size_t)used, "root %" PRIu32, collective->root);
     else
-        snprintf(text + used, bytes - (size_t)used, "%s", work_told_ops[collective->op]);
+        snprintf(text + used, bytes - (size_t)used, "%s", kernel_op_name(collective->op));
 }
 
 // ---- Overdue work ------------------------------------------------------------------------------

@@ -77,16 +77,19 @@ struct peer_link *further_admit(struct transport *transport, uint32_t rank)
     return peer;
 }
 
-void transport_reach(struct transport *transport, const struct peer *answer)
+bool transport_reach(struct transport *transport, const struct peer *answer)
 {
     struct peer_link *peer = peer_of_rank(&transport->flows, answer->rank);
     thread_assert(&transport->flows.thread);
+    if (!transport->forming.has_world)
+        return true;
     if (!peer || !peer->further || !peer->connects || !peer->sought || peer->address[0] != '\0')
-        return;
+        return false;
     text_copy(peer->address, sizeof(peer->address), answer->address);
     text_copy(peer->host, sizeof(peer->host), answer->host);
     peer->retry_ms = clock_now_ms();
     peer->make_until_ms = peer->retry_ms + transport->flows.world.form_timeout_ms;
+    return true;
 }
 
 bool transport_awaits_address(const struct transport *transport, uint32_t *rank)

@@ -23,9 +23,10 @@ bool further_report(struct transport *transport);
 // memory for one more.
 struct peer_link *further_admit(struct transport *transport, uint32_t rank);
 
-// The answer to the event reach: the address of one of these ranks. An answer about another rank,
-// or a second one, is ignored.
-void transport_reach(struct transport *transport, const struct peer *peer);
+// The answer to the event reach: the address of one of these ranks. Returns false, and changes
+// nothing, if the address of this rank is not awaited. After the end of the generation an answer is
+// dropped, and the function returns true.
+bool transport_reach(struct transport *transport, const struct peer *peer);
 // Returns true if the address of a rank is still awaited after the event reach; *rank is the lowest
 // such rank.
 bool transport_awaits_address(const struct transport *transport, uint32_t *rank);

@@ -72,6 +72,14 @@ static const struct lie lies[] = {
      {.kind = UP_BLOCKED, .u.blocked = {.step = 1, .lack_count = 17}},
      "is blocked by 0 waits in step 1"},
     {true, {.kind = UP_MODULES}, "named modules that are not its to name"},
+    {true, {.kind = UP_REACH}, "asked for the addresses of 0 ranks"},
+    {true, {.kind = UP_REACH, .u.reach = {.count = 33}}, "asked for the addresses of 33 ranks"},
+    {true,
+     {.kind = UP_REACH, .u.reach = {.count = 1, .ranks = {1}}},
+     "asked for the address of rank 1, which is no other rank of it"},
+    {true,
+     {.kind = UP_REACH, .u.reach = {.count = 2, .ranks = {0, 2}}},
+     "asked for the address of rank 2, which is no other rank of it"},
     {true, {.kind = UP_FAIL}, "reported a failure of kind none, which is no disagreement"},
     {true,
      {.kind = UP_FAIL, .u.fail = {.kind = HALT_LEFT}},
@@ -309,7 +317,7 @@ static enum up_kind draw_kind(struct fuzz *fuzz, uint32_t place)
     const struct story *story = &fuzz->story;
     const uint32_t peer = fuzz->peers[place];
     if (draw(fuzz, 60) == 0)
-        return (enum up_kind)draw(fuzz, UP_REPLAN + 2);
+        return (enum up_kind)draw(fuzz, UP_REACH + 2);
     if (story->generation[peer].number == 0)
         return UP_HEARTBEAT;
     switch (story->last[peer % STORY_LAST].kind) {
@@ -338,6 +346,7 @@ static enum up_kind draw_kind(struct fuzz *fuzz, uint32_t place)
     case DOWN_LAYOUT_PART:
     case DOWN_QUERY:
     case DOWN_INSPECT:
+    case DOWN_ADDRESSES:
         break;
     }
     if (fuzz->ended[place])
@@ -513,6 +522,11 @@ static void draw_message(struct fuzz *fuzz, uint32_t place, struct up_message *m
     case UP_REPLAN:
         draw_replan(fuzz, &message->u.replan);
         message->u.replan.phase = phase;
+        return;
+    case UP_REACH:
+        message->u.reach.count = draw_number(fuzz, LOCKSTEP_REACH_RANKS);
+        for (uint32_t i = 0; i < LOCKSTEP_REACH_RANKS; i++)
+            message->u.reach.ranks[i] = draw_number(fuzz, 2);
         return;
     case UP_NONE:
         return;

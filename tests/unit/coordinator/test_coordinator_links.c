@@ -358,6 +358,59 @@ static void test_every_generation_is_measured(void **state)
     story_expect_piece(story, "2 < tuning shared, 4000 ns");
 }
 
+// ---- Addresses of other ranks ------------------------------------------------------------------
+
+static void reach(struct story *story, uint32_t peer, uint32_t count, const uint32_t *ranks)
+{
+    struct up_message message = {.kind = UP_REACH, .u.reach.count = count};
+    memcpy(message.u.reach.ranks, ranks, count * sizeof(ranks[0]));
+    story_say(story, peer, &message);
+}
+
+static void test_a_member_gets_the_addresses_that_it_asks_for(void **state)
+{
+    struct story *story = *state;
+    uint32_t all[LOCKSTEP_REACH_RANKS];
+    story_form(story, 40);
+    // Before and after the tuning, and the same rank again; only the member that asks is told.
+    reach(story, 6, 2, (const uint32_t[]){3, 0});
+    story_expect(story, "6 > reach 3 0\n"
+                        "6 < addresses 3@w4 on h4 0@w1 on h1\n");
+    reach(story, 6, 1, (const uint32_t[]){3});
+    story_expect(story, "6 > reach 3\n"
+                        "6 < addresses 3@w4 on h4\n");
+    for (uint32_t i = 0; i < LOCKSTEP_REACH_RANKS; i++)
+        all[i] = i;
+    reach(story, 40, LOCKSTEP_REACH_RANKS, all);
+    assert_int_equal(story->last[40].kind, DOWN_ADDRESSES);
+    assert_int_equal(story->last[40].u.addresses.count, LOCKSTEP_REACH_RANKS);
+    for (uint32_t i = 0; i < LOCKSTEP_REACH_RANKS; i++)
+        assert_int_equal(story->last[40].u.addresses.peers[i].rank, i);
+}
+
+// A question of another generation, or after a verdict, gets no answer.
+static void test_questions_of_other_generations_are_dropped(void **state)
+{
+    struct story *story = *state;
+    struct up_message message = {.kind = UP_REACH, .u.reach = {.count = 1, .ranks = {0}}};
+    story_form(story, 3);
+    story->generation[3].number++;
+    story_say(story, 3, &message);
+    story_expect(story, "3 > reach 0\n");
+    story->generation[3].number--;
+    story->generation[3].incarnation++;
+    message.generation = (struct generation_id){0};
+    story_say(story, 3, &message);
+    story_expect(story, "3 > reach 0\n");
+    story->generation[3].incarnation--;
+    // After a verdict nobody needs links.
+    story_close(story, 1, "reset");
+    story_forget(story);
+    message.generation = (struct generation_id){0};
+    story_say(story, 3, &message);
+    story_expect(story, "3 > reach 0\n");
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, story_setup, story_teardown)
@@ -380,6 +433,8 @@ int main(void)
         TEST(test_who_left_before_is_missed_when_links_stand),
         TEST(test_who_dies_before_the_tuning_is_lost),
         TEST(test_every_generation_is_measured),
+        TEST(test_a_member_gets_the_addresses_that_it_asks_for),
+        TEST(test_questions_of_other_generations_are_dropped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

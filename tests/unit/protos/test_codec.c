@@ -335,6 +335,9 @@ static void example_up(int kind, union any_message *any)
                                                .call_count = 2,
                                                .calls = {{1, 2}, {3, 0}}};
         break;
+    case UP_REACH:
+        message->u.reach = (struct up_reach){.count = 3, .ranks = {4, 0, 1023}};
+        break;
     case UP_NONE:
         break;
     }
@@ -378,6 +381,7 @@ static const char *const golden_up[] = {
                   "04612e707922016628ac02",
     [UP_REPLAN] = "0a0b08071108070605040302018a011a08ac0611fe00000000000000180520062a040801"
                   "10022a020803",
+    [UP_REACH] = "0a0b08071108070605040302019201060a040400ff07",
 };
 
 static void example_generation(struct down_generation *generation)
@@ -482,6 +486,10 @@ static void example_down(int kind, union any_message *any)
     case DOWN_INSPECT:
         message->u.inspect = (struct down_inspect){.id = 9, .what = INSPECT_ALL};
         break;
+    case DOWN_ADDRESSES:
+        message->u.addresses = (struct down_addresses){
+            .count = 2, .peers = {{.rank = 4, .address = "a", .host = "h"}, {.address = "b"}}};
+        break;
     case DOWN_VERIFIED:
     case DOWN_NONE:
         break;
@@ -507,6 +515,8 @@ static const char *const golden_down[] = {
     [DOWN_QUERY] = "0a0b0807110807060504030201621b"
                    "08ac0610011a05080118ac061a0d08041105000000000000001802",
     [DOWN_INSPECT] = "0a0b08071108070605040302016a0408091007",
+    [DOWN_ADDRESSES] = "0a0b080711080706050403020172"
+                       "0f0a0808041201611a01680a03120162",
 };
 
 // ---- Random messages ---------------------------------------------------------------------------
@@ -618,7 +628,7 @@ static void random_manifest(uint64_t *state, struct up_manifest_part *part)
         item->kind = (enum manifest_kind)(MANIFEST_SESSION + random_below(state, MANIFEST_BUFFER));
         item->module = random_below(state, LOCKSTEP_MAX_MODULES);
         RANDOM_TEXT(state, item->name);
-        item->dtype = (enum dtype)random_below(state, DTYPE_UINT8 + 1);
+        item->dtype = (enum dtype)random_below(state, DTYPE_LAST + 1);
         item->flags = (uint32_t)random_number(state);
         item->dims = random_below(state, LOCKSTEP_MAX_DIMS + 1);
         for (uint32_t dim = 0; dim < item->dims; dim++) {
@@ -921,7 +931,7 @@ static void random_up(int kind, uint64_t *state, union any_message *any)
         message->u.ready.step = random_number(state);
         message->u.ready.phase = random_word(state);
         message->u.ready.slot = random_slot(state);
-        message->u.ready.dtype = (enum dtype)random_below(state, DTYPE_UINT8 + 1);
+        message->u.ready.dtype = (enum dtype)random_below(state, DTYPE_LAST + 1);
         message->u.ready.elements = random_number(state);
         break;
     case UP_WAIT:
@@ -976,6 +986,11 @@ static void random_up(int kind, uint64_t *state, union any_message *any)
         break;
     case UP_REPLAN:
         random_replan(state, &message->u.replan);
+        break;
+    case UP_REACH:
+        message->u.reach.count = 1 + random_below(state, LOCKSTEP_REACH_RANKS);
+        for (uint32_t i = 0; i < message->u.reach.count; i++)
+            message->u.reach.ranks[i] = random_below(state, LOCKSTEP_MAX_WORLD);
         break;
     case UP_NONE:
         break;
@@ -1125,16 +1140,24 @@ static void random_down(int kind, uint64_t *state, union any_message *any)
         message->u.inspect.id = random_number(state);
         message->u.inspect.what = 1 + random_below(state, INSPECT_ALL);
         break;
+    case DOWN_ADDRESSES:
+        message->u.addresses.count = 1 + random_below(state, LOCKSTEP_REACH_RANKS);
+        for (uint32_t i = 0; i < message->u.addresses.count; i++) {
+            message->u.addresses.peers[i].rank = random_below(state, LOCKSTEP_MAX_WORLD);
+            RANDOM_TEXT(state, message->u.addresses.peers[i].address);
+            RANDOM_TEXT(state, message->u.addresses.peers[i].host);
+        }
+        break;
     case DOWN_VERIFIED:
     case DOWN_NONE:
         break;
     }
 }
 
-static const struct direction up = {"up",       UP_REPLAN, sizeof(struct up_message),
+static const struct direction up = {"up",       UP_REACH,  sizeof(struct up_message),
                                     example_up, random_up, golden_up};
-static const struct direction down = {"down",       DOWN_INSPECT, sizeof(struct down_message),
-                                      example_down, random_down,  golden_down};
+static const struct direction down = {"down",       DOWN_ADDRESSES, sizeof(struct down_message),
+                                      example_down, random_down,    golden_down};
 static const struct direction *const directions[] = {&up, &down};
 
 static enum codec_status encode(const struct direction *direction, const union any_message *message,
@@ -1377,7 +1400,7 @@ struct poke {
 
 static const struct poke pokes[] = {
     POKE(up, UP_END, kind, UP_NONE, CODEC_INVALID),
-    POKE(up, UP_END, kind, UP_REPLAN + 1, CODEC_INVALID),
+    POKE(up, UP_END, kind, UP_REACH + 1, CODEC_INVALID),
     POKE_TEXT(up, UP_HELLO, u.hello.job),
     POKE_TEXT(up, UP_HELLO, u.hello.host_id),
     POKE_TEXT(up, UP_HELLO, u.hello.host),
@@ -1396,13 +1419,13 @@ static const struct poke pokes[] = {
     POKE(up, UP_MANIFEST_PART, u.manifest_part.items[0].kind, 0, CODEC_INVALID),
     POKE_MAX(up, UP_MANIFEST_PART, u.manifest_part.items[0].kind, MANIFEST_BUFFER),
     POKE_MAX(up, UP_MANIFEST_PART, u.manifest_part.items[0].module, LOCKSTEP_MAX_MODULES - 1),
-    POKE_MAX(up, UP_MANIFEST_PART, u.manifest_part.items[0].dtype, DTYPE_UINT8),
+    POKE_MAX(up, UP_MANIFEST_PART, u.manifest_part.items[0].dtype, DTYPE_LAST),
     POKE(up, UP_MANIFEST_PART, u.manifest_part.items[0].dims, LOCKSTEP_MAX_DIMS, CODEC_OK),
     POKE_COUNT(up, UP_MANIFEST_PART, u.manifest_part.items[0].dims, LOCKSTEP_MAX_DIMS),
     POKE_TEXT(up, UP_MANIFEST_PART, u.manifest_part.items[0].name),
     POKE_TEXT(up, UP_MANIFEST_PART, u.manifest_part.items[0].value),
     POKE_SLOT(up, UP_READY, u.ready.slot),
-    POKE_MAX(up, UP_READY, u.ready.dtype, DTYPE_UINT8),
+    POKE_MAX(up, UP_READY, u.ready.dtype, DTYPE_LAST),
     POKE_SLOT(up, UP_WAIT, u.wait.slot),
     POKE_SLOT(up, UP_WAIT, u.wait.also[0]),
     POKE_COUNT(up, UP_WAIT, u.wait.also_count, LOCKSTEP_MAX_WAITS - 1),
@@ -1467,6 +1490,9 @@ static const struct poke pokes[] = {
     POKE_COUNT(up, UP_REPLAN, u.replan.call_count, LOCKSTEP_REPLAN_CALLS),
     POKE_MAX(up, UP_REPLAN, u.replan.calls[1].module, LOCKSTEP_MAX_MODULES - 1),
     POKE_MAX(up, UP_REPLAN, u.replan.calls[0].call, LOCKSTEP_MAX_CALLS - 1),
+    POKE(up, UP_REACH, u.reach.count, 0, CODEC_INVALID),
+    POKE_COUNT(up, UP_REACH, u.reach.count, LOCKSTEP_REACH_RANKS),
+    POKE_MAX(up, UP_REACH, u.reach.ranks[2], LOCKSTEP_MAX_WORLD - 1),
     POKE(up, UP_ANSWER, u.answer.kind, 0, CODEC_INVALID),
     POKE(up, UP_ANSWER, u.answer.kind, ANSWER_EVENTS + 1, CODEC_INVALID),
     POKE_COUNT(up, UP_ANSWER, u.answer.u.frames.count, LOCKSTEP_FRAMES_PART),
@@ -1475,7 +1501,7 @@ static const struct poke pokes[] = {
     POKE_TEXT(up, UP_ANSWER, u.answer.u.frames.frames[0].symbol),
 
     POKE(down, DOWN_VERIFIED, kind, DOWN_NONE, CODEC_INVALID),
-    POKE(down, DOWN_VERIFIED, kind, DOWN_INSPECT + 1, CODEC_INVALID),
+    POKE(down, DOWN_VERIFIED, kind, DOWN_ADDRESSES + 1, CODEC_INVALID),
     POKE(down, DOWN_REFUSED, u.refused.refusal, REFUSAL_NONE, CODEC_INVALID),
     POKE_MAX(down, DOWN_REFUSED, u.refused.refusal, REFUSAL_DRAINING),
     POKE_TEXT(down, DOWN_REFUSED, u.refused.text),
@@ -1534,6 +1560,11 @@ static const struct poke pokes[] = {
     POKE_MAX(down, DOWN_QUERY, u.query.keys[1].kind, AWAIT_CALL),
     POKE(down, DOWN_INSPECT, u.inspect.what, 0, CODEC_INVALID),
     POKE_MAX(down, DOWN_INSPECT, u.inspect.what, INSPECT_ALL),
+    POKE(down, DOWN_ADDRESSES, u.addresses.count, 0, CODEC_INVALID),
+    POKE_COUNT(down, DOWN_ADDRESSES, u.addresses.count, LOCKSTEP_REACH_RANKS),
+    POKE_MAX(down, DOWN_ADDRESSES, u.addresses.peers[1].rank, LOCKSTEP_MAX_WORLD - 1),
+    POKE_TEXT(down, DOWN_ADDRESSES, u.addresses.peers[0].address),
+    POKE_TEXT(down, DOWN_ADDRESSES, u.addresses.peers[1].host),
 };
 
 static void poke(const struct poke *poke, union any_message *message)
@@ -1750,7 +1781,7 @@ static const struct append appends[] = {
     {&up, UP_READY, 3, 1, NUMBER, LOCKSTEP_MAX_MODULES, 1, CODEC_INVALID},
     {&up, UP_READY, 3, 2, NUMBER, LOCKSTEP_MAX_CALLS, 1, CODEC_INVALID},
     {&up, UP_READY, 3, 3, NUMBER, LOCKSTEP_MAX_BUCKETS, 1, CODEC_INVALID},
-    {&up, UP_READY, 4, 0, NUMBER, DTYPE_UINT8 + 1, 1, CODEC_INVALID},
+    {&up, UP_READY, 4, 0, NUMBER, DTYPE_LAST + 1, 1, CODEC_INVALID},
     {&up, UP_WAIT, 3, 1, NUMBER, LOCKSTEP_MAX_MODULES, 1, CODEC_INVALID},
     {&up, UP_WAIT, 4, 0, BYTES, 0, LOCKSTEP_MAX_WAITS - 2, CODEC_OK},
     {&up, UP_WAIT, 4, 0, BYTES, 0, LOCKSTEP_MAX_WAITS - 1, CODEC_TOO_LONG},
@@ -1814,6 +1845,9 @@ static const struct append appends[] = {
     {&up, UP_REPLAN, 5, 0, BYTES, 0, LOCKSTEP_REPLAN_CALLS - 2, CODEC_OK},
     {&up, UP_REPLAN, 5, 0, BYTES, 0, LOCKSTEP_REPLAN_CALLS - 1, CODEC_TOO_LONG},
     {&up, UP_REPLAN, 5, 1, NUMBER, LOCKSTEP_MAX_MODULES, 1, CODEC_INVALID},
+    {&up, UP_REACH, 1, 0, NUMBER, 1, LOCKSTEP_REACH_RANKS - 3, CODEC_OK},
+    {&up, UP_REACH, 1, 0, NUMBER, 1, LOCKSTEP_REACH_RANKS - 2, CODEC_TOO_LONG},
+    {&up, UP_REACH, 1, 0, NUMBER, LOCKSTEP_MAX_WORLD, 1, CODEC_INVALID},
     {&up, UP_ANSWER, 4, 0, BYTES, 0, 1, CODEC_OK}, // The last kind counts.
     {&up, UP_ANSWER, 4, 2, BYTES, LOCKSTEP_NAME_BYTES, 1, CODEC_TOO_LONG},
     {&up, UP_ANSWER, 4, 3, NUMBER, 9, 1, CODEC_OK},
@@ -1860,6 +1894,11 @@ static const struct append appends[] = {
     {&down, DOWN_QUERY, 4, 0, NUMBER, 1, 1, CODEC_INVALID}, // It has two keys.
     {&down, DOWN_INSPECT, 2, 0, NUMBER, 0, 1, CODEC_INVALID},
     {&down, DOWN_INSPECT, 2, 0, NUMBER, INSPECT_ALL + 1, 1, CODEC_INVALID},
+    {&down, DOWN_ADDRESSES, 1, 0, BYTES, 0, LOCKSTEP_REACH_RANKS - 2, CODEC_OK},
+    {&down, DOWN_ADDRESSES, 1, 0, BYTES, 0, LOCKSTEP_REACH_RANKS - 1, CODEC_TOO_LONG},
+    {&down, DOWN_ADDRESSES, 1, 1, NUMBER, LOCKSTEP_MAX_WORLD, 1, CODEC_INVALID},
+    {&down, DOWN_ADDRESSES, 1, 2, BYTES, LOCKSTEP_ADDRESS_BYTES, 1, CODEC_TOO_LONG},
+    {&down, DOWN_ADDRESSES, 1, 3, BYTES, LOCKSTEP_HOST_BYTES, 1, CODEC_TOO_LONG},
 };
 
 static size_t put_varint(uint8_t *bytes, uint64_t value)
@@ -1958,6 +1997,7 @@ static void test_decoding_malformed(void **state)
         {"only a kind of a later version", "\xf2\x01\x00", 3, CODEC_INVALID},
         {"a ready without its slot", "\x2a\x02\x08\x01", 4, CODEC_INVALID},
         {"a wait without its slot", "\x32\x02\x08\x01", 4, CODEC_INVALID},
+        {"a question for the address of no rank", "\x92\x01\x00", 3, CODEC_INVALID},
         {"a hello without its uuid", "\x12\x02\x08\x01", 4, CODEC_INVALID},
         {"a heartbeat at a slot that it does not name", "\x4a\x04\x4a\x02\x10\x01", 6,
          CODEC_INVALID},

@@ -29,7 +29,7 @@ static struct frame_header random_header(uint64_t *state)
     struct frame_header header;
     memset(&header, 0, sizeof(header));
     header.kind = (enum frame_kind)(FRAME_HELLO + test_random(state) % FRAME_LOST);
-    header.dtype = (enum dtype)(test_random(state) % (DTYPE_UINT8 + 1));
+    header.dtype = (enum dtype)(test_random(state) % (DTYPE_LAST + 1));
     header.payload_bytes = (uint32_t)(test_random(state) % (frame_payload_max(header.kind) + 1));
     if (frame_payload_max(header.kind) == LOCKSTEP_FRAME_BYTES)
         header.used_bytes = (uint32_t)(test_random(state) % (LOCKSTEP_USED_BYTES + 1));
@@ -155,7 +155,7 @@ static void test_bounds(void **state)
         {FRAME_REDUCE, 4, false, 0, FRAME_INVALID},
         {FRAME_REDUCE, 4, false, FRAME_DIRECT + 1, FRAME_INVALID},
         {FRAME_REDUCE, 5, false, 1, FRAME_INVALID},
-        {FRAME_REDUCE, 6, false, DTYPE_UINT8 + 1, FRAME_INVALID},
+        {FRAME_REDUCE, 6, false, DTYPE_LAST + 1, FRAME_INVALID},
         {FRAME_REDUCE, 7, false, 1, FRAME_INVALID},
         {FRAME_REDUCE, 80, false, 1, FRAME_INVALID},
         {FRAME_REDUCE, 91, false, 0x80, FRAME_INVALID},

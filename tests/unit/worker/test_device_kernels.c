@@ -262,11 +262,11 @@ static void check_bytes(const struct device_draw *draw)
 static void test_gathers_and_scatters_bytes(void **state)
 {
     (void)state;
-    for (size_t d = 0; d < LENGTH(dtypes); d++) {
+    for (uint32_t dtype = DTYPE_FLOAT32; dtype <= DTYPE_LAST; dtype++) {
         for (uint64_t round = 0; round < 8; round++) {
-            struct device_draw draw = {.seed = 1 + d * 8 + round,
-                                       .dtype = dtypes[d],
-                                       .wire = dtypes[d],
+            struct device_draw draw = {.seed = 1 + dtype * 8 + round,
+                                       .dtype = (enum dtype)dtype,
+                                       .wire = (enum dtype)dtype,
                                        .pieces = round % 2 == 0 ? 12 : 150,
                                        .piece_elements = round % 2 == 0 ? 1500 : 60,
                                        .weight = 1};

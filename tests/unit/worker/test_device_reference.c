@@ -408,12 +408,10 @@ static void check_bytes(enum dtype dtype, uint64_t seed)
 static void test_gathers_and_scatters_bytes(void **state)
 {
     (void)state;
-    static const enum dtype dtypes[] = {DTYPE_FLOAT32, DTYPE_FLOAT64,  DTYPE_INT32, DTYPE_INT64,
-                                        DTYPE_FLOAT16, DTYPE_BFLOAT16, DTYPE_UINT8};
-    for (size_t d = 0; d < LENGTH(dtypes); d++) {
-        check_bytes(dtypes[d], 10 + d);
-        check_bytes(dtypes[d], 20 + d);
-        check_bytes(dtypes[d], 30 + d);
+    for (uint32_t dtype = DTYPE_FLOAT32; dtype <= DTYPE_LAST; dtype++) {
+        check_bytes((enum dtype)dtype, 10 + dtype);
+        check_bytes((enum dtype)dtype, 30 + dtype);
+        check_bytes((enum dtype)dtype, 50 + dtype);
     }
 }
 

@@ -69,6 +69,8 @@ static void test_by_what_is_computed(void **state)
         {DTYPE_BFLOAT16, DEVICE_WAY_STAGED, DEVICE_WAY_NCCL},
         {DTYPE_INT32, DEVICE_WAY_STAGED, DEVICE_WAY_STAGED},
         {DTYPE_UINT8, DEVICE_WAY_STAGED, DEVICE_WAY_STAGED},
+        {DTYPE_UINT32, DEVICE_WAY_STAGED, DEVICE_WAY_STAGED},
+        {DTYPE_BOOL, DEVICE_WAY_STAGED, DEVICE_WAY_STAGED},
     };
     const struct transport_world meet = world_of(2, true);
     const struct transport_world all = world_of(4, false);

@@ -30,10 +30,12 @@ enum {
     BYTES = (COUNT_MAX + OFFSET_MAX) * 8 + GUARD
 };
 
-static const enum dtype all_dtypes[] = {DTYPE_NONE,  DTYPE_FLOAT32, DTYPE_FLOAT64,  DTYPE_INT32,
-                                        DTYPE_INT64, DTYPE_FLOAT16, DTYPE_BFLOAT16, DTYPE_UINT8};
-static const enum reduce_op all_ops[] = {REDUCE_SUM, REDUCE_MEAN, REDUCE_MIN, REDUCE_MAX,
-                                         REDUCE_OR};
+static const enum dtype all_dtypes[] = {DTYPE_NONE,   DTYPE_FLOAT32, DTYPE_FLOAT64,  DTYPE_INT32,
+                                        DTYPE_INT64,  DTYPE_FLOAT16, DTYPE_BFLOAT16, DTYPE_UINT8,
+                                        DTYPE_INT8,   DTYPE_INT16,   DTYPE_UINT16,   DTYPE_UINT32,
+                                        DTYPE_UINT64, DTYPE_BOOL};
+static const enum reduce_op all_ops[] = {REDUCE_SUM, REDUCE_MEAN,    REDUCE_MIN, REDUCE_MAX,
+                                         REDUCE_OR,  REDUCE_PRODUCT, REDUCE_AND, REDUCE_XOR};
 static const size_t counts[] = {0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 255, 300};
 static const uint64_t weights[] = {1, 2, 3, 7, 1000, (1u << 24) + 1, (1ull << 53) + 1, UINT64_MAX};
 static const int exponents[] = {-126, -125, -41, -40, -25, -14, -1, 0, 1, 14, 24, 39, 40, 127};
@@ -47,8 +49,11 @@ static const int exponents[] = {-126, -125, -41, -40, -25, -14, -1, 0, 1, 14, 24
     static type obvious_##type(enum reduce_op op, type a, type b) \
     { \
         volatile type sum = a + b; \
+        volatile type product = a * b; \
         if (op == REDUCE_SUM || op == REDUCE_MEAN) \
             return sum; \
+        if (op == REDUCE_PRODUCT) \
+            return product; \
         if (isnan(a)) \
             return a; \
         if (isnan(b)) \
@@ -135,17 +140,46 @@ static uint16_t obvious_narrow_float(const struct small_format *format, float va
     return obvious_narrow(format, (double)value);
 }
 
-static int64_t obvious_integer(enum reduce_op op, int64_t a, int64_t b)
+// a < b, of the lower bits of integers that were loaded into 64 bits.
+static bool obvious_less(enum dtype dtype, uint64_t a, uint64_t b)
 {
-    if (op == REDUCE_MIN)
-        return a < b ? a : b;
-    if (op == REDUCE_MAX)
-        return a > b ? a : b;
-    if (op == REDUCE_OR)
+    const unsigned unused = 64 - 8 * (unsigned)dtype_size(dtype);
+    const bool has_sign =
+        dtype == DTYPE_INT8 || dtype == DTYPE_INT16 || dtype == DTYPE_INT32 || dtype == DTYPE_INT64;
+    return has_sign ? (int64_t)(a << unused) < (int64_t)(b << unused) : a < b;
+}
+
+static uint64_t obvious_bool(enum reduce_op op, bool a, bool b)
+{
+    if (op == REDUCE_SUM || op == REDUCE_MAX || op == REDUCE_OR)
+        return a || b;
+    if (op == REDUCE_PRODUCT || op == REDUCE_MIN || op == REDUCE_AND)
+        return a && b;
+    return a != b;
+}
+
+static uint64_t obvious_integer(enum dtype dtype, enum reduce_op op, uint64_t a, uint64_t b)
+{
+    if (dtype == DTYPE_BOOL)
+        return obvious_bool(op, a != 0, b != 0);
+    switch (op) {
+    case REDUCE_MIN:
+        return obvious_less(dtype, b, a) ? b : a;
+    case REDUCE_MAX:
+        return obvious_less(dtype, a, b) ? b : a;
+    case REDUCE_OR:
         return a | b;
-    int64_t sum;
-    (void)__builtin_add_overflow(a, b, &sum);
-    return sum;
+    case REDUCE_AND:
+        return a & b;
+    case REDUCE_XOR:
+        return a ^ b;
+    case REDUCE_PRODUCT:
+        return a * b;
+    case REDUCE_SUM:
+    case REDUCE_MEAN:
+        break;
+    }
+    return a + b;
 }
 
 // acc = acc op in, for one element at at.
@@ -155,11 +189,9 @@ static void obvious_element(enum dtype dtype, enum reduce_op op, unsigned char *
     union {
         float f;
         double d;
-        int32_t i;
-        int64_t l;
-        uint8_t u;
+        uint64_t l; // Integers of all sizes, in the lower bytes.
         uint16_t half;
-    } a, b;
+    } a = {.l = 0}, b = {.l = 0};
     const struct small_format *small = small_format(dtype);
     memcpy(&a, acc, dtype_size(dtype));
     memcpy(&b, in, dtype_size(dtype));
@@ -170,12 +202,8 @@ static void obvious_element(enum dtype dtype, enum reduce_op op, unsigned char *
         a.f = obvious_float(op, a.f, b.f);
     else if (dtype == DTYPE_FLOAT64)
         a.d = obvious_double(op, a.d, b.d);
-    else if (dtype == DTYPE_INT32)
-        a.i = (int32_t)(uint32_t)(uint64_t)obvious_integer(op, a.i, b.i);
-    else if (dtype == DTYPE_INT64)
-        a.l = obvious_integer(op, a.l, b.l);
     else
-        a.u = (uint8_t)obvious_integer(op, a.u, b.u);
+        a.l = obvious_integer(dtype, op, a.l, b.l);
     memcpy(acc, &a, dtype_size(dtype));
 }
 
@@ -350,7 +378,7 @@ static void compare_reduce(const struct kernel_table *table, enum dtype dtype, e
         obvious_element(dtype, op, memory.want + at + i * size, memory.in + in_at + i * size);
     table->reduce[dtype][op](memory.acc + at, memory.in + in_at, count);
     assert_same(dtype, memory.acc + at, memory.want + at, count,
-                op == REDUCE_SUM || op == REDUCE_MEAN, table->name);
+                op == REDUCE_SUM || op == REDUCE_MEAN || op == REDUCE_PRODUCT, table->name);
     assert_memory_equal(memory.acc, memory.want, at);
     assert_memory_equal(memory.acc + at + count * size, memory.want + at + count * size,
                         BYTES - at - count * size);
@@ -398,7 +426,7 @@ static void test_what_is_supported(void **state)
             enum dtype dtype = all_dtypes[d];
             enum reduce_op op = all_ops[o];
             bool fits = dtype != DTYPE_NONE &&
-                        (dtype_is_float(dtype) ? op != REDUCE_OR : op != REDUCE_MEAN);
+                        (dtype_is_float(dtype) ? !kernel_is_bitwise(op) : op != REDUCE_MEAN);
             assert_int_equal(kernel_supported(dtype, op), fits);
             for (unsigned l = 0; kernel_level(l); l++)
                 assert_int_equal(kernel_level(l)->reduce[dtype][op] != NULL, fits);
@@ -409,13 +437,21 @@ static void test_what_is_supported(void **state)
 
 static void test_dtypes(void **state)
 {
-    static const size_t sizes[] = {0, 4, 8, 4, 8, 2, 2, 1};
+    static const size_t sizes[] = {0, 4, 8, 4, 8, 2, 2, 1, 1, 2, 2, 4, 8, 1};
+    static const char *const names[] = {"none",    "float32",  "float64", "int32", "int64",
+                                        "float16", "bfloat16", "uint8",   "int8",  "int16",
+                                        "uint16",  "uint32",   "uint64",  "bool"};
     (void)state;
     for (size_t d = 0; d < LENGTH(all_dtypes); d++)
         assert_int_equal(dtype_size(all_dtypes[d]), sizes[all_dtypes[d]]);
-    assert_string_equal(dtype_name(DTYPE_BFLOAT16), "bfloat16");
+    for (size_t d = 0; d < LENGTH(all_dtypes); d++)
+        assert_string_equal(dtype_name(all_dtypes[d]), names[all_dtypes[d]]);
     assert_true(dtype_is_float(DTYPE_FLOAT16));
     assert_false(dtype_is_float(DTYPE_UINT8));
+    assert_true(dtype_is_small(DTYPE_BFLOAT16));
+    assert_false(dtype_is_small(DTYPE_INT16));
+    assert_int_equal(LENGTH(all_dtypes), DTYPE_LAST + 1);
+    assert_int_equal(LENGTH(all_ops), REDUCE_LAST + 1);
     assert_int_equal(dtype_size((enum dtype)99), 0);
     assert_string_equal(dtype_name((enum dtype)99), "unknown");
 }
@@ -509,6 +545,62 @@ static void test_integers_wrap(void **state)
     kernel_reduce(DTYPE_INT64, REDUCE_SUM, &b, &one, 1);
     kernel_reduce(DTYPE_UINT8, REDUCE_SUM, &c, &ten, 1);
     assert_true(a == INT32_MAX && b == INT64_MIN && c == 4);
+    // 0xffff squared exceeds an int.
+    uint16_t d = 0xffff, most16 = 0xffff;
+    int16_t e = 0x4000, four16 = 4;
+    int64_t f = INT64_MAX, most64 = INT64_MAX;
+    kernel_reduce(DTYPE_UINT16, REDUCE_PRODUCT, &d, &most16, 1);
+    kernel_reduce(DTYPE_INT16, REDUCE_PRODUCT, &e, &four16, 1);
+    kernel_reduce(DTYPE_INT64, REDUCE_PRODUCT, &f, &most64, 1);
+    assert_true(d == 1 && e == 0 && f == 1);
+}
+
+// The same bits are another number with and without a sign.
+static void test_signs(void **state)
+{
+    int8_t a = -1, one8 = 1;
+    uint8_t b = 255, one = 1;
+    uint64_t c = UINT64_MAX, one64 = 1;
+    (void)state;
+    kernel_reduce(DTYPE_INT8, REDUCE_MIN, &a, &one8, 1);
+    kernel_reduce(DTYPE_UINT8, REDUCE_MIN, &b, &one, 1);
+    kernel_reduce(DTYPE_UINT64, REDUCE_MAX, &c, &one64, 1);
+    assert_true(a == -1 && b == 1 && c == UINT64_MAX);
+}
+
+static void test_booleans(void **state)
+{
+    const uint8_t in[4] = {0, 0, 2, 255};
+    uint8_t got[4] = {0, 7, 0, 128};
+    const uint8_t either[4] = {0, 1, 1, 1}, both[4] = {0, 0, 0, 1}, one_of[4] = {0, 1, 1, 0};
+    const uint8_t before[4] = {0, 7, 0, 128}, alone[4] = {0, 1, 0, 1};
+    const struct {
+        enum reduce_op op;
+        const uint8_t *result;
+    } facts[] = {{REDUCE_SUM, either},   {REDUCE_MAX, either}, {REDUCE_OR, either},
+                 {REDUCE_PRODUCT, both}, {REDUCE_MIN, both},   {REDUCE_AND, both},
+                 {REDUCE_XOR, one_of}};
+    uint32_t number = 7;
+    (void)state;
+    for (size_t i = 0; i < LENGTH(facts); i++) {
+        memcpy(got, before, sizeof(got));
+        kernel_reduce(DTYPE_BOOL, facts[i].op, got, in, 4);
+        assert_memory_equal(got, facts[i].result, sizeof(got));
+    }
+    memcpy(got, before, sizeof(got));
+    kernel_reduce_alone(DTYPE_BOOL, got, 4);
+    assert_memory_equal(got, alone, sizeof(got));
+    kernel_reduce_alone(DTYPE_UINT32, &number, 1);
+    assert_int_equal(number, 7);
+}
+
+static void test_names_of_ops(void **state)
+{
+    static const char *const names[] = {"sum", "mean", "min", "max", "or", "product", "and", "xor"};
+    (void)state;
+    for (size_t o = 0; o < LENGTH(all_ops); o++)
+        assert_string_equal(kernel_op_name(all_ops[o]), names[all_ops[o]]);
+    assert_string_equal(kernel_op_name((enum reduce_op)99), "unknown");
 }
 
 // ---- Tests of 16-bit floats ------------------------------------------------------------------
@@ -607,14 +699,14 @@ static void one_with_many(enum dtype dtype, enum reduce_op op, const uint16_t *a
     for (unsigned l = 0; kernel_level(l); l++) {
         memcpy(got, acc, count * sizeof(*acc));
         kernel_level(l)->reduce[dtype][op](got, in, count);
-        assert_same(dtype, (unsigned char *)got, (unsigned char *)want, count, op == REDUCE_SUM,
-                    kernel_level(l)->name);
+        assert_same(dtype, (unsigned char *)got, (unsigned char *)want, count,
+                    op == REDUCE_SUM || op == REDUCE_PRODUCT, kernel_level(l)->name);
     }
 }
 
 static void test_pairs_of_values(void **state)
 {
-    static const enum reduce_op ops[] = {REDUCE_SUM, REDUCE_MIN, REDUCE_MAX};
+    static const enum reduce_op ops[] = {REDUCE_SUM, REDUCE_MIN, REDUCE_MAX, REDUCE_PRODUCT};
     static uint16_t acc[VALUES], in[VALUES];
     (void)state;
     for (size_t d = 0; d < LENGTH(smalls); d++)
@@ -768,6 +860,9 @@ int main(void)
         cmocka_unit_test(test_weight_zero_contributes_nothing),
         cmocka_unit_test(test_weighted_mean),
         cmocka_unit_test(test_integers_wrap),
+        cmocka_unit_test(test_signs),
+        cmocka_unit_test(test_booleans),
+        cmocka_unit_test(test_names_of_ops),
         cmocka_unit_test(test_environment),
     };
     return cmocka_run_group_tests_name("kernels", tests, NULL, NULL);

@@ -35,9 +35,12 @@ enum {
     DRAWS = 120, // Draws for each dtype and op, in each level.
 };
 
-static const enum dtype dtypes[] = {DTYPE_FLOAT32, DTYPE_FLOAT64,  DTYPE_INT32, DTYPE_INT64,
-                                    DTYPE_FLOAT16, DTYPE_BFLOAT16, DTYPE_UINT8};
-static const enum reduce_op ops[] = {REDUCE_SUM, REDUCE_MEAN, REDUCE_MIN, REDUCE_MAX, REDUCE_OR};
+static const enum dtype dtypes[] = {DTYPE_FLOAT32, DTYPE_FLOAT64,  DTYPE_INT32,  DTYPE_INT64,
+                                    DTYPE_FLOAT16, DTYPE_BFLOAT16, DTYPE_UINT8,  DTYPE_INT8,
+                                    DTYPE_INT16,   DTYPE_UINT16,   DTYPE_UINT32, DTYPE_UINT64,
+                                    DTYPE_BOOL};
+static const enum reduce_op ops[] = {REDUCE_SUM, REDUCE_MEAN,    REDUCE_MIN, REDUCE_MAX,
+                                     REDUCE_OR,  REDUCE_PRODUCT, REDUCE_AND, REDUCE_XOR};
 
 static uint64_t random_state = 0x243f6a8885a308d3u;
 
@@ -156,15 +159,21 @@ static void reference_sum(const struct draw *draw, enum dtype computed, void *su
     }
 }
 
-static void reference_choice(const struct draw *draw, void *out)
+// Operations that do not skip a source that is NULL, in computed.
+static void reference_choice(const struct draw *draw, enum dtype computed, void *out)
 {
     static _Alignas(8) const uint8_t zeros[BYTES];
+    static _Alignas(8) uint8_t wide[BYTES];
     for (uint32_t s = 0; s < draw->sources; s++) {
         const void *source = draw->at[s] ? draw->at[s] : zeros;
+        if (computed != draw->dtype) {
+            kernel_widen(draw->dtype, (float *)(void *)wide, source, draw->count);
+            source = wide;
+        }
         if (s == 0)
-            memcpy(out, source, draw->count * dtype_size(draw->dtype));
+            memcpy(out, source, draw->count * dtype_size(computed));
         else
-            kernel_reduce(draw->dtype, draw->op, out, source, draw->count);
+            kernel_reduce(computed, draw->op, out, source, draw->count);
     }
 }
 
@@ -174,10 +183,15 @@ static void reference(const struct draw *draw, void *out)
     static uint16_t narrow[ELEMENTS];
     const enum dtype computed = dtype_is_small(draw->dtype) ? DTYPE_FLOAT32 : draw->dtype;
     if (draw->op == REDUCE_MIN || draw->op == REDUCE_MAX) {
-        reference_choice(draw, out);
+        reference_choice(draw, draw->dtype, out);
+        kernel_reduce_alone(draw->dtype, out, draw->count);
         return;
     }
-    reference_sum(draw, computed, sum);
+    if (draw->op == REDUCE_PRODUCT || draw->op == REDUCE_AND)
+        reference_choice(draw, computed, sum);
+    else
+        reference_sum(draw, computed, sum);
+    kernel_reduce_alone(computed, sum, draw->count);
     if (draw->op == REDUCE_MEAN && draw->total != 1)
         kernel_divide(computed, sum, sum, draw->total, draw->count);
     if (computed != draw->dtype)
@@ -276,8 +290,8 @@ static void expect_same(const struct kernel_table *table, const struct draw *dra
     const size_t size = dtype_size(draw->dtype);
     for (size_t i = 0; i < draw->count; i++) {
         const uint8_t *x = got + i * size, *y = expected + i * size;
-        if (memcmp(x, y, size) == 0 ||
-            (draw->op <= REDUCE_MEAN && is_nan(draw->dtype, x) && is_nan(draw->dtype, y)))
+        if (memcmp(x, y, size) == 0 || ((draw->op <= REDUCE_MEAN || draw->op == REDUCE_PRODUCT) &&
+                                        is_nan(draw->dtype, x) && is_nan(draw->dtype, y)))
             continue;
         fail_msg("%s: %s, op %d, %u sources, total %llu%s%s: element %zu of %zu differs",
                  table->name, dtype_name(draw->dtype), (int)draw->op, draw->sources,

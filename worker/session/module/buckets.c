@@ -19,7 +19,7 @@
 #include <string.h>
 
 enum {
-    DTYPES = DTYPE_UINT8 + 1,
+    DTYPES = DTYPE_LAST + 1,
     KEYS = 2 * DTYPES
 };
 

@@ -345,10 +345,11 @@ static bool staged_take(struct devices *devices, struct device_flow *flow)
            replicas_hold_own(devices, flow) && replicas_take(devices, flow);
 }
 
-// True in a world of one if the result is already in place.
+// True in a world of one if the result is already in place. A host makes the result of booleans.
 static bool staged_is_there(const struct devices *devices, const struct collective *collective)
 {
     if (devices->flows->world.world_size > 1 || collective->replica_count > 0 ||
+        (collective->kind == COLLECTIVE_ALLREDUCE && collective->dtype == DTYPE_BOOL) ||
         (collective->op == REDUCE_MEAN && collective->input_is_sum))
         return false;
     for (uint32_t i = 0; i < collective->extent_count; i++) {

@@ -6,8 +6,8 @@
 //
 // A rank's contribution to an element is w g for a mean (g when the input is a sum already, or the
 // weight is 1), else g. A mean with weight 0 has no contribution, unless collective.input_counts.
-// Where the input is NULL the contribution is zero: sums and ORs skip it, minima and maxima use a
-// zero.
+// Where the input is NULL the contribution is zero: sums, ORs and XORs skip it, the other
+// operations use a zero.
 //
 // If frames have another dtype than memory, or the collective has an exponent, sums are computed in
 // float32, by pieces that fit in the first cache. Each piece is rounded once, when it is written
@@ -32,11 +32,6 @@ static bool reduce_contributes(const struct collective *collective)
 static bool reduce_scales(const struct collective *collective)
 {
     return collective->op == REDUCE_MEAN && !collective->input_is_sum && collective->weight != 1;
-}
-
-static bool reduce_meets_zero(const struct collective *collective)
-{
-    return collective->op == REDUCE_MIN || collective->op == REDUCE_MAX;
 }
 
 // True if sums are computed in float32, by pieces.
@@ -211,7 +206,8 @@ void reduce_start(const struct flow *flow, struct ring_span span, uint8_t *acc)
 static void reduce_add_zeros(const struct collective *collective, uint8_t *acc, uint64_t bytes,
                              uint32_t element)
 {
-    if (!reduce_meets_zero(collective))
+    // Booleans become 0 or 1 by the operation, even by one that zeros do not change.
+    if (kernel_skips_zeros(collective->op) && collective->dtype != DTYPE_BOOL)
         return;
     while (bytes > 0) {
         const uint64_t part = bytes < EXTENT_ZERO_BYTES ? bytes : EXTENT_ZERO_BYTES;
@@ -395,6 +391,8 @@ static void reduce_local_extent(const struct collective *collective, const struc
                       extent->elements);
     else if (extent->out != extent->in)
         memmove(extent->out, extent->in, bytes);
+    if (collective->kind == COLLECTIVE_ALLREDUCE)
+        kernel_reduce_alone(collective->dtype, extent->out, extent->elements);
 }
 
 // Computes the next `elements`, which are one unit. An unused unit stays as it is.

@@ -34,7 +34,7 @@
 #define BOARD_MAGIC UINT64_C(0x6c6f636b62643031)
 #define BOARD_LINE 128 // Two cache lines: processors fetch them in pairs.
 // Records of a seat: as many collectives as a rank may launch before its mates do.
-#define BOARD_RECORDS 576
+#define BOARD_RECORDS 640
 #define BOARD_QUEUE 1024 // A power of two.
 #define BOARD_RUNS 64 // Runs in flight. A power of two.
 #define BOARD_TINY_BYTES 1024 // The largest payload of a shot inside its record.

@@ -6,8 +6,8 @@
 // In doubling both ranks of a pair compute the same sum, and must get the same bits. So both
 // operands are rounded to the dtype of partial sums in frames before they are added. In minima and
 // maxima of floats the first of two NaNs wins, so the operand of the lower ranks comes first.
-// Additions commute except for NaNs, of which the machine chooses one. So a sum that several ranks
-// have computed gets one fixed NaN at the end.
+// Additions and multiplications commute except for NaNs, of which the machine chooses one. So a sum
+// or product that several ranks have computed gets one fixed NaN at the end.
 //
 // If frames have another dtype than memory, the last sum is not rounded before it is divided.
 
@@ -166,7 +166,8 @@ SUM_QUIET(sum_quiet_bfloat16, uint16_t, (x & 0x7fff) > 0x7f80, 0x7fc0)
 
 static bool sum_may_make_nan(const struct flow *flow)
 {
-    return flow->collective->op == REDUCE_SUM || flow->collective->op == REDUCE_MEAN;
+    const enum reduce_op op = flow->collective->op;
+    return op == REDUCE_SUM || op == REDUCE_MEAN || op == REDUCE_PRODUCT;
 }
 
 void pair_sum_quiet(const struct flow *flow, uint8_t *bytes, uint64_t count)
