@@ -116,6 +116,15 @@ static int check_coordinator(const struct run_options *options)
     return CLI_FAILED;
 }
 
+// Workers that cannot write their traces train without them, and only their logs say so.
+static void check_traces(void)
+{
+    const char *directory = getenv("LOCKSTEP_TRACE_DIR");
+    if (directory && directory[0] && access(directory, W_OK | X_OK) < 0)
+        cli_say("run", "LOCKSTEP_TRACE_DIR=%s: %s; workers of this host keep no traces there",
+                directory, strerror(errno));
+}
+
 // ---- The launcher ------------------------------------------------------------------------------
 
 static void forward(int control_fd, int signal_number)
@@ -257,6 +266,8 @@ int run_main(int argc, char **argv)
     result = check_trainer(options.trainer[0]);
     if (result == 0)
         result = check_coordinator(&options);
+    if (result == 0)
+        check_traces();
     if (result == 0)
         result = log_file_make_directory(&options);
     return result != 0 ? result : run_launch(&options);

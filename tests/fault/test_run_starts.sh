@@ -96,6 +96,9 @@ run 127 -n 2 --json --max-restarts 3 -- "$work/bad"
 has "$work/err" " could not be started: No such file or directory: the interpreter that '$work/bad' names"
 has "$work/out" '"exit_code":127'
 
+run 0 -n 1 -x LOCKSTEP_TRACE_DIR="$work/none" -- "$work/trainer" 1
+has "$work/err" "lockstep run: LOCKSTEP_TRACE_DIR=$work/none: No such file or directory; workers of this host keep no traces there"
+
 # ---- Signals of the user -------------------------------------------------------------------------
 
 # begin ARGUMENTS...: in the background, until rank 0 has reduced once; sets launcher.
