@@ -7,6 +7,7 @@
 #include "tests/conformance/transport_fleet.h"
 #include "tests/conformance/transport_stage.h"
 #include "worker/transport/further.h"
+#include "worker/transport/inspect.h"
 #include "worker/transport/lifecycle.h"
 #include "worker/transport/state.h"
 
@@ -261,6 +262,52 @@ static void unanswered_script(struct member *member)
     MEMBER_CHECK(member, member->lost_count == 0);
 }
 
+// An exchange that the lower rank launches first. Until the higher rank launches it, its link is
+// named as one that stands still, although it is not made. Then the exchange completes.
+static void exchange_script(struct member *member)
+{
+    enum {
+        ELEMENTS = 100000,
+        STILL_MS = 1000
+    };
+    const bool low = member->rank == LOW;
+    struct link_state links[2];
+    struct collective_part send = {.rank = low ? HIGH : LOW, .elements = ELEMENTS};
+    struct collective_part receive = send;
+    const struct collective_parts parts = {&send, &receive, 1, 1};
+    struct collective collective = {.kind = COLLECTIVE_EXCHANGE,
+                                    .dtype = DTYPE_INT32,
+                                    .algorithm = ALGORITHM_DIRECT,
+                                    .tag = {.step = 1, .space = 7},
+                                    .signature = 9,
+                                    .parts = &parts};
+    int32_t *out = calloc(ELEMENTS, sizeof(*out));
+    int32_t *in = calloc(ELEMENTS, sizeof(*in));
+    send.memory = out;
+    receive.memory = in;
+    for (int32_t i = 0; i < ELEMENTS; i++)
+        out[i] = i + (int32_t)member->rank;
+    if (low) {
+        transport_launch(member->transport, &collective);
+        MEMBER_CHECK(member, transport_inspect(member->transport, clock_now_ms(), links, 2) == 0);
+        member_idle(member, STILL_MS + 200);
+        MEMBER_CHECK(member, transport_inspect(member->transport, clock_now_ms(), links, 2) == 1);
+        MEMBER_CHECK(member, links[0].rank == HIGH && links[0].awaited && links[0].unsent == 0);
+    }
+    member_barrier(member);
+    if (member->rank == HIGH)
+        transport_launch(member->transport, &collective);
+    if (is_of_the_two(member)) {
+        member_until(member, &member->done_count, 1, "the exchange");
+        for (int32_t i = 0; i < ELEMENTS; i++)
+            MEMBER_CHECK(member, in[i] == i + (int32_t)send.rank);
+    }
+    member_barrier(member);
+    MEMBER_CHECK(member, member->lost_count == 0);
+    free(out);
+    free(in);
+}
+
 static const struct fleet_options fleets[] = {
     {.name = "loopback", .kind = TRANSPORT_LOOPBACK, .world = WORLD, .chunk_bytes = 4096},
     {.name = "torn",
@@ -303,7 +350,14 @@ static void all_want_all(void **state)
     run_all(all_script);
     struct fleet_options options = fleets[2];
     options.world = FLEET_MAX;
+    options.hosts = 4;
     fleet_run(&options, all_script, NULL);
+}
+
+static void an_exchange_makes_its_link(void **state)
+{
+    (void)state;
+    run_all(exchange_script);
 }
 
 static void a_death_is_a_loss(void **state)
@@ -543,6 +597,7 @@ int main(void)
         cmocka_unit_test(the_higher_rank_wants_it),
         cmocka_unit_test(the_lower_rank_wants_it_first),
         cmocka_unit_test(all_want_all),
+        cmocka_unit_test(an_exchange_makes_its_link),
         cmocka_unit_test(a_death_is_a_loss),
         cmocka_unit_test(a_goodbye_is_no_loss),
         cmocka_unit_test(a_rank_that_cannot_be_reached_is_lost),

@@ -400,7 +400,7 @@ static const char story_of_a_death[] =
     "[   10] coordinator -> rank 1 of j: plan 1 closes step 1, slots 0 to 1 of 1, last: "
     "0#0.0\n"
     "[   10] coordinator logs plan_published job=j generation=1 plan=1 step=1 slots=1 "
-    "hash=1115ddb84e389686\n"
+    "hash=e244099df0d6f335\n"
     "[   14] rank 1 of j is crashed\n"
     "[   15] rank 0 of j sees that rank 1 is gone\n"
     "[   15] coordinator -> rank 0 of j: halt lost step 0: rank 1 on host h1 was lost: its "
