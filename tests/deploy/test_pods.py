@@ -18,7 +18,7 @@ import unittest
 import images
 import manifests
 import setting
-from controllers import Deployment, Job, TimedOut, jobs_of, wait
+from controllers import Deployment, Job, TimedOut, jobs_of, patience, wait
 from manifests import named, of_kind
 from node import NODE_ADDRESS, Node, Pod
 from policies import Watch
@@ -95,7 +95,7 @@ class Pods(unittest.TestCase):
         """The coordinator's answer to the node, as JSON or text."""
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        client = http.client.HTTPSConnection(self.deployment.pod.address, 8080, timeout=5,
+        client = http.client.HTTPSConnection(self.deployment.pod.address, 8080, timeout=10 * patience(),
                                              context=context)
         client.request("GET", path, headers={"Authorization": f"Bearer {setting.TOKEN}"})
         answer = client.getresponse()
