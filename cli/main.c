@@ -12,6 +12,7 @@
 #include "cli/certs/certs.h"
 #include "cli/common/cli.h"
 #include "cli/doctor/doctor.h"
+#include "cli/run/agent.h"
 #include "cli/run/run.h"
 #include "cli/trace/trace.h"
 
@@ -37,6 +38,7 @@ static const struct command commands[] = {
     {"certs", certs_main, "Make and show certificates for coordinators and workers"},
     {"bench", bench_main, "Measure the library on this machine"},
     {"bench-worker", worker_main, NULL},
+    {"run-host", agent_main, NULL},
 };
 
 #define COMMAND_COUNT (sizeof(commands) / sizeof(commands[0]))

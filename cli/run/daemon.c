@@ -216,10 +216,23 @@ int daemon_start(struct daemon *daemon, const struct run_options *options, int s
     return CLI_FAILED;
 }
 
+// Notes the address for workers if any port was wanted.
+static void note_served(struct daemon *daemon, const struct run_options *options, unsigned port)
+{
+    char host[LOCKSTEP_ADDRESS_BYTES] = "";
+    uint16_t wanted = 0;
+    if (!options->serves || !parse_address(options->coordinator, host, sizeof(host), &wanted) ||
+        wanted != 0)
+        return;
+    snprintf(daemon->served, sizeof(daemon->served),
+             strchr(host, ':') ? "[%.140s]:%u" : "%.140s:%u", host, port);
+}
+
 bool daemon_ready(struct daemon *daemon, const struct run_options *options)
 {
     char path[PATH_BYTES];
     char line[128] = "";
+    unsigned grpc = 0;
     unsigned http = 0;
     path_in(options, PORT_FILE, path);
     FILE *file = fopen(path, "re");
@@ -228,9 +241,10 @@ bool daemon_ready(struct daemon *daemon, const struct run_options *options)
     bool read = fgets(line, sizeof(line), file) != NULL;
     fclose(file);
     // A coordinator on a Unix socket writes 0 for the port of gRPC.
-    if (!read || sscanf(line, "grpc=%*u http=%u", &http) != 1 || http > UINT16_MAX)
+    if (!read || sscanf(line, "grpc=%u http=%u", &grpc, &http) != 2 || http > UINT16_MAX)
         return false;
     daemon->http_port = (uint16_t)http;
+    note_served(daemon, options, grpc);
     return true;
 }
 

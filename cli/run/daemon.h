@@ -31,6 +31,8 @@
 struct daemon {
     pid_t pid; // 0: not started, or ended.
     uint16_t http_port; // 0: HTTP is off.
+    // The address for workers, if options->coordinator has port 0, which is any port; "": that one.
+    char served[LOCKSTEP_ADDRESS_BYTES];
     char token[DAEMON_TOKEN_BYTES]; // The token that the page needs.
 };
 

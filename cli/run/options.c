@@ -8,6 +8,7 @@
 #include "base/address.h"
 #include "base/parse.h"
 #include "cli/common/cli.h"
+#include "cli/run/host_list.h"
 #include "protos/job_name.h"
 
 #include <getopt.h>
@@ -17,13 +18,18 @@
 
 static const char help_text[] =
     "usage: lockstep run -n N [OPTIONS] [--] TRAINER [ARGUMENTS...]\n"
+    "       lockstep run --hosts HOST:N,HOST:N [OPTIONS] [--] TRAINER [ARGUMENTS...]\n"
     "       lockstep run -n N --nnodes M --node-rank K --coordinator HOST:PORT [OPTIONS] ...\n"
     "\n"
     "Starts N workers and a private coordinator on this machine, prints what they print,\n"
-    "and ends with the status of the first one that fails. For a job on M hosts, run it on\n"
-    "each of them; host 0 starts the coordinator.\n"
+    "and ends with the status of the first one that fails. With --hosts it starts the workers\n"
+    "of all hosts by ssh. Without ssh, run it on each of the M hosts; host 0 starts the\n"
+    "coordinator.\n"
     "\n"
     "  -n, -np, --workers N        How many workers on this host\n"
+    "      --hosts LIST            Hosts and their workers: a:4,user@b:2 (-n workers, or 1)\n"
+    "      --rsh COMMAND           The remote shell and its options (ssh)\n"
+    "      --lockstep PATH         This program on the hosts of --hosts (its path here)\n"
     "      --nnodes M              How many hosts, each with N workers (1)\n"
     "      --node-rank K           Number of this host, from 0 to M - 1\n"
     "      --coordinator HOST:PORT Where host 0 starts the coordinator of several hosts;\n"
@@ -47,6 +53,9 @@ static const char help_text[] =
 
 enum option_key {
     KEY_COORDINATOR = 256,
+    KEY_HOSTS,
+    KEY_RSH,
+    KEY_LOCKSTEP,
     KEY_NNODES,
     KEY_NODE_RANK,
     KEY_JOIN,
@@ -63,6 +72,9 @@ enum option_key {
 
 static const struct option long_options[] = {
     {"workers", required_argument, NULL, 'n'},
+    {"hosts", required_argument, NULL, KEY_HOSTS},
+    {"rsh", required_argument, NULL, KEY_RSH},
+    {"lockstep", required_argument, NULL, KEY_LOCKSTEP},
     {"nnodes", required_argument, NULL, KEY_NNODES},
     {"node-rank", required_argument, NULL, KEY_NODE_RANK},
     {"coordinator", required_argument, NULL, KEY_COORDINATOR},
@@ -173,7 +185,17 @@ static int set_option(void *given, int key, char *value)
     case 'n':
         return set_workers(value, &options->workers);
     case 'x':
+        options->variables[options->variable_count++] = value;
         return set_variable(value);
+    case KEY_HOSTS:
+        options->host_list = value;
+        return 0;
+    case KEY_RSH:
+        options->rsh = value;
+        return 0;
+    case KEY_LOCKSTEP:
+        options->remote_program = value;
+        return 0;
     case KEY_NNODES:
         return set_number("nnodes", value, 1, &options->nodes);
     case KEY_NODE_RANK:
@@ -235,10 +257,26 @@ static int check_nodes(const struct run_options *options)
     return 0;
 }
 
+// Checks the options of a job whose hosts this launcher starts.
+static int check_hosts(const struct run_options *options)
+{
+    if (options->nodes > 0 || options->node_rank != NO_NODE)
+        return cli_misuse("run", "--hosts starts the workers of all hosts, so --nnodes and "
+                                 "--node-rank do not belong to it");
+    if (options->bind && !options->coordinator)
+        return cli_misuse("run", "--bind belongs to --coordinator NAME:PORT");
+    if (options->join && (!options->coordinator || !options->job[0]))
+        return cli_misuse("run", "--join: which coordinator and job? --coordinator HOST:PORT or "
+                                 "--job NAME is missing");
+    return 0;
+}
+
 static int check_options(const struct run_options *options)
 {
-    const bool several = options->nodes > 1;
-    if (options->workers == 0)
+    const bool several = options->nodes > 1 || options->host_list;
+    if (!options->host_list && (options->rsh || options->remote_program))
+        return cli_misuse("run", "--rsh and --lockstep belong to --hosts LIST, which is missing");
+    if (options->workers == 0 && !options->host_list)
         return cli_misuse("run", "how many workers? -n N is missing");
     if (!options->trainer[0])
         return cli_misuse("run", "no trainer given");
@@ -247,7 +285,7 @@ static int check_options(const struct run_options *options)
         return cli_misuse("run", "--node-rank, --join and --bind belong to a job on several hosts: "
                                  "--nnodes M is missing");
     if (several) {
-        const int result = check_nodes(options);
+        const int result = options->host_list ? check_hosts(options) : check_nodes(options);
         if (result != 0)
             return result;
     }
@@ -272,18 +310,9 @@ static void read_np(int argc, char **argv)
     }
 }
 
-int options_read(struct run_options *options, int argc, char **argv)
+// Sets what follows from the options of a job on the hosts of --nnodes.
+static void set_nodes(struct run_options *options)
 {
-    *options = (struct run_options){
-        .command = "run", .prefix = true, .grace_ms = RUN_GRACE_MS, .node_rank = NO_NODE};
-    read_np(argc, argv);
-    int result = cli_read_options(&syntax, options, argc, argv);
-    if (result != 0)
-        return result;
-    options->trainer = argv + optind;
-    result = check_options(options);
-    if (result != 0)
-        return result;
     const uint32_t nodes = options->nodes > 1 ? options->nodes : 1;
     options->node_rank = nodes > 1 ? options->node_rank : 0;
     options->world_size = nodes * options->workers;
@@ -294,7 +323,46 @@ int options_read(struct run_options *options, int argc, char **argv)
         snprintf(options->job, sizeof(options->job), "run");
     else if (!options->job[0])
         run_default_job(options);
-    if (!options->http)
-        options->http = strchr(address_loopback(), ':') ? "[::1]:0" : "127.0.0.1:0";
+}
+
+// The same for --hosts. As on one host, --coordinator with a single host joins it.
+static void set_hosts(struct run_options *options)
+{
+    options->node_rank = 0;
+    options->serves = !options->join && (options->host_count > 1 || !options->coordinator);
+    if (!options->rsh)
+        options->rsh = "ssh";
+    if (!options->job[0])
+        run_default_job(options);
+}
+
+const char *options_default_http(void)
+{
+    return strchr(address_loopback(), ':') ? "[::1]:0" : "127.0.0.1:0";
+}
+
+int options_read(struct run_options *options, int argc, char **argv)
+{
+    *options = (struct run_options){
+        .command = "run", .prefix = true, .grace_ms = RUN_GRACE_MS, .node_rank = NO_NODE};
+    options->variables = calloc((size_t)argc, sizeof(char *)); // Stays until the process ends.
+    if (!options->variables)
+        return CLI_FAILED;
+    read_np(argc, argv);
+    int result = cli_read_options(&syntax, options, argc, argv);
+    if (result != 0)
+        return result;
+    options->trainer = argv + optind;
+    result = check_options(options);
+    if (result == 0 && options->host_list)
+        result = host_list_read(options, options->host_list);
+    if (result != 0)
+        return result;
+    if (options->host_list)
+        set_hosts(options);
+    else
+        set_nodes(options);
+    if (!options->http && !options->host_list) // Each host has a default of its own.
+        options->http = options_default_http();
     return 0;
 }

@@ -11,4 +11,7 @@
 // process. Returns 0, an exit status after a sentence on stderr, or -1 if the help was printed.
 int options_read(struct run_options *options, int argc, char **argv);
 
+// Returns where the page listens without --http: any port of the loopback address.
+const char *options_default_http(void);
+
 #endif

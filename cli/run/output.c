@@ -29,10 +29,18 @@ static bool same_terminal(void)
 static bool open_sinks(struct output *output)
 {
     for (unsigned i = 0; i < output->sink_count; i++) {
-        if (sink_open(&output->sinks[i], (int)i + 1) < 0)
+        const int fd = output->options->hosted ? output->options->frames_fd : (int)i + 1;
+        if (sink_open(&output->sinks[i], fd) < 0)
             return false;
     }
     return true;
+}
+
+static unsigned count_sinks(const struct output *output)
+{
+    if (!output->relaying)
+        return 0;
+    return output->options->hosted || same_terminal() ? 1 : 2;
 }
 
 static bool open_logs(struct output *output)
@@ -53,13 +61,15 @@ static bool open_logs(struct output *output)
 
 bool output_open(struct output *output, const struct run_options *options)
 {
-    const size_t streams = 2 * (size_t)options->workers + 1;
+    const size_t streams = 2 * (size_t)options->workers + 1 + options->host_count;
+    const size_t polls = streams + OUTPUT_OTHER_FDS + 2 * (size_t)options->host_count + 2;
     output->options = options;
-    output->relaying = options->world_size > 1 || options->log_dir;
-    output->sink_count = !output->relaying ? 0 : same_terminal() ? 1 : 2;
+    output->relaying =
+        options->world_size > 1 || options->log_dir || options->hosted || options->host_count > 0;
+    output->sink_count = count_sinks(output);
     output->streams = calloc(streams, sizeof(*output->streams));
-    output->polls = calloc(streams + OUTPUT_OTHER_FDS + 2, sizeof(*output->polls));
-    output->polled = calloc(streams + OUTPUT_OTHER_FDS + 2, sizeof(struct stream *));
+    output->polls = calloc(polls, sizeof(*output->polls));
+    output->polled = calloc(polls, sizeof(struct stream *));
     if (options->log_dir)
         output->logs = calloc((size_t)options->workers + 1, sizeof(*output->logs));
     if (!output->streams || !output->polls || !output->polled ||
@@ -93,28 +103,105 @@ static void prefix_of(const struct output *output, uint32_t rank, bool terminal,
         snprintf(prefix, capacity, "[%u] ", rank);
 }
 
+static void set_nonblocking(int fd)
+{
+    if (fd >= 0)
+        fcntl(fd, F_SETFL, O_NONBLOCK);
+}
+
 void output_add(struct output *output, uint32_t rank, unsigned number, int fd)
 {
     char prefix[STREAM_PREFIX_BYTES];
-    struct sink *sink = &output->sinks[number < output->sink_count ? number : 0];
-    prefix_of(output, output->options->first_rank + rank, isatty((int)number + 1) == 1, prefix,
-              sizeof(prefix));
-    fcntl(fd, F_SETFL, O_NONBLOCK);
-    stream_open(&output->streams[output->stream_count++], sink, fd, prefix, rank == 0,
-                output->logs ? &output->logs[rank] : NULL);
+    const uint32_t world_rank = output->options->first_rank + rank;
+    struct stream *stream = &output->streams[output->stream_count++];
+    set_nonblocking(fd);
+    if (output->options->hosted) {
+        stream_open_framed(stream, &output->sinks[0], fd, world_rank, (uint8_t)number);
+        return;
+    }
+    prefix_of(output, world_rank, isatty((int)number + 1) == 1, prefix, sizeof(prefix));
+    stream_open(stream, &output->sinks[number < output->sink_count ? number : 0], fd, prefix,
+                rank == 0, output->logs ? &output->logs[rank] : NULL);
 }
 
 bool output_takes_coordinator(const struct output *output)
 {
-    return output->logs != NULL;
+    return output->logs || output->options->hosted;
 }
 
 void output_add_coordinator(struct output *output, int fd)
 {
-    fcntl(fd, F_SETFL, O_NONBLOCK);
-    stream_open(&output->streams[output->stream_count++], &output->sinks[output->sink_count - 1],
-                fd, "", false, output->logs ? &output->logs[output->options->workers] : NULL);
+    struct stream *stream = &output->streams[output->stream_count++];
+    set_nonblocking(fd);
+    if (output->options->hosted)
+        stream_open_framed(stream, &output->sinks[0], fd, RELAY_COORDINATOR, 1);
+    else
+        stream_open(stream, &output->sinks[output->sink_count - 1], fd, "", false,
+                    output->logs ? &output->logs[output->options->workers] : NULL);
 }
+
+// ---- Several hosts -----------------------------------------------------------------------------
+
+void output_add_fed(struct output *output)
+{
+    const struct run_options *options = output->options;
+    for (uint32_t rank = 0; rank < options->workers; rank++) {
+        output_add(output, rank, 0, -1);
+        output_add(output, rank, 1, -1);
+    }
+    output_add_coordinator(output, -1);
+    for (uint32_t i = 0; i < options->host_count; i++) {
+        char prefix[STREAM_PREFIX_BYTES];
+        snprintf(prefix, sizeof(prefix), "[%.*s] ", STREAM_PREFIX_BYTES - 4,
+                 options->hosts[i].name);
+        stream_open(&output->streams[output->stream_count++],
+                    &output->sinks[output->sink_count - 1], -1, prefix, false, NULL);
+    }
+}
+
+struct stream *output_stream(struct output *output, uint32_t rank, unsigned number)
+{
+    const uint32_t workers = output->options->workers;
+    return &output->streams[rank == RELAY_COORDINATOR ? 2 * workers : 2 * rank + number];
+}
+
+struct stream *output_host_stream(struct output *output, uint32_t host)
+{
+    return &output->streams[2 * output->options->workers + 1 + host];
+}
+
+bool output_has_room(struct output *output)
+{
+    for (unsigned i = 0; i < output->sink_count; i++) {
+        if (!sink_has_room(&output->sinks[i]))
+            return false;
+    }
+    return true;
+}
+
+bool output_broken(struct output *output, unsigned number)
+{
+    return sink_broken(&output->sinks[number < output->sink_count ? number : 0]);
+}
+
+void output_break(struct output *output, unsigned number)
+{
+    for (uint32_t i = 0; i < output->stream_count; i++) {
+        struct stream *stream = &output->streams[i];
+        if (stream->open && stream->rank != RELAY_COORDINATOR && stream->number == number)
+            stream_end(stream);
+    }
+}
+
+void output_put(struct output *output, enum relay_kind kind, uint32_t rank, const void *bytes,
+                size_t size)
+{
+    const struct relay_header header = {
+        .kind = (uint8_t)kind, .rank = rank, .size = (uint32_t)size};
+    sink_put_frame(&output->sinks[0], &header, bytes);
+}
+
+// ---- A run that ends early ---------------------------------------------------------------------
 
 // Returns true if a read does not block: there are bytes, or the end.
 static bool has_bytes(int fd)
@@ -134,6 +221,8 @@ void output_dump(struct output *output)
             sink_dump(stream->sink);
         }
     }
+    for (unsigned i = 0; i < output->sink_count; i++)
+        sink_dump(&output->sinks[i]);
 }
 
 // ---- The loop ----------------------------------------------------------------------------------
@@ -155,10 +244,10 @@ static void poll_streams(struct output *output)
     }
 }
 
-void output_wait(struct output *output, const int fds[OUTPUT_OTHER_FDS], int timeout_ms)
+void output_wait(struct output *output, const int *fds, unsigned count, int timeout_ms)
 {
     output->poll_count = 0;
-    for (unsigned i = 0; i < OUTPUT_OTHER_FDS; i++)
+    for (unsigned i = 0; i < count; i++)
         poll_add(output, fds[i], NULL);
     for (unsigned i = 0; i < output->sink_count; i++)
         poll_add(output, output->sinks[i].event_fd, NULL);
@@ -181,7 +270,7 @@ static void close_broken(struct output *output)
 {
     for (uint32_t i = 0; i < output->stream_count; i++) {
         struct stream *stream = &output->streams[i];
-        if (stream->fd >= 0 && sink_broken(stream->sink))
+        if (stream->open && sink_broken(stream->sink))
             stream_close(stream);
     }
 }
@@ -202,7 +291,7 @@ void output_relay(struct output *output)
 bool output_has_streams(const struct output *output)
 {
     for (uint32_t i = 0; i < output->stream_count; i++) {
-        if (output->streams[i].fd >= 0)
+        if (output->streams[i].open)
             return true;
     }
     return false;

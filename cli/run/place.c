@@ -9,17 +9,25 @@
 
 #include <stdio.h>
 
+void place_coordinator(const struct run_options *options, const struct daemon *daemon,
+                       char *address, size_t capacity)
+{
+    if (daemon->served[0])
+        snprintf(address, capacity, "%s", daemon->served);
+    else if (options->serves && options->bind) // The address by which other hosts reach this one.
+        snprintf(address, capacity, "%s", options->bind);
+    else if (options->coordinator)
+        snprintf(address, capacity, "%s", options->coordinator);
+    else
+        daemon_address(options, address, capacity);
+}
+
 unsigned place_variables(const struct run_options *options, const struct daemon *daemon,
                          uint32_t rank, struct place_text *text,
                          struct spawn_variable variables[PLACE_VARIABLES])
 {
     unsigned count = 0;
-    if (options->serves && options->bind) // The address by which other hosts reach this one.
-        snprintf(text->coordinator, sizeof(text->coordinator), "%s", options->bind);
-    else if (options->coordinator)
-        snprintf(text->coordinator, sizeof(text->coordinator), "%s", options->coordinator);
-    else
-        daemon_address(options, text->coordinator, sizeof(text->coordinator));
+    place_coordinator(options, daemon, text->coordinator, sizeof(text->coordinator));
     snprintf(text->world_size, sizeof(text->world_size), "%u", options->world_size);
     snprintf(text->rank, sizeof(text->rank), "%u", options->first_rank + rank);
     snprintf(text->timeout, sizeof(text->timeout), "%u", (unsigned)options->timeout_ms);

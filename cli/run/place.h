@@ -26,6 +26,10 @@ unsigned place_variables(const struct run_options *options, const struct daemon 
                          uint32_t rank, struct place_text *text,
                          struct spawn_variable variables[PLACE_VARIABLES]);
 
+// Writes the coordinator's address for workers.
+void place_coordinator(const struct run_options *options, const struct daemon *daemon,
+                       char *address, size_t capacity);
+
 // Prints one line on stderr: the job, and the address of its dashboard.
 void place_announce(const struct run_options *options, const struct daemon *daemon);
 

@@ -19,7 +19,8 @@
 
 #define JSON_BYTES (512 * 1024)
 
-static_assert(LOCKSTEP_MAX_WORLD * 200 < JSON_BYTES, "a member of ranks has under 200 bytes");
+static_assert(LOCKSTEP_MAX_WORLD * (200 + RUN_HOST_BYTES) < JSON_BYTES,
+              "a member of ranks has under 200 bytes and the name of a host");
 
 int run_exit_code(int status)
 {
@@ -47,6 +48,8 @@ static void append_end(struct text *text, const struct run_end *end, const char 
 {
     if (end->stopped) {
         text_append(text, "%s stopped", plural);
+    } else if (end->lost) {
+        text_append(text, "%s lost with %s host", plural, plural[2] == 's' ? "its" : "their");
     } else if (WIFSIGNALED(end->status)) {
         text_append(text, "%s killed by ", plural);
         append_signal(text, WTERMSIG(end->status));
@@ -66,11 +69,22 @@ static void append_exec_error(struct text *text, const char *trainer, int error)
                     trainer);
 }
 
+// Returns the host of a rank of --hosts.
+static const char *host_name(const struct run_options *options, uint32_t rank)
+{
+    uint32_t host = options->host_count - 1;
+    while (options->hosts[host].first_rank > rank)
+        host--;
+    return options->hosts[host].name;
+}
+
 void run_append_rank_end(struct text *text, const struct run_options *options,
                          const struct run_result *result, uint32_t index)
 {
     const struct run_end *end = &result->ranks[index].end;
     text_append(text, "rank %u ", options->first_rank + index);
+    if (options->host_count > 1)
+        text_append(text, "on %s ", host_name(options, index));
     if (end->exec_error) {
         append_exec_error(text, options->trainer[0], end->exec_error);
         return;
@@ -95,7 +109,7 @@ static uint32_t cause_of(const struct run_result *result)
 
 static bool same_end(const struct run_end *a, const struct run_end *b)
 {
-    return a->stopped == b->stopped && (a->stopped || a->status == b->status);
+    return a->stopped == b->stopped && a->lost == b->lost && (a->stopped || a->status == b->status);
 }
 
 // `cause` is the rank that is not counted with the others; result->count: none is left out.
@@ -183,7 +197,7 @@ void run_report(const struct run_options *options, const struct run_result *resu
 static void json_end(struct json *json, const struct run_end *end)
 {
     bool signalled = end->ended && WIFSIGNALED(end->status);
-    if (!end->ended || signalled)
+    if (!end->ended || signalled || end->lost)
         json_null(json, "exit_code");
     else
         json_i64(json, "exit_code", WEXITSTATUS(end->status));
@@ -203,6 +217,8 @@ static void json_ranks(struct json *json, const struct run_options *options,
         json_object_begin(json, NULL);
         json_u64(json, "rank", options->first_rank + i);
         json_i64(json, "pid", result->ranks[i].pid);
+        if (options->host_count > 0)
+            json_string(json, "host", host_name(options, i));
         json_end(json, &result->ranks[i].end);
         json_object_end(json);
     }

@@ -36,15 +36,29 @@
 // --max-restarts, a job that failed without such a signal is started again, with a new supervisor
 // and a new coordinator.
 //
-// Several hosts. Each host has a launcher. The launcher of host 0 also starts the coordinator,
-// which listens on the network. After the workers of host 0 have ended, the coordinator stays until
-// those of other hosts have left, but at most DAEMON_DRAIN_MS. A launcher signals only its own
-// workers. The other workers learn of the end from the coordinator.
+// Hosts by ssh (--hosts). The supervisor (hosts.c) has ssh as children instead of workers:
+//
+//     launcher
+//       supervisor      decides as on one host
+//         ssh 0..       one for each host; its pipes carry relay.h
+//
+//     sshd
+//       lockstep run-host   on each host (agent.c): a launcher that obeys the first one
+//         supervisor, coordinator on host 0, workers: as above
+//
+// A pipe to ssh that ends, or 30 s of silence, means that the launcher is gone: the host kills all
+// processes. A host that ssh loses is a failure of its ranks.
+//
+// Several hosts (--nnodes). Each host has a launcher. The launcher of host 0 also starts the
+// coordinator, which listens on the network. After the workers of host 0 have ended, the
+// coordinator stays until those of other hosts have left, but at most DAEMON_DRAIN_MS. A launcher
+// signals only its own workers. The other workers learn of the end from the coordinator.
 
 #include "cli/run/run.h"
 
 #include "cli/common/cli.h"
 #include "cli/run/descendants.h"
+#include "cli/run/hosts.h"
 #include "cli/run/log_file.h"
 #include "cli/run/options.h"
 #include "cli/run/report.h"
@@ -73,26 +87,6 @@ void run_default_job(struct run_options *options)
                  (unsigned long long)time(NULL));
     else
         snprintf(options->job, sizeof(options->job), "%s-%d", options->command, (int)getpid());
-}
-
-// Checks the trainer's name, so that a wrong name is reported before any process is started.
-static int check_trainer(const char *name)
-{
-    char path[4096];
-    switch (spawn_find(name, path, sizeof(path))) {
-    case 0:
-        return 0;
-    case EISDIR:
-        cli_say("run", "the trainer '%s' is a directory", name);
-        return CLI_NOT_EXECUTABLE;
-    case ENOENT:
-        cli_say("run", "the trainer '%s' was not found%s", name,
-                strchr(name, '/') ? "" : " in PATH (a program of this directory is ./NAME)");
-        return CLI_NOT_FOUND;
-    default:
-        cli_say("run", "the trainer '%s' is not executable", name);
-        return CLI_NOT_EXECUTABLE;
-    }
 }
 
 // Checks that the name of the coordinator's host can be resolved, so that a misspelt one is
@@ -186,7 +180,8 @@ static int become_supervisor(const struct run_options *options, const int contro
     sigprocmask(SIG_BLOCK, &blocked, NULL);
     close(control[1]);
     setpgid(0, 0);
-    return supervisor_run(options, control[0]);
+    return options->host_count > 0 ? hosts_run(options, control[0])
+                                   : supervisor_run(options, control[0]);
 }
 
 static int end_of_supervisor(const struct run_options *options, int status)
@@ -224,7 +219,8 @@ static int attempt(struct run_options *options, const sigset_t *watched, bool *s
         return CLI_FAILED;
     }
     // The launcher makes the directory, because it can also remove it if the supervisor was killed.
-    int result = options->coordinator && !options->serves ? 0 : daemon_make_directory(options);
+    const bool starts = options->host_count == 0 && (!options->coordinator || options->serves);
+    int result = starts ? daemon_make_directory(options) : 0;
     if (result == 0)
         result = launch(options, control, watched, signalled);
     else
@@ -238,6 +234,25 @@ bool run_may_restart(const struct run_options *options, int result, bool signall
 {
     return result != 0 && !signalled && result != CLI_NOT_EXECUTABLE && result != CLI_NOT_FOUND &&
            options->restarts < options->max_restarts;
+}
+
+int run_check_trainer(const char *name)
+{
+    char path[4096];
+    switch (spawn_find(name, path, sizeof(path))) {
+    case 0:
+        return 0;
+    case EISDIR:
+        cli_say("run", "the trainer '%s' is a directory", name);
+        return CLI_NOT_EXECUTABLE;
+    case ENOENT:
+        cli_say("run", "the trainer '%s' was not found%s", name,
+                strchr(name, '/') ? "" : " in PATH (a program of this directory is ./NAME)");
+        return CLI_NOT_FOUND;
+    default:
+        cli_say("run", "the trainer '%s' is not executable", name);
+        return CLI_NOT_EXECUTABLE;
+    }
 }
 
 int run_launch(struct run_options *options)
@@ -263,8 +278,9 @@ int run_main(int argc, char **argv)
     int result = options_read(&options, argc, argv);
     if (result != 0)
         return result < 0 ? CLI_OK : result;
-    result = check_trainer(options.trainer[0]);
-    if (result == 0)
+    if (options.host_count == 0) // Else each host checks it.
+        result = run_check_trainer(options.trainer[0]);
+    if (result == 0 && options.host_count == 0)
         result = check_coordinator(&options);
     if (result == 0)
         check_traces();

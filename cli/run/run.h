@@ -14,9 +14,17 @@
 #include <sys/types.h>
 
 #define RUN_GRACE_MS 1500
+#define RUN_HOST_BYTES 256 // Name of a host, with the user.
 #define RUN_CODE_BYTES 12 // A number of 32 bits, as text.
 // The longest path of a Unix socket, because a socket lies in the directory.
 #define RUN_DIRECTORY_BYTES 108
+
+// One host of --hosts.
+struct run_host {
+    const char *name; // As ssh takes it: NAME or USER@NAME.
+    uint32_t workers;
+    uint32_t first_rank;
+};
 
 struct run_options {
     const char *command; // The subcommand's name, with which every sentence on stderr begins.
@@ -44,6 +52,21 @@ struct run_options {
     bool json;
     bool quiet; // True if the job is not announced.
     char **trainer; // argv
+
+    // --hosts: this launcher starts `lockstep run-host` on each host.
+    const char *host_list; // The list as it was given; NULL: none.
+    const struct run_host *hosts; // owned by the process; [host_count]
+    uint32_t host_count; // 0: the workers are on this host.
+    const char *rsh; // The remote shell and its arguments, separated by spaces.
+    const char *remote_program; // The program lockstep on the hosts; NULL: the path of this one.
+    char **variables; // owned by the process; NAME=VALUE or NAME of each --env
+    uint32_t variable_count;
+
+    // `lockstep run-host`: a launcher on another host decides (relay.h).
+    bool hosted;
+    int control_fd; // The bytes of that launcher.
+    int frames_fd; // Where the frames go.
+
     sigset_t signals; // The signal mask for children: the mask that this process was started with.
 };
 
@@ -52,6 +75,7 @@ struct run_end {
     bool ended;
     bool stopped; // True if the supervisor stopped the process, after another one failed.
     bool unjoined; // True if the process ended and had certainly not opened a session.
+    bool lost; // True if the connection to the rank's host ended first.
     int exec_error; // errno when the program could not be started, else 0.
     int status; // The wait status, as from waitpid.
     uint64_t after_ms; // Time from the start of the workers to the end, in ms.
@@ -79,6 +103,10 @@ int run_launch(struct run_options *options);
 // Returns true if the job is started again after this exit status. signalled: the user has ended it
 // by a signal. A trainer that could not be started is not tried again.
 bool run_may_restart(const struct run_options *options, int result, bool signalled);
+
+// Checks that the trainer is a program, so that a wrong name is reported before any process is
+// started. Returns 0, or an exit status after a sentence on stderr.
+int run_check_trainer(const char *name);
 
 // Gives the job a name that is unique on this machine. If others use the coordinator too, the name
 // also differs from those of earlier jobs.

@@ -164,3 +164,15 @@ void sink_put_locked(struct sink *sink, const char *bytes, size_t size)
     memcpy(sink->bytes, bytes + run, size - run);
     sink->size += size;
 }
+
+void sink_put_frame(struct sink *sink, const struct relay_header *header, const void *bytes)
+{
+    unsigned char encoded[RELAY_HEADER_BYTES];
+    relay_put_header(encoded, header);
+    mutex_lock(&sink->mutex);
+    sink_put_locked(sink, (const char *)encoded, sizeof(encoded));
+    if (header->size > 0)
+        sink_put_locked(sink, bytes, header->size);
+    cond_signal(&sink->changed);
+    mutex_unlock(&sink->mutex);
+}

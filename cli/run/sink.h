@@ -15,6 +15,7 @@
 #include "base/cond.h"
 #include "base/mutex.h"
 #include "base/thread.h"
+#include "cli/run/relay.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -61,6 +62,9 @@ bool sink_broken(struct sink *sink);
 // Adds bytes. The caller holds the mutex and signals `changed` afterwards. SINK_RESERVE guarantees
 // the room. Bytes that still do not fit are dropped.
 void sink_put_locked(struct sink *sink, const char *bytes, size_t size);
+
+// Adds a frame of `lockstep run-host`, with header->size bytes.
+void sink_put_frame(struct sink *sink, const struct relay_header *header, const void *bytes);
 
 // Writes the bytes of a sink that was not started. It may block.
 void sink_dump(struct sink *sink);

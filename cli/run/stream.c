@@ -122,13 +122,32 @@ static void feed_locked(struct stream *stream, const char *bytes, size_t size)
     show_live_locked(stream->sink);
 }
 
-static void feed(struct stream *stream, const char *bytes, size_t size)
+static void feed_lines(struct stream *stream, const char *bytes, size_t size)
 {
     struct sink *sink = stream->sink;
     mutex_lock(&sink->mutex);
     feed_locked(stream, bytes, size);
     cond_signal(&sink->changed);
     mutex_unlock(&sink->mutex);
+}
+
+static void feed_frame(struct stream *stream, enum relay_kind kind, const char *bytes, size_t size)
+{
+    const struct relay_header header = {.kind = (uint8_t)kind,
+                                        .stream = stream->number,
+                                        .rank = stream->rank,
+                                        .size = (uint32_t)size};
+    sink_put_frame(stream->sink, &header, bytes);
+}
+
+void stream_feed(struct stream *stream, const char *bytes, size_t size)
+{
+    if (stream->log)
+        log_file_write(stream->log, bytes, size);
+    if (stream->framed)
+        feed_frame(stream, RELAY_OUTPUT, bytes, size);
+    else
+        feed_lines(stream, bytes, size);
 }
 
 // ---- Streams -----------------------------------------------------------------------------------
@@ -138,6 +157,7 @@ void stream_open(struct stream *stream, struct sink *sink, int fd, const char *p
 {
     memset(stream, 0, sizeof(*stream));
     stream->sink = sink;
+    stream->open = true;
     stream->fd = fd;
     stream->log = log;
     stream->live = live && sink->terminal;
@@ -147,30 +167,46 @@ void stream_open(struct stream *stream, struct sink *sink, int fd, const char *p
     memcpy(stream->prefix, prefix, size);
 }
 
+void stream_open_framed(struct stream *stream, struct sink *sink, int fd, uint32_t rank,
+                        uint8_t number)
+{
+    stream_open(stream, sink, fd, "", false, NULL);
+    stream->framed = true;
+    stream->rank = rank;
+    stream->number = number;
+}
+
+void stream_end(struct stream *stream)
+{
+    if (stream->framed)
+        feed_frame(stream, RELAY_CLOSED, NULL, 0);
+    else if (stream->size > 0)
+        feed_lines(stream, "\n", 1);
+    stream_close(stream);
+}
+
 bool stream_read(struct stream *stream)
 {
     char bytes[STREAM_READ_BYTES];
     ssize_t size = read(stream->fd, bytes, sizeof(bytes));
     if (size < 0 && (errno == EAGAIN || errno == EINTR))
         return true;
-    if (size > 0) {
-        if (stream->log)
-            log_file_write(stream->log, bytes, (size_t)size);
-        feed(stream, bytes, (size_t)size);
-        return true;
-    }
-    if (stream->size > 0)
-        feed(stream, "\n", 1);
-    stream_close(stream);
-    return false;
+    if (size > 0)
+        stream_feed(stream, bytes, (size_t)size);
+    else
+        stream_end(stream);
+    return size > 0;
 }
 
 void stream_close(struct stream *stream)
 {
+    if (!stream->open)
+        return;
     if (stream->sink->live == stream)
         stream->sink->live = NULL;
     if (stream->fd >= 0)
         close(stream->fd);
+    stream->open = false;
     stream->fd = -1;
     free(stream->line);
     stream->line = NULL;

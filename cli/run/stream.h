@@ -8,7 +8,8 @@
 // the one stream that is `live` on a terminal. Its unfinished line stays at the bottom of the
 // screen, is redrawn with every update, and is hidden while other lines are printed.
 //
-// With a log file, the bytes are also written there, as they are.
+// With a log file, the bytes are also written there, as they are. A stream of `lockstep run-host`
+// is framed: it cuts nothing into lines, and the launcher's host does.
 //
 // Threads: only the thread that opened the sink calls these functions.
 
@@ -19,6 +20,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #define STREAM_LINE_BYTES (64 * 1024)
 #define STREAM_READ_BYTES (16 * 1024)
@@ -33,8 +35,12 @@ struct log_file;
 
 struct stream {
     struct sink *sink;
-    int fd; // Owned; -1 once the stream has ended.
+    bool open; // False once the stream has ended.
+    int fd; // Owned; -1: stream_feed gives the bytes, or the stream has ended.
     struct log_file *log; // borrowed; NULL: none
+    bool framed;
+    uint8_t number; // Of a framed stream: 0 for stdout, 1 for stderr.
+    uint32_t rank; // Of a framed stream.
     bool live;
     bool carriage; // True if the last byte was a carriage return.
     bool updating; // True if the line was started again at least once.
@@ -44,9 +50,19 @@ struct stream {
     size_t capacity;
 };
 
-// fd is given. prefix is copied. log is borrowed, and may be NULL.
+// fd is given, and may be -1. prefix is copied. log is borrowed, and may be NULL.
 void stream_open(struct stream *stream, struct sink *sink, int fd, const char *prefix, bool live,
                  struct log_file *log);
+
+// Opens a framed stream. fd is given.
+void stream_open_framed(struct stream *stream, struct sink *sink, int fd, uint32_t rank,
+                        uint8_t number);
+
+// Takes bytes as if they were read. The sink has room. size: at most STREAM_READ_BYTES.
+void stream_feed(struct stream *stream, const char *bytes, size_t size);
+
+// Flushes the rest, as at the end of fd, and closes the stream.
+void stream_end(struct stream *stream);
 
 // Reads once. Does not block if fd is non-blocking. At the end it flushes the rest, closes fd, and
 // returns false.

@@ -12,6 +12,7 @@
 #include "cli/common/cli.h"
 #include "cli/common/registry.h"
 #include "cli/run/descendants.h"
+#include "cli/run/frames.h"
 #include "cli/run/joins.h"
 #include "cli/run/output.h"
 #include "cli/run/report.h"
@@ -22,6 +23,7 @@
 #include "base/clock.h"
 #include "cli/run/daemon.h"
 #include "cli/run/place.h"
+#include "cli/run/verdict.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -38,8 +40,6 @@
 #include <unistd.h>
 
 #define DAEMON_STOP_MS 300
-#define GIVE_UP_MS 500
-#define NEVER UINT64_MAX
 
 struct supervisor {
     // set at start, then constant
@@ -48,20 +48,15 @@ struct supervisor {
     int child_fd; // signalfd for SIGCHLD
     int null_fd;
     char trainer[PATH_MAX];
-    uint64_t started_ms;
 
     struct daemon daemon;
     struct joins joins;
+    struct stop stop;
     int registered; // The descriptor from registry_add.
     bool daemon_wanted; // True while an end of the daemon is an error that must be reported.
-    struct run_result result;
-    uint32_t running; // Workers that were not reaped yet.
-    unsigned interrupts; // How many SIGINT, SIGTERM and SIGHUP were received.
-    bool quit; // True once SIGQUIT was received.
-    bool orphaned; // True once the launcher is dead.
-    struct stop stop;
-    uint64_t kill_at; // When the other workers are killed; NEVER until the first failure.
-    uint64_t give_up_at; // When unwritten output is dropped; NEVER until the second interrupt.
+    bool dismissed; // True once all hosts' ranks have ended. Of a hosted run only.
+    uint64_t heard_at; // When the launcher's host sent its last byte. Of a hosted run only.
+    struct verdict verdict;
     int (*failure_fds)[2]; // owned; a pipe for each rank, -1 once it is closed
 
     struct output output;
@@ -71,8 +66,8 @@ struct supervisor {
 
 static void signal_groups(struct supervisor *supervisor, int signal_number)
 {
-    for (uint32_t i = 0; i < supervisor->result.count; i++) {
-        const struct run_rank *rank = &supervisor->result.ranks[i];
+    for (uint32_t i = 0; i < supervisor->verdict.result.count; i++) {
+        const struct run_rank *rank = &supervisor->verdict.result.ranks[i];
         if (rank->pid > 0 && !rank->end.ended)
             kill(-rank->pid, signal_number);
     }
@@ -80,37 +75,62 @@ static void signal_groups(struct supervisor *supervisor, int signal_number)
 
 static void stop_others(struct supervisor *supervisor)
 {
-    for (uint32_t i = 0; i < supervisor->result.count; i++) {
-        if (!supervisor->result.ranks[i].end.ended)
-            supervisor->result.ranks[i].end.stopped = true;
-    }
+    verdict_stop(&supervisor->verdict);
     signal_groups(supervisor, SIGKILL);
-    supervisor->kill_at = NEVER;
 }
 
 // ---- The launcher's pipe -----------------------------------------------------------------------
 
-static bool ends(int signal_number)
-{
-    return signal_number == SIGINT || signal_number == SIGTERM || signal_number == SIGHUP;
-}
-
 static void take_signal(struct supervisor *supervisor, int signal_number)
 {
-    if (ends(signal_number) && ++supervisor->interrupts > 1) {
-        supervisor->give_up_at = clock_now_ms() + GIVE_UP_MS;
-        signal_groups(supervisor, SIGKILL);
-        return;
-    }
-    if (ends(signal_number)) {
+    struct verdict *verdict = &supervisor->verdict;
+    const bool had_none = verdict->interrupts == 0;
+    const int given = verdict_signal(verdict, signal_number, clock_now_ms());
+    if (had_none && verdict->interrupts > 0) {
         stop_begin(&supervisor->stop, signal_number);
-        supervisor->kill_at = NEVER;
-        if (supervisor->result.first_failed == supervisor->result.count)
-            supervisor->result.stopped_by = signal_number;
         joins_say_stopping(&supervisor->joins, signal_number);
     }
-    supervisor->quit |= signal_number == SIGQUIT;
-    signal_groups(supervisor, signal_number);
+    signal_groups(supervisor, given);
+}
+
+// Returns the descriptor that the launcher's host writes to, or -1: this run is not hosted.
+static int relay_fd(const struct supervisor *supervisor)
+{
+    return supervisor->options->hosted ? supervisor->options->control_fd : -1;
+}
+
+static void take_relay_byte(struct supervisor *supervisor, unsigned char byte)
+{
+    switch ((enum relay_control)byte) {
+    case RELAY_ALIVE:
+        break;
+    case RELAY_BREAK_OUTPUT:
+    case RELAY_BREAK_ERROR:
+        output_break(&supervisor->output, byte - RELAY_BREAK_OUTPUT);
+        break;
+    case RELAY_DISMISS:
+        supervisor->dismissed = true;
+        break;
+    case RELAY_STOP:
+        stop_others(supervisor);
+        break;
+    default:
+        take_signal(supervisor, byte);
+    }
+}
+
+// Reads what the launcher's host sends to a hosted run.
+static void read_relay(struct supervisor *supervisor)
+{
+    unsigned char bytes[64];
+    const uint64_t now = clock_now_ms();
+    const ssize_t size = read(supervisor->options->control_fd, bytes, sizeof(bytes));
+    if (size > 0)
+        supervisor->heard_at = now;
+    if (size == 0 || now - supervisor->heard_at >= RELAY_SILENCE_MS)
+        supervisor->verdict.orphaned = true;
+    for (ssize_t i = 0; i < size; i++)
+        take_relay_byte(supervisor, bytes[i]);
 }
 
 static void read_control(struct supervisor *supervisor)
@@ -118,15 +138,16 @@ static void read_control(struct supervisor *supervisor)
     unsigned char bytes[64];
     ssize_t size = read(supervisor->control_fd, bytes, sizeof(bytes));
     if (size == 0)
-        supervisor->orphaned = true;
+        supervisor->verdict.orphaned = true;
     for (ssize_t i = 0; i < size; i++)
         take_signal(supervisor, bytes[i]);
+    if (supervisor->options->hosted)
+        read_relay(supervisor);
 }
 
-// True once the launcher is dead, or the user has asked twice for the end and some time has passed.
 static bool given_up(const struct supervisor *supervisor)
 {
-    return supervisor->orphaned || clock_now_ms() >= supervisor->give_up_at;
+    return verdict_given_up(&supervisor->verdict, clock_now_ms());
 }
 
 // ---- Ended children ----------------------------------------------------------------------------
@@ -151,38 +172,14 @@ static bool failed(const siginfo_t *info)
     return info->si_code != CLD_EXITED || info->si_status != 0;
 }
 
-// Returns true if this rank's end is a better cause than the first failure. Ranks exit because
-// another rank died, some by a signal, but never by SIGKILL. So a SIGKILL that the supervisor did
-// not send is the cause, even if the kernel reported the ends of other ranks first.
-static bool is_stronger(const struct supervisor *supervisor, uint32_t rank, bool same_time)
-{
-    const struct run_end *end = &supervisor->result.ranks[rank].end;
-    const struct run_end *first = &supervisor->result.ranks[supervisor->result.first_failed].end;
-    if (!WIFSIGNALED(end->status) || end->stopped || WIFSIGNALED(first->status))
-        return false;
-    return same_time || (WTERMSIG(end->status) == SIGKILL && supervisor->interrupts == 0);
-}
-
-// Records a failure. The first failure is the cause. Among failures seen at the same time, a signal
-// counts before a status.
-static void note_failure(struct supervisor *supervisor, uint32_t rank, bool same_time)
-{
-    struct run_result *result = &supervisor->result;
-    bool none = result->first_failed == result->count;
-    if (none || is_stronger(supervisor, rank, same_time))
-        result->first_failed = rank;
-    if (none && supervisor->interrupts == 0)
-        supervisor->kill_at = clock_now_ms() + supervisor->options->grace_ms;
-}
-
 // Notes a rank that has ended without a session, and tells the coordinator, because no world can
 // form without it. A child in the rank's process group may still open the session.
 static void note_unjoined(struct supervisor *supervisor, uint32_t rank)
 {
-    struct run_result *result = &supervisor->result;
+    struct run_result *result = &supervisor->verdict.result;
     struct run_end *end = &result->ranks[rank].end;
     joins_read(&supervisor->joins);
-    end->unjoined = supervisor->interrupts == 0 && !end->stopped &&
+    end->unjoined = supervisor->verdict.interrupts == 0 && !end->stopped &&
                     joins_lacks(&supervisor->joins, supervisor->options->first_rank + rank) &&
                     kill(-result->ranks[rank].pid, 0) < 0;
     if (end->unjoined)
@@ -191,21 +188,18 @@ static void note_unjoined(struct supervisor *supervisor, uint32_t rank)
 
 static void end_rank(struct supervisor *supervisor, uint32_t rank, int status, bool same_time)
 {
-    struct run_end *end = &supervisor->result.ranks[rank].end;
-    end->ended = true;
-    end->status = status;
-    end->after_ms = clock_now_ms() - supervisor->started_ms;
-    end->exec_error = exec_error(supervisor, rank);
-    end->stopped = end->stopped && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
-    supervisor->running--;
+    const uint64_t now = clock_now_ms();
+    struct verdict *verdict = &supervisor->verdict;
+    verdict->result.ranks[rank].end.exec_error = exec_error(supervisor, rank);
+    verdict_end(verdict, rank, status, now - verdict->started_ms, same_time, now);
     note_unjoined(supervisor, rank);
-    if (status != 0)
-        note_failure(supervisor, rank, same_time);
+    if (supervisor->options->hosted)
+        frames_ended(&supervisor->output, rank, now, &verdict->result.ranks[rank].end);
 }
 
 static void end_daemon(struct supervisor *supervisor, int status)
 {
-    const bool trains = supervisor->running > 0;
+    const bool trains = supervisor->verdict.running > 0;
     const char *then = "";
     supervisor->daemon.pid = 0;
     if (!supervisor->daemon_wanted)
@@ -227,7 +221,8 @@ static void end_daemon(struct supervisor *supervisor, int status)
 static uint32_t rank_of(const struct supervisor *supervisor, pid_t pid)
 {
     uint32_t rank = 0;
-    while (rank < supervisor->result.count && supervisor->result.ranks[rank].pid != pid)
+    while (rank < supervisor->verdict.result.count &&
+           supervisor->verdict.result.ranks[rank].pid != pid)
         rank++;
     return rank;
 }
@@ -240,12 +235,12 @@ static bool reap_one(struct supervisor *supervisor, bool same_time)
     if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) < 0 || info.si_pid == 0)
         return false;
     uint32_t rank = rank_of(supervisor, info.si_pid);
-    bool is_worker = rank < supervisor->result.count;
+    bool is_worker = rank < supervisor->verdict.result.count;
     if (is_worker && failed(&info))
         kill(-info.si_pid, SIGKILL);
     if (waitpid(info.si_pid, &status, 0) != info.si_pid)
         return false;
-    if (is_worker && !supervisor->result.ranks[rank].end.ended)
+    if (is_worker && !supervisor->verdict.result.ranks[rank].end.ended)
         end_rank(supervisor, rank, status, same_time);
     else if (info.si_pid == supervisor->daemon.pid)
         end_daemon(supervisor, status);
@@ -257,8 +252,8 @@ static void reap(struct supervisor *supervisor)
     struct signalfd_siginfo info;
     ssize_t ignored = read(supervisor->child_fd, &info, sizeof(info));
     (void)ignored;
-    uint32_t first = supervisor->result.first_failed;
-    bool had_failure = first < supervisor->result.count;
+    uint32_t first = supervisor->verdict.result.first_failed;
+    bool had_failure = first < supervisor->verdict.result.count;
     while (reap_one(supervisor, !had_failure))
         ;
 }
@@ -271,6 +266,7 @@ static int await_ports(struct supervisor *supervisor, int watch_fd)
 {
     struct pollfd polls[] = {{.fd = supervisor->control_fd, .events = POLLIN},
                              {.fd = supervisor->child_fd, .events = POLLIN},
+                             {.fd = relay_fd(supervisor), .events = POLLIN},
                              {.fd = watch_fd, .events = POLLIN}};
     uint64_t deadline = clock_now_ms() + DAEMON_START_MS;
     while (!daemon_ready(&supervisor->daemon, supervisor->options)) {
@@ -282,13 +278,14 @@ static int await_ports(struct supervisor *supervisor, int watch_fd)
             return CLI_FAILED;
         }
         // Without inotify (a limit was reached), the file is checked every 5 ms.
-        poll(polls, watch_fd < 0 ? 2 : 3, watch_fd < 0 ? 5 : (int)(deadline - now));
+        poll(polls, 4, watch_fd < 0 ? 5 : (int)(deadline - now));
         ssize_t ignored = watch_fd < 0 ? 0 : read(watch_fd, events, sizeof(events));
         (void)ignored;
         read_control(supervisor);
         reap(supervisor);
-        if (supervisor->orphaned || supervisor->interrupts > 0)
-            return 128 + (supervisor->interrupts ? supervisor->stop.by : SIGKILL);
+        if (supervisor->verdict.orphaned || supervisor->verdict.interrupts > 0)
+            return 128 +
+                   (supervisor->verdict.interrupts ? supervisor->verdict.interrupted_by : SIGKILL);
         if (supervisor->daemon.pid == 0)
             return CLI_FAILED;
     }
@@ -344,8 +341,9 @@ static void stop_daemon(struct supervisor *supervisor)
         kill(supervisor->daemon.pid, SIGTERM);
     while (supervisor->daemon.pid > 0 && clock_now_ms() < deadline && !given_up(supervisor)) {
         struct pollfd polls[] = {{.fd = supervisor->control_fd, .events = POLLIN},
-                                 {.fd = supervisor->child_fd, .events = POLLIN}};
-        poll(polls, 2, DAEMON_STOP_MS);
+                                 {.fd = supervisor->child_fd, .events = POLLIN},
+                                 {.fd = relay_fd(supervisor), .events = POLLIN}};
+        poll(polls, 3, DAEMON_STOP_MS);
         read_control(supervisor);
         reap(supervisor);
     }
@@ -392,8 +390,10 @@ static int start_rank(struct supervisor *supervisor, uint32_t rank)
         close_both(error);
         return -1;
     }
-    supervisor->result.ranks[rank].pid = pid;
-    supervisor->running++;
+    supervisor->verdict.result.ranks[rank].pid = pid;
+    supervisor->verdict.running++;
+    if (supervisor->options->hosted)
+        frames_started(&supervisor->output, rank, pid);
     if (supervisor->output.relaying) {
         close(output[1]);
         close(error[1]);
@@ -405,7 +405,7 @@ static int start_rank(struct supervisor *supervisor, uint32_t rank)
 
 static int start_workers(struct supervisor *supervisor)
 {
-    supervisor->started_ms = clock_now_ms();
+    supervisor->verdict.started_ms = clock_now_ms();
     for (uint32_t rank = 0; rank < supervisor->options->workers; rank++) {
         if (start_rank(supervisor, rank) < 0) {
             cli_say(supervisor->options->command, "cannot start rank %u: %s",
@@ -420,30 +420,29 @@ static int start_workers(struct supervisor *supervisor)
 
 static int time_left(const struct supervisor *supervisor)
 {
-    uint64_t now = clock_now_ms();
-    uint64_t at = supervisor->kill_at;
-    if (supervisor->give_up_at < at)
-        at = supervisor->give_up_at;
-    if (stop_due(&supervisor->stop) < at)
-        at = stop_due(&supervisor->stop);
-    if (at == NEVER)
-        return -1;
-    uint64_t left = at > now ? at - now : 0;
-    return left < INT_MAX ? (int)left : INT_MAX;
+    const uint64_t now = clock_now_ms();
+    const uint64_t due = stop_due(&supervisor->stop);
+    int left = verdict_time_left(&supervisor->verdict, now);
+    int most = supervisor->options->hosted ? RELAY_BEAT_MS : INT_MAX;
+    if (due != UINT64_MAX)
+        most = due <= now ? 0 : due - now < (uint64_t)most ? (int)(due - now) : most;
+    else if (!supervisor->options->hosted)
+        return left;
+    return left >= 0 && left < most ? left : most;
 }
 
 // One turn of the loop: waits for an event and handles it.
 static void turn(struct supervisor *supervisor)
 {
-    const int fds[OUTPUT_OTHER_FDS] = {supervisor->control_fd, supervisor->child_fd,
-                                       supervisor->joins.fd};
-    output_wait(&supervisor->output, fds, time_left(supervisor));
+    const int fds[] = {supervisor->control_fd, supervisor->child_fd, supervisor->joins.fd,
+                       relay_fd(supervisor)};
+    output_wait(&supervisor->output, fds, 4, time_left(supervisor));
     joins_read(&supervisor->joins);
     read_control(supervisor);
     reap(supervisor);
     output_relay(&supervisor->output);
-    stop_turn(&supervisor->stop, supervisor->options, &supervisor->result);
-    if (clock_now_ms() >= supervisor->kill_at)
+    stop_turn(&supervisor->stop, supervisor->options, &supervisor->verdict.result);
+    if (clock_now_ms() >= supervisor->verdict.kill_at)
         stop_others(supervisor);
 }
 
@@ -475,18 +474,13 @@ static int prepare(struct supervisor *supervisor)
     sigaddset(&child, SIGCHLD);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     spawn_raise_file_limit();
-    supervisor->kill_at = NEVER;
-    supervisor->give_up_at = NEVER;
+    supervisor->heard_at = clock_now_ms();
     stop_init(&supervisor->stop);
-    supervisor->result.absent = options->workers;
-    supervisor->result.count = options->workers;
-    supervisor->result.first_failed = options->workers;
-    supervisor->result.ranks = calloc(options->workers, sizeof(*supervisor->result.ranks));
+    const bool ready = verdict_init(&supervisor->verdict, options->workers, options->grace_ms);
     supervisor->failure_fds = calloc(options->workers, sizeof(*supervisor->failure_fds));
     supervisor->child_fd = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
     supervisor->null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    if (supervisor->result.ranks && supervisor->failure_fds && supervisor->child_fd >= 0 &&
-        supervisor->null_fd >= 0 &&
+    if (ready && supervisor->failure_fds && supervisor->child_fd >= 0 && supervisor->null_fd >= 0 &&
         spawn_find(options->trainer[0], supervisor->trainer, sizeof(supervisor->trainer)) == 0)
         return output_open(&supervisor->output, options) ? 0 : CLI_FAILED;
     cli_say(options->command, "cannot prepare: %s", strerror(errno));
@@ -509,6 +503,8 @@ static int start_all(struct supervisor *supervisor)
         result = start_daemon(supervisor);
     if (result == 0) {
         place_announce(supervisor->options, &supervisor->daemon);
+        if (supervisor->options->hosted)
+            frames_place(&supervisor->output, &supervisor->daemon);
         register_job(supervisor);
         result = start_workers(supervisor);
     }
@@ -517,10 +513,9 @@ static int start_all(struct supervisor *supervisor)
 
 static int finish(struct supervisor *supervisor)
 {
-    struct run_result *result = &supervisor->result;
-    result->total_ms = clock_now_ms() - supervisor->started_ms;
-    int status =
-        result->first_failed == result->count ? 0 : result->ranks[result->first_failed].end.status;
+    struct run_result *result = &supervisor->verdict.result;
+    result->total_ms = clock_now_ms() - supervisor->verdict.started_ms;
+    const int status = verdict_status(&supervisor->verdict);
     for (uint32_t i = result->count; i-- > 0;) {
         const struct run_end *end = &result->ranks[i].end;
         if (end->unjoined && end->status == 0 && supervisor->joins.count > 0)
@@ -531,11 +526,12 @@ static int finish(struct supervisor *supervisor)
     if (!output_done(&supervisor->output))
         _exit(run_exit_code(status));
     output_close(&supervisor->output);
+    if (supervisor->options->hosted) // The launcher's host reports.
+        return run_exit_code(status);
     run_report(supervisor->options, result);
     // If a job is started again, only the last attempt is reported.
-    if (supervisor->options->json &&
-        !run_may_restart(supervisor->options, run_exit_code(status),
-                         supervisor->interrupts > 0 || supervisor->quit))
+    if (supervisor->options->json && !run_may_restart(supervisor->options, run_exit_code(status),
+                                                      verdict_signalled(&supervisor->verdict)))
         run_report_json(supervisor->options, result);
     return run_exit_code(status);
 }
@@ -543,11 +539,19 @@ static int finish(struct supervisor *supervisor)
 static void release(struct supervisor *supervisor)
 {
     output_free(&supervisor->output);
-    free(supervisor->result.ranks);
+    verdict_fini(&supervisor->verdict);
     free(supervisor->failure_fds);
     joins_close(&supervisor->joins);
     close(supervisor->child_fd);
     close(supervisor->null_fd);
+}
+
+// The coordinator of a hosted run, and processes that workers have left, stay until the workers of
+// all hosts have ended.
+static bool is_going_on(const struct supervisor *supervisor)
+{
+    return supervisor->verdict.running > 0 ||
+           (supervisor->options->hosted && !supervisor->dismissed);
 }
 
 int supervisor_run(const struct run_options *options, int control_fd)
@@ -562,18 +566,18 @@ int supervisor_run(const struct run_options *options, int control_fd)
     if (result != 0) {
         descendants_kill();
         output_dump(&supervisor.output);
-        if (supervisor.orphaned)
+        if (supervisor.verdict.orphaned)
             daemon_forget(options->directory);
         _exit(result);
     }
-    while (supervisor.running > 0 && !supervisor.orphaned)
+    while (is_going_on(&supervisor) && !supervisor.verdict.orphaned)
         turn(&supervisor);
     registry_remove(supervisor.registered);
-    if (!supervisor.orphaned)
+    if (!supervisor.verdict.orphaned)
         stop_daemon(&supervisor);
     if (!descendants_kill())
         cli_say(options->command, "a process could not be killed; it is stuck in the kernel");
-    if (supervisor.orphaned) {
+    if (supervisor.verdict.orphaned) {
         daemon_forget(options->directory); // Normally the launcher does this, but it is dead.
         _exit(128 + SIGKILL);
     }

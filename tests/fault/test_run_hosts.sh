@@ -169,6 +169,14 @@ misuse "--http belongs" -n 1 --nnodes 2 --node-rank 1 --coordinator $address --j
 misuse "not one address of this host" -n 1 --nnodes 2 --node-rank 0 --coordinator a:1 --bind 0.0.0.0:1 -- true
 misuse "a job has at most" -n 1024 --nnodes 2 --node-rank 0 --coordinator $address -- true
 misuse "not NAME=VALUE" -n 1 -x =3 -- true
+for list in "" a, :4 a:0 a:x a:2000 -oProxyCommand=x:1 'a b:1' 'a;b' ::1:4 '[::1:4' a@:1 @a:1 a@-b; do
+    misuse "is not HOST or HOST:WORKERS" --hosts "$list" -- true
+done
+misuse "at most 1024 workers" --hosts a:1024,b:1 -- true
+misuse "do not belong to it" --hosts a:1 --nnodes 2 -- true
+misuse "--rsh and --lockstep belong to --hosts" -n 1 --rsh ssh -- true
+misuse "--join: which coordinator" --hosts a:1 --join -- true
+misuse "--bind belongs to --coordinator" --hosts a:1,b:1 --bind 10.0.0.1:29400 -- true
 
 nothing_left "several hosts"
 finish

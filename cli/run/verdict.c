@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Decides how a run ends; verdict.h has the contract.
+
+#include "cli/run/verdict.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#define GIVE_UP_MS 500
+
+bool verdict_init(struct verdict *verdict, uint32_t count, uint64_t grace_ms)
+{
+    memset(verdict, 0, sizeof(*verdict));
+    verdict->grace_ms = grace_ms;
+    verdict->kill_at = VERDICT_NEVER;
+    verdict->give_up_at = VERDICT_NEVER;
+    verdict->result.count = count;
+    verdict->result.absent = count;
+    verdict->result.first_failed = count;
+    verdict->result.ranks = calloc(count, sizeof(*verdict->result.ranks));
+    return verdict->result.ranks != NULL;
+}
+
+void verdict_fini(struct verdict *verdict)
+{
+    free(verdict->result.ranks);
+}
+
+// ---- Signals -----------------------------------------------------------------------------------
+
+static bool ends(int signal_number)
+{
+    return signal_number == SIGINT || signal_number == SIGTERM || signal_number == SIGHUP;
+}
+
+int verdict_signal(struct verdict *verdict, int signal_number, uint64_t now_ms)
+{
+    if (ends(signal_number) && ++verdict->interrupts > 1) {
+        verdict->give_up_at = now_ms + GIVE_UP_MS;
+        return SIGKILL;
+    }
+    if (ends(signal_number)) {
+        verdict->interrupted_by = signal_number;
+        if (verdict->result.first_failed == verdict->result.count)
+            verdict->result.stopped_by = signal_number;
+        verdict->kill_at = VERDICT_NEVER;
+    }
+    verdict->quit |= signal_number == SIGQUIT;
+    return signal_number;
+}
+
+// ---- Ends --------------------------------------------------------------------------------------
+
+// Returns true if this rank's end is a better cause than the first failure. Ranks exit because
+// another rank died, some by a signal, but never by SIGKILL. So a SIGKILL that the supervisor did
+// not send is the cause, even if the kernel reported the ends of other ranks first. An end on
+// another host may be reported late.
+static bool is_stronger(const struct verdict *verdict, uint32_t rank, bool same_time)
+{
+    const struct run_end *end = &verdict->result.ranks[rank].end;
+    const struct run_end *first = &verdict->result.ranks[verdict->result.first_failed].end;
+    if (end->stopped || WIFSIGNALED(first->status))
+        return false;
+    if (WIFSIGNALED(end->status))
+        return same_time || (WTERMSIG(end->status) == SIGKILL && verdict->interrupts == 0);
+    return end->after_ms < first->after_ms;
+}
+
+// Records a failure. The first failure is the cause. Among failures seen at the same time, a signal
+// counts before a status.
+static void note_failure(struct verdict *verdict, uint32_t rank, bool same_time, uint64_t now_ms)
+{
+    struct run_result *result = &verdict->result;
+    bool none = result->first_failed == result->count;
+    if (none || is_stronger(verdict, rank, same_time))
+        result->first_failed = rank;
+    if (none && verdict->interrupts == 0)
+        verdict->kill_at = now_ms + verdict->grace_ms;
+}
+
+void verdict_end(struct verdict *verdict, uint32_t rank, int status, uint64_t after_ms,
+                 bool same_time, uint64_t now_ms)
+{
+    struct run_end *end = &verdict->result.ranks[rank].end;
+    end->ended = true;
+    end->status = status;
+    end->after_ms = after_ms;
+    end->stopped = end->stopped && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+    verdict->running--;
+    if (status != 0)
+        note_failure(verdict, rank, same_time, now_ms);
+}
+
+void verdict_stop(struct verdict *verdict)
+{
+    for (uint32_t i = 0; i < verdict->result.count; i++) {
+        if (!verdict->result.ranks[i].end.ended)
+            verdict->result.ranks[i].end.stopped = true;
+    }
+    verdict->kill_at = VERDICT_NEVER;
+}
+
+// ---- Questions ---------------------------------------------------------------------------------
+
+bool verdict_given_up(const struct verdict *verdict, uint64_t now_ms)
+{
+    return verdict->orphaned || now_ms >= verdict->give_up_at;
+}
+
+int verdict_time_left(const struct verdict *verdict, uint64_t now_ms)
+{
+    const uint64_t at =
+        verdict->give_up_at < verdict->kill_at ? verdict->give_up_at : verdict->kill_at;
+    if (at == VERDICT_NEVER)
+        return -1;
+    const uint64_t left = at > now_ms ? at - now_ms : 0;
+    return left < INT_MAX ? (int)left : INT_MAX;
+}
+
+bool verdict_signalled(const struct verdict *verdict)
+{
+    return verdict->interrupts > 0 || verdict->quit;
+}
+
+int verdict_status(const struct verdict *verdict)
+{
+    const struct run_result *result = &verdict->result;
+    return result->first_failed == result->count ? 0
+                                                 : result->ranks[result->first_failed].end.status;
+}

@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# `lockstep run --hosts` with a remote shell that runs commands on this machine: labels, ends and
+# signals over the pipes to each host, and what comes from a host that is none. tests/launch/test_ssh.sh
+# has a real ssh.
+. "$(dirname "$0")/run_lib.sh"
+hello=${BUILD:-build}/examples/hello
+unset SSH_CONNECTION SSH_CLIENT SSH_TTY
+cat >"$work/shell" <<'SHELL'
+#!/bin/sh
+shift
+exec "$@"
+SHELL
+chmod +x "$work/shell"
+
+# start ARGUMENTS...: in the background; $launcher is its process.
+start() {
+    : >"$work/out"; : >"$work/err"
+    "${hearing[@]}" "$lockstep" run --rsh "$work/shell" --hosts localhost:2,localhost:1 "$@" \
+        >"$work/out" 2>"$work/err" &
+    launcher=$!
+}
+
+# ended WANTED WHAT
+ended() {
+    local code=0
+    wait $launcher || code=$?
+    [ "$code" = "$1" ] || { fail "$2: status $code, wanted $1"; sed 's/^/    /' "$work/out" "$work/err"; }
+    nothing_left "$2"
+}
+
+start --json -- "$hello"
+ended 0 "a job that ends well"
+for rank in 0 1 2; do
+    has "$work/out" "[$rank] rank $rank of 3: w = "
+done
+has "$work/err" "3 workers on 2 hosts, coordinator localhost:"
+has "$work/out" '"rank":2,"pid":'
+
+start --no-prefix --grace 0 -x MARK=x -- sh -c \
+    'echo "$MARK$LOCKSTEP_RANK_HINT"; [ $LOCKSTEP_RANK_HINT = 2 ] && exit 7; exec sleep 60'
+ended 7 "a rank that fails"
+has "$work/err" "lockstep run: rank 2 on localhost ended with status 7 after "
+has "$work/err" "2 other ranks were stopped"
+equal "lines of a rank that fails" "$(grep -c '^x2$' "$work/out")" 1
+
+start -- bash -c "trap 'echo saved; exit 9' TERM; : >$work/ready.\$LOCKSTEP_RANK_HINT; while :; do sleep 0.05; done"
+for rank in 0 1 2; do
+    wait_for "$work/ready.$rank"
+done
+kill -TERM $launcher
+ended 9 "SIGTERM"
+equal "workers that got SIGTERM" "$(grep -c '\] saved' "$work/out")" 3
+
+# The launcher is killed while its output is full, and the second SIGINT ends such a run, too.
+for signal in KILL INT; do
+    mkfifo "$work/full.$signal"
+    exec 7<>"$work/full.$signal"
+    "${hearing[@]}" "$lockstep" run --rsh "$work/shell" --hosts localhost:1,localhost:1 -- \
+        sh -c "trap '' INT; exec yes" >&7 2>"$work/err" 7>&- &
+    launcher=$!
+    for rank in 0 1; do # Both hosts are known to run.
+        grep -qm 1 "^\[$rank\] y" <&7
+    done
+    sleep 0.3
+    kill -$signal $launcher
+    if [ $signal = INT ]; then
+        sleep 0.1
+        kill -INT $launcher
+    fi
+    began=$(now_ms)
+    ended 137 "a full output and SIG$signal"
+    within 3000 "$began" "the end with a full output and SIG$signal"
+    exec 7>&-
+done
+
+# ---- Hosts that are none ---------------------------------------------------------------------------
+
+# refuses STATUS TEXT SHELL-COMMAND: stderr is this one sentence.
+refuses() {
+    printf '#!/bin/sh\n%s\n' "$3" >"$work/none"
+    chmod +x "$work/none"
+    "$lockstep" run --rsh "$work/none" --hosts a:1 -- true >"$work/out" 2>"$work/err" </dev/null
+    equal "status of: $3" $? "$1"
+    has "$work/err" "lockstep run: host a: $2"
+    equal "lines of: $3" "$(wc -l <"$work/err")" 1
+    nothing_left "$3"
+}
+refuses 255 "no route; '$work/none a true' has to work without a password" 'echo no route >&2; exit 255'
+refuses 127 "sh: lockstep: not found; install lockstep there" 'echo "sh: lockstep: not found" >&2; exit 127'
+refuses 2 "unknown command 'run-host'; install lockstep there" \
+    "printf \"lockstep: unknown command 'run-host'\nTry 'lockstep --help'.\n\" >&2; exit 2"
+refuses 137 "its lockstep is of another version" 'echo lockstep-run-host 2 x; exec sleep 60'
+refuses 137 "its lockstep is of another version" \
+    'printf "lockstep-run-host 1 x\nthese are no frames at all"; exec sleep 60'
+refuses 1 "the remote shell ended with status 0; install lockstep there" 'echo welcome'
+refuses 9 "a word" 'printf "lockstep-run-host 1 x\n"; echo "lockstep run: a word" >&2; exit 9'
+
+# The request is what lockstep run-host wants; a launcher that is gone gets no word.
+equal "a request that is none" "$("$lockstep" run-host <<<"00000010zzzzzzzzzzzzzzzz" 2>&1 | tail -1)" \
+    "lockstep run: the request is not one of this version of lockstep"
+"$lockstep" run-host </dev/null >"$work/out"
+equal "status without a launcher" $? 1
+finish
