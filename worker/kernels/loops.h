@@ -236,10 +236,10 @@ KERNEL_CONVERSIONS(bfloat16, widen_bfloat16)
 #define KERNEL_JOINED(name, type) name##_##type
 #define KERNEL_LOOP(name, type) KERNEL_JOINED(name, type)
 // Rows of the tables reduce and combine; `loop` is the one or the other.
-#define KERNEL_FLOAT_ROW(loop, adds, type) \
+#define KERNEL_FLOAT_ROW(loop, adds, multiplies, type) \
     { \
         [REDUCE_SUM] = (adds), [REDUCE_MEAN] = (adds), [REDUCE_MIN] = loop##_min_##type, \
-        [REDUCE_MAX] = loop##_max_##type, [REDUCE_PRODUCT] = loop##_product_##type \
+        [REDUCE_MAX] = loop##_max_##type, [REDUCE_PRODUCT] = (multiplies) \
     }
 #define KERNEL_INTEGER_ROW(loop, type, word) \
     { \
@@ -258,12 +258,15 @@ KERNEL_CONVERSIONS(bfloat16, widen_bfloat16)
 // All rows of the one or the other. float16_adds, bfloat16_adds: the loops that add 16-bit floats.
 #define KERNEL_ROWS(loop, float16_adds, bfloat16_adds) \
     { \
-        [DTYPE_FLOAT32] = KERNEL_FLOAT_ROW(loop, loop##_sum_float, float), \
-        [DTYPE_FLOAT64] = KERNEL_FLOAT_ROW(loop, loop##_sum_double, double), \
+        [DTYPE_FLOAT32] = KERNEL_FLOAT_ROW(loop, loop##_sum_float, loop##_product_float, float), \
+        [DTYPE_FLOAT64] = \
+            KERNEL_FLOAT_ROW(loop, loop##_sum_double, loop##_product_double, double), \
         [DTYPE_INT32] = KERNEL_INTEGER_ROW(loop, int32_t, uint32_t), \
         [DTYPE_INT64] = KERNEL_INTEGER_ROW(loop, int64_t, uint64_t), \
-        [DTYPE_FLOAT16] = KERNEL_FLOAT_ROW(loop, float16_adds, float16), \
-        [DTYPE_BFLOAT16] = KERNEL_FLOAT_ROW(loop, bfloat16_adds, bfloat16), \
+        [DTYPE_FLOAT16] = KERNEL_FLOAT_ROW(loop, float16_adds, \
+                                           KERNEL_LOOP(loop##_product, KERNEL_FLOAT16), float16), \
+        [DTYPE_BFLOAT16] = \
+            KERNEL_FLOAT_ROW(loop, bfloat16_adds, loop##_product_bfloat16, bfloat16), \
         [DTYPE_UINT8] = KERNEL_INTEGER_ROW(loop, uint8_t, uint8_t), \
         [DTYPE_INT8] = KERNEL_INTEGER_ROW(loop, int8_t, uint8_t), \
         [DTYPE_INT16] = KERNEL_INTEGER_ROW(loop, int16_t, uint16_t), \

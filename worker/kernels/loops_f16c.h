@@ -23,15 +23,19 @@ typedef __m512 f16_vector;
 typedef __m256 f16_vector;
 #endif
 
-KERNEL_TARGET static void reduce_sum_float16_vectors(void *acc, const void *in, size_t count)
-{
-    uint16_t *into = acc;
-    const uint16_t *from = in;
-    size_t i = 0;
-    for (; i + KERNEL_F16_WIDTH <= count; i += KERNEL_F16_WIDTH)
-        F16_STORE(into + i, F16(add_ps)(F16_LOAD(into + i), F16_LOAD(from + i)));
-    reduce_sum_float16(into + i, from + i, count - i);
-}
+#define KERNEL_REDUCE_VECTORS(name, joins) \
+    KERNEL_TARGET static void name##_float16_vectors(void *acc, const void *in, size_t count) \
+    { \
+        uint16_t *into = acc; \
+        const uint16_t *from = in; \
+        size_t i = 0; \
+        for (; i + KERNEL_F16_WIDTH <= count; i += KERNEL_F16_WIDTH) \
+            F16_STORE(into + i, F16(joins)(F16_LOAD(into + i), F16_LOAD(from + i))); \
+        name##_float16(into + i, from + i, count - i); \
+    }
+
+KERNEL_REDUCE_VECTORS(reduce_sum, add_ps)
+KERNEL_REDUCE_VECTORS(reduce_product, mul_ps)
 
 // As KERNEL_FACTOR, for whole vectors.
 #define KERNEL_FACTOR_VECTORS(name, given, expression) \
@@ -70,17 +74,17 @@ KERNEL_TARGET static void widen_float16_vectors(float *out, const uint16_t *in, 
     widen_float16s(out + i, in + i, count - i);
 }
 
-// A sum of n sources; n is a constant. The plain loop combines the elements after the last whole
-// vector.
-#define F16_COMBINE_CASE(n, finish) \
+// A sum or product of n sources; n is a constant. The plain loop combines the elements after the
+// last whole vector.
+#define F16_COMBINE_CASE(n, joins, finish) \
     for (; i + KERNEL_F16_WIDTH <= count; i += KERNEL_F16_WIDTH) { \
         f16_vector sum = F16(mul_ps)(weights[0], F16_LOAD(sources[0] + i)); \
         for (unsigned s = 1; s < (n); s++) \
-            sum = F16(add_ps)(sum, F16(mul_ps)(weights[s], F16_LOAD(sources[s] + i))); \
+            sum = F16(joins)(sum, F16(mul_ps)(weights[s], F16_LOAD(sources[s] + i))); \
         F16_STORE(into + i, F16(finish)(sum, last)); \
     }
 
-#define F16_COMBINE(name, finish, constant) \
+#define F16_COMBINE(name, joins, finish, constant) \
     KERNEL_TARGET static void name##_float16_vectors( \
         void *out, const struct kernel_operands *from, size_t count) \
     { \
@@ -95,16 +99,16 @@ KERNEL_TARGET static void widen_float16_vectors(float *out, const uint16_t *in, 
         size_t i = 0; \
         switch (from->count) { \
         case 1: \
-            F16_COMBINE_CASE(1, finish) \
+            F16_COMBINE_CASE(1, joins, finish) \
             break; \
         case 2: \
-            F16_COMBINE_CASE(2, finish) \
+            F16_COMBINE_CASE(2, joins, finish) \
             break; \
         case 3: \
-            F16_COMBINE_CASE(3, finish) \
+            F16_COMBINE_CASE(3, joins, finish) \
             break; \
         default: \
-            F16_COMBINE_CASE(4, finish) \
+            F16_COMBINE_CASE(4, joins, finish) \
             break; \
         } \
         for (unsigned s = 0; s < from->count; s++) \
@@ -112,5 +116,6 @@ KERNEL_TARGET static void widen_float16_vectors(float *out, const uint16_t *in, 
         name##_float16(into + i, &rest, count - i); \
     }
 
-F16_COMBINE(combine_weighted, mul_ps, from->factor)
-F16_COMBINE(combine_divided, div_ps, from->total)
+F16_COMBINE(combine_weighted, add_ps, mul_ps, from->factor)
+F16_COMBINE(combine_divided, add_ps, div_ps, from->total)
+F16_COMBINE(combine_product, mul_ps, mul_ps, from->factor)
