@@ -49,6 +49,7 @@ static const char *const known[] = {
     "ORDER",
     "RANK_HINT",
     "SLOTS",
+    "SUM",
     "TLS_DIR",
     "TRACE_DIR",
     "TRANSPORT",

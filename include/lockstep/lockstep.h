@@ -48,12 +48,13 @@
  * without code: LOCKSTEP_COORDINATOR, _JOB, _WORLD_SIZE, _WORLD_MIN, _WORLD_MAX, _WORLD_WINDOW_MS,
  * _RANK_HINT, _ADVERTISE, _DATA_PORTS, _OPEN_TIMEOUT_MS, _LOG, _ENGINE_CPUS, _ENGINE_NICE,
  * _TRACE_DIR, _TLS_DIR, _DATA_ENCRYPTION (off or tls), _TRANSPORT (auto or tcp), _ORDER (error or
- * zero_defer), _UNPLANNED (extend, fail or defer), _HALT_TIMEOUT_MS and _DEVICE. LOCKSTEP_ALGORITHM
- * (auto, ring, doubling, halving, shared, two_level or direct, the same on every rank) replaces the
- * choice by size. LOCKSTEP_LINK (LATENCY_NS,BYTES_PER_S) replaces the measurement of links. If
- * neither the configuration nor a LOCKSTEP_ variable gives rank and world size, the variables of
- * torchrun, OpenMPI, PMI, Slurm and Kubernetes do (docs/environment.md, "Which worker am I"). An
- * unknown LOCKSTEP_ variable is E_CONFIG. docs/environment.md lists all variables.
+ * zero_defer), _UNPLANNED (extend, fail or defer), _HALT_TIMEOUT_MS, _DEVICE and _SUM (fast or
+ * ranks). LOCKSTEP_ALGORITHM (auto, ring, doubling, halving, shared, two_level or direct, the same
+ * on every rank) replaces the choice by size. LOCKSTEP_LINK (LATENCY_NS,BYTES_PER_S) replaces the
+ * measurement of links. If neither the configuration nor a LOCKSTEP_ variable gives rank and world
+ * size, the variables of torchrun, OpenMPI, PMI, Slurm and Kubernetes do (docs/environment.md,
+ * "Which worker am I"). An unknown LOCKSTEP_ variable is E_CONFIG. docs/environment.md lists all
+ * variables.
  */
 #ifndef LOCKSTEP_LOCKSTEP_H
 #define LOCKSTEP_LOCKSTEP_H
@@ -147,6 +148,16 @@ typedef enum lockstep_order {
                                      and that this rank has not made yet: the other ranks go on
                                      without them. A call that is made after that counts later. */
 } lockstep_order;
+
+/* The order in which the contributions of ranks are added. */
+typedef enum lockstep_sum {
+    LOCKSTEP_SUM_FAST = 0, /* The order of the fastest algorithm: docs/numbers.md. Bits are the same
+                              on all ranks, and in every run of the same world and layout. */
+    /* The order of ranks, one addition after the other, whatever the bucket, the transport and the
+     * number of hosts. So the bits of a step depend on the inputs and the world size alone.
+     * docs/performance.md has the price. */
+    LOCKSTEP_SUM_RANKS = 1
+} lockstep_sum;
 
 /* Deferred calls. A call that counts later is deferred. Its gradients are added, with their weight,
  * to this rank's next call of the same module that is not deferred, so every sample counts once.
@@ -258,6 +269,7 @@ struct lockstep_config {
      * share is not. "off" or NULL: workers authenticate each other, and tensors pass in plaintext;
      * SECURITY.md says what that does not stop. Equal on all ranks. */
     const char *data_encryption;
+    lockstep_sum sum; /* Equal on all ranks. */
 };
 
 #define LOCKSTEP_CONFIG_INIT \
@@ -265,7 +277,7 @@ struct lockstep_config {
         sizeof(struct lockstep_config), NULL, NULL, 0, 0, 0, 0, -1, 0, NULL, NULL, NULL, \
             LOCKSTEP_TRANSPORT_AUTO, LOCKSTEP_ON_FAILURE_ERROR, 0, 0, 0, NULL, NULL, \
             LOCKSTEP_LOG_WARN, 0, 0, LOCKSTEP_UNEVEN_NONE, NULL, 0, NULL, LOCKSTEP_ORDER_ERROR, \
-            LOCKSTEP_UNPLANNED_EXTEND, 0, 0, 0, NULL, NULL, NULL \
+            LOCKSTEP_UNPLANNED_EXTEND, 0, 0, 0, NULL, NULL, NULL, LOCKSTEP_SUM_FAST \
     }
 
 /* Joins the job and waits until its world has formed and this worker is connected to its peers.

@@ -447,6 +447,7 @@ static const struct setting stamp_transports[] = {
     {.name = "ring", .transport = LOCKSTEP_TRANSPORT_TCP, .algorithm = "ring"},
     {.name = "doubling", .transport = LOCKSTEP_TRANSPORT_TCP, .algorithm = "doubling"},
     {.name = "halving", .transport = LOCKSTEP_TRANSPORT_TCP, .algorithm = "halving"},
+    {.name = "direct", .transport = LOCKSTEP_TRANSPORT_TCP, .algorithm = "direct"},
 #if TUNING_HAS_TWO_LEVEL
     {.name = "two_level",
      .transport = LOCKSTEP_TRANSPORT_AUTO,

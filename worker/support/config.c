@@ -6,6 +6,7 @@
 #include "worker/support/config.h"
 
 #include "worker/support/config_place.h"
+#include "worker/support/config_travel.h"
 
 #include "base/hash64.h"
 #include "base/parse.h"
@@ -335,74 +336,6 @@ static int config_engine(const struct lockstep_config *given, struct config *con
     return 0;
 }
 
-// Reads LOCKSTEP_TRANSPORT, with which a launcher chooses between memory and sockets.
-static int config_transport(struct config *config)
-{
-    const char *transport = config_environment("LOCKSTEP_TRANSPORT");
-    if (!transport || config->transport == LOCKSTEP_TRANSPORT_LOOPBACK)
-        return 0;
-    if (strcmp(transport, "auto") == 0)
-        config->transport = LOCKSTEP_TRANSPORT_AUTO;
-    else if (strcmp(transport, "tcp") == 0)
-        config->transport = LOCKSTEP_TRANSPORT_TCP;
-    else
-        return error_set(LOCKSTEP_E_CONFIG, "LOCKSTEP_TRANSPORT='%s' is not auto or tcp",
-                         transport);
-    return 0;
-}
-
-static int config_algorithm(struct config *config)
-{
-    const char *algorithm = config_environment("LOCKSTEP_ALGORITHM");
-    config->algorithm = ALGORITHM_BY_SIZE;
-    for (uint32_t i = 0; algorithm && i <= ALGORITHM_BY_SIZE; i++) {
-        if (strcmp(algorithm, tuning_name(i)) != 0)
-            continue;
-        config->algorithm = i;
-        return 0;
-    }
-    return !algorithm ? 0
-                      : error_set(LOCKSTEP_E_CONFIG,
-                                  "LOCKSTEP_ALGORITHM='%s' is not auto, ring, doubling, "
-                                  "halving, shared or two_level",
-                                  algorithm);
-}
-
-// Reads LOCKSTEP_LINK: "LATENCY_NS,BYTES_PER_S".
-static int config_link(struct config *config)
-{
-    const char *link = config_environment("LOCKSTEP_LINK");
-    const char *comma = !link ? NULL : strchr(link, ',');
-    char latency[32];
-    if (!link)
-        return 0;
-    text_copy(latency, sizeof(latency), link);
-    latency[strcspn(latency, ",")] = '\0';
-    if (!comma || !parse_u64(latency, &config->latency_ns) || config->latency_ns == 0 ||
-        !parse_u64(comma + 1, &config->bytes_per_s) || config->bytes_per_s == 0)
-        return error_set(LOCKSTEP_E_CONFIG,
-                         "LOCKSTEP_LINK='%s' is not two numbers: the latency in nanoseconds and, "
-                         "behind a comma, the bytes per second",
-                         link);
-    return 0;
-}
-
-// Reads LOCKSTEP_SLOTS, the way in which slots are filled, for measurements and tests.
-static int config_slots(struct config *config)
-{
-    const char *slots = config_environment("LOCKSTEP_SLOTS");
-    if (!slots || strcmp(slots, "auto") == 0)
-        config->slot_fill = FILL_MEASURED;
-    else if (strcmp(slots, "cached") == 0)
-        config->slot_fill = FILL_CACHED;
-    else if (strcmp(slots, "past") == 0)
-        config->slot_fill = FILL_PAST;
-    else
-        return error_set(LOCKSTEP_E_CONFIG, "LOCKSTEP_SLOTS='%s' is not auto, cached or past",
-                         slots);
-    return 0;
-}
-
 static int config_trace(const struct lockstep_config *given, struct config *config)
 {
     const char *directory = config_environment("LOCKSTEP_TRACE_DIR");
@@ -411,9 +344,7 @@ static int config_trace(const struct lockstep_config *given, struct config *conf
                          "the directory of traces (LOCKSTEP_TRACE_DIR, config.trace_dir)");
 }
 
-// Reads one of several words from the environment. If the variable is not set, *to keeps the
-// trainer's value.
-static int config_word(const char *name, const char *const *words, uint32_t count, uint32_t *to)
+int config_word(const char *name, const char *const *words, uint32_t count, uint32_t *to)
 {
     const char *value = config_environment(name);
     char bytes[128];
@@ -565,13 +496,7 @@ int config_resolve(const struct lockstep_config *given, struct config *config)
     if (status == 0)
         status = config_engine(&whole, config);
     if (status == 0)
-        status = config_transport(config);
-    if (status == 0)
-        status = config_algorithm(config);
-    if (status == 0)
-        status = config_link(config);
-    if (status == 0)
-        status = config_slots(config);
+        status = config_travel(&whole, config);
     if (status == 0)
         status = config_encryption(&whole, config);
     if (status == 0)

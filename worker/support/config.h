@@ -112,6 +112,9 @@ bool config_next_device(const char **rest, uint64_t *number);
 
 // Returns the value of an environment variable; NULL if the variable is not set or is empty.
 const char *config_environment(const char *name);
+// Reads one of `count` words from the environment: *to becomes its number. If the variable is not
+// set, *to keeps the trainer's value. 0, or LOCKSTEP_E_CONFIG.
+int config_word(const char *name, const char *const *words, uint32_t count, uint32_t *to);
 // Reads a variable that holds a number. *to stays as it is if the variable is not set. Returns 0,
 // or LOCKSTEP_E_CONFIG.
 int config_number(const char *name, uint64_t maximum, uint32_t *to);

@@ -43,7 +43,9 @@ enum device_way device_way_of(const struct transport_world *world,
         return DEVICE_WAY_HOST;
     if (!collective->on_devices)
         return DEVICE_WAY_STAGED;
-    if (!device_flow_is_strict(world) || !device_way_sums(collective))
+    // NCCL adds in an order of its own.
+    if (!device_flow_is_strict(world) || !device_way_sums(collective) ||
+        collective->algorithm == ALGORITHM_DIRECT)
         return DEVICE_WAY_STAGED;
     if (device_ranks(world) == world->world_size)
         return DEVICE_WAY_NCCL;
