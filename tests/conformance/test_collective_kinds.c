@@ -595,7 +595,7 @@ static void every_kind_on_two_hosts(void **state)
 {
     (void)state;
     world("two_level", 4, 2, kinds_body);
-    world("two_level", 4, 2, groups_body);
+    world("two_level", 5, 2, groups_body);
 }
 
 static void groups_over_memory(void **state)

@@ -167,7 +167,7 @@ static void shape_complete(struct shape *shape)
         output->memory = side_place(shape, input);
     } else if (shape_is(shape, LOCKSTEP_GATHER) && !shape->is_root) {
         input->memory = NULL; // A member that is not the root has no output.
-    } else if (!shape_is(shape, LOCKSTEP_SEND)) {
+    } else if (!shape_is(shape, LOCKSTEP_SEND) && !shape_is(shape, LOCKSTEP_SCATTER)) {
         input->memory =
             output->form == SHAPE_PARTS ? side_place(shape, output) : shape->what->output;
     }
