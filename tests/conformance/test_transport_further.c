@@ -23,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #define WORLD 8
 #define LOW 0u
@@ -228,6 +229,25 @@ static void dying_script(struct member *member)
     member_barrier(member);
 }
 
+// A rank without descriptors blames itself. Meanwhile the other ranks open none.
+static void lacking_script(struct member *member)
+{
+    struct rlimit limit;
+    member_barrier(member);
+    if (member->rank == HIGH) {
+        MEMBER_CHECK(member, getrlimit(RLIMIT_NOFILE, &limit) == 0);
+        const struct rlimit none = {.rlim_cur = 3, .rlim_max = limit.rlim_max};
+        member->transport->flows.world.form_timeout_ms = 100;
+        MEMBER_CHECK(member, setrlimit(RLIMIT_NOFILE, &none) == 0);
+        (void)want(member, LOW);
+        until_lost(member, LOW);
+        MEMBER_CHECK(member, setrlimit(RLIMIT_NOFILE, &limit) == 0);
+        MEMBER_CHECK(member, strstr(member->lost_text, "this rank could not make its links: Too "
+                                                       "many open files; raise the limit"));
+    }
+    member_barrier(member);
+}
+
 // While the answer is missing, the link waits.
 static void unanswered_script(struct member *member)
 {
@@ -383,6 +403,12 @@ static void a_rank_that_ends_each_connection_is_lost(void **state)
     (void)state;
     fleet_run(&fleets[2], dying_script, NULL);
     fleet_run(&fleets[3], dying_script, NULL);
+}
+
+static void a_rank_without_descriptors_blames_itself(void **state)
+{
+    (void)state;
+    fleet_run(&fleets[2], lacking_script, NULL);
 }
 
 static void an_answer_that_is_late_is_awaited(void **state)
@@ -602,6 +628,7 @@ int main(void)
         cmocka_unit_test(a_goodbye_is_no_loss),
         cmocka_unit_test(a_rank_that_cannot_be_reached_is_lost),
         cmocka_unit_test(a_rank_that_ends_each_connection_is_lost),
+        cmocka_unit_test(a_rank_without_descriptors_blames_itself),
         cmocka_unit_test(an_answer_that_is_late_is_awaited),
         cmocka_unit_test(a_member_is_admitted),
         cmocka_unit_test(strangers_are_refused),

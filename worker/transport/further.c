@@ -160,8 +160,6 @@ void further_tick(struct transport *transport, uint64_t now_ms)
 static uint64_t further_deadline_of(const struct peer_link *peer)
 {
     const bool waits = peer->state == PEER_WAITING || peer->state == PEER_CONNECTING;
-    if (!further_is_due(peer))
-        return UINT64_MAX;
     if (!peer->sought)
         return 0;
     if (peer->address[0] == '\0')
@@ -172,10 +170,13 @@ static uint64_t further_deadline_of(const struct peer_link *peer)
 uint64_t further_deadline(const struct transport *transport)
 {
     const struct peer_links *links = &transport->flows.links;
-    uint64_t deadline = links->unmade > 0 ? doors_despair_ms(transport) : UINT64_MAX;
+    const uint64_t despair_ms = doors_despair_ms(transport);
+    uint64_t deadline = UINT64_MAX;
     for (uint32_t i = transport->flows.peer_count; links->unmade > 0 && i < links->count; i++) {
         const uint64_t own = further_deadline_of(links->all[i]);
-        deadline = own < deadline ? own : deadline;
+        const uint64_t until = own < despair_ms ? own : despair_ms;
+        if (further_is_due(links->all[i]) && until < deadline)
+            deadline = until;
     }
     return deadline;
 }
