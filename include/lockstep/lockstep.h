@@ -853,6 +853,15 @@ LOCKSTEP_API int lockstep_step_report(lockstep_session *session, uint64_t step, 
  * before lockstep_start, inside a step or window, and for another count; E_PEER_LOST. */
 LOCKSTEP_API int lockstep_module_usage(lockstep_module *module, uint32_t *ranks, uint32_t count);
 
+/* Which parameters of a module any rank used in the last step, or window. All ranks have agreed on
+ * that with the means, so nothing is exchanged, and the answer is the same on every rank.
+ * used: [count]; 1 if the gradient has a mean of this step, else 0. The memory of a gradient with 0
+ * is as this rank left it. Gradients that a given-up call withdrew are not used. count: the number
+ * of parameters. Blocks: no; after lockstep_step_end with a stream, until the device has the
+ * results of the step. Threads: the trainer's. Owns: written now. Returns: E_INVALID before
+ * lockstep_start, inside a step or window, and for another count. */
+LOCKSTEP_API int lockstep_module_used(lockstep_module *module, uint8_t *used, uint32_t count);
+
 /* ---- Plain collectives -------------------------------------------------------------------------
  */
 

@@ -195,6 +195,11 @@ static int use_module_usage(void *m)
     uint32_t ranks[3];
     return lockstep_module_usage(m, ranks, 3);
 }
+static int use_module_used(void *m)
+{
+    uint8_t used[3];
+    return lockstep_module_used(m, used, 3);
+}
 static int use_replica_ready(void *m)
 {
     return lockstep_replica_ready(m, NULL, 0, 0, NULL, NULL);
@@ -288,6 +293,7 @@ static const struct use uses[] = {
     {"module_freeze", MODULE, use_module_freeze, false},
     {"phase_unused", MODULE, use_phase_unused, false},
     {"module_usage", MODULE, use_module_usage, false},
+    {"module_used", MODULE, use_module_used, false},
     {"replica_ready", MODULE, use_replica_ready, false},
     {"call_current", MODULE, use_call_current, false},
     {"module_close", MODULE, use_module_close, false},

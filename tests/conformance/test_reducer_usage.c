@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: on how many ranks each parameter was used in the last step. Case numbers are those
-// of the list of cases for reducers.
+// Conformance: on how many ranks each parameter was used in the last step, and on any rank at all.
+// Case numbers are those of the list of cases for reducers.
 
 #include "tests/support/trainer.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -33,6 +34,17 @@ static bool uses(uint32_t r, uint64_t step, uint32_t parameter)
     }
 }
 
+// Checks which parameters any rank used: those with wanted[p] > 0.
+static void expect_used(struct rank *rank, const struct trained_module *module,
+                        const uint32_t *wanted)
+{
+    uint8_t used[COUNT];
+    memset(used, 0x55, sizeof(used));
+    RANK_OK(rank, lockstep_module_used(module->module, used, COUNT));
+    for (uint32_t p = 0; p < COUNT; p++)
+        RANK_EQUAL(rank, used[p], wanted[p] > 0);
+}
+
 static void expect_usage(struct rank *rank, const struct trained_module *module,
                          const uint32_t *wanted)
 {
@@ -41,6 +53,7 @@ static void expect_usage(struct rank *rank, const struct trained_module *module,
     RANK_OK(rank, lockstep_module_usage(module->module, ranks, COUNT));
     for (uint32_t p = 0; p < COUNT; p++)
         RANK_EQUAL(rank, ranks[p], wanted[p]);
+    expect_used(rank, module, wanted);
 }
 
 static void expect_no_usage(struct rank *rank, const struct trained_module *module)
@@ -135,6 +148,90 @@ static void case_11_called_on_one_rank(const struct setting *setting)
     ranks_run(setting, one_rank_body, NULL);
 }
 
+// Only rank 0 calls the module. Each rank asks in steps of its own, so no rank may wait for another
+// one. A gradient that rank 0 did not use is as each rank left it.
+static void alone_asks_body(struct rank *rank)
+{
+    struct trained_module module;
+    make(rank, "net", 0, 1, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (int i = 0; i < STEPS; i++) {
+        uint32_t wanted[COUNT] = {0};
+        trainer_begin(rank, NULL);
+        for (uint32_t p = 0; p < COUNT; p++)
+            wanted[p] = uses(0, atomic_load(&rank->step), p);
+        for (uint32_t p = 0; p < COUNT; p++)
+            memset(module.gradients[p], 0, sizes[p] * sizeof(float));
+        if (rank->rank == 0) {
+            trainer_fill_known(&module, 0, atomic_load(&rank->step));
+            partial_call(rank, &module);
+        }
+        trainer_end(rank);
+        if (atomic_load(&rank->step) % rank->world_size != rank->rank)
+            continue;
+        expect_used(rank, &module, wanted);
+        for (uint32_t p = 0; p < COUNT && rank->rank > 0; p++) {
+            const uint64_t last = sizes[p] - 1;
+            if (sizes[p] == 0)
+                continue;
+            RANK_EQUAL(rank, (int64_t)trainer_value(&module, p, last),
+                       wanted[p] > 0 ? trainer_known(&module, 0, atomic_load(&rank->step), p, last)
+                                     : 0);
+        }
+    }
+    trainer_free(&module);
+}
+
+static void case_49_one_rank_asks(const struct setting *setting)
+{
+    ranks_run(setting, alone_asks_body, NULL);
+}
+
+// Each of the separate calls uses a parameter of its own. The module that no rank calls has none.
+static void separate_configure(struct trained_module *module, struct lockstep_module_config *config)
+{
+    (void)module;
+    config->separate_calls = 1;
+}
+
+static void separate_body(struct rank *rank)
+{
+    const struct module_shape shape = {.name = "net",
+                                       .count = COUNT,
+                                       .elements = sizes,
+                                       .unused = LOCKSTEP_UNUSED_ACCEPT,
+                                       .calls_per_step = 2,
+                                       .configure = separate_configure};
+    struct trained_module module;
+    float *others[2] = {calloc(sizes[0], sizeof(float)), calloc(sizes[1], sizeof(float))};
+    trainer_make(rank, &shape, 0, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t wanted[COUNT] = {0};
+        trainer_begin(rank, NULL);
+        for (uint32_t k = 0; k < 2; k++) {
+            lockstep_call *call;
+            RANK_OK(rank, lockstep_call_begin(module.module, &call));
+            if (k == 0)
+                RANK_OK(rank, lockstep_grad_ready(module.module, call, 3, NULL, NULL));
+            else
+                RANK_OK(rank, lockstep_grad_ready(module.module, call, i % 2, others[i % 2], NULL));
+            RANK_OK(rank, lockstep_call_end(call));
+        }
+        trainer_end(rank);
+        wanted[3] = wanted[i % 2] = rank->world_size;
+        expect_used(rank, &module, wanted);
+    }
+    trainer_free(&module);
+    free(others[0]);
+    free(others[1]);
+}
+
+static void case_49_in_any_call(const struct setting *setting)
+{
+    ranks_run(setting, separate_body, NULL);
+}
+
 // A gradient is used if any call of the step, or any step of a window, has used it.
 static void calls_body(struct rank *rank)
 {
@@ -206,6 +303,7 @@ static void a_call_is_given_up(const struct setting *setting)
 static void misuse_body(struct rank *rank)
 {
     uint32_t ranks[COUNT + 1];
+    uint8_t used[COUNT + 1];
     struct trained_module module;
     make(rank, "net", 0, 1, &module);
     RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_module_usage(module.module, ranks, COUNT));
@@ -215,8 +313,14 @@ static void misuse_body(struct rank *rank)
     RANK_SAYS(rank, "has 6 parameters: ranks has room for 7");
     RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_module_usage(module.module, NULL, COUNT));
     RANK_SAYS(rank, "NULL");
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_module_used(module.module, used, COUNT + 1));
+    RANK_SAYS(rank, "has 6 parameters: used has room for 7");
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_module_used(module.module, NULL, COUNT));
+    RANK_SAYS(rank, "NULL");
     trainer_begin(rank, NULL);
     RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_module_usage(module.module, ranks, COUNT));
+    RANK_SAYS(rank, "inside step 1");
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_module_used(module.module, used, COUNT));
     RANK_SAYS(rank, "inside step 1");
     trainer_end(rank);
     expect_no_usage(rank, &module);
@@ -251,6 +355,8 @@ int main(void)
         {"case_11_called_on_one_rank", case_11_called_on_one_rank, NULL},
         {"case_11_of_several_calls", case_11_of_several_calls, NULL},
         {"case_11_alone", case_11_alone, one},
+        {"case_49_one_rank_asks", case_49_one_rank_asks, worlds},
+        {"case_49_in_any_call", case_49_in_any_call, worlds},
         {"a_call_is_given_up", a_call_is_given_up, NULL},
         {"usage_that_cannot_be", usage_that_cannot_be, NULL},
     };

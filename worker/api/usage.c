@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // lockstep_module_usage: on how many ranks each parameter of a module was used in the last step.
-// Runs on the trainer's thread. It uses a plain collective of the library, so a step has no cost
-// for it.
+// It uses a plain collective of the library, so a step has no cost for it. lockstep_module_used:
+// which parameters any rank used, as the buckets of the step have said. Both run on the trainer's
+// thread.
 
+#include "base/cond.h"
+#include "worker/api/step_device.h"
 #include "worker/session/module/calls.h"
 #include "worker/session/session.h"
 #include "worker/session/work.h"
@@ -26,7 +29,9 @@ static bool usage_here(const struct lockstep_module *module, uint32_t parameter)
     return used && owner->shapes[home->parameter].trainable;
 }
 
-static int usage_check(struct lockstep_module *module, const uint32_t *ranks, uint32_t count)
+// array: the trainer's array, of `count` elements. name: its name in the header.
+static int usage_check(struct lockstep_module *module, const char *name, const void *array,
+                       uint32_t count)
 {
     const int status = module_check(module);
     const struct lockstep_session *session;
@@ -41,11 +46,11 @@ static int usage_check(struct lockstep_module *module, const uint32_t *ranks, ui
                          "module '%s': its usage inside step %" PRIu64 ": end the step, and the "
                          "window that it belongs to, first",
                          module->name, session->step.number);
-    if (count != module->parameter_count || (!ranks && count > 0))
+    if (count != module->parameter_count || (!array && count > 0))
         return error_set(LOCKSTEP_E_INVALID,
-                         "module '%s' has %" PRIu32 " parameters: ranks has room for %" PRIu32 "%s",
-                         module->name, module->parameter_count, count,
-                         !ranks ? " and is NULL" : "");
+                         "module '%s' has %" PRIu32 " parameters: %s has room for %" PRIu32 "%s",
+                         module->name, module->parameter_count, name, count,
+                         !array ? " and is NULL" : "");
     return 0;
 }
 
@@ -67,11 +72,31 @@ static int usage_sum(struct lockstep_module *module, uint32_t *ranks, uint32_t c
 
 int lockstep_module_usage(lockstep_module *module, uint32_t *ranks, uint32_t count)
 {
-    const int status = usage_check(module, ranks, count);
+    const int status = usage_check(module, "ranks", ranks, count);
     if (status < 0)
         return status;
     const struct visit visit =
         progress_enter(&module->session->tracker, API_STATE, module->index, 0);
     await_enter(API_MODULE_USAGE, module->index);
     return progress_leave(&visit, usage_sum(module, ranks, count));
+}
+
+// True if the parameter has a mean of the last step. A shared parameter has its owner's.
+static bool usage_anywhere(const struct lockstep_module *module, uint32_t parameter)
+{
+    const struct home *home = &module->homes[parameter];
+    bool used = false;
+    for (uint32_t i = 0; i < home->module->contribution_count; i++)
+        used |= home->module->contributions[i].used_anywhere[home->parameter];
+    return used;
+}
+
+int lockstep_module_used(lockstep_module *module, uint8_t *used, uint32_t count)
+{
+    int status = usage_check(module, "used", used, count);
+    if (status == 0)
+        status = step_device_land(module->session, COND_NO_DEADLINE);
+    for (uint32_t p = 0; p < count && status == 0; p++)
+        used[p] = usage_anywhere(module, p);
+    return status;
 }
