@@ -420,29 +420,19 @@ static void receive_body(struct rank *rank)
     RANK_SAYS(rank, "wait in lockstep_barrier 'epoch' (use 1)");
 }
 
-static void three_ranks(void (*body)(struct rank *rank))
+static void groups_that_wait_crosswise(const struct setting *setting)
 {
-    struct setting setting = setting_named("loopback");
-    setting.world_size = 3;
-    ranks_run(&setting, body, NULL);
+    ranks_run(setting, crosswise_body, NULL);
 }
 
-static void groups_that_wait_crosswise(void **state)
+static void groups_of_other_ranks(const struct setting *setting)
 {
-    (void)state;
-    three_ranks(crosswise_body);
+    ranks_run(setting, other_ranks_body, NULL);
 }
 
-static void groups_of_other_ranks(void **state)
+static void a_receive_without_a_send(const struct setting *setting)
 {
-    (void)state;
-    three_ranks(other_ranks_body);
-}
-
-static void a_receive_without_a_send(void **state)
-{
-    (void)state;
-    three_ranks(receive_body);
+    ranks_run(setting, receive_body, NULL);
 }
 
 // ---- Waits that end ----------------------------------------------------------------------------
@@ -476,10 +466,9 @@ static void late_body(struct rank *rank)
     RANK_OK(rank, lockstep_barrier(rank->session, "epoch", FOREVER));
 }
 
-static void a_group_that_others_wait_for(void **state)
+static void a_group_that_others_wait_for(const struct setting *setting)
 {
-    (void)state;
-    three_ranks(late_body);
+    ranks_run(setting, late_body, NULL);
 }
 
 // ---- Without waiting ---------------------------------------------------------------------------
@@ -617,7 +606,12 @@ static void a_descriptor_is_polled(const struct setting *setting)
 int main(void)
 {
     static const uint32_t several[] = {2, 3, 0};
+    static const uint32_t three[] = {3, 0};
     static const struct stamp stamps[] = {
+        {"groups_that_wait_crosswise", groups_that_wait_crosswise, three},
+        {"groups_of_other_ranks", groups_of_other_ranks, three},
+        {"a_receive_without_a_send", a_receive_without_a_send, three},
+        {"a_group_that_others_wait_for", a_group_that_others_wait_for, three},
         {"case_41_members_that_disagree", members_that_disagree, several},
         {"case_41_a_pair_that_disagrees", a_pair_that_disagrees, several},
         {"calls_that_are_refused", calls_that_are_refused, several},
@@ -626,14 +620,5 @@ int main(void)
         {"a_failure_is_told", a_failure_is_told, several},
         {"a_descriptor_is_polled", a_descriptor_is_polled, several},
     };
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(groups_that_wait_crosswise),
-        cmocka_unit_test(groups_of_other_ranks),
-        cmocka_unit_test(a_receive_without_a_send),
-        cmocka_unit_test(a_group_that_others_wait_for),
-    };
-    if (getenv("LOCKSTEP_TEST_FILTER"))
-        cmocka_set_test_filter(getenv("LOCKSTEP_TEST_FILTER"));
-    const int failed = cmocka_run_group_tests_name("groups that wait", tests, NULL, NULL);
-    return failed + stamp_run_whole("groups", stamps, sizeof(stamps) / sizeof(stamps[0]));
+    return stamp_run_whole("groups", stamps, sizeof(stamps) / sizeof(stamps[0]));
 }

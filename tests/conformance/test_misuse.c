@@ -244,11 +244,55 @@ static int use_work(void *w)
     return lockstep_work_wait(w, 0);
 }
 
+static int use_group_create(void *s)
+{
+    static const uint32_t ranks[] = {0};
+    lockstep_group *group;
+    return lockstep_group_create(s, ranks, 1, "g", &group);
+}
+static int use_collective_run(void *s)
+{
+    struct lockstep_collective what = LOCKSTEP_COLLECTIVE_INIT;
+    what.kind = LOCKSTEP_ALL_GATHER;
+    what.name = "c";
+    return lockstep_collective_run(s, &what, 1000);
+}
+static int use_collective_begin(void *s)
+{
+    struct lockstep_collective what = LOCKSTEP_COLLECTIVE_INIT;
+    lockstep_work *work;
+    what.kind = LOCKSTEP_ALL_GATHER;
+    what.name = "c";
+    return lockstep_collective_begin(s, &what, &work);
+}
+static int use_session_fd(void *s)
+{
+    int fd;
+    return lockstep_session_fd(s, &fd);
+}
+static void told(void *context)
+{
+    (void)context;
+}
+static int use_notify(void *w)
+{
+    return lockstep_work_notify(w, told, NULL);
+}
+static int use_group_world(void *g)
+{
+    return lockstep_group_world(g, NULL, NULL);
+}
+static int use_group_close(void *g)
+{
+    return lockstep_group_close(g);
+}
+
 enum handle {
     SESSION,
     MODULE,
     CALL,
     WORK,
+    GROUP,
     HANDLES
 };
 
@@ -274,6 +318,10 @@ static const struct use uses[] = {
     {"allreduce_async", SESSION, use_allreduce_async, false},
     {"broadcast_async", SESSION, use_broadcast_async, false},
     {"barrier_async", SESSION, use_barrier_async, false},
+    {"group_create", SESSION, use_group_create, false},
+    {"collective_run", SESSION, use_collective_run, false},
+    {"collective_begin", SESSION, use_collective_begin, false},
+    {"session_fd", SESSION, use_session_fd, true},
     {"counter_add", SESSION, use_counter_add, false},
     {"counter_read", SESSION, use_counter_read, false},
     {"mark", SESSION, use_mark, false},
@@ -304,7 +352,10 @@ static const struct use uses[] = {
     {"call_abort", CALL, use_call_abort, false},
     {"call_wait", CALL, use_call_wait, false},
     {"call_next", CALL, use_call_next, false},
+    {"work_notify", WORK, use_notify, true},
     {"work_wait", WORK, use_work, false},
+    {"group_world", GROUP, use_group_world, true},
+    {"group_close", GROUP, use_group_close, true},
     {"close", SESSION, use_close, true}, // Last, because it ends the session.
 };
 #define USES (sizeof(uses) / sizeof(uses[0]))
@@ -361,10 +412,11 @@ static struct lockstep_module_config describe_apart(const char *name)
     return config;
 }
 
-// Makes one handle of each kind: a started session in a step, a module, an open call, and work in
-// flight. config NULL: a session without a coordinator.
+// Makes one handle of each kind: a started session in a step, a module, an open call, work in
+// flight, and a group. config NULL: a session without a coordinator.
 static void open_all(const struct lockstep_config *config, void **handles)
 {
+    static const uint32_t ranks[] = {0};
     const struct lockstep_module_config description = describe("net");
     OK(lockstep_open(config, (lockstep_session **)&handles[SESSION]));
     OK(lockstep_module_register(handles[SESSION], &description,
@@ -373,6 +425,8 @@ static void open_all(const struct lockstep_config *config, void **handles)
     OK(lockstep_step_begin(handles[SESSION], NULL, NULL));
     OK(lockstep_call_begin(handles[MODULE], (lockstep_call **)&handles[CALL]));
     OK(lockstep_barrier_async(handles[SESSION], "b", (lockstep_work **)&handles[WORK]));
+    OK(lockstep_group_create(handles[SESSION], ranks, 1, "alone",
+                             (lockstep_group **)&handles[GROUP]));
 }
 
 // ---- Invalid handles ---------------------------------------------------------------------------

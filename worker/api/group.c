@@ -17,7 +17,7 @@ static int group_check_handle(const lockstep_group *group)
     if (!handle_is(HANDLE_GROUP, group))
         return error_set(LOCKSTEP_E_INVALID,
                          !group ? "the group is NULL" : "this is not a group, or it was closed");
-    return 0;
+    return session_check_sink();
 }
 
 int lockstep_group_create(lockstep_session *session, const uint32_t *ranks, uint32_t count,
@@ -58,8 +58,6 @@ int lockstep_group_world(const lockstep_group *group, uint32_t *rank, uint32_t *
 int lockstep_group_close(lockstep_group *group)
 {
     int status = group_check_handle(group);
-    if (status == 0)
-        status = session_check_sink();
     if (status == 0)
         status = session_check_interrupted(group->session);
     return status < 0 ? status : group_free(group);

@@ -173,6 +173,36 @@ static void only_the_root_counts(void **state)
     assert_true(halted(story));
 }
 
+// Rank 0 waits for a collective of a group of ranks 0 and 1. Rank 2 has not called it, and need
+// not.
+static void only_members_count(void **state)
+{
+    struct story *story = *state;
+    struct await await = {.key = epoch,
+                          .function = API_COLLECTIVE_RUN,
+                          .module = LOCKSTEP_MAX_MODULES,
+                          .step = 59,
+                          .name = "epoch",
+                          .detail = "barrier of group 'g'",
+                          .members = {3},
+                          .lack_count = 1,
+                          .lacks = {step_60}};
+    story_run(story, 3);
+    say(story, 1, &await, 59);
+    in_step(story, 3, NULL);
+    in_step(story, 3, &epoch);
+    say(story, 1, &await, 59);
+    story_sleep(story, 10000);
+    assert_false(halted(story)); // Rank 1 may be on its way to both.
+    in_step(story, 2, NULL);
+    in_step(story, 2, &epoch);
+    story_sleep(story, LOCKSTEP_AWAIT_MS);
+    expect_halt(story, 3,
+                "rank 0 waits in lockstep_collective_run 'epoch' (use 1, barrier of group 'g') "
+                "after step 59; ranks 1, 2 wait in lockstep_step_end of step 60, which rank 0 has "
+                "not begun; call these functions in the same order on every rank");
+}
+
 // More keys than there is room for: those beyond are left out, and come in when there is.
 static void too_many_keys(void **state)
 {
@@ -488,6 +518,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(nobody_is_condemned, story_setup, story_teardown),
         cmocka_unit_test_setup_teardown(a_wait_is_over, story_setup, story_teardown),
         cmocka_unit_test_setup_teardown(only_the_root_counts, story_setup, story_teardown),
+        cmocka_unit_test_setup_teardown(only_members_count, story_setup, story_teardown),
         cmocka_unit_test_setup_teardown(too_many_keys, story_setup, story_teardown),
         cmocka_unit_test_setup_teardown(too_many_groups, story_setup, story_teardown),
         cmocka_unit_test_setup_teardown(a_circle_beyond_all_keys, story_setup, story_teardown),
