@@ -9,10 +9,10 @@
 // - The lower rank sends nothing. It accepts the connection of any member that proves its
 //   membership as a neighbour does, whether it wants the link already or not (form.c). Its own want
 //   has no time limit: the higher rank may launch the collective much later.
-// - The higher rank tries until world.form_timeout_ms after the answer. Then the lower rank is
-// lost,
-//   with its address and the reason of the last attempt in the text. While the answer is missing
-//   there is no limit: the owner of the transport knows whether an answer can still come.
+// - The higher rank tries until world.form_timeout_ms after the answer, and once at least. Then the
+//   lower rank is lost, with its address and the reason of the last attempt in the text. While the
+//   answer is missing there is no limit: the owner of the transport knows whether an answer can
+//   still come.
 // - A rank that lacks descriptors or memory to make a link that it wants blames itself, as while
 //   its generation forms (doors.c).
 // - The link of a further peer that is proven can be lost as any other one.
@@ -139,6 +139,12 @@ static void further_lack(struct peer_link *peer)
     peer->lack = true;
 }
 
+// True once this rank has tried to connect; every attempt that fails makes the pause longer.
+static bool further_tried(const struct peer_link *peer)
+{
+    return peer->state != PEER_WAITING || peer->pause_ms > PEER_PAUSE_FIRST_MS;
+}
+
 void further_tick(struct transport *transport, uint64_t now_ms)
 {
     const struct peer_links *links = &transport->flows.links;
@@ -150,7 +156,7 @@ void further_tick(struct transport *transport, uint64_t now_ms)
             continue;
         if (doors_despair(transport, now_ms))
             further_lack(peer);
-        else if (peer->address[0] != '\0' && now_ms >= peer->make_until_ms)
+        else if (peer->address[0] != '\0' && now_ms >= peer->make_until_ms && further_tried(peer))
             further_give_up(peer);
         else if (peer->address[0] != '\0')
             form_tick_peer(peer, now_ms);

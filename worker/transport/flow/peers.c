@@ -63,7 +63,7 @@ static void peer_init(struct flows *flows, struct peer_link *peer, uint32_t rank
     peer->flows = flows;
     peer->rank = rank;
     peer->connects = flows->world.rank > rank;
-    peer->pause_ms = 1;
+    peer->pause_ms = PEER_PAUSE_FIRST_MS;
     flows->links.all[flows->links.count++] = peer;
     flows->links.places[rank] = (uint16_t)flows->links.count;
 }

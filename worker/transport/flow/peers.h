@@ -21,6 +21,7 @@
 #include <stdint.h>
 
 #define TRANSPORT_TEXT_BYTES 192
+#define PEER_PAUSE_FIRST_MS 1 // Pause after the first attempt to connect that fails.
 
 struct flows;
 
