@@ -215,10 +215,15 @@ ubsan: ## Tests under UndefinedBehaviorSanitizer
 # --- lint ----------------------------------------------------------------------------------------
 
 lint: $(LIBRARY) ## Include directions, licence lines, format, exported symbols
-	@NM=$(NM) tests/lint/run $(if $(LIBRARY),$(SHARED) $(STATIC))
+	@NM=$(NM) CC="$(CC)" tests/lint/run $(if $(LIBRARY),$(SHARED) $(STATIC))
 
-format: ## Rewrite every .c and .h with clang-format
+format: ## Rewrite every .c and .h with clang-format, and what is generated from the header
 	@tests/lint/sources.py --list-c | xargs -r clang-format -i
+	@$(MAKE) header-json
+
+.PHONY: header-json
+header-json: ## Write include/lockstep/lockstep.json anew, from lockstep.h
+	@CC="$(CC)" tools/header-json
 
 # No foreign library is linked, and headers of this machine stand in for those of the other one.
 AARCH64_CC ?= aarch64-linux-gnu-gcc

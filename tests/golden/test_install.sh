@@ -40,6 +40,8 @@ done
 "$place/bin/lockstep" run -n 2 -- "$BUILD/examples/hello" >"$work/said" 2>&1 &&
     grep -q 'rank 1 of 2' "$work/said" || { cat "$work/said"; fail "lockstep run"; }
 
+grep -q '"name": "lockstep_open"' "$place/share/lockstep/lockstep.json" || fail "lockstep.json"
+
 # gRPC and what is below it are inside: the daemon always, the library with the archives of `make pic`.
 needs() {
     readelf --dynamic "$1" | sed -n 's/.*Shared library: \[\(lib\(grpc\|gpr\|upb\|absl\|re2\)[^]]*\)\]/\1/p'
