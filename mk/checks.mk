@@ -190,7 +190,7 @@ nightly: all $(NIGHTLY_BIN) $(FAKES) ## Every combination, random models, simula
 	    tools/run-tests $(NIGHTLY_BIN) $(wildcard tests/fault/test_*.sh); code=$$?; \
 	    $(MAKE) mutants && exit $$code
 
-# 200 in each way in which gradients can be reduced; LOCKSTEP_TEST_FAULT_WAY=ring for that one alone.
+# About 170 in each way in which gradients can be reduced; LOCKSTEP_TEST_FAULT_WAY=ring for that one alone.
 kill: all $(BUILD)/tests/fault/test_death ## Kill workers at random instants (KILLS)
 	@$(TEST_ENV) LOCKSTEP_TEST_FAULT_ROUNDS=$(KILLS) $(BUILD)/tests/fault/test_death
 

@@ -89,6 +89,15 @@ def beside_idle(figures, size, bar):
             yield check
 
 
+def moves(figures, word):
+    """Another collective than a sum, on all our ways and on TCP alone."""
+    places, sizes = ("host-2", "host-4", "veth-2"), (32 * K, M, 25 * M)
+    yield Case(f"{word}, one host, private memory", "1x the best peer, none below 0.9",
+               list(against(figures, places[:2], sizes, "lockstep private", 1.0)))
+    yield Case(f"{word}, TCP", "1x the best TCP peer, none below 0.9",
+               list(against(figures, places, sizes, "lockstep tcp", 1.0, wire="tcp")))
+
+
 def cases(figures):
     two, four = ("host-2",), ("host-4",)
     private = "lockstep private"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The program of every rank of every peer: sums of each size, one after the other, each with one
-// warm buffer and with buffers that come back only when no cache can hold them any more. Nothing
-// here knows whom it measures. Main thread.
+// The program of every rank of every peer: sums, or another collective (--collective), of each
+// size, one after the other, each with one warm buffer and with buffers that come back only when no
+// cache can hold them any more. Nothing here knows whom it measures. Main thread.
 //
 // A cell is one size, warm or cold. First its sum is checked, every element. Then it runs, after
 // one iteration in which ranks wait for the last one, in rounds of twice as many iterations until a
@@ -44,6 +44,7 @@ struct driver {
     double seconds;
     bool warm;
     bool cold;
+    enum peer_move move;
     FILE *out;
     char *arena;
     size_t arena_bytes;
@@ -124,6 +125,16 @@ static void open_out(struct driver *driver, const char *name)
         peer_fail("--out", path);
 }
 
+static enum peer_move read_move(const char *word)
+{
+    static const char *const words[] = {"allreduce", "reduce_scatter", "all_gather", "all_to_all"};
+    for (int i = 0; i < 4; i++)
+        if (strcmp(word, words[i]) == 0)
+            return (enum peer_move)i;
+    peer_fail("--collective", "allreduce, reduce_scatter, all_gather or all_to_all");
+    return MOVE_NONE;
+}
+
 static const char *read_arguments(struct driver *driver, int argc, char **argv)
 {
     const char *out = NULL;
@@ -146,6 +157,8 @@ static const char *read_arguments(struct driver *driver, int argc, char **argv)
             driver->seconds = strtod(value, NULL);
         else if (strcmp(argv[i - 1], "--out") == 0)
             out = value;
+        else if (strcmp(argv[i - 1], "--collective") == 0)
+            driver->move = read_move(value);
         else if (strcmp(argv[i - 1], "--dtype") != 0 || strcmp(value, "float32") != 0)
             peer_fail(argv[i - 1], "unknown; and --dtype is float32");
     }
@@ -172,8 +185,8 @@ static void open_arena(struct driver *driver)
 {
     size_t largest = 0;
     for (size_t i = 0; i < driver->size_count; i++) {
-        if (stride_of(driver->sizes[i]) > largest)
-            largest = stride_of(driver->sizes[i]);
+        if (2 * stride_of(driver->sizes[i]) > largest)
+            largest = 2 * stride_of(driver->sizes[i]);
     }
     driver->arena_bytes = driver->cold && cold_bytes() > 2 * largest ? cold_bytes() : 2 * largest;
     driver->word = peer_allocate(PAGE);
@@ -182,7 +195,8 @@ static void open_arena(struct driver *driver)
 
 static struct cell cell_of(const struct driver *driver, size_t bytes, bool cold)
 {
-    size_t stride = stride_of(bytes);
+    // A slot has input and output of a collective that is not in place.
+    size_t stride = stride_of(bytes) * (driver->move == MOVE_NONE ? 1 : 2);
     return (struct cell){.bytes = bytes,
                          .count = bytes / sizeof(float),
                          .stride = stride,
@@ -202,6 +216,49 @@ static double agree(struct driver *driver, double value)
     *driver->word = driver->world.rank == 0 ? (float)value : 0;
     peer_allreduce(driver->word, 1);
     return (double)*driver->word;
+}
+
+// One collective of the whole `count` elements. Of sums `payload` is both input and output.
+static void run(struct driver *driver, float *payload, size_t count)
+{
+    float *output = payload + stride_of(count * sizeof(float)) / sizeof(float);
+    if (driver->move == MOVE_NONE)
+        peer_allreduce(payload, count);
+    else
+        peer_move(driver->move, payload, output, count / (size_t)driver->world.size);
+}
+
+static int value_of(int rank, size_t element)
+{
+    return (rank + 1) * (int)(element % 61 + 1);
+}
+
+// What a collective that moves leaves in element i of its output.
+static int moved(const struct driver *driver, size_t i, size_t part)
+{
+    const int rank = driver->world.rank;
+    const int size = driver->world.size;
+    if (driver->move == MOVE_REDUCE_SCATTER)
+        return size * (size + 1) / 2 * value_of(0, (size_t)rank * part + i);
+    if (driver->move == MOVE_ALL_GATHER)
+        return value_of((int)(i / part), i % part);
+    return value_of((int)(i / part), (size_t)rank * part + i % part);
+}
+
+static void verify_move(struct driver *driver, size_t bytes)
+{
+    const size_t part = bytes / sizeof(float) / (size_t)driver->world.size;
+    const size_t count = part * (size_t)driver->world.size;
+    float *payload = (float *)(void *)driver->arena;
+    const float *output = payload + stride_of(bytes) / sizeof(float);
+    for (size_t i = 0; i < count; i++)
+        payload[i] = (float)value_of(driver->world.rank, i);
+    run(driver, payload, bytes / sizeof(float));
+    for (size_t i = 0; i < (driver->move == MOVE_REDUCE_SCATTER ? part : count); i++) {
+        if (output[i] != (float)moved(driver, i, part))
+            peer_fail("verify", "an element of the output is wrong");
+    }
+    memset(payload, 0, stride_of(bytes) + bytes);
 }
 
 // A figure for a wrong sum is worth nothing. Afterwards all is zero, and stays so when it is
@@ -225,7 +282,7 @@ static double iterate(struct driver *driver, struct cell *cell, uint64_t count)
 {
     double begin_ns = now_ns();
     for (uint64_t i = 0; i < count; i++)
-        peer_allreduce(next_slot(driver, cell), cell->count);
+        run(driver, next_slot(driver, cell), cell->count);
     return now_ns() - begin_ns;
 }
 
@@ -277,7 +334,7 @@ int main(int argc, char **argv)
     fprintf(driver.out, "{\"version\":\"%s\",\"rank\":%d,\"ranks\":%d}\n", peer_version(),
             driver.world.rank, driver.world.size);
     for (size_t i = 0; i < driver.size_count; i++) {
-        verify(&driver, driver.sizes[i]);
+        (driver.move == MOVE_NONE ? verify : verify_move)(&driver, driver.sizes[i]);
         for (int cold = 0; cold < 2; cold++) {
             struct cell cell = cell_of(&driver, driver.sizes[i], cold);
             if (cold ? driver.cold : driver.warm)

@@ -27,6 +27,17 @@ void *peer_allocate(size_t bytes);
 // Sums over all ranks, in place, and returns when the sums are there.
 void peer_allreduce(float *payload, size_t count);
 
+enum peer_move {
+    MOVE_NONE, // Sums in place are measured.
+    MOVE_REDUCE_SCATTER, // input: `size` parts; output: one.
+    MOVE_ALL_GATHER, // input: one part; output: `size` parts.
+    MOVE_ALL_TO_ALL, // Both: `size` parts.
+};
+
+// Another collective than a sum, out of place. count: the elements of a part. A peer that does not
+// have it ends the process.
+void peer_move(enum peer_move move, const float *input, float *output, size_t count);
+
 void peer_close(void);
 
 // "Open MPI 4.1.4": for the report.

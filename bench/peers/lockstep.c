@@ -49,6 +49,23 @@ void peer_allreduce(float *payload, size_t count)
           "lockstep_allreduce");
 }
 
+void peer_move(enum peer_move move, const float *input, float *output, size_t count)
+{
+    static const lockstep_collective_kind kinds[] = {
+        [MOVE_REDUCE_SCATTER] = LOCKSTEP_REDUCE_SCATTER,
+        [MOVE_ALL_GATHER] = LOCKSTEP_ALL_GATHER,
+        [MOVE_ALL_TO_ALL] = LOCKSTEP_ALL_TO_ALL,
+    };
+    struct lockstep_collective what = LOCKSTEP_COLLECTIVE_INIT;
+    what.kind = kinds[move];
+    what.name = "move";
+    what.input = input;
+    what.output = output;
+    what.count = count;
+    check(lockstep_collective_run(session, &what, LOCKSTEP_WAIT_FOREVER),
+          "lockstep_collective_run");
+}
+
 void peer_close(void)
 {
     check(lockstep_close(session), "lockstep_close");

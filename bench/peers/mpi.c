@@ -25,6 +25,17 @@ void peer_allreduce(float *payload, size_t count)
     MPI_Allreduce(MPI_IN_PLACE, payload, (int)count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 }
 
+void peer_move(enum peer_move move, const float *input, float *output, size_t count)
+{
+    const int elements = (int)count;
+    if (move == MOVE_REDUCE_SCATTER)
+        MPI_Reduce_scatter_block(input, output, elements, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    else if (move == MOVE_ALL_GATHER)
+        MPI_Allgather(input, elements, MPI_FLOAT, output, elements, MPI_FLOAT, MPI_COMM_WORLD);
+    else
+        MPI_Alltoall(input, elements, MPI_FLOAT, output, elements, MPI_FLOAT, MPI_COMM_WORLD);
+}
+
 void peer_close(void)
 {
     MPI_Finalize();

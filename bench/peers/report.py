@@ -224,6 +224,11 @@ def worst_text(checks):
             f"{', cold' if worst.cold else ''}, {worst.other['name']}")
 
 
+def cases_of(figures, report):
+    word = report["settings"].get("collective", "allreduce")
+    return bars.cases(figures) if word == "allreduce" else bars.moves(figures, word)
+
+
 def summary_lines(cases):
     rows = [[case.title, case.bar, worst_text(case.checks),
              count_text([check for check in case.checks if not check.cold]),
@@ -365,14 +370,14 @@ def head_lines(report):
 
 def markdown(report):
     figures = Figures(report)
-    cases = list(bars.cases(figures))
+    cases = list(cases_of(figures, report))
     return "\n".join(head_lines(report) + summary_lines(cases) + overlap_lines(report)
                      + crossing_lines(figures) + check_lines(cases) + place_lines(figures, report))
 
 
 def summary(report):
     """What is printed at the end of a run: one line for each case that was measured."""
-    for case in bars.cases(Figures(report)):
+    for case in cases_of(Figures(report), report):
         if any(check.met is not None for check in case.checks):
             yield f"{case_verdict(case.checks):<13} {case.title} ({worst_text(case.checks)})"
     for row in overlap_rows(report):

@@ -4,6 +4,7 @@
 
     bench/peers/run.py                    all places, at most 25 minutes
     bench/peers/run.py --quick            the most telling ones, at most 6 minutes
+    bench/peers/run.py --collective all_to_all    another collective than sums, on one host and two
     bench/peers/run.py --only 1g,gloo     places and variants whose names contain one of these words
                                           (words of places and of variants each narrow their kind)
 
@@ -50,6 +51,10 @@ WEIGHTS = {"host-2": 4, "host-4": 5, "veth-2": 2, "veth-4": 2, "10g-2": 1.5, "10
 QUICK = {"host-2": 3, "host-4": 3, "veth-2": 1, "1g-2": 1, "1g-4": 1.5, "2x2": 0.8, "2x2-interleaved": 0.8,
          "overlap-host": 1,
          "overlap-1g": 1}
+# Other collectives than sums; a size is that of the larger buffer.
+MOVES = ("reduce_scatter", "all_gather", "all_to_all")
+MOVE_SIZES = (32 * K, M, 25 * M)
+MOVE_WEIGHTS = {"host-2": 1, "host-4": 1, "veth-2": 1}
 QUICK_SIZES = (4, 32 * K, M, 25 * M, 100 * M)
 PRUNE = 1.25  # A forced setting that nowhere comes so close to the best of its family is dropped.
 
@@ -95,6 +100,9 @@ class Run:
         found = peers.variants(place, self.cores)
         if self.arguments.quick:
             found = [variant for variant in found if variant.essential]
+        if self.arguments.collective in MOVES:  # Forced algorithms are those of sums.
+            found = [variant for variant in found
+                     if variant.kind in ("lockstep", "openmpi", "mpich") and "/" not in variant.name]
         every = {variant.name for one in places.PLACES.values()
                  for variant in peers.variants(one, self.cores)}
         names = self.chosen(every, [variant.name for variant in found])
@@ -104,6 +112,8 @@ class Run:
         sizes = SIZES[place.name.split("-")[0]]
         if self.arguments.quick:
             sizes = [size for size in sizes if size in QUICK_SIZES]
+        if self.arguments.collective in MOVES:
+            sizes = MOVE_SIZES
         if self.arguments.sizes:
             sizes = self.arguments.sizes
         return sizes
@@ -117,6 +127,8 @@ class Run:
             return record
         arguments = ["--sizes", ",".join(map(str, self.sizes(place))), "--dtype", "float32",
                      "--seconds", str(self.arguments.seconds), "--warm"]
+        if self.arguments.collective in MOVES:
+            arguments += ["--collective", self.arguments.collective]
         if not variant.warm_only:
             arguments.append("--cold")
         if not place.hogs:
@@ -199,6 +211,8 @@ class Run:
 
     def plan(self):
         weights = QUICK if self.arguments.quick else WEIGHTS
+        if self.arguments.collective in MOVES:
+            weights = MOVE_WEIGHTS
         names = self.chosen(set(WEIGHTS), list(weights))
         return {name: weights[name] for name in names}
 
@@ -224,6 +238,7 @@ class Run:
             "machine": machine.describe(), "versions": self.versions,
             "settings": {"seconds": a.seconds, "rounds": a.rounds, "seed": a.seed,
                          "minutes": a.minutes, "quick": a.quick, "only": a.only,
+                         "collective": a.collective,
                          "pinned": False, "dtype": "float32"},
             "places": [dict(dataclasses.asdict(place), ranks=place.ranks,
                             payload_bytes_per_s=place.payload_bytes_per_s)
@@ -254,6 +269,7 @@ def read_arguments():
     parser.add_argument("--quick", action="store_true", help="few minutes, the most telling cells")
     parser.add_argument("--only", default="", help="words of places and variants, by comma")
     parser.add_argument("--sizes", default="", help="bytes, by comma, instead of each place's own")
+    parser.add_argument("--collective", default="allreduce", choices=("allreduce",) + MOVES)
     parser.add_argument("--minutes", type=float, help="for everything (22, with --quick 4.5)")
     parser.add_argument("--seconds", type=float, help="for one cell of one launch (0.12, 0.08)")
     parser.add_argument("--rounds", type=int, default=7, help="at most so many of a place (7)")

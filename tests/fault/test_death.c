@@ -40,6 +40,7 @@ static const struct way ways[] = {
     {.name = "ring", .transport = "tcp", .algorithm = "ring"},
     {.name = "doubling", .transport = "tcp", .algorithm = "doubling"},
     {.name = "halving", .transport = "tcp", .algorithm = "halving"},
+    {.name = "direct", .transport = "tcp", .algorithm = "direct"},
 };
 #define WAYS (sizeof(ways) / sizeof(ways[0]))
 
