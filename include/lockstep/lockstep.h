@@ -517,10 +517,12 @@ struct lockstep_module_config {
  * in part, are E_INVALID, and the text names both. Three cases are allowed: a parameter and its
  * second names (LOCKSTEP_PARAMETER_SHARED), the values of one parameter's replicas, and a
  * parameter's value and its own gradient. Ignored tensors are not checked.
- * Blocks: no. Threads: the trainer's, before lockstep_start (also before it is called again, after
- * lockstep_module_close). Owns: descriptions are copied; data and gradient memory is borrowed until
- * the module or the session is closed. Returns: E_INVALID (the text names the parameter and the
- * field), E_UNSUPPORTED, E_SYSTEM (no memory). */
+ * After lockstep_start, all ranks register the same modules after the same step, and call
+ * lockstep_start again before the next step. Orders and bucket layouts are learned anew, also those
+ * of the other modules.
+ * Blocks: no. Threads: the trainer's, outside a step or window. Owns: descriptions are copied; data
+ * and gradient memory is borrowed until the module or the session is closed. Returns: E_INVALID
+ * (the text names the parameter and the field), E_UNSUPPORTED, E_SYSTEM (no memory). */
 LOCKSTEP_API int lockstep_module_register(lockstep_session *session,
                                           const struct lockstep_module_config *config,
                                           lockstep_module **module);
@@ -583,16 +585,16 @@ LOCKSTEP_API int lockstep_phase_unused(lockstep_module *module, const char *phas
 /* Compares what all ranks have registered, then makes their state equal: the values of parameters
  * and buffers become those of the root (config). Tensors that are equal everywhere do not travel.
  * The functions of the step are possible after it.
- * After lockstep_module_close it may be called again and does the same once more. Step numbers go
- * on, and counters stay. If some ranks are in it while others begin a step instead, all get
- * E_MISMATCH, which names one rank of each side.
- * Blocks: until all ranks have called it, or the first difference is found. Threads: the trainer's.
- * Returns: E_MISMATCH with the same two-sided report on every rank, E_PEER_LOST, E_CONFIG (root is
- * outside the world that has formed); E_INVALID if no module was closed since the last time;
- * E_UNREACHABLE without the coordinator. In a job with devices two more failures are possible, on
- * every rank: E_MISMATCH if one rank has a tensor in its device's memory that another rank with a
- * device has in host memory, and E_UNSUPPORTED if the policies would defer gradients on devices.
- * After these two, modules can be closed and registered otherwise. */
+ * After lockstep_module_close and lockstep_module_register it may be called again and does the same
+ * once more. Step numbers go on, and counters stay. If some ranks are in it while others begin a
+ * step instead, all get E_MISMATCH, which names one rank of each side. Blocks: until all ranks have
+ * called it, or the first difference is found. Threads: the trainer's. Returns: E_MISMATCH with the
+ * same two-sided report on every rank, E_PEER_LOST, E_CONFIG (root is outside the world that has
+ * formed); E_INVALID if no module was registered or closed since the last time; E_UNREACHABLE
+ * without the coordinator. In a job with devices two more failures are possible, on every rank:
+ * E_MISMATCH if one rank has a tensor in its device's memory that another rank with a device has in
+ * host memory, and E_UNSUPPORTED if the policies would defer gradients on devices. After these two,
+ * modules can be closed and registered otherwise. */
 LOCKSTEP_API int lockstep_start(lockstep_session *session);
 
 /* ---- The step ----------------------------------------------------------------------------------

@@ -632,7 +632,7 @@ static void calls_in_the_wrong_order(void **state)
     assert_null(call);
     OK(lockstep_start(session));
     INVALID("already", lockstep_start(session));
-    INVALID("before lockstep_start", lockstep_module_register(session, &other, &second));
+    INVALID("named 'other' already", lockstep_module_register(session, &other, &second));
     INVALID("outside a step", lockstep_call_begin(module, &call));
     INVALID("no report", lockstep_step_report(session, 0, 0, &report));
     INVALID("no report", lockstep_step_report(session, 1, 0, &report));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conformance: closed modules and a second lockstep_start. All ranks continue with other modules,
-// or with the same memory, as if they had started with them. If ranks disagree, all ranks get the
-// same error. Case numbers are those of the list of cases for reducers.
+// Conformance: modules that are closed or registered late, and a second lockstep_start. All ranks
+// continue with other modules, or with the same memory, as if they had started with them. If ranks
+// disagree, all ranks get the same error. Case numbers are those of the list of cases for reducers.
 
 #include "base/clock.h"
 #include "tests/support/trainer.h"
@@ -147,6 +147,142 @@ static void other_modules_after_a_start(const struct setting *setting)
     ranks_run(setting, other_modules_body, NULL);
 }
 
+// ---- Case 50: modules are registered between steps ---------------------------------------------
+
+// Values of the module: the rank's number. lockstep_start gives all ranks the root's, which are 0.
+static void make_late(struct rank *rank, const struct module_shape *shape, uint32_t index,
+                      struct trained_module *module)
+{
+    trainer_make(rank, shape, index, module);
+    spoil(module, (float)rank->rank);
+    trainer_shuffle(module->order, shape->count, 7 * rank->rank + index);
+}
+
+static void late_body(struct rank *rank)
+{
+    static const struct module_shape *const shapes[] = {&net, &head, &tail};
+    struct trained_module modules[3];
+    make_late(rank, shapes[0], 0, &modules[0]);
+    RANK_OK(rank, lockstep_start(rank->session));
+    steps_known(rank, modules, 1);
+    for (uint32_t m = 1; m < 3; m++) {
+        spoil(&modules[0], (float)(m + rank->rank));
+        make_late(rank, shapes[m], m, &modules[m]);
+        RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_step_begin(rank->session, NULL, NULL));
+        RANK_SAYS(rank, "again after lockstep_module_close and lockstep_module_register");
+        RANK_OK(rank, lockstep_start(rank->session));
+        expect_values(rank, &modules[0], (float)m);
+        expect_values(rank, &modules[m], 0);
+        RANK_OK(rank, lockstep_state_check(rank->session));
+        steps_known(rank, modules, m + 1);
+        RANK_EQUAL(rank, atomic_load(&rank->step), 3 * (m + 1));
+    }
+    for (uint32_t m = 0; m < 3; m++)
+        trainer_free(&modules[m]);
+}
+
+static void case_50_modules_are_registered_late(const struct setting *setting)
+{
+    ranks_run(setting, late_body, NULL);
+}
+
+// A late module may share a parameter of an earlier one.
+static void late_shared_body(struct rank *rank)
+{
+    struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
+    struct lockstep_parameter second;
+    struct trained_module module;
+    lockstep_module *sharing;
+    lockstep_call *call;
+    trainer_make(rank, &net, 0, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    steps_known(rank, &module, 1);
+    second = module.parameters[2];
+    second.flags |= LOCKSTEP_PARAMETER_SHARED;
+    config.name = "sharing";
+    config.parameters = &second;
+    config.parameter_count = 1;
+    RANK_OK(rank, lockstep_module_register(rank->session, &config, &sharing));
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (int i = 0; i < 3; i++) {
+        trainer_begin(rank, NULL);
+        trainer_fill_known(&module, rank->rank, atomic_load(&rank->step));
+        trainer_call(rank, &module);
+        RANK_OK(rank, lockstep_call_begin(sharing, &call));
+        RANK_OK(rank, lockstep_grad_ready(sharing, call, 0, NULL, NULL));
+        RANK_OK(rank, lockstep_call_end(call));
+        trainer_end(rank);
+        trainer_expect_mean(rank, &module, atomic_load(&rank->step), NULL);
+    }
+    trainer_free(&module);
+}
+
+static void case_50_shares_an_earlier_one(const struct setting *setting)
+{
+    ranks_run(setting, late_shared_body, NULL);
+}
+
+// A registration that fails changes nothing: steps go on without a new lockstep_start.
+static void late_misuse_body(struct rank *rank)
+{
+    struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
+    struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
+    struct trained_module module;
+    lockstep_module *other;
+    trainer_make(rank, &net, 0, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    steps_known(rank, &module, 1);
+    config.name = "net";
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_module_register(rank->session, &config, &other));
+    config.name = "other";
+    config.parameters = module.parameters;
+    config.parameter_count = 1;
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_module_register(rank->session, &config, &other));
+    RANK_SAYS(rank, "mark it LOCKSTEP_PARAMETER_SHARED");
+    step_known(rank, &module, 1, false);
+    config.parameter_count = 0;
+    options.accumulate = 1;
+    trainer_begin(rank, &options);
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_module_register(rank->session, &config, &other));
+    RANK_SAYS(rank, "module 'other' is registered inside a step: end step 5 first");
+    trainer_end(rank);
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_module_register(rank->session, &config, &other));
+    RANK_SAYS(rank, "inside a window");
+    step_known(rank, &module, 1, false);
+    RANK_OK(rank, lockstep_module_register(rank->session, &config, &other));
+    RANK_OK(rank, lockstep_start(rank->session));
+    steps_known(rank, &module, 1);
+    trainer_free(&module);
+}
+
+static void case_50_a_failure_changes_nothing(const struct setting *setting)
+{
+    ranks_run(setting, late_misuse_body, NULL);
+}
+
+static void late_alone_body(struct rank *rank)
+{
+    struct trained_module modules[2];
+    RANK_OK(rank, lockstep_open(NULL, &rank->session));
+    trainer_make(rank, &net, 0, &modules[0]);
+    RANK_OK(rank, lockstep_start(rank->session));
+    trainer_step_known(rank, modules, 1);
+    trainer_make(rank, &head, 1, &modules[1]);
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_step_begin(rank->session, NULL, NULL));
+    RANK_OK(rank, lockstep_start(rank->session));
+    trainer_step_known(rank, modules, 2);
+    RANK_EQUAL(rank, atomic_load(&rank->step), 2);
+    trainer_free(&modules[0]);
+    trainer_free(&modules[1]);
+}
+
+static void case_50_alone(const struct setting *setting)
+{
+    const struct cluster_test test = {
+        .setting = setting, .body = late_alone_body, .without_session = true};
+    ranks_run_test(&test);
+}
+
 // Collectives and counters also work between the close of a module and the next lockstep_start.
 static void in_between_body(struct rank *rank)
 {
@@ -245,17 +381,12 @@ static void close_inside(struct rank *rank, const struct trained_module *module)
 
 static void misuse_body(struct rank *rank)
 {
-    struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
     struct trained_module module;
-    lockstep_module *other;
     lockstep_call *call;
-    config.name = "other";
     trainer_make(rank, &net, 0, &module);
     RANK_OK(rank, lockstep_start(rank->session));
     steps_known(rank, &module, 1);
     close_inside(rank, &module);
-    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_module_register(rank->session, &config, &other));
-    RANK_SAYS(rank, "after lockstep_module_close");
     trainer_begin(rank, NULL);
     RANK_OK(rank, lockstep_call_begin(module.module, &call));
     RANK_OK(rank, lockstep_call_abort(call));
@@ -312,6 +443,7 @@ static void a_world_of_one_starts_again(const struct setting *setting)
 struct parting {
     uint32_t starters; // Bit set of the ranks that call lockstep_start again.
     bool learning; // True if the step of the other ranks learns.
+    bool registers; // True if the starters register a module, false if they close one.
     bool step_first; // True if the step begins before the second lockstep_start.
 };
 
@@ -350,12 +482,23 @@ static int step_status(struct rank *rank, const struct trained_module *module, c
     return status == 0 ? RANK_CALL(rank, lockstep_step_end(rank->session, NULL)) : status;
 }
 
+static void register_further(struct rank *rank)
+{
+    struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
+    lockstep_module *further;
+    config.name = "further";
+    RANK_OK(rank, lockstep_module_register(rank->session, &config, &further));
+}
+
 static int part(struct rank *rank, const struct trained_module *modules,
                 const struct parting *parting)
 {
     const char *phase = parting->learning ? "another" : "";
     if ((parting->starters >> rank->rank & 1) == 1) {
-        RANK_OK(rank, lockstep_module_close(modules[1].module));
+        if (parting->registers)
+            register_further(rank);
+        else
+            RANK_OK(rank, lockstep_module_close(modules[1].module));
         rank_meet(rank);
         return RANK_CALL(rank, lockstep_start(rank->session));
     }
@@ -387,7 +530,7 @@ static void part_all(const struct setting *setting, bool learning)
 {
     for (uint32_t starters = 1; starters + 1 < 1u << setting->world_size; starters++) {
         for (int first = 0; first < 2; first++) {
-            struct parting parting = {starters, learning, first == 1};
+            struct parting parting = {starters, learning, .step_first = first == 1};
             ranks_run(setting, parted_body, &parting);
         }
     }
@@ -403,12 +546,22 @@ static void parted_configure(struct rank *rank, struct lockstep_config *config)
 static void some_wait_in_an_open_wave(const struct setting *setting)
 {
     for (uint32_t starters = 1; starters + 1 < 1u << setting->world_size; starters++) {
-        struct parting parting = {starters, false, false};
+        struct parting parting = {.starters = starters};
         const struct cluster_test test = {.setting = setting,
                                           .configure = parted_configure,
                                           .body = parted_body,
                                           .context = &parting};
         ranks_run_test(&test);
+    }
+}
+
+static void case_50_some_begin_a_step(const struct setting *setting)
+{
+    for (int last = 0; last < 2; last++) {
+        struct parting parting = {.starters = last == 0 ? 1 : 1u << (setting->world_size - 1),
+                                  .registers = true,
+                                  .learning = last == 1};
+        ranks_run(setting, parted_body, &parting);
     }
 }
 
@@ -498,6 +651,11 @@ int main(void)
     static const struct stamp stamps[] = {
         {"case_30_the_module_is_registered_again", case_30_the_module_is_registered_again, NULL},
         {"other_modules_after_a_start", other_modules_after_a_start, NULL},
+        {"case_50_modules_are_registered_late", case_50_modules_are_registered_late, NULL},
+        {"case_50_shares_an_earlier_one", case_50_shares_an_earlier_one, NULL},
+        {"case_50_a_failure_changes_nothing", case_50_a_failure_changes_nothing, NULL},
+        {"case_50_alone", case_50_alone, only_one},
+        {"case_50_some_begin_a_step", case_50_some_begin_a_step, NULL},
         {"collectives_between_close_and_start", collectives_between_close_and_start, NULL},
         {"a_module_is_closed_before_start", a_module_is_closed_before_start, NULL},
         {"all_modules_are_closed", all_modules_are_closed, NULL},

@@ -312,10 +312,10 @@ static int module_config(const struct lockstep_module_config *given,
 static int module_check_room(const struct lockstep_session *session,
                              const struct lockstep_module_config *config)
 {
-    if (session->started)
-        return error_set(LOCKSTEP_E_INVALID,
-                         "modules are registered before lockstep_start, or after "
-                         "lockstep_module_close and before lockstep_start is called again");
+    if (session->step.is_open || session->step.window_open)
+        return error_set(
+            LOCKSTEP_E_INVALID, "module '%s' is registered inside a %s: end step %" PRIu64 " first",
+            config->name, session->step.is_open ? "step" : "window", session->step.number);
     if (session->module_count == LOCKSTEP_MAX_MODULES)
         return error_set(LOCKSTEP_E_INVALID, "a session has at most %d modules",
                          LOCKSTEP_MAX_MODULES);
@@ -339,6 +339,42 @@ static void module_unregister(struct lockstep_module *module)
     module_free(module);
 }
 
+// Forgets the module's layouts, as the next lockstep_start requires. The module learns them again.
+static int module_unlearn(struct lockstep_module *module)
+{
+    module->sets.next_agreed = false;
+    sets_forget(module);
+    return sets_enter_module(module, 0);
+}
+
+// The modules of the session are other ones now: steps are possible after the next lockstep_start.
+static int module_stop(struct lockstep_session *session)
+{
+    int status = 0;
+    for (uint32_t i = 0; session->started && i < session->module_count && status == 0; i++)
+        status = module_unlearn(session->modules[i]);
+    session->started = false;
+    return status;
+}
+
+// Adds a module that was built to the session.
+static int module_enter(struct lockstep_session *session, struct lockstep_module *made)
+{
+    int status = owner_join(made);
+    if (status < 0)
+        return status;
+    status = module_stop(session);
+    if (status < 0) {
+        (void)owner_leave(made);
+        return status;
+    }
+    trace_module(&session->trace, made->index, made->name);
+    session->modules[session->module_count++] = made;
+    session->training.changed = session->places.moved = true;
+    session->tensor_count += made->parameter_count + made->buffer_count;
+    return 0;
+}
+
 int lockstep_module_register(lockstep_session *session, const struct lockstep_module_config *config,
                              lockstep_module **module)
 {
@@ -353,34 +389,23 @@ int lockstep_module_register(lockstep_session *session, const struct lockstep_mo
         status = module_config(config, &whole);
     if (status == 0)
         status = module_check_room(session, &whole);
+    if (status == 0)
+        status = step_device_land(session, COND_NO_DEADLINE);
     if (status < 0)
         return status;
     status = module_build(session, &whole, &made);
     if (status == 0)
-        status = owner_join(made);
+        status = module_enter(session, made);
     if (status < 0) {
         module_unregister(made);
         return status;
     }
-    trace_module(&session->trace, made->index, made->name);
-    session->modules[session->module_count++] = made;
-    session->training.changed = session->places.moved = true;
-    session->tensor_count += made->parameter_count + made->buffer_count;
     declare_warn_of_patterns(made, &whole);
     *module = made;
     return 0;
 }
 
 // ---- Ending a module ---------------------------------------------------------------------------
-
-// Forgets the module's layouts, which the next lockstep_start requires when a module was closed.
-// The module learns them again.
-static int module_unlearn(struct lockstep_module *module)
-{
-    module->sets.next_agreed = false;
-    sets_forget(module);
-    return sets_enter_module(module, 0);
-}
 
 static void module_take_out(struct lockstep_session *session, const struct lockstep_module *module)
 {
@@ -414,8 +439,5 @@ int lockstep_module_close(lockstep_module *module)
     overlap_forget(session);
     session->places.moved = true;
     module_unregister(module);
-    for (uint32_t i = 0; session->started && i < session->module_count && status == 0; i++)
-        status = module_unlearn(session->modules[i]);
-    session->started = false;
-    return status;
+    return module_stop(session);
 }

@@ -262,7 +262,8 @@ int lockstep_start(lockstep_session *session)
         return status;
     if (session->started)
         return error_set(LOCKSTEP_E_INVALID,
-                         "the session has been started already, and no module was closed since");
+                         "the session has been started already; no module was registered and no "
+                         "module was closed since");
     if (session->config.root >= session->world.size)
         return error_set(LOCKSTEP_E_CONFIG,
                          "config.root %" PRIu32 " does not fit the world of %" PRIu32

@@ -78,7 +78,7 @@ static int step_check_begin(struct lockstep_session *session, const struct locks
     if (!session->started)
         return error_set(LOCKSTEP_E_INVALID,
                          "call lockstep_start before the first step, and again after "
-                         "lockstep_module_close");
+                         "lockstep_module_close and lockstep_module_register");
     if (session->step.is_open)
         return error_set(LOCKSTEP_E_INVALID,
                          "step %" PRIu64 " is open: call lockstep_step_end "

@@ -70,7 +70,7 @@ struct lockstep_session {
     uint32_t module_count;
     uint32_t tensor_count; // Parameters and buffers of all modules.
     uint64_t manifest_hash;
-    bool started; // True if lockstep_start has returned and no module was closed since.
+    bool started; // True if lockstep_start has returned and the modules are the same since.
     uint64_t starts; // Calls of lockstep_start that have sent UP_START.
     struct training training;
     struct buffers buffers;
