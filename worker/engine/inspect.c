@@ -7,24 +7,36 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "worker/engine/landing.h"
+#include "worker/session/group.h"
 #include "worker/session/module/claims.h"
 #include "worker/session/session.h"
+#include "worker/session/shape.h"
 #include "worker/transport/inspect.h"
 #include "worker/watch/watch.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
+static const char *inspect_kind(const struct lockstep_work *work)
+{
+    if (work->creates)
+        return "group_create";
+    if (work->kind != 0)
+        return shape_name(work->kind);
+    return work->collective.kind == COLLECTIVE_BROADCAST ? "broadcast" : "allreduce";
+}
+
 static void inspect_doing(struct lockstep_session *session, char *doing, size_t bytes)
 {
-    static const char *const kinds[] = {
-        [COLLECTIVE_ALLREDUCE] = "allreduce", [COLLECTIVE_BROADCAST] = "broadcast"};
     struct text text;
     text_init(&text, doing, bytes);
     mutex_lock(&session->mutex);
-    if (session->works.awaited)
-        text_append(&text, "%s '%s' #%" PRIu32, kinds[session->works.awaited->collective.kind],
-                    session->works.awaited->name, session->works.awaited->collective.tag.slot);
+    const struct lockstep_work *work = session->works.awaited;
+    if (work)
+        text_append(&text, "%s '%s' #%" PRIu32, inspect_kind(work), work->name,
+                    work->collective.tag.slot);
+    if (work && work->group && !work->creates)
+        text_append(&text, " of group '%s'", work->group->name);
     mutex_unlock(&session->mutex);
 }
 
