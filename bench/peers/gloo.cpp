@@ -23,7 +23,8 @@
 #include <utility>
 #include <vector>
 
-namespace {
+namespace
+{
 
 std::shared_ptr<gloo::Context> context;
 std::unique_ptr<gloo::rendezvous::FileStore> store;

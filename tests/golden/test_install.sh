@@ -65,14 +65,19 @@ esac
 
 # --- CMake ---------------------------------------------------------------------------------------
 
+sanitize=${LOCKSTEP_TEST_SANITIZER:+-fsanitize=$LOCKSTEP_TEST_SANITIZER}
+case $CC in
+*clang*) cxx=clang++ ;;
+*) cxx=g++ ;;
+esac
 configure() {
     cmake -S "$here/cmake" -B "$work/cmake$1" -DWANTED="$1" -DEXAMPLES="$place/share/doc/lockstep/examples" \
-        -DCMAKE_PREFIX_PATH="$place" -DCMAKE_C_COMPILER="${CC##* }" \
-        -DCMAKE_C_FLAGS="${LOCKSTEP_TEST_SANITIZER:+-fsanitize=$LOCKSTEP_TEST_SANITIZER}" >"$work/log" 2>&1
+        -DCMAKE_PREFIX_PATH="$place" -DCMAKE_C_COMPILER="${CC##* }" -DCMAKE_CXX_COMPILER="$cxx" \
+        -DCMAKE_C_FLAGS="$sanitize" -DCMAKE_CXX_FLAGS="$sanitize" >"$work/log" 2>&1
 }
 version=$("$place/bin/lockstep" --version | cut -d' ' -f2)
 if configure "$version" && cmake --build "$work/cmake$version" >"$work/log" 2>&1; then
-    for program in hello hello_static; do
+    for program in hello hello_static hello_cpp; do
         "$work/cmake$version/$program" 2>&1 | grep -q 'rank 0 of 1' || fail "$program of CMake"
     done
     ldd "$work/cmake$version/hello" | grep -q "liblockstep.so.0 => $place/lib" || fail "hello has another library"

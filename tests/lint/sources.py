@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every source file names its licence, and no file names a path of somebody's machine.
 
---list-c prints the C files, for clang-format.
+--list-c prints the files of C and C++, for clang-format.
 """
 
 import os
@@ -12,9 +12,9 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
 LICENCE_WITHIN_LINES = 5
-C_FILES = (".c", ".h")
+C_FILES = (".c", ".h", ".cpp", ".hpp")
 SOURCES = C_FILES + (
-    ".cc", ".cpp", ".hpp", ".css", ".cu", ".cuh", ".html", ".js", ".map", ".mk", ".options", ".proto",
+    ".cc", ".css", ".cu", ".cuh", ".html", ".js", ".map", ".mk", ".options", ".proto",
     ".py", ".sh", ".yaml", ".yml",
 )
 SOURCE_NAMES = ("Makefile", "Dockerfile", "Containerfile")

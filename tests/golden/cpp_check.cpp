@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// What lockstep.hpp promises, for test_cpp.sh. Arguments: what to check.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <lockstep/lockstep.hpp>
+
+#define CHECK(condition) \
+    do { \
+        if (!(condition)) { \
+            std::fprintf(stderr, "line %d: not so: %s\n", __LINE__, #condition); \
+            std::exit(1); \
+        } \
+    } while (0)
+
+template <class T>
+constexpr bool moves =
+    std::is_nothrow_move_constructible_v<T> &&std::is_nothrow_move_assignable_v<T> &&
+    !std::is_copy_constructible_v<T> && !std::is_copy_assignable_v<T>;
+static_assert(moves<lockstep::session> && moves<lockstep::module> && moves<lockstep::group>);
+static_assert(moves<lockstep::work> && moves<lockstep::memory<float>>);
+static_assert(!std::is_move_constructible_v<lockstep::step>);
+static_assert(!std::is_move_constructible_v<lockstep::call>);
+static_assert(lockstep::dtype_of<float> == LOCKSTEP_FLOAT32);
+static_assert(lockstep::dtype_of<double> == LOCKSTEP_FLOAT64);
+static_assert(lockstep::dtype_of<signed char> == LOCKSTEP_INT8);
+static_assert(lockstep::dtype_of<unsigned char> == LOCKSTEP_UINT8);
+static_assert(lockstep::dtype_of<short> == LOCKSTEP_INT16);
+static_assert(lockstep::dtype_of<unsigned short> == LOCKSTEP_UINT16);
+static_assert(lockstep::dtype_of<int> == LOCKSTEP_INT32);
+static_assert(lockstep::dtype_of<unsigned> == LOCKSTEP_UINT32);
+static_assert(lockstep::dtype_of<long> == LOCKSTEP_INT64);
+static_assert(lockstep::dtype_of<unsigned long long> == LOCKSTEP_UINT64);
+static_assert(lockstep::dtype_of<bool> == LOCKSTEP_BOOL);
+
+struct half {
+    uint16_t bits;
+};
+template <> inline constexpr lockstep_dtype lockstep::dtype_of<half> = LOCKSTEP_FLOAT16;
+
+struct oops {
+}; // The trainer's own exception.
+
+// The failure of an action; its status is LOCKSTEP_OK if there is none.
+static lockstep::error failure_of(const std::function<void()> &action)
+{
+    try {
+        action();
+    } catch (const lockstep::error &error) {
+        return error;
+    }
+    return lockstep::error(LOCKSTEP_OK, "");
+}
+
+struct trainer {
+    float value = 1, gradient = 0;
+    lockstep::session session;
+    lockstep::module module = make();
+
+    lockstep::module make()
+    {
+        lockstep::description made("net");
+        made.parameter("w", &value, {}, &gradient);
+        made.buffer("mean", &value_of_buffer, {1});
+        lockstep::description moved = std::move(made);
+        return lockstep::module(session, moved);
+    }
+
+    // A step whose gradient is `of` on this rank. Returns the mean.
+    float step(float of, uint64_t number)
+    {
+        lockstep::step step(session);
+        CHECK(!step.finished() && step.view().step == number);
+        lockstep::call call(step, module);
+        gradient = of;
+        call.ready(0);
+        call.end();
+        CHECK(call.wait() == LOCKSTEP_OK);
+        step.end();
+        return gradient;
+    }
+
+    // A step that an exception leaves inside its call.
+    void step_given_up()
+    {
+        bool caught = false;
+        try {
+            lockstep::step step(session);
+            lockstep::call call(step, module);
+            throw oops();
+        } catch (const oops &) {
+            caught = true;
+        }
+        CHECK(caught);
+    }
+
+    double value_of_buffer = 0;
+};
+
+static void alone()
+{
+    trainer trainer;
+    lockstep::session &session = trainer.session;
+    CHECK(session.rank() == 0 && session.world_size() == 1);
+
+    // Failures have the status and the text.
+    const lockstep::error early = failure_of([&] { lockstep::step step(session); });
+    CHECK(early.status() == LOCKSTEP_E_INVALID && std::strlen(early.what()) > 0);
+    CHECK(std::strcmp(early.name(), "LOCKSTEP_E_INVALID") == 0);
+    session.start();
+    CHECK(trainer.step(3, 1) == 3);
+    CHECK(session.report(1).step == 1 && trainer.module.used() == std::vector<uint8_t>{1});
+    trainer.step_given_up();
+    CHECK(trainer.step(4, 3) == 4); // The step that was given up was number 2.
+
+    // A step with an open call does not end, and is no less open for having tried.
+    {
+        lockstep::step step(session);
+        lockstep::call call(step, trainer.module);
+        CHECK(failure_of([&] { step.end(); }).status() == LOCKSTEP_E_INVALID);
+        call.ready(0);
+        call.end();
+        CHECK(step.wait(LOCKSTEP_WAIT_FOREVER));
+    }
+    {
+        lockstep::step step(session);
+        lockstep::call call(step, trainer.module);
+        CHECK(failure_of([&] { step.end(); }).status() == LOCKSTEP_E_INVALID);
+    }
+    CHECK(trainer.step(5, 6) == 5);
+
+    // Collectives, work, memory.
+    lockstep::memory<int32_t> memory = session.allocate<int32_t>(4);
+    CHECK(memory[3] == 0);
+    const int32_t part[2] = {6, 7};
+    session.run(lockstep::collective<int32_t>(LOCKSTEP_ALL_GATHER, "part", part, &memory[0], 2));
+    CHECK(memory[0] == 6 && memory[1] == 7);
+    half one = {0x3c00};
+    {
+        lockstep::work work = session.begin(lockstep::allreduce("half", &one, 1));
+        lockstep::work moved = std::move(work); // Its destructor waits.
+    }
+    CHECK(one.bits == 0x3c00);
+    lockstep::group group(session, {0}, "alone");
+    CHECK(group.rank() == 0 && group.size() == 1);
+    lockstep::work work = group.begin(lockstep::broadcast("x", &memory[0], 2));
+    CHECK(work.wait());
+    group.run(lockstep::barrier("all"));
+    group.close();
+
+    // A session that has moved works, and one that was closed is nobody's.
+    lockstep::session moved = std::move(trainer.session);
+    CHECK(trainer.session.get() == nullptr && moved.world_size() == 1);
+    trainer.module.close();
+    memory.reset();
+    moved.close();
+    CHECK(moved.get() == nullptr);
+}
+
+// One of two ranks is left by an exception inside a call: every rank is told, and goes on.
+static void given_up()
+{
+    trainer trainer;
+    trainer.session.start();
+    const float rank = static_cast<float>(trainer.session.rank());
+    CHECK(trainer.step(rank, 1) == 0.5f);
+    if (trainer.session.rank() == 1)
+        trainer.step_given_up();
+    else {
+        const lockstep::error told = failure_of([&] { trainer.step(rank, 2); });
+        CHECK(told.status() == LOCKSTEP_E_UNUSED && std::strstr(told.what(), "rank 1"));
+    }
+    CHECK(trainer.step(2 + rank, 3) == 2.5f);
+
+    // Work that nobody waits for is done when it is gone.
+    std::vector<double> ones(1 << 20, 1);
+    {
+        lockstep::work work =
+            trainer.session.begin(lockstep::allreduce("ones", ones.data(), ones.size()));
+        CHECK(work.get());
+    }
+    CHECK(ones.front() == 2 && ones.back() == 2);
+}
+
+// One of two ranks leaves a step without a call: the others do not take it for a whole one.
+static void left()
+{
+    trainer trainer;
+    trainer.session.start();
+    CHECK(trainer.step(1, 1) == 1);
+    if (trainer.session.rank() == 1) {
+        {
+            lockstep::step step(trainer.session);
+        }
+        const lockstep::error next = failure_of([&] { trainer.step(1, 2); });
+        CHECK(next.status() == LOCKSTEP_E_CLOSED);
+    } else {
+        const lockstep::error told = failure_of([&] { trainer.step(1, 2); });
+        CHECK(told.status() == LOCKSTEP_E_PEER_LOST);
+        CHECK(std::strstr(told.what(), "a step was left before its end"));
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const std::string what = argc == 2 ? argv[1] : "";
+    CHECK(what == "alone" || what == "given-up" || what == "left");
+    if (what == "alone")
+        alone();
+    else if (what == "given-up")
+        given_up();
+    else
+        left();
+    std::printf("%s: as promised\n", argv[1]);
+    return 0;
+}
