@@ -73,6 +73,14 @@ enum reduce_op {
 
 #define REDUCE_LAST REDUCE_XOR
 
+// What becomes of the values of a metric. The numbers are those of lockstep_metric_kind.
+enum metric_kind {
+    METRIC_SUM = 1,
+    METRIC_MEAN = 2,
+    METRIC_MIN = 3,
+    METRIC_MAX = 4,
+};
+
 // How the bytes of a collective travel. The algorithm decides the order of summation, and so the
 // bits of the result. All ranks agree on the algorithm of a slot; no rank chooses it alone.
 // docs/internals/data-plane.md describes each algorithm.

@@ -9,6 +9,7 @@
 #define PROTOS_LIMITS_H
 
 #include <assert.h>
+#include <stdint.h>
 
 // The version of the control protocol. Adding a field keeps the version; changing the meaning of a
 // field needs a new version. A coordinator refuses a worker of another version, and its text names
@@ -91,6 +92,10 @@ static_assert(LOCKSTEP_MAX_WORLD <= 1ull << (62 - LOCKSTEP_MAX_COUNT_BITS),
 #define LOCKSTEP_MAX_BUCKETS 1024 // Buckets of one session.
 #define LOCKSTEP_MAX_SLOTS 1024 // Slots of one plan.
 #define LOCKSTEP_MAX_COUNTERS 16
+#define LOCKSTEP_MAX_METRICS 16
+#define LOCKSTEP_METRIC_NAME_BYTES 24
+// Values that one rank adds to a metric in one step.
+#define LOCKSTEP_MAX_METRIC_VALUES (1u << 21)
 #define LOCKSTEP_MAX_EXTRA_CALLS 8 // Calls outside the plan that one close wave can name.
 #define LOCKSTEP_MAX_IGNORE 64 // Patterns of one module that name parameters to ignore.
 #define LOCKSTEP_MAX_HANDLES 8192 // Open handles of one process.
@@ -169,8 +174,9 @@ static_assert(LOCKSTEP_MAX_SLOTS % 64 == 0, "sets of positions are whole words")
 #define LOCKSTEP_RATE_SAMPLES 300 // Samples of step times, one a second, kept for one job.
 #define LOCKSTEP_HISTORY_SLOTS 512 // Time slots into which a job's whole run is divided. Even.
 #define LOCKSTEP_JOB_METRICS 8 // Metrics with different names in the marks of one job's ranks.
-#define LOCKSTEP_METRIC_NAME_BYTES 24
 
+static_assert((uint64_t)LOCKSTEP_MAX_METRIC_VALUES * LOCKSTEP_MAX_WORLD < UINT32_MAX,
+              "the values of a metric in one step are counted in 32 bits");
 static_assert((LOCKSTEP_TRACE_EVENTS & (LOCKSTEP_TRACE_EVENTS - 1)) == 0, "a mask selects a place");
 
 // ---- The data plane ----------------------------------------------------------------------------
@@ -180,7 +186,7 @@ static_assert((LOCKSTEP_TRACE_EVENTS & (LOCKSTEP_TRACE_EVENTS - 1)) == 0, "a mas
 #define LOCKSTEP_WINDOW 8 // W of the order protocol: slots in flight.
 #define LOCKSTEP_EAGER_BYTES (256 * 1024) // Payload that may be sent before its credit.
 #define LOCKSTEP_FAREWELL_TEXT_BYTES 512 // The text of a struct farewell.
-#define LOCKSTEP_WAVE_BYTES 1024 // Payload of one wave message.
+#define LOCKSTEP_WAVE_BYTES 1536 // Payload of one wave message.
 #define LOCKSTEP_USED_BYTES 4096 // Used bits of one frame, one bit for each parameter.
 #define LOCKSTEP_READY_STREAMS 8 // Streams of a device that produce the gradients of one bucket.
 #define LOCKSTEP_MAX_PLAIN 256 // Plain collectives outstanding in one session.

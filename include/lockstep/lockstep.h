@@ -1074,8 +1074,7 @@ LOCKSTEP_API int lockstep_collective_begin(lockstep_session *session,
                                            const struct lockstep_collective *what,
                                            lockstep_work **work);
 
-/* ---- Counters, state, where the trainer is ------------------------------------------------------
- */
+/* ---- Counters, metrics, state, where the trainer is ------------------------------------------ */
 
 /* Adds to a job-wide total, by name (at most 16 names). The total with the additions of all ranks
  * becomes visible on every rank at the end of the step. The sum of a rank's additions to a counter
@@ -1087,6 +1086,44 @@ LOCKSTEP_API int lockstep_counter_add(lockstep_session *session, const char *nam
 /* The total as of the last finished step: the same value on every rank. 0 for an unknown name.
  * Blocks: no. Threads: any. */
 LOCKSTEP_API int lockstep_counter_read(lockstep_session *session, const char *name, int64_t *total);
+
+/* What becomes of the values of a metric in one step. */
+typedef enum lockstep_metric_kind {
+    LOCKSTEP_METRIC_SUM = 1,
+    LOCKSTEP_METRIC_MEAN = 2, /* Their sum, divided by their number; every value counts alike. */
+    LOCKSTEP_METRIC_MIN = 3,
+    LOCKSTEP_METRIC_MAX = 4
+} lockstep_metric_kind;
+
+/* Adds a value to a metric of the open step, or of the next one if none is open: a loss, a norm, an
+ * accuracy. A rank may add any number of values to a metric in a step, and none. The values of all
+ * ranks become one value, which every rank can read at the end of the step. It costs no collective:
+ * metrics travel with the messages that end a step. In a window of accumulation they travel at the
+ * end of the last step. The coordinator's page draws metrics over time.
+ *
+ * A name has 1 to 23 letters, digits and _ . / -, and the kind that it is first used with. A job
+ * has at most 16 metrics.
+ *
+ * Precision. Values are float64. MIN and MAX are exact. Sums are rounded once for each addition:
+ * first those of a rank in the order of its calls, then those of ranks in pairs, by an order that
+ * follows from the world size alone. So a value has the same bits on every rank, and in every run
+ * of the same world. If any value is NaN, the result is NaN, also of MIN and MAX. Infinities are
+ * values as any other. -0 is less than +0.
+ *
+ * Blocks: no. Threads: any; values of several threads are added in the order of their calls, which
+ * decides the last bits of sums. Owns: name is copied. Returns: E_INVALID for a name that cannot
+ * be, another kind than this rank has seen, one name too many, and more than 2^21 values of one
+ * rank in one step. The end of the step returns E_MISMATCH on every rank if ranks use a name with
+ * different kinds, and E_INVALID on every rank if they use more than 16 names together. Then
+ * gradients and other metrics of the step are valid, and the session goes on. */
+LOCKSTEP_API int lockstep_metric_add(lockstep_session *session, const char *name,
+                                     lockstep_metric_kind kind, double value);
+/* The value of the last finished step in which some rank added to the metric, and how many values
+ * the ranks added together in that step: the same bits on every rank. 0 and 0 for a name that no
+ * rank has used yet. count may be NULL. lockstep_session_save does not write metrics. Blocks: no.
+ * Threads: any. */
+LOCKSTEP_API int lockstep_metric_read(lockstep_session *session, const char *name, double *value,
+                                      uint64_t *count);
 
 /* Says where the trainer is ("evaluating"), for people who look at the job. Copied, at most 127
  * bytes; longer texts are cut. The coordinator's page draws numbers in it over time, as in

@@ -285,6 +285,17 @@ class session : public detail::owner<lockstep_session, lockstep_close>
     {
         return detail::written<int64_t>(lockstep_counter_read, get(), name);
     }
+    void metric_add(const char *name, lockstep_metric_kind kind, double value)
+    {
+        check(lockstep_metric_add(get(), name, kind, value));
+    }
+    // The value, and the number of values behind it if `count` is given.
+    double metric_read(const char *name, uint64_t *count = nullptr) const
+    {
+        double value = 0;
+        check(lockstep_metric_read(get(), name, &value, count));
+        return value;
+    }
     void mark(const char *text) { check(lockstep_mark(get(), text)); }
     void pause(const char *reason, uint64_t expected_ms)
     {

@@ -380,6 +380,12 @@ static int wrong_others(struct rig *rig, uint32_t number, const char **text)
     WRONG(open_step(rig) || lockstep_counter_add(S, "c", INT64_C(1) << 52),
           lockstep_counter_add(S, "c", 1));
     WRONG(0, lockstep_counter_read(S, "c", NULL));
+    WRONG(0, lockstep_metric_add(S, NULL, LOCKSTEP_METRIC_SUM, 1));
+    WRONG(0, lockstep_metric_add(S, "two words", LOCKSTEP_METRIC_SUM, 1));
+    WRONG(0, lockstep_metric_add(S, "m", (lockstep_metric_kind)9, 1));
+    WRONG(open_step(rig) || lockstep_metric_add(S, "m", LOCKSTEP_METRIC_SUM, 1),
+          lockstep_metric_add(S, "m", LOCKSTEP_METRIC_MEAN, 1));
+    WRONG(0, lockstep_metric_read(S, "m", NULL, NULL));
     WRONG(0, lockstep_mark(S, NULL));
     WRONG(0, lockstep_resume(S));
     WRONG(lockstep_pause(S, "p", 1), lockstep_pause(S, "p", 1));

@@ -115,6 +115,15 @@ static int use_counter_read(void *s)
 {
     return lockstep_counter_read(s, "c", scratch);
 }
+static int use_metric_add(void *s)
+{
+    return lockstep_metric_add(s, "m", LOCKSTEP_METRIC_SUM, 1);
+}
+static int use_metric_read(void *s)
+{
+    double value;
+    return lockstep_metric_read(s, "m", &value, NULL);
+}
 static int use_mark(void *s)
 {
     return lockstep_mark(s, "here");
@@ -324,6 +333,8 @@ static const struct use uses[] = {
     {"session_fd", SESSION, use_session_fd, true},
     {"counter_add", SESSION, use_counter_add, false},
     {"counter_read", SESSION, use_counter_read, false},
+    {"metric_add", SESSION, use_metric_add, false},
+    {"metric_read", SESSION, use_metric_read, false},
     {"mark", SESSION, use_mark, false},
     {"pause", SESSION, use_pause, false},
     {"resume", SESSION, use_resume, false},

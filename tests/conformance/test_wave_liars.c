@@ -65,6 +65,21 @@ static void counters_in_disorder(struct lockstep_session *session, void *said)
     wave->counters[1].name = 7;
 }
 
+static void many_metrics(struct lockstep_session *session, void *said)
+{
+    struct commit_wave *wave = said;
+    (void)session;
+    wave->metrics.count = 4000;
+}
+
+static void metrics_without_names(struct lockstep_session *session, void *said)
+{
+    struct commit_wave *wave = said;
+    (void)session;
+    wave->metrics.count = 1;
+    memset(wave->metrics.parts[0].name, 'x', sizeof(wave->metrics.parts[0].name));
+}
+
 static void one_unused(struct lockstep_session *session, struct commit_wave *wave)
 {
     wave->unused_total = wave->unused_errors = wave->unused_named = 1;
@@ -135,6 +150,8 @@ static const struct lie lies[] = {
     {"(close): it names a call that its module cannot have", ORDER_CLOSE, call_far_away},
     {"(commit): it has more counters", ORDER_COMMIT, many_counters},
     {"(commit): its counters are not in order", ORDER_COMMIT, counters_in_disorder},
+    {"(commit): it has more metrics", ORDER_COMMIT, many_metrics},
+    {"(commit): a metric has no name", ORDER_COMMIT, metrics_without_names},
     {"(commit): it names a module that is not registered", ORDER_COMMIT, unused_of_no_module},
     {"(commit): it names a parameter that its module", ORDER_COMMIT, unused_of_no_parameter},
     {"(commit): it names a rank that it does not speak for", ORDER_COMMIT, unused_of_another_rank},

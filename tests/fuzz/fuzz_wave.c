@@ -6,6 +6,7 @@
 
 #include "tests/fuzz/fuzz.h"
 #include "worker/order/check.h"
+#include "worker/order/metric_list.h"
 #include "worker/order/order.h"
 #include "worker/order/payloads.h"
 #include "worker/transport/flow/wave.h"
@@ -47,6 +48,17 @@ static void use_close(struct close_wave *wave)
     memset(wave->extras + count, 0, (LOCKSTEP_MAX_EXTRA_CALLS - count) * sizeof(wave->extras[0]));
 }
 
+// Values are as a session makes them: it has one NaN only.
+static void use_metrics(struct metric_list *list)
+{
+    for (uint32_t i = 0; i < list->count; i++) {
+        FUZZ_CHECK(strlen(list->parts[i].name) < LOCKSTEP_METRIC_NAME_BYTES);
+        list->parts[i].value = metric_list_value(list->parts[i].value);
+    }
+    memset(list->parts + list->count, 0,
+           (LOCKSTEP_MAX_METRICS - list->count) * sizeof(list->parts[0]));
+}
+
 static void use_commit(struct commit_wave *wave, const struct wave_origin *origin)
 {
     for (uint32_t i = 0; i < wave->unused_named; i++) {
@@ -65,6 +77,7 @@ static void use_commit(struct commit_wave *wave, const struct wave_origin *origi
            (ORDER_ABORTED_NAMED - wave->aborted_named) * sizeof(wave->aborted[0]));
     memset(wave->counters + wave->counter_count, 0,
            (LOCKSTEP_MAX_COUNTERS - wave->counter_count) * sizeof(wave->counters[0]));
+    use_metrics(&wave->metrics);
 }
 
 static void use(enum wave_kind kind, union payload *payload, const struct wave_origin *origin)

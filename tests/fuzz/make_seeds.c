@@ -265,6 +265,8 @@ static void seeds_waves(void)
             .aborted = {{1, rank, 1}},
             .called = 7,
             .weighted = 5,
+            .metrics = {.count = 2,
+                        .parts = {{"loss", 0.5, METRIC_MEAN, 3}, {"lr", 0.1, 3 + rank, 1}}},
         };
     seed_wave(WAVE_OPEN, "open", &open[0], &open[1], sizeof(open[0]));
     seed_wave(WAVE_CLOSE, "close", &close[0], &close[1], sizeof(close[0]));

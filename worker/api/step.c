@@ -373,7 +373,7 @@ static void step_contribute_calls(const struct lockstep_session *session, struct
 }
 
 // Fills in this rank's part of the commit wave: its calls, the parameters that these did not use,
-// and its counters. Unused parameters of a module with an aborted call are left out.
+// its counters and its metrics. Unused parameters of a module with an aborted call are left out.
 static void step_contribute(struct lockstep_session *session)
 {
     struct commit_wave *wave = &session->step.contribution;
@@ -392,6 +392,7 @@ static void step_contribute(struct lockstep_session *session)
         }
     }
     counter_contribute(session, wave);
+    metrics_contribute(session, wave);
     mutex_unlock(&session->mutex);
 }
 
@@ -430,6 +431,7 @@ static int step_settle_alone(struct lockstep_session *session, void *stream)
     mutex_lock(&session->mutex);
     session->step.outcome = session->step.contribution;
     counter_apply(session, &session->step.outcome);
+    metrics_apply(session, &session->step.outcome);
     session->step.settled = session->step.number;
     mutex_unlock(&session->mutex);
     return status;

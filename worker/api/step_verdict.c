@@ -154,6 +154,24 @@ static int step_homeless_error(const struct lockstep_session *session)
     return 0;
 }
 
+// The error for metrics that ranks use differently, or 0.
+static int step_metrics_error(struct lockstep_session *session, const struct commit_wave *outcome)
+{
+    const struct metrics_fault fault = metrics_find_fault(session, outcome);
+    if (fault.many)
+        return error_set(LOCKSTEP_E_INVALID, "the ranks together use more than %d metrics",
+                         LOCKSTEP_MAX_METRICS);
+    if (!fault.name)
+        return 0;
+    const bool ordered = fault.kinds[0] < fault.kinds[1];
+    return error_set(LOCKSTEP_E_MISMATCH,
+                     "step %" PRIu64 ": metric '%s' is a %s on some ranks and a %s on others: add "
+                     "to it with one kind on all ranks; its last value is as it was",
+                     session->step.number, fault.name->name,
+                     metrics_kind_name(fault.kinds[ordered ? 0 : 1]),
+                     metrics_kind_name(fault.kinds[ordered ? 1 : 0]));
+}
+
 int step_verdict(struct lockstep_session *session, const struct commit_wave *outcome)
 {
     step_warn(session, outcome);
@@ -167,5 +185,6 @@ int step_verdict(struct lockstep_session *session, const struct commit_wave *out
         return step_weightless_error(session, outcome->called & ~outcome->weighted);
     if (outcome->unused_errors > 0)
         return step_unused_error(session, outcome);
-    return step_homeless_error(session);
+    const int status = step_homeless_error(session);
+    return status < 0 ? status : step_metrics_error(session, outcome);
 }

@@ -120,6 +120,7 @@ static void engine_wave_done(void *context, struct wave *wave)
     mutex_lock(&session->mutex);
     memcpy(&session->step.outcome, wave->payload, sizeof(session->step.outcome));
     counter_apply(session, &session->step.outcome);
+    metrics_apply(session, &session->step.outcome);
     mutex_unlock(&session->mutex);
     order_commit_completed(session->engine.order);
     progress_order(session);

@@ -11,6 +11,7 @@
 #include "worker/order/check.h"
 
 #include "base/utf8.h"
+#include "worker/order/metric_list.h"
 #include "worker/order/parts.h"
 #include "worker/order/payloads.h"
 #include "worker/transport/flow/wave.h"
@@ -187,6 +188,32 @@ static const char *check_counters(const struct wave_origin *origin, const struct
     return NULL;
 }
 
+static const char *check_metric(const struct wave_origin *origin, const struct metric_list *list,
+                                uint32_t index)
+{
+    const struct metric_part *part = &list->parts[index];
+    if (!metric_list_name_valid(part->name))
+        return "a metric has no name";
+    if (part->kind < METRIC_SUM || part->kind > METRIC_MAX)
+        return "a metric is of no kind";
+    if (part->count == 0 ||
+        part->count > (uint64_t)LOCKSTEP_MAX_METRIC_VALUES * wave_origin_ranks(origin))
+        return "a metric has more values than its ranks can add, or none";
+    if (index > 0 && metric_list_compare(&list->parts[index - 1], part) >= 0)
+        return "its metrics are not in order";
+    return NULL;
+}
+
+static const char *check_metrics(const struct wave_origin *origin, const struct metric_list *list)
+{
+    const char *wrong = NULL;
+    if (list->count > LOCKSTEP_MAX_METRICS || list->overflow > 1)
+        return "it has more metrics than a job may have";
+    for (uint32_t i = 0; i < list->count && !wrong; i++)
+        wrong = check_metric(origin, list, i);
+    return wrong;
+}
+
 const char *order_commit_check(const void *context, const struct wave_origin *origin,
                                const void *payload, const void *own)
 {
@@ -200,6 +227,8 @@ const char *order_commit_check(const void *context, const struct wave_origin *or
         wrong = check_aborted(bounds, origin, wave);
     if (!wrong)
         wrong = check_counters(origin, wave);
+    if (!wrong)
+        wrong = check_metrics(origin, &wave->metrics);
     if (!wrong && (wave->called & ~modules) != 0)
         wrong = "it says that a module was called that is not registered";
     if (!wrong && (wave->weighted & ~wave->called) != 0)

@@ -168,6 +168,22 @@ struct counter_delta {
     int64_t delta;
 };
 
+// What some ranks have added to a metric in a step.
+struct metric_part {
+    char name[LOCKSTEP_METRIC_NAME_BYTES]; // Padded with zeros.
+    double value; // Minimum and maximum: of the values; sum and mean: the sum of the values.
+    uint32_t kind; // enum metric_kind
+    uint32_t count; // Number of values, above 0.
+};
+
+// Metrics of a step, sorted by name, then by kind. A name has two kinds if ranks use it
+// differently.
+struct metric_list {
+    uint32_t count; // Entries of parts[].
+    uint32_t overflow; // 1 if there are more than LOCKSTEP_MAX_METRICS, else 0.
+    struct metric_part parts[LOCKSTEP_MAX_METRICS];
+};
+
 // Payload of the commit wave. Lists are sorted; a list that overflows keeps its smallest entries.
 struct commit_wave {
     uint64_t unused_total; // (parameter, rank) pairs without a gradient.
@@ -184,6 +200,9 @@ struct commit_wave {
     struct aborted_call aborted[ORDER_ABORTED_NAMED];
     struct unused_parameter unused[ORDER_UNUSED_NAMED];
     struct counter_delta counters[LOCKSTEP_MAX_COUNTERS];
+    // Last, because zeros at the end of a payload do not travel: a job without metrics does not pay
+    // for them.
+    struct metric_list metrics;
 };
 
 static_assert(LOCKSTEP_MAX_MODULES <= 64, "one bit for each module");

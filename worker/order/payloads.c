@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The payloads of the exchanges of a step, and how two payloads are merged. Pure. A merge is exact,
-// commutative and associative, so all ranks get the same bits, whatever the shape of the tree.
+// commutative and associative, so all ranks get the same bits, whatever the shape of the tree. The
+// exception are metrics, whose merge is commutative only: see metric_list.c.
 
 #include "worker/order/payloads.h"
 
+#include "worker/order/metric_list.h"
 #include "worker/order/parts.h"
 
 #include <string.h>
@@ -173,4 +175,5 @@ void order_commit_merge(void *into, const void *from)
     commit_merge_unused(a, b);
     commit_merge_aborted(a, b);
     commit_merge_counters(a, b);
+    metric_list_merge(&a->metrics, &b->metrics);
 }

@@ -11,7 +11,8 @@ struct aborted_call;
 struct close_wave;
 struct unused_parameter;
 
-// Each function merges `from` into `into`. The merge is exact, commutative and associative.
+// Each function merges `from` into `into`. The merge is commutative. It is also exact and
+// associative, but for the sums of metrics, which are rounded (metric_list.h).
 void order_open_merge(void *into, const void *from);
 void order_close_merge(void *into, const void *from);
 void order_commit_merge(void *into, const void *from);

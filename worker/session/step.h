@@ -7,6 +7,7 @@
 
 #include "protos/limits.h"
 #include "worker/order/payloads.h"
+#include "worker/session/metrics.h"
 
 #include <lockstep/lockstep.h>
 #include <stdatomic.h>
@@ -59,6 +60,7 @@ struct step {
     struct open_wave opening; // This rank's part of the open wave; then its result.
     struct commit_wave contribution; // This rank's part of the commit wave. Filled at step_end.
     struct commit_wave outcome; // The result of the last commit wave.
+    struct metrics metrics;
 };
 
 // Counts of the open step, for its report. atomic

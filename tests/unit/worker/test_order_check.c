@@ -91,6 +91,9 @@ static void commit_fill(struct commit_wave *wave, uint32_t rank, uint64_t *rando
     }
     for (uint64_t name = 1; name < 20; name += 1 + draw(random, 9))
         wave->counters[wave->counter_count++] = (struct counter_delta){name, (int64_t)rank};
+    for (char letter = 'a'; letter < 't'; letter = (char)(letter + 1 + (char)draw(random, 9)))
+        wave->metrics.parts[wave->metrics.count++] = (struct metric_part){
+            .name = {letter}, .value = rank, .kind = 1 + draw(random, 4), .count = 1};
 }
 
 struct kind {
@@ -218,6 +221,10 @@ static void commit_begin(struct commit_wave *wave)
         .aborted = {{0, 2, 0}, {1, 3, 1}, {2, 6, 1}},
         .unused = {{0, 3, 2, 0, 0}, {1, 0, 6, 1, 2}, {2, 29, 2, 1, 0}, {2, 29, 3, 2, 0}},
         .counters = {{1, -5}, {UINT64_MAX, 5}},
+        .metrics = {.count = 3,
+                    .parts = {{"loss", 0.5, METRIC_SUM, 3},
+                              {"loss", 0.5, METRIC_MEAN, 1},
+                              {"lr", 0.1, METRIC_MAX, 2}}},
     };
 }
 
@@ -304,6 +311,21 @@ static const struct lie lies[] = {
     COMMIT(counters[0].delta, (uint64_t)INT64_MIN, "more to a counter than its ranks can"),
     COMMIT(counters[1].delta, INT64_MAX, "more to a counter than its ranks can"),
     COMMIT(counters[1].delta, 3 * LOCKSTEP_MAX_COUNT + 1, "more to a counter than its ranks can"),
+    COMMIT(metrics.count, LOCKSTEP_MAX_METRICS + 1, "more metrics than"),
+    COMMIT(metrics.count, UINT32_MAX, "more metrics than"),
+    COMMIT(metrics.overflow, 2, "more metrics than"),
+    COMMIT(metrics.count, 4, "a metric has no name"), // The fourth is empty.
+    COMMIT(metrics.parts[0].name[0], 0, "a metric has no name"),
+    COMMIT(metrics.parts[0].name[2], ' ', "a metric has no name"),
+    COMMIT(metrics.parts[1].name[2], 0, "a metric has no name"), // Letters behind its end.
+    COMMIT(metrics.parts[2].name[LOCKSTEP_METRIC_NAME_BYTES - 1], 'x', "a metric has no name"),
+    COMMIT(metrics.parts[0].kind, 0, "of no kind"),
+    COMMIT(metrics.parts[1].kind, METRIC_MAX + 1, "of no kind"),
+    COMMIT(metrics.parts[2].count, 0, "more values than its ranks can add, or none"),
+    COMMIT(metrics.parts[2].count, 3 * LOCKSTEP_MAX_METRIC_VALUES + 1, "more values than"),
+    COMMIT(metrics.parts[2].count, UINT32_MAX, "more values than"),
+    COMMIT(metrics.parts[1].kind, METRIC_SUM, "metrics are not in order"),
+    COMMIT(metrics.parts[1].name[0], 'z', "metrics are not in order"),
     COMMIT(called, 8, "called that is not registered"),
     COMMIT(called, UINT64_MAX, "called that is not registered"),
     COMMIT(called, 1, "weight to a module that no rank has called"),

@@ -58,8 +58,16 @@ bool wave_origin_has(const struct wave_origin *origin, uint32_t rank);
 // True if `rank` receives from `peer` in `round`.
 bool wave_expects(uint32_t rank, uint32_t world, uint32_t peer, uint32_t round);
 
-// A wave: a small allreduce of an opaque payload whose merge is exact, commutative and associative.
-// It is independent of collectives, and its frames overtake their queued frames.
+// A wave: a small allreduce of an opaque payload. It is independent of collectives, and its frames
+// overtake their queued frames.
+//
+// All ranks get the same bits if the merge is commutative; it need not be associative. Both sides
+// of an exchange merge the same two values. So after k exchanges all 2^k ranks that have exchanged
+// with each other hold the same bits, and an extra gets a copy. The tree of merges depends on the
+// world's size alone: first each extra's value into that of its core rank; then the values of core
+// ranks 0 and 1, 2 and 3, ...; then those of pairs 0-1 and 2-3; and so on.
+//
+// Zeros at the end of a payload do not travel.
 struct wave {
     // Set by the caller, constant until wave_done().
     uint64_t step;

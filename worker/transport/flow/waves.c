@@ -55,13 +55,30 @@ static void wave_drop(struct flows *flows, struct wave_block *block)
     scratch_put(&flows->pools.wave_blocks, block);
 }
 
+// Returns the bytes of the payload without the zeros at its end, in words of 8 bytes, but at least
+// one word if there is one.
+static uint32_t wave_used(const struct wave *wave)
+{
+    uint32_t bytes = wave->size;
+    uint64_t word = 0;
+    if (bytes % sizeof(word) != 0)
+        return bytes;
+    for (; bytes > sizeof(word); bytes -= (uint32_t)sizeof(word)) {
+        memcpy(&word, wave->payload + bytes - sizeof(word), sizeof(word));
+        if (word != 0)
+            break;
+    }
+    return bytes;
+}
+
 static void wave_send(struct flows *flows, const struct wave *wave, const struct wave_move *move,
                       struct peer_link *peer)
 {
+    const uint32_t bytes = wave_used(wave);
     const struct frame_header header = {
         .kind = FRAME_WAVE,
         .generation = flows->world.generation,
-        .payload_bytes = wave->size,
+        .payload_bytes = bytes,
         .step = wave->step,
         .slot = wave->kind,
         .part = move->round,
@@ -75,21 +92,23 @@ static void wave_send(struct flows *flows, const struct wave *wave, const struct
         peer_lose(peer, peer_no_memory);
         return;
     }
-    memcpy(block->payload, wave->payload, wave->size);
+    memcpy(block->payload, wave->payload, bytes);
     frame->block = block;
     frame->pool = &flows->pools.wave_blocks;
     frame->buffer = block->payload;
-    frame->source = wave->size > 0 ? SOURCE_BUFFER : SOURCE_NONE;
+    frame->source = bytes > 0 ? SOURCE_BUFFER : SOURCE_NONE;
     stream_queue(&peer->stream, frame);
 }
 
-// Returns what is impossible about a payload that has arrived; NULL: it is possible.
+// Appends the zeros that did not travel. Returns what is impossible about a payload that has
+// arrived; NULL: it is possible.
 static const char *wave_impossible(const struct flows *flows, const struct wave *wave,
-                                   const struct wave_move *move, const struct wave_block *block)
+                                   const struct wave_move *move, struct wave_block *block)
 {
     const struct wave_origin origin = wave_origin(flows->world.world_size, move);
-    if (block->size != wave->size)
+    if (block->size > wave->size)
         return "it has another size";
+    memset(block->payload + block->size, 0, wave->size - block->size);
     return wave->check ? wave->check(wave->context, &origin, block->payload, wave->payload) : NULL;
 }
 
