@@ -82,7 +82,9 @@ extern "C" {
 typedef enum lockstep_status {
     LOCKSTEP_OK = 0,
     LOCKSTEP_DEFERRED = 1, /* Not a failure: this contribution counts in a later step. */
-    LOCKSTEP_FINISHED = 2, /* Not a failure: there is no next step (lockstep_step_begin). */
+    /* Not a failure: there is no next step (lockstep_step_begin), or no next bucket
+     * (lockstep_call_next). */
+    LOCKSTEP_FINISHED = 2,
     LOCKSTEP_E_INVALID = -1, /* Fix the program: this call was wrong. */
     LOCKSTEP_E_UNSUPPORTED = -2, /* Do without: this build or this machine cannot. */
     LOCKSTEP_E_CONFIG = -3, /* Fix the configuration or the environment. */
@@ -771,8 +773,25 @@ LOCKSTEP_API int lockstep_call_abort(lockstep_call *call);
  * module that shares it; too many threads wait), E_PEER_LOST, E_UNREACHABLE (the coordinator is
  * gone, and the phase is being learned, or config.halt_timeout_ms is over). */
 LOCKSTEP_API int lockstep_call_wait(lockstep_call *call, uint32_t timeout_ms);
-/* Hands out finished buckets one by one. Not supported yet. */
+/* Hands out the finished buckets of a call one by one, each once, in the order in which they finish
+ * on this rank. So an optimizer can work on one bucket while others travel. The gradients of the
+ * bucket are averaged and may be read, as after lockstep_call_wait, and lockstep_bucket_parameters
+ * says which parameters they belong to. Everything that lockstep_call_wait says of ranks that wait,
+ * of the call and of timeouts holds here, too. Gradients that other modules own
+ * (LOCKSTEP_PARAMETER_SHARED) are in no bucket of the call: wait for them with lockstep_call_wait.
+ * Blocks: until a bucket is finished that was not handed out; at most timeout_ms. With 0 the
+ * function only asks. Threads: as lockstep_call_wait. Returns: LOCKSTEP_FINISHED when all buckets
+ * of the call were handed out; E_TIMEOUT; what lockstep_call_wait returns otherwise
+ * (LOCKSTEP_DEFERRED when all buckets were handed out but those that count in a later step);
+ * E_UNSUPPORTED for a module with replicas. *bucket is written with OK only. */
 LOCKSTEP_API int lockstep_call_next(lockstep_call *call, uint32_t timeout_ms, uint32_t *bucket);
+/* The parameters whose gradients travel in one bucket of a module in the open step, in the order in
+ * which they travel. Buckets are numbered from 0, equally on all ranks, and may change with the
+ * next step. Blocks: no. Threads: any, while a step is open and not in its end. Owns: *parameters
+ * is the library's, and valid until lockstep_step_end is called. Returns: E_INVALID outside a step
+ * and for a number that is no bucket's. */
+LOCKSTEP_API int lockstep_bucket_parameters(lockstep_module *module, uint32_t bucket,
+                                            const uint32_t **parameters, uint32_t *count);
 
 /* Ends the step: waits until every gradient is averaged on every rank, and gives the memory back.
  * Planned calls that this rank has not made contribute nothing and receive the mean. The same holds

@@ -221,15 +221,3 @@ int lockstep_call_abort(lockstep_call *call)
     call_tell(call, COMMAND_CALL_END);
     return progress_leave(&visit, 0);
 }
-
-// ---- Not built yet -----------------------------------------------------------------------------
-
-int lockstep_call_next(lockstep_call *call, uint32_t timeout_ms, uint32_t *bucket)
-{
-    const int status = call_check(call);
-    (void)timeout_ms;
-    (void)bucket;
-    return status < 0
-               ? status
-               : error_set(LOCKSTEP_E_UNSUPPORTED, "lockstep_call_next is not supported yet");
-}

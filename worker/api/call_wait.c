@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// lockstep_call_wait: a trainer takes the results of one call before its step is over. Runs on
-// trainer threads. Ranks that wait for each other are detected elsewhere: by the order core, which
-// is told of every wait, and by the coordinator (docs/internals/order.md).
+// lockstep_call_wait: a trainer takes the results of one call before its step is over.
+// lockstep_call_next: it takes them bucket by bucket. Both run on trainer threads. Ranks that wait
+// for each other are detected elsewhere: by the order core, which is told of every wait, and by the
+// coordinator (docs/internals/order.md).
 //
 // A thread waits for contributions: that of the call and, if the call shares parameters that other
 // modules own, those of the owners. It waits for them one after the other, in an order that the
@@ -115,6 +116,7 @@ static int wait_check(struct lockstep_call *call)
 // The wait of one thread.
 struct wait {
     struct lockstep_session *session;
+    enum api_function api; // The public function that waits.
     bool asks; // True with a timeout of 0: asks whether the results are there, without waiting.
     uint64_t deadline_ms; // By clock_now_ms, or COND_NO_DEADLINE.
 };
@@ -144,34 +146,35 @@ static struct command wait_command(const struct contribution *contribution, enum
         .kind = kind, .module = contribution->module->index, .call = contribution->index};
 }
 
-static struct standing wait_standing(const struct lockstep_session *session,
+static struct standing wait_standing(const struct wait *wait,
                                      const struct contribution *contribution)
 {
     const uint32_t module = contribution->module->index;
-    struct standing standing = await_other(AWAIT_CALL, API_CALL_WAIT, session->step.number);
+    struct standing standing = await_other(AWAIT_CALL, wait->api, wait->session->step.number);
     standing.key.space = (uint64_t)contribution->index << 32 | module;
     standing.module = module;
     return standing;
 }
 
-// Waits for the engine's answer. When the deadline has passed, withdraws the wait, and then waits
-// for the answer to that: the coordinator may already have acted on the wait. Caller holds the
-// mutex.
+// Waits for the engine's answer. When the deadline has passed, or a bucket is there that the thread
+// waits for, withdraws the wait, and then waits for the answer to that: the coordinator may already
+// have acted on the wait. Caller holds the mutex.
 static int wait_answer_locked(const struct wait *wait, struct call_waiter *waiter)
 {
     struct lockstep_session *session = wait->session;
     struct command command =
         wait_command(waiter->contribution, wait->asks ? COMMAND_WAIT_ASK : COMMAND_WAIT_BEGIN);
-    const struct standing standing = wait_standing(session, waiter->contribution);
+    const struct standing standing = wait_standing(wait, waiter->contribution);
     const bool told = !wait->asks && wait->deadline_ms == COND_NO_DEADLINE &&
                       session->config.trainer_threads == 1;
-    struct wish wish = {.flag = &waiter->answered,
+    struct wish wish = {.flag = wait->asks ? &waiter->answered : &waiter->stirred,
                         .deadline_ms = wait->asks ? COND_NO_DEADLINE : wait->deadline_ms,
                         .standing = told ? &standing : NULL};
     drive_until_locked(session, &command, &wish);
     if (!waiter->answered && session->gate.failure == 0) {
         waiter->leaves = true;
         command.kind = COMMAND_WAIT_END;
+        wish.flag = &waiter->answered;
         wish.deadline_ms = COND_NO_DEADLINE;
         drive_until_locked(session, &command, &wish);
     }
@@ -185,13 +188,22 @@ static int wait_answer_locked(const struct wait *wait, struct call_waiter *waite
 static int wait_for(const struct wait *wait, struct contribution *contribution)
 {
     struct lockstep_session *session = wait->session;
-    struct call_waiter waiter = {.contribution = contribution, .leaves = wait->asks};
+    struct call_waiter waiter = {
+        .contribution = contribution, .takes = wait->api == API_CALL_NEXT, .leaves = wait->asks};
     int status;
     if (session->config.solo)
         return wait_alone(wait, contribution);
     mutex_lock(&session->mutex);
     list_push_back(&session->call_waiters, &waiter.waiters);
+    // The driver counts a finished bucket before it looks for takers, so one of both sees the
+    // other.
+    if (waiter.takes) {
+        atomic_fetch_add(&contribution->takers, 1);
+        waiter.stirred = atomic_load(&contribution->finished_count) > contribution->taken;
+    }
     status = wait_answer_locked(wait, &waiter);
+    if (waiter.takes)
+        atomic_fetch_sub(&contribution->takers, 1);
     list_remove(&waiter.waiters);
     mutex_unlock(&session->mutex);
     return status;
@@ -238,35 +250,51 @@ static bool wait_enter(struct lockstep_session *session)
     return false;
 }
 
+static struct wait wait_make(struct lockstep_session *session, enum api_function api,
+                             uint32_t timeout_ms)
+{
+    return (struct wait){.session = session,
+                         .api = api,
+                         .asks = timeout_ms == 0,
+                         .deadline_ms = timeout_ms == LOCKSTEP_WAIT_FOREVER
+                                            ? COND_NO_DEADLINE
+                                            : clock_now_ms() + timeout_ms};
+}
+
+static int wait_refuse(const struct lockstep_call *call)
+{
+    return error_set(LOCKSTEP_E_INVALID,
+                     "module '%s': %" PRIu32 " threads wait for calls already; "
+                     "config.trainer_threads says how many may",
+                     call->module->name, call->module->session->config.trainer_threads);
+}
+
+// what: "is" or "has no further bucket that is".
+static int wait_late(struct lockstep_call *call, const char *what, uint32_t timeout_ms)
+{
+    struct lockstep_session *session = call->module->session;
+    char late[SESSION_LATE_BYTES];
+    session_late_text(session, late);
+    return error_set(LOCKSTEP_E_TIMEOUT,
+                     "step %" PRIu64 ": module '%s' call %" PRIu32 " %s averaged after %" PRIu32
+                     " ms: wait for it again, or go on%s",
+                     session->step.number, call->module->name, call->number + 1, what, timeout_ms,
+                     late);
+}
+
 static int wait_within(struct lockstep_call *call, uint32_t timeout_ms)
 {
     struct lockstep_session *session = call->module->session;
-    const struct wait wait = {.session = session,
-                              .asks = timeout_ms == 0,
-                              .deadline_ms = timeout_ms == LOCKSTEP_WAIT_FOREVER
-                                                 ? COND_NO_DEADLINE
-                                                 : clock_now_ms() + timeout_ms};
-    char late[SESSION_LATE_BYTES];
+    const struct wait wait = wait_make(session, API_CALL_WAIT, timeout_ms);
     int status;
     if (!wait_enter(session))
-        return error_set(LOCKSTEP_E_INVALID,
-                         "module '%s': %" PRIu32 " threads wait for calls already; "
-                         "config.trainer_threads says how many may",
-                         call->module->name, session->config.trainer_threads);
+        return wait_refuse(call);
     device_events_say_wait(session);
     status = wait_for_all(&wait, call);
     atomic_fetch_sub(&session->waiting, 1);
     if (status == 0)
         status = wait_give_back(call->contribution);
-    if (status == LOCKSTEP_E_TIMEOUT) {
-        session_late_text(session, late);
-        return error_set(LOCKSTEP_E_TIMEOUT,
-                         "step %" PRIu64 ": module '%s' call %" PRIu32
-                         " is not averaged after %" PRIu32 " ms: wait for it again, or go on%s",
-                         session->step.number, call->module->name, call->number + 1, timeout_ms,
-                         late);
-    }
-    return status;
+    return status == LOCKSTEP_E_TIMEOUT ? wait_late(call, "is not", timeout_ms) : status;
 }
 
 int lockstep_call_wait(lockstep_call *call, uint32_t timeout_ms)
@@ -277,4 +305,114 @@ int lockstep_call_wait(lockstep_call *call, uint32_t timeout_ms)
     const struct visit visit = progress_enter(&call->module->session->tracker, API_CALL_WAIT,
                                               call->module->index, call->number);
     return progress_leave(&visit, wait_within(call, timeout_ms));
+}
+
+// ---- Bucket by bucket --------------------------------------------------------------------------
+
+// In a solo session a wait finishes all buckets at once. Caller holds the mutex.
+static void wait_finish_alone_locked(struct contribution *contribution)
+{
+    const uint32_t count = contribution->module->layout.bucket_count;
+    for (uint32_t b = 0; b < count; b++)
+        contribution->finished[b] = b;
+    atomic_store(&contribution->finished_count, count);
+}
+
+// Takes a finished bucket that no thread has taken. LOCKSTEP_FINISHED: all were taken.
+// LOCKSTEP_E_TIMEOUT: there is none yet, or no thread has waited yet. A trainer that takes a bucket
+// without a wait would give up the same calls as one that waits only by chance
+// (LOCKSTEP_ORDER_ZERO_DEFER). waited: true if this thread has just waited.
+static int wait_take(struct contribution *contribution, bool waited, uint32_t *bucket)
+{
+    struct lockstep_session *session = contribution->module->session;
+    int status = LOCKSTEP_E_TIMEOUT;
+    mutex_lock(&session->mutex);
+    if (waited && session->config.solo)
+        wait_finish_alone_locked(contribution);
+    if (!contribution->asked && !waited) {
+        status = LOCKSTEP_E_TIMEOUT;
+    } else if (contribution->taken < atomic_load(&contribution->finished_count)) {
+        *bucket = contribution->finished[contribution->taken++];
+        status = 0;
+    } else if (contribution->taken == contribution->module->layout.bucket_count) {
+        status = LOCKSTEP_FINISHED;
+    }
+    mutex_unlock(&session->mutex);
+    return status;
+}
+
+static void wait_note(struct contribution *contribution, const struct wait *wait)
+{
+    mutex_lock(&wait->session->mutex);
+    contribution->asked = contribution->asked || !wait->asks;
+    mutex_unlock(&wait->session->mutex);
+}
+
+static int wait_next(struct lockstep_call *call, uint32_t timeout_ms, uint32_t *bucket)
+{
+    struct lockstep_session *session = call->module->session;
+    struct contribution *contribution = call->contribution;
+    const struct wait wait = wait_make(session, API_CALL_NEXT, timeout_ms);
+    int status = wait_take(contribution, false, bucket);
+    int taken;
+    if (call->module->trainable_count == 0)
+        return LOCKSTEP_FINISHED;
+    if (status != LOCKSTEP_E_TIMEOUT)
+        return status;
+    if (!wait_enter(session))
+        return wait_refuse(call);
+    device_events_say_wait(session);
+    status = wait_for(&wait, contribution);
+    atomic_fetch_sub(&session->waiting, 1);
+    if (status < 0 && status != LOCKSTEP_E_TIMEOUT)
+        return status;
+    wait_note(contribution, &wait);
+    taken = wait_take(contribution, true, bucket);
+    if (taken != LOCKSTEP_E_TIMEOUT)
+        return taken;
+    return status == LOCKSTEP_DEFERRED
+               ? status
+               : wait_late(call, "has no further bucket that is", timeout_ms);
+}
+
+int lockstep_call_next(lockstep_call *call, uint32_t timeout_ms, uint32_t *bucket)
+{
+    int status = wait_check(call);
+    if (status == 0 && !bucket)
+        status = error_set(LOCKSTEP_E_INVALID, "bucket is NULL: nowhere to put the number");
+    if (status == 0 && call->module->replicas > 1)
+        status = error_set(LOCKSTEP_E_UNSUPPORTED,
+                           "module '%s' has replicas, which get their results all at once: use "
+                           "lockstep_call_wait",
+                           call->module->name);
+    if (status < 0)
+        return status;
+    const struct visit visit = progress_enter(&call->module->session->tracker, API_CALL_NEXT,
+                                              call->module->index, call->number);
+    return progress_leave(&visit, wait_next(call, timeout_ms, bucket));
+}
+
+int lockstep_bucket_parameters(lockstep_module *module, uint32_t bucket,
+                               const uint32_t **parameters, uint32_t *count)
+{
+    const struct bucket_layout *layout;
+    const int status = module_check(module);
+    if (status < 0)
+        return status;
+    layout = &module->layout;
+    if (!parameters || !count)
+        return error_set(LOCKSTEP_E_INVALID, "parameters or count is NULL: nowhere to put them");
+    if (!module->session->step.is_open || module->session->step.ending)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s': buckets are those of an open step: ask between "
+                         "lockstep_step_begin and lockstep_step_end",
+                         module->name);
+    if (bucket >= layout->bucket_count)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s' has %" PRIu32 " buckets in this step; %" PRIu32
+                         " is none of their numbers",
+                         module->name, layout->bucket_count, bucket);
+    *parameters = &layout->order[layout->buckets[bucket].first];
+    *count = layout->buckets[bucket].count;
+    return 0;
 }

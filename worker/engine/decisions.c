@@ -328,6 +328,7 @@ void engine_slot_final(struct lockstep_session *session, const struct collective
     engine_count_landing(session);
     engine_count_times(session, collective);
     engine_trace_final(session, collective->tag.slot);
+    engine_wait_bucket(session, collective);
     order_slot_final(session->engine.order, collective->tag.slot);
     progress_order(session);
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The engine's part in lockstep_call_wait: it tells the order core which calls threads wait for,
-// and passes the core's answers to the threads. worker/api/call_wait.c runs on these threads.
+// The engine's part in lockstep_call_wait and lockstep_call_next: it tells the order core which
+// calls threads wait for, and passes the core's answers to the threads. worker/api/call_wait.c runs
+// on these threads.
 // Driver only.
 
 #include "worker/engine/waits.h"
@@ -38,7 +39,7 @@ static void wait_answer(struct lockstep_session *session, const struct contribut
         if (waiter->contribution != contribution || waiter->answered ||
             (answer == RELEASE_WITHDRAWN && !waiter->leaves))
             continue;
-        waiter->answered = true;
+        waiter->answered = waiter->stirred = true;
         waiter->answer = answer;
         break;
     }
@@ -63,6 +64,30 @@ void engine_wait_released(struct lockstep_session *session, const struct order_a
     wait_limit(session);
     wait_answer(session, wait_contribution(session, action->call.module, action->call.call),
                 action->release);
+}
+
+void engine_wait_bucket(struct lockstep_session *session, const struct collective *collective)
+{
+    struct contribution *contribution = collective->context;
+    const struct bucket_run *run =
+        (const void *)((const char *)collective - offsetof(struct bucket_run, collective));
+    const uint32_t count =
+        atomic_load_explicit(&contribution->finished_count, memory_order_relaxed);
+    // The result of a slot that was given up is not in user memory before the end of the step.
+    if (session->engine.order->slots[collective->tag.slot].forfeited)
+        return;
+    contribution->finished[count] = (uint32_t)(run - contribution->runs);
+    atomic_store(&contribution->finished_count, count + 1);
+    if (atomic_load(&contribution->takers) == 0)
+        return;
+    mutex_lock(&session->mutex);
+    list_for_each (node, &session->call_waiters) {
+        struct call_waiter *waiter = list_entry(node, struct call_waiter, waiters);
+        if (waiter->contribution == contribution && waiter->takes)
+            waiter->stirred = true;
+    }
+    drive_changed_locked(session);
+    mutex_unlock(&session->mutex);
 }
 
 // ---- Commands of waiting threads ---------------------------------------------------------------

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct collective;
 struct command;
 struct lockstep_session;
 struct order_action;
@@ -21,6 +22,8 @@ void engine_wait(struct lockstep_session *session, const struct command *command
 void engine_wait_announced(struct lockstep_session *session, uint32_t module, uint32_t call);
 // ORDER_RELEASE: the order core answers a wait.
 void engine_wait_released(struct lockstep_session *session, const struct order_action *action);
+// A bucket is final: if its results are in user memory, threads may take it.
+void engine_wait_bucket(struct lockstep_session *session, const struct collective *collective);
 // The coordinator is lost: waits get a deadline from now on.
 void engine_wait_alone(struct lockstep_session *session);
 // True, once, if a wait has passed its deadline without a coordinator. Then writes the error text.

@@ -148,8 +148,8 @@ static void visit_event(const struct visit *visit, enum trace_kind kind, uint64_
 // event, or are so frequent that their events would push out all others.
 static bool visit_is_traced(const struct visit *visit)
 {
-    const uint32_t traced =
-        1u << API_OPEN | 1u << API_START | 1u << API_STATE | 1u << API_CLOSE | 1u << API_CALL_WAIT;
+    const uint32_t traced = 1u << API_OPEN | 1u << API_START | 1u << API_STATE | 1u << API_CLOSE |
+                            1u << API_CALL_WAIT | 1u << API_CALL_NEXT;
     return (traced >> visit_function(visit) & 1) != 0;
 }
 

@@ -70,11 +70,13 @@ bool contribution_init(struct contribution *contribution, struct lockstep_module
     contribution->used = calloc(count, sizeof(*contribution->used));
     contribution->used_anywhere = calloc(count, sizeof(*contribution->used_anywhere));
     contribution->ready_order = calloc(count, sizeof(*contribution->ready_order));
+    contribution->finished =
+        calloc(contribution_bucket_room(module), sizeof(*contribution->finished));
     return device_events_init(contribution) && contribution_init_copies(contribution) &&
            contribution->gradients && contribution->replicas &&
            contribution_init_places(contribution) && contribution->runs && contribution->extents &&
            contribution->unit_ends && contribution->used && contribution->used_anywhere &&
-           contribution->ready_order;
+           contribution->ready_order && contribution->finished;
 }
 
 void contribution_fini(struct contribution *contribution)
@@ -91,6 +93,7 @@ void contribution_fini(struct contribution *contribution)
     free(contribution->used);
     free(contribution->used_anywhere);
     free(contribution->ready_order);
+    free(contribution->finished);
 }
 
 // ---- Between steps -----------------------------------------------------------------------------
@@ -113,6 +116,9 @@ static void contribution_step_begin(struct contribution *contribution)
     atomic_store_explicit(&contribution->behind.ready, NULL, memory_order_relaxed);
     contribution->withdrawn = contribution->returned = false;
     contribution->announced = contribution->waits_held = 0;
+    atomic_store_explicit(&contribution->finished_count, 0, memory_order_relaxed);
+    contribution->taken = 0;
+    contribution->asked = false;
 }
 
 void module_step_begin(struct lockstep_module *module)

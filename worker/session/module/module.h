@@ -134,6 +134,13 @@ struct contribution {
     // [parameter_count]: bits for used gradients. Those of a bucket begin at the position of its
     // first gradient in the layout.
     uint64_t *used;
+    // [buckets of a layout]: buckets whose results are in user memory, in the order in which they
+    // came. The driver writes an element, then the count.
+    uint32_t *finished;
+    atomic_uint finished_count;
+    uint32_t taken; // Of these, those that lockstep_call_next has returned. Guarded by the mutex.
+    bool asked; // True if lockstep_call_next has waited in the open step. Guarded by the mutex.
+    atomic_uint takers; // Threads in lockstep_call_next that wait for a bucket.
     uint32_t announced; // Buckets of which the order core knows that they are ready.
     uint32_t waits_held; // Waits that the order core is not told before all buckets are announced.
 
@@ -239,12 +246,15 @@ struct lockstep_module {
     size_t gradient_memory_bytes;
 };
 
-// A thread that waits for a contribution (worker/api/call_wait.c). On its stack.
+// A thread that waits for a contribution, or for a bucket of it (worker/api/call_wait.c). On its
+// stack.
 struct call_waiter {
     struct list waiters; // guarded by session.mutex
     const struct contribution *contribution;
+    bool takes; // True if the thread waits for a bucket.
     // guarded by session.mutex
     bool leaves; // True if the thread only asks, or its timeout is over.
+    bool stirred; // True if it is answered, or if it waits for a bucket and one is there.
     bool answered;
     enum order_release answer;
 };
