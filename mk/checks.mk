@@ -133,8 +133,10 @@ $(BUILD)/tests/fuzz/make_seeds: $(BUILD)/obj/tests/fuzz/make_seeds.o $(ARCHIVES)
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ -Wl,--start-group $^ -Wl,--end-group $(DAEMON_LIBS)
 
+# The menu reads one line of each target.
+test: ## Build and run all tests (KIND=sim, ONLY=text narrow it; CI=false: no deadline has room)
 test: $(if $(NEEDS_PROGRAMS),all) $(if $(filter tests/browser/%,$(TEST_SH)),$(FLEET)) \
-    $(if $(filter tests/fuzz/%,$(TEST_SH)),$(if $(THREADED),,$(FUZZERS))) $(TEST_BIN) $(if $(TEST_C),$(FAKES)) ## Build and run all tests (KIND=sim, ONLY=text narrow it; CI=false: no deadline has room)
+    $(if $(filter tests/fuzz/%,$(TEST_SH)),$(if $(THREADED),,$(FUZZERS))) $(TEST_BIN) $(if $(TEST_C),$(FAKES))
 	@$(TEST_ENV) CI=$(or $(CI),true) tools/run-tests $(TEST_BIN) $(TEST_SH)
 
 check: ## Lint, then test

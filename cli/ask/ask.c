@@ -81,14 +81,20 @@ int ask_set_option(struct ask *ask, int key, const char *value)
     }
 }
 
+// Writes the names of jobs: "mnist, llama".
+static void append_names(struct text *names, const struct registry_job *jobs, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++)
+        text_append(names, "%s%s", i == 0 ? "" : ", ", jobs[i].name);
+}
+
 // Prints an error that asks the user to name one of several jobs.
 static int refuse_several(const struct ask *ask, const struct registry_job *jobs, unsigned count)
 {
     char bytes[LOCKSTEP_TEXT_BYTES];
     struct text names;
     text_init(&names, bytes, sizeof(bytes));
-    for (unsigned i = 0; i < count; i++)
-        text_append(&names, "%s%s", i == 0 ? "" : ", ", jobs[i].name);
+    append_names(&names, jobs, count);
     return cli_misuse(ask->command, "%u jobs run on this machine: %s; name one with --job", count,
                       bytes);
 }
@@ -141,14 +147,25 @@ static void ask_refused(struct ask *ask, int code, const char *body)
                          : "");
 }
 
-// Adds a hint to the error. Used if no address was given, no job of `lockstep run` is on this
-// machine, and no daemon answers at the default address.
+// Adds a hint to the error. Used if no address was given, `lockstep run` has no job of that name on
+// this machine, and no daemon answers at the default address.
 static void ask_elsewhere(struct ask *ask)
 {
+    struct registry_job jobs[REGISTRY_MAX];
+    char bytes[LOCKSTEP_TEXT_BYTES / 2];
+    struct text hint;
     const size_t used = strlen(ask->error);
+    const unsigned count = ask->job[0] ? registry_list("", jobs) : 0;
+    text_init(&hint, bytes, sizeof(bytes));
+    if (count > 0) {
+        text_append(&hint, "no job of lockstep run on this machine is '%s', but ", ask->job);
+        append_names(&hint, jobs, count);
+    } else {
+        text_append(&hint, "no job of lockstep run is on this machine");
+    }
     snprintf(ask->error + used, sizeof(ask->error) - used,
-             ", and no job of lockstep run is on this machine; name the page of a coordinator: "
-             "--http ADDRESS, or LOCKSTEP_DASHBOARD");
+             ", and %s; name the page of a coordinator: --http ADDRESS, or LOCKSTEP_DASHBOARD",
+             bytes);
 }
 
 bool ask_get(struct ask *ask, const char *path, char **body)

@@ -24,7 +24,8 @@ static const char help_text[] =
     "Says whether a coordinator takes new workers: status 0 and `ok`, or status 1 and why not.\n"
     "\n"
     "      --http ADDRESS     HOST:PORT or https://HOST:PORT of its dashboard (default:\n"
-    "                         LOCKSTEP_DASHBOARD, else " ASK_DEFAULT ")\n" ASK_HELP
+    "                         LOCKSTEP_DASHBOARD, else the page of a job that\n"
+    "                         lockstep run has started here, else " ASK_DEFAULT ")\n" ASK_HELP
     "      --live             Only whether it answers: also while it drains\n"
     "  -h, --help             Show this\n";
 

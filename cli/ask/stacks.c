@@ -36,7 +36,8 @@ static const char help_text[] =
     "for each other thread of its process.\n"
     "\n"
     "      --http ADDRESS     HOST:PORT or https://HOST:PORT of the dashboard (default:\n"
-    "                         LOCKSTEP_DASHBOARD, else " ASK_DEFAULT ")\n"
+    "                         LOCKSTEP_DASHBOARD, else the page of a job that\n"
+    "                         lockstep run has started here, else " ASK_DEFAULT ")\n"
     "      --job NAME         Of this job (default: the latest)\n"
     "      --fresh            Ask the rank now; without it, what it answered last\n" ASK_HELP
     "      --json             Print what the coordinator says as it is, in one line\n"

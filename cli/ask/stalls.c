@@ -21,7 +21,8 @@ static const char help_text[] =
     "where they are. Stalls that are over come last.\n"
     "\n"
     "      --http ADDRESS     HOST:PORT or https://HOST:PORT of the dashboard (default:\n"
-    "                         LOCKSTEP_DASHBOARD, else " ASK_DEFAULT ")\n"
+    "                         LOCKSTEP_DASHBOARD, else the page of a job that\n"
+    "                         lockstep run has started here, else " ASK_DEFAULT ")\n"
     "      --job NAME         Only this job\n"
     "      --watch[=SECONDS]  Again and again (1), until interrupted\n" ASK_HELP
     "      --json             Print what the coordinator says as it is, in one line\n"

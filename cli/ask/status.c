@@ -27,11 +27,28 @@ static const char help_text[] =
     "says how much of the last 25 seconds they did.\n"
     "\n"
     "      --http ADDRESS     HOST:PORT or https://HOST:PORT of its dashboard (default:\n"
-    "                         LOCKSTEP_DASHBOARD, else " ASK_DEFAULT ")\n"
+    "                         LOCKSTEP_DASHBOARD, else the page of a job that\n"
+    "                         lockstep run has started here, else " ASK_DEFAULT ")\n"
     "      --job NAME         Only this job, and its workers\n"
     "      --watch[=SECONDS]  Again and again (1), until interrupted\n" ASK_HELP
     "      --json             Print what the coordinator says as it is, in one line\n"
     "  -h, --help             Show this\n";
+
+#define JOB_WIDTH 10 // Of a column, if no name is longer.
+#define HOST_WIDTH 8
+
+// Returns the width of a column for a text of each item: the longest one, but at least `least`. So
+// a table of short names fits into 80 columns.
+static int widest(const char *first, const char *key, int least)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    size_t width = (size_t)least;
+    for (const char *item = first; item; item = json_read_next(item)) {
+        json_read_string(json_read_member(item, key), text, sizeof(text));
+        width = strlen(text) > width ? strlen(text) : width;
+    }
+    return (int)width;
+}
 
 // ---- Jobs --------------------------------------------------------------------------------------
 
@@ -110,7 +127,7 @@ static void print_stragglers(FILE *out, const char *stragglers)
         fprintf(out, "\n");
 }
 
-static void print_job(FILE *out, const char *job)
+static void print_job(FILE *out, const char *job, int width)
 {
     const char *totals = json_read_member(job, "totals");
     const struct palette *palette = colour_palette();
@@ -132,8 +149,9 @@ static void print_job(FILE *out, const char *job)
     steps(job, step, sizeof(step));
     overlap(totals, hidden, sizeof(hidden));
     exposed(totals, waited, sizeof(waited));
-    fprintf(out, "%-24s %s%-10s%s %9s %10s %8s %10s  %s\n", name, stalled ? palette->alarm : "",
-            stalled ? "stalled" : state, stalled ? palette->off : "", workers,
+    fprintf(out, "%-*s %s%-10s%s %9s %10s %8s %10s  %s\n", width, name,
+            stalled ? palette->alarm : "", stalled ? "stalled" : state, stalled ? palette->off : "",
+            workers,
             number(json_read_member(job, "generation"), "number", generation, sizeof(generation)),
             hidden, waited, step);
     print_below(out, palette, json_read_member(job, "halt_text"));
@@ -148,10 +166,11 @@ static void print_jobs(FILE *out, const char *first)
         fprintf(out, "no jobs\n");
         return;
     }
-    fprintf(out, "%-24s %-10s %9s %10s %8s %10s  %s\n", "JOB", "STATE", "WORKERS", "GENERATION",
-            "OVERLAP", "EXPOSED", "STEP");
+    const int width = widest(first, "name", JOB_WIDTH);
+    fprintf(out, "%-*s %-10s %9s %10s %8s %10s  %s\n", width, "JOB", "STATE", "WORKERS",
+            "GENERATION", "OVERLAP", "EXPOSED", "STEP");
     for (const char *job = first; job; job = json_read_next(job))
-        print_job(out, job);
+        print_job(out, job, width);
 }
 
 // ---- Workers -----------------------------------------------------------------------------------
@@ -190,7 +209,7 @@ static void print_note(FILE *out, const struct palette *palette, const char *wor
     fprintf(out, "\n");
 }
 
-static void print_worker(FILE *out, const struct palette *palette, const char *worker)
+static void print_worker(FILE *out, const struct palette *palette, const char *worker, int width)
 {
     char rank[24];
     char host[LOCKSTEP_HOST_BYTES];
@@ -202,9 +221,11 @@ static void print_worker(FILE *out, const struct palette *palette, const char *w
     json_read_string(json_read_member(worker, "host"), host, sizeof(host));
     json_read_string(json_read_member(worker, "state"), state, sizeof(state));
     json_read_string(json_read_member(worker, "activity"), doing, sizeof(doing));
-    fprintf(out, "%4s %-24s %8s %-8s %9s  %-9s %12s", number(worker, "rank", rank, sizeof(rank)),
-            host, number(worker, "pid", pid, sizeof(pid)), state,
-            number(worker, "step", step, sizeof(step)), doing, age(worker, time));
+    const bool gone = strcmp(state, "left") == 0;
+    fprintf(out, "%4s %-*s %7s %-8s %8s  %-8s %11s", number(worker, "rank", rank, sizeof(rank)),
+            width, host, number(worker, "pid", pid, sizeof(pid)), state,
+            number(worker, "step", step, sizeof(step)), gone ? "-" : doing,
+            gone ? "-" : age(worker, time));
     print_note(out, palette, worker);
 }
 
@@ -213,10 +234,11 @@ static void print_workers(FILE *out, const char *workers)
     const struct palette *palette = colour_palette();
     if (!json_read_first(workers))
         return;
-    fprintf(out, "\n%4s %-24s %8s %-8s %9s  %-9s %12s  %s\n", "RANK", "HOST", "PID", "STATE",
+    const int width = widest(json_read_first(workers), "host", HOST_WIDTH);
+    fprintf(out, "\n%4s %-*s %7s %-8s %8s  %-8s %11s  %s\n", "RANK", width, "HOST", "PID", "STATE",
             "STEP", "TRAINER", "SINCE", "NOTE");
     for (const char *worker = json_read_first(workers); worker; worker = json_read_next(worker))
-        print_worker(out, palette, worker);
+        print_worker(out, palette, worker, width);
 }
 
 // ---- The command -------------------------------------------------------------------------------

@@ -170,7 +170,7 @@ void bench_print_head(const struct bench_report *report)
     if (options->mode == BENCH_STEP)
         printf("\na backward pass is %g ms of work", options->backward_ms);
     if (report->cycles_error)
-        printf("\ncycles are not counted: %s", strerror(report->cycles_error));
+        printf("\ncycles are not counted: perf_event_open: %s", strerror(report->cycles_error));
     printf("\n");
     fflush(stdout);
 }

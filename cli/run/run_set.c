@@ -37,7 +37,9 @@ void run_set_text(const struct run_set *set, char *bytes, size_t capacity)
             continue;
         while (last + 1 < LOCKSTEP_MAX_WORLD && set->has[last + 1])
             last++;
-        text_append(&text, "%s%u", parts++ > 0 ? ", " : "", first);
+        if (last == first + 1)
+            last = first; // Two neighbours are no range.
+        text_append(&text, "%s%u", parts++ == 0 ? "" : set->count == 2 ? " and " : ", ", first);
         if (last > first)
             text_append(&text, " to %u", last);
         told += last - first + 1;

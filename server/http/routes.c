@@ -133,6 +133,7 @@ struct about {
     const char *job;
     bool latest; // True if the request named no job, so this is the latest one.
     uint32_t rank;
+    uint32_t world_size; // Of the job.
 };
 
 static void get_job(struct http_core *core, struct evhttp_request *request,
@@ -201,6 +202,10 @@ static void get_stack(struct http_core *core, struct evhttp_request *request,
     struct evkeyvalq list;
     if (!http_may_inspect(core, request))
         return;
+    if (about->rank >= about->world_size) {
+        http_answer_error(core, request, HTTP_NOTFOUND, "the job has no such rank");
+        return;
+    }
     const char *fresh = query(request, &list, "fresh");
     http_waits_stack(core->waits, request, about->job, about->rank,
                      fresh && strcmp(fresh, "1") == 0);
@@ -331,6 +336,7 @@ static void route_named(struct http_core *core, struct evhttp_request *request, 
         return;
     }
     snprintf(copy, sizeof(copy), "%s", job->view.name);
+    about.world_size = job->view.world_size;
     found->get(core, request, &about);
 }
 

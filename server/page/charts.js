@@ -72,8 +72,13 @@ const scaleOf = (chart, points) => {
     const room = (high - low || Math.abs(high) || 1) * .06;
     return {low: low >= 0 && low < high * .4 ? 0 : low - room, high: high + room};
   }
-  // One step that took minutes would flatten all others: the scale ends above nearly all of them.
-  return {low: 0, high: nice(Math.max(values[Math.floor((values.length - 1) * .98)] * 1.1, 1e-9))};
+  // One step that took minutes would flatten all others: the scale ends above nearly all of them. Each
+  // line counts for itself, so that a line of small values does not cut off the other one.
+  const most = chart.series.map(({value}) => {
+    const own = points.map(value).filter(Number.isFinite).sort((a, b) => a - b);
+    return own.length < 4 ? own.at(-1) ?? 0 : own[Math.floor((own.length - 1) * .98)];
+  });
+  return {low: 0, high: nice(Math.max(...most.map(value => value * 1.1), 1e-9))};
 };
 
 // Points that follow each other and have a value.
@@ -212,8 +217,9 @@ const fillChart = (chart, place, data) => {
   drawSeries(svg, chart, view);
   svg.append(draw('g', {class: 'hover'}));
   graph.replaceChildren(svg);
-  const latest = data.points.findLast(point => Number.isFinite(chart.series[0].value(point)));
-  setText(place.querySelector('.latest'), latest ? chart.text(chart.series[0].value(latest)) : '');
+  const told = chart.total ?? chart.series[0].value;
+  const latest = data.points.findLast(point => Number.isFinite(told(point)));
+  setText(place.querySelector('.latest'), latest ? chart.text(told(latest)) : '');
   place.view = view;
   showHover(chart, place, view);
 };
@@ -223,7 +229,7 @@ const fillChart = (chart, place, data) => {
 const STEP_CHART = {title: 'Step time', help: HELP['Step time'], text: shortTime, gaps: true, series: [
   {look: 'step', name: 'step', value: point => point.step},
   {look: 'wait', name: 'waiting', value: point => point.exposed, area: true}]};
-const WIRE_CHART = {title: 'Communication', help: `${HELP.Hidden} ${HELP.Waiting}`, text: shortTime, series: [
+const WIRE_CHART = {title: 'Communication', help: `${HELP.Hidden} ${HELP.Waiting}`, text: shortTime, total: point => point.hidden + point.exposed, series: [
   {look: 'hidden', name: 'hidden', value: point => point.hidden},
   {look: 'wait', name: 'exposed: waiting', value: point => point.exposed}]};
 const SPEED_CHART = {title: 'Network', help: HELP.Network, text: speed, series: [

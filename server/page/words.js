@@ -171,7 +171,7 @@ const percent = share => `${(100 * share).toFixed(share < .1 ? 1 : 0)} %`;
 const counted = (count, word) => `${count} ${word}${count === 1 ? '' : 's'}`;
 
 const called = row => {
-  if (!row.api) return '';
+  if (!row.api || row.state === 'left') return '';
   const module = row.module ? ` ${row.module}#${row.call}` : '';
   return row.inside ? `in ${row.api}${module}` : `after ${row.api}${module}`;
 };

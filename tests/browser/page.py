@@ -127,6 +127,11 @@ def check_healthy(browser, scene):
     assert len(steps) == scene.workers and max(steps) - min(steps) <= 1, steps
     titles = page.value("[...document.querySelectorAll('.chart')].map(chart => chart.dataset.title)")
     assert titles == ["Step time", "Communication", "Network", "loss", "samples/s"], titles
+    # The scale of a chart holds both lines, also of a job of one second.
+    assert page.value("scaleOf(STEP_CHART, [{step: 54000, exposed: 158}]).high") >= 54000
+    assert page.value("scaleOf(STEP_CHART, Array(99).fill({step: 50, exposed: 1}).concat({step: 9e6})).high") <= 100
+    # Communication is both parts of it.
+    assert page.value("WIRE_CHART.total({hidden: 1, exposed: 4000})") == 4001
     # A word explains itself to a click, and a chart has values.
     page.value("document.querySelector('#facts .help').click()")
     assert page.value("!document.querySelector('#tip').hidden && tip.textContent.includes('heartbeat')")
@@ -231,6 +236,8 @@ def check_ended(browser, scene, word, part):
     assert job["ended_age_ms"] >= 0
     if word == "Finished":
         assert job["step_min"] == job["step_max"] == job["settled"] > 0, job
+        # A rank that has left is not in a function of the library.
+        assert page.value("rowsOf(state).every(row => row.state === 'left' && called(row) === '')")
     check_calm(page, scene)
     check_any(page, scene)
     shot(page, scene.name)

@@ -82,7 +82,7 @@ status = pty.spawn([sys.argv[1], "run", "-n", "2", "--", "sh", "-c", code, sys.a
 assert status == 0, status
 text = read.decode().replace("\r\n", "\n")
 assert "[0] 50%\r\x1b[K[1] other\n[0] 50%" in text, repr(text)
-assert text.partition("\nlockstep run: ranks 0 to 1 ended")[0].endswith("[0] 99%"), repr(text)
+assert text.partition("\nlockstep run: ranks 0 and 1 ended")[0].endswith("[0] 99%"), repr(text)
 END
 
 # A reader that goes away ends the run as it would end the workers.

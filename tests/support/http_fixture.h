@@ -50,6 +50,7 @@ static inline struct snapshot *http_fixture_picture(const struct http_fixture *f
         abort();
     struct snapshot_job *job = &snapshot->jobs[0];
     snprintf(job->view.name, sizeof(job->view.name), "job");
+    job->view.world_size = 4;
     job->workers.count = count;
     for (uint32_t i = 0; i < count; i++) {
         snapshot->workers[i].rank = i;

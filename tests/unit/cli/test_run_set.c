@@ -29,7 +29,11 @@ static void test_text(void **state)
     const uint32_t all[] = {0, 1, 2, 3};
     const uint32_t some[] = {7, 0, 5, 2, 6};
     const uint32_t many[] = {0, 2, 4, 6, 8, 10, 12, 14, 1021, 1023};
+    const uint32_t pair[] = {0, 1};
+    const uint32_t pairs[] = {0, 1, 4, 5};
     assert_string_equal(text_of(one, 2), "rank 3");
+    assert_string_equal(text_of(pair, 2), "ranks 0 and 1");
+    assert_string_equal(text_of(pairs, 4), "ranks 0, 1, 4, 5");
     assert_string_equal(text_of(all, 4), "ranks 0 to 3");
     assert_string_equal(text_of(some, 5), "ranks 0, 2, 5 to 7");
     assert_string_equal(text_of(many, 10), "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 2 more");

@@ -280,6 +280,7 @@ static void what_is_not_there_is_404(void **state)
                                         "/api/v1/jobs/job/nothing",
                                         "/api/v1/jobs/job/ranks/x/stack",
                                         "/api/v1/jobs/job/ranks/1024/stack",
+                                        "/api/v1/jobs/job/ranks/9/stack?fresh=1",
                                         "/ranks//stack",
                                         "/state",
                                         "/page.html",
