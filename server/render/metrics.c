@@ -155,11 +155,14 @@ static bool stalled_ms(const struct snapshot *snapshot, const struct snapshot_jo
     return true;
 }
 
+// Returns the rate of the last second. NULL: no step ended in it, or the job does not run any more,
+// and its last rate stays as it is.
 static const struct rate_view *last_rate(const struct snapshot *snapshot,
                                          const struct snapshot_job *job)
 {
     const struct rate_view *rate = &snapshot->rates[job->rates.first];
-    return job->rates.count > 0 && rate->steps > 0 ? rate : NULL;
+    const bool runs = job->view.state == JOB_RUNNING;
+    return runs && job->rates.count > 0 && rate->steps > 0 ? rate : NULL;
 }
 
 static bool step_us(const struct snapshot *snapshot, const struct snapshot_job *job, uint64_t *us)

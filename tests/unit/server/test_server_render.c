@@ -275,6 +275,21 @@ static void metrics_tell_of_the_stall(void **state)
     }
 }
 
+static void metrics_of_an_ended_job_have_no_rate(void **state)
+{
+    (void)state;
+    static char buffer[RENDER_METRICS_BYTES];
+    const struct render_process process = {.version = "1"};
+    const struct render_http http = {0};
+    struct text metrics;
+    snapshot.jobs[0].view.state = JOB_FINISHED;
+    text_init(&metrics, buffer, sizeof(buffer));
+    render_metrics(&metrics, &snapshot, &process, &http);
+    assert_non_null(strstr(buffer, "job_step_max{job=\"run \\\"1\\\"\"}"));
+    assert_null(strstr(buffer, "job_step_seconds{"));
+    assert_null(strstr(buffer, "job_exposed_seconds{"));
+}
+
 // ---- stacks and timelines ---------------------------------------------------------------------
 
 static void stack_shows_threads_and_frames(void **state)
@@ -377,6 +392,7 @@ int main(void)
         TEST(stragglers_are_the_worst),
         TEST(largest_job_fits),
         TEST(metrics_tell_of_the_stall),
+        TEST(metrics_of_an_ended_job_have_no_rate),
         TEST(stack_shows_threads_and_frames),
         TEST(timeline_has_lanes),
         TEST(timeline_bounds_what_a_worker_says),
