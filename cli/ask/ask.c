@@ -158,7 +158,7 @@ static void ask_elsewhere(struct ask *ask)
     const unsigned count = ask->job[0] ? registry_list("", jobs) : 0;
     text_init(&hint, bytes, sizeof(bytes));
     if (count > 0) {
-        text_append(&hint, "no job of lockstep run on this machine is '%s', but ", ask->job);
+        text_append(&hint, "lockstep run has no job '%s' on this machine, but these: ", ask->job);
         append_names(&hint, jobs, count);
     } else {
         text_append(&hint, "no job of lockstep run is on this machine");

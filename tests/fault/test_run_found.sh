@@ -51,7 +51,7 @@ ask 2 "2 jobs run on this machine: " status
 has "$work/answer" "first"
 has "$work/answer" "name one with --job"
 ask 1 "there is no such job" status --job second
-ask 1 "no job of lockstep run on this machine is 'third', but " status --job third
+ask 1 "lockstep run has no job 'third' on this machine, but these: " status --job third
 
 # A launcher that is killed leaves a file that no process locks.
 kill -KILL "$first"
