@@ -26,12 +26,17 @@
 #include "worker/session/work.h"
 #include "worker/support/error.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define STATE_BATCH 64 // Tensors in flight at a time; well below LOCKSTEP_MAX_PLAIN.
+// Tensors in flight at a time. The root needs no answer to a broadcast, so it may be a batch and
+// the sum after it ahead of the other ranks, which park what they have not begun.
+#define STATE_BATCH 128
+static_assert(STATE_BATCH < LOCKSTEP_MAX_PLAIN && STATE_BATCH + 1 < LOCKSTEP_EARLY_COLLECTIVES,
+              "a batch can be begun, and parked where it is early");
 #define STATE_PIECE_BYTES ((size_t)1024 * 1024) // A tensor on the device is hashed in such pieces.
 
 struct state_tensor {
@@ -149,6 +154,15 @@ static int state_sum(struct lockstep_session *session, struct state_list *list)
     return state_collective(session, "lockstep/state/differing", list->vector, list->count, &sum);
 }
 
+// Returns when every rank has all tensors of its batch.
+static int state_end_batch(struct lockstep_session *session)
+{
+    const struct collective sum = {
+        .kind = COLLECTIVE_ALLREDUCE, .dtype = DTYPE_INT32, .op = REDUCE_SUM};
+    int32_t one = 1;
+    return state_collective(session, "lockstep/state/batch", &one, 1, &sum);
+}
+
 static int state_send_batch(struct lockstep_session *session, uint32_t root,
                             const struct state_list *list, uint32_t *next)
 {
@@ -174,7 +188,7 @@ static int state_send_batch(struct lockstep_session *session, uint32_t root,
         if (status == 0)
             status = waited;
     }
-    return status;
+    return status == 0 && *next < list->count ? state_end_batch(session) : status;
 }
 
 // Makes all parameters and buffers equal to those of rank `root`.
