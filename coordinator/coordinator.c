@@ -29,7 +29,9 @@ size_t coordinator_bytes(void)
     return sizeof(struct coordinator);
 }
 
-static_assert(sizeof(struct coordinator) <= 68 * 1024 * 1024, "a small daemon stays small");
+static_assert(offsetof(struct coordinator, words) <= 64 * 1024 * 1024 &&
+                  sizeof(struct coordinator) <= 128 * 1024 * 1024,
+              "a small daemon stays small");
 
 struct coordinator *coordinator_init(void *memory, const struct coordinator_config *config)
 {
@@ -46,8 +48,10 @@ struct coordinator *coordinator_init(void *memory, const struct coordinator_conf
     core->number_floor = 0;
     core->asked = 0;
     core->job_count = 0;
-    for (uint32_t i = 0; i < LOCKSTEP_MAX_JOBS; i++)
+    for (uint32_t i = 0; i < LOCKSTEP_MAX_JOBS; i++) {
         core->jobs[i].used = false;
+        core->jobs[i].learning.words = core->words[i];
+    }
     core->worker_top = 0;
     core->worker_free = CORE_NONE;
     memset(core->peers, 0, sizeof(core->peers));

@@ -227,7 +227,7 @@ struct learning {
     struct layout *open; // The layout of which parts are missing; NULL: none.
     uint32_t word_count;
     struct layout layouts[LOCKSTEP_MAX_MODULES];
-    uint32_t words[LOCKSTEP_MAX_LAYOUT_WORDS];
+    uint32_t *words; // The job's row of coordinator.words. Set at init, then constant.
 };
 
 // The waits of a job's ranks, and the search for ranks that cannot go on: see crossing.c.
@@ -391,6 +391,10 @@ struct coordinator {
     uint16_t worker_free; // Index of the first free record, or CORE_NONE.
     struct worker workers[LOCKSTEP_MAX_WORKERS];
     uint16_t peers[CORE_PEER_TABLE]; // Index + 1 of a worker; 0: empty.
+
+    // By job: the words of the layouts that it learns. Last, because only these are large: a job
+    // touches as many words as its layouts have.
+    uint32_t words[LOCKSTEP_MAX_JOBS][LOCKSTEP_MAX_LAYOUT_WORDS];
 };
 
 #endif

@@ -54,6 +54,8 @@ static const char *layout_fault(const uint32_t *words, uint32_t total)
     for (uint32_t i = 0; i < buckets; i++) {
         if (words[1 + i] <= end || words[1 + i] > indices)
             return "has bucket ends that do not grow to the number of its parameters";
+        if (words[1 + i] - end > LOCKSTEP_BUCKET_PARAMETERS)
+            return "has a bucket with more parameters than the limit";
         end = words[1 + i];
     }
     if (end != indices)

@@ -75,7 +75,10 @@ static_assert(LOCKSTEP_MAX_WORLD <= 1ull << (62 - LOCKSTEP_MAX_COUNT_BITS),
 
 #define LOCKSTEP_MAX_DIMS 8
 #define LOCKSTEP_MAX_MODULES 64
-#define LOCKSTEP_MAX_PARAMETERS 16384 // Parameters and buffers of one session, together.
+#define LOCKSTEP_MAX_PARAMETERS 262144 // Parameters and buffers of one session, together.
+// Parameters of one bucket. A bucket closes when it has this number, so bounds of the data plane do
+// not grow with the number of parameters of a session.
+#define LOCKSTEP_BUCKET_PARAMETERS 16384
 #define LOCKSTEP_SESSION_ITEMS 3 // Items of a manifest before those of its modules.
 // Items of a manifest.
 #define LOCKSTEP_MAX_ITEMS (LOCKSTEP_SESSION_ITEMS + LOCKSTEP_MAX_MODULES + LOCKSTEP_MAX_PARAMETERS)
@@ -91,6 +94,9 @@ static_assert(LOCKSTEP_MAX_WORLD <= 1ull << (62 - LOCKSTEP_MAX_COUNT_BITS),
 #define LOCKSTEP_FLOAT16_EXPONENT_MIN (-14) // The exponent of the smallest normal float16.
 #define LOCKSTEP_MAX_BUCKETS 1024 // Buckets of one session.
 #define LOCKSTEP_MAX_SLOTS 1024 // Slots of one plan.
+static_assert(LOCKSTEP_MAX_PARAMETERS / LOCKSTEP_BUCKET_PARAMETERS + LOCKSTEP_MAX_MODULES <=
+                  LOCKSTEP_MAX_BUCKETS,
+              "full buckets hold all parameters");
 #define LOCKSTEP_MAX_COUNTERS 16
 #define LOCKSTEP_MAX_METRICS 16
 #define LOCKSTEP_METRIC_NAME_BYTES 24
@@ -116,12 +122,12 @@ static_assert(LOCKSTEP_MAX_WORLD <= 1ull << (62 - LOCKSTEP_MAX_COUNT_BITS),
 // Escaping makes a name at most three times as long.
 #define LOCKSTEP_SAVED_LINE_BYTES (3 * LOCKSTEP_NAME_BYTES + 64)
 #define LOCKSTEP_SAVED_BYTES \
-    ((LOCKSTEP_MAX_SETS * 2 * LOCKSTEP_MAX_PARAMETERS + 1024) * LOCKSTEP_SAVED_LINE_BYTES)
+    ((LOCKSTEP_MAX_SETS * 2ll * LOCKSTEP_MAX_PARAMETERS + 1024) * LOCKSTEP_SAVED_LINE_BYTES)
 
 // ---- Messages on the control stream ------------------------------------------------------------
 
 #define LOCKSTEP_MANIFEST_PART 16 // Manifest items in one message.
-#define LOCKSTEP_LAYOUT_PART 256 // Layout words in one message.
+#define LOCKSTEP_LAYOUT_PART 2048 // Layout words in one message.
 #define LOCKSTEP_PLAN_PART 128 // Plan slots in one message.
 #define LOCKSTEP_MESSAGE_BYTES 32768 // One encoded message. nanopb's sizes have 16 bits.
 #define LOCKSTEP_REACH_RANKS 32 // Ranks whose addresses one message asks for.
@@ -187,7 +193,7 @@ static_assert((LOCKSTEP_TRACE_EVENTS & (LOCKSTEP_TRACE_EVENTS - 1)) == 0, "a mas
 #define LOCKSTEP_EAGER_BYTES (256 * 1024) // Payload that may be sent before its credit.
 #define LOCKSTEP_FAREWELL_TEXT_BYTES 512 // The text of a struct farewell.
 #define LOCKSTEP_WAVE_BYTES 1536 // Payload of one wave message.
-#define LOCKSTEP_USED_BYTES 4096 // Used bits of one frame, one bit for each parameter.
+#define LOCKSTEP_USED_BYTES 4096 // Used bits of one frame, one bit for each parameter of a bucket.
 #define LOCKSTEP_READY_STREAMS 8 // Streams of a device that produce the gradients of one bucket.
 #define LOCKSTEP_MAX_PLAIN 256 // Plain collectives outstanding in one session.
 // Outstanding collectives of one session that make buffers equal: one for each of three policies
@@ -239,7 +245,7 @@ static_assert((LOCKSTEP_TRACE_EVENTS & (LOCKSTEP_TRACE_EVENTS - 1)) == 0, "a mas
 static_assert(2 + 10 + 1 + (LOCKSTEP_MAX_MATES - 1) + 2 <= LOCKSTEP_MAX_NEIGHBOURS &&
                   LOCKSTEP_MAX_WORLD <= 1 << 10,
               "the peers of any worker fit");
-static_assert(LOCKSTEP_USED_BYTES * 8 >= LOCKSTEP_MAX_PARAMETERS, "one bit for every parameter");
+static_assert(LOCKSTEP_USED_BYTES * 8 >= LOCKSTEP_BUCKET_PARAMETERS, "one bit for every parameter");
 static_assert((LOCKSTEP_WINDOW & (LOCKSTEP_WINDOW - 1)) == 0, "the window is a power of two");
 
 // ---- What a session takes of its process -------------------------------------------------------

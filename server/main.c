@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "base/tls_files.h"
+#include "protos/limits.h"
 #include "server/http/http.h"
 #include "server/http/tls_limits.h"
 #include "server/launcher.h"
@@ -32,6 +33,8 @@
 #define START_LINE_BYTES 1024
 // For HTTP connections, and for all other descriptors that gRPC does not open.
 #define DESCRIPTORS (512 + 128)
+// The core's room for layouts does not count for --memory-mib: a job touches what it proposes.
+#define MEMORY_LAYOUTS_BYTES (4ull * LOCKSTEP_MAX_JOBS * LOCKSTEP_MAX_LAYOUT_WORDS)
 
 struct daemon {
     struct options options;
@@ -100,7 +103,7 @@ static int open_streams(struct daemon *daemon)
         .service = SERVICE_NAME,
         .log = &daemon->log,
         .tls_dir = daemon->options.tls_dir,
-        .memory_bytes = (uint64_t)daemon->options.memory_mib << 20,
+        .memory_bytes = ((uint64_t)daemon->options.memory_mib << 20) + MEMORY_LAYOUTS_BYTES,
         .descriptors = DESCRIPTORS,
     };
     struct rpc_events events = service_events(daemon->service);

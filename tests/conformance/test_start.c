@@ -352,46 +352,6 @@ static void case_31_nobody_waits_for_the_last(const struct setting *setting)
     ranks_run(setting, late_body, NULL);
 }
 
-// A session with as many modules and parameters as there can be starts.
-static void most_body(struct rank *rank)
-{
-    enum {
-        EACH = LOCKSTEP_MAX_PARAMETERS / LOCKSTEP_MAX_MODULES
-    };
-    static const int64_t one[] = {1};
-    struct lockstep_parameter parameters[EACH];
-    char names[EACH][8];
-    float *values = calloc(2 * LOCKSTEP_MAX_PARAMETERS, sizeof(*values));
-    RANK_TRUE(rank, values != NULL);
-    for (uint32_t m = 0; m < LOCKSTEP_MAX_MODULES; m++) {
-        struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
-        lockstep_module *module;
-        char name[8];
-        snprintf(name, sizeof(name), "m%" PRIu32, m % 100);
-        config.name = name;
-        config.parameters = parameters;
-        config.parameter_count = EACH;
-        for (uint32_t p = 0; p < EACH; p++) {
-            float *at = values + 2 * (m * EACH + p);
-            snprintf(names[p], sizeof(names[p]), "p%" PRIu32, p % 1000);
-            parameters[p] = (struct lockstep_parameter){.name = names[p],
-                                                        .dtype = LOCKSTEP_FLOAT32,
-                                                        .dims = 1,
-                                                        .shape = one,
-                                                        .data = at,
-                                                        .gradient = at + 1};
-        }
-        RANK_OK(rank, lockstep_module_register(rank->session, &config, &module));
-    }
-    RANK_OK(rank, lockstep_start(rank->session));
-    free(values);
-}
-
-static void the_most_modules_and_parameters(const struct setting *setting)
-{
-    ranks_run(setting, most_body, NULL);
-}
-
 // ---- Case 32 -----------------------------------------------------------------------------------
 
 #define TENSORS 9
@@ -577,7 +537,6 @@ int main(void)
         {"case_31_differences_reach_all_ranks", case_31_differences_reach_all_ranks, NULL},
         {"case_31_roots_differ", case_31_roots_differ, NULL},
         {"case_31_nobody_waits_for_the_last", case_31_nobody_waits_for_the_last, only_three},
-        {"the_most_modules_and_parameters", the_most_modules_and_parameters, only_three},
         {"case_32_mixed_dtypes_are_broadcast", case_32_mixed_dtypes_are_broadcast, NULL},
         {"case_33_equal_state_does_not_travel", case_33_equal_state_does_not_travel, NULL},
         {"start_without_modules", start_without_modules, NULL},

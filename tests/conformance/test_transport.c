@@ -587,7 +587,7 @@ static void test_units_tiny(void **state)
             struct job_spec spec = {.dtype = DTYPE_FLOAT32,
                                     .op = REDUCE_MEAN,
                                     .elements = 1500 + i * 777,
-                                    .units = i == 0 ? LOCKSTEP_MAX_PARAMETERS : 300 * i + 1};
+                                    .units = i == 0 ? LOCKSTEP_BUCKET_PARAMETERS : 300 * i + 1};
             for (uint32_t r = 0; r < n; r++)
                 spec.weights[r] = r + 1;
             job_add(job, &spec);

@@ -125,8 +125,8 @@ static void learning_holes(struct holes *holes, const struct learning *learning)
     HOLE_BEHIND(holes, learning->published, learning->published_count);
     HOLE_BEHIND(holes, learning->grants, learning->grant_count);
     HOLE_BEHIND(holes, learning->slots, learning->slot_count);
-    HOLE_BEHIND(holes, learning->words, learning->word_count);
     HOLE_BEHIND(holes, learning->layouts, (size_t)WORLD_MODULES);
+    HOLE(holes, learning->words); // Constant. world_spans has what it points to.
 }
 
 // Nobody sends heartbeats and nobody looks for standstills here.
@@ -189,6 +189,8 @@ static void world_spans(struct world *world, struct spans *spans)
         span_add(spans, &world->core->peers[world->port[r]], sizeof(world->core->peers[0]), false);
     }
     job_spans(spans, &world->core->jobs[0]);
+    span_add(spans, world->core->words[0],
+             world->core->jobs[0].learning.word_count * sizeof(world->core->words[0][0]), true);
     span_add(spans, world->state.slots, sizeof(world->state.slots), true);
     span_add(spans, &world->state.published, 2, true);
 }

@@ -321,8 +321,14 @@ static int module_check_room(const struct lockstep_session *session,
                          LOCKSTEP_MAX_MODULES);
     if ((uint64_t)config->parameter_count + config->buffer_count + session->tensor_count >
         LOCKSTEP_MAX_PARAMETERS)
-        return error_set(LOCKSTEP_E_INVALID, "a session has at most %d parameters and buffers",
-                         LOCKSTEP_MAX_PARAMETERS);
+        return error_set(
+            LOCKSTEP_E_INVALID,
+            "with module '%s' the session would have %" PRIu64
+            " parameters and buffers; a session has at most %d: leave out "
+            "tensors that are not reduced, or describe small tensors that lie side by side as one",
+            config->name,
+            (uint64_t)config->parameter_count + config->buffer_count + session->tensor_count,
+            LOCKSTEP_MAX_PARAMETERS);
     for (uint32_t i = 0; i < session->module_count; i++) {
         if (strcmp(session->modules[i]->name, config->name) == 0)
             return error_set(LOCKSTEP_E_INVALID, "there is a module named '%s' already",

@@ -198,10 +198,11 @@ void engine_join_commit(struct lockstep_session *session, uint64_t step)
 
 static void engine_send_header(struct lockstep_session *session, const struct step_header *header)
 {
-    struct step_note note = {.count = 0};
+    struct step_note *note = &session->engine.own_note;
+    note->count = 0;
     if (!header->opening)
-        sets_note(session, &note);
-    transport_header(session->transport, header, note.bytes, note.count);
+        sets_note(session, note);
+    transport_header(session->transport, header, note->bytes, note->count);
 }
 
 // ---- Decisions ---------------------------------------------------------------------------------

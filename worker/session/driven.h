@@ -17,7 +17,9 @@
 struct engine_state {
     struct order *order;
     char phase[LOCKSTEP_NAME_BYTES]; // Phase of the open step, for texts.
+    // Notes have room for all parameters that can be registered; only what is used takes memory.
     struct step_note heard[2]; // The ring predecessor's notes, by step modulo 2.
+    struct step_note own_note; // This rank's note while it is sent.
     bool linked; // True if the links to all neighbours are connected.
     bool starting; // True from UP_START until the coordinator has verified the manifests.
     uint32_t plain_in_flight; // Plain collectives in flight.

@@ -35,7 +35,9 @@ void headers_end(struct peer_link *peer)
 {
     struct transport *transport = transport_of(peer);
     const struct frame_header *header = &peer->stream.header;
-    struct early_header *early = &transport->headers.early[transport->headers.count++];
+    struct step_headers *headers = &transport->headers;
+    struct early_header *early =
+        &headers->early[(headers->first + headers->count++) % LOCKSTEP_EARLY_HEADERS];
     transport->headers.received = header->step;
     early->header = (struct step_header){
         .step = header->step,
@@ -54,12 +56,12 @@ bool headers_report(struct transport *transport)
     const struct transport_events *events = &transport->flows.events;
     if (transport->headers.count == 0 || !transport->flows.formed_reported)
         return false;
-    const struct early_header early = transport->headers.early[0];
+    // Its place is taken again only when another header arrives, which no event does.
+    const struct early_header *early = &transport->headers.early[transport->headers.first];
+    transport->headers.first = (transport->headers.first + 1) % LOCKSTEP_EARLY_HEADERS;
     transport->headers.count--;
-    memmove(&transport->headers.early[0], &transport->headers.early[1],
-            transport->headers.count * sizeof(early));
     if (events->header)
-        events->header(events->context, &early.header, early.note, early.note_bytes);
+        events->header(events->context, &early->header, early->note, early->note_bytes);
     return true;
 }
 

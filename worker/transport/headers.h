@@ -23,7 +23,8 @@ struct early_header {
 };
 
 struct step_headers {
-    struct early_header early[LOCKSTEP_EARLY_HEADERS];
+    struct early_header early[LOCKSTEP_EARLY_HEADERS]; // A ring.
+    uint32_t first; // Index in `early` of the header that is reported next.
     uint32_t count;
     uint8_t note[LOCKSTEP_NOTE_BYTES]; // The note of the header that is being received.
     uint64_t sent; // Step of the last header that this rank sent.

@@ -376,7 +376,7 @@ void transport_launch(struct transport *transport, struct collective *collective
     assert(collective->kind == COLLECTIVE_BROADCAST ||
            kernel_supported(collective->dtype, collective->op));
     assert(collective->unit_count == 0 || collective->kind == COLLECTIVE_ALLREDUCE);
-    assert(collective->unit_count <= LOCKSTEP_MAX_PARAMETERS);
+    assert(collective->unit_count <= LOCKSTEP_BUCKET_PARAMETERS);
     const enum device_way way = device_way_of(&transport->flows.world, collective);
     if (way == DEVICE_WAY_HOST)
         flow_launch(&transport->flows, collective);

@@ -47,7 +47,7 @@ static const struct lie lies[] = {
     {false, {.kind = UP_MANIFEST_PART}, "sent manifest items that nobody asked for"},
     {false,
      {.kind = UP_START, .u.start = {.item_count = LOCKSTEP_MAX_ITEMS + 1}},
-     "announced a manifest of 16452 items; the limit is 16451"},
+     "announced a manifest of 262212 items; the limit is 262211"},
     {false, {.kind = UP_START, .u.start = {.root = 2}}, "wants rank 2 as root; the world has 2"},
     {true, {.kind = UP_START, .u.start = {.root = 2}}, "wants rank 2 as root; the world has 2"},
     {true, {.kind = UP_HELLO}, "sent a second hello on its stream"},

@@ -180,23 +180,24 @@ static void test_the_hash_covers_phase_slots_and_layouts(void **state)
 
 static void test_a_large_plan_travels_in_parts(void **state)
 {
-    static uint32_t words[1 + 2 * 300];
+    static uint32_t words[1 + 300 + 4000];
     struct story *story = *state;
     words[0] = 300;
-    for (uint32_t i = 0; i < 300; i++) {
+    for (uint32_t i = 0; i < 300; i++)
         words[1 + i] = i + 1;
-        words[301 + i] = 299 - i;
-    }
+    words[300] = 4000;
+    for (uint32_t i = 0; i < 4000; i++)
+        words[301 + i] = 3999 - i;
     story_run(story, 1);
-    story_layout(story, 1, 7, words, 601);
+    story_layout(story, 1, 7, words, 4301);
     story_ready(story, 1, 1, slot(7, 0, 0));
     story_forget(story);
     story_step_end(story, 1, 1);
     story_expect(story,
                  "1 > end step 1\n"
-                 "1 < layout of module 7, words 0 to 256 of 601\n"
-                 "1 < layout of module 7, words 256 to 512 of 601\n"
-                 "1 < layout of module 7, words 512 to 601 of 601\n"
+                 "1 < layout of module 7, words 0 to 2048 of 4301\n"
+                 "1 < layout of module 7, words 2048 to 4096 of 4301\n"
+                 "1 < layout of module 7, words 4096 to 4301 of 4301\n"
                  "1 < plan 1 closes step 1, slots 0 to 128 of 300: 7#0.0 7#0.1 7#0.2 7#0.3 "
                  "7#0.4 7#0.5 7#0.6 7#0.7 7#0.8 7#0.9 7#0.10 7#0.11 ...\n"
                  "1 < plan 1 closes step 1, slots 128 to 256 of 300: 7#0.128 7#0.129 7#0.130 "
@@ -343,7 +344,8 @@ static void test_wrong_parts_of_layouts_are_named(void **state)
     static const struct wrong_part wrong[] = {
         {"is of a module above the limit", {{.module = 64, .total = 4, .count = 4}}},
         {"has an impossible number of words", {{.total = 4, .count = 0}}},
-        {"has an impossible number of words", {{.total = 400, .count = 257}}},
+        {"has an impossible number of words",
+         {{.total = 2 * LOCKSTEP_LAYOUT_PART, .count = LOCKSTEP_LAYOUT_PART + 1}}},
         {"has more words than it announces", {{.total = 4, .count = 5}}},
         {"has more words than it announces",
          {{.total = LOCKSTEP_MAX_LAYOUT_WORDS + 1, .count = 4}}},

@@ -33,7 +33,7 @@ static_assert(sizeof(struct up_start) == 32, "a new field?");
 static_assert(sizeof(struct manifest_item) == 536, "a new field?");
 static_assert(sizeof(struct up_ready) == 40, "a new field?");
 static_assert(sizeof(struct up_wait) == 216, "a new field?");
-static_assert(sizeof(struct layout_part) == 1040, "a new field?");
+static_assert(sizeof(struct layout_part) == 8208, "a new field?");
 static_assert(sizeof(struct up_end) == 16, "a new field?");
 static_assert(sizeof(struct place) == 96, "a new field?");
 static_assert(sizeof(struct link_state) == 32, "a new field?");

@@ -226,7 +226,7 @@ static void test_errors(void **state)
     expect(lay_out(large, 2, NULL, 0, new_layout()), BUCKET_TOO_LARGE,
            "parameter 1 makes more than 2^63 bytes of float64");
     expect(lay_out(many, LOCKSTEP_MAX_PARAMETERS + 1, NULL, 0, new_layout()),
-           BUCKET_TOO_MANY_PARAMETERS, "16385 parameters, but at most 16384 are possible");
+           BUCKET_TOO_MANY_PARAMETERS, "262145 parameters, but at most 262144 are possible");
     small.order_capacity = 1;
     expect(lay_out(three, 3, NULL, 0, small), BUCKET_TOO_MANY_PARAMETERS,
            "2 trainable parameters, but there is room for 1");
@@ -440,6 +440,66 @@ static uint64_t default_slots(uint32_t count, uint64_t elements, uint32_t times,
     return (uint64_t)layout.bucket_count * times;
 }
 
+// A bucket closes at LOCKSTEP_BUCKET_PARAMETERS gradients, whatever its size, and so does the tail.
+static void test_a_bucket_of_many_gradients(void **state)
+{
+    static struct bucket_parameter parameters[LOCKSTEP_MAX_PARAMETERS];
+    const uint32_t full = LOCKSTEP_BUCKET_PARAMETERS;
+    const struct {
+        uint32_t count;
+        uint64_t last_bytes;
+        uint32_t buckets;
+        uint32_t last; // Gradients of the last bucket.
+    } rows[] = {
+        {full, 0, 1, full},
+        {full + 1, 0, 2, 1},
+        {full + 1, 1 << 20, 2, full},
+        {2 * full + 5, 1 << 20, 3, full},
+        {2 * full + 5, 4, 4, 1},
+        {LOCKSTEP_MAX_PARAMETERS, 0, LOCKSTEP_MAX_PARAMETERS / full, full},
+        {LOCKSTEP_MAX_PARAMETERS, 1 << 20, LOCKSTEP_MAX_PARAMETERS / full, full},
+    };
+    (void)state;
+    for (uint32_t i = 0; i < LOCKSTEP_MAX_PARAMETERS; i++)
+        parameters[i] = (struct bucket_parameter){F, true, 1, false};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct bucket_layout layout = new_layout();
+        const struct bucket_caps caps = {1 << 20, 4 << 20, rows[i].last_bytes};
+        assert_int_equal(buckets_layout(parameters, rows[i].count, NULL, 0, caps, &layout, sentence,
+                                        sizeof(sentence)),
+                         BUCKET_OK);
+        assert_int_equal(layout.bucket_count, rows[i].buckets);
+        assert_int_equal(layout.buckets[layout.bucket_count - 1].count, rows[i].last);
+        for (uint32_t b = 0; b < layout.bucket_count; b++)
+            assert_in_range(layout.buckets[b].count, 1, full);
+    }
+}
+
+// Words of another process: a bucket with one gradient too many is refused.
+static void test_words_of_a_bucket_of_many_gradients(void **state)
+{
+    static struct bucket_parameter parameters[LOCKSTEP_BUCKET_PARAMETERS + 1];
+    const uint32_t count = LOCKSTEP_BUCKET_PARAMETERS + 1;
+    struct bucket_layout layout = new_layout();
+    (void)state;
+    for (uint32_t i = 0; i < count; i++) {
+        parameters[i] = (struct bucket_parameter){F, true, 1, false};
+        words[2 + i] = i;
+    }
+    words[0] = 1;
+    words[1] = count;
+    expect(buckets_decode(words, 2 + count, parameters, count, &layout, sentence, sizeof(sentence)),
+           BUCKET_BAD_WORDS, "bucket 0 has 16385 parameters, but at most 16384 are possible");
+    words[0] = 2;
+    words[1] = count - 1;
+    words[2] = count;
+    for (uint32_t i = 0; i < count; i++)
+        words[3 + i] = i;
+    assert_int_equal(
+        buckets_decode(words, 3 + count, parameters, count, &layout, sentence, sizeof(sentence)),
+        BUCKET_OK);
+}
+
 static void test_default_bytes(void **state)
 {
     const uint64_t least = 4 << 20;
@@ -489,6 +549,8 @@ int main(void)
         cmocka_unit_test(test_bad_words),
         cmocka_unit_test(test_words_that_mix_places),
         cmocka_unit_test(test_random_words),
+        cmocka_unit_test(test_a_bucket_of_many_gradients),
+        cmocka_unit_test(test_words_of_a_bucket_of_many_gradients),
         cmocka_unit_test(test_default_bytes),
         cmocka_unit_test(test_default_bytes_of_frozen_and_endless),
         cmocka_unit_test(test_empty_module),

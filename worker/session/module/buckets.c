@@ -79,7 +79,8 @@ static enum bucket_error check_order(const uint32_t *order, uint32_t order_count
                                      uint32_t parameter_count, uint32_t trainable_count,
                                      struct text *error)
 {
-    uint64_t seen[(LOCKSTEP_MAX_PARAMETERS + 63) / 64] = {0};
+    uint64_t seen[(LOCKSTEP_MAX_PARAMETERS + 63) / 64];
+    memset(seen, 0, (parameter_count + 63) / 64 * sizeof(seen[0]));
     for (uint32_t i = 0; i < order_count; i++) {
         uint32_t index = order[i];
         if (index >= parameter_count) {
@@ -166,7 +167,7 @@ static void find_tails(const struct source *source, uint64_t last_bytes, struct 
             continue;
         }
         bytes[key] = sum;
-        walks[key].tail_count++;
+        full[key] = ++walks[key].tail_count == LOCKSTEP_BUCKET_PARAMETERS;
     }
 }
 
@@ -209,7 +210,7 @@ static bool add_gradient(struct walk *walk, uint32_t position, uint64_t bytes)
     walk->open_count++;
     walk->open_bytes += bytes;
     walk->count_left--;
-    if (walk->count_left == 0)
+    if (walk->count_left == 0 || walk->open_count == LOCKSTEP_BUCKET_PARAMETERS)
         return true;
     if (in_tail)
         return false;
@@ -298,6 +299,11 @@ static enum bucket_error decode_bucket(uint32_t number, uint32_t first, uint32_t
     if (end <= first || end > layout->order_count) {
         text_append(error, "bucket %u ends at %u, which is not within %u to %u", number, end,
                     first + 1, layout->order_count);
+        return BUCKET_BAD_WORDS;
+    }
+    if (end - first > LOCKSTEP_BUCKET_PARAMETERS) {
+        text_append(error, "bucket %u has %u parameters, but at most %d are possible", number,
+                    end - first, LOCKSTEP_BUCKET_PARAMETERS);
         return BUCKET_BAD_WORDS;
     }
     struct bucket *bucket = &layout->buckets[number];

@@ -20,6 +20,9 @@
 // last_bytes (or bytes, if that is less), and has at least the last gradient that is not empty. The
 // bucket before it closes there whatever its size. last_bytes 0 turns this off.
 //
+// A bucket has at most LOCKSTEP_BUCKET_PARAMETERS gradients: it closes when it has so many, and the
+// last bucket begins so many gradients before the end at the earliest.
+//
 // Buckets are in the order of their last gradients, that is, in the order in which they become
 // ready. Inside a bucket gradients keep their order. Empty gradients are members like others. The
 // same arguments give the same layout on every rank.
@@ -100,7 +103,8 @@ uint32_t buckets_encode(const struct bucket_layout *layout, uint32_t *words);
 
 // Makes the layout that the words encode, for these parameters. Words are not trusted: the function
 // checks that the order has exactly the trainable parameters, that ends rise strictly up to its
-// length, and that each bucket has one key. It does not check sizes and order of buckets.
+// length, and that each bucket has one key and at most LOCKSTEP_BUCKET_PARAMETERS gradients. It
+// does not check sizes and order of buckets.
 enum bucket_error buckets_decode(const uint32_t *words, uint32_t word_count,
                                  const struct bucket_parameter *parameters,
                                  uint32_t parameter_count, struct bucket_layout *layout,

@@ -263,7 +263,7 @@ static uint32_t sets_declared(const struct lockstep_session *session, const char
 static void sets_gather(struct lockstep_session *session)
 {
     uint32_t bit = 0;
-    memset(session->training.bits, 0, sizeof(session->training.bits));
+    memset(session->training.bits, 0, ((size_t)session->tensor_count + 7) / 8);
     for (uint32_t m = 0; m < session->module_count; m++) {
         const struct lockstep_module *module = session->modules[m];
         for (uint32_t p = 0; p < module->parameter_count; p++, bit++)

@@ -89,7 +89,7 @@ void flows_reserve(struct flows *flows, uint32_t collectives)
     scratch_reserve(&pools->chunks, wanted < most ? wanted : most);
     scratch_reserve(&pools->frames, wanted < most ? 2 * wanted : 2 * most);
     // Each unit is in two frames of a step; only units at the edges of chunks are in more.
-    scratch_reserve(&pools->heads, 2 * LOCKSTEP_MAX_PARAMETERS / (8 * STREAM_USED_BYTES));
+    scratch_reserve(&pools->heads, 2 * LOCKSTEP_BUCKET_PARAMETERS / (8 * STREAM_USED_BYTES));
     scratch_reserve(&pools->flows, places);
     scratch_reserve(&pools->parkings, places);
     scratch_reserve(&pools->parts, collectives);

@@ -27,7 +27,7 @@ struct parked_frame {
 // Two neighbouring chunks may meet the same unit, and the used bits of each chunk fill whole bytes.
 #define PARKING_USED_BYTES LOCKSTEP_USED_BYTES
 static_assert(PARKING_USED_BYTES >=
-                  (LOCKSTEP_MAX_PARAMETERS + LOCKSTEP_EAGER_FRAMES) / 8 + LOCKSTEP_EAGER_FRAMES,
+                  (LOCKSTEP_BUCKET_PARAMETERS + LOCKSTEP_EAGER_FRAMES) / 8 + LOCKSTEP_EAGER_FRAMES,
               "the used bits of the eager frames of one collective fit");
 
 // The parked frames of one collective and one peer.

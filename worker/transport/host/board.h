@@ -43,7 +43,7 @@
 #define BOARD_TINY BOARD_SHOT_BLOCKS // In place of a block number: the payload is in the record.
 #define BOARD_UNIT_WORDS 8 // Words of used bits inside a record and inside a run.
 #define BOARD_WIDE_BLOCKS 16 // Wide blocks of a seat: for used bits that do not fit in a record.
-#define BOARD_WIDE_WORDS (LOCKSTEP_MAX_PARAMETERS / 64)
+#define BOARD_WIDE_WORDS (LOCKSTEP_BUCKET_PARAMETERS / 64)
 #define BOARD_ROWS 512 // The most rows (runs of registered memory) of one collective.
 #define BOARD_ROW_BLOCKS 16 // Row blocks of a seat: for collectives with several rows.
 #define BOARD_SLOTS 3

@@ -65,7 +65,7 @@ struct inner {
     struct collective collective;
     struct extent extent;
     uint64_t used[BOARD_WIDE_WORDS];
-    uint64_t *unit_ends; // [LOCKSTEP_MAX_PARAMETERS]
+    uint64_t *unit_ends; // [LOCKSTEP_BUCKET_PARAMETERS]
     struct unit_range units; // The units of the outer collective that the part meets.
     struct flow *outer;
     uint64_t piece;
@@ -78,7 +78,7 @@ struct two_level {
     uint64_t published;
     struct inner inner[BOARD_SLOTS]; // By slot.
     uint16_t narrow[TWO_LEVEL_ELEMENTS];
-    uint64_t ends[BOARD_SLOTS][LOCKSTEP_MAX_PARAMETERS];
+    uint64_t ends[BOARD_SLOTS][LOCKSTEP_BUCKET_PARAMETERS];
 };
 
 int two_level_begin(struct shared *shared)
