@@ -27,6 +27,7 @@
 #define LOCKSTEP_NAME_BYTES 256 // Name of a module, a parameter, a phase, a counter, a collective.
 // Description of the result that a stream computes: "the gradient of 'fc.weight'".
 #define LOCKSTEP_AWAITED_BYTES (LOCKSTEP_NAME_BYTES + 32)
+#define LOCKSTEP_OPTIONS_BYTES 256 // Options of an item of the manifest: "key=value key=value".
 #define LOCKSTEP_MARK_BYTES 128 // Text of lockstep_mark, reason of lockstep_pause.
 #define LOCKSTEP_TEXT_BYTES 1024 // One sentence about one failure.
 #define LOCKSTEP_REPORT_BYTES 4096 // A report of several lines on the differences of two manifests.
@@ -126,7 +127,7 @@ static_assert(LOCKSTEP_MAX_PARAMETERS / LOCKSTEP_BUCKET_PARAMETERS + LOCKSTEP_MA
 
 // ---- Messages on the control stream ------------------------------------------------------------
 
-#define LOCKSTEP_MANIFEST_PART 16 // Manifest items in one message.
+#define LOCKSTEP_MANIFEST_PART 12 // Manifest items in one message.
 #define LOCKSTEP_LAYOUT_PART 2048 // Layout words in one message.
 #define LOCKSTEP_PLAN_PART 128 // Plan slots in one message.
 #define LOCKSTEP_MESSAGE_BYTES 32768 // One encoded message. nanopb's sizes have 16 bits.

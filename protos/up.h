@@ -111,7 +111,7 @@ struct manifest_item {
     uint32_t dims;
     int64_t shape[LOCKSTEP_MAX_DIMS]; // In elements.
     int64_t strides[LOCKSTEP_MAX_DIMS]; // In elements.
-    char value[LOCKSTEP_MARK_BYTES]; // Options as "key=value key=value"; empty: no options.
+    char value[LOCKSTEP_OPTIONS_BYTES]; // Options as "key=value key=value"; empty: no options.
 };
 
 struct up_manifest_part {

@@ -503,13 +503,19 @@ struct lockstep_module_config {
     /* -14 to 0: float16 gradients travel multiplied by 2 to this power, so that their sum does not
      * overflow. The mean is the same but for its error. Only for float16 that travels as such. */
     int32_t float16_exponent;
+    /* Caps of this module's buckets, as in struct lockstep_config. 0: the session's. Equal on all
+     * ranks. */
+    size_t bucket_first_bytes;
+    size_t bucket_bytes;
+    size_t bucket_last_bytes;
 };
 
 #define LOCKSTEP_MODULE_INIT \
     { \
         sizeof(struct lockstep_module_config), sizeof(struct lockstep_parameter), \
             sizeof(struct lockstep_buffer), NULL, NULL, 0, NULL, 0, LOCKSTEP_GRADIENT_MEAN, \
-            LOCKSTEP_UNUSED_ERROR, 0, NULL, 0, 0, 0, LOCKSTEP_ABORT_ERROR, LOCKSTEP_WIRE_SAME, 0 \
+            LOCKSTEP_UNUSED_ERROR, 0, NULL, 0, 0, 0, LOCKSTEP_ABORT_ERROR, LOCKSTEP_WIRE_SAME, 0, \
+            0, 0, 0 \
     }
 
 /* Declares a module. Parameters are numbered from 0, in the order of config->parameters. The

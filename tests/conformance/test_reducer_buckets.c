@@ -116,6 +116,86 @@ static void case_05_tiny_and_huge_caps_same_bits(const struct setting *setting)
     assert_true(tiny_digest == huge_digest);
 }
 
+// ---- Case 52 -----------------------------------------------------------------------------------
+
+static void huge_caps(struct trained_module *module, struct lockstep_module_config *config)
+{
+    (void)module;
+    config->bucket_first_bytes = config->bucket_bytes = config->bucket_last_bytes = SIZE_MAX;
+}
+
+static void second_cap(struct trained_module *module, struct lockstep_module_config *config)
+{
+    (void)module;
+    config->bucket_bytes = 2 * TENSOR_BYTES;
+}
+
+// The session's caps are of one tensor. The first module has them, the second has caps of its own,
+// and the third has one cap of its own.
+static void own_caps_body(struct rank *rank)
+{
+    static void (*const configures[])(struct trained_module *, struct lockstep_module_config *) = {
+        NULL, huge_caps, second_cap};
+    static const uint32_t wanted[] = {7, 1, 1 + 3};
+    static const char *const names[] = {"session", "huge", "second"};
+    struct trained_module modules[3];
+    for (uint32_t m = 0; m < 3; m++) {
+        const struct module_shape shape = {.name = names[m],
+                                           .count = m == 2 ? 6 : 7,
+                                           .elements = equal_sizes,
+                                           .configure = configures[m]};
+        trainer_make(rank, &shape, m, &modules[m]);
+    }
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (int i = 0; i < 3; i++) {
+        trainer_step_known(rank, modules, 3);
+        for (uint32_t m = 0; m < 3; m++)
+            RANK_EQUAL(rank, modules[m].module->layout.bucket_count, wanted[m]);
+        RANK_EQUAL(rank, trainer_report(rank).learning, i == 0);
+    }
+    for (uint32_t m = 0; m < 3; m++)
+        trainer_free(&modules[m]);
+}
+
+static void one_tensor_caps(struct rank *rank, struct lockstep_config *config)
+{
+    (void)rank;
+    config->bucket_first_bytes = config->bucket_bytes = config->bucket_last_bytes = TENSOR_BYTES;
+}
+
+static void case_52_caps_of_a_module(const struct setting *setting)
+{
+    const struct cluster_test test = {
+        .setting = setting, .configure = one_tensor_caps, .body = own_caps_body};
+    ranks_run_test(&test);
+}
+
+// All options of the module have their longest values.
+static void longest_options(struct trained_module *module, struct lockstep_module_config *config)
+{
+    huge_caps(module, config);
+    config->calls_per_step = 256;
+    config->on_abort = LOCKSTEP_ABORT_ACCEPT;
+    config->wire = LOCKSTEP_WIRE_BFLOAT16;
+    config->unused = LOCKSTEP_UNUSED_ACCEPT;
+    config->float16_exponent = -14;
+}
+
+static void longest_body(struct rank *rank)
+{
+    const struct module_shape shape = {
+        .name = "net", .count = 2, .elements = equal_sizes, .configure = longest_options};
+    struct trained_module module;
+    trainer_make(rank, &shape, 0, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    trainer_free(&module);
+}
+
+static void case_52_options_of_full_length(const struct setting *setting)
+{
+    ranks_run(setting, longest_body, NULL);
+}
+
 // ---- Case 6 ------------------------------------------------------------------------------------
 
 #define ORDERS_TENSORS 9
@@ -275,6 +355,8 @@ int main(void)
         {"case_03_second_cap_repeats", case_03_second_cap_repeats, NULL},
         {"case_04_each_dtype_walks_the_caps", case_04_each_dtype_walks_the_caps, NULL},
         {"case_05_tiny_and_huge_caps_same_bits", case_05_tiny_and_huge_caps_same_bits, NULL},
+        {"case_52_caps_of_a_module", case_52_caps_of_a_module, NULL},
+        {"case_52_options_of_full_length", case_52_options_of_full_length, NULL},
         {"case_06_ready_orders_differ", case_06_ready_orders_differ, NULL},
         {"case_08_contiguous_and_scattered_same_bits", case_08_contiguous_and_scattered_same_bits,
          NULL},

@@ -165,6 +165,11 @@ static void exponent_differs(struct declaration *declaration)
     declaration->config.float16_exponent = -5;
 }
 
+static void caps_differ(struct declaration *declaration)
+{
+    declaration->config.bucket_last_bytes = 777;
+}
+
 static void module_differs(struct declaration *declaration)
 {
     declaration->config.name = "network";
@@ -240,6 +245,7 @@ static const struct difference differences[] = {
      exponent_differs,
      {"float16_exponent=0 on rank %a", "float16_exponent=-5 on rank %b"},
      0},
+    {"caps", caps_differ, {"module net: unset on rank %a, bucket_last_bytes=777 on rank %b"}, 0},
     {"module",
      module_differs,
      {"only on rank %a: module net", "only on rank %b: module network"},

@@ -197,6 +197,8 @@ static void module_take_options(struct lockstep_module *module,
     module->replicas = (uint32_t)config->replicas;
     module->wire = config->wire;
     module->float16_exponent = config->float16_exponent;
+    module->caps = (struct bucket_caps){config->bucket_first_bytes, config->bucket_bytes,
+                                        config->bucket_last_bytes};
     module->contribution_count = module->separate_calls ? module->calls_per_step : 1;
 }
 

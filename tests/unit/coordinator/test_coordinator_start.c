@@ -175,8 +175,8 @@ static void change_flags(struct manifest *a, struct manifest *b)
 }
 static void change_options(struct manifest *a, struct manifest *b)
 {
-    snprintf(find(b, "")->value, LOCKSTEP_MARK_BYTES, "wire=bfloat16 unplanned=fail");
-    snprintf(find(a, "net")->value, LOCKSTEP_MARK_BYTES, "average=sum");
+    snprintf(find(b, "")->value, LOCKSTEP_OPTIONS_BYTES, "wire=bfloat16 unplanned=fail");
+    snprintf(find(a, "net")->value, LOCKSTEP_OPTIONS_BYTES, "average=sum");
 }
 static void change_missing(struct manifest *a, struct manifest *b)
 {
@@ -443,8 +443,8 @@ static void test_a_rank_that_does_not_answer_is_named(void **state)
     story_expect(story, "1 > start hash 1 items 3 root 0\n"
                         "2 > start hash 2 items 20 root 0\n"
                         "1 < request manifest items 0 to 3\n"
-                        "2 < request manifest items 0 to 16\n"
-                        "2 < request manifest items 16 to 20\n");
+                        "2 < request manifest items 0 to 12\n"
+                        "2 < request manifest items 12 to 20\n");
     story_sleep(story, 5000);
     story_expect_piece(story, "manifests differ: rank 0 (host h1) and rank 1 (host h2)\n"
                               "the comparison is not complete: rank 0 (host h1) did not answer for "

@@ -30,7 +30,7 @@
 static_assert(sizeof(struct gpu) == 284, "a new field?");
 static_assert(sizeof(struct up_hello) == 1376, "a new field?");
 static_assert(sizeof(struct up_start) == 32, "a new field?");
-static_assert(sizeof(struct manifest_item) == 536, "a new field?");
+static_assert(sizeof(struct manifest_item) == 664, "a new field?");
 static_assert(sizeof(struct up_ready) == 40, "a new field?");
 static_assert(sizeof(struct up_wait) == 216, "a new field?");
 static_assert(sizeof(struct layout_part) == 8208, "a new field?");
@@ -1776,7 +1776,7 @@ static const struct append appends[] = {
     {&up, UP_MANIFEST_PART, 2, 6, NUMBER, 1, LOCKSTEP_MAX_DIMS + 1, CODEC_TOO_LONG},
     {&up, UP_MANIFEST_PART, 2, 6, NUMBER, 1, LOCKSTEP_MAX_DIMS, CODEC_INVALID}, // No strides.
     {&up, UP_MANIFEST_PART, 2, 7, NUMBER, 1, LOCKSTEP_MAX_DIMS + 1, CODEC_TOO_LONG},
-    {&up, UP_MANIFEST_PART, 2, 8, BYTES, LOCKSTEP_MARK_BYTES, 1, CODEC_TOO_LONG},
+    {&up, UP_MANIFEST_PART, 2, 8, BYTES, LOCKSTEP_OPTIONS_BYTES, 1, CODEC_TOO_LONG},
     {&up, UP_READY, 3, 1, NUMBER, LOCKSTEP_MAX_MODULES - 1, 1, CODEC_OK},
     {&up, UP_READY, 3, 1, NUMBER, LOCKSTEP_MAX_MODULES, 1, CODEC_INVALID},
     {&up, UP_READY, 3, 2, NUMBER, LOCKSTEP_MAX_CALLS, 1, CODEC_INVALID},

@@ -96,6 +96,13 @@ static void manifest_loaded(const struct lockstep_session *session, struct manif
               session->training.loaded[0] == '\0' ? "checksum=none" : session->training.loaded);
 }
 
+// A cap that the module does not set is the session's, which has an item of its own.
+static void manifest_cap(const char *key, uint64_t bytes, struct manifest_item *item)
+{
+    if (bytes > 0)
+        manifest_say(item, " %s=%" PRIu64, key, bytes);
+}
+
 static void manifest_module(const struct lockstep_module *module, struct manifest_item *item)
 {
     static const char *const policies[] = {"error", "warn", "accept"};
@@ -110,6 +117,9 @@ static void manifest_module(const struct lockstep_module *module, struct manifes
                  policies[module->unused], module->calls_per_step, module->separate_calls,
                  module->on_abort == LOCKSTEP_ABORT_ACCEPT ? "accept" : "error",
                  wires[module->wire], module->float16_exponent);
+    manifest_cap("bucket_first_bytes", module->caps.first_bytes, item);
+    manifest_cap("bucket_bytes", module->caps.bytes, item);
+    manifest_cap("bucket_last_bytes", module->caps.last_bytes, item);
 }
 
 // A parameter of the first replica. Further replicas are not compared: ranks may have different

@@ -215,6 +215,7 @@ struct lockstep_module {
     uint32_t calls_per_step;
     lockstep_wire wire;
     int32_t float16_exponent;
+    struct bucket_caps caps; // 0: the session's.
     bool separate_calls; // True if each call travels by itself.
     uint32_t replicas; // At least 1.
     void **replica_data; // [(replicas - 1) * parameter_count]: values of the further replicas.

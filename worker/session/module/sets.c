@@ -101,8 +101,13 @@ static struct module_set *sets_place(struct lockstep_module *module, uint64_t ha
 struct bucket_caps sets_caps(const struct lockstep_module *module)
 {
     const struct config *config = &module->session->config;
-    struct bucket_caps caps = {config->buckets.first_bytes, config->buckets.bytes,
-                               config->buckets.last_bytes};
+    struct bucket_caps caps = module->caps;
+    if (caps.first_bytes == 0)
+        caps.first_bytes = config->buckets.first_bytes;
+    if (caps.last_bytes == 0)
+        caps.last_bytes = config->buckets.last_bytes;
+    if (caps.bytes == 0)
+        caps.bytes = config->buckets.bytes;
     if (caps.bytes == 0)
         caps.bytes = buckets_default_bytes(module->shapes, module->parameter_count,
                                            module->contribution_count);
