@@ -153,6 +153,7 @@ static void odd_body(struct rank *rank)
     uint64_t counts[CLUSTER_MAX_WORLD];
     struct lockstep_collective what = odd_describe(call, counts, memory);
     what.group = play->grouped ? make_whole(rank, "g") : NULL;
+    rank_meet(rank); // All have the group when the session fails.
     int status = RANK_CALL(rank, lockstep_collective_run(rank->session, &what, FOREVER));
     // Where only pairs know their counts, a member that does not meet the wrong one may have its
     // result.
