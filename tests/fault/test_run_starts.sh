@@ -144,7 +144,7 @@ start=$(now_ms)
 kill -INT "$launcher"
 ends 143 "signals that are ignored"
 within 12000 "$start" "the end of workers that ignore signals"
-has "$work/err" "ranks 0 to 1 ignore SIGINT: SIGTERM is sent now; if that is ignored as well, SIGKILL follows in 5 s"
+has "$work/err" "ranks 0 and 1 ignore SIGINT: SIGTERM is sent now; if that is ignored as well, SIGKILL follows in 5 s"
 has "$work/err" "rank 1 ignores SIGTERM: killed by SIGKILL"
 begin -n 2 -- sh -c "trap 'sleep $((3 * slow)); exit 5' INT; touch $work/ready; while :; do sleep 0.05; done"
 kill -INT "$launcher"
