@@ -29,8 +29,8 @@ size_t coordinator_bytes(void)
     return sizeof(struct coordinator);
 }
 
-static_assert(offsetof(struct coordinator, words) <= 64 * 1024 * 1024 &&
-                  sizeof(struct coordinator) <= 128 * 1024 * 1024,
+static_assert(offsetof(struct coordinator, words) <= 72 * 1024 * 1024 &&
+                  sizeof(struct coordinator) <= 136 * 1024 * 1024,
               "a small daemon stays small");
 
 struct coordinator *coordinator_init(void *memory, const struct coordinator_config *config)
@@ -103,6 +103,20 @@ const char *core_kind_name(enum up_kind kind)
 
 // ---- Messages --------------------------------------------------------------------------------
 
+static void core_heartbeat_numbers(struct up_heartbeat *kept, const struct up_heartbeat *heartbeat)
+{
+    if (kept->metric_count > LOCKSTEP_MAX_METRICS)
+        kept->metric_count = LOCKSTEP_MAX_METRICS;
+    for (uint32_t i = 0; i < kept->metric_count; i++)
+        sentence_clean(kept->metrics[i].name, sizeof(kept->metrics[i].name),
+                       heartbeat->metrics[i].name, sizeof(heartbeat->metrics[i].name));
+    if (kept->counter_count > LOCKSTEP_MAX_COUNTERS)
+        kept->counter_count = LOCKSTEP_MAX_COUNTERS;
+    for (uint32_t i = 0; i < kept->counter_count; i++)
+        sentence_clean(kept->counters[i].name, sizeof(kept->counters[i].name),
+                       heartbeat->counters[i].name, sizeof(heartbeat->counters[i].name));
+}
+
 static void core_heartbeat(struct coordinator *core, struct worker *worker,
                            const struct up_heartbeat *heartbeat)
 {
@@ -126,6 +140,7 @@ static void core_heartbeat(struct coordinator *core, struct worker *worker,
         kept->await.lack_count = LOCKSTEP_MAX_AWAITED;
     if (kept->overdue_count > LOCKSTEP_OVERDUE_NAMED)
         kept->overdue_count = LOCKSTEP_OVERDUE_NAMED;
+    core_heartbeat_numbers(kept, heartbeat);
 }
 
 static void core_member_heartbeat(struct coordinator *core, struct worker *worker,

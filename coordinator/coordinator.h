@@ -233,6 +233,14 @@ enum job_state {
     JOB_FINISHED = 4, // All members have closed their sessions.
 };
 
+// The metrics and counters of a job.
+struct numbers_view {
+    uint32_t metric_count;
+    struct metric_state metrics[LOCKSTEP_MAX_METRICS];
+    uint32_t counter_count;
+    struct counter_state counters[LOCKSTEP_MAX_COUNTERS];
+};
+
 struct job_view {
     char name[LOCKSTEP_JOB_NAME_BYTES];
     enum job_state state;
@@ -265,8 +273,10 @@ struct job_view {
     uint32_t failed;
     uint32_t failed_rank;
     char failed_text[LOCKSTEP_FAREWELL_TEXT_BYTES];
+    // Names of the numbers that the job keeps over time.
     uint32_t metric_count;
     char metrics[LOCKSTEP_JOB_METRICS][LOCKSTEP_METRIC_NAME_BYTES];
+    struct numbers_view numbers; // As of the last heartbeat of rank 0.
 };
 
 // Why a job makes no progress: the state of a rank that the others wait for (a culprit).
@@ -406,7 +416,8 @@ struct history_view {
     double hidden_us;
     double bytes_per_s;
     uint32_t known; // Bit i: some rank has reported metric i in this interval.
-    float metrics[LOCKSTEP_JOB_METRICS]; // Mean of each metric over the ranks; 0: not reported.
+    // The metrics, counters and numbers in marks (the mean over the ranks); 0: not reported.
+    float metrics[LOCKSTEP_JOB_METRICS];
 };
 
 // A line of a job's log.

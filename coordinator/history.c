@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A job's whole run: step times, communication, and the metrics in the marks of its ranks. The mark
-// "epoch 3 loss=0.41 lr=1e-3" has two metrics, `loss` and `lr`. A job keeps the first
-// LOCKSTEP_JOB_METRICS names of metrics that its ranks use. Runs inside coordinator_step.
+// A job's whole run: step times, communication, and metrics. These are the job's metrics and
+// counters, which rank 0 reports, and numbers in the marks of its ranks. The mark "epoch 3
+// loss=0.41 lr=1e-3" has two numbers, `loss` and `lr`. Where both have one name, the mark's number
+// is left out. A job keeps the first LOCKSTEP_JOB_METRICS names. Runs inside coordinator_step.
 
 #include "coordinator/history.h"
 
@@ -27,6 +28,7 @@ void history_init(struct history *history)
 struct history_sums {
     double sum[LOCKSTEP_JOB_METRICS];
     uint32_t ranks[LOCKSTEP_JOB_METRICS]; // Number of ranks that reported the metric.
+    uint32_t agreed; // Bit i: rank 0 reports metric i for all ranks.
 };
 
 // Returns the index of a metric, and adds a new one; LOCKSTEP_JOB_METRICS: there is no room for it.
@@ -69,7 +71,7 @@ static void history_word(struct history *history, const char *word, size_t bytes
         !history_number(word + name + 1, bytes - name - 1, &number))
         return;
     const uint32_t index = history_metric(history, word, name);
-    if (index == LOCKSTEP_JOB_METRICS)
+    if (index == LOCKSTEP_JOB_METRICS || (sums->agreed >> index & 1) != 0)
         return;
     sums->sum[index] += number;
     sums->ranks[index]++;
@@ -85,9 +87,35 @@ static void history_mark(struct history *history, const char *mark, struct histo
     }
 }
 
+// Takes a number that all ranks agree on.
+static void history_agreed(struct history *history, const char *name, double number,
+                           struct history_sums *sums)
+{
+    const size_t bytes = strlen(name);
+    if (bytes == 0 || !(number > -HISTORY_MOST && number < HISTORY_MOST))
+        return;
+    const uint32_t index = history_metric(history, name, bytes);
+    if (index == LOCKSTEP_JOB_METRICS || (sums->agreed >> index & 1) != 0)
+        return;
+    sums->sum[index] = number;
+    sums->ranks[index] = 1;
+    sums->agreed |= 1u << index;
+}
+
+static void history_numbers(struct history *history, const struct up_heartbeat *beat,
+                            struct history_sums *sums)
+{
+    for (uint32_t i = 0; i < beat->metric_count; i++)
+        history_agreed(history, beat->metrics[i].name, beat->metrics[i].value, sums);
+    for (uint32_t i = 0; i < beat->counter_count; i++)
+        history_agreed(history, beat->counters[i].name, (double)beat->counters[i].total, sums);
+}
+
 static void history_metrics(struct coordinator *core, struct job *job, struct history_slot *sample)
 {
     struct history_sums sums = {.ranks = {0}};
+    if (job->count > 0)
+        history_numbers(&job->history, &job_worker(core, job, 0)->heartbeat, &sums);
     for (uint32_t i = 0; i < job->count; i++)
         history_mark(&job->history, job_worker(core, job, i)->heartbeat.mark, &sums);
     sample->known = 0;

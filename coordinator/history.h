@@ -38,7 +38,7 @@ struct history {
 };
 
 void history_init(struct history *history);
-// Adds one sample. Fills the sample's `metrics` and `known` from the present marks of the job's
+// Adds one sample. Fills the sample's `metrics` and `known` from the last heartbeats of the job's
 // ranks; the caller fills the other fields.
 void history_add(struct coordinator *core, struct job *job, struct history_slot *sample);
 // Fills *view. Index 0 is the oldest slot. Returns false if there is no such slot.

@@ -59,6 +59,18 @@ static void view_steps(const struct coordinator *coordinator, const struct job *
     }
 }
 
+static void view_numbers(const struct coordinator *coordinator, const struct job *job,
+                         struct numbers_view *view)
+{
+    if (job->count == 0)
+        return;
+    const struct up_heartbeat *beat = &coordinator->workers[job->workers[0]].heartbeat;
+    view->metric_count = beat->metric_count;
+    memcpy(view->metrics, beat->metrics, sizeof(view->metrics));
+    view->counter_count = beat->counter_count;
+    memcpy(view->counters, beat->counters, sizeof(view->counters));
+}
+
 static void view_life(const struct coordinator *coordinator, const struct job *job,
                       struct job_view *view)
 {
@@ -79,6 +91,7 @@ static void view_life(const struct coordinator *coordinator, const struct job *j
     }
     view->metric_count = job->history.metric_count;
     memcpy(view->metrics, job->history.names, sizeof(view->metrics));
+    view_numbers(coordinator, job, &view->numbers);
 }
 
 bool coordinator_job_view(const struct coordinator *coordinator, uint32_t job,

@@ -180,10 +180,14 @@ static_assert(LOCKSTEP_MAX_SLOTS % 64 == 0, "sets of positions are whole words")
 #define LOCKSTEP_JOB_EVENTS 64 // Log lines that the coordinator keeps for one job.
 #define LOCKSTEP_RATE_SAMPLES 300 // Samples of step times, one a second, kept for one job.
 #define LOCKSTEP_HISTORY_SLOTS 512 // Time slots into which a job's whole run is divided. Even.
-#define LOCKSTEP_JOB_METRICS 8 // Metrics with different names in the marks of one job's ranks.
+// Numbers with different names that a job keeps over time: metrics, counters, and numbers in marks.
+#define LOCKSTEP_JOB_METRICS 32
 
 static_assert((uint64_t)LOCKSTEP_MAX_METRIC_VALUES * LOCKSTEP_MAX_WORLD < UINT32_MAX,
               "the values of a metric in one step are counted in 32 bits");
+static_assert(LOCKSTEP_MAX_METRICS + LOCKSTEP_MAX_COUNTERS <= LOCKSTEP_JOB_METRICS &&
+                  LOCKSTEP_JOB_METRICS <= 32,
+              "all metrics and counters are kept, and a word has a bit for each");
 static_assert((LOCKSTEP_TRACE_EVENTS & (LOCKSTEP_TRACE_EVENTS - 1)) == 0, "a mask selects a place");
 
 // ---- The data plane ----------------------------------------------------------------------------

@@ -169,6 +169,20 @@ struct overdue {
     uint64_t signature; // Hash of the arguments that must be equal on all ranks.
 };
 
+// A metric of the job, as of the last step that is final on the worker.
+struct metric_state {
+    char name[LOCKSTEP_METRIC_NAME_BYTES];
+    uint32_t kind; // enum metric_kind
+    uint32_t count; // Number of values behind it.
+    double value;
+};
+
+// A counter of the job, as of the last step that is final on the worker.
+struct counter_state {
+    char name[LOCKSTEP_METRIC_NAME_BYTES]; // The beginning of the counter's name.
+    int64_t total;
+};
+
 struct up_heartbeat {
     uint64_t step; // Step that the trainer has opened last.
     uint64_t settled; // Last step that this worker knows to be final on every rank.
@@ -200,6 +214,11 @@ struct up_heartbeat {
     // The last failure of a library call, as "LOCKSTEP_E_INVALID: ...". Empty: no call has failed,
     // or a later call has succeeded.
     char failure[LOCKSTEP_FAREWELL_TEXT_BYTES];
+    // Only rank 0 reports metrics and counters: they are equal on all ranks.
+    uint32_t metric_count;
+    struct metric_state metrics[LOCKSTEP_MAX_METRICS];
+    uint32_t counter_count;
+    struct counter_state counters[LOCKSTEP_MAX_COUNTERS]; // Those whose names rank 0 knows.
 };
 
 struct up_fail {

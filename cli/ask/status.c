@@ -127,6 +127,35 @@ static void print_stragglers(FILE *out, const char *stragglers)
         fprintf(out, "\n");
 }
 
+// Prints the job's metrics and counters on a line: "    loss 0.41, samples 61440".
+static void print_numbers(FILE *out, const char *job)
+{
+    const char *before = "    ";
+    char name[LOCKSTEP_METRIC_NAME_BYTES];
+    double value = 0;
+    for (const char *item = json_read_first(json_read_member(job, "metrics")); item;
+         item = json_read_next(item)) {
+        json_read_string(json_read_member(item, "name"), name, sizeof(name));
+        if (json_read_double(json_read_member(item, "value"), &value))
+            fprintf(out, "%s%s %.6g", before, name, value);
+        else
+            fprintf(out, "%s%s is no number", before, name);
+        before = ", ";
+    }
+    for (const char *item = json_read_first(json_read_member(job, "counters")); item;
+         item = json_read_next(item)) {
+        json_read_string(json_read_member(item, "name"), name, sizeof(name));
+        const char *total = json_read_member(item, "total");
+        const size_t digits = total ? strspn(total, "-0123456789") : 0;
+        if (digits == 0)
+            continue;
+        fprintf(out, "%s%s %.*s", before, name, (int)digits, total);
+        before = ", ";
+    }
+    if (before[0] == ',')
+        fprintf(out, "\n");
+}
+
 static void print_job(FILE *out, const char *job, int width)
 {
     const char *totals = json_read_member(job, "totals");
@@ -158,6 +187,7 @@ static void print_job(FILE *out, const char *job, int width)
     if (stalled)
         print_below(out, palette, json_read_member(job, "verdict"));
     print_stragglers(out, json_read_member(job, "stragglers"));
+    print_numbers(out, job);
 }
 
 static void print_jobs(FILE *out, const char *first)

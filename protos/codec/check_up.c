@@ -80,6 +80,20 @@ static void check_place(const struct place *place, struct codec_fault *fault)
     codec_check_call(place->call, fault);
 }
 
+static void check_numbers(const struct up_heartbeat *heartbeat, struct codec_fault *fault)
+{
+    codec_check_count(heartbeat->metric_count, LOCKSTEP_MAX_METRICS, "too many metrics", fault);
+    for (uint32_t i = 0; i < heartbeat->metric_count && fault->status == CODEC_OK; i++) {
+        const struct metric_state *metric = &heartbeat->metrics[i];
+        codec_check_text(metric->name, sizeof(metric->name), fault);
+        codec_check_number(metric->kind - METRIC_SUM, METRIC_MAX - METRIC_SUM,
+                           "the kind of a metric is unknown", fault);
+    }
+    codec_check_count(heartbeat->counter_count, LOCKSTEP_MAX_COUNTERS, "too many counters", fault);
+    for (uint32_t i = 0; i < heartbeat->counter_count && fault->status == CODEC_OK; i++)
+        codec_check_text(heartbeat->counters[i].name, sizeof(heartbeat->counters[i].name), fault);
+}
+
 static void check_heartbeat(const struct up_heartbeat *heartbeat, struct codec_fault *fault)
 {
     codec_check_number((uint32_t)heartbeat->activity, ACTIVITY_PAUSED, "an activity is unknown",
@@ -104,6 +118,7 @@ static void check_heartbeat(const struct up_heartbeat *heartbeat, struct codec_f
     codec_check_text(heartbeat->collective_detail, sizeof(heartbeat->collective_detail), fault);
     codec_check_count(heartbeat->overdue_count, LOCKSTEP_OVERDUE_NAMED,
                       "too many overdue collectives", fault);
+    check_numbers(heartbeat, fault);
 }
 
 // The named calls must be in the order of their positions, and `lacks` must contain each position.

@@ -104,6 +104,43 @@ static void place_in(struct place *place, const wire_Place *wire, struct codec_f
     place->waited_us = wire->waited_us;
 }
 
+static void numbers_out(wire_UpHeartbeat *wire, const struct up_heartbeat *heartbeat)
+{
+    wire->metrics_count = (pb_size_t)heartbeat->metric_count;
+    for (uint32_t i = 0; i < heartbeat->metric_count; i++) {
+        const struct metric_state *metric = &heartbeat->metrics[i];
+        codec_text_out(wire->metrics[i].name, metric->name, sizeof(wire->metrics[i].name));
+        wire->metrics[i].kind = metric->kind;
+        wire->metrics[i].count = metric->count;
+        wire->metrics[i].value = metric->value;
+    }
+    wire->counters_count = (pb_size_t)heartbeat->counter_count;
+    for (uint32_t i = 0; i < heartbeat->counter_count; i++) {
+        const struct counter_state *counter = &heartbeat->counters[i];
+        codec_text_out(wire->counters[i].name, counter->name, sizeof(wire->counters[i].name));
+        wire->counters[i].total = counter->total;
+    }
+}
+
+static void numbers_in(struct up_heartbeat *heartbeat, const wire_UpHeartbeat *wire,
+                       struct codec_fault *fault)
+{
+    heartbeat->metric_count = wire->metrics_count;
+    for (uint32_t i = 0; i < heartbeat->metric_count; i++) {
+        struct metric_state *metric = &heartbeat->metrics[i];
+        codec_text_in(metric->name, wire->metrics[i].name, sizeof(metric->name), fault);
+        metric->kind = wire->metrics[i].kind;
+        metric->count = wire->metrics[i].count;
+        metric->value = wire->metrics[i].value;
+    }
+    heartbeat->counter_count = wire->counters_count;
+    for (uint32_t i = 0; i < heartbeat->counter_count; i++) {
+        struct counter_state *counter = &heartbeat->counters[i];
+        codec_text_in(counter->name, wire->counters[i].name, sizeof(counter->name), fault);
+        counter->total = wire->counters[i].total;
+    }
+}
+
 void codec_heartbeat_out(wire_UpHeartbeat *wire, const struct up_heartbeat *heartbeat)
 {
     wire->has_place = true;
@@ -140,6 +177,7 @@ void codec_heartbeat_out(wire_UpHeartbeat *wire, const struct up_heartbeat *hear
         wire->overdue[i].use = heartbeat->overdue[i].use;
         wire->overdue[i].signature = heartbeat->overdue[i].signature;
     }
+    numbers_out(wire, heartbeat);
 }
 
 void codec_heartbeat_in(struct up_heartbeat *heartbeat, const wire_UpHeartbeat *wire,
@@ -179,6 +217,7 @@ void codec_heartbeat_in(struct up_heartbeat *heartbeat, const wire_UpHeartbeat *
         heartbeat->overdue[i] = (struct overdue){.space = wire->overdue[i].space,
                                                  .use = wire->overdue[i].use,
                                                  .signature = wire->overdue[i].signature};
+    numbers_in(heartbeat, wire, fault);
 }
 
 // ---- Blocked trainers ---------------------------------------------------------------------------

@@ -235,7 +235,7 @@ const WIRE_CHART = {title: 'Communication', help: `${HELP.Hidden} ${HELP.Waiting
 const SPEED_CHART = {title: 'Network', help: HELP.Network, text: speed, series: [
   {look: 'step', name: 'sent by all ranks', value: point => point.bytes, area: true}]};
 const metricChart = (name, index) => ({title: name, free: true, text: plain,
-  help: `The number that the trainer gives as ${name}=… with lockstep_mark; the mean over the ranks that say it.`,
+  help: `A metric or counter of the job (lockstep_metric_add, lockstep_counter_add), or the number that the trainer gives as ${name}=… with lockstep_mark; then it is the mean over the ranks that say it.`,
   series: [{look: 'metric', name, value: point => point.metrics[index] ?? undefined}]});
 
 let period = 'run';

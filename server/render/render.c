@@ -140,6 +140,31 @@ static void render_life(struct json *json, const struct job_view *job, uint64_t 
     json_string(json, "failed_text", job->failed > 0 ? job->failed_text : NULL);
 }
 
+// Writes the last values of the job's metrics and counters.
+static void render_numbers(struct json *json, const struct numbers_view *numbers)
+{
+    static const char *const kinds[] = {"", "sum", "mean", "min", "max"};
+    json_array_begin(json, "metrics");
+    for (uint32_t i = 0; i < numbers->metric_count; i++) {
+        const struct metric_state *metric = &numbers->metrics[i];
+        json_object_begin(json, NULL);
+        json_string(json, "name", metric->name);
+        json_string(json, "kind", metric->kind <= METRIC_MAX ? kinds[metric->kind] : NULL);
+        json_double(json, "value", metric->value);
+        json_u64(json, "count", metric->count);
+        json_object_end(json);
+    }
+    json_array_end(json);
+    json_array_begin(json, "counters");
+    for (uint32_t i = 0; i < numbers->counter_count; i++) {
+        json_object_begin(json, NULL);
+        json_string(json, "name", numbers->counters[i].name);
+        json_i64(json, "total", numbers->counters[i].total);
+        json_object_end(json);
+    }
+    json_array_end(json);
+}
+
 static void render_job_members(struct json *json, const struct job_view *job, uint64_t now_ms)
 {
     json_string(json, "name", job->name);
@@ -157,6 +182,7 @@ static void render_job_members(struct json *json, const struct job_view *job, ui
     json_u64(json, "hosts", job->hosts);
     render_tuning(json, job);
     render_life(json, job, now_ms);
+    render_numbers(json, &job->numbers);
 }
 
 // Writes a text such as "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f", as nvidia-smi prints it.

@@ -48,6 +48,7 @@ static int counter_add_locked(struct lockstep_session *session, const char *name
     if (!counter)
         return error_set(LOCKSTEP_E_INVALID, "a job has at most %d counters; '%s' is one more",
                          LOCKSTEP_MAX_COUNTERS, name);
+    counter_note_name(counter, name);
     counter->pending += delta;
     return 0;
 }
@@ -65,7 +66,7 @@ int lockstep_counter_add(lockstep_session *session, const char *name, int64_t de
 
 int lockstep_counter_read(lockstep_session *session, const char *name, int64_t *total)
 {
-    const struct counter *counter;
+    struct counter *counter;
     const int status = counter_check(session, name);
     if (status < 0)
         return status;
@@ -73,6 +74,8 @@ int lockstep_counter_read(lockstep_session *session, const char *name, int64_t *
         return error_set(LOCKSTEP_E_INVALID, "total is NULL: nowhere to put the counter's value");
     mutex_lock(&session->mutex);
     counter = counter_find_locked(session, hash64(name, strlen(name)), false);
+    if (counter)
+        counter_note_name(counter, name);
     *total = !counter ? 0 : counter->total;
     mutex_unlock(&session->mutex);
     return 0;

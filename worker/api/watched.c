@@ -26,6 +26,17 @@ static bool watched_waits_again(const struct up_heartbeat *heartbeat)
            (api == API_WORK_WAIT || api == API_CALL_WAIT || api == API_STEP_END);
 }
 
+// All ranks have the same metrics and counters, so one of them reports these.
+static void watched_numbers(struct lockstep_session *session, struct up_heartbeat *heartbeat)
+{
+    if (session->world.rank != 0)
+        return;
+    mutex_lock(&session->mutex);
+    metrics_tell(session, heartbeat);
+    counter_tell(session, heartbeat);
+    mutex_unlock(&session->mutex);
+}
+
 static void watched_fill(void *context, const struct down_query *query, uint64_t *stood,
                          struct up_message *beat)
 {
@@ -38,6 +49,7 @@ static void watched_fill(void *context, const struct down_query *query, uint64_t
         return; // Before the world has formed there is no wait to report.
     await_read(session, query, stood, &heartbeat->await);
     work_told_beat(session, heartbeat);
+    watched_numbers(session, heartbeat);
 }
 
 static int watched_send(void *context, const struct up_message *message)

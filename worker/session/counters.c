@@ -11,9 +11,11 @@
 
 #include "worker/session/counters.h"
 
+#include "base/utf8.h"
 #include "worker/session/session.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 struct counter *counter_find_locked(struct lockstep_session *session, uint64_t hash, bool create)
 {
@@ -30,6 +32,30 @@ struct counter *counter_find_locked(struct lockstep_session *session, uint64_t h
         }
     }
     return NULL;
+}
+
+void counter_note_name(struct counter *counter, const char *name)
+{
+    const size_t size = strlen(name);
+    size_t bytes = 0;
+    if (counter->name[0] != '\0' || !utf8_valid(name, size))
+        return;
+    while (bytes < size && bytes + utf8_length(name + bytes, size - bytes) < sizeof(counter->name))
+        bytes += utf8_length(name + bytes, size - bytes);
+    memcpy(counter->name, name, bytes);
+}
+
+void counter_tell(const struct lockstep_session *session, struct up_heartbeat *beat)
+{
+    mutex_assert_held(&session->mutex);
+    for (uint32_t i = 0; i < LOCKSTEP_MAX_COUNTERS; i++) {
+        const struct counter *counter = &session->counters.table[i];
+        if (counter->name[0] == '\0')
+            continue;
+        struct counter_state *told = &beat->counters[beat->counter_count++];
+        memcpy(told->name, counter->name, sizeof(told->name));
+        told->total = counter->total;
+    }
 }
 
 static int counter_compare(const void *a, const void *b)

@@ -12,12 +12,15 @@
 #include <stdint.h>
 
 struct commit_wave;
+struct up_heartbeat;
 struct lockstep_session;
 
 struct counter {
     uint64_t hash; // Hash of the counter's name; 0: this entry is free.
     int64_t total; // The sum over all ranks, as of the last settled step.
     int64_t pending; // What this rank has added since the last step_end.
+    // The beginning of the name. Empty: this rank has not used the name, or it is no valid UTF-8.
+    char name[LOCKSTEP_METRIC_NAME_BYTES];
 };
 
 // guarded by the session's mutex
@@ -29,6 +32,10 @@ struct counters {
 // Finds the counter whose name has this hash, or creates it if `create` is true. NULL: there is no
 // such counter, and `create` is false or the table is full.
 struct counter *counter_find_locked(struct lockstep_session *session, uint64_t hash, bool create);
+// Notes the name of a counter, for heartbeats.
+void counter_note_name(struct counter *counter, const char *name);
+// Fills in the counters whose names this rank knows. Caller holds the session's mutex.
+void counter_tell(const struct lockstep_session *session, struct up_heartbeat *beat);
 // Moves what this rank added in the step into its part of the commit wave. Trainer, at step_end.
 void counter_contribute(struct lockstep_session *session, struct commit_wave *wave);
 // Adds the sums of a settled step to the totals. Caller holds the session's mutex.

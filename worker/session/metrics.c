@@ -76,6 +76,20 @@ int metrics_add_locked(struct lockstep_session *session, const char *name, enum 
     return 0;
 }
 
+void metrics_tell(const struct lockstep_session *session, struct up_heartbeat *beat)
+{
+    const struct metric_list *settled = &session->step.metrics.settled;
+    mutex_assert_held(&session->mutex);
+    beat->metric_count = settled->count;
+    for (uint32_t i = 0; i < settled->count; i++) {
+        struct metric_state *told = &beat->metrics[i];
+        memcpy(told->name, settled->parts[i].name, sizeof(told->name));
+        told->kind = settled->parts[i].kind;
+        told->count = settled->parts[i].count;
+        told->value = metrics_value(&settled->parts[i]);
+    }
+}
+
 void metrics_contribute(struct lockstep_session *session, struct commit_wave *wave)
 {
     mutex_assert_held(&session->mutex);

@@ -31,6 +31,8 @@ double metrics_value(const struct metric_part *part);
 // Adds a value. Returns 0, or a status with its text. Caller holds the session's mutex.
 int metrics_add_locked(struct lockstep_session *session, const char *name, enum metric_kind kind,
                        double value);
+// Fills in the last results of all metrics. Caller holds the session's mutex.
+void metrics_tell(const struct lockstep_session *session, struct up_heartbeat *beat);
 // Moves what this rank added in the step into its part of the commit wave. Trainer, at step_end.
 void metrics_contribute(struct lockstep_session *session, struct commit_wave *wave);
 // Takes over the results of a settled step. Caller holds the session's mutex.

@@ -423,6 +423,10 @@ static void draw_heartbeat(struct fuzz *fuzz, struct up_heartbeat *beat)
         beat->links[i] = (struct link_state){.rank = draw_number(fuzz, 3), .unsent = 1};
     for (uint32_t i = 0; i < LOCKSTEP_MATES_NAMED; i++)
         beat->mates[i] = (struct mate_state){.rank = draw_number(fuzz, 3), .state = 'T'};
+    beat->metric_count = draw_number(fuzz, LOCKSTEP_MAX_METRICS + 2);
+    beat->counter_count = draw_number(fuzz, LOCKSTEP_MAX_COUNTERS + 2);
+    memset(beat->metrics, (int)draw(fuzz, 256), sizeof(beat->metrics)); // No name ends.
+    memset(beat->counters, (int)draw(fuzz, 256), sizeof(beat->counters));
 }
 
 static void draw_answer(struct fuzz *fuzz, uint32_t place, struct up_answer *answer)

@@ -9,6 +9,7 @@
 #include "coordinator/rates.h"
 #include "tests/unit/coordinator/fleet_case.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -200,9 +201,50 @@ static void test_numbers_in_marks_are_metrics(void **state)
     assert_float_equal(slot.metrics[1], 0.001, 1e-9);
     // More names than a job has room for, and names that begin alike.
     strcpy(fleet.ranks[0].beat.mark, "loss=1 los=2 loss2=3 c=4 d=5 e=6 f=7 g=8 h=9");
+    for (uint32_t i = 0; i < LOCKSTEP_JOB_METRICS; i++)
+        snprintf(fleet.ranks[i % 2 + 1].beat.mark + 6 * (i / 2), 7, "m%02u=1 ", i);
     run(5, 10, 0, 0);
     assert_int_equal(story_job(&story, 0).metric_count, LOCKSTEP_JOB_METRICS);
     assert_string_equal(story_job(&story, 0).metrics[2], "los");
+}
+
+// Condition: rank 0 reports metrics and counters; another rank reports some, too; a mark has the
+// name of a metric. Decision: those of rank 0 are the job's, last and over time, and the mark's is
+// left out.
+static void test_metrics_and_counters_of_a_job(void **state)
+{
+    (void)state;
+    struct history_view slot;
+    fleet_begin(&fleet, &story, 3, 1);
+    struct up_heartbeat *first = &fleet.ranks[0].beat;
+    first->metric_count = 3;
+    first->metrics[0] = (struct metric_state){"loss", METRIC_MEAN, 3, 0.25};
+    first->metrics[1] = (struct metric_state){"broken", METRIC_MAX, 3, NAN};
+    first->metrics[2] = (struct metric_state){"most", METRIC_MAX, 3, 8};
+    first->counter_count = 1;
+    first->counters[0] = (struct counter_state){"all\tsamples", -7};
+    fleet.ranks[1].beat.metric_count = 1;
+    fleet.ranks[1].beat.metrics[0] = (struct metric_state){"mine", METRIC_SUM, 1, 5};
+    strcpy(fleet.ranks[2].beat.mark, "loss=99 lr=2");
+    run(10, 10, 0, 0);
+    const struct job_view job = story_job(&story, 0);
+    assert_int_equal(job.numbers.metric_count, 3);
+    assert_string_equal(job.numbers.metrics[0].name, "loss");
+    assert_true(job.numbers.metrics[0].value == 0.25);
+    assert_int_equal(job.numbers.counter_count, 1);
+    assert_string_equal(job.numbers.counters[0].name, "all?samples");
+    assert_int_equal(job.numbers.counters[0].total, -7);
+    assert_int_equal(job.metric_count, 4);
+    assert_string_equal(job.metrics[0], "loss");
+    assert_string_equal(job.metrics[1], "most");
+    assert_string_equal(job.metrics[2], "all?samples");
+    assert_string_equal(job.metrics[3], "lr");
+    assert_true(coordinator_history_view(story.core, 0, 5, story.now_ms, &slot));
+    assert_int_equal(slot.known, 15);
+    assert_float_equal(slot.metrics[0], 0.25, 0);
+    assert_float_equal(slot.metrics[1], 8, 0);
+    assert_float_equal(slot.metrics[2], -7, 0);
+    assert_float_equal(slot.metrics[3], 2, 0);
 }
 
 static void test_a_job_keeps_its_last_lines(void **state)
@@ -256,6 +298,7 @@ int main(void)
         TEST(test_who_is_behind_the_median_lags),
         TEST(test_a_history_covers_the_whole_run),
         TEST(test_numbers_in_marks_are_metrics),
+        TEST(test_metrics_and_counters_of_a_job),
         TEST(test_a_job_keeps_its_last_lines),
         TEST(test_functions_and_kinds_have_names),
     };

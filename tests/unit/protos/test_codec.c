@@ -40,7 +40,7 @@ static_assert(sizeof(struct link_state) == 32, "a new field?");
 static_assert(sizeof(struct mate_state) == 12, "a new field?");
 static_assert(sizeof(struct await_key) == 24, "a new field?");
 static_assert(sizeof(struct await) == 960, "a new field?");
-static_assert(sizeof(struct up_heartbeat) == 2664, "a new field?");
+static_assert(sizeof(struct up_heartbeat) == 3832, "a new field?");
 static_assert(sizeof(struct up_fail) == 1504, "a new field?");
 static_assert(sizeof(struct up_lost) == 1040, "a new field?");
 static_assert(sizeof(struct up_leave) == 648, "a new field?");
@@ -209,6 +209,10 @@ static void example_heartbeat(struct up_heartbeat *heartbeat)
     heartbeat->collective_use = 2;
     heartbeat->overdue_count = 1;
     heartbeat->overdue[0] = (struct overdue){.space = 5, .use = 2, .signature = 6};
+    heartbeat->metric_count = 1;
+    heartbeat->metrics[0] = (struct metric_state){"loss", METRIC_MEAN, 4, 0.5};
+    heartbeat->counter_count = 1;
+    heartbeat->counters[0] = (struct counter_state){"samples", -3};
 }
 
 static void example_blocked(struct up_blocked *blocked)
@@ -360,14 +364,15 @@ static const char *const golden_up[] = {
                 "02180322020804",
     [UP_LAYOUT_PART] = "0a0b08071108070605040302013a0c08011005180122040200ac02",
     [UP_END] = "0a0b0807110807060504030201420c08ac0611fe00000000000000",
-    [UP_HEARTBEAT] = "0a0b08071108070605040302014adf0108ac0610ab06180420142a046576616c"
+    [UP_HEARTBEAT] = "0a0b08071108070605040302014a830208ac0610ab06180420142a046576616c"
                      "30013802421208ab06100318840720bc0528c801300138024a2d080310071801"
                      "20013a0608011002180340065029580160026801700578098001048801ac0290"
                      "01ad029801ae02501158e0d403620f0802100118ac0220ad0228e80730016a07"
                      "0803107418e7247a1c7265616420286e66735f776169745f6269745f6b696c6c"
                      "61626c6529a201280a0d0804110500000000000000180210111801200328ab06"
-                     "30013a0565706f63684205080118ac06da0414090500000000000000100219"
-                     "0600000000000000e204026162e80402",
+                     "30013a0565706f63684205080118ac06da041409050000000000000010021906"
+                     "00000000000000e204026162e80402ba05130a046c6f73731002180421000000"
+                     "000000e03fc2050b0a0773616d706c65731005",
     [UP_FAIL] = "0a0b0807110807060504030201521b"
                 "08ac0610051a0377687921050000000000000028023201613a0162",
     [UP_LOST] = "0a0b08071108070605040302015a130803100118ac06220572657365742801b00401",
@@ -902,6 +907,19 @@ static void random_heartbeat(uint64_t *state, struct up_heartbeat *heartbeat)
     for (uint32_t i = 0; i < heartbeat->overdue_count; i++)
         heartbeat->overdue[i] =
             (struct overdue){random_number(state), random_number(state), random_number(state)};
+    heartbeat->metric_count = random_below(state, LOCKSTEP_MAX_METRICS + 1);
+    for (uint32_t i = 0; i < heartbeat->metric_count; i++) {
+        struct metric_state *metric = &heartbeat->metrics[i];
+        RANDOM_TEXT(state, metric->name);
+        metric->kind = METRIC_SUM + random_below(state, METRIC_MAX);
+        metric->count = (uint32_t)random_number(state);
+        metric->value = (double)random_number(state) / 7;
+    }
+    heartbeat->counter_count = random_below(state, LOCKSTEP_MAX_COUNTERS + 1);
+    for (uint32_t i = 0; i < heartbeat->counter_count; i++) {
+        RANDOM_TEXT(state, heartbeat->counters[i].name);
+        heartbeat->counters[i].total = (int64_t)random_number(state);
+    }
 }
 
 static void random_up(int kind, uint64_t *state, union any_message *any)
@@ -1460,6 +1478,12 @@ static const struct poke pokes[] = {
     POKE_TEXT(up, UP_HEARTBEAT, u.heartbeat.collective),
     POKE_TEXT(up, UP_HEARTBEAT, u.heartbeat.collective_detail),
     POKE_COUNT(up, UP_HEARTBEAT, u.heartbeat.overdue_count, LOCKSTEP_OVERDUE_NAMED),
+    POKE(up, UP_HEARTBEAT, u.heartbeat.metric_count, LOCKSTEP_MAX_METRICS + 1, CODEC_TOO_LONG),
+    POKE(up, UP_HEARTBEAT, u.heartbeat.metric_count, 2, CODEC_INVALID), // The second has no kind.
+    POKE_MAX(up, UP_HEARTBEAT, u.heartbeat.metrics[0].kind, METRIC_MAX),
+    POKE_TEXT(up, UP_HEARTBEAT, u.heartbeat.metrics[0].name),
+    POKE_COUNT(up, UP_HEARTBEAT, u.heartbeat.counter_count, LOCKSTEP_MAX_COUNTERS),
+    POKE_TEXT(up, UP_HEARTBEAT, u.heartbeat.counters[0].name),
     POKE(up, UP_FAIL, u.fail.kind, HALT_NONE, CODEC_INVALID),
     POKE_MAX(up, UP_FAIL, u.fail.kind, HALT_TUNING),
     POKE_TEXT(up, UP_FAIL, u.fail.text),

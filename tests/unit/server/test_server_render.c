@@ -11,6 +11,7 @@
 
 #include "protos/trace.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -245,6 +246,28 @@ static void largest_job_fits(void **state)
     assert_non_null(json_text(&json, NULL));
 }
 
+// A value that is no number is null; a total has all of its digits.
+static void a_job_has_its_numbers(void **state)
+{
+    (void)state;
+    struct numbers_view *numbers = &snapshot.jobs[0].view.numbers;
+    const struct numbers_view none = *numbers;
+    numbers->metric_count = 2;
+    numbers->metrics[0] = (struct metric_state){"loss", METRIC_MEAN, 8, 0.1};
+    numbers->metrics[1] = (struct metric_state){"most", METRIC_MAX, 1, NAN};
+    numbers->counter_count = 1;
+    numbers->counters[0] = (struct counter_state){"all \"samples\"", INT64_MIN};
+    json_reset(&json);
+    assert_true(render_job(&json, &snapshot, "run \"1\""));
+    const char *text = json_text(&json, NULL);
+    assert_non_null(strstr(text, "{\"name\":\"loss\",\"kind\":\"mean\",\"value\":0.1,\"count\":8},"
+                                 "{\"name\":\"most\",\"kind\":\"max\",\"value\":null,"
+                                 "\"count\":1}]"));
+    assert_non_null(strstr(text, "{\"name\":\"all \\\"samples\\\"\","
+                                 "\"total\":-9223372036854775808}]"));
+    *numbers = none;
+}
+
 // ---- metrics ----------------------------------------------------------------------------------
 
 static void metrics_tell_of_the_stall(void **state)
@@ -391,6 +414,7 @@ int main(void)
         TEST(state_has_a_row_for_each_rank),
         TEST(stragglers_are_the_worst),
         TEST(largest_job_fits),
+        TEST(a_job_has_its_numbers),
         TEST(metrics_tell_of_the_stall),
         TEST(metrics_of_an_ended_job_have_no_rate),
         TEST(stack_shows_threads_and_frames),
