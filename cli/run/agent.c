@@ -78,7 +78,7 @@ static char *read_request(int fd, size_t *size)
 
 int agent_main(int argc, char **argv)
 {
-    struct run_options options = {.command = "run", .quiet = true, .hosted = true};
+    static struct run_options options = {.command = "run", .quiet = true, .hosted = true};
     size_t size = 0;
     (void)argv;
     if (argc > 1 || isatty(STDIN_FILENO))

@@ -274,7 +274,7 @@ int run_launch(struct run_options *options)
 
 int run_main(int argc, char **argv)
 {
-    struct run_options options;
+    static struct run_options options; // Its lists stay until the process ends.
     int result = options_read(&options, argc, argv);
     if (result != 0)
         return result < 0 ? CLI_OK : result;

@@ -162,7 +162,7 @@ static int64_t number_join(lockstep_dtype dtype, lockstep_op op, int64_t a, int6
     case LOCKSTEP_MAX:
         return number_is_less(dtype, a, b) ? b : a;
     case LOCKSTEP_PRODUCT:
-        return a * b;
+        return (int64_t)((uint64_t)a * (uint64_t)b);
     case LOCKSTEP_OR:
         return a | b;
     case LOCKSTEP_AND:
@@ -173,7 +173,7 @@ static int64_t number_join(lockstep_dtype dtype, lockstep_op op, int64_t a, int6
     case LOCKSTEP_MEAN:
         break;
     }
-    return a + b;
+    return (int64_t)((uint64_t)a + (uint64_t)b);
 }
 
 // Counts the true values of all ranks.

@@ -31,7 +31,7 @@ static const struct shape_kind shape_kinds[] = {
                             .output = SHAPE_WHOLE},
     [LOCKSTEP_BROADCAST] = {"broadcast", .rooted = true, .input = SHAPE_WHOLE,
                             .output = SHAPE_WHOLE, .other_output = SHAPE_WHOLE},
-    [LOCKSTEP_BARRIER] = {"barrier"},
+    [LOCKSTEP_BARRIER] = {.name = "barrier"},
     [LOCKSTEP_REDUCE] = {"reduce", .rooted = true, .reduces = true, .input = SHAPE_WHOLE,
                          .output = SHAPE_WHOLE, .other_input = SHAPE_WHOLE},
     [LOCKSTEP_REDUCE_SCATTER] = {"reduce_scatter", .reduces = true, .input = SHAPE_PARTS,
