@@ -580,8 +580,11 @@ int hosts_run(const struct run_options *options, int control_fd)
         result = start_all(&hosts);
     if (result != 0) {
         descendants_kill();
-        if (hosts.output.started && !hosts.verdict.orphaned)
+        if (hosts.output.started && !hosts.verdict.orphaned) {
             flush(&hosts);
+            if (output_done(&hosts.output)) // Else a write is stuck.
+                output_close(&hosts.output);
+        }
         _exit(result);
     }
     while (hosts.verdict.running > 0 && !hosts.verdict.orphaned)
