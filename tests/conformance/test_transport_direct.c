@@ -496,7 +496,7 @@ static bool left_out(const struct fleet_options *variant)
 {
     const char *sanitizer = getenv("LOCKSTEP_TEST_SANITIZER");
     return sanitizer && sanitizer[0] != '\0' && !test_everything() &&
-           (variant->encrypts || variant->mates);
+           (variant->encrypts || variant->mates || variant->torn_bytes > 0);
 }
 
 int main(void)
