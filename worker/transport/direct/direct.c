@@ -27,7 +27,9 @@
 // credit and for links only, receivers never stop reading, and no link waits for another. In a
 // reduction let p be the lowest piece that is not complete on its owner. The owner has granted it,
 // so all its inputs arrive; it is summed, and its final bytes wait for no credit. In an exchange a
-// granted part waits for nothing but its link, so it arrives, and the next part is granted.
+// granted part waits for its link, so it arrives, and the next part is granted; on fast links it
+// also waits for a part that comes in return and is granted, too, and neither of the two runs more
+// than DIRECT_AHEAD pieces ahead of the other, so one of them always may be sent.
 //
 // Rule R1 (intact or final): partial sums stay in tiles and blocks. The owner writes an element
 // only with its final bytes. Another member receives final bytes of a piece into user memory only
@@ -46,6 +48,11 @@
 #include <string.h>
 
 #define DIRECT_SENDERS 8 // Parts that one rank receives at a time, besides eager ones.
+// On links that are about as fast as a core copies, two ranks that exchange parts send so many
+// pieces ahead of what they receive. Otherwise each first fills the socket, and what arrives has
+// left the cache.
+#define DIRECT_AHEAD 2
+#define DIRECT_SWIFT_BYTES_PER_S UINT64_C(2000000000)
 
 uint32_t direct_member_of(const struct direct_run *run, const struct peer_link *peer)
 {
@@ -262,6 +269,21 @@ static bool direct_grant_part(struct flows *flows, const struct flow *flow, stru
 
 // ---- feeding ------------------------------------------------------------------------------------
 
+// Returns the end of the final pieces that may go to a member now. The bound by what has arrived
+// from it holds only where this rank has granted that member its part: then the member waits for
+// nothing but this rank's pieces, or for nothing at all.
+static uint32_t direct_finals_end(const struct flows *flows, const struct flow *flow,
+                                  const struct direct_run *run, const struct direct_member *member)
+{
+    const struct direct_row *in = &member->finals_in;
+    if (!direct_is_exchange(flow))
+        return direct_least(member->finals_out.granted, run->summed);
+    if (flows->agreed_bytes_per_s < DIRECT_SWIFT_BYTES_PER_S || in->done == in->count ||
+        in->granted < in->count)
+        return member->finals_out.granted;
+    return direct_least(member->finals_out.granted, in->done + DIRECT_AHEAD);
+}
+
 // Queues what may go to one member now. True if it queued any frame.
 static bool direct_feed_member(struct flows *flows, struct flow *flow, struct direct_run *run,
                                uint32_t index)
@@ -279,9 +301,7 @@ static bool direct_feed_member(struct flows *flows, struct flow *flow, struct di
     any |= direct_is_exchange(flow) ? direct_grant_part(flows, flow, run, member)
                                     : direct_grant_inputs(flows, flow, run, member);
     const uint32_t inputs = direct_least(member->inputs_out.granted, member->inputs_out.count);
-    const uint32_t finals = direct_is_exchange(flow)
-                                ? member->finals_out.granted
-                                : direct_least(member->finals_out.granted, run->summed);
+    const uint32_t finals = direct_finals_end(flows, flow, run, member);
     while (member->finals_out.begun < finals && stream->queued_bytes < STREAM_CALL_BYTES) {
         if (!direct_send_final(flows, flow, run, index))
             return any;
