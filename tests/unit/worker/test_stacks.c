@@ -488,9 +488,12 @@ static int child_of_signals(void)
     if (stacks_open(&opened) != 0 || handled() != before)
         return 1; // Opening has installed something.
     stuck_start(&stuck, stuck_in_read, &callers);
-    do
-        stacks_capture(opened, &callers);
-    while (opened->threads[0].syscall != SYS_read);
+    struct stack_thread thread = {0};
+    struct proc_signals signals;
+    do // A capture of a thread that still runs would install a handler.
+        (void)proc_task_read(PROC_TASK_DIRECTORY, stuck.tid, &thread, &signals);
+    while (thread.syscall != SYS_read);
+    stacks_capture(opened, &callers);
     if (handled() != before)
         return 6; // A thread that sleeps needs none.
     stuck_free(&stuck);
