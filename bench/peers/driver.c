@@ -233,7 +233,7 @@ static int value_of(int rank, size_t element)
     return (rank + 1) * (int)(element % 61 + 1);
 }
 
-// What a collective that moves leaves in element i of its output.
+// Returns the value that element i of the output has after a collective other than a sum.
 static int moved(const struct driver *driver, size_t i, size_t part)
 {
     const int rank = driver->world.rank;

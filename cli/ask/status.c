@@ -34,7 +34,7 @@ static const char help_text[] =
     "      --json             Print what the coordinator says as it is, in one line\n"
     "  -h, --help             Show this\n";
 
-#define JOB_WIDTH 10 // Of a column, if no name is longer.
+#define JOB_WIDTH 10 // Width of the column, unless a name is longer.
 #define HOST_WIDTH 8
 
 // Returns the width of a column for a text of each item: the longest one, but at least `least`. So

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a hosted run (`lockstep run-host`) tells the launcher's host beside the output: relay.h has
-// the frames. Ranks are those of this host, from 0. Supervisor's thread.
+// The frames by which a hosted run (`lockstep run-host`) tells the launcher's host about ranks:
+// their form is in relay.h. Ranks are those of this host, from 0. Supervisor's thread.
 
 #ifndef LOCKSTEP_CLI_RUN_FRAMES_H
 #define LOCKSTEP_CLI_RUN_FRAMES_H

@@ -36,7 +36,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define LOST_STATUS 255 // Of ssh, too, when it cannot connect.
+#define LOST_STATUS 255 // The status of ssh when it cannot connect is the same.
 #define PENDING_MS 20 // How often bytes that ssh did not take are tried again.
 #define GREETING_MS 60000 // From the start of ssh to the greeting at most.
 #define DISMISSAL_MS 15000 // From the dismissal to the end of ssh at most.

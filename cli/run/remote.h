@@ -34,7 +34,7 @@ enum remote_next {
 
 struct remote {
     const struct run_host *host;
-    pid_t pid; // Of ssh; 0 once it was reaped.
+    pid_t pid; // The process of ssh; 0 once it was reaped.
     int status; // The wait status of ssh, once it was reaped.
     int control_fd; // stdin of ssh; -1: closed
     int frames_fd; // stdout of ssh; -1: it has ended
@@ -57,7 +57,7 @@ struct remote {
     char *pending; // owned; bytes that ssh has not taken yet
     size_t pending_size;
 
-    size_t size; // Of bytes.
+    size_t size; // Number of bytes.
     unsigned char bytes[REMOTE_BYTES];
 };
 

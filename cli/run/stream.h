@@ -39,8 +39,8 @@ struct stream {
     int fd; // Owned; -1: stream_feed gives the bytes, or the stream has ended.
     struct log_file *log; // borrowed; NULL: none
     bool framed;
-    uint8_t number; // Of a framed stream: 0 for stdout, 1 for stderr.
-    uint32_t rank; // Of a framed stream.
+    uint8_t number; // Framed streams: 0 for stdout, 1 for stderr.
+    uint32_t rank; // Framed streams: the rank that wrote the output.
     bool live;
     bool carriage; // True if the last byte was a carriage return.
     bool updating; // True if the line was started again at least once.

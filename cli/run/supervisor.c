@@ -205,7 +205,7 @@ static void end_daemon(struct supervisor *supervisor, int status)
     if (!supervisor->daemon_wanted)
         return;
     supervisor->daemon_wanted = false;
-    output_dump(&supervisor->output); // It may have said why.
+    output_dump(&supervisor->output); // The output may say why.
     if (trains)
         then = "; workers that have formed their world train on, and stalls are not diagnosed";
     else if (supervisor->options->serves)

@@ -20,22 +20,6 @@
 
 // ---- checks -------------------------------------------------------------------------------------
 
-// Adds the used bits of a frame to collective->used. Returns NULL, or what is impossible about the
-// bits.
-static const char *receive_learn(struct flow *flow, const struct frame_header *header,
-                                 const uint8_t *used, struct ring_span span)
-{
-    const struct unit_range units = direct_units(flow, span);
-    if (header->used_bytes != units_bytes(units.count))
-        return "its used bits are not as many as its units";
-    if (!units_are_clean(used, units.count))
-        return "it has used bits of units that do not exist";
-    if (header->part == DIRECT_FINAL && !units_include(used, units, flow->collective->used))
-        return "it says of a unit that is used that it is not";
-    units_merge(flow->collective->used, units, used);
-    return NULL;
-}
-
 // True if a frame of a reduction has no payload.
 static bool receive_is_empty(const struct flow *flow, const struct frame_header *header,
                              const uint8_t *used, struct ring_span span)
@@ -53,7 +37,7 @@ static const char *receive_check_piece(struct flow *flow, const struct frame_hea
         return "its piece is not the next one, or has no credit";
     if (header->weight > LOCKSTEP_MAX_WEIGHT_SUM)
         return "its weight is more than all ranks together can have";
-    const char *text = receive_learn(flow, header, used, span);
+    const char *text = reduce_learn(flow, header, used, span, header->part == DIRECT_FINAL);
     if (text)
         return text;
     const uint64_t bytes =

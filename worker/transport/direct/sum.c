@@ -125,14 +125,6 @@ struct sum_tile {
     uint64_t elements;
 };
 
-static void sum_widen(enum dtype dtype, float *into, const uint8_t *from, uint64_t count)
-{
-    if (dtype == DTYPE_FLOAT32)
-        memcpy(into, from, count * sizeof(*into));
-    else
-        kernel_widen(dtype, into, (const void *)from, count);
-}
-
 // For elements of 16 bits: adds in float32 and rounds once.
 static void sum_wide(const struct flow *flow, const struct sum_tile *tile, uint8_t *out)
 {
@@ -140,11 +132,11 @@ static void sum_wide(const struct flow *flow, const struct sum_tile *tile, uint8
     const enum dtype dtype = direct_dtype(flow);
     float sum[SUM_TILE];
     float source[SUM_TILE];
-    sum_widen(dtype, sum, tile->sources[0], tile->elements);
+    kernel_widen(dtype, sum, (const void *)tile->sources[0], tile->elements);
     if (tile->weights[0] != 1)
         kernel_scale(DTYPE_FLOAT32, sum, sum, tile->weights[0], tile->elements);
     for (uint32_t i = 1; i < tile->count; i++) {
-        sum_widen(dtype, source, tile->sources[i], tile->elements);
+        kernel_widen(dtype, source, (const void *)tile->sources[i], tile->elements);
         if (tile->weights[i] != 1)
             kernel_add_weighted(DTYPE_FLOAT32, sum, source, tile->weights[i], tile->elements);
         else

@@ -173,6 +173,23 @@ static void reduce_finish_wide(const struct flow *flow, struct ring_span span, u
     }
 }
 
+// ---- used bits ----------------------------------------------------------------------------------
+
+const char *reduce_learn(struct flow *flow, const struct frame_header *header, const uint8_t *used,
+                         struct ring_span span, bool final)
+{
+    const struct collective *collective = flow->collective;
+    const struct unit_range units = units_met(collective->unit_ends, collective->unit_count, span);
+    if (header->used_bytes != units_bytes(units.count))
+        return "its used bits are not as many as its units";
+    if (!units_are_clean(used, units.count))
+        return "it has used bits of units that do not exist";
+    if (final && !units_include(used, units, collective->used))
+        return "it says of a unit that is used that it is not";
+    units_merge(collective->used, units, used);
+    return NULL;
+}
+
 // ---- a chunk ------------------------------------------------------------------------------------
 
 void reduce_start(const struct flow *flow, struct ring_span span, uint8_t *acc)

@@ -12,6 +12,7 @@
 
 struct collective;
 struct flow;
+struct frame_header;
 
 // True if this rank's contribution is its input unchanged, so that a frame can be sent from user
 // memory.
@@ -28,6 +29,10 @@ uint64_t reduce_finish(const struct flow *flow, struct ring_span span, uint8_t *
                        uint64_t weight, bool direct);
 // Copies final bytes to the outputs of the used units; without units, to all outputs.
 void reduce_store(const struct flow *flow, struct ring_span span, const uint8_t *bytes);
+// Adds the used bits of a frame that carries the elements of `span` to collective->used. final: the
+// frame has final bytes. Returns NULL, or what is impossible about the bits.
+const char *reduce_learn(struct flow *flow, const struct frame_header *header, const uint8_t *used,
+                         struct ring_span span, bool final);
 // Computes a collective in a world of one, and copies the input to the output on the root of a
 // broadcast.
 void reduce_local(struct collective *collective, uint32_t element_bytes);

@@ -30,6 +30,7 @@
 
 #include "worker/transport/flow/flow.h"
 #include "worker/transport/flow/park.h"
+#include "worker/transport/flow/reduce.h"
 #include "worker/transport/pair/value.h"
 
 #include "base/clock.h"
@@ -266,22 +267,6 @@ static void pair_sent(struct flows *flows, struct out_frame *frame, bool dropped
 
 // ---- what arrives -------------------------------------------------------------------------------
 
-// Adds the used bits of a frame to collective->used. Returns NULL, or what is impossible about the
-// bits.
-static const char *pair_learn(struct flow *flow, const struct frame_header *header,
-                              const uint8_t *used, struct ring_span span, bool final)
-{
-    const struct unit_range units = pair_units(flow, span);
-    if (header->used_bytes != units_bytes(units.count))
-        return "its used bits are not as many as its units";
-    if (!units_are_clean(used, units.count))
-        return "it has used bits of units that do not exist";
-    if (final && !units_include(used, units, flow->collective->used))
-        return "it says of a unit that is used that it is not";
-    units_merge(flow->collective->used, units, used);
-    return NULL;
-}
-
 // Payload size in bytes that a frame with these used bits must have.
 static uint64_t pair_payload(const struct flow *flow, const struct frame_header *header,
                              const uint8_t *used, struct ring_span span, bool final)
@@ -319,7 +304,7 @@ static const char *pair_check(const struct peer_link *peer, struct flow *flow,
     if (expected->final && stripe->move <= pair_given(&run->pair, *move))
         return "it is final before this rank took part";
     const struct ring_span span = pair_received_span(&run->pair, header->credit, *move);
-    const char *text = pair_learn(flow, header, used, span, expected->final);
+    const char *text = reduce_learn(flow, header, used, span, expected->final);
     if (text)
         return text;
     if (header->payload_bytes != pair_payload(flow, header, used, span, expected->final))
