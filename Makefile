@@ -36,4 +36,5 @@ include mk/install.mk
 include mk/checks.mk
 include mk/deploy.mk
 include mk/gpu.mk
+include mk/python.mk
 endif

@@ -42,6 +42,7 @@ static const char *const known[] = {
     "HALT_TIMEOUT_MS",
     "INSECURE_PLAINTEXT",
     "JOB",
+    "LIBRARY",
     "LINK",
     "LOG",
     "NCCL_LIBRARY",

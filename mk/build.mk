@@ -243,7 +243,7 @@ clean: ## Remove the build directory
 
 help: ## Show this menu
 	@echo 'Targets:'
-	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1@\2/p' mk/build.mk mk/install.mk mk/checks.mk mk/deploy.mk mk/gpu.mk | \
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1@\2/p' mk/build.mk mk/install.mk mk/checks.mk mk/deploy.mk mk/gpu.mk mk/python.mk | \
 	    while IFS=@ read -r name what; do printf '  %-22s %s\n' "$$name" "$$what"; done
 	@echo 'Variables: CC=clang BUILD=dir NVCC=file V=1 WERROR=1 JOBS=n KIND=sim ONLY=text CASE=n SEEDS=n'
 

@@ -226,6 +226,7 @@ format: ## Rewrite every .c and .h with clang-format, and what is generated from
 .PHONY: header-json
 header-json: ## Write include/lockstep/lockstep.json anew, from lockstep.h
 	@CC="$(CC)" tools/header-json
+	@tools/python-declarations
 
 # No foreign library is linked, and headers of this machine stand in for those of the other one.
 AARCH64_CC ?= aarch64-linux-gnu-gcc

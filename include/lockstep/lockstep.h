@@ -189,6 +189,12 @@ typedef enum lockstep_log_level {
  * the library: such a call returns E_INVALID. */
 typedef void (*lockstep_log_sink)(void *context, lockstep_log_level level, const char *line);
 
+/* A log sink for programs that no other thread may call, such as interpreters. It writes each line
+ * to a file descriptor: the level as a digit, a space, the line, a newline, together at most 4,096
+ * bytes; longer lines are cut. context is the descriptor, as (void *)(intptr_t)fd. A line that a
+ * full pipe with O_NONBLOCK does not take is lost. Blocks: as write does. Threads: any. */
+LOCKSTEP_API void lockstep_log_to_fd(void *context, lockstep_log_level level, const char *line);
+
 /* The configuration of a session. Initialize with LOCKSTEP_CONFIG_INIT, then set what differs.
  * lockstep_open copies the strings. */
 struct lockstep_config {

@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The session: membership of this process in one job."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import time
+from typing import (TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Sequence, Set, Tuple,
+                    Union)
+
+from . import _exit, _native
+from ._library import (SLICE_MS, TIMEOUT, Pending, check, error_text, lib, on_main_thread)
+from ._log import LogPipe, level_of
+from ._native import MetricKind, Report, SessionOptions, Uneven
+from ._options import enum_of, fill, text_of
+from .arrays import Memory, dtype_of, item_bytes
+from .collectives import Collectives, Group, Work
+from .errors import Forked, Invalid, LockstepError, Timeout, error_of
+from .module import Buffers, Module, Parameters
+from .step import Step
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_OPTIONS = set(SessionOptions.__annotations__)
+_CLOSE_S = 5.0  # How long close waits for a wait that abort has ended.
+_WAIT_FOREVER = _native.WAIT_FOREVER
+
+
+class Session(Collectives):
+    """Membership of this process in one job. Opening waits until the world has formed.
+
+    Options are the fields of struct lockstep_config, and environment variables override them
+    (docs/environment.md). log: the logger that gets the library's lines; None is
+    logging.getLogger("lockstep"), False is silence. As a context manager the session is closed at
+    the end, and an exception inside aborts it first.
+
+    One thread makes the calls of a session, except where the documentation says otherwise.
+    """
+
+    def __init__(self, *, log: Union[logging.Logger, bool, None] = None,
+                 **options: "Unpack[SessionOptions]") -> None:
+        self._session = self
+        self._handle = ctypes.c_void_p()
+        self._pending: Optional[Pending] = None
+        self._pendings: Set[Pending] = set()
+        self._works: Set[Work] = set()
+        self._modules: List[Module] = []
+        self._step: Optional[Step] = None
+        self._log: Optional[LogPipe] = None
+        self.pid = os.getpid()
+        """The process that has opened the session."""
+        self.job: str = os.environ.get("LOCKSTEP_JOB") or options.get("job") or "default"
+        config = _native.lockstep_config()
+        keep: List[Any] = []
+        fill(config, options, _OPTIONS, "Session()", keep)
+        self.uneven = Uneven(config.uneven)
+        self._set_log(config, log, "log_level" in options)
+        try:
+            self._open(config)
+        except BaseException:
+            self._end_log()
+            raise
+        rank, size = ctypes.c_uint32(), ctypes.c_uint32()
+        check(lib.lockstep_world(self._handle, ctypes.byref(rank), ctypes.byref(size)))
+        self._rank, self._size = rank.value, size.value
+        _exit.watch(self)
+
+    # --- opening and closing --------------------------------------------------------------------
+
+    def _set_log(self, config: Any, log: Union[logging.Logger, bool, None], level: bool) -> None:
+        if log is False:
+            return
+        logger = log if isinstance(log, logging.Logger) else logging.getLogger("lockstep")
+        self._log = LogPipe(logger)
+        config.log = _native.lockstep_log_sink(
+            ctypes.cast(lib.lockstep_log_to_fd, ctypes.c_void_p).value or 0)
+        config.log_context = self._log.fd
+        if not level:
+            config.log_level = int(level_of(logger))
+
+    def _end_log(self) -> None:
+        if self._log is not None and self.pid == os.getpid():
+            self._log.close()
+        self._log = None
+
+    def _open(self, config: Any) -> None:
+        """Opening is not divided into slices, so it has a thread of its own. If the program is
+        interrupted meanwhile, that thread closes the session that comes too late."""
+        if not on_main_thread():
+            check(lib.lockstep_open(ctypes.byref(config), ctypes.byref(self._handle)))
+            return
+        given_up: List[bool] = []
+        current = _device_of_this_thread()
+
+        def run() -> int:
+            current()
+            status = int(lib.lockstep_open(ctypes.byref(config), ctypes.byref(self._handle)))
+            if status == 0 and given_up:
+                lib.lockstep_close(self._handle)
+            return status
+
+        pending = Pending(run).start()
+        try:
+            pending.result()
+        except LockstepError:
+            raise
+        except BaseException:
+            given_up.append(True)
+            if pending.done and self._handle.value:
+                lib.lockstep_close(self._handle)
+            self._log = None  # The library may still write to it.
+            raise
+
+    @property
+    def handle(self) -> int:
+        """The lockstep_session. 0 once the session is closed."""
+        return self._handle.value or 0
+
+    @property
+    def rank(self) -> int:
+        return self._rank
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self._size
+
+    @property
+    def in_step(self) -> bool:
+        """True while a step is open."""
+        return self._step is not None
+
+    def start(self) -> None:
+        """Compares what all ranks have registered, then makes their state equal."""
+        self._block(lambda: int(lib.lockstep_start(self.handle)), self)
+
+    def abort(self, reason: str = "aborted") -> None:
+        """Gives up at once. The other ranks get PeerLost with this reason. Any thread. The session
+        still has to be closed."""
+        if self.handle and self.pid == os.getpid():
+            check(lib.lockstep_abort(self._handle, text_of(reason[:900].replace("\0", " "))))
+
+    def close(self) -> None:
+        """Leaves the job in good order. Takes two seconds at most. A session that is closed
+        already stays closed. In a forked child nothing happens."""
+        if not self.handle:
+            return
+        if self.pid == os.getpid():
+            if any(not pending.done for pending in self._pendings):
+                self.abort("the program left a wait")
+                for pending in self._pendings:
+                    pending.join(_CLOSE_S)
+            check(lib.lockstep_close(self._handle))
+            _exit.unwatch(self)
+            self._end_log()
+        self._handle.value = None
+        self._works.clear()
+        self._modules.clear()
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is not None:
+            with contextlib.suppress(LockstepError):
+                self.abort(f"{kind.__name__}: {error}")
+        self.close()
+
+    # --- waiting --------------------------------------------------------------------------------
+
+    def _await(self, owner: Any, ask: Callable[[int], int],
+               timeout: Optional[float] = None) -> int:
+        """Waits in slices, so that the main thread sees signals. ask(milliseconds) waits.
+
+        A wait that takes longer than one slice goes on, on a thread of its own and without a
+        timeout, because the library finds ranks that wait for each other only among waits without
+        one. An exception of a signal handler leaves it there. owner._pending is the place where
+        the next call for the same thing finds it.
+        """
+        if owner._pending is None:
+            if timeout is None and not on_main_thread():
+                return check(ask(_WAIT_FOREVER))
+            deadline = None if timeout is None else time.monotonic() + timeout
+            while True:
+                left = SLICE_MS if deadline is None else min(
+                    SLICE_MS, max(0, round((deadline - time.monotonic()) * 1000)))
+                status = ask(left)
+                if status != TIMEOUT:
+                    return check(status)
+                if deadline is None:
+                    break
+                if time.monotonic() >= deadline:
+                    raise error_of(status, error_text())
+            owner._pending = Pending(lambda: ask(_WAIT_FOREVER)).start()
+            self._pendings.add(owner._pending)
+        elif timeout is not None and not owner._pending.join(timeout):
+            raise Timeout(f"not done within {timeout} s")
+        return self._result(owner)
+
+    def _block(self, function: Callable[[], int], owner: Any) -> int:
+        """Calls a function that blocks and has no timeout."""
+        if self.pid != os.getpid():
+            raise Forked("the session belongs to the parent process")
+        if not on_main_thread():
+            return check(function())
+        pending = getattr(owner, "_pending", None)
+        if pending is not None and not pending.done:
+            raise Invalid("an interrupted call still waits: abort or close the session")
+        owner._pending = Pending(function).start()
+        self._pendings.add(owner._pending)
+        return self._result(owner)
+
+    def _result(self, owner: Any) -> int:
+        pending: Pending = owner._pending
+        try:
+            return pending.result()
+        finally:
+            if pending.done:
+                owner._pending = None
+                self._pendings.discard(pending)
+
+    # --- what belongs to a session --------------------------------------------------------------
+
+    def register(self, name: str, parameters: Parameters, buffers: Buffers = (), *,
+                 ignore: Sequence[str] = (), **options: "Unpack[_native.ModuleOptions]") -> Module:
+        """Declares a module. parameters: Parameter objects, pairs of name and array (a third entry
+        is the gradient), or a mapping from names to arrays. ignore: patterns of names that are
+        declared and never touched. Options are the fields of struct lockstep_module_config."""
+        module = Module(self, name, parameters, buffers, ignore, **options)
+        self._modules.append(module)
+        return module
+
+    def _forget(self, module: Module) -> None:
+        if module in self._modules:
+            self._modules.remove(module)
+
+    def step(self, **options: "Unpack[_native.StepOptions]") -> Step:
+        """Begins a step: phase, weight, accumulate, exhausted."""
+        return Step(self, **options)
+
+    def group(self, ranks: Sequence[int], name: str) -> Group:
+        """Makes a group of ranks. All members call it; it waits for them."""
+        return Group(self, ranks, name)
+
+    def report(self, step: Optional[int] = None) -> Report:
+        """The report of the last step. step: the number that it has to have."""
+        if step is None:
+            raise Invalid("report needs the number of the last step")
+        struct = _native.lockstep_report()
+        check(lib.lockstep_step_report(self._handle, step, 0, ctypes.byref(struct)))
+        return Report(*(getattr(struct, name) for name in Report._fields))
+
+    def zeros(self, shape: Union[int, Tuple[int, ...]], dtype: Any = "float32") -> Memory:
+        """Memory that ranks of one host share: gradients in it are reduced without copies.
+        numpy.asarray(memory) is a view. It is freed by free, or with the session."""
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        address = ctypes.c_void_p()
+        memory = Memory(0, dtype_of(dtype), shape, owner=self)
+        check(lib.lockstep_alloc(
+            self._handle, memory.count * item_bytes(memory.dtype), ctypes.byref(address)))
+        memory.address = address.value or 0
+        return memory
+
+    def free(self, memory: Memory) -> None:
+        """Frees what zeros gave. Nothing may use it any more."""
+        check(lib.lockstep_free(self._handle, memory.address))
+
+    def fileno(self) -> int:
+        """An eventfd that becomes readable each time that work is done, and when the session
+        fails. Read 8 bytes first, then ask the works in flight: work.done()."""
+        fd = ctypes.c_int()
+        check(lib.lockstep_session_fd(self._handle, ctypes.byref(fd)))
+        return fd.value
+
+    # --- counters, metrics, where the trainer is ------------------------------------------------
+
+    def counter_add(self, name: str, delta: int = 1) -> None:
+        """Adds to a total of the job. Any thread."""
+        if not -2**63 <= delta < 2**63:
+            raise Invalid(f"counter '{name}': {delta} is not a number of 64 bits")
+        check(lib.lockstep_counter_add(self._handle, text_of(name), delta))
+
+    def counter_read(self, name: str) -> int:
+        """The total as of the last finished step."""
+        total = ctypes.c_int64()
+        check(lib.lockstep_counter_read(self._handle, text_of(name), ctypes.byref(total)))
+        return total.value
+
+    def metric_add(self, name: str, value: float,
+                   kind: Union[MetricKind, str] = MetricKind.MEAN) -> None:
+        """Adds a value to a metric of this step: "sum", "mean", "min" or "max" of the values of all
+        ranks. It costs no collective. Any thread."""
+        check(lib.lockstep_metric_add(
+            self._handle, text_of(name), int(enum_of(MetricKind, kind, "kind")), value))
+
+    def metric_read(self, name: str) -> Tuple[float, int]:
+        """The value of the last step in which a rank added to the metric, and the number of values
+        that the ranks added. (0.0, 0) for a name that no rank has used."""
+        value, count = ctypes.c_double(), ctypes.c_uint64()
+        check(lib.lockstep_metric_read(
+            self._handle, text_of(name), ctypes.byref(value), ctypes.byref(count)))
+        return value.value, count.value
+
+    def mark(self, text: str) -> None:
+        """Says where the trainer is, for people who look at the job. Any thread."""
+        check(lib.lockstep_mark(self._handle, text_of(text)))
+
+    @contextlib.contextmanager
+    def pause(self, reason: str, expected: float) -> Iterator[None]:
+        """The job shows the time inside as a pause, and not as a stall. expected: in seconds."""
+        check(lib.lockstep_pause(self._handle, text_of(reason), round(expected * 1000)))
+        try:
+            yield
+        finally:
+            check(lib.lockstep_resume(self._handle))
+
+    # --- state ----------------------------------------------------------------------------------
+
+    def state_check(self) -> None:
+        """Compares a hash of every parameter and buffer across ranks. All ranks call it. Raises
+        Mismatch with the names of tensors that differ; the session goes on."""
+        self._block(lambda: int(lib.lockstep_state_check(self.handle)), self)
+
+    def state_hash(self) -> int:
+        """One hash over all parameters and buffers of this rank."""
+        value = ctypes.c_uint64()
+        check(lib.lockstep_state_hash(self._handle, ctypes.byref(value)))
+        return value.value
+
+    def state_sync(self) -> None:
+        """Exchanges all buffers with a policy that repeats now. All ranks call it."""
+        self._block(lambda: int(lib.lockstep_state_sync(self.handle)), self)
+
+    def save_layout(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        """Writes the bucket layouts that were learned."""
+        check(lib.lockstep_layout_save(self._handle, text_of(path)))
+
+    def load_layout(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        """Reads a file of save_layout, before start."""
+        check(lib.lockstep_layout_load(self._handle, text_of(path)))
+
+    def save(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        """Writes layouts, the number of the last step, and the totals of counters."""
+        check(lib.lockstep_session_save(self._handle, text_of(path)))
+
+    def load(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        """Reads a file of save, before start."""
+        check(lib.lockstep_session_load(self._handle, text_of(path)))
+
+
+def _device_of_this_thread() -> Callable[[], None]:
+    """A function that gives the calling thread the CUDA context of this thread. config.device
+    "auto" means the context of the thread that opens the session."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+        context = ctypes.c_void_p()
+        if cuda.cuCtxGetCurrent(ctypes.byref(context)) == 0 and context.value:
+            return lambda: cuda.cuCtxSetCurrent(context) and None
+    except (OSError, AttributeError):
+        pass  # CUDA's driver is not in the process.
+    return lambda: None

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps, and the backward passes in them."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any, Iterator, List, Optional, Sequence
+
+from . import _native
+from ._library import Pending, check, lib
+from ._native import Report, Status, StepOptions, StepView
+from ._options import fill
+from .arrays import memory_of
+from .errors import Invalid, LockstepError, Unused
+from .module import Index, Module
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .session import Session
+
+_OPTIONS = set(StepOptions.__annotations__)
+Stream = Optional[int]
+
+
+class Step:
+    """A step. Session.step begins it. As a context manager it ends the step.
+
+    An exception inside: calls that are open are given up, and the step ends, so the other ranks go
+    on (they get Unused). Without such a call, or for KeyboardInterrupt, the session is aborted.
+    """
+
+    def __init__(self, session: "Session", **options: "Unpack[StepOptions]") -> None:
+        self.session = session
+        self._pending: Optional[Pending] = None
+        self._open = False
+        self._given_up = False
+        self._calls: List[Call] = []
+        struct = _native.lockstep_step_options()
+        fill(struct, options, _OPTIONS, "step()", [])
+        view = _native.lockstep_step_view()
+        uneven = session.uneven
+        begin = lib.lockstep_step_begin
+        status = session._block(
+            lambda: int(begin(session.handle, ctypes.byref(struct), ctypes.byref(view))), self
+        ) if uneven else check(begin(session.handle, ctypes.byref(struct), ctypes.byref(view)))
+        self.finished = status == Status.FINISHED
+        """True if there is no step any more: every rank is exhausted, or the first one is."""
+        self.view = StepView(*(getattr(view, name) for name in StepView._fields))
+        """Number, generation, rank, world_size, learning, exhausted."""
+        self._open = not self.finished
+        session._step = self if self._open else None
+
+    @property
+    def number(self) -> int:
+        """From 1. All steps of a window of accumulation have the same number."""
+        return self.view.step
+
+    def call(self, module: Module) -> "Call":
+        """Begins a backward pass of a module."""
+        return Call(module)
+
+    def end(self, stream: Stream = None, timeout: Optional[float] = None) -> None:
+        """Ends the step: all gradients are averaged when it returns. timeout: in seconds; then
+        Timeout is raised, nothing is lost, and end may be called again. Unused is raised when the
+        step has ended."""
+        if not self._open:
+            return
+        handle = self.session.handle
+        try:
+            self.session._await(
+                self, lambda ms: int(lib.lockstep_step_wait(handle, stream, ms)), timeout)
+        except LockstepError as error:
+            if error.status in (Status.E_UNUSED, Status.E_MISMATCH, Status.E_PEER_LOST,
+                                Status.E_CLOSED):
+                self._ended()
+            raise
+        self._ended()
+
+    def _ended(self) -> None:
+        self._open = False
+        if self.session._step is self:
+            self.session._step = None
+
+    def report(self) -> Report:
+        """The report of this step, after its end and before the next one ends."""
+        return self.session.report(self.number)
+
+    def __enter__(self) -> "Step":
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is None:
+            self.end()
+        elif self._open:
+            self._leave(error)
+
+    def _leave(self, error: BaseException) -> None:
+        """An exception leaves the step. It is the one that the program gets."""
+        session = self.session
+        if self._given_up and isinstance(error, Exception):
+            try:
+                self.end()
+            except Unused:
+                pass
+            except LockstepError as second:
+                error.__context__ = second
+            return
+        session.abort(f"{type(error).__name__} in step {self.number}: {error}")
+        self._ended()
+
+
+class Call:
+    """A backward pass of a module. As a context manager it ends the call, and an exception inside
+    gives it up."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self._pending: Optional[Pending] = None
+        self._handle = ctypes.c_void_p()
+        self._keep: List[Any] = []
+        check(lib.lockstep_call_begin(module._handle, ctypes.byref(self._handle)))
+        self._open = True
+        self._step = module.session._step
+        if self._step is not None:
+            self._step._calls.append(self)
+
+    @property
+    def handle(self) -> int:
+        """The lockstep_call. Valid until the step has ended."""
+        return self._handle.value or 0
+
+    def ready(self, parameter: Index, gradient: Any = None, stream: Stream = None,
+              replica: int = 0) -> None:
+        """Reports that a gradient is complete. gradient None: it is in the registered memory.
+        From now until the end of the step the memory is the library's. Any thread."""
+        number = self.module.index(parameter)
+        address = None
+        if gradient is not None:
+            address = self._place(number, gradient)
+        if replica:
+            check(lib.lockstep_replica_ready(
+                self.module._handle, self._handle, replica, number, address, stream))
+        else:
+            check(lib.lockstep_grad_ready(
+                self.module._handle, self._handle, number, address, stream))
+
+    def _place(self, number: int, gradient: Any) -> int:
+        memory = memory_of(gradient)
+        known = self.module._known(number)
+        if memory.count != known.count or not memory.contiguous:
+            raise Invalid(f"module '{self.module.name}': the gradient of parameter {number} has "
+                          f"{memory.count} elements side by side, and the parameter {known.count}"
+                          if memory.contiguous else
+                          f"module '{self.module.name}': the gradient of parameter {number} is not "
+                          "contiguous")
+        self._keep.append(memory)
+        return memory.address
+
+    def unused(self, parameters: Sequence[Index]) -> None:
+        """Declares in advance that parameters get no gradient in this call."""
+        check(lib.lockstep_call_unused(
+            self._handle, self.module._numbers(parameters), len(parameters)))
+
+    def end(self) -> None:
+        """Ends the backward pass. A call that has ended stays ended."""
+        if self._open:
+            self._open = False
+            check(lib.lockstep_call_end(self._handle))
+
+    def abort(self) -> None:
+        """Gives up the call."""
+        if self._open:
+            self._open = False
+            check(lib.lockstep_call_abort(self._handle))
+            if self._step is not None:
+                self._step._given_up = True
+
+    def wait(self, timeout: Optional[float] = None) -> bool:
+        """Waits until the gradients of this call are averaged, before the end of the step. False
+        if the call counts in a later step. timeout: in seconds; then Timeout is raised."""
+        status = self.module.session._await(
+            self, lambda ms: int(lib.lockstep_call_wait(self._handle, ms)), timeout)
+        return status != Status.DEFERRED
+
+    def buckets(self, timeout: Optional[float] = None) -> Iterator[List[int]]:
+        """The parameters of each finished bucket, in the order in which buckets finish. timeout:
+        for each bucket, in seconds."""
+        bucket = ctypes.c_uint32()
+        while True:
+            status = self.module.session._await(
+                self, lambda ms: int(lib.lockstep_call_next(
+                    self._handle, ms, ctypes.byref(bucket))), timeout)
+            if status != Status.OK:
+                return
+            yield self.module.bucket(bucket.value)
+
+    def __enter__(self) -> "Call":
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is None:
+            self.end()
+        else:
+            try:
+                self.abort()
+            except LockstepError:
+                pass  # The session has failed: the exception of the program says more.

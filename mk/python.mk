@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+# The Python package: its tests and its wheel. bindings/python has the sources.
+
+PYTHON ?= python3
+VENV ?= $(BUILD)/venv
+PYTHON_SRC := $(abspath bindings/python/src)
+
+.PHONY: python-programs python-test wheel
+
+# What the package contains beside Python.
+python-programs: $(SHARED) $(DAEMON) $(CLI)
+
+$(VENV)/packages: tests/python/requirements.txt
+	$(say) VENV $(VENV)
+	$(Q)$(PYTHON) -m venv $(VENV)
+	$(Q)$(VENV)/bin/pip --disable-pip-version-check -q install -r $<
+	@touch $@
+
+python-test: python-programs $(VENV)/packages ## Tests of the Python package (ONLY=text narrows them)
+	@$(TEST_ENV) PYTHONPATH=$(PYTHON_SRC) ONLY=$(ONLY) $(VENV)/bin/python tests/python/run.py
+
+wheel: python-programs ## The Python package as a wheel, in build/wheel
+	@LOCKSTEP_BUILD=$(abspath $(BUILD)) PYTHON=$(PYTHON) tools/wheel $(abspath $(BUILD))/wheel
