@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One session for the whole process, under torchrun or any other rendezvous of c10d.
+
+Rank 0 starts the coordinator of this package, and its address travels in the Store of c10d. With
+LOCKSTEP_COORDINATOR in the environment no coordinator is started. Ranks are those of PyTorch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional
+
+import torch.distributed as dist
+
+from .._library import bin_path
+from ..errors import BadConfig, Forked, Invalid, LockstepError, Unreachable
+from ..session import Session
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .._native import SessionOptions
+
+_START_S = 30.0
+"""How long a coordinator may take to start."""
+_STORE_S = 600.0
+"""How long ranks wait for the address of the coordinator."""
+_DRAIN_MS = 1000
+"""How long the coordinator waits at the end for workers that have not left."""
+_POLL_S = 0.1
+_FAILED = "!"  # What the address begins with if the coordinator could not be started.
+
+__all__ = ["close", "hold", "is_open", "release", "session"]
+
+
+class Place(NamedTuple):
+    """Where this process is among the processes of the job. store: None in a world of one."""
+
+    rank: int
+    size: int
+    store: Any
+
+
+# --- the coordinator of rank 0 ---------------------------------------------------------------------
+
+
+class _Coordinator:
+    """A coordinator that ends with this process, if not before."""
+
+    def __init__(self, listen: str) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="lockstep-")
+        ports = os.path.join(self._folder.name, "ports")
+        command = [bin_path("lockstep-coordinator"), "--listen", listen, "--port-file", ports,
+                   f"--parent-death={os.getpid()}"]
+        for flag, value in (("http", "127.0.0.1:0"), ("log-level", "error"),
+                            ("drain-ms", str(_DRAIN_MS))):
+            # A flag would win over the variable.
+            if "LOCKSTEP_COORDINATOR_" + flag.upper().replace("-", "_") not in os.environ:
+                command += [f"--{flag}", value]
+        try:
+            # A session of its own: Ctrl-C is for the workers, which leave first.
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                start_new_session=True)
+        except OSError as error:
+            self._folder.cleanup()
+            raise BadConfig(f"the coordinator cannot be started: {command[0]}: {error.strerror}; "
+                            "set LOCKSTEP_COORDINATOR to the address of another one") from error
+        try:
+            self.port, self.http_port = self._ports(ports)
+        except BaseException:
+            self.end()
+            raise
+
+    def _ports(self, path: str) -> Any:
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(FileNotFoundError), open(path, encoding="ascii") as file:
+                ports = dict(word.split("=") for word in file.read().split())
+                if "grpc" in ports:
+                    return int(ports["grpc"]), int(ports.get("http", "0"))
+            if self._process.poll() is not None:
+                raise BadConfig("the coordinator has ended with exit status "
+                                f"{self._process.returncode}; its reason is on standard error")
+            time.sleep(0.01)
+        raise Unreachable(f"the coordinator did not start within {_START_S:.0f} s")
+
+    def end(self) -> None:
+        """Ends it. It waits for workers that have not left, for _DRAIN_MS at most."""
+        self._process.terminate()
+        try:
+            self._process.wait(_DRAIN_MS / 1000 + 0.5)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            self._process.kill()
+            self._process.wait()
+        self._folder.cleanup()
+
+
+# --- the address travels ---------------------------------------------------------------------------
+
+
+def _network() -> str:
+    """Equal on processes that reach each other by the loopback address."""
+    boot = "?"
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id",
+                                            encoding="ascii") as file:
+        boot = file.read().strip()
+    with contextlib.suppress(OSError):
+        boot += f" {os.stat('/proc/self/ns/net').st_ino}"
+    return boot
+
+
+def _get(store: Any, key: str) -> str:
+    """The value of a key, once it is there. Signals are seen meanwhile."""
+    deadline = time.monotonic() + _STORE_S
+    delay = 0.001
+    while not store.check([key]):
+        if time.monotonic() > deadline:
+            raise Unreachable(f"the Store of c10d has no '{key}' after {_STORE_S:.0f} s: the rank "
+                              "that writes it has not come")
+        time.sleep(delay)
+        delay = min(_POLL_S, 1.5 * delay)
+    value = store.get(key)
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _start(place: Place, prefix: str) -> str:
+    """Rank 0 starts the coordinator. Its address."""
+    global _coordinator
+    networks = {_get(place.store, f"{prefix}network/{rank}") for rank in range(1, place.size)}
+    one_host = networks <= {_network()}
+    _coordinator = _Coordinator("127.0.0.1:0" if one_host else "0.0.0.0:0")
+    host = "127.0.0.1" if one_host else os.environ.get("MASTER_ADDR") or socket.getfqdn()
+    if _coordinator.http_port:
+        print(f"lockstep: the page of this job is http://127.0.0.1:{_coordinator.http_port}/",
+              file=sys.stderr, flush=True)
+    return f"{host}:{_coordinator.port}"
+
+
+def _address(place: Place, prefix: str) -> str:
+    """The address of the coordinator that rank 0 starts."""
+    if place.rank != 0:
+        place.store.set(f"{prefix}network/{place.rank}", _network())
+        address = _get(place.store, prefix + "coordinator")
+        if address.startswith(_FAILED):
+            raise Unreachable(f"rank 0 has no coordinator: {address[len(_FAILED):]}")
+        return address
+    try:
+        address = _start(place, prefix)
+    except BaseException as error:
+        place.store.set(prefix + "coordinator", f"{_FAILED}{error}")
+        raise
+    place.store.set(prefix + "coordinator", address)
+    return address
+
+
+# --- the session -----------------------------------------------------------------------------------
+
+_lock = threading.RLock()
+_session: Optional[Session] = None
+_options: "Any" = {}
+_coordinator: Optional[_Coordinator] = None
+_opened = 0  # Sessions that this process has opened: the same number on every rank.
+_held = 0  # Owners that have called hold and not release.
+_pinned = False  # True if a caller of session() may use the session until the process ends.
+
+
+def _place() -> Optional[Place]:
+    """From the default process group, else from torchrun's variables. None: neither is there."""
+    if dist.is_initialized():
+        store = dist.distributed_c10d._get_default_store()
+        return Place(dist.get_rank(), dist.get_world_size(), store)
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        if int(os.environ["WORLD_SIZE"]) == 1:
+            return Place(0, 1, None)
+        store, rank, size = next(iter(dist.rendezvous("env://")))
+        return Place(rank, size, store)
+    return None
+
+
+def _open(place: Optional[Place], options: Any) -> Session:
+    global _opened
+    settings = dict(options)
+    if place is not None:
+        settings.update(world_size=place.size, rank_hint=place.rank)
+        if place.size > 1 and not os.environ.get("LOCKSTEP_COORDINATOR"):
+            settings["coordinator"] = _address(place, f"lockstep/{_opened}/")
+    opened = Session(**settings)
+    _opened += 1
+    if place is not None and (opened.rank, opened.size) != (place.rank, place.size):
+        text = (f"PyTorch has rank {place.rank} of {place.size}, and lockstep has rank "
+                f"{opened.rank} of {opened.size}: unset LOCKSTEP_RANK_HINT and "
+                "LOCKSTEP_WORLD_SIZE, and give each job a LOCKSTEP_JOB of its own")
+        opened.abort(text)
+        opened.close()
+        raise BadConfig(text)
+    return opened
+
+
+def _get_session(place: Optional[Place], options: Any) -> Session:
+    """The caller holds the lock."""
+    global _session, _options
+    if _session is not None and _session.pid != os.getpid():
+        raise Forked("the session belongs to the parent process")
+    if _session is not None and not _session.handle:  # Somebody has closed it.
+        _end()
+    if _session is None:
+        try:
+            _session = _open(place if place is not None else _place(), options)
+        except BaseException:
+            _end()
+            raise
+        _options = dict(options)
+        # The last function that is registered runs first.
+        atexit.unregister(_at_exit)
+        atexit.register(_at_exit)
+    other: List[str] = [name for name, value in options.items() if _options.get(name) != value]
+    if other:
+        raise Invalid(f"the session is open already, with other options: {', '.join(other)}; give "
+                      "them to the first call of lockstep.torch.session()")
+    return _session
+
+
+def session(**options: "Unpack[SessionOptions]") -> Session:
+    """The session of this process. The first call opens it: all ranks make it. It is closed when
+    the process ends. options: as lockstep.Session takes them."""
+    global _pinned
+    with _lock:
+        _pinned = True
+        return _get_session(None, options)
+
+
+def hold(store: Any, rank: int, size: int) -> Session:
+    """The session, for an owner that knows its place. It calls release when it is done."""
+    global _held
+    with _lock:
+        opened = _get_session(Place(rank, size, store if size > 1 else None), {})
+        if (opened.rank, opened.size) != (rank, size):
+            raise Invalid(f"rank {rank} of {size} is asked for, and the session of this process "
+                          f"has rank {opened.rank} of {opened.size}")
+        _held += 1
+        return opened
+
+
+def release() -> None:
+    """The last release closes the session, unless session() has been called."""
+    global _held
+    with _lock:
+        _held -= 1
+        if _held <= 0 and not _pinned:
+            close()
+
+
+def is_open() -> bool:
+    """True if this process has its session."""
+    return _session is not None and _session.handle != 0 and _session.pid == os.getpid()
+
+
+def close() -> None:
+    """Closes the session, and ends the coordinator if this rank has started it."""
+    global _held, _pinned
+    with _lock:
+        _held, _pinned = 0, False
+        if _session is not None and _session.pid == os.getpid():
+            with contextlib.suppress(LockstepError):
+                _session.close()
+        _end()
+
+
+def _end() -> None:
+    """Forgets the session. The coordinator ends when all have left."""
+    global _session, _coordinator
+    mine = _session is None or _session.pid == os.getpid()
+    _session = None
+    if _coordinator is not None and mine:
+        _coordinator.end()
+    _coordinator = None
+
+
+def _at_exit() -> None:
+    error = getattr(sys, "last_value", None)
+    if is_open():
+        assert _session is not None
+        with contextlib.suppress(LockstepError):
+            if isinstance(error, BaseException):
+                _session.abort(f"{type(error).__name__}: {error}")
+            elif _session.in_step:
+                _session.abort("the program ended inside a step")
+    if _session is None or _session.pid == os.getpid():
+        close()
