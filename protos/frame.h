@@ -56,7 +56,8 @@ enum frame_kind {
 // STEP_HEADER  space: plan hash (0 when learning); signature: hash of the phase and of the set of
 //              parameters that it trains; weight: plan number; part: starts (struct step_header);
 //              chunk: 1 if an open wave follows, then there is no payload; payload: the phase's
-//              name with its NUL, and one bit for every parameter: 1 if it is trained
+//              name with its NUL, and one bit for every parameter: 1 if it is trained; slot: what
+//              happens when ranks run out of data, 0 to 2
 // REDUCE, GATHER, BROADCAST
 //              dtype; space and slot: which collective; part: stripe; chunk: rank of the chunk's
 //              owner (REDUCE, GATHER) or the root (BROADCAST); weight: samples summed so far;
@@ -127,6 +128,7 @@ struct step_header {
     uint64_t plan_number; // 0 when learning.
     uint64_t plan_hash;
     uint32_t starts; // How often the sender has called lockstep_start.
+    uint32_t uneven; // What the sender does when ranks run out of data: enum lockstep_uneven.
     // True if the sender joins the open wave of the step; phase and plan are not known yet.
     bool opening;
 };

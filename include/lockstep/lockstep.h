@@ -236,7 +236,7 @@ struct lockstep_config {
     /* The rank whose values lockstep_start gives to all ranks. Buffers of policy broadcast have
      * this rank's values from then on. Equal on all ranks. */
     uint32_t root;
-    lockstep_uneven uneven; /* Equal on all ranks. */
+    lockstep_uneven uneven; /* Equal on all ranks. Until lockstep_uneven_set sets another rule. */
     /* Processors on which the engine's thread may run: "3" or "2-3,7". The engine's thread works
      * while no function blocks, that is during the backward pass. NULL: the processors of the
      * thread that calls lockstep_open. */
@@ -622,12 +622,17 @@ struct lockstep_step_options {
                         rank contributes nothing but still receives the mean. */
     uint32_t accumulate; /* 1: nothing is synchronized yet, see lockstep_step_begin. */
     uint32_t exhausted; /* 1: this rank has no data for this step or any later one. With
-                           config.uneven; see lockstep_step_begin. */
+                           config.uneven or lockstep_uneven_set; see lockstep_step_begin. */
+    /* 1, with exhausted: this rank contributes zeros with `weight`, so the divisor of the mean
+     * stays as it was while this rank had data. 0: the mean is over the ranks that still have data.
+     * May differ between ranks. */
+    uint32_t keep_weight;
+    uint32_t reserved; /* 0. */
 };
 
 #define LOCKSTEP_STEP_INIT \
     { \
-        sizeof(struct lockstep_step_options), NULL, 1, 0, 0 \
+        sizeof(struct lockstep_step_options), NULL, 1, 0, 0, 0, 0 \
     }
 
 /* Facts about the step that lockstep_step_begin has begun. Set struct_bytes
@@ -659,26 +664,38 @@ struct lockstep_step_view {
  * Gradients of kind mean must then be the mean over all these samples, so with k equal
  * micro-batches divide each loss by k. Gradients of kind sum just add up.
  *
- * Ranks that run out of data. With config.uneven a rank that has no data left says exhausted = 1.
- * It goes on calling step_begin, step_end and its optimizer, without calls in between. It
- * contributes nothing (weight 0) and receives the mean, so its parameters stay equal. It need not
- * name the phase, because it runs the phase of the other ranks. When every rank
+ * Ranks that run out of data. With config.uneven (or lockstep_uneven_set) a rank that has no data
+ * left says exhausted = 1. It goes on calling step_begin, step_end and its optimizer, without calls
+ * in between. It contributes nothing (weight 0, unless it says keep_weight) and receives the mean,
+ * so its parameters stay equal. It need not name the phase, because it runs the phase of the other
+ * ranks. When every rank
  * (LOCKSTEP_UNEVEN_ALL) or any rank (LOCKSTEP_UNEVEN_FIRST) is exhausted, step_begin returns
  * LOCKSTEP_FINISHED on all ranks alike. No step is open then, and every later step_begin returns
- * LOCKSTEP_FINISHED at once. Everything outside steps goes on working. At that point the unfinished
- * window of another rank is dropped. A rank has to end its own window before it is exhausted.
- * Agreement costs one small exchange in each step_begin without accumulate. A rank that closes its
- * session instead ends the job for the others.
- * Blocks: with config.uneven, until all ranks have begun the step; else no. Threads: the trainer's.
- * Owns: both are read or written now. Returns: LOCKSTEP_FINISHED; E_PEER_LOST; E_INVALID when a
- * step is open, before lockstep_start, when tensors that have moved overlap, for another phase
- * inside a window, for a weight other than 1 with accumulate, and for a weight above 2^48. If calls
- * may be deferred, the bound holds for the sum of this weight and the deferred weights, and with
+ * LOCKSTEP_FINISHED at once, until lockstep_uneven_set begins anew. Everything outside steps goes
+ * on working. At that point the unfinished window of another rank is dropped. A rank has to end its
+ * own window before it is exhausted. Agreement costs one small exchange in each step_begin without
+ * accumulate. A rank that closes its session instead ends the job for the others. Blocks: with a
+ * rule for uneven data, until all ranks have begun the step; else no. Threads: the trainer's. Owns:
+ * both are read or written now. Returns: LOCKSTEP_FINISHED; E_PEER_LOST; E_INVALID when a step is
+ * open, before lockstep_start, when tensors that have moved overlap, for another phase inside a
+ * window, for a weight other than 1 with accumulate, and for a weight above 2^48. If calls may be
+ * deferred, the bound holds for the sum of this weight and the deferred weights, and with
  * separate_calls the weight counts once for each call. Returns E_INVALID also for exhausted without
- * config.uneven, with accumulate or inside a window, and for data after exhausted. */
+ * such a rule, with accumulate or inside a window, and for data after exhausted. */
 LOCKSTEP_API int lockstep_step_begin(lockstep_session *session,
                                      const struct lockstep_step_options *options,
                                      struct lockstep_step_view *view);
+
+/* Sets the rule for ranks that run out of data, from the next step on, in place of config.uneven.
+ * Every rank counts as a rank with data again, also after LOCKSTEP_FINISHED. So an epoch in which
+ * ranks have unequally many batches begins with LOCKSTEP_UNEVEN_ALL (or _FIRST) on every rank, and
+ * ends when step_begin returns LOCKSTEP_FINISHED. LOCKSTEP_UNEVEN_NONE then leaves out the exchange
+ * of step_begin. The step number at which step_begin returned LOCKSTEP_FINISHED is not used again.
+ * All ranks call it after the same step, with the same value. If ranks begin a step by different
+ * rules, every rank gets E_MISMATCH, and the text names two of them.
+ * Blocks: no. Threads: the trainer's, outside a step or window. Returns: E_INVALID for an unknown
+ * value, and inside a step or window. */
+LOCKSTEP_API int lockstep_uneven_set(lockstep_session *session, lockstep_uneven uneven);
 
 /* Begins a backward pass of a module. A forward pass without a backward pass needs no call. Calls
  * of different modules may overlap; those of one module follow each other. The handle is valid
@@ -823,7 +840,8 @@ LOCKSTEP_API int lockstep_bucket_parameters(lockstep_module *module, uint32_t bu
  * E_PEER_LOST (which rank on which host), E_MISMATCH (phases, or calls outside the plan where
  * config.unplanned says so), E_UNUSED (which parameter on which rank, or which rank gave up a
  * call); E_INVALID with a call still open; E_INVALID on every rank when a module was called, but by
- * no rank with a weight above 0: then its gradients are as they were. */
+ * no rank with a weight above 0: then its gradients are as they were, or zero if an exhausted rank
+ * keeps its weight. */
 LOCKSTEP_API int lockstep_step_end(lockstep_session *session, void *stream);
 /* Ends the step like lockstep_step_end, but waits at most timeout_ms (0 only asks). E_TIMEOUT: this
  * rank has ended the step and others have not; call it again (or lockstep_step_end) to wait on.

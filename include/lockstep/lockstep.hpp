@@ -257,6 +257,8 @@ class session : public detail::owner<lockstep_session, lockstep_close>
     uint32_t rank() const { return world().first; }
     uint32_t world_size() const { return world().second; }
     void start() { check(lockstep_start(get())); }
+    // What happens from the next step on when ranks run out of data.
+    void uneven(lockstep_uneven rule) { check(lockstep_uneven_set(get(), rule)); }
 
     void run(lockstep_collective what, uint32_t timeout_ms = LOCKSTEP_WAIT_FOREVER)
     {

@@ -71,6 +71,10 @@ static int use_step_begin(void *s)
 {
     return lockstep_step_begin(s, NULL, NULL);
 }
+static int use_uneven_set(void *s)
+{
+    return lockstep_uneven_set(s, LOCKSTEP_UNEVEN_NONE);
+}
 static int use_step_end(void *s)
 {
     return lockstep_step_end(s, NULL);
@@ -324,6 +328,7 @@ static const struct use uses[] = {
     {"module_register", SESSION, use_register, false},
     {"start", SESSION, use_start, false},
     {"step_begin", SESSION, use_step_begin, false},
+    {"uneven_set", SESSION, use_uneven_set, false},
     {"step_end", SESSION, use_step_end, false},
     {"step_wait", SESSION, use_step_wait, false},
     {"step_report", SESSION, use_report, true},
@@ -785,7 +790,8 @@ static void windows_that_cannot_be(void **state)
     OK(lockstep_module_register(session, &description, &module));
     OK(lockstep_start(session));
     options.accumulate = 2;
-    INVALID("accumulate and exhausted are 0 or 1", lockstep_step_begin(session, &options, NULL));
+    INVALID("accumulate, exhausted and keep_weight are 0 or 1",
+            lockstep_step_begin(session, &options, NULL));
     options.accumulate = 1;
     options.weight = 4;
     INVALID("one weight", lockstep_step_begin(session, &options, NULL));

@@ -159,6 +159,7 @@ static int open_allocate(const struct config *config, struct lockstep_session **
     session->landing.landed = true;
     whole = drive_init(&session->drive) == 0;
     session->config = *config;
+    session->step.uneven = config->uneven;
     session->engine.order = calloc(1, sizeof(*session->engine.order));
     session->works.all = calloc(SESSION_MAX_WORK, sizeof(*session->works.all));
     session->works.names = calloc(SESSION_MAX_NAMES, sizeof(*session->works.names));

@@ -120,7 +120,9 @@ void saved_write(struct lockstep_session *session, enum saved_kind kind, FILE *f
     }
     fprintf(file, "tuning %" PRIu64 " %" PRIu64 "\n", tuning.doubling_bytes, tuning.halving_bytes);
     if (kind == SAVED_SESSION) {
-        fprintf(file, "step %" PRIu64 "\n", session->step.number);
+        // A step that was opened and not run has used up its number: see uneven_skip.
+        const bool skips = session->step.finished || session->step.skips;
+        fprintf(file, "step %" PRIu64 "\n", session->step.number + (skips ? 1 : 0));
         saved_write_counters(session, file);
     }
     for (uint32_t m = 0; m < session->module_count; m++)

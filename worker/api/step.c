@@ -15,6 +15,7 @@
 #include "worker/api/step_device.h"
 #include "worker/api/step_report.h"
 #include "worker/api/step_verdict.h"
+#include "worker/api/uneven.h"
 #include "worker/kernels/kernels.h"
 #include "worker/order/payloads.h"
 #include "worker/order/plan.h"
@@ -51,8 +52,9 @@ static int step_options(const struct lockstep_step_options *given,
                          "load a library that is not older than the header",
                          given->struct_bytes);
     memcpy(whole, given, given->struct_bytes);
-    if (whole->accumulate > 1 || whole->exhausted > 1)
-        return error_set(LOCKSTEP_E_INVALID, "the step's accumulate and exhausted are 0 or 1");
+    if (whole->accumulate > 1 || whole->exhausted > 1 || whole->keep_weight > 1)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "the step's accumulate, exhausted and keep_weight are 0 or 1");
     if (whole->accumulate != 0 && whole->weight != 1)
         return error_set(LOCKSTEP_E_INVALID,
                          "a window has one weight, given with its last step: leave it at 1 with "
@@ -128,35 +130,8 @@ static int step_check_window(const struct lockstep_session *session, const char 
                      session->step.number, phase, session->step.phase);
 }
 
-static int step_check_exhausted(const struct lockstep_session *session,
-                                const struct lockstep_step_options *options)
-{
-    if (options->exhausted == 0 && !session->step.exhausted)
-        return 0;
-    if (session->config.uneven == LOCKSTEP_UNEVEN_NONE)
-        return error_set(LOCKSTEP_E_INVALID,
-                         "exhausted without uneven data: set config.uneven on every rank");
-    if (options->exhausted == 0)
-        return error_set(LOCKSTEP_E_INVALID,
-                         "this rank was exhausted in step %" PRIu64 ": a rank without data stays "
-                         "exhausted to the end",
-                         session->step.number);
-    if (options->accumulate != 0)
-        return error_set(LOCKSTEP_E_INVALID,
-                         "exhausted with accumulate: a rank without data has nothing to add up");
-    if (session->step.window_open)
-        return error_set(LOCKSTEP_E_INVALID,
-                         "exhausted inside a window: end the window of step %" PRIu64 " with a "
-                         "step that synchronizes it, then say exhausted",
-                         session->step.number);
-    return 0;
-}
-
-// Carries out the command, unless it is NULL, and waits until *reached equals step. reached: either
-// &session->step.opened or &session->step.settled. LOCKSTEP_E_TIMEOUT: the deadline has passed; the
-// error text is not set then.
-static int step_await(struct lockstep_session *session, const struct command *command,
-                      const uint64_t *reached, uint64_t step, uint64_t deadline_ms)
+int step_await(struct lockstep_session *session, const struct command *command,
+               const uint64_t *reached, uint64_t step, uint64_t deadline_ms)
 {
     const bool opens = reached == &session->step.opened;
     const struct standing standing = await_other(opens ? AWAIT_OPENING : AWAIT_STEP,
@@ -172,61 +147,6 @@ static int step_await(struct lockstep_session *session, const struct command *co
         status = session->gate.failure != 0 ? session_failure_locked(session) : LOCKSTEP_E_TIMEOUT;
     mutex_unlock(&session->mutex);
     return status;
-}
-
-// Joins the open wave of a step and waits for it. Its result is in session->step.opening.
-static int step_open_wave(struct lockstep_session *session, uint64_t step,
-                          const struct lockstep_step_options *options)
-{
-    const struct command command = {.kind = COMMAND_STEP_OPEN, .value = step};
-    struct open_wave *opening = &session->step.opening;
-    mutex_lock(&session->mutex);
-    session->step.openings = step;
-    memset(opening, 0, sizeof(*opening));
-    opening->exhausted = options->exhausted;
-    opening->first = options->exhausted != 0 ? OPEN_NOBODY : session->world.rank;
-    if (options->exhausted == 0 && options->phase)
-        text_copy(opening->phase, sizeof(opening->phase), options->phase);
-    mutex_unlock(&session->mutex);
-    if (session->config.solo)
-        return 0;
-    return step_await(session, &command, &session->step.opened, step, COND_NO_DEADLINE);
-}
-
-// There is no next step. If a window is open, the gradients that it has accumulated are dropped.
-static void step_finish_all(struct lockstep_session *session)
-{
-    session->step.finished = true;
-    if (!session->step.window_open)
-        return;
-    session->step.window_open = false;
-    session->step.number--;
-    atomic_store_explicit(&session->progress->step, session->step.number, memory_order_relaxed);
-}
-
-// Agrees with all ranks on which of them still have data. If this rank has none, its options become
-// the agreed phase and weight 0. LOCKSTEP_FINISHED: no step follows.
-static int step_agree(struct lockstep_session *session, struct lockstep_step_options *options,
-                      uint32_t *exhausted)
-{
-    const uint64_t step =
-        session->step.window_open ? session->step.number : session->step.number + 1;
-    const struct open_wave *agreed = &session->step.opening;
-    const int status = step_open_wave(session, step, options);
-    if (status < 0)
-        return status;
-    *exhausted = agreed->exhausted;
-    session->step.exhausted = options->exhausted != 0;
-    if (agreed->exhausted == session->world.size ||
-        (agreed->exhausted > 0 && session->config.uneven == LOCKSTEP_UNEVEN_FIRST)) {
-        step_finish_all(session);
-        return LOCKSTEP_FINISHED;
-    }
-    if (session->step.exhausted) {
-        options->phase = agreed->phase;
-        options->weight = 0;
-    }
-    return 0;
 }
 
 // Opens the step on this rank. Every step begins like this, also one that only accumulates.
@@ -245,6 +165,7 @@ static void step_opened(struct lockstep_session *session,
     session->step.accumulating = options->accumulate != 0;
     session->step.learning = false;
     session->step.weight = options->weight;
+    session->step.keeps_weight = session->step.exhausted && options->keep_weight != 0;
     step_reset_times(session);
     for (uint32_t i = 0; i < session->module_count; i++)
         module_step_begin(session->modules[i]);
@@ -274,16 +195,19 @@ static int step_begin(struct lockstep_session *session, const struct lockstep_st
     if (status == 0)
         status = overlap_check_moved(session);
     if (status == 0)
-        status = deferral_check_weight(session, whole.exhausted != 0 ? 0 : whole.weight);
+        status = deferral_check_weight(
+            session, whole.exhausted != 0 && whole.keep_weight == 0 ? 0 : whole.weight);
     if (status == 0)
-        status = step_check_exhausted(session, &whole);
+        status = uneven_check(session, &whole);
     if (status == 0)
         status = step_check_window(session, !whole.phase ? "" : whole.phase);
-    // A rank without data learns the phase in step_agree, and enters its sets after that.
+    if (status == 0)
+        uneven_skip(session);
+    // A rank without data learns the phase in uneven_agree, and enters its sets after that.
     if (status == 0 && !session->step.window_open && whole.exhausted == 0)
         status = sets_enter(session, !whole.phase ? "" : whole.phase);
-    if (status == 0 && session->config.uneven != LOCKSTEP_UNEVEN_NONE && whole.accumulate == 0)
-        status = step_agree(session, &whole, &exhausted);
+    if (status == 0 && session->step.uneven != LOCKSTEP_UNEVEN_NONE && whole.accumulate == 0)
+        status = uneven_agree(session, &whole, &exhausted);
     if (status == 0 && whole.exhausted != 0)
         status = sets_enter(session, !whole.phase ? "" : whole.phase);
     if (status != 0)

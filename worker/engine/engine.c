@@ -49,6 +49,7 @@ static void engine_step_open(struct lockstep_session *session, uint64_t step)
     mutex_lock(&session->mutex);
     opening = session->step.opening;
     mutex_unlock(&session->mutex);
+    order_uneven(session->engine.order, session->step.uneven);
     order_step_opening(session->engine.order, step, &opening);
 }
 
@@ -68,6 +69,7 @@ static void engine_step_begin(struct lockstep_session *session, uint64_t phase)
     session->engine.step_bytes_received = now.bytes_received;
     session->engine.step_bytes_copied = now.bytes_copied;
     text_copy(session->engine.phase, sizeof(session->engine.phase), session->step.phase);
+    order_uneven(session->engine.order, session->step.uneven);
     order_step_begun(session->engine.order, session->step.number, phase, buckets);
     progress_order(session);
 }
@@ -204,6 +206,10 @@ static void engine_command(struct lockstep_session *session, const struct comman
         switch (command->kind) {
         case COMMAND_STEP_OPEN:
             engine_step_open(session, command->value);
+            break;
+        case COMMAND_STEP_SKIP:
+            order_resume(session->engine.order, command->value);
+            atomic_store(&session->progress->settled, command->value);
             break;
         case COMMAND_STEP_BEGIN:
             engine_step_begin(session, command->value);

@@ -14,12 +14,37 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+// Reports once that the predecessor begins or opens a step by another rule for ranks without data.
+// False if it does. One of the two then waits in the open wave, and the other one does not join it.
+static bool order_compare_uneven(struct order *order, const struct step_header *header)
+{
+    static const char *const rules[] = {"none", "all", "first"};
+    struct up_message message = {.kind = UP_FAIL};
+    if (header->uneven == order->headers.uneven)
+        return true;
+    if (order->fail_said)
+        return false;
+    order->fail_said = true;
+    message.u.fail.step = header->step;
+    message.u.fail.kind = HALT_MANIFEST;
+    snprintf(message.u.fail.text, sizeof(message.u.fail.text),
+             "step %" PRIu64 ": rank %" PRIu32 " begins it with uneven=%s, rank %" PRIu32
+             " with uneven=%s: call lockstep_uneven_set with the same value on every rank, after "
+             "the same step",
+             header->step, topology_predecessor(order->rank, order->world_size),
+             rules[header->uneven], order->rank, rules[order->headers.uneven]);
+    order_send(order, &message);
+    return false;
+}
+
 // All ranks must hold the same plan of a phase in force. If a bug of this library broke that rule,
 // the job would hang silently, so the plan hashes are compared.
 static void order_compare_header(struct order *order, const struct step_header *header)
 {
     const bool phase = header->phase == order->phase;
     struct up_message message = {.kind = UP_FAIL};
+    if (!order_compare_uneven(order, header))
+        return;
     if (phase && header->plan_hash == (order->learning ? 0 : order->space)) {
         order->header_equal = true;
         return;
@@ -63,6 +88,8 @@ static void order_opening_received(struct order *order, const struct step_header
 {
     if (header->step > order->settled && header->step > order->opening)
         order_parted(order, header);
+    if (header->step == order_present_step(order) && (order->opening != 0 || order->open))
+        order_compare_uneven(order, header);
     order->headers.early_opening = *header;
 }
 
@@ -78,8 +105,25 @@ void order_start_begun(struct order *order)
     order_advance(order);
 }
 
+void order_uneven(struct order *order, uint32_t uneven)
+{
+    order->headers.uneven = uneven;
+}
+
+void order_take_early_uneven(struct order *order)
+{
+    const uint64_t step = order_present_step(order);
+    if (order->headers.early_opening.step == step)
+        order_compare_uneven(order, &order->headers.early_opening);
+    for (uint32_t i = 0; i < order->headers.early_count; i++) {
+        if (order->headers.early[i].step == step)
+            order_compare_uneven(order, &order->headers.early[i]);
+    }
+}
+
 void order_take_early_header(struct order *order)
 {
+    order_take_early_uneven(order);
     for (uint32_t i = 0; i < order->headers.early_count; i++) {
         const struct step_header header = order->headers.early[i];
         if (header.step != order->step)
@@ -99,15 +143,18 @@ void order_header_received(struct order *order, const struct step_header *header
     }
     if (order->failed || header->step <= order->settled || order_parted(order, header))
         return;
-    if (started && order->open && header->step == order->step)
+    if (started && order->open && header->step == order->step) {
         order_compare_header(order, header);
-    else if (started && header->step > order->step && order->headers.early_count < 2)
+    } else if (started && header->step > order->step && order->headers.early_count < 2) {
         order->headers.early[order->headers.early_count++] = *header;
-    else
+        if (header->step == order->opening)
+            order_compare_uneven(order, header);
+    } else {
         order_emit(order, &(struct order_action){
                               .kind = ORDER_IMPOSSIBLE,
                               .rank = topology_predecessor(order->rank, order->world_size),
                               .step = order->step,
                               .text = "sent an impossible header: no rank can be in that step"});
+    }
     order_advance(order);
 }

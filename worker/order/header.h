@@ -5,6 +5,8 @@
 #ifndef WORKER_ORDER_HEADER_H
 #define WORKER_ORDER_HEADER_H
 
+#include <stdint.h>
+
 struct order;
 struct step_header;
 
@@ -12,6 +14,10 @@ struct step_header;
 void order_start_begun(struct order *order);
 // The ring predecessor sent a header.
 void order_header_received(struct order *order, const struct step_header *header);
+// What this rank does when ranks run out of data (enum lockstep_uneven), from the next step on.
+void order_uneven(struct order *order, uint32_t uneven);
+// A step is opened or begins: compares what the predecessor does, if its header came earlier.
+void order_take_early_uneven(struct order *order);
 // A step begins: compares the header of this step, if the header came earlier.
 void order_take_early_header(struct order *order);
 

@@ -153,8 +153,10 @@ static void order_adopt_plan(struct order *order, struct order_plan *plan)
 
 void order_step_opening(struct order *order, uint64_t step, const struct open_wave *opening)
 {
-    const struct step_header header = {
-        .step = step, .opening = true, .starts = order->headers.starts};
+    const struct step_header header = {.step = step,
+                                       .opening = true,
+                                       .starts = order->headers.starts,
+                                       .uneven = order->headers.uneven};
     if (order->failed)
         return;
     order->opening = step;
@@ -162,6 +164,7 @@ void order_step_opening(struct order *order, uint64_t step, const struct open_wa
     if (order->world_size > 1)
         order_emit(order,
                    &(struct order_action){.kind = ORDER_HEADER, .header = &header, .step = step});
+    order_take_early_uneven(order);
     order_advance(order);
 }
 
@@ -191,7 +194,8 @@ void order_step_begun(struct order *order, uint64_t step, uint64_t phase, const 
                                        .phase = phase,
                                        .plan_number = !plan ? 0 : plan->number,
                                        .plan_hash = !plan ? 0 : plan->hash,
-                                       .starts = order->headers.starts};
+                                       .starts = order->headers.starts,
+                                       .uneven = order->headers.uneven};
     order->opening = 0;
     order->step = step;
     order->phase = phase;

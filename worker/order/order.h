@@ -373,6 +373,7 @@ struct order_waits {
 // Headers of the ring predecessor. Owner: header.c.
 struct order_headers {
     uint32_t starts; // Calls of lockstep_start on this rank.
+    uint32_t uneven; // What this rank does when ranks run out of data: enum lockstep_uneven.
     struct step_header early[2]; // Headers of steps that this rank has not begun.
     uint32_t early_count;
     struct step_header early_opening; // Last header that announced an open wave.

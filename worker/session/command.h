@@ -9,6 +9,7 @@
 
 enum command_kind {
     COMMAND_STEP_OPEN, // value: step
+    COMMAND_STEP_SKIP, // value: the number of a step that was opened and not run
     COMMAND_STEP_BEGIN, // value: phase hash
     COMMAND_READY, // module, call, bucket
     COMMAND_CALL_BEGIN, // module, call. Only with config.wait_while_open.

@@ -46,6 +46,9 @@ struct step {
     bool window_open; // True if the next step belongs to the same window as the last step.
     bool ending; // True while the trainer is ending the open step: see lockstep_step_wait.
     bool exhausted; // True if this rank has declared that it has no more data.
+    bool keeps_weight; // True if this rank is exhausted, and its weight counts in the open step.
+    bool skips; // True if the next step leaves out a number: see uneven_skip.
+    lockstep_uneven uneven; // The rule in force: config.uneven, or that of lockstep_uneven_set.
     bool finished; // True if all ranks know that there is no next step.
     bool learning; // True if the open step is a learning one.
     char phase[LOCKSTEP_NAME_BYTES];

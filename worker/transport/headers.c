@@ -19,6 +19,8 @@ const char *headers_begin(struct peer_link *peer)
     const bool opening = header->chunk == 1;
     if (header->chunk > 1)
         return "it neither opens nor begins a step";
+    if (header->slot > 2)
+        return "it has no rule for ranks without data";
     if (opening && (header->payload_bytes != 0 || header->space != 0 || header->weight != 0 ||
                     header->signature != 0))
         return "it opens a step and has a phase or a plan already";
@@ -45,6 +47,7 @@ void headers_end(struct peer_link *peer)
         .plan_number = header->weight,
         .plan_hash = header->space,
         .starts = header->part,
+        .uneven = header->slot,
         .opening = header->chunk != 0,
     };
     early->note_bytes = header->payload_bytes;
@@ -104,6 +107,7 @@ void transport_header(struct transport *transport, const struct step_header *hea
         .step = header->step,
         .space = header->plan_hash,
         .part = header->starts,
+        .slot = header->uneven,
         .chunk = header->opening ? 1 : 0,
         .weight = header->plan_number,
         .signature = header->phase,

@@ -379,15 +379,17 @@ static void contribution_on_devices(const struct contribution *contribution,
         contribution_replicas(contribution, launch, bucket, collective);
 }
 
-// Sets the weight of the bucket. With deferred gradients it is the weight of all of them together,
-// and the stash decides whether the input is a sum.
+// Sets the weight of the bucket. A rank without data may keep its weight: then its zeros count.
+// With deferred gradients it is the weight of all of them together, and the stash decides whether
+// the input is a sum.
 static void contribution_weigh(const struct contribution *contribution, const struct launch *launch,
                                struct collective *collective)
 {
     const struct lockstep_module *module = contribution->module;
-    collective->weight = launch->zero         ? 0
+    const struct step *step = &module->session->step;
+    collective->weight = launch->zero         ? (step->keeps_weight ? step->weight : 0)
                          : launch->run->taken ? launch->run->taken_weight
-                                              : module->session->step.weight;
+                                              : step->weight;
     collective->input_is_sum = launch->run->taken
                                    ? stash_gives_sums(module->stash, collective->dtype)
                                    : module->gradient_kind == LOCKSTEP_GRADIENT_SUM;

@@ -74,7 +74,7 @@ static void manifest_session(const struct lockstep_session *session, struct mani
                  "bucket_first_bytes=%" PRIu64 " bucket_bytes=%" PRIu64
                  " bucket_last_bytes=%" PRIu64 " uneven=%s",
                  config->buckets.first_bytes, config->buckets.bytes, config->buckets.last_bytes,
-                 uneven[config->uneven]);
+                 uneven[session->step.uneven]);
 }
 
 // The policies that must be equal on all ranks: otherwise one rank would defer a bucket that others

@@ -500,9 +500,11 @@ class lockstep_step_options(Struct):
         ("weight", ctypes.c_uint64),
         ("accumulate", ctypes.c_uint32),
         ("exhausted", ctypes.c_uint32),
+        ("keep_weight", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
     ]
     INITIAL = {
-        "struct_bytes": 32,
+        "struct_bytes": 40,
         "weight": 1,
     }
 
@@ -518,6 +520,11 @@ class StepOptions(TypedDict, total=False):
     """1: nothing is synchronized yet, see lockstep_step_begin."""
     exhausted: int
     """1: this rank has no data for this step or any later one."""
+    keep_weight: int
+    """1, with exhausted: this rank contributes zeros with `weight`, so the divisor of the mean
+    stays as it was while this rank had data."""
+    reserved: int
+    """0."""
 
 
 class lockstep_step_view(Struct):
@@ -798,12 +805,14 @@ LAYOUT: Dict[Any, Tuple[int, int, Dict[str, Tuple[int, int]]]] = {
         "bucket_bytes": (128, 8),
         "bucket_last_bytes": (136, 8),
     }),
-    lockstep_step_options: (32, 8, {
+    lockstep_step_options: (40, 8, {
         "struct_bytes": (0, 8),
         "phase": (8, 8),
         "weight": (16, 8),
         "accumulate": (24, 4),
         "exhausted": (28, 4),
+        "keep_weight": (32, 4),
+        "reserved": (36, 4),
     }),
     lockstep_step_view: (40, 8, {
         "struct_bytes": (0, 8),
@@ -952,6 +961,10 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
         ctypes.c_void_p,  # session
         POINTER(lockstep_step_options),  # options
         POINTER(lockstep_step_view),  # view
+    ]),
+    "lockstep_uneven_set": (ctypes.c_int, [
+        ctypes.c_void_p,  # session
+        ctypes.c_uint32,  # uneven
     ]),
     "lockstep_call_begin": (ctypes.c_int, [
         ctypes.c_void_p,  # module
