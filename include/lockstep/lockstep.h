@@ -1122,6 +1122,15 @@ LOCKSTEP_API int lockstep_collective_run(lockstep_session *session,
 LOCKSTEP_API int lockstep_collective_begin(lockstep_session *session,
                                            const struct lockstep_collective *what,
                                            lockstep_work **work);
+/* Begins a collective and waits for it, at most timeout_ms. OK: it is done, and *work is NULL.
+ * E_TIMEOUT: it is in flight, and nothing is lost; *work is its work, as from
+ * lockstep_collective_begin. Any other failure: *work is NULL. The function is as fast as
+ * lockstep_collective_run, for programs that look for signals now and then. Ranks that wait in
+ * different orders are found only when they wait for *work without a timeout. Otherwise as
+ * lockstep_collective_run. */
+LOCKSTEP_API int lockstep_collective_wait(lockstep_session *session,
+                                          const struct lockstep_collective *what,
+                                          uint32_t timeout_ms, lockstep_work **work);
 
 /* ---- Counters, metrics, state, where the trainer is ------------------------------------------ */
 

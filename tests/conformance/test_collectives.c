@@ -8,6 +8,7 @@
 #include "tests/support/trainer.h"
 
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,7 @@
 
 #define FOREVER LOCKSTEP_WAIT_FOREVER
 #define COUNT 300
+#define RANKS_MOST 8 // Ranks of the worlds of these tests.
 
 #define DTYPES 13
 #define OPS 8
@@ -504,6 +506,61 @@ static void polling_with_no_timeout(const struct setting *setting)
     ranks_run(setting, polling_body, NULL);
 }
 
+// The wait of rank 0 times out, and the work that is left is waited for by its descriptor.
+static void expect_left(struct rank *rank, struct lockstep_collective *what, int fd)
+{
+    lockstep_work *work = (lockstep_work *)&work;
+    uint64_t rung;
+    if (rank->rank != 0) {
+        rank_meet(rank);
+        RANK_OK(rank, lockstep_collective_wait(rank->session, what, FOREVER, &work));
+        RANK_TRUE(rank, work == NULL);
+        return;
+    }
+    RANK_FAILS(rank, LOCKSTEP_E_TIMEOUT, lockstep_collective_wait(rank->session, what, 1, &work));
+    RANK_SAYS(rank, what->name);
+    rank_meet(rank);
+    struct pollfd ready = {.fd = fd, .events = POLLIN};
+    RANK_EQUAL(rank, poll(&ready, 1, -1), 1);
+    RANK_EQUAL(rank, read(fd, &rung, sizeof(rung)), sizeof(rung));
+    RANK_OK(rank, lockstep_work_wait(work, 0));
+}
+
+static void left_body(struct rank *rank)
+{
+    struct lockstep_collective what = LOCKSTEP_COLLECTIVE_INIT;
+    lockstep_work *work = (lockstep_work *)&work;
+    int64_t data[10];
+    int64_t whole[RANKS_MOST];
+    int64_t part = 5 + rank->rank;
+    int fd;
+    RANK_OK(rank, lockstep_session_fd(rank->session, &fd));
+    what.dtype = LOCKSTEP_INT64;
+    what.name = "left";
+    what.output = data;
+    what.count = 10;
+    numbers_fill(rank, data, LOCKSTEP_INT64, 10, 3);
+    expect_left(rank, &what, fd);
+    expect_reduced(rank, data, LOCKSTEP_INT64, LOCKSTEP_SUM, 10, 3);
+    what.kind = LOCKSTEP_ALL_GATHER;
+    what.name = "gathered";
+    what.input = &part;
+    what.output = whole;
+    what.count = 1;
+    expect_left(rank, &what, fd);
+    for (uint32_t i = 0; i < rank->world_size; i++)
+        RANK_EQUAL(rank, whole[i], 5 + i);
+    what.output = NULL;
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_collective_wait(rank->session, &what, 1, &work));
+    RANK_TRUE(rank, work == NULL);
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_collective_wait(rank->session, &what, 1, NULL));
+}
+
+static void a_late_wait_leaves_its_work(const struct setting *setting)
+{
+    ranks_run(setting, left_body, NULL);
+}
+
 // The blocking call of rank 0 times out, which fails its session. The other ranks get an error that
 // names rank 0.
 static void timeout_body(struct rank *rank)
@@ -898,6 +955,7 @@ int main(void)
         {"collectives_inside_a_step", collectives_inside_a_step, NULL},
         {"memory_of_two_collectives", memory_of_two_collectives, worlds},
         {"polling_with_no_timeout", polling_with_no_timeout, NULL},
+        {"a_late_wait_leaves_its_work", a_late_wait_leaves_its_work, NULL},
         {"timeout_of_a_blocking_one", timeout_of_a_blocking_one, NULL},
         {"case_41_collectives_differ", case_41_collectives_differ, NULL},
         {"an_immense_collective_is_refused", an_immense_collective_is_refused, NULL},

@@ -284,6 +284,14 @@ static int use_collective_begin(void *s)
     what.name = "c";
     return lockstep_collective_begin(s, &what, &work);
 }
+static int use_collective_wait(void *s)
+{
+    struct lockstep_collective what = LOCKSTEP_COLLECTIVE_INIT;
+    lockstep_work *work;
+    what.kind = LOCKSTEP_ALL_GATHER;
+    what.name = "c";
+    return lockstep_collective_wait(s, &what, 1, &work);
+}
 static int use_session_fd(void *s)
 {
     int fd;
@@ -341,6 +349,7 @@ static const struct use uses[] = {
     {"group_create", SESSION, use_group_create, false},
     {"collective_run", SESSION, use_collective_run, false},
     {"collective_begin", SESSION, use_collective_begin, false},
+    {"collective_wait", SESSION, use_collective_wait, false},
     {"session_fd", SESSION, use_session_fd, true},
     {"counter_add", SESSION, use_counter_add, false},
     {"counter_read", SESSION, use_counter_read, false},

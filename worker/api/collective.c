@@ -73,8 +73,21 @@ static enum api_function collective_function(const struct collective *like, cons
     return !data ? API_BARRIER : API_ALLREDUCE;
 }
 
+// A wait has timed out. left: where the work goes that is still in flight; NULL: the session fails.
+static void collective_late(struct lockstep_session *session, struct lockstep_work *work,
+                            struct lockstep_work **left)
+{
+    if (!left) {
+        collective_give_up(session, work);
+        return;
+    }
+    work_hand_out(work);
+    *left = work;
+}
+
 static int collective_blocking(struct lockstep_session *session, const char *name, void *data,
-                               uint64_t count, struct collective *like, uint32_t timeout_ms)
+                               uint64_t count, struct collective *like, uint32_t timeout_ms,
+                               struct lockstep_work **left)
 {
     struct lockstep_work *work;
     int status = session_check(session);
@@ -85,9 +98,10 @@ static int collective_blocking(struct lockstep_session *session, const char *nam
     const struct visit visit =
         progress_enter(&session->tracker, API_COLLECTIVE, PROGRESS_NO_MODULE, 0);
     await_enter(collective_function(like, data), LOCKSTEP_MAX_MODULES);
-    status = work_call_by(session, CALLER_TRAINER, name, data, count, like, timeout_ms, &work);
+    status =
+        work_call_by(session, CALLER_TRAINER, name, data, count, like, timeout_ms, !left, &work);
     if (status == LOCKSTEP_E_TIMEOUT)
-        collective_give_up(session, work);
+        collective_late(session, work, left);
     return progress_leave(&visit, status);
 }
 
@@ -109,7 +123,7 @@ int lockstep_allreduce(lockstep_session *session, const char *name, void *data, 
     if (!data && count > 0)
         return error_set(LOCKSTEP_E_INVALID, "data is NULL and count is %" PRIu64, count);
     struct collective like = collective_allreduce(dtype, op);
-    return collective_blocking(session, name, data, count, &like, timeout_ms);
+    return collective_blocking(session, name, data, count, &like, timeout_ms, NULL);
 }
 
 int lockstep_allreduce_async(lockstep_session *session, const char *name, void *data,
@@ -128,7 +142,7 @@ int lockstep_broadcast(lockstep_session *session, const char *name, void *data, 
     if (!data && count > 0)
         return error_set(LOCKSTEP_E_INVALID, "data is NULL and count is %" PRIu64, count);
     struct collective like = collective_broadcast(dtype, root);
-    return collective_blocking(session, name, data, count, &like, timeout_ms);
+    return collective_blocking(session, name, data, count, &like, timeout_ms, NULL);
 }
 
 int lockstep_broadcast_async(lockstep_session *session, const char *name, void *data,
@@ -152,7 +166,7 @@ int lockstep_barrier_async(lockstep_session *session, const char *name, lockstep
 int lockstep_barrier(lockstep_session *session, const char *name, uint32_t timeout_ms)
 {
     struct collective like = collective_allreduce(LOCKSTEP_INT32, LOCKSTEP_SUM);
-    return collective_blocking(session, name, NULL, 1, &like, timeout_ms);
+    return collective_blocking(session, name, NULL, 1, &like, timeout_ms, NULL);
 }
 
 // ---- Collectives of every kind -----------------------------------------------------------------
@@ -246,8 +260,10 @@ static int collective_check(const struct lockstep_session *session,
     return status < 0 ? status : collective_on_host(session, what, what->output);
 }
 
-int lockstep_collective_run(lockstep_session *session, const struct lockstep_collective *given,
-                            uint32_t timeout_ms)
+// left: as for collective_late.
+static int collective_wait(struct lockstep_session *session,
+                           const struct lockstep_collective *given, uint32_t timeout_ms,
+                           struct lockstep_work **left)
 {
     struct lockstep_collective what;
     struct lockstep_work *work = NULL;
@@ -260,7 +276,7 @@ int lockstep_collective_run(lockstep_session *session, const struct lockstep_col
     if (collective_is_named(session, &what, &data)) {
         struct collective like = collective_like(&what);
         return collective_blocking(session, what.name, data, collective_count(&what), &like,
-                                   timeout_ms);
+                                   timeout_ms, left);
     }
     status = collective_check(session, &what);
     if (status < 0)
@@ -268,10 +284,25 @@ int lockstep_collective_run(lockstep_session *session, const struct lockstep_col
     const struct visit visit =
         progress_enter(&session->tracker, API_COLLECTIVE, PROGRESS_NO_MODULE, 0);
     await_enter(API_COLLECTIVE_RUN, LOCKSTEP_MAX_MODULES);
-    status = plain_call(session, &what, timeout_ms, &work);
+    status = plain_call(session, &what, timeout_ms, !left, &work);
     if (status == LOCKSTEP_E_TIMEOUT)
-        collective_give_up(session, work);
+        collective_late(session, work, left);
     return progress_leave(&visit, status);
+}
+
+int lockstep_collective_run(lockstep_session *session, const struct lockstep_collective *what,
+                            uint32_t timeout_ms)
+{
+    return collective_wait(session, what, timeout_ms, NULL);
+}
+
+int lockstep_collective_wait(lockstep_session *session, const struct lockstep_collective *what,
+                             uint32_t timeout_ms, lockstep_work **work)
+{
+    if (!work)
+        return error_set(LOCKSTEP_E_INVALID, "work is NULL: nowhere to put the handle");
+    *work = NULL;
+    return collective_wait(session, what, timeout_ms, work);
 }
 
 int lockstep_collective_begin(lockstep_session *session, const struct lockstep_collective *given,

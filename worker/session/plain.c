@@ -370,11 +370,11 @@ static int plain_make(struct lockstep_session *session, struct plain *plain,
 }
 
 static int plain_wait(struct lockstep_session *session, const struct plain *plain,
-                      uint32_t timeout_ms, struct lockstep_work *work)
+                      uint32_t timeout_ms, bool told, struct lockstep_work *work)
 {
     const struct command command = {.kind = COMMAND_PLAIN, .pointer = work};
     mutex_lock(&session->mutex);
-    const int status = work_await_locked(work, plain->local ? NULL : &command, timeout_ms, true);
+    const int status = work_await_locked(work, plain->local ? NULL : &command, timeout_ms, told);
     mutex_unlock(&session->mutex);
     return status;
 }
@@ -390,11 +390,11 @@ int plain_begin(struct lockstep_session *session, const struct lockstep_collecti
 }
 
 int plain_call(struct lockstep_session *session, const struct lockstep_collective *what,
-               uint32_t timeout_ms, struct lockstep_work **begun)
+               uint32_t timeout_ms, bool told, struct lockstep_work **begun)
 {
     struct plain plain = {.what = what, .group = what->group};
     const int status = plain_make(session, &plain, begun);
-    return status < 0 ? status : plain_wait(session, &plain, timeout_ms, *begun);
+    return status < 0 ? status : plain_wait(session, &plain, timeout_ms, told, *begun);
 }
 
 int plain_meet(struct lockstep_group *group)
@@ -405,5 +405,6 @@ int plain_meet(struct lockstep_group *group)
     what.name = group->name;
     struct plain plain = {.what = &what, .group = group, .creates = true};
     const int status = plain_make(group->session, &plain, &work);
-    return status < 0 ? status : plain_wait(group->session, &plain, LOCKSTEP_WAIT_FOREVER, work);
+    return status < 0 ? status
+                      : plain_wait(group->session, &plain, LOCKSTEP_WAIT_FOREVER, true, work);
 }

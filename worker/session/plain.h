@@ -17,9 +17,10 @@ struct lockstep_work;
 // Checks the description and begins the collective. Returns 0, or a failure. Trainer.
 int plain_begin(struct lockstep_session *session, const struct lockstep_collective *what,
                 struct lockstep_work **begun);
-// The same, and waits for it. After LOCKSTEP_E_TIMEOUT the work is still in flight.
+// The same, and waits for it. After LOCKSTEP_E_TIMEOUT the work is still in flight. told: true if
+// the wait may be reported (await.h).
 int plain_call(struct lockstep_session *session, const struct lockstep_collective *what,
-               uint32_t timeout_ms, struct lockstep_work **begun);
+               uint32_t timeout_ms, bool told, struct lockstep_work **begun);
 // Waits until all members of a new group have made it. Returns 0, or a failure.
 int plain_meet(struct lockstep_group *group);
 // The work is freed: gives up what plain_begin has allocated for it. Caller holds the session's

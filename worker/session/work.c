@@ -426,14 +426,14 @@ int work_wait(struct lockstep_work *work, uint32_t timeout_ms)
 
 int work_call_by(struct lockstep_session *session, enum work_caller caller, const char *name,
                  void *data, uint64_t count, const struct collective *like, uint32_t timeout_ms,
-                 struct lockstep_work **work)
+                 bool told, struct lockstep_work **work)
 {
     struct command command = {.kind = COMMAND_PLAIN};
     mutex_lock(&session->mutex);
     int status = work_form_locked(session, caller, name, data, count, like, work);
     if (status == 0) {
         command.pointer = *work;
-        status = work_await_locked(*work, session->config.solo ? NULL : &command, timeout_ms, true);
+        status = work_await_locked(*work, session->config.solo ? NULL : &command, timeout_ms, told);
     }
     mutex_unlock(&session->mutex);
     return status;
@@ -442,5 +442,14 @@ int work_call_by(struct lockstep_session *session, enum work_caller caller, cons
 int work_call(struct lockstep_session *session, const char *name, void *data, uint64_t count,
               const struct collective *like, uint32_t timeout_ms, struct lockstep_work **work)
 {
-    return work_call_by(session, CALLER_LIBRARY, name, data, count, like, timeout_ms, work);
+    return work_call_by(session, CALLER_LIBRARY, name, data, count, like, timeout_ms, true, work);
+}
+
+void work_hand_out(struct lockstep_work *work)
+{
+    mutex_lock(&work->session->mutex);
+    work->asynchronous = true;
+    if (work->state == WORK_DONE)
+        notify_done_locked(work);
+    mutex_unlock(&work->session->mutex);
 }

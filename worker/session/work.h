@@ -149,13 +149,16 @@ void work_forget_form(struct lockstep_session *session);
 // LOCKSTEP_E_TIMEOUT the work is still in flight.
 int work_call(struct lockstep_session *session, const char *name, void *data, uint64_t count,
               const struct collective *like, uint32_t timeout_ms, struct lockstep_work **work);
-// work_begin and work_call run on behalf of the library. These two name the caller.
+// work_begin and work_call run on behalf of the library. These two name the caller. told: true if
+// the wait may be reported (await.h).
 int work_begin_by(struct lockstep_session *session, enum work_caller caller, const char *name,
                   void *data, uint64_t count, const struct collective *like,
                   struct lockstep_work **work);
 int work_call_by(struct lockstep_session *session, enum work_caller caller, const char *name,
                  void *data, uint64_t count, const struct collective *like, uint32_t timeout_ms,
-                 struct lockstep_work **work);
+                 bool told, struct lockstep_work **work);
+// The trainer goes on with work that a call has not waited for until its end. Trainer.
+void work_hand_out(struct lockstep_work *work);
 // Begins work that its caller owns and has named. It may be begun again after it was waited for;
 // its n-th use meets the n-th use on the other ranks. kind, dtype, op, root, extents and elements
 // are taken from `like`. Allocates nothing and cannot fail. Trainer; not in a solo session.

@@ -129,6 +129,13 @@ def check(status: int) -> int:
     return status
 
 
+def milliseconds(seconds: Optional[float]) -> int:
+    """A timeout as the library takes it; None is for ever."""
+    if seconds is None:
+        return _native.WAIT_FOREVER
+    return min(max(0, round(seconds * 1000)), _native.WAIT_FOREVER - 1)
+
+
 class Pending:
     """A call of the library that blocks, on a thread of its own.
 
@@ -183,4 +190,4 @@ def on_main_thread() -> bool:
 
 
 __all__ = ["LockstepError", "Pending", "SLICE_MS", "TIMEOUT", "bin_path", "check", "error_text",
-           "include_path", "lib", "library_path", "on_main_thread"]
+           "include_path", "lib", "library_path", "milliseconds", "on_main_thread"]

@@ -1124,6 +1124,12 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
         POINTER(lockstep_collective),  # what
         POINTER(ctypes.c_void_p),  # work
     ]),
+    "lockstep_collective_wait": (ctypes.c_int, [
+        ctypes.c_void_p,  # session
+        POINTER(lockstep_collective),  # what
+        ctypes.c_uint32,  # timeout_ms
+        POINTER(ctypes.c_void_p),  # work
+    ]),
     "lockstep_counter_add": (ctypes.c_int, [
         ctypes.c_void_p,  # session
         ctypes.c_char_p,  # name

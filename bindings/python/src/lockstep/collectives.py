@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Union
 
 from . import _native
-from ._library import Pending, TIMEOUT, check, error_text, lib
+from ._library import (SLICE_MS, TIMEOUT, Pending, check, error_text, lib, milliseconds,
+                       on_main_thread)
 from ._native import CollectiveKind, Op
 from ._options import enum_of, set_number, text_of
 from .arrays import Memory, memory_of
@@ -51,6 +52,11 @@ class Collective:
     target_counts: Counts = None
     target_offsets: Counts = None
     keep: List[Any] = field(default_factory=list, repr=False)
+
+    @property
+    def result(self) -> Any:
+        """The array that gets the result."""
+        return self.target if self.target is not None else self.source
 
     def struct(self, rank: int, size: int) -> Any:
         """The struct for this place among the members. Raises Invalid if sizes do not fit."""
@@ -259,7 +265,7 @@ class Work:
     @property
     def result(self) -> Any:
         """The array that gets the result."""
-        return self._what.target if self._what.target is not None else self._what.source
+        return self._what.result
 
     def _ask(self, timeout_ms: int) -> int:
         status: int = lib.lockstep_work_wait(self._handle, timeout_ms)
@@ -339,13 +345,21 @@ class Collectives:
     def run(self, what: Collective, timeout: Optional[float] = None) -> Any:
         """Runs a collective and gives the array with the result. timeout: in seconds. A collective
         that is not done by then fails the session, because other members may have the result."""
-        work = self.begin(what)
-        try:
-            return work.wait(timeout)
-        except LockstepError as error:
-            if work.handle:  # Still in flight.
-                self._session.abort(f"collective '{what.name}' was not done within {timeout} s")
-            raise error
+        session = self._session
+        struct = what.struct(self.rank, self.size)
+        struct.group = self._group_handle()
+        if timeout is not None or not on_main_thread():
+            check(lib.lockstep_collective_run(
+                session.handle, ctypes.byref(struct), milliseconds(timeout)))
+            return what.result
+        work = Work(session, what)
+        session._works.add(work)  # An exception of a signal handler may leave it in flight.
+        status = lib.lockstep_collective_wait(
+            session.handle, ctypes.byref(struct), SLICE_MS, ctypes.byref(work._handle))
+        if status == TIMEOUT and work.handle:
+            return work.wait()
+        work._finish(error_of(status, error_text()) if status < 0 else None)
+        return work.wait()
 
     def allreduce(self, name: str, target: Any, op: Union[Op, str] = Op.SUM, *,
                   source: Any = None, weight: int = 1, timeout: Optional[float] = None) -> Any:
