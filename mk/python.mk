@@ -21,3 +21,22 @@ python-test: python-programs $(VENV)/packages ## Tests of the Python package (ON
 
 wheel: python-programs ## The Python package as a wheel, in build/wheel
 	@LOCKSTEP_BUILD=$(abspath $(BUILD)) PYTHON=$(PYTHON) tools/wheel $(abspath $(BUILD))/wheel
+
+# --- PyTorch -------------------------------------------------------------------------------------
+
+VENV_TORCH ?= $(BUILD)/venv-torch
+TORCH_TEST_PACKAGES ?= torch==2.13.0 numpy expecttest
+
+.PHONY: torch-test
+
+# About 1 GB. The attempt is made once; without PyTorch its tests are skipped and say so.
+$(VENV_TORCH)/packages:
+	$(say) VENV $(VENV_TORCH)
+	$(Q)$(PYTHON) -m venv $(VENV_TORCH)
+	$(Q)$(VENV_TORCH)/bin/pip --disable-pip-version-check -q install $(TORCH_TEST_PACKAGES) \
+	    && touch $@ || echo "torch-test: $(TORCH_TEST_PACKAGES) cannot be installed"
+
+TORCH_PYTHON_TEST ?= $(VENV_TORCH)/bin/python
+
+torch-test: python-programs $(if $(filter $(VENV_TORCH)/%,$(TORCH_PYTHON_TEST)),$(VENV_TORCH)/packages) ## Tests of lockstep.torch beside PyTorch (ONLY=text narrows them)
+	@$(TEST_ENV) PYTHONPATH=$(PYTHON_SRC) ONLY=$(or $(ONLY),test_torch) $(TORCH_PYTHON_TEST) tests/python/run.py

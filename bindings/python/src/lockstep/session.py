@@ -50,6 +50,7 @@ class Session(Collectives):
         self._works: Set[Work] = set()
         self._modules: List[Module] = []
         self._step: Optional[Step] = None
+        self._before_close: List[Callable[[], None]] = []
         self._log: Optional[LogPipe] = None
         self.pid = os.getpid()
         """The process that has opened the session."""
@@ -148,6 +149,11 @@ class Session(Collectives):
         if self.handle and self.pid == os.getpid():
             check(lib.lockstep_abort(self._handle, text_of(reason[:900].replace("\0", " "))))
 
+    def before_close(self, function: Callable[[], None]) -> None:
+        """close calls the function before the library's memory goes away. Only in the process that
+        has opened the session."""
+        self._before_close.append(function)
+
     def close(self) -> None:
         """Leaves the job in good order. Takes two seconds at most. A session that is closed
         already stays closed. In a forked child nothing happens."""
@@ -158,6 +164,8 @@ class Session(Collectives):
                 self.abort("the program left a wait")
                 for pending in self._pendings:
                     pending.join(_CLOSE_S)
+            while self._before_close:
+                self._before_close.pop()()
             check(lib.lockstep_close(self._handle))
             _exit.unwatch(self)
             self._end_log()

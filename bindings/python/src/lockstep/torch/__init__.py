@@ -8,6 +8,25 @@
 docs/pytorch.md is the guide.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from .bootstrap import session
 
-__all__ = ["session"]
+if TYPE_CHECKING:
+    from .ddp import DistributedDataParallel
+
+__all__ = ["DistributedDataParallel", "session"]
+
+# Imported when they are wanted: `import torch` may import this package.
+_HOME = {"DistributedDataParallel": "ddp"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One module of a session: its parameters, their gradient memory, and the backward pass that runs.
+
+A member does not know DistributedDataParallel. Its owner is a reducer (reducer.py) or a function
+(sync.py). world.py begins and ends steps.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
+
+import torch
+
+from ..errors import Invalid, LockstepError, error_of
+from ..module import Module, Parameter
+from ..step import Call
+from . import sparse
+from .hooks import hooks_for, report
+from .memory import Gradients, describe
+
+if TYPE_CHECKING:
+    from .world import World
+
+
+class Member:
+    """Parameters that are synchronized together.
+
+    parameters: the trained ones, each once. names: one for each. accept: a parameter without a
+    gradient is no error. sparse: parameters whose gradients are sparse, by name. They travel at
+    the end of the step.
+    """
+
+    def __init__(self, world: "World", name: str, parameters: Sequence[torch.Tensor],
+                 names: Sequence[str], *, accept: bool = False,
+                 sparse_parameters: Optional[Dict[str, torch.Tensor]] = None,
+                 **options: Any) -> None:
+        self.world = world
+        self.name = name
+        self.parameters = list(parameters)
+        self.names = list(names)
+        self.accept = accept
+        self.sparse = dict(sparse_parameters or {})
+        self.options = options
+        self.on_device = any(p.device.type != "cpu" for p in self.parameters)
+        self.gradients: List[torch.Tensor] = []
+        self.module: Optional[Module] = None
+        self.handle: Optional[int] = None
+        self.call: Optional[Call] = None
+        self.owner: Optional["weakref.ref[Any]"] = None
+        self.dead = False
+        self.expect = False  # True from a forward pass to the end of its backward pass.
+        self.fast = False  # True while a Python hook only has to report.
+        self.static = False
+        self.planned: Optional[List[int]] = None  # static: reports that complete a gradient.
+        self.seen = [0] * len(self.parameters)
+        self.will: Optional[List[bool]] = None
+        self.touched: Dict[int, bool] = {}  # Gradients that came in a backward pass without a step.
+        self.error: Optional[LockstepError] = None
+        self.steps = 0
+        self.order: List[int] = []  # Parameters in the order of their first gradients.
+        self._memory: Optional[Gradients] = None
+        self._dtypes: List[Any] = []
+        self.hooks: Any = None
+        self.futures: List[Any] = []  # Of hooks for buffers.
+
+    # --- what the library knows -----------------------------------------------------------------
+
+    def register(self) -> None:
+        """Declares the module, and makes gradient memory. World.start compares it."""
+        self._memory = Gradients(self.world.session, self.parameters)
+        self.gradients = self._memory.tensors
+        self._dtypes = [(p.dtype, p.device) for p in self.parameters]
+        table = [Parameter(name, describe(p), describe(g))
+                 for name, p, g in zip(self.names, self.parameters, self.gradients)]
+        if not table:  # Only sparse gradients.
+            self._one = torch.zeros(1)
+            table = [Parameter("(none)", describe(self._one), frozen=True)]
+        self.module = self.world.session.register(
+            self.name, table, unused="accept" if self.accept else "error", **self.options)
+        self.handle = self.module.handle
+        self.hooks = hooks_for(self)
+
+    def refresh(self) -> None:
+        """Tells the library where parameters are now."""
+        assert self.module is not None
+        for i, (parameter, known) in enumerate(zip(self.parameters, self.module._memories)):
+            if parameter.data_ptr() != known.address:
+                self.module.move(i, describe(parameter), describe(self.gradients[i]))
+
+    @property
+    def changed(self) -> bool:
+        """True if parameters have another dtype or device than the library knows."""
+        return [(p.dtype, p.device) for p in self.parameters] != self._dtypes
+
+    def stop(self) -> None:
+        """No hook reports from now on."""
+        self.dead, self.expect = True, False
+        if self.hooks is not None:
+            self.hooks.detach()
+
+    def release(self) -> None:
+        """Every gradient keeps its value, in memory of PyTorch."""
+        if self._memory is not None:
+            self.gradients = []
+            self._memory.release()
+
+    def close(self) -> Optional[Gradients]:
+        """Ends the module. All ranks do the same before the next start. Returns gradient memory
+        that is still to be freed."""
+        self.stop()
+        self.release()
+        if self.module is not None:
+            self.module.close()
+            self.module, self.handle = None, None
+        memory, self._memory = self._memory, None
+        return memory
+
+    # --- the backward pass ----------------------------------------------------------------------
+
+    def stream_of(self, i: int) -> Optional[int]:
+        """The stream that produces a gradient. None: it is in host memory."""
+        device = self.parameters[i].device
+        return stream_of(device) if device.type != "cpu" else None
+
+    def begin(self) -> None:
+        """The call begins. World has begun the step."""
+        if self.call is not None:
+            return
+        assert self.module is not None
+        self.seen = [0] * len(self.parameters)
+        self.error = None
+        self.call = Call(self.module)
+        self._declare()
+        self.fast = not self.static and not self.on_device
+        self.hooks.open()
+
+    def _declare(self) -> None:
+        """Says which gradients will not come, so that no bucket waits for them."""
+        will = self.will
+        if self.static:
+            will = None if self.planned is None else [count > 0 for count in self.planned]
+        if will is None or all(will):
+            return
+        unused = []
+        for i, comes in enumerate(will):
+            if comes:
+                continue
+            if i in self.touched and self.parameters[i].grad is not None:
+                self.take(i, self.parameters[i].grad)
+                report(self, i)
+            elif self.accept:
+                unused.append(i)
+        if unused:
+            assert self.call is not None
+            self.call.unused(unused)
+
+    def take(self, i: int, gradient: Any) -> None:
+        """The library's tensor gets the values of .grad, and is .grad from now on."""
+        with torch.no_grad():
+            self.gradients[i].copy_(gradient)
+        self.parameters[i].grad = self.gradients[i]
+
+    def slow(self, i: int) -> None:
+        """A gradient has come: everything that is not usual."""
+        parameter = self.parameters[i]
+        gradient = parameter.grad
+        if gradient is None:  # An output that is not part of the loss.
+            return
+        if not self.expect:
+            self.touched[i] = True
+            return
+        try:
+            self.world.need(self)
+            if gradient.is_sparse:
+                raise Invalid(
+                    f"module '{self.name}': the gradient of '{self.names[i]}' is sparse, and the "
+                    "module that made it is no torch.nn.Embedding(sparse=True) or EmbeddingBag: "
+                    "pass sparse=False there")
+            if gradient is not self.gradients[i]:
+                self.take(i, gradient)
+            self.seen[i] += 1
+            if self.seen[i] == 1:
+                self.order.append(i)
+            if not self.static or (self.planned is not None and self.seen[i] == self.planned[i]):
+                report(self, i)
+        except LockstepError as error:
+            self.error = self.error or error
+
+    def failed(self, status: int, text: str) -> None:
+        """A report has failed."""
+        if self.error is None:
+            self.error = error_of(status, text)
+
+    def end(self) -> None:
+        """The backward pass has ended. Raises what hooks could not."""
+        self.fast = self.expect = False
+        self.hooks.shut()
+        call, self.call = self.call, None
+        self.touched.clear()
+        if call is None:
+            return
+        self.hooks.error()
+        if self.error is not None:
+            call.abort()
+            return
+        if self.static and self.planned is None:
+            self.planned = list(self.seen)
+            for i, count in enumerate(self.seen):
+                if count:
+                    report(self, i)
+            if self.error is not None:
+                call.abort()
+                return
+        call.end()
+
+    def after(self, weight: int) -> None:
+        """The step has ended: gradients that this rank did not produce get their places."""
+        self.steps += 1
+        for future in self.futures:
+            future.wait()
+        self.futures.clear()
+        if self.sparse:
+            sparse.reduce(self.world.session, self.name, self.sparse, weight)
+        if not self.accept:
+            return
+        assert self.module is not None
+        missing = [i for i, p in enumerate(self.parameters) if p.grad is not self.gradients[i]]
+        if missing:
+            used = self.module.used()
+            for i in missing:
+                if used[i]:
+                    self.parameters[i].grad = self.gradients[i]
+
+    def give_up(self) -> None:
+        """The backward pass has ended with an exception."""
+        self.fast = self.expect = False
+        self.hooks.shut()
+        call, self.call = self.call, None
+        self.touched.clear()
+        if call is not None:
+            call.abort()
+
+    def contribute_zeros(self) -> None:
+        """A call in which all gradients are zero. .grad stays as it is."""
+        assert self.module is not None
+        call = Call(self.module)
+        for i, gradient in enumerate(self.gradients):
+            zeros = torch.zeros_like(gradient)
+            call._keep.append(zeros)
+            report(self, i, zeros.data_ptr())
+        call.end()
+
+    def after_shadow(self, weight: int) -> None:
+        """The same for a step in which this rank has no data."""
+        if self.sparse:
+            sparse.reduce(self.world.session, self.name, self.sparse, weight, joined=True)
+
+
+def stream_of(device: torch.device) -> int:
+    """The current stream of a device, as the library takes it."""
+    return int(torch.cuda.current_stream(device).cuda_stream) or 1

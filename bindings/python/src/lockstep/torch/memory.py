@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradient memory: one tensor for each parameter, each with a storage of its own.
+
+On the host the memory is the library's, which ranks of one host share. The library frees it when
+the session ends, so a tensor must not outlive it: `release` gives every tensor memory of PyTorch.
+On a device the memory is PyTorch's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from typing import Any, List, Optional, Sequence, Tuple
+
+import torch
+
+from ..arrays import Memory
+from ..errors import Unsupported
+from ..session import Session
+
+_ALIGN = 64
+_NUMBERS = {torch.float32, torch.float64, torch.float16, torch.bfloat16}
+_COMPLEX = {torch.complex64, torch.complex128}
+
+
+def problem_of(parameter: torch.Tensor) -> Optional[str]:
+    """Why the library cannot reduce the gradient of a parameter. None: it can."""
+    if type(parameter.data) is not torch.Tensor:
+        return f"it is a {type(parameter.data).__name__}"
+    if parameter.dtype not in _NUMBERS and parameter.dtype not in _COMPLEX:
+        return f"its dtype is {parameter.dtype}"
+    if parameter.layout is not torch.strided:
+        return f"its layout is {parameter.layout}"
+    if parameter.device.type not in ("cpu", "cuda"):
+        return f"it is on {parameter.device}"
+    if not _dense(parameter):
+        return "its memory is not dense"
+    if parameter.dim() > 7:
+        return f"it has {parameter.dim()} dimensions"
+    return None
+
+
+def _dense(tensor: torch.Tensor) -> bool:
+    """True if the elements fill memory without gaps, in any order of the dimensions."""
+    step = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
+        if size != 1:
+            if stride != step:
+                return tensor.numel() == 0
+            step *= size
+    return True
+
+
+def describe(tensor: torch.Tensor) -> Memory:
+    """The memory of a tensor. A complex number is two numbers."""
+    tensor = tensor.detach()
+    if tensor.dtype in _COMPLEX:
+        tensor = torch.view_as_real(tensor)
+    return Memory(tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()),
+                  tensor, on_device=tensor.device.type != "cpu")
+
+
+class Gradients:
+    """Gradients of parameters. tensors: one for each parameter, zero at first."""
+
+    def __init__(self, session: Session, parameters: Sequence[torch.Tensor]) -> None:
+        self._session = session
+        self._memory: Optional[Memory] = None
+        self._buffers: List[Any] = []  # Weak references: a storage keeps its buffer alive.
+        if any(p.device.type != "cpu" for p in parameters):
+            self.tensors = [torch.zeros_like(p, requires_grad=False) for p in parameters]
+            return
+        offsets, size = _places(parameters)
+        if size > 0:
+            self._memory = session.zeros(size, "uint8")
+        self.tensors = [self._tensor(p, offset) for p, offset in zip(parameters, offsets)]
+
+    def _tensor(self, like: torch.Tensor, offset: int) -> torch.Tensor:
+        """A tensor in library memory, in the layout of the parameter."""
+        if like.numel() == 0:
+            return torch.zeros_like(like, requires_grad=False)
+        assert self._memory is not None
+        size = like.numel() * like.element_size()
+        array = (ctypes.c_char * size).from_address(self._memory.address + offset)
+        buffer = memoryview(array)
+        self._buffers.append(weakref.ref(buffer))
+        storage = torch.frombuffer(buffer, dtype=like.dtype).untyped_storage()
+        return torch.empty(0, dtype=like.dtype).set_(storage, 0, like.shape, like.stride())
+
+    @property
+    def in_use(self) -> bool:
+        """True while a tensor has library memory."""
+        return any(buffer() is not None for buffer in self._buffers)
+
+    def release(self) -> None:
+        """The tensors keep their values, and have memory of PyTorch from now on."""
+        if self._memory is None:
+            return
+        with torch.no_grad():
+            for tensor in self.tensors:
+                if tensor.numel():
+                    copy = tensor.clone()
+                    tensor.set_(copy.untyped_storage(), 0, copy.shape, copy.stride())
+        self.tensors = []
+
+    def free(self) -> bool:
+        """Frees library memory, if no tensor has it. False if one has."""
+        if self._memory is None:
+            return True
+        if self.in_use:
+            return False
+        memory, self._memory = self._memory, None
+        if self._session.handle:
+            self._session.free(memory)
+        return True
+
+
+def _places(parameters: Sequence[torch.Tensor]) -> Tuple[List[int], int]:
+    """The offset of each parameter, and the size of all. The last parameter comes first, because
+    backward passes go that way."""
+    offsets, size = [0] * len(parameters), 0
+    for i in reversed(range(len(parameters))):
+        offsets[i] = size
+        used = parameters[i].numel() * parameters[i].element_size()
+        size += -(-used // _ALIGN) * _ALIGN
+    return offsets, size

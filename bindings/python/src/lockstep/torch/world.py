@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The steps of a session: one synchronized backward pass is one step.
+
+A hook on the outputs of a forward pass finds the begin of the backward pass (`arm`). The step and
+the calls of all modules in the pass begin there. The end is a callback that autograd runs after
+the last gradient (`finish`). It waits for the other ranks, on the thread that called backward.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import sys
+import threading
+import weakref
+from typing import Any, Iterable, Iterator, List, Optional
+
+from torch.autograd import Variable
+
+from .._native import Report
+from ..errors import Forked, LockstepError, Unused
+from ..session import Session
+from ..step import Step
+from . import bootstrap
+from .member import Member, stream_of
+from .memory import Gradients
+
+log = logging.getLogger("lockstep.torch")
+_PATIENCE_S = 1.0
+"""How long the other ranks wait for a step that this rank has left with an exception."""
+_PHASE_BYTES = 60
+
+
+class World:
+    """The modules of a session, and the step that is open."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.members: List[Member] = []
+        self.lock = threading.RLock()
+        self.serial = 0
+        self.weight = 1  # Of the next step.
+        self.phase = ""  # Label of the next step, beside the modules in it.
+        self.step: Optional[Step] = None
+        self.opened: List[Member] = []  # Members with a call in the open step.
+        self.last: Optional[Step] = None
+        self._end: Optional[_End] = None  # Queued in the backward pass that runs.
+        self._unmade: List[Gradients] = []  # Memory of closed modules that may be in use.
+        self.aborted = False
+        session.before_close(self.release)
+
+    # --- members --------------------------------------------------------------------------------
+
+    def name_of(self, kind: str) -> str:
+        """A name for the next module: the same on every rank."""
+        self.serial += 1
+        return kind if self.serial == 1 else f"{kind}.{self.serial}"
+
+    def add(self, member: Member) -> None:
+        """Declares a module, and makes the values of all ranks equal. All ranks call it."""
+        with self.lock:
+            self.give_up()
+            self._bury()
+            try:
+                member.register()
+                for other in self.members:
+                    other.refresh()
+                self.members.append(member)
+                self.session.start()
+            except BaseException:
+                if member in self.members:
+                    self.members.remove(member)
+                with contextlib.suppress(LockstepError):
+                    member.close()
+                raise
+
+    def _bury(self) -> None:
+        """Closes the modules whose owners are gone on every rank."""
+        if self.members:
+            dead = bytearray(member.dead for member in self.members)
+            if self.session.world_size > 1:
+                self.session.allreduce("lockstep.torch/dead", dead, "min")
+            for member, gone in zip(list(self.members), dead):
+                if gone:
+                    self._remove(member)
+        self._unmade = [memory for memory in self._unmade if not memory.free()]
+
+    def _remove(self, member: Member) -> None:
+        self.members.remove(member)
+        memory = member.close()
+        if memory is not None:
+            self._unmade.append(memory)
+
+    def renew(self, member: Member) -> None:
+        """Declares a module anew, after its parameters got another dtype or device. All ranks
+        call it."""
+        with self.lock:
+            self.give_up()
+            self._remove(member)
+            member.dead = False
+            self.add(member)
+
+    def release(self) -> None:
+        """The session ends: gradients keep their values."""
+        for member in self.members:
+            member.stop()
+            member.release()
+
+    # --- a step ---------------------------------------------------------------------------------
+
+    def arm(self, member: Member) -> None:
+        """In a hook on an output of the module's forward pass."""
+        if member.dead:
+            return
+        self._check()
+        with self.lock:
+            member.expect = True
+            if member.call is not None:
+                return
+            if self.step is not None and self._end is None:
+                self.give_up()  # The step before was left with an exception.
+            self._queue()
+            if self.step is None:
+                self._begin(member)
+            else:
+                member.will = self._will(member)
+                self._open(member)
+
+    def _check(self) -> None:
+        if self.session.pid != os.getpid():
+            raise Forked("the session belongs to the parent process: wrap the module in the "
+                         "process that trains it")
+        compiled = sys.modules.get("torch._dynamo.compiled_autograd")
+        if compiled is not None and compiled.compiled_autograd_enabled:
+            raise RuntimeError(
+                "compiled autograd does not run the hooks of lockstep.torch: set "
+                "torch._dynamo.config.optimize_ddp = 'python_reducer' before the module is "
+                "wrapped, or leave compiled autograd out")
+
+    def _will(self, member: Member) -> Optional[List[bool]]:
+        """Which gradients of a module come in this backward pass. None: not known."""
+        will, nested = member.hooks.will()
+        return None if nested else will
+
+    def _queue(self) -> None:
+        if self._end is None:
+            self._end = _End(self)
+            Variable._execution_engine.queue_callback(self._end.run)  # type: ignore[attr-defined]
+
+    def _begin(self, first: Member) -> None:
+        """Begins the step, if a module gets gradients in this backward pass."""
+        chosen = []
+        for member in self.members:
+            if member.dead or not member.expect:
+                continue
+            will, nested = member.hooks.will()
+            member.will = None if nested else will
+            if will is not None and any(will) or member.sparse and member is first:
+                chosen.append(member)
+        if chosen:
+            self._step(chosen)
+
+    def need(self, member: Member) -> None:
+        """A gradient has come. Nobody has begun the call if no output was part of the loss, or if
+        a re-entrant checkpoint hides the parameters."""
+        if member.call is not None:
+            return
+        with self.lock:
+            self._queue()
+            member.will = None
+            if self.step is None:
+                self._step([member])
+            else:
+                self._open(member)
+
+    def _step(self, members: Iterable[Member]) -> None:
+        phase = "+".join([*([self.phase] if self.phase else []), *(m.name for m in members)])
+        if len(phase) > _PHASE_BYTES:
+            phase = hashlib.sha256(phase.encode()).hexdigest()[:32]
+        self.opened = []
+        self.step = self.session.step(phase=phase, weight=self.weight)
+        for member in members:
+            self._open(member)
+
+    def _open(self, member: Member) -> None:
+        self.opened.append(member)
+        member.begin()
+
+    def finish(self) -> None:
+        """The backward pass has ended."""
+        with self.lock:
+            for member in self.members:
+                member.expect = False
+            step = self.step
+            if step is None:
+                return
+            for member in self.opened:
+                member.end()
+            failure = next((m.error for m in self.opened if m.error is not None), None)
+            self._wait(step, failure)
+            for member in self.opened:
+                member.after(self.weight)
+            self.opened = []
+
+    def _wait(self, step: Step, failure: Optional[LockstepError]) -> None:
+        """Waits for the other ranks. An interrupted wait leaves the step open."""
+        try:
+            step.end(self._stream())
+        except LockstepError as error:
+            self._ended(step)
+            if failure is not None:
+                raise failure from error
+            raise explain(error) from None
+        self._ended(step)
+        if failure is not None:
+            raise failure
+
+    def _stream(self) -> Optional[int]:
+        for member in self.opened:
+            if member.on_device:
+                return stream_of(member.parameters[0].device)
+        return None
+
+    def _ended(self, step: Step) -> None:
+        self.step, self.last = None, step
+
+    def dropped(self) -> None:
+        """The backward pass has ended with an exception."""
+        if self.step is None or self.session.pid != os.getpid():
+            return
+        timer = threading.Timer(_PATIENCE_S, self._too_late, [self.step])
+        timer.daemon = True
+        timer.start()
+
+    def _too_late(self, step: Step) -> None:
+        with self.lock, contextlib.suppress(LockstepError):
+            if self.step is step and not self.aborted:
+                self.give_up()
+
+    def give_up(self) -> None:
+        """Ends a step that was left with an exception. The other ranks get Unused for it."""
+        if self.step is None or self._end is not None:
+            return
+        step = self.step
+        for member in self.opened:
+            member.give_up()
+        self.opened = []
+        try:
+            step.end(None)
+        except Unused as error:
+            log.warning("step %d was given up after an exception: %s", step.number, error)
+        self._ended(step)
+
+    def shadow(self, member: Member, zeros: bool) -> None:
+        """A step for a rank that has joined: it has no data any more."""
+        with self.lock:
+            self.give_up()
+            step = self.session.step(phase=member.name, weight=1 if zeros else 0)
+            if zeros:
+                member.contribute_zeros()
+            step.end(None)
+            self.last = step
+            member.after_shadow(1 if zeros else 0)
+
+    # --- what users see -------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def options(self, weight: Optional[int] = None, phase: Optional[str] = None) -> Iterator[None]:
+        """Options of the steps that begin inside."""
+        before = self.weight, self.phase
+        if weight is not None:
+            self.weight = int(weight)
+        if phase is not None:
+            self.phase = phase
+        try:
+            yield
+        finally:
+            self.weight, self.phase = before
+
+    def report(self) -> Optional[Report]:
+        """The report of the last step. None before the first one."""
+        return None if self.last is None else self.session.report(self.last.number)
+
+    def abort(self, text: str) -> None:
+        """Tells the other ranks why this one ends."""
+        self.aborted = True
+        with contextlib.suppress(LockstepError):
+            self.session.abort(text)
+
+
+class _End:
+    """The callback at the end of a backward pass. Autograd drops it when there is an exception."""
+
+    def __init__(self, world: World) -> None:
+        self._world = weakref.ref(world)
+        self._ran = False
+
+    def run(self) -> None:
+        self._ran = True
+        world = self._world()
+        if world is not None:
+            world._end = None
+            world.finish()
+
+    def __del__(self) -> None:
+        world = self._world()
+        if not self._ran and world is not None:
+            world._end = None
+            world.dropped()
+
+
+def explain(error: LockstepError) -> LockstepError:
+    """The same error, with what to do."""
+    if isinstance(error, Unused) and "gave up" not in error.text:
+        text = (f"{error.text}\nPass find_unused_parameters=True to DistributedDataParallel if "
+                "parameters may have no gradient. Otherwise make every output of forward part of "
+                "the loss.")
+        return type(error)(text)
+    return error
+
+
+_world: Optional[World] = None
+_hook: Any = None
+
+
+def world() -> World:
+    """The world of the session of this process."""
+    global _world
+    session = bootstrap.session()
+    if _world is None or _world.session is not session:
+        _world = World(session)
+        _watch_exceptions()
+    return _world
+
+
+def current() -> Optional[World]:
+    """The world, if there is one."""
+    return _world
+
+
+def _watch_exceptions() -> None:
+    """An exception that ends this process is told to the other ranks at once."""
+    global _hook
+    if _hook is not None:
+        return
+    before = sys.excepthook
+
+    def hook(kind: Any, error: Any, trace: Any) -> None:
+        if _world is not None and _world.session.handle and _world.session.pid == os.getpid():
+            _world.abort(f"{kind.__name__}: {error}")
+        before(kind, error, trace)
+
+    _hook = sys.excepthook = hook
