@@ -333,17 +333,6 @@ static void open_shut(struct lockstep_session *session, bool leave)
         session_drop(&command);
 }
 
-// Every rank has a leaf: config.virtual_ranks.
-static int open_check_leaves(const struct lockstep_session *session)
-{
-    if (session->config.virtual_ranks == 0 || session->world.size <= session->config.virtual_ranks)
-        return 0;
-    return error_set(LOCKSTEP_E_CONFIG,
-                     "the world has %" PRIu32 " ranks, and config.virtual_ranks "
-                     "(LOCKSTEP_VIRTUAL_RANKS) is %" PRIu32 ": start at most as many ranks",
-                     session->world.size, session->config.virtual_ranks);
-}
-
 static int open_join(struct lockstep_session *session)
 {
     int status = open_address(&session->config);
@@ -359,8 +348,6 @@ static int open_join(struct lockstep_session *session)
         exit_watch(session);
     if (status == 0)
         status = open_await_world(session);
-    if (status == 0)
-        status = open_check_leaves(session);
     if (status < 0)
         open_shut(session, false);
     return status;

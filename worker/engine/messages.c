@@ -78,6 +78,23 @@ void engine_unreached(struct lockstep_session *session, uint32_t rank)
 
 // ---- Forming a world ---------------------------------------------------------------------------
 
+// Checks that every rank has a leaf (config.virtual_ranks). All ranks find the same before any link
+// exists, so none of them sees another one leave first.
+static bool engine_has_leaves(struct lockstep_session *session)
+{
+    const uint32_t leaves = session->config.virtual_ranks;
+    char text[LOCKSTEP_TEXT_BYTES];
+    if (leaves == 0 || session->world.size <= leaves)
+        return true;
+    snprintf(text, sizeof(text),
+             "the world has %" PRIu32
+             " ranks, and config.virtual_ranks (LOCKSTEP_VIRTUAL_RANKS) is %" PRIu32
+             ": start at most as many ranks",
+             session->world.size, leaves);
+    engine_fail(session, LOCKSTEP_E_CONFIG, text);
+    return false;
+}
+
 // Connects the links of the world. First checks that there are enough descriptors: without them a
 // link would fail later as if the peer did not answer.
 static void engine_form(struct lockstep_session *session, const struct transport_world *world)
@@ -139,7 +156,8 @@ static void engine_generation(struct lockstep_session *session, const struct dow
     session->world.generation = message->generation;
     order_init(session->engine.order, message->generation, start->rank, start->world_size, &options,
                sink);
-    engine_form(session, &world);
+    if (engine_has_leaves(session))
+        engine_form(session, &world);
 }
 
 static void engine_tuning(struct lockstep_session *session, const struct tuning *tuning)
