@@ -47,6 +47,6 @@ def _end(session: "Session") -> None:
             session.abort("the program ended inside a step")
         else:
             print(f"{where}: it is closed; call close() or use 'with'", file=sys.stderr)
-        session.close()
+        session.close(at_exit=True)
     except Exception as failure:  # Nobody is left to handle it.
         print(f"{where}: {failure}", file=sys.stderr)

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _native
 from ._library import check, lib
-from ._native import BufferPolicy, ModuleOptions
+from ._native import BufferPolicy, Dtype, ModuleOptions
 from ._options import enum_of, fill, set_number, text_of
+from ._outlive import outlive
 from .arrays import Memory, memory_of
 from .errors import Invalid
 
@@ -100,7 +102,8 @@ class Module:
                           f"number for each of {replicas} replicas")
         self._index = {p.name: i for i, p in enumerate(self.parameters[:self.count])}
         self._memories: List[Memory] = []
-        self._gradients: Optional[List[Optional[Memory]]] = None
+        self._gradient_dtypes: List[Dtype] = []
+        self._blocks: "weakref.WeakSet[Memory]" = weakref.WeakSet()
         self._register(ignore, options)
 
     def _register(self, ignore: Sequence[str], options: Any) -> None:
@@ -125,23 +128,30 @@ class Module:
         memory = memory_of(parameter.data)
         _describe(struct, parameter.name, memory, self._keep)
         self._memories.append(memory)
-        if parameter.gradient is not None:
-            gradient = memory_of(parameter.gradient)
-            self._check_gradient(parameter.name, memory, gradient)
-            self._keep.append(gradient)
-            struct.gradient = gradient.address
         struct.flags = ((_native.PARAMETER_FROZEN if parameter.frozen else 0)
                         | (_native.PARAMETER_SHARED if parameter.shared else 0))
         set_number(struct, "ready_count", parameter.ready_count, "ready_count")
         for name, value in (parameter.more or {}).items():
             set_number(struct, name, value, name)
+        # A library that has no types of gradients has no such field.
+        dtype = Dtype(getattr(struct, "gradient_dtype", 0) or int(memory.dtype))
+        self._gradient_dtypes.append(dtype)
+        if parameter.gradient is not None:
+            gradient = memory_of(parameter.gradient)
+            self._check_gradient(parameter.name, memory, dtype, gradient)
+            self._keep.append(gradient)
+            struct.gradient = gradient.address
         return struct
 
-    def _check_gradient(self, name: str, memory: Memory, gradient: Memory) -> None:
+    def _check_gradient(self, name: str, memory: Memory, dtype: Dtype, gradient: Memory) -> None:
+        where = f"module '{self.name}': the gradient of '{name}'"
         if not _same_layout(memory, gradient):
             raise Invalid(
-                f"module '{self.name}': the gradient of '{name}' has shape {gradient.shape} and "
-                f"strides {gradient.strides}, and its value {memory.shape} and {memory.strides}")
+                f"{where} has shape {gradient.shape} and strides {gradient.strides}, and its value "
+                f"{memory.shape} and {memory.strides}")
+        if gradient.dtype != dtype:
+            raise Invalid(
+                f"{where} is {gradient.dtype.name.lower()}, and not {dtype.name.lower()}")
 
     def _buffer(self, buffer: Buffer) -> Any:
         struct = _native.lockstep_buffer()
@@ -172,18 +182,27 @@ class Module:
             raise Invalid(f"module '{self.name}' has no parameter {number}")
         return self._memories[number]
 
+    def _gradient_of(self, number: int) -> Memory:
+        """A gradient's type and layout; its address is the value's."""
+        known = self._known(number)
+        dtype = self._gradient_dtypes[number]
+        return known if dtype == known.dtype else Memory(
+            known.address, dtype, known.shape, known.strides, known.owner)
+
     def gradients(self) -> List[Optional[Memory]]:
         """Gradient memory of the library, one for each parameter, None where there is none. It
         becomes the registered memory. Ranks of one host reduce it without copies.
-        numpy.asarray(memory) is a view. The library frees it with the module: see docs/python.md.
-        """
+        numpy.asarray(memory) is a view. When the module is closed, memory that is still used
+        becomes memory of this process alone."""
         addresses = (ctypes.c_void_p * max(1, self.count))()
-        check(lib.lockstep_module_gradients(self._handle, addresses, self.count))
-        self._gradients = [
-            Memory(address, memory.dtype, memory.shape, memory.strides, self,
+        with outlive(self._blocks):  # That of an earlier call is freed.
+            check(lib.lockstep_module_gradients(self._handle, addresses, self.count))
+        gradients = [
+            Memory(address, dtype, memory.shape, memory.strides, self,
                    on_device=memory.on_device) if address else None
-            for address, memory in zip(addresses, self._memories)]
-        return self._gradients
+            for address, memory, dtype in zip(addresses, self._memories, self._gradient_dtypes)]
+        self._blocks = weakref.WeakSet(memory for memory in gradients if memory is not None)
+        return gradients
 
     def call(self) -> "Call":
         """Begins a backward pass in the open step."""
@@ -209,8 +228,8 @@ class Module:
         memory = memory_of(data) if data is not None else None
         known = self._known(number)
         where = memory_of(gradient) if gradient is not None else None
-        for given in (memory, where):
-            if given is not None and (given.dtype != known.dtype or not _same_layout(known, given)):
+        for given, dtype in ((memory, known.dtype), (where, self._gradient_dtypes[number])):
+            if given is not None and (given.dtype != dtype or not _same_layout(known, given)):
                 raise Invalid(
                     f"module '{self.name}': parameter {number} has another shape or dtype")
         check(lib.lockstep_parameter_move(
@@ -249,7 +268,8 @@ class Module:
     def close(self) -> None:
         """Ends the module. A module that is closed already stays closed."""
         if self.handle:
-            check(lib.lockstep_module_close(self._handle))
+            with outlive(self._blocks):
+                check(lib.lockstep_module_close(self._handle))
             self._handle.value = None
             self.session._forget(self)
 

@@ -8,6 +8,7 @@ import ctypes
 import logging
 import os
 import time
+import weakref
 from typing import (TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Sequence, Set, Tuple,
                     Union)
 
@@ -16,6 +17,7 @@ from ._library import (SLICE_MS, TIMEOUT, Pending, check, error_text, lib, on_ma
 from ._log import LogPipe, level_of
 from ._native import MetricKind, Report, SessionOptions, Uneven
 from ._options import enum_of, fill, text_of
+from ._outlive import outlive
 from .arrays import Memory, dtype_of, item_bytes
 from .collectives import Collectives, Group, Work
 from .errors import Forked, Invalid, LockstepError, Timeout, error_of
@@ -49,6 +51,7 @@ class Session(Collectives):
         self._pendings: Set[Pending] = set()
         self._works: Set[Work] = set()
         self._modules: List[Module] = []
+        self._blocks: "weakref.WeakSet[Memory]" = weakref.WeakSet()
         self._step: Optional[Step] = None
         self._before_close: List[Callable[[], None]] = []
         self._log: Optional[LogPipe] = None
@@ -154,9 +157,10 @@ class Session(Collectives):
         has opened the session."""
         self._before_close.append(function)
 
-    def close(self) -> None:
+    def close(self, *, at_exit: bool = False) -> None:
         """Leaves the job in good order. Takes two seconds at most. A session that is closed
-        already stays closed. In a forked child nothing happens."""
+        already stays closed. In a forked child nothing happens. Memory of the library that arrays
+        use becomes memory of this process alone, unless at_exit: then nothing may use it."""
         if not self.handle:
             return
         if self.pid == os.getpid():
@@ -166,7 +170,9 @@ class Session(Collectives):
                     pending.join(_CLOSE_S)
             while self._before_close:
                 self._before_close.pop()()
-            check(lib.lockstep_close(self._handle))
+            blocks = [memory for module in self._modules for memory in module._blocks]
+            with outlive([] if at_exit else [*self._blocks, *blocks]):
+                check(lib.lockstep_close(self._handle))
             _exit.unwatch(self)
             self._end_log()
         self._handle.value = None
@@ -254,6 +260,13 @@ class Session(Collectives):
         """Begins a step: phase, weight, accumulate, exhausted."""
         return Step(self, **options)
 
+    def set_uneven(self, uneven: Union[Uneven, str]) -> None:
+        """Sets the rule for ranks that run out of data, from the next step on: "none", "all" or
+        "first". Every rank counts as a rank with data again. All ranks call it."""
+        rule = enum_of(Uneven, uneven, "uneven")
+        check(lib.lockstep_uneven_set(self._handle, int(rule)))
+        self.uneven = rule
+
     def group(self, ranks: Sequence[int], name: str) -> Group:
         """Makes a group of ranks. All members call it; it waits for them."""
         return Group(self, ranks, name)
@@ -268,18 +281,20 @@ class Session(Collectives):
 
     def zeros(self, shape: Union[int, Tuple[int, ...]], dtype: Any = "float32") -> Memory:
         """Memory that ranks of one host share: gradients in it are reduced without copies.
-        numpy.asarray(memory) is a view. It is freed by free, or with the session."""
+        numpy.asarray(memory) is a view. It is freed by free, or with the session; see close."""
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         address = ctypes.c_void_p()
         memory = Memory(0, dtype_of(dtype), shape, owner=self)
         check(lib.lockstep_alloc(
             self._handle, memory.count * item_bytes(memory.dtype), ctypes.byref(address)))
         memory.address = address.value or 0
+        self._blocks.add(memory)
         return memory
 
     def free(self, memory: Memory) -> None:
         """Frees what zeros gave. Nothing may use it any more."""
         check(lib.lockstep_free(self._handle, memory.address))
+        self._blocks.discard(memory)
 
     def fileno(self) -> int:
         """An eventfd that becomes readable each time that work is done, and when the session

@@ -147,12 +147,14 @@ class Call:
 
     def _place(self, number: int, gradient: Any) -> int:
         memory = memory_of(gradient)
-        known = self.module._known(number)
-        if memory.count != known.count or not memory.contiguous:
-            raise Invalid(f"module '{self.module.name}': the gradient of parameter {number} has "
-                          f"{memory.count} elements side by side, and the parameter {known.count}"
-                          if memory.contiguous else
-                          f"module '{self.module.name}': the gradient of parameter {number} is not "
+        known = self.module._gradient_of(number)
+        if memory.count != known.count or memory.dtype != known.dtype:
+            raise Invalid(
+                f"module '{self.module.name}': the gradient of parameter {number} has "
+                f"{memory.count} elements of {memory.dtype.name.lower()}, and not {known.count} of "
+                f"{known.dtype.name.lower()}")
+        if not memory.contiguous:
+            raise Invalid(f"module '{self.module.name}': the gradient of parameter {number} is not "
                           "contiguous")
         self._keep.append(memory)
         return memory.address
