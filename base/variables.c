@@ -55,6 +55,7 @@ static const char *const known[] = {
     "TRACE_DIR",
     "TRANSPORT",
     "UNPLANNED",
+    "VIRTUAL_RANKS",
     "WORLD_MAX",
     "WORLD_MIN",
     "WORLD_SIZE",

@@ -10,6 +10,9 @@
 //     the step's weight how many these are, so the mean over all ranks is the mean over the batch.
 //   - Gradients are reported layer by layer, last layer first, while backward computes the next.
 //   - All ranks get the same bits, apply the same update, and so keep the same parameters.
+//   - With --virtual-ranks V the samples are dealt to V leaves, and a rank makes one step for each
+//   of
+//     its leaves: then the parameters have the same bits on any number of workers.
 //
 // Nothing else is exchanged in a step: losses are summed once an epoch.
 #include <lockstep/lockstep.h>
@@ -49,6 +52,7 @@ struct options {
     double rate;
     double momentum;
     uint64_t seed;
+    uint32_t virtual_ranks; // 0: a rank is one leaf.
     bool json;
 };
 
@@ -442,6 +446,9 @@ struct trainer {
     lockstep_module *module;
     uint32_t rank;
     uint32_t world_size;
+    uint32_t first_leaf; // This rank's leaves: `leaves` from this one, of all_leaves.
+    uint32_t leaves;
+    uint32_t all_leaves;
     int *order; // [training.count], the samples of this epoch in their order
     int *test_order; // [test.count], the numbers 0, 1, 2 and so on.
     double *losses; // [steps_per_epoch], sums over the samples of each step
@@ -454,10 +461,10 @@ struct trainer {
     FILE *log;
 };
 
-// Rank r's part of count items is [part(r), part(r + 1)): contiguous, and equal up to one.
-static int part(const struct trainer *trainer, int count, uint32_t rank)
+// Part p of count items is [part(p), part(p + 1)): contiguous, and equal up to one.
+static int part(int count, uint32_t p, uint32_t parts)
 {
-    return (int)((uint64_t)count * rank / trainer->world_size);
+    return (int)((uint64_t)count * p / parts);
 }
 
 static struct lockstep_parameter describe(const char *name, const struct tensor *tensor,
@@ -499,10 +506,13 @@ static void trainer_open(struct trainer *trainer)
     // a smaller first bucket the upper layers travel while backward is still in the lowest.
     struct lockstep_config config = LOCKSTEP_CONFIG_INIT;
     config.bucket_first_bytes = 128 << 10;
+    config.virtual_ranks = trainer->options.virtual_ranks;
     check(lockstep_open(&config, &trainer->session));
     check(lockstep_world(trainer->session, &trainer->rank, &trainer->world_size));
+    check(lockstep_leaves(trainer->session, &trainer->first_leaf, &trainer->leaves,
+                          &trainer->all_leaves));
 
-    int capacity = trainer->options.batch / (int)trainer->world_size + 1;
+    int capacity = trainer->options.batch / (int)trainer->all_leaves + 1;
     network_init(&trainer->net, (size_t)(capacity > EVALUATE_BATCH ? capacity : EVALUATE_BATCH));
     // The other ranks begin with zeros, and get rank 0's values from lockstep_start.
     if (trainer->rank == 0)
@@ -526,13 +536,15 @@ static void train_backward(struct trainer *trainer, lockstep_call *call, size_t 
     }
 }
 
-// One optimizer step on this rank's part of samples[batch]. Returns the sum of its losses.
-static double train_step(struct trainer *trainer, const int *samples, int batch, double rate)
+// Forward and backward on one leaf's part of samples[batch]. Returns the sum of its losses. Without
+// --virtual-ranks a rank has one leaf.
+static double train_leaf(struct trainer *trainer, const int *samples, int batch, uint32_t leaf)
 {
-    int first = part(trainer, batch, trainer->rank);
-    int count = part(trainer, batch, trainer->rank + 1) - first;
+    int first = part(batch, leaf, trainer->all_leaves);
+    int count = part(batch, leaf + 1, trainer->all_leaves) - first;
     struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
     options.weight = (uint64_t)count;
+    options.accumulate = leaf + 1 < trainer->first_leaf + trainer->leaves;
     check(lockstep_step_begin(trainer->session, &options, NULL));
 
     network_load(&trainer->net, &trainer->training, samples + first, count);
@@ -545,10 +557,18 @@ static double train_step(struct trainer *trainer, const int *samples, int batch,
     check(lockstep_call_end(call));
     check(lockstep_counter_add(trainer->session, "samples", count));
     check(lockstep_step_end(trainer->session, NULL));
-
-    network_update(&trainer->net, (float)rate, (float)trainer->options.momentum);
     if (count > 0)
         trainer->last_loss = loss / count;
+    return loss;
+}
+
+// One optimizer step on this rank's part of samples[batch]. Returns the sum of its losses.
+static double train_step(struct trainer *trainer, const int *samples, int batch, double rate)
+{
+    double loss = 0;
+    for (uint32_t i = 0; i < trainer->leaves; i++)
+        loss += train_leaf(trainer, samples, batch, trainer->first_leaf + i);
+    network_update(&trainer->net, (float)rate, (float)trainer->options.momentum);
     return loss;
 }
 
@@ -556,9 +576,9 @@ static double train_step(struct trainer *trainer, const int *samples, int batch,
 static double measure_accuracy(struct trainer *trainer)
 {
     check(lockstep_mark(trainer->session, "measuring the accuracy"));
-    int end = part(trainer, trainer->test.count, trainer->rank + 1);
+    int end = part(trainer->test.count, trainer->rank + 1, trainer->world_size);
     int64_t correct = 0;
-    for (int first = part(trainer, trainer->test.count, trainer->rank); first < end;) {
+    for (int first = part(trainer->test.count, trainer->rank, trainer->world_size); first < end;) {
         int count = end - first < EVALUATE_BATCH ? end - first : EVALUATE_BATCH;
         network_load(&trainer->net, &trainer->test, trainer->test_order + first, count);
         network_forward(&trainer->net, (size_t)count);
@@ -752,6 +772,7 @@ static void print_help(void)
          "  --momentum X       (0.9)\n"
          "  --seed N           of the first weights and of the order of images (1)\n"
          "  --steps N          stop after N steps\n"
+         "  --virtual-ranks N  the same bits on 1 to N workers: N parts of a batch (0: off)\n"
          "  --log-losses FILE  write step,loss for every step\n"
          "  --json             one JSON object a line instead of text\n"
          "  --help             this text\n"
@@ -786,6 +807,8 @@ static bool parse_option(struct options *options, const char *name, const char *
         options->steps = (int)parse_number(name, value, 1, INT32_MAX, true);
     else if (strcmp(name, "--seed") == 0)
         options->seed = (uint64_t)parse_number(name, value, 0, INT32_MAX, true);
+    else if (strcmp(name, "--virtual-ranks") == 0)
+        options->virtual_ranks = (uint32_t)parse_number(name, value, 0, 64, true);
     else if (strcmp(name, "--lr") == 0)
         options->rate = parse_number(name, value, 0, 1000, false);
     else if (strcmp(name, "--momentum") == 0)

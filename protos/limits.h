@@ -43,6 +43,7 @@
 #define LOCKSTEP_RANK_WORDS (LOCKSTEP_MAX_WORLD / 64) // 64-bit words of a set of ranks.
 #define LOCKSTEP_MAX_WORKERS 4096 // Workers of all jobs of one coordinator.
 #define LOCKSTEP_MAX_MATES 16 // Workers of one host that share memory.
+#define LOCKSTEP_MAX_LEAVES 64 // Virtual ranks of one job.
 // Peers that one worker has links to: 2 of the ring, log2 n + 1 of recursive doubling, its mates,
 // 2 of the ring between hosts.
 #define LOCKSTEP_MAX_NEIGHBOURS 32

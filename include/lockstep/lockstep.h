@@ -48,13 +48,13 @@
  * without code: LOCKSTEP_COORDINATOR, _JOB, _WORLD_SIZE, _WORLD_MIN, _WORLD_MAX, _WORLD_WINDOW_MS,
  * _RANK_HINT, _ADVERTISE, _DATA_PORTS, _OPEN_TIMEOUT_MS, _LOG, _ENGINE_CPUS, _ENGINE_NICE,
  * _TRACE_DIR, _TLS_DIR, _DATA_ENCRYPTION (off or tls), _TRANSPORT (auto or tcp), _ORDER (error or
- * zero_defer), _UNPLANNED (extend, fail or defer), _HALT_TIMEOUT_MS, _DEVICE and _SUM (fast or
- * ranks). LOCKSTEP_ALGORITHM (auto, ring, doubling, halving, shared, two_level or direct, the same
- * on every rank) replaces the choice by size. LOCKSTEP_LINK (LATENCY_NS,BYTES_PER_S) replaces the
- * measurement of links. If neither the configuration nor a LOCKSTEP_ variable gives rank and world
- * size, the variables of torchrun, OpenMPI, PMI, Slurm and Kubernetes do (docs/environment.md,
- * "Which worker am I"). An unknown LOCKSTEP_ variable is E_CONFIG. docs/environment.md lists all
- * variables.
+ * zero_defer), _UNPLANNED (extend, fail or defer), _HALT_TIMEOUT_MS, _DEVICE, _SUM (fast or
+ * ranks) and _VIRTUAL_RANKS. LOCKSTEP_ALGORITHM (auto, ring, doubling, halving, shared, two_level
+ * or direct, the same on every rank) replaces the choice by size. LOCKSTEP_LINK
+ * (LATENCY_NS,BYTES_PER_S) replaces the measurement of links. If neither the configuration nor a
+ * LOCKSTEP_ variable gives rank and world size, the variables of torchrun, OpenMPI, PMI, Slurm and
+ * Kubernetes do (docs/environment.md, "Which worker am I"). An unknown LOCKSTEP_ variable is
+ * E_CONFIG. docs/environment.md lists all variables.
  */
 #ifndef LOCKSTEP_LOCKSTEP_H
 #define LOCKSTEP_LOCKSTEP_H
@@ -278,6 +278,13 @@ struct lockstep_config {
      * SECURITY.md says what that does not stop. Equal on all ranks. */
     const char *data_encryption;
     lockstep_sum sum; /* Equal on all ranks. */
+    /* Number of virtual ranks, at most 64. Gradients are then added over a fixed tree of so many
+     * leaves, and each rank makes one step for each of its leaves ("Leaves" below): the bits of
+     * gradients do not depend on the number of ranks. Every rank has at least one leaf; a world of
+     * more ranks is E_CONFIG. Not together with config.uneven, policies that defer, or devices;
+     * modules have no replicas, no separate_calls and no LOCKSTEP_ABORT_ACCEPT. 0: none. Equal on
+     * all ranks. */
+    uint32_t virtual_ranks;
 };
 
 #define LOCKSTEP_CONFIG_INIT \
@@ -285,7 +292,7 @@ struct lockstep_config {
         sizeof(struct lockstep_config), NULL, NULL, 0, 0, 0, 0, -1, 0, NULL, NULL, NULL, \
             LOCKSTEP_TRANSPORT_AUTO, LOCKSTEP_ON_FAILURE_ERROR, 0, 0, 0, NULL, NULL, \
             LOCKSTEP_LOG_WARN, 0, 0, LOCKSTEP_UNEVEN_NONE, NULL, 0, NULL, LOCKSTEP_ORDER_ERROR, \
-            LOCKSTEP_UNPLANNED_EXTEND, 0, 0, 0, NULL, NULL, NULL, LOCKSTEP_SUM_FAST \
+            LOCKSTEP_UNPLANNED_EXTEND, 0, 0, 0, NULL, NULL, NULL, LOCKSTEP_SUM_FAST, 0 \
     }
 
 /* Joins the job and waits until its world has formed and this worker is connected to its peers.
@@ -306,6 +313,13 @@ LOCKSTEP_API int lockstep_open(const struct lockstep_config *config, lockstep_se
 /* This worker's rank and the world size, constant in a generation. Either pointer may be NULL.
  * Blocks: no. Threads: any. */
 LOCKSTEP_API int lockstep_world(lockstep_session *session, uint32_t *rank, uint32_t *world_size);
+
+/* The leaves of this rank: `count` of them from `first`, of `total` in the job. With
+ * config.virtual_ranks V the leaves of rank r of n are floor(r V / n) up to floor((r + 1) V / n).
+ * Without it every rank is one leaf: its rank, 1, and the world size. Constant in a generation. Any
+ * pointer may be NULL. Blocks: no. Threads: any. */
+LOCKSTEP_API int lockstep_leaves(lockstep_session *session, uint32_t *first, uint32_t *count,
+                                 uint32_t *total);
 
 /* Leaves the job in good order and frees the session with its modules, calls and work. Data of a
  * finished step that other ranks still need is sent first, in at most two seconds. The function is
@@ -663,6 +677,15 @@ struct lockstep_step_view {
  * A window has one weight, given with its last step: the number of samples in the whole window.
  * Gradients of kind mean must then be the mean over all these samples, so with k equal
  * micro-batches divide each loss by k. Gradients of kind sum just add up.
+ *
+ * Leaves. With config.virtual_ranks every step is one leaf, in the order of leaves, and the steps
+ * of a rank's leaves (lockstep_leaves) are one window: all but the last have accumulate = 1, and
+ * another number of steps is E_INVALID. Deal samples to leaves, not to ranks. Each step has its own
+ * weight, so gradients of kind mean are means over the leaf's samples. When a step with accumulate
+ * ends, the library takes the gradients that it reported, and sets their memory to zero. The result
+ * is sum(w g) / sum(w) over all leaves, with the same bits on any number of ranks
+ * (docs/numbers.md). A leaf without data has weight 0. The library keeps at most log2(V) + 1 copies
+ * of the gradients, in the format that travels.
  *
  * Ranks that run out of data. With config.uneven (or lockstep_uneven_set) a rank that has no data
  * left says exhausted = 1. It goes on calling step_begin, step_end and its optimizer, without calls

@@ -48,6 +48,10 @@ static int use_world(void *s)
 {
     return lockstep_world(s, NULL, NULL);
 }
+static int use_leaves(void *s)
+{
+    return lockstep_leaves(s, NULL, NULL, NULL);
+}
 static int use_close(void *s)
 {
     return lockstep_close(s);
@@ -332,6 +336,7 @@ struct use {
 
 static const struct use uses[] = {
     {"world", SESSION, use_world, true},
+    {"leaves", SESSION, use_leaves, true},
     {"abort", SESSION, use_abort, true},
     {"module_register", SESSION, use_register, false},
     {"start", SESSION, use_start, false},

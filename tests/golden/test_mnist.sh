@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # A trainer's losses do not depend on how many workers share its batches: 60 steps on MNIST with one
 # to four workers, also with a batch that no world divides evenly, against a run without any launcher.
-# And all ranks end with the same parameters.
+# And all ranks end with the same parameters. With --virtual-ranks even the bits of the parameters do
+# not depend on how many workers there are.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 mnist=$BUILD/examples/mnist
@@ -56,11 +57,11 @@ fi
 train() {
     log=$1
     shift
-    "$@" "$mnist" --data "$data" --batch 61 --steps $steps --log-losses "$work/$log.csv" \
+    "$@" "$mnist" --data "$data" --batch 61 --steps $steps --virtual-ranks $virtual --log-losses "$work/$log.csv" \
         >"$work/$log.out" 2>&1 || { cat "$work/$log.out"; echo "$log: failed"; exit 1; }
 }
 
-failed=0
+failed=0 virtual=0
 train alone env -u LOCKSTEP_COORDINATOR -u LOCKSTEP_WORLD_SIZE
 for workers in $worlds; do
     train "$workers-workers" "$LOCKSTEP_TEST_BIN/lockstep" run -n "$workers" --
@@ -68,6 +69,29 @@ for workers in $worlds; do
     if ! grep -q "equal on $workers of $workers ranks" "$work/$workers-workers.out"; then
         cat "$work/$workers-workers.out"
         echo "$workers workers: their parameters differ"
+        failed=1
+    fi
+done
+
+# hash NAME OPTION...: the hash of the parameters at the end, also into $work/NAME.hash.
+hash() {
+    log=$1
+    shift
+    train "$log" "$@"
+    sed -n 's/^.*parameters: hash \(0x[0-9a-f]*\) .*$/\1/p' "$work/$log.out" >"$work/$log.hash"
+    [ -s "$work/$log.hash" ] || { cat "$work/$log.out"; echo "$log: no hash"; exit 1; }
+}
+
+# Eight leaves; without a coordinator, and with one to four workers, three of them over TCP.
+virtual=8
+hash virtual-alone env -u LOCKSTEP_COORDINATOR -u LOCKSTEP_WORLD_SIZE
+for workers in $worlds; do
+    name=virtual-$workers-workers transport=auto
+    [ "$workers" != 3 ] || transport=tcp
+    hash "$name" env LOCKSTEP_TRANSPORT=$transport "$LOCKSTEP_TEST_BIN/lockstep" run -n "$workers" --
+    compare "$name" || failed=1
+    if ! cmp -s "$work/virtual-alone.hash" "$work/$name.hash"; then
+        echo "$name: hash $(cat "$work/$name.hash") instead of $(cat "$work/virtual-alone.hash")"
         failed=1
     fi
 done

@@ -8,6 +8,7 @@
 
 #include "worker/session/module/calls.h"
 #include "worker/session/module/claims.h"
+#include "worker/session/module/leaves.h"
 #include "worker/support/error.h"
 
 #include <inttypes.h>
@@ -131,6 +132,8 @@ static struct tracked_call call_tracked(const struct lockstep_call *call)
 static struct lockstep_call *call_open(struct lockstep_module *module)
 {
     struct lockstep_call *begun;
+    if (module->leaves)
+        leaves_called(module);
     module->made.called_step = module->session->step.number;
     begun = &module->calls[module->made.count++];
     begun->serial = ++module->made.serial;

@@ -18,6 +18,7 @@
 #include "worker/session/module/calls.h"
 #include "worker/session/module/contribution.h"
 #include "worker/session/module/deferral.h"
+#include "worker/session/module/leaves.h"
 #include "worker/session/module/overlap.h"
 #include "worker/session/module/owners.h"
 #include "worker/session/module/replicas.h"
@@ -46,6 +47,7 @@ void module_free(struct lockstep_module *module)
         contribution_fini(&module->contributions[i]);
     free(module->contributions);
     deferral_end(module);
+    leaves_free(module->leaves);
     free(module->replica_data);
     free(module->homes);
     free(module->awaits);
@@ -339,6 +341,21 @@ static int module_check_room(const struct lockstep_session *session,
     return 0;
 }
 
+// With config.virtual_ranks a leaf has to give the same bits, whatever else its rank does.
+static int module_check_leaves(const struct lockstep_session *session,
+                               const struct lockstep_module_config *config)
+{
+    const char *field = config->separate_calls != 0                 ? "separate_calls"
+                        : config->replicas > 1                      ? "replicas"
+                        : config->on_abort == LOCKSTEP_ABORT_ACCEPT ? "LOCKSTEP_ABORT_ACCEPT"
+                                                                    : NULL;
+    if (session->config.virtual_ranks == 0 || !field)
+        return 0;
+    return error_set(LOCKSTEP_E_UNSUPPORTED,
+                     "module '%s': %s does not go together with config.virtual_ranks", config->name,
+                     field);
+}
+
 static void module_unregister(struct lockstep_module *module)
 {
     if (!module)
@@ -397,6 +414,8 @@ int lockstep_module_register(lockstep_session *session, const struct lockstep_mo
         status = module_config(config, &whole);
     if (status == 0)
         status = module_check_room(session, &whole);
+    if (status == 0)
+        status = module_check_leaves(session, &whole);
     if (status == 0)
         status = step_device_land(session, COND_NO_DEADLINE);
     if (status < 0)

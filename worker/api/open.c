@@ -28,6 +28,7 @@
 #include "worker/link/own_address.h"
 #include "worker/session/headroom.h"
 #include "worker/session/module/device_events.h"
+#include "worker/session/module/leaves.h"
 #include "worker/support/error.h"
 #include "worker/support/handle.h"
 #include "worker/support/spare.h"
@@ -394,6 +395,9 @@ static int open_device(struct lockstep_session *session)
     session->devices.first = opened == 0 ? session->devices.all[0] : NULL;
     if (session->devices.first)
         device_events_open(session);
+    if (session->devices.first && session->config.virtual_ranks > 0)
+        text_copy(session->devices.problem, sizeof(session->devices.problem),
+                  "config.virtual_ranks adds in host memory only");
     return opened == -2 ? error_set(LOCKSTEP_E_SYSTEM, "no memory for a device") : 0;
 }
 
@@ -502,6 +506,22 @@ int lockstep_world(lockstep_session *session, uint32_t *rank, uint32_t *world_si
         *rank = session->world.rank;
     if (world_size)
         *world_size = session->world.size;
+    return 0;
+}
+
+int lockstep_leaves(lockstep_session *session, uint32_t *first, uint32_t *count, uint32_t *total)
+{
+    const int status = session_check_handle(session);
+    uint32_t all;
+    if (status < 0)
+        return status;
+    const struct tree_block own = leaves_of(session, &all);
+    if (first)
+        *first = own.first;
+    if (count)
+        *count = own.end - own.first;
+    if (total)
+        *total = all;
     return 0;
 }
 

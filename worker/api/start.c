@@ -18,6 +18,7 @@
 #include "worker/kernels/kernels.h"
 #include "worker/session/module/deferral.h"
 #include "worker/session/module/device_events.h"
+#include "worker/session/module/leaves.h"
 #include "worker/session/module/manifest.h"
 #include "worker/session/module/overlap.h"
 #include "worker/session/module/replicas.h"
@@ -248,8 +249,8 @@ static int state_settle_places(struct lockstep_session *session)
 
 static int state_start(struct lockstep_session *session)
 {
-    int status = 0;
-    if (!session->config.solo) {
+    int status = leaves_start(session);
+    if (status == 0 && !session->config.solo) {
         buffers_fini(session);
         status = buffers_make(session);
         if (status == 0)

@@ -24,6 +24,7 @@
 #include "worker/session/module/contribution.h"
 #include "worker/session/module/deferral.h"
 #include "worker/session/module/device_events.h"
+#include "worker/session/module/leaves.h"
 #include "worker/session/module/overlap.h"
 #include "worker/session/module/places.h"
 #include "worker/session/module/replicas.h"
@@ -55,10 +56,6 @@ static int step_options(const struct lockstep_step_options *given,
     if (whole->accumulate > 1 || whole->exhausted > 1 || whole->keep_weight > 1)
         return error_set(LOCKSTEP_E_INVALID,
                          "the step's accumulate, exhausted and keep_weight are 0 or 1");
-    if (whole->accumulate != 0 && whole->weight != 1)
-        return error_set(LOCKSTEP_E_INVALID,
-                         "a window has one weight, given with its last step: leave it at 1 with "
-                         "accumulate");
     if (whole->weight > LOCKSTEP_MAX_WEIGHT)
         return error_set(LOCKSTEP_E_INVALID,
                          "the step's weight is %" PRIu64
@@ -130,6 +127,19 @@ static int step_check_window(const struct lockstep_session *session, const char 
                      session->step.number, phase, session->step.phase);
 }
 
+// With config.virtual_ranks a step is a leaf, and has a weight of its own.
+static int step_check_leaf(const struct lockstep_session *session,
+                           const struct lockstep_step_options *options)
+{
+    if (session->config.virtual_ranks > 0)
+        return leaves_check(session, options->weight, options->accumulate != 0);
+    if (options->accumulate == 0 || options->weight == 1)
+        return 0;
+    return error_set(LOCKSTEP_E_INVALID,
+                     "a window has one weight, given with its last step: leave it at 1 with "
+                     "accumulate");
+}
+
 int step_await(struct lockstep_session *session, const struct command *command,
                const uint64_t *reached, uint64_t step, uint64_t deadline_ms)
 {
@@ -159,6 +169,8 @@ static void step_opened(struct lockstep_session *session,
         places_window_begin(session);
     for (uint32_t i = 0; i < session->module_count && !session->step.window_open; i++)
         module_window_begin(session->modules[i]);
+    if (session->config.virtual_ranks > 0 && !session->step.window_open)
+        leaves_window_begin(session);
     if (!session->step.window_open)
         session->step.number++;
     session->step.is_open = true;
@@ -190,6 +202,8 @@ static int step_begin(struct lockstep_session *session, const struct lockstep_st
     struct lockstep_step_options whole = LOCKSTEP_STEP_INIT;
     uint32_t exhausted = 0;
     int status = step_options(options, &whole);
+    if (status == 0)
+        status = step_check_leaf(session, &whole);
     if (status == 0)
         status = step_device_land(session, COND_NO_DEADLINE);
     if (status == 0)
@@ -285,11 +299,12 @@ static void step_contribute_aborted(const struct lockstep_module *module, struct
 static void step_contribute_calls(const struct lockstep_session *session, struct commit_wave *wave)
 {
     for (uint32_t m = 0; m < session->module_count; m++) {
-        if (session->modules[m]->made.called_step != session->step.number)
+        const struct lockstep_module *module = session->modules[m];
+        if (module->made.called_step != session->step.number)
             continue;
+        const uint64_t weight = module->leaves ? leaves_weight(module) : session->step.weight;
         wave->called |= (uint64_t)1 << m;
-        wave->weighted |= (uint64_t)(session->step.weight > 0 || session->modules[m]->made.carries)
-                          << m;
+        wave->weighted |= (uint64_t)(weight > 0 || module->made.carries) << m;
         if (session->modules[m]->made.aborted_step != session->step.number)
             continue;
         step_contribute_aborted(session->modules[m], wave);
@@ -324,6 +339,10 @@ static void step_contribute(struct lockstep_session *session)
 int step_settle_contribution(struct contribution *contribution, uint64_t weight)
 {
     const struct lockstep_module *module = contribution->module;
+    if (module->leaves) {
+        leaves_settle(contribution);
+        return 0;
+    }
     int status = device_events_await(contribution);
     for (uint32_t p = 0; p < module->parameter_count; p++) {
         struct gradient *gradient = &contribution->gradients[p];
@@ -351,7 +370,7 @@ static int step_settle_alone(struct lockstep_session *session, void *stream)
                 status = step_settle_contribution(&module->contributions[i], session->step.weight);
         }
     }
-    atomic_store(&session->tallies.weight_total, session->step.weight);
+    atomic_store(&session->tallies.weight_total, session->step.leaf_weight + session->step.weight);
     mutex_lock(&session->mutex);
     session->step.outcome = session->step.contribution;
     counter_apply(session, &session->step.outcome);
@@ -436,6 +455,8 @@ static int step_end(struct lockstep_session *session, void *stream, uint32_t tim
     int status = 0;
     int buffers;
     session->step.window_open = session->step.accumulating;
+    if (session->step.accumulating && session->config.virtual_ranks > 0)
+        leaves_close(session);
     if (session->step.accumulating) {
         session->step.is_open = false;
         return 0;

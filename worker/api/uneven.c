@@ -117,6 +117,10 @@ static int uneven_check_set(struct lockstep_session *session, lockstep_uneven un
         return status;
     if ((unsigned)uneven > LOCKSTEP_UNEVEN_FIRST)
         return error_set(LOCKSTEP_E_INVALID, "uneven %d is unknown", (int)uneven);
+    if (session->config.virtual_ranks > 0 && uneven != LOCKSTEP_UNEVEN_NONE)
+        return error_set(LOCKSTEP_E_UNSUPPORTED,
+                         "a rule for uneven data does not go together with config.virtual_ranks: a "
+                         "leaf without data makes its step with weight 0");
     if (session->step.is_open || session->step.window_open)
         return error_set(LOCKSTEP_E_INVALID,
                          "lockstep_uneven_set inside a %s (step %" PRIu64 "): end it first",

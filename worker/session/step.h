@@ -41,6 +41,8 @@ struct step {
     // trainer; the driver reads them while a step is open or lockstep_start has not been answered
     uint64_t number; // Number of the open or last step, from 1. Steps of one window share a number.
     uint64_t weight; // This rank's weight in the mean.
+    uint32_t leaf; // Leaves of the open window that have ended: worker/session/module/leaves.h.
+    uint64_t leaf_weight; // Their weight.
     bool is_open;
     bool accumulating; // True if the open step is not the last of its window.
     bool window_open; // True if the next step belongs to the same window as the last step.

@@ -474,6 +474,22 @@ static int config_device(const struct lockstep_config *given, struct config *con
                          "the device (LOCKSTEP_DEVICE, config.device)");
 }
 
+// With virtual ranks nothing may decide which gradients meet but the leaves.
+static int config_leaves(const struct config *config)
+{
+    if (config->virtual_ranks == 0)
+        return 0;
+    if (config->uneven != LOCKSTEP_UNEVEN_NONE)
+        return error_set(LOCKSTEP_E_CONFIG,
+                         "config.virtual_ranks does not go together with config.uneven: a leaf "
+                         "without data makes its step with weight 0");
+    if (config->order == LOCKSTEP_ORDER_ZERO_DEFER || config->unplanned == LOCKSTEP_UNPLANNED_DEFER)
+        return error_set(LOCKSTEP_E_CONFIG,
+                         "config.virtual_ranks does not go together with config.order zero_defer "
+                         "or config.unplanned defer, by which gradients count in a later step");
+    return 0;
+}
+
 int config_resolve(const struct lockstep_config *given, struct config *config)
 {
     struct lockstep_config whole;
@@ -503,6 +519,8 @@ int config_resolve(const struct lockstep_config *given, struct config *config)
         status = config_trace(&whole, config);
     if (status == 0)
         status = config_policies(&whole, config);
+    if (status == 0)
+        status = config_leaves(config);
     if (status == 0)
         status = config_waits(&whole, config);
     if (status == 0)

@@ -104,6 +104,27 @@ static int travel_sum(const struct lockstep_config *given, struct config *config
     return 0;
 }
 
+// Owners of elements merge the blocks of a tree of leaves, as ALGORITHM_DIRECT has owners.
+static int travel_virtual_ranks(const struct lockstep_config *given, struct config *config)
+{
+    config->virtual_ranks = given->virtual_ranks;
+    const int status =
+        config_number("LOCKSTEP_VIRTUAL_RANKS", LOCKSTEP_MAX_LEAVES, &config->virtual_ranks);
+    if (status < 0)
+        return status;
+    if (config->virtual_ranks > LOCKSTEP_MAX_LEAVES)
+        return error_set(LOCKSTEP_E_CONFIG, "config.virtual_ranks is %" PRIu32 ", at most %d",
+                         config->virtual_ranks, LOCKSTEP_MAX_LEAVES);
+    if (config->virtual_ranks == 0 || config->algorithm == ALGORITHM_BY_SIZE ||
+        config->algorithm == ALGORITHM_DIRECT)
+        return 0;
+    return error_set(LOCKSTEP_E_CONFIG,
+                     "LOCKSTEP_ALGORITHM=%s does not add over a tree, which "
+                     "LOCKSTEP_VIRTUAL_RANKS (config.virtual_ranks) asks for: leave one of them "
+                     "out",
+                     tuning_name(config->algorithm));
+}
+
 int config_travel(const struct lockstep_config *given, struct config *config)
 {
     int status = travel_transport(config);
@@ -111,6 +132,8 @@ int config_travel(const struct lockstep_config *given, struct config *config)
         status = travel_algorithm(config);
     if (status == 0)
         status = travel_sum(given, config);
+    if (status == 0)
+        status = travel_virtual_ranks(given, config);
     if (status == 0)
         status = travel_link(config);
     if (status == 0)

@@ -3,7 +3,7 @@
 
 import os
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -26,3 +26,22 @@ def lockstep() -> NoReturn:
 def coordinator() -> NoReturn:
     """The program `lockstep-coordinator` of the package."""
     _run("lockstep-coordinator")
+
+
+def _create_group(*arguments: Any) -> Any:
+    from lockstep.torch.c10d import create
+
+    return create(*arguments)
+
+
+def torch_backend(*_: Any) -> None:
+    """Makes init_process_group("lockstep") work. PyTorch calls this when it is imported, where an
+    exception would break the import."""
+    try:
+        import torch.distributed as dist
+
+        if "LOCKSTEP" not in dist.Backend._plugins:
+            dist.Backend.register_backend(
+                "lockstep", _create_group, extended_api=True, devices=["cpu"])
+    except Exception:
+        pass  # This PyTorch has no torch.distributed, or an older one.

@@ -10,6 +10,7 @@
 #include "worker/memory/units.h"
 #include "worker/session/module/deferral.h"
 #include "worker/session/module/device_events.h"
+#include "worker/session/module/leaves.h"
 #include "worker/session/module/replicas.h"
 #include "worker/session/session.h"
 #include "worker/session/work.h"
@@ -20,7 +21,7 @@
 
 // ---- Arrays ------------------------------------------------------------------------------------
 
-static uint32_t contribution_bucket_room(const struct lockstep_module *module)
+uint32_t contribution_bucket_room(const struct lockstep_module *module)
 {
     const uint32_t count = module->parameter_count == 0 ? 1 : module->parameter_count;
     return count < LOCKSTEP_MAX_BUCKETS ? count : LOCKSTEP_MAX_BUCKETS;
@@ -324,8 +325,7 @@ void contribution_collective_done(struct contribution *contribution,
     }
 }
 
-// Sets the dtypes in which the bucket travels. By default they are the bucket's own dtype.
-static void contribution_wire(const struct lockstep_module *module, struct collective *collective)
+void contribution_wire(const struct lockstep_module *module, struct collective *collective)
 {
     const enum dtype dtype = collective->dtype;
     if (module->wire == LOCKSTEP_WIRE_BFLOAT16 && dtype == DTYPE_FLOAT32)
@@ -426,7 +426,10 @@ struct collective *contribution_collective(struct contribution *contribution, ui
     contribution_weigh(contribution, &launch, collective);
     contribution_wire(module, collective);
     contribution_on_devices(contribution, &launch, bucket, collective);
-    collective->algorithm = algorithm == ALGORITHM_BY_SIZE
+    if (module->leaves)
+        leaves_launch(contribution, bucket, launch.zero, collective);
+    collective->algorithm = module->leaves ? ALGORITHM_DIRECT
+                            : algorithm == ALGORITHM_BY_SIZE
                                 ? world_algorithm(module->session, collective)
                                 : (enum plan_algorithm)algorithm;
     collective->signature = work_signature(collective) ^ hash64(identity, sizeof(identity));

@@ -16,6 +16,11 @@ struct lockstep_module;
 // held: the result must not be written to user memory before the step has settled. Driver.
 struct collective *contribution_collective(struct contribution *contribution, uint32_t bucket,
                                            uint32_t algorithm, bool zero, bool held);
+// Sets the dtypes in which a bucket of this module and of the collective's dtype travels. By
+// default they are the bucket's own dtype.
+void contribution_wire(const struct lockstep_module *module, struct collective *collective);
+// The most buckets that a layout of the module has.
+uint32_t contribution_bucket_room(const struct lockstep_module *module);
 // A collective is done: notes which of its parameters some rank has used. Driver.
 void contribution_collective_done(struct contribution *contribution,
                                   const struct collective *collective);

@@ -85,6 +85,8 @@ static void manifest_policies(const struct lockstep_session *session, struct man
     text_copy(item->name, sizeof(item->name), "policies");
     manifest_say(item, "order=%s unplanned=%s", config_orders[session->config.order],
                  config_unplanned[session->config.unplanned]);
+    if (session->config.virtual_ranks > 0)
+        manifest_say(item, " virtual_ranks=%" PRIu32, session->config.virtual_ranks);
 }
 
 // The loaded file. It affects bits, step numbers and counters, so it must be the same on all ranks.

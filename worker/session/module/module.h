@@ -18,6 +18,7 @@
 
 struct device;
 struct given_place;
+struct leaves;
 struct ready_gate;
 
 struct tensor {
@@ -236,6 +237,7 @@ struct lockstep_module {
 
     // driver while a step is open, trainer between steps
     struct stash *stash; // Made at start; NULL: no bucket is ever deferred.
+    struct leaves *leaves; // Made at start; NULL: no config.virtual_ranks.
     struct bucket_parameter *shapes; // [parameter_count]: what the layout is made from.
     uint32_t trainable_count; // Parameters in the layout.
     struct bucket_layout layout; // The layout of the set in force; the arrays are the set's.

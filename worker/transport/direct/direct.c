@@ -10,9 +10,14 @@
 // all. A reduce-scatter ends with the sum. An exchange has only final bytes: the parts, which are
 // cut into pieces of their own.
 //
+// Over a tree of leaves (collective.tree) a member has several sums for each piece: its blocks.
+// They travel in one frame, one behind the other, and the owner merges the blocks of all members by
+// the rule of worker/kernels/tree.h. Nothing else differs; pieces are smaller, so that the largest
+// input fits in a frame.
+//
 // Cost. A rank sends and receives the bytes of a ring, in two hops instead of 2(n - 1), over n - 1
-// links. Every element is rounded once. Its bits depend on the inputs and the order of the members,
-// not on the owner, the piece or the timing.
+// links. Every element is rounded once (not over a tree). Its bits depend on the inputs and the
+// order of the members, not on the owner, the piece or the timing.
 //
 // Credit. A part of at most LOCKSTEP_EAGER_BYTES in one piece is sent at once; it may arrive before
 // the launch, and is parked. For other inputs the owner grants its *window* of pieces, and grants
@@ -64,7 +69,8 @@ uint32_t direct_member_of(const struct direct_run *run, const struct peer_link *
 
 bool direct_is_eager(const struct flow *flow, uint64_t elements)
 {
-    return elements <= LOCKSTEP_EAGER_BYTES / dtype_size(direct_dtype(flow));
+    const struct direct_run *run = flow->part;
+    return elements <= LOCKSTEP_EAGER_BYTES / run->element_bytes;
 }
 
 static uint32_t direct_own_pieces(const struct direct_run *run)
@@ -90,7 +96,8 @@ static struct frame_header direct_header(const struct flows *flows, const struct
 {
     return (struct frame_header){
         .kind = FRAME_DIRECT,
-        .dtype = direct_dtype(flow),
+        .dtype = part == DIRECT_INPUT || part == DIRECT_SUM ? direct_input_dtype(flow)
+                                                            : direct_dtype(flow),
         .generation = flows->world.generation,
         .step = flow->tag.step,
         .space = flow->tag.space,
@@ -125,6 +132,7 @@ struct direct_cargo {
     struct unit_range units;
     uint64_t weight;
     struct ring_span span;
+    uint32_t blocks; // The payload has so many times the elements of the span.
     bool empty; // No payload.
     const uint8_t *buffer;
     enum frame_source source;
@@ -140,7 +148,8 @@ static bool direct_send(struct flows *flows, struct flow *flow, const struct dir
     header.weight = cargo->weight;
     header.used_bytes = units_bytes(cargo->units.count);
     if (!cargo->empty)
-        header.payload_bytes = (uint32_t)(cargo->span.count * dtype_size(header.dtype));
+        header.payload_bytes =
+            (uint32_t)(cargo->blocks * cargo->span.count * dtype_size(header.dtype));
     struct out_frame *frame = flows_frame(flows, &header);
     if (!frame) {
         peer_lose(peer, peer_no_memory);
@@ -163,6 +172,34 @@ static bool direct_send(struct flows *flows, struct flow *flow, const struct dir
 
 // ---- inputs -------------------------------------------------------------------------------------
 
+// Sets where the payload of an input comes from. False: no memory.
+static bool direct_load_input(struct flows *flows, const struct flow *flow,
+                              const struct direct_member *member, struct direct_cargo *cargo)
+{
+    const struct collective *collective = flow->collective;
+    cargo->source = SOURCE_BUFFER;
+    if (cargo->empty)
+        return true;
+    if (collective->kind == COLLECTIVE_REDUCE_SCATTER) {
+        cargo->buffer = (const uint8_t *)member->send->memory +
+                        cargo->span.first * dtype_size(collective->dtype);
+        return true;
+    }
+    if (collective->tree && cargo->blocks == 1) {
+        cargo->buffer = collective->tree->blocks[0] + cargo->span.first * dtype_size(flow->partial);
+        return true;
+    }
+    if (direct_is_plain(flow)) {
+        cargo->source = SOURCE_IN;
+        return true;
+    }
+    cargo->buffer = cargo->block = scratch_get(&flows->pools.chunks);
+    if (!cargo->block)
+        return false;
+    direct_pack(flow, cargo->span, cargo->block);
+    return true;
+}
+
 // Sends this rank's input for the next piece of a member. False: no memory.
 static bool direct_send_input(struct flows *flows, struct flow *flow, struct direct_run *run,
                               uint32_t index)
@@ -179,20 +216,10 @@ static bool direct_send_input(struct flows *flows, struct flow *flow, struct dir
     }
     cargo.empty = cargo.span.count == 0 || !direct_contributes(flow) ||
                   units_usage(collective->used, cargo.units) == USAGE_NONE;
-    cargo.source = SOURCE_IN;
-    if (collective->kind == COLLECTIVE_REDUCE_SCATTER) {
-        cargo.source = SOURCE_BUFFER;
-        cargo.buffer = (const uint8_t *)member->send->memory +
-                       cargo.span.first * dtype_size(collective->dtype);
-    } else if (!cargo.empty && !direct_is_plain(flow)) {
-        cargo.block = scratch_get(&flows->pools.chunks);
-        if (!cargo.block) {
-            peer_lose(member->peer, peer_no_memory);
-            return false;
-        }
-        direct_pack(flow, cargo.span, cargo.block);
-        cargo.source = SOURCE_BUFFER;
-        cargo.buffer = cargo.block;
+    cargo.blocks = run->members[run->own].blocks;
+    if (!direct_load_input(flows, flow, member, &cargo)) {
+        peer_lose(member->peer, peer_no_memory);
+        return false;
     }
     member->inputs_out.begun++;
     return direct_send(flows, flow, run, index, &cargo);
@@ -245,7 +272,8 @@ static bool direct_send_final(struct flows *flows, struct flow *flow, struct dir
                               uint32_t index)
 {
     struct direct_member *member = &run->members[index];
-    struct direct_cargo cargo = {.part = DIRECT_FINAL, .piece = member->finals_out.begun};
+    struct direct_cargo cargo = {
+        .part = DIRECT_FINAL, .piece = member->finals_out.begun, .blocks = 1};
     if (direct_is_exchange(flow))
         direct_part_cargo(flow, member, &cargo);
     else

@@ -42,6 +42,8 @@ struct direct_member {
     struct direct_row finals_in;
     struct ring_span owned; // Reductions: the elements that the member owns.
     uint64_t piece; // Elements of a piece of them.
+    // Sums of a piece that one input has, one behind the other: 1, or the blocks of the member.
+    uint32_t blocks;
     const struct collective_part *send; // NULL: none.
     const struct collective_part *receive; // NULL: none.
     bool announced; // True if this rank has announced its part, or need not.
@@ -69,6 +71,7 @@ struct direct_run {
     uint32_t summed; // Own pieces below are final.
     uint32_t granting; // Exchange: the member that gets the next grant.
     uint32_t grants; // Exchange: grants whose parts have not arrived whole.
+    uint32_t element_bytes; // Bytes of an element in the largest input or part of any member.
     struct direct_sum sums[DIRECT_WINDOW]; // Own piece i is in entry i modulo the window.
     struct direct_member members[]; // [count], in the order of summation.
 };
@@ -94,6 +97,12 @@ static inline bool direct_is_mean(const struct flow *flow)
 static inline enum dtype direct_dtype(const struct flow *flow)
 {
     return flow->final;
+}
+
+// The same for inputs. Over a tree of leaves, sums travel as partial sums.
+static inline enum dtype direct_input_dtype(const struct flow *flow)
+{
+    return flow->collective->tree ? flow->partial : flow->final;
 }
 
 static inline struct unit_range direct_units(const struct flow *flow, struct ring_span span)

@@ -14,9 +14,19 @@
 #include <assert.h>
 #include <string.h>
 
-static uint32_t launch_element(const struct flow *flow)
+// Sets the blocks of each member and the size of the largest input.
+static void launch_blocks(const struct flow *flow, struct direct_run *run, uint32_t count)
 {
-    return (uint32_t)dtype_size(direct_dtype(flow));
+    const struct collective_tree *tree = flow->collective->tree;
+    uint32_t most = 1;
+    for (uint32_t i = 0; i < count; i++) {
+        struct tree_stack stack = {.count = 1};
+        if (tree)
+            tree_blocks(tree_dealt(tree->leaves, count, i), &stack);
+        run->members[i].blocks = stack.count;
+        most = stack.count > most ? stack.count : most;
+    }
+    run->element_bytes = most * (uint32_t)dtype_size(direct_input_dtype(flow));
 }
 
 // Adds a member that is not this rank. False: there can be no link to it.
@@ -52,7 +62,7 @@ static uint32_t launch_own(const struct flows *flows, struct flow *flow, struct 
                         ? (struct ring_span){0, member->send->elements}
                         : direct_owned(collective->elements, run->count, index);
     member->piece =
-        direct_piece_of_sum(member->owned.count, launch_element(flow), flows->world.chunk_bytes);
+        direct_piece_of_sum(member->owned.count, run->element_bytes, flows->world.chunk_bytes);
     return nothing && index == 0 ? 1 : direct_pieces(member->owned.count, member->piece);
 }
 
@@ -170,7 +180,7 @@ static bool launch_exchange(struct flows *flows, struct flow *flow, struct direc
     }
     for (uint32_t i = 0; i < run->count; i++) {
         struct direct_member *member = &run->members[i];
-        member->piece = direct_piece_of_move(launch_element(flow), flows->world.chunk_bytes);
+        member->piece = direct_piece_of_move(run->element_bytes, flows->world.chunk_bytes);
         if (member->send)
             member->finals_out.count = launch_moves(member, member->send->elements);
         if (member->receive)
@@ -202,6 +212,7 @@ void direct_launch(struct flows *flows, struct flow *flow)
     } else {
         memset(run->members, 0, flows->world.world_size * sizeof(run->members[0]));
     }
+    launch_blocks(flow, run, run->count);
     if (!(direct_is_exchange(flow) ? launch_exchange : launch_reduction)(flows, flow, run))
         return; // The loss is recorded.
     flows->directs++;

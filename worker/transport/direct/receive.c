@@ -31,7 +31,7 @@ static bool receive_is_empty(const struct flow *flow, const struct frame_header 
 
 static const char *receive_check_piece(struct flow *flow, const struct frame_header *header,
                                        const uint8_t *used, struct direct_row *row,
-                                       struct ring_span span)
+                                       struct ring_span span, uint32_t blocks)
 {
     if (header->credit != row->begun || header->credit >= row->granted)
         return "its piece is not the next one, or has no credit";
@@ -40,8 +40,9 @@ static const char *receive_check_piece(struct flow *flow, const struct frame_hea
     const char *text = reduce_learn(flow, header, used, span, header->part == DIRECT_FINAL);
     if (text)
         return text;
-    const uint64_t bytes =
-        receive_is_empty(flow, header, used, span) ? 0 : span.count * dtype_size(header->dtype);
+    const uint64_t bytes = receive_is_empty(flow, header, used, span)
+                               ? 0
+                               : blocks * span.count * dtype_size(header->dtype);
     if (header->payload_bytes != bytes)
         return "its length is not the piece's";
     row->begun++;
@@ -109,7 +110,8 @@ static const char *receive_check(const struct peer_link *peer, struct flow *flow
     if (index == DIRECT_NO_MEMBER)
         return run ? "it is no member of this collective" : "its collective is complete";
     struct direct_member *member = &run->members[index];
-    if (header->dtype != direct_dtype(flow))
+    const bool input = header->part == DIRECT_INPUT || header->part == DIRECT_SUM;
+    if (header->dtype != (input ? direct_input_dtype(flow) : direct_dtype(flow)))
         return "its dtype is not the collective's";
     switch ((enum direct_part)header->part) {
     case DIRECT_INPUT:
@@ -117,7 +119,8 @@ static const char *receive_check(const struct peer_link *peer, struct flow *flow
         if (exchange)
             return "an exchange has no inputs";
         return receive_check_piece(flow, header, used, &member->inputs_in,
-                                   direct_span(&run->members[run->own], header->credit));
+                                   direct_span(&run->members[run->own], header->credit),
+                                   member->blocks);
     case DIRECT_FINAL:
         if (exchange)
             return receive_check_part(peer->flows, flow, member, header);
@@ -125,7 +128,7 @@ static const char *receive_check(const struct peer_link *peer, struct flow *flow
         if (header->credit >= member->inputs_out.begun)
             return "it is final before this rank took part";
         return receive_check_piece(flow, header, used, &member->finals_in,
-                                   direct_span(member, header->credit));
+                                   direct_span(member, header->credit), 1);
     case DIRECT_ANNOUNCE:
         return exchange ? receive_check_part(peer->flows, flow, member, header)
                         : "a reduction has no announcements";

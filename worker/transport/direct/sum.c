@@ -8,7 +8,9 @@
 //
 // If memory and frames have one dtype, and a kernel takes that many sources, kernel_combine does it
 // in one pass. Otherwise the sum is made tile by tile: in float32 where elements have 16 bits, else
-// in groups of sources, which gives the same bits as one pass. Engine thread.
+// in groups of sources, which gives the same bits as one pass.
+//
+// Over a tree of leaves (collective.tree), worker/kernels/tree.c adds. Engine thread.
 
 #include "worker/transport/direct/sum.h"
 
@@ -36,7 +38,7 @@ static bool sum_is_narrow(const struct flow *flow)
 
 bool direct_is_plain(const struct flow *flow)
 {
-    return !sum_is_narrow(flow);
+    return !sum_is_narrow(flow) && !flow->collective->tree;
 }
 
 // The input or output of own elements: one run of contiguous memory.
@@ -88,8 +90,24 @@ static struct sum_run sum_next(struct sum_walk *walk, uint64_t most)
     return run;
 }
 
+// Writes this rank's blocks of the tree one behind the other.
+static void sum_pack_tree(const struct flow *flow, struct ring_span span, uint8_t *block)
+{
+    const struct direct_run *run = flow->part;
+    const uint64_t element = dtype_size(flow->partial);
+    for (uint32_t i = 0; i < run->members[run->own].blocks; i++) {
+        memcpy(block, flow->collective->tree->blocks[i] + span.first * element,
+               span.count * element);
+        block += span.count * element;
+    }
+}
+
 void direct_pack(const struct flow *flow, struct ring_span span, uint8_t *block)
 {
+    if (flow->collective->tree) {
+        sum_pack_tree(flow, span, block);
+        return;
+    }
     struct sum_walk walk = sum_begin(flow, span);
     while (walk.at < walk.end) {
         const struct sum_run run = sum_next(&walk, span.count);
@@ -221,6 +239,52 @@ static bool sum_in_one_pass(const struct flow *flow, const struct sum_piece *pie
            (piece->run->count <= KERNELS_MAX_SOURCES || !dtype_is_small(direct_dtype(flow)));
 }
 
+// ---- a tree of leaves ---------------------------------------------------------------------------
+
+// Sets the blocks of one member. Their memory begins with the first element of the piece.
+static void sum_add_blocks(const struct flow *flow, const struct sum_piece *piece, uint32_t index,
+                           struct ring_span span, struct tree_inputs *inputs)
+{
+    const struct collective_tree *tree = flow->collective->tree;
+    const uint64_t element = dtype_size(flow->partial);
+    const struct direct_run *run = piece->run;
+    const uint8_t *arrived = run->members[index].inputs[piece->entry];
+    struct tree_stack stack;
+    tree_blocks(tree_dealt(tree->leaves, run->count, index), &stack);
+    for (uint32_t i = 0; i < stack.count; i++) {
+        const uint8_t *memory = NULL;
+        if (index == run->own && direct_contributes(flow))
+            memory = tree->blocks[i] + span.first * element;
+        else if (index != run->own && arrived)
+            memory = arrived + i * span.count * element;
+        inputs->blocks[inputs->count] = stack.blocks[i];
+        inputs->memory[inputs->count++] = memory;
+    }
+}
+
+static void sum_make_tree(const struct flow *flow, const struct sum_piece *piece,
+                          struct ring_span span, uint8_t *block)
+{
+    const struct collective *collective = flow->collective;
+    const struct tree_format format = {collective->dtype, flow->partial, flow->final,
+                                       collective->exponent};
+    struct tree_inputs inputs = {.count = 0};
+    struct sum_walk walk = sum_begin(flow, span);
+    for (uint32_t i = 0; i < piece->run->count; i++)
+        sum_add_blocks(flow, piece, i, span, &inputs);
+    if (block) {
+        tree_sum(&format, &inputs, piece->total, 0, block, span.count);
+        return;
+    }
+    while (walk.at < walk.end) {
+        const uint64_t from = walk.at - span.first;
+        const struct sum_run run = sum_next(&walk, span.count);
+        tree_sum(&format, &inputs, piece->total, from, run.out, run.count);
+    }
+}
+
+// ---- all inputs of a piece ----------------------------------------------------------------------
+
 // block NULL: the result goes to the outputs.
 static void sum_make(const struct flow *flow, const struct sum_piece *piece, struct ring_span span,
                      uint8_t *block)
@@ -278,7 +342,7 @@ bool direct_finish(struct flows *flows, struct flow *flow, struct direct_run *ru
         const bool in_place = direct_is_in_place(flow, span);
         if (!in_place && !(sum->block = scratch_get(&flows->pools.chunks)))
             return false;
-        sum_make(flow, &piece, span, sum->block);
+        (flow->collective->tree ? sum_make_tree : sum_make)(flow, &piece, span, sum->block);
         if (!in_place) {
             reduce_store(flow, span, sum->block);
             flows->totals.bytes_copied += span.count * flow->map.element_bytes;

@@ -8,6 +8,7 @@
 #define WORKER_TRANSPORT_FLOW_COLLECTIVE_H
 
 #include "protos/types.h"
+#include "worker/kernels/tree.h"
 #include "worker/memory/extents.h"
 
 #include <stdbool.h>
@@ -48,6 +49,16 @@ struct collective_parts {
     const struct collective_part *receives; // [receive_count]
     uint32_t send_count;
     uint32_t receive_count;
+};
+
+// An allreduce by ALGORITHM_DIRECT, a mean whose inputs are sums over blocks of a tree of leaves
+// (worker/kernels/tree.h). The extents only say where the result goes. input_is_sum is true, and
+// the weight is that of all leaves of this rank. Borrowed until done().
+struct collective_tree {
+    uint32_t leaves; // Equal on all ranks; the leaves of a rank are those of tree_dealt.
+    // This rank's blocks, in the order of leaves: all elements, of the dtype `partial`. Not read if
+    // the weight is 0.
+    const uint8_t *blocks[TREE_BLOCKS];
 };
 
 // A stream of the trainer that produces gradients: the event that must have happened before the
@@ -117,6 +128,7 @@ struct collective {
     // ALGORITHM_DIRECT: the members and their parts. EXCHANGE and REDUCE_SCATTER have no extents,
     // and `elements` is 0. NULL: all ranks, an allreduce.
     const struct collective_parts *parts;
+    const struct collective_tree *tree; // NULL: the inputs are in the extents.
     void *context; // For the caller; the transport does not use it.
     // Where the memory is. on_devices is equal on all ranks and part of the signature: every rank
     // that has a device keeps the memory on the device, and where NCCL carries the collective all

@@ -439,6 +439,64 @@ static void reduce_local_parts(const struct collective_parts *parts, uint32_t el
                parts->sends->elements * element_bytes);
 }
 
+// ---- a world of one over a tree of leaves -------------------------------------------------------
+
+struct reduce_alone {
+    const struct collective *collective;
+    struct tree_format format;
+    struct tree_inputs inputs;
+};
+
+// Writes the result of a run of elements that lies at `out`. at: the elements before it.
+static void reduce_alone_run(const struct reduce_alone *alone, uint8_t *out, uint64_t at,
+                             uint64_t elements)
+{
+    const enum dtype dtype = alone->collective->dtype;
+    const enum dtype final = alone->format.final;
+    const uint64_t total = alone->collective->weight;
+    if (final == dtype) {
+        tree_sum(&alone->format, &alone->inputs, total, at, out, elements);
+        return;
+    }
+    for (uint64_t done = 0; done < elements; done += REDUCE_PIECE) {
+        uint16_t narrow[REDUCE_PIECE];
+        const uint64_t now = elements - done < REDUCE_PIECE ? elements - done : REDUCE_PIECE;
+        tree_sum(&alone->format, &alone->inputs, total, at + done, narrow, now);
+        kernel_widen(final, (float *)(void *)(out + done * dtype_size(dtype)), narrow, now);
+    }
+}
+
+void reduce_local_tree(const struct collective *collective)
+{
+    struct reduce_alone alone = {.collective = collective,
+                                 .format = {collective->dtype, flow_partial(collective),
+                                            flow_final_dtype(collective), collective->exponent}};
+    const uint32_t element = (uint32_t)dtype_size(collective->dtype);
+    struct extent_cursor cursor = {.extent = collective->extents, .element_bytes = element};
+    struct tree_stack stack;
+    uint64_t at = 0;
+    tree_blocks((struct tree_block){0, collective->tree->leaves}, &stack);
+    alone.inputs.count = stack.count;
+    for (uint32_t i = 0; i < stack.count; i++) {
+        alone.inputs.blocks[i] = stack.blocks[i];
+        alone.inputs.memory[i] = collective->tree->blocks[i];
+    }
+    for (uint32_t u = 0; u < collective->unit_count; u++) {
+        const uint64_t end = collective->unit_ends[u];
+        const bool used = units_is_used(collective->used, u);
+        while (used && at < end) {
+            uint8_t *out = NULL;
+            const uint64_t run =
+                extent_run(&cursor, EXTENT_OUT, (end - at) * element, &out) / element;
+            if (out)
+                reduce_alone_run(&alone, out, at, run);
+            at += run;
+        }
+        extent_skip(&cursor, (end - at) * element);
+        at = end;
+    }
+}
+
 void reduce_local(struct collective *collective, uint32_t element_bytes)
 {
     if (collective->kind == COLLECTIVE_EXCHANGE || collective->kind == COLLECTIVE_REDUCE_SCATTER) {
@@ -452,6 +510,10 @@ void reduce_local(struct collective *collective, uint32_t element_bytes)
         collective->weight_total = collective->weight;
     if (reduces && !reduce_contributes(collective))
         return;
+    if (collective->tree) {
+        reduce_local_tree(collective);
+        return;
+    }
     for (uint32_t u = 0; u < collective->unit_count; u++) {
         reduce_local_unit(collective, &cursor, collective->unit_ends[u] - at,
                           units_is_used(collective->used, u));

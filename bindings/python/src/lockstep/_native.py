@@ -319,6 +319,7 @@ class lockstep_config(Struct):
         ("device", ctypes.c_char_p),
         ("data_encryption", ctypes.c_char_p),
         ("sum", ctypes.c_uint32),
+        ("virtual_ranks", ctypes.c_uint32),
     ]
     INITIAL = {
         "struct_bytes": 216,
@@ -396,6 +397,8 @@ class SessionOptions(TypedDict, total=False):
     """"tls": traffic between workers over a network is encrypted."""
     sum: Union[Sum, str]
     """Equal on all ranks."""
+    virtual_ranks: int
+    """Number of virtual ranks, at most 64."""
 
 
 class lockstep_parameter(Struct):
@@ -758,6 +761,7 @@ LAYOUT: Dict[Any, Tuple[int, int, Dict[str, Tuple[int, int]]]] = {
         "device": (192, 8),
         "data_encryption": (200, 8),
         "sum": (208, 4),
+        "virtual_ranks": (212, 4),
     }),
     lockstep_parameter: (64, 8, {
         "name": (0, 8),
@@ -908,6 +912,12 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
         ctypes.c_void_p,  # session
         POINTER(ctypes.c_uint32),  # rank
         POINTER(ctypes.c_uint32),  # world_size
+    ]),
+    "lockstep_leaves": (ctypes.c_int, [
+        ctypes.c_void_p,  # session
+        POINTER(ctypes.c_uint32),  # first
+        POINTER(ctypes.c_uint32),  # count
+        POINTER(ctypes.c_uint32),  # total
     ]),
     "lockstep_close": (ctypes.c_int, [
         ctypes.c_void_p,  # session

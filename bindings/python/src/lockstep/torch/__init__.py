@@ -13,6 +13,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from _lockstep_entry import torch_backend
+
 from .bootstrap import session
 
 if TYPE_CHECKING:
@@ -30,3 +32,6 @@ def __getattr__(name: str) -> Any:
     value = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
     globals()[name] = value
     return value
+
+
+torch_backend()  # In a checkout no entry point of a wheel has made the backend known.

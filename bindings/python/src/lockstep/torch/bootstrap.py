@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, List, NamedTuple, Optional
 
 import torch.distributed as dist
 
@@ -38,7 +38,7 @@ _DRAIN_MS = 1000
 _POLL_S = 0.1
 _FAILED = "!"  # What the address begins with if the coordinator could not be started.
 
-__all__ = ["close", "hold", "is_open", "release", "session"]
+__all__ = ["before_close", "close", "hold", "is_open", "of_world", "release", "session"]
 
 
 class Place(NamedTuple):
@@ -49,7 +49,7 @@ class Place(NamedTuple):
     store: Any
 
 
-# --- the coordinator of rank 0 ---------------------------------------------------------------------
+# --- the coordinator of rank 0 -------------------------------------------------------------------
 
 
 class _Coordinator:
@@ -104,7 +104,7 @@ class _Coordinator:
         self._folder.cleanup()
 
 
-# --- the address travels ---------------------------------------------------------------------------
+# --- the address travels -------------------------------------------------------------------------
 
 
 def _network() -> str:
@@ -162,7 +162,7 @@ def _address(place: Place, prefix: str) -> str:
     return address
 
 
-# --- the session -----------------------------------------------------------------------------------
+# --- the session ---------------------------------------------------------------------------------
 
 _lock = threading.RLock()
 _session: Optional[Session] = None
@@ -171,6 +171,7 @@ _coordinator: Optional[_Coordinator] = None
 _opened = 0  # Sessions that this process has opened: the same number on every rank.
 _held = 0  # Owners that have called hold and not release.
 _pinned = False  # True if a caller of session() may use the session until the process ends.
+_before_close: List[Callable[[], None]] = []
 
 
 def _place() -> Optional[Place]:
@@ -181,7 +182,7 @@ def _place() -> Optional[Place]:
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         if int(os.environ["WORLD_SIZE"]) == 1:
             return Place(0, 1, None)
-        store, rank, size = next(iter(dist.rendezvous("env://")))
+        store, rank, size = next(iter(dist.rendezvous("env://")))  # type: ignore[attr-defined]
         return Place(rank, size, store)
     return None
 
@@ -250,6 +251,18 @@ def hold(store: Any, rank: int, size: int) -> Session:
         return opened
 
 
+def of_world() -> Session:
+    """The session, for an owner that does not keep it open. All ranks make the first call."""
+    with _lock:
+        return _get_session(None, {})
+
+
+def before_close(function: Callable[[], None]) -> None:
+    """Calls the function once, before the session that is open now is closed."""
+    with _lock:
+        _before_close.append(function)
+
+
 def release() -> None:
     """The last release closes the session, unless session() has been called."""
     global _held
@@ -269,6 +282,9 @@ def close() -> None:
     global _held, _pinned
     with _lock:
         _held, _pinned = 0, False
+        for function in _before_close:
+            function()
+        _before_close.clear()
         if _session is not None and _session.pid == os.getpid():
             with contextlib.suppress(LockstepError):
                 _session.close()

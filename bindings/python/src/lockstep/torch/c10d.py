@@ -1,0 +1,552 @@
+# SPDX-License-Identifier: Apache-2.0
+# PyTorch declares the functions of a group with overloads, which one function here takes together.
+# mypy: disable-error-code="override,assignment,call-arg,attr-defined,no-untyped-call"
+"""The backend "lockstep" of torch.distributed.
+
+    dist.init_process_group("lockstep")
+
+Tensors are in host memory. The k-th collective of a group on one rank meets the k-th one on the
+others, so ranks that call different collectives get an error that has both calls.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from datetime import timedelta
+from typing import Any, List, Optional, Sequence
+
+import torch
+import torch.distributed as dist
+
+from .. import _native
+from .._native import CollectiveKind as Kind
+from .._native import Op
+from ..collectives import Group
+from ..errors import Invalid, LockstepError, Unsupported
+from ..session import Session
+from . import bootstrap
+from ._plan import (COMPLEX_OPS, DTYPES, Plan, check_like, counted, elements_of, joined, lists_of,
+                    op_of, tensors_of)
+from ._work import COLLECTIVES, RECEIVES, SENDS, Engine, Job, Work
+
+__all__ = ["LockstepGroup", "create"]
+
+_NAME = b"c10d"
+_NAME_BYTES = 200
+_TAGS = 2**32
+
+
+class LockstepGroup(dist.ProcessGroup):
+    """A process group over a session."""
+
+    def __init__(self, session: Session, engine: Engine, store: Any, rank: int, size: int,
+                 ranks: Sequence[int], name: str, timeout: Optional[timedelta]) -> None:
+        super().__init__(rank, size)
+        self._session = session
+        self._engine = engine
+        self._store = store
+        self._place = rank
+        self._members = size
+        self._ranks = list(ranks)
+        self._name = name
+        self._text = "undefined"
+        self._collective_name = _NAME
+        self._group: Optional[Group] = None
+        self._splits: List[LockstepGroup] = []
+        self._seconds: Optional[float] = None
+        self._serial = 0
+        self._holds = False  # True if the session ends with this group.
+        if timeout is not None:
+            self.set_timeout(timeout)
+        if ranks and self._ranks != list(range(session.size)):
+            self._group = self._make_group()
+        elif ranks:
+            self._collective_name += b"/" + name.encode()[-_NAME_BYTES:]
+
+    def _make_group(self) -> Group:
+        try:
+            return self._session.group(self._ranks, self._name[-63:] or "group")
+        except Invalid as error:
+            if "open group" in str(error) or "groups" in str(error):
+                raise Invalid(f"group '{self._name}': {error.text}; a session has at most "
+                              f"{_native.MAX_GROUPS} groups of some of its ranks: free one with "
+                              "torch.distributed.destroy_process_group(group)") from error
+            raise
+
+    # --- facts -----------------------------------------------------------------------------------
+
+    def setGroupName(self, name: str) -> None:
+        self._name = name
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    def setGroupDesc(self, text: str) -> None:
+        self._text = text
+
+    def getGroupDesc(self) -> str:
+        return self._text
+
+    @property
+    def group_name(self) -> str:
+        return self._name
+
+    @property
+    def group_desc(self) -> str:
+        return self._text
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    def _set_group_desc(self, text: str) -> None:
+        self._text = text
+
+    def getBackendName(self) -> str:
+        return "lockstep"
+
+    def getRank(self) -> int:
+        return self._place
+
+    def getSize(self) -> int:
+        return self._members
+
+    def rank(self) -> int:
+        return self._place
+
+    def size(self) -> int:
+        return self._members
+
+    def get_group_store(self) -> Any:
+        return self._store
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        seconds = timeout.total_seconds()
+        self._seconds = seconds if seconds > 0 else None
+
+    def _set_default_timeout(self, timeout: timedelta) -> None:
+        self.set_timeout(timeout)
+
+    def _set_sequence_number_for_group(self) -> None:
+        pass  # It is 0 from the beginning.
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._serial
+
+    # --- one collective --------------------------------------------------------------------------
+
+    def _struct(self, kind: Kind, **fields: Any) -> Any:
+        what = _native.lockstep_collective(kind=int(kind), name=self._collective_name)
+        if self._group is not None:
+            what.group = self._group.handle
+        for name, value in fields.items():
+            setattr(what, name, value)
+        return what
+
+    def _move(self, kind: Kind, source: Optional[torch.Tensor], target: Optional[torch.Tensor],
+              parts: int, **fields: Any) -> Any:
+        """A collective that moves elements. parts: the parts among which `count` is divided."""
+        like = source if source is not None else target
+        assert like is not None
+        count, dtype = counted(like)
+        return self._struct(
+            kind, dtype=int(dtype), count=count // parts,
+            input=source.data_ptr() if source is not None else None,
+            output=target.data_ptr() if target is not None else None, **fields)
+
+    def _reduction(self, kind: Kind, source: Optional[torch.Tensor],
+                   target: Optional[torch.Tensor], options: Any, complex_: bool, parts: int = 1,
+                   **fields: Any) -> Any:
+        op = op_of(options)
+        like = source if source is not None else target
+        assert like is not None
+        dtype = DTYPES.get(like.dtype)
+        if dtype is None:
+            raise Unsupported(f"the backend lockstep has no reductions of {like.dtype}")
+        if complex_ and op not in COMPLEX_OPS:
+            raise Unsupported(f"the backend lockstep has no {op.name.lower()} of complex numbers")
+        return self._struct(
+            kind, dtype=int(dtype), op=int(op), count=like.numel() // parts,
+            input=source.data_ptr() if source is not None else None,
+            output=target.data_ptr() if target is not None else None, **fields)
+
+    def _counts(self, plan: Plan, counts: Sequence[int], like: torch.Tensor) -> Any:
+        """Counts of parts, as the library counts elements."""
+        times = 1 if like.dtype in DTYPES else like.element_size()
+        array = (ctypes.c_uint64 * len(counts))(*(count * times for count in counts))
+        plan.keep.append(array)
+        return ctypes.cast(array, ctypes.POINTER(ctypes.c_uint64))
+
+    def _begin(self, what: str, plan: Plan, result: List[torch.Tensor], options: Any = None,
+               lane: int = COLLECTIVES, source: int = -1) -> Work:
+        if lane == COLLECTIVES:
+            self._serial += 1
+        job = Job(self._engine, what, plan.structs, lane, (plan, result), result, plan.finish())
+        timeout = getattr(options, "timeout", None)
+        seconds = self._seconds
+        if isinstance(timeout, timedelta) and timeout.total_seconds() > 0:
+            seconds = timeout.total_seconds()
+        return Work(self._engine.begin(job), seconds, source)
+
+    # --- reductions ------------------------------------------------------------------------------
+
+    def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Work:
+        """Each tensor becomes op over the tensors of all ranks."""
+        return self._allreduce("all_reduce", tensors_of(tensors), opts)
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Work:
+        return self._allreduce("all_reduce_coalesced", tensors_of(tensors), opts)
+
+    def _allreduce(self, what: str, tensors: List[torch.Tensor], opts: Any) -> Work:
+        if any(tensor.is_sparse for tensor in tensors):
+            return self._allreduce_sparse(what, tensors, opts)
+        plan = Plan()
+        for tensor in tensors:
+            dense = plan.output(tensor, reads=True)
+            plan.structs.append(
+                self._reduction(Kind.ALLREDUCE, None, dense, opts, tensor.is_complex()))
+        return self._begin(what, plan, tensors, opts)
+
+    def _allreduce_sparse(self, what: str, tensors: List[torch.Tensor], opts: Any) -> Work:
+        """A sum of sparse tensors: all indices and values go to all ranks. Waits for them."""
+        if op_of(opts) not in (Op.SUM, Op.MEAN):
+            raise Unsupported("the backend lockstep has only sums of sparse tensors")
+        for tensor in tensors:
+            mine = tensor.detach().coalesce()
+            counts = torch.empty(self._members, dtype=torch.int64)
+            self.all_gather_single(counts, torch.tensor([mine._nnz()])).wait()
+            numbers = counts.tolist()
+            indices = self._all_of(mine.indices().t().contiguous(), numbers)
+            values = self._all_of(mine.values(), numbers)
+            whole = torch.sparse_coo_tensor(indices.t(), values, mine.shape).coalesce()
+            if op_of(opts) == Op.MEAN:
+                whole = whole / self._members
+            with torch.no_grad():
+                tensor.copy_(whole)
+        return self._begin(what, Plan(), tensors, opts)
+
+    def _all_of(self, rows: torch.Tensor, numbers: List[int]) -> torch.Tensor:
+        """The rows of all ranks. numbers: of how many rows each."""
+        whole = rows.new_empty((sum(numbers), *rows.shape[1:]))
+        self.allgather([list(whole.split(numbers))], [rows]).wait()
+        return whole
+
+    def reduce(self, tensors: Any, opts: Any = None, op: Any = None, timeout: Any = None) -> Work:
+        """The root's tensor becomes op over the tensors of all ranks."""
+        root, op = (opts, op) if isinstance(opts, int) else (opts.rootRank, opts)
+        plan, list_ = Plan(), tensors_of(tensors)
+        for tensor in list_:
+            if root == self._place:
+                dense = plan.output(tensor, reads=True)
+                struct = self._reduction(Kind.REDUCE, None, dense, op, tensor.is_complex())
+            else:
+                struct = self._reduction(
+                    Kind.REDUCE, plan.input(tensor), None, op, tensor.is_complex())
+            struct.root = root
+            plan.structs.append(struct)
+        return self._begin("reduce", plan, list_, opts)
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None,
+                       timeout: Any = None) -> Work:
+        """The output becomes op over this rank's part of the inputs."""
+        plan, targets = Plan(), tensors_of(outputs)
+        for target, parts in zip(targets, lists_of(inputs)):
+            self._check_parts("reduce_scatter", parts)
+            check_like("reduce_scatter", parts, target, False)
+            check_like("reduce_scatter", [parts[self._place]], target, True)
+            counts = [elements_of(part).numel() for part in parts]
+            whole = joined(plan, parts)
+            struct = self._reduction(Kind.REDUCE_SCATTER, whole, plan.output(target), opts,
+                                     target.is_complex(), self._members)
+            if len(set(counts)) > 1:
+                struct.input_counts = self._counts(plan, counts, whole)
+            plan.structs.append(struct)
+        return self._begin("reduce_scatter", plan, targets, opts)
+
+    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor,
+                              opts: Any = None) -> Work:
+        """The same for one tensor with all parts."""
+        return self._reduce_scatter_all("reduce_scatter_single", [output], [input], opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        return self._reduce_scatter_all("reduce_scatter_single_coalesced", tensors_of(outputs),
+                                        tensors_of(inputs), opts)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def _reduce_scatter_all(self, what: str, outputs: List[torch.Tensor],
+                            inputs: List[torch.Tensor], opts: Any) -> Work:
+        plan = Plan()
+        for output, source in zip(outputs, inputs):
+            self._check_whole(what, source, output)
+            plan.structs.append(self._reduction(
+                Kind.REDUCE_SCATTER, plan.input(source), plan.output(output), opts,
+                output.is_complex(), self._members))
+        return self._begin(what, plan, outputs, opts)
+
+    # --- moves -----------------------------------------------------------------------------------
+
+    def broadcast(self, tensors: Any, opts: Any = None, timeout: Any = None,
+                  root: Optional[int] = None) -> Work:
+        """Each tensor becomes the root's."""
+        if root is None:
+            root = opts if isinstance(opts, int) else opts.rootRank
+        plan, list_ = Plan(), tensors_of(tensors)
+        for tensor in list_:
+            dense = plan.output(tensor, reads=root == self._place)
+            plan.structs.append(self._move(Kind.BROADCAST, None, dense, 1, root=root))
+        return self._begin("broadcast", plan, list_, opts)
+
+    def _check_parts(self, what: str, parts: Sequence[Any]) -> None:
+        if len(parts) != self._members:
+            raise ValueError(f"{what}: {len(parts)} tensors are given for {self._members} ranks: "
+                             "incorrect list size")
+
+    def _check_whole(self, what: str, whole: torch.Tensor, part: torch.Tensor) -> None:
+        check_like(what, [whole], part, False)
+        if whole.numel() != part.numel() * self._members:
+            raise ValueError(f"{what}: a tensor of {whole.numel()} elements is not {self._members} "
+                             f"times one of {part.numel()}: invalid tensor size")
+
+    def _gather_parts(self, plan: Plan, kind: Kind, what: str, parts: List[torch.Tensor],
+                      source: torch.Tensor, **fields: Any) -> None:
+        """The sources of all ranks become parts."""
+        self._check_parts(what, parts)
+        check_like(what, parts, source, False)
+        check_like(what, [parts[self._place]], source, True)
+        counts = [elements_of(part).numel() for part in parts]
+        dense = plan.input(source)
+        whole = torch.empty(sum(counts), dtype=dense.dtype)
+        struct = self._move(kind, dense, whole, 1, **fields)
+        if len(set(counts)) > 1:
+            struct.output_counts = self._counts(plan, counts, dense)
+        plan.structs.append(struct)
+        plan.keep.append(whole)
+        for part, elements in zip(parts, whole.split(counts)):
+            plan.copy(part, elements)
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Work:
+        """Each list of outputs becomes the inputs of all ranks."""
+        return self._allgather("all_gather", outputs, inputs, opts)
+
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        """The same; outputs has a list for each rank, as Gloo has it."""
+        turned = [list(parts) for parts in zip(*outputs)]
+        return self._allgather("all_gather_coalesced", turned, inputs, opts)
+
+    def _allgather(self, what: str, outputs: Any, inputs: Any, opts: Any) -> Work:
+        plan, lists = Plan(), lists_of(outputs)
+        for parts, source in zip(lists, tensors_of(inputs)):
+            self._gather_parts(plan, Kind.ALL_GATHER, what, parts, source)
+        return self._begin(what, plan, [part for parts in lists for part in parts], opts)
+
+    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor,
+                          opts: Any = None) -> Work:
+        """The output becomes the inputs of all ranks, one after the other."""
+        return self._all_gather_all("all_gather_single", [output], [input], opts)
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        return self._all_gather_all("all_gather_single_coalesced", tensors_of(outputs),
+                                    tensors_of(inputs), opts)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def _all_gather_all(self, what: str, outputs: List[torch.Tensor], inputs: List[torch.Tensor],
+                        opts: Any) -> Work:
+        plan = Plan()
+        for output, source in zip(outputs, inputs):
+            self._check_whole(what, output, source)
+            plan.structs.append(
+                self._move(Kind.ALL_GATHER, plan.input(source), plan.output(output), 1))
+        return self._begin(what, plan, outputs, opts)
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Work:
+        """The root's outputs become the inputs of all ranks."""
+        root = opts if isinstance(opts, int) else opts.rootRank
+        plan, lists = Plan(), lists_of(outputs)
+        for i, source in enumerate(tensors_of(inputs)):
+            if root == self._place:
+                self._gather_parts(plan, Kind.GATHER, "gather", lists[i], source, root=root)
+            else:
+                plan.structs.append(
+                    self._move(Kind.GATHER, plan.input(source), None, 1, root=root))
+        return self._begin("gather", plan, [part for parts in lists for part in parts], opts)
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Work:
+        """The output becomes this rank's part of the root's inputs."""
+        root = opts if isinstance(opts, int) else opts.rootRank
+        plan, targets, lists = Plan(), tensors_of(outputs), lists_of(inputs)
+        for i, target in enumerate(targets):
+            source = None
+            if root == self._place:
+                self._check_parts("scatter", lists[i])
+                check_like("scatter", lists[i], target, True)
+                source = joined(plan, lists[i])
+            plan.structs.append(self._move(
+                Kind.SCATTER, source, plan.output(target),
+                self._members if source is not None else 1, root=root))
+        return self._begin("scatter", plan, targets, opts)
+
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Work:
+        """outputs[i] becomes rank i's input for this rank."""
+        plan, targets, sources = Plan(), tensors_of(outputs), tensors_of(inputs)
+        self._check_parts("all_to_all", sources)
+        self._check_parts("all_to_all", targets)
+        check_like("all_to_all", [*sources, *targets], sources[0], False)
+        counts = [elements_of(target).numel() for target in targets]
+        source = joined(plan, sources)
+        whole = torch.empty(sum(counts), dtype=source.dtype)
+        plan.keep.append(whole)
+        plan.structs.append(self._move(
+            Kind.ALL_TO_ALL, source, whole, 1,
+            input_counts=self._counts(plan, [elements_of(t).numel() for t in sources], source),
+            output_counts=self._counts(plan, counts, source)))
+        for target, elements in zip(targets, whole.split(counts)):
+            plan.copy(target, elements)
+        return self._begin("all_to_all", plan, targets, opts)
+
+    def all_to_all_single(self, output: torch.Tensor, input: torch.Tensor,
+                          output_split_sizes: Any = (), input_split_sizes: Any = (),
+                          opts: Any = None, timeout: Any = None) -> Work:
+        """The same for tensors that are split along their first dimension."""
+        plan = Plan()
+        check_like("all_to_all_single", [output], input, False)
+        source, target = plan.input(input), plan.output(output)
+        fields = {}
+        if output_split_sizes or input_split_sizes:
+            fields = {"input_counts": self._split(plan, source, input_split_sizes),
+                      "output_counts": self._split(plan, target, output_split_sizes)}
+        elif input.numel() % self._members or input.numel() != output.numel():
+            raise ValueError(f"all_to_all_single: {input.numel()} and {output.numel()} elements "
+                             f"cannot be split among {self._members} ranks")
+        plan.structs.append(
+            self._move(Kind.ALL_TO_ALL, source, target, self._members, **fields))
+        return self._begin("all_to_all_single", plan, [output], opts)
+
+    alltoall_base = all_to_all_single
+
+    def _split(self, plan: Plan, tensor: torch.Tensor, sizes: Sequence[int]) -> Any:
+        """Counts of parts from sizes along the first dimension."""
+        rows = tensor.shape[0] if tensor.dim() else 1
+        if not sizes:
+            if rows % self._members:
+                raise ValueError(f"all_to_all_single: {rows} rows cannot be split among "
+                                 f"{self._members} ranks")
+            sizes = [rows // self._members] * self._members
+        if len(sizes) != self._members or sum(sizes) != rows:
+            raise ValueError(f"all_to_all_single: split sizes {list(sizes)} do not match {rows} "
+                             f"rows and {self._members} ranks")
+        row = tensor.numel() // rows if rows else 0
+        return self._counts(plan, [size * row for size in sizes], tensor)
+
+    def barrier(self, opts: Any = None, timeout: Any = None) -> Work:
+        """Completes on no rank before every rank has called it."""
+        plan = Plan()
+        plan.structs.append(self._struct(Kind.BARRIER))
+        if timeout is not None:
+            opts = dist.BarrierOptions()
+            opts.timeout = timeout
+        return self._begin("barrier", plan, [], opts)
+
+    # --- from rank to rank -----------------------------------------------------------------------
+
+    def send(self, tensors: Any, peer: int, tag: int = 0) -> Work:
+        return self._pair(Kind.SEND, "send", tensors_of(tensors), peer, tag)
+
+    def recv(self, tensors: Any, peer: int, tag: int = 0) -> Work:
+        return self._pair(Kind.RECEIVE, "recv", tensors_of(tensors), peer, tag)
+
+    def _pair(self, kind: Kind, what: str, tensors: List[torch.Tensor], peer: int,
+              tag: int) -> Work:
+        plan = Plan()
+        for tensor in tensors:
+            source = plan.input(tensor) if kind == Kind.SEND else None
+            target = plan.output(tensor) if kind == Kind.RECEIVE else None
+            plan.structs.append(self._move(kind, source, target, 1, peer=peer, tag=tag % _TAGS))
+        return self._begin(f"{what} of rank {self._place} with rank {peer}, tag {tag},", plan,
+                           tensors, None, SENDS if kind == Kind.SEND else RECEIVES, peer)
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
+        raise Unsupported("the backend lockstep has no receive from any source: name the source")
+
+    # --- groups from this one, and the end -------------------------------------------------------
+
+    def splitGroup(self, ranks: Sequence[int], timeout: Any = None, opts: Any = None,
+                   group_name: Optional[str] = None, group_desc: Optional[str] = None,
+                   devices: Any = None) -> "Optional[LockstepGroup]":
+        """A group of some ranks of this one. All ranks of this one call it."""
+        if self._place not in ranks:
+            return None
+        world = self._ranks or list(range(self._members))
+        self._serial += 1
+        name = group_name or f"{self._name}:split:{self._serial}"
+        child = LockstepGroup(
+            self._session, self._engine, dist.PrefixStore(f"{name}/", self._store),
+            list(ranks).index(self._place), len(ranks), [world[rank] for rank in ranks], name,
+            timeout or (timedelta(seconds=self._seconds) if self._seconds else None))
+        child.setGroupDesc(group_desc or "undefined")
+        self._splits.append(child)  # C++ does not keep the Python object.
+        return child
+
+    def split_group(self, new_ranks: Sequence[int], timeout: Any = None, opts: Any = None,
+                    group_name: Optional[str] = None, group_desc: Optional[str] = None,
+                    device_types: Any = None) -> "Optional[LockstepGroup]":
+        return self.splitGroup(new_ranks, timeout, opts, group_name, group_desc, device_types)
+
+    def abort(self) -> None:
+        """Gives up the session: other ranks that wait get an error."""
+        self._session.abort("torch.distributed aborted the process group")
+
+    def shutdown(self) -> None:
+        """Frees the group. The default group ends the session, unless lockstep.torch.session() has
+        been called."""
+        if self._group is not None:
+            _close_group(self._engine, self._group)
+            self._group = None
+        if self._holds:
+            self._holds = False
+            bootstrap.release()
+
+
+# --- creation ------------------------------------------------------------------------------------
+
+_lock = threading.Lock()
+_engines: List[Engine] = []  # One for each open session.
+
+
+def _engine_of(session: Session) -> Engine:
+    with _lock:
+        for engine in _engines:
+            if engine.session is session:
+                return engine
+        engine = Engine(session)
+        _engines[:] = [engine]
+        bootstrap.before_close(engine.fail)
+        return engine
+
+
+def _close_group(engine: Engine, group: Group) -> None:
+    """A group whose work is not done is freed with the session."""
+    if not engine.in_flight or engine.session.handle == 0:
+        try:
+            group.close()
+        except LockstepError:
+            pass  # The session has failed, and frees its groups.
+
+
+def create(opts: Any, pg_options: Any = None) -> LockstepGroup:
+    """What torch.distributed calls for a group with this backend."""
+    ranks = list(opts.global_ranks_in_group)
+    rank, size = opts.group_rank, opts.group_size
+    if not ranks:
+        session = bootstrap.hold(opts.store, rank, size)
+    else:
+        session = bootstrap.of_world()
+    group = LockstepGroup(session, _engine_of(session), opts.store, rank, size, ranks,
+                          opts.group_id, opts.timeout)
+    group._holds = not ranks
+    return group
