@@ -285,6 +285,9 @@ struct lockstep_config {
      * modules have no replicas, no separate_calls and no LOCKSTEP_ABORT_ACCEPT. 0: none. Equal on
      * all ranks. */
     uint32_t virtual_ranks;
+    /* 1: the report of each step has the norm of all gradients (report.gradient_norm), which costs
+     * reading them once more. Only for gradients in host memory. Equal on all ranks. */
+    uint32_t gradient_norm;
 };
 
 #define LOCKSTEP_CONFIG_INIT \
@@ -292,7 +295,7 @@ struct lockstep_config {
         sizeof(struct lockstep_config), NULL, NULL, 0, 0, 0, 0, -1, 0, NULL, NULL, NULL, \
             LOCKSTEP_TRANSPORT_AUTO, LOCKSTEP_ON_FAILURE_ERROR, 0, 0, 0, NULL, NULL, \
             LOCKSTEP_LOG_WARN, 0, 0, LOCKSTEP_UNEVEN_NONE, NULL, 0, NULL, LOCKSTEP_ORDER_ERROR, \
-            LOCKSTEP_UNPLANNED_EXTEND, 0, 0, 0, NULL, NULL, NULL, LOCKSTEP_SUM_FAST, 0 \
+            LOCKSTEP_UNPLANNED_EXTEND, 0, 0, 0, NULL, NULL, NULL, LOCKSTEP_SUM_FAST, 0, 0 \
     }
 
 /* Joins the job and waits until its world has formed and this worker is connected to its peers.
@@ -621,7 +624,8 @@ LOCKSTEP_API int lockstep_phase_unused(lockstep_module *module, const char *phas
  * formed); E_INVALID if no module was registered or closed since the last time; E_UNREACHABLE
  * without the coordinator. In a job with devices two more failures are possible, on every rank:
  * E_MISMATCH if one rank has a tensor in its device's memory that another rank with a device has in
- * host memory, and E_UNSUPPORTED if the policies would defer gradients on devices. After these two,
+ * host memory, and E_UNSUPPORTED if the policies would defer gradients on devices, or if
+ * config.gradient_norm is set and a gradient is on devices. After these two,
  * modules can be closed and registered otherwise. */
 LOCKSTEP_API int lockstep_start(lockstep_session *session);
 
@@ -904,12 +908,17 @@ struct lockstep_report {
     uint64_t aborted; /* Calls given up, counted on each rank. */
     uint64_t extended; /* Calls outside the plan that all ranks have run. */
     uint64_t deferred; /* Buckets of this rank whose contribution counts in a later step. */
+    /* With config.gradient_norm: the L2 norm of the averaged gradients of all modules, that is the
+     * root of the sum of the squares of all elements, computed in float64. The bits are the same on
+     * every rank and do not depend on buckets. Gradients that no rank used count as zeros, and with
+     * separate_calls each call's gradients count. A shared parameter counts once. */
+    double gradient_norm;
 };
 
 #define LOCKSTEP_REPORT_INIT \
     { \
         sizeof(struct lockstep_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-            0, 0, 0, 0 \
+            0, 0, 0, 0, 0 \
     }
 
 /* Report of a finished step; only the last one is kept. timeout_ms is for reports that other ranks

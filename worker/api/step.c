@@ -335,12 +335,28 @@ static void step_contribute(struct lockstep_session *session)
     mutex_unlock(&session->mutex);
 }
 
+// Adds up the squares of the results of a solo session.
+static void step_square(struct contribution *contribution)
+{
+    const struct lockstep_module *module = contribution->module;
+    struct kernels_before before;
+    kernels_enter(&before);
+    for (uint32_t p = 0; contribution->squares && p < module->parameter_count; p++) {
+        const void *memory = atomic_load(&contribution->gradients[p].memory);
+        if (contribution->used_anywhere[p] && memory)
+            contribution->squares[p] =
+                kernel_squares(module->shapes[p].dtype, memory, module->shapes[p].elements);
+    }
+    kernels_leave(&before);
+}
+
 // Only a gradient that was handed over, is used and was not withdrawn gets a result.
 int step_settle_contribution(struct contribution *contribution, uint64_t weight)
 {
     const struct lockstep_module *module = contribution->module;
     if (module->leaves) {
         leaves_settle(contribution);
+        step_square(contribution);
         return 0;
     }
     int status = device_events_await(contribution);
@@ -355,6 +371,8 @@ int step_settle_contribution(struct contribution *contribution, uint64_t weight)
         if (weight > 1 && module->gradient_kind == LOCKSTEP_GRADIENT_SUM && status == 0)
             status = step_device_divide(module, p, atomic_load(&gradient->memory), weight);
     }
+    if (status == 0)
+        step_square(contribution);
     return status;
 }
 

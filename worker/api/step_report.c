@@ -6,15 +6,30 @@
 
 #include "base/clock.h"
 #include "worker/api/step_device.h"
+#include "worker/session/module/contribution.h"
 #include "worker/session/session.h"
 #include "worker/support/error.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 static uint64_t step_report_since(uint64_t begin, uint64_t at)
 {
     return at == 0 ? 0 : at - begin;
+}
+
+// The norm of all gradients of the step. Every NaN becomes the same one.
+static double step_report_norm(const struct lockstep_session *session)
+{
+    double sum = 0;
+    if (!session->config.gradient_norm)
+        return 0;
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        for (uint32_t i = 0; i < session->modules[m]->contribution_count; i++)
+            sum += contribution_squares(&session->modules[m]->contributions[i]);
+    }
+    return isnan(sum) ? (double)NAN : sqrt(sum);
 }
 
 void step_report_fill(struct lockstep_session *session)
@@ -38,6 +53,7 @@ void step_report_fill(struct lockstep_session *session)
     report->zero_filled = atomic_load(&session->tallies.zero_filled);
     report->deferred = atomic_load(&session->tallies.put_off);
     report->runs = atomic_load(&session->tallies.runs);
+    report->gradient_norm = step_report_norm(session);
     report->control_messages = atomic_load(&session->tallies.control_messages);
 }
 

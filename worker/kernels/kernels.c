@@ -126,6 +126,29 @@ void kernel_scale_power(enum dtype dtype, void *out, const void *in, int exponen
     kernel_chosen(dtype)->scale_power[dtype](out, in, power, count);
 }
 
+#define KERNEL_SQUARES_TILE 1024 // A multiple of KERNEL_LANES.
+
+double kernel_squares(enum dtype dtype, const void *data, size_t count)
+{
+    const struct kernel_table *table = kernel_chosen(dtype);
+    const uint16_t *small = data;
+    double lanes[KERNEL_LANES] = {0};
+    float tile[KERNEL_SQUARES_TILE];
+    assert(kernel_exists(dtype, REDUCE_MEAN));
+    if (!dtype_is_small(dtype))
+        table->squares[dtype](lanes, data, count);
+    for (size_t at = 0; dtype_is_small(dtype) && at < count; at += KERNEL_SQUARES_TILE) {
+        const size_t part = count - at < KERNEL_SQUARES_TILE ? count - at : KERNEL_SQUARES_TILE;
+        table->widen[dtype](tile, small + at, part);
+        kernel_chosen(DTYPE_FLOAT32)->squares[DTYPE_FLOAT32](lanes, tile, part);
+    }
+    for (size_t apart = KERNEL_LANES / 2; apart > 0; apart /= 2) {
+        for (size_t lane = 0; lane < apart; lane++)
+            lanes[lane] += lanes[lane + apart];
+    }
+    return lanes[0];
+}
+
 void kernel_narrow(enum dtype dtype, uint16_t *out, const float *in, size_t count)
 {
     assert(dtype_is_small(dtype));

@@ -81,6 +81,11 @@ void kernel_scale_power(enum dtype dtype, void *out, const void *in, int exponen
 void kernel_narrow(enum dtype dtype, uint16_t *out, const float *in, size_t count);
 void kernel_widen(enum dtype dtype, float *out, const uint16_t *in, size_t count);
 
+// Returns the sum of the squares of all elements, in float64, for dtypes with REDUCE_MEAN. 16 sums
+// go side by side: element i belongs to sum i % 16. Then sums are added in pairs. So every machine
+// gives the same bits, except for those of a NaN.
+double kernel_squares(enum dtype dtype, const void *data, size_t count);
+
 // ---- many sources at once -----------------------------------------------------------------------
 
 #define KERNELS_MAX_SOURCES LOCKSTEP_MAX_MATES

@@ -97,7 +97,28 @@ KERNEL_FLOAT_CHOICE(double, uint64_t)
         } \
     }
 
+// The loop over the lanes has a fixed length and is one or more vectors.
+#define KERNEL_SQUARES(type) \
+    KERNEL_TARGET static void squares_##type(double *lanes, const void *in, size_t count) \
+    { \
+        const type *from = in; \
+        double sums[KERNEL_LANES]; \
+        memcpy(sums, lanes, sizeof(sums)); \
+        for (; count >= KERNEL_LANES; count -= KERNEL_LANES, from += KERNEL_LANES) { \
+            for (size_t lane = 0; lane < KERNEL_LANES; lane++) { \
+                const double value = (double)from[lane]; \
+                sums[lane] += value * value; \
+            } \
+        } \
+        for (size_t lane = 0; lane < count; lane++) { \
+            const double value = (double)from[lane]; \
+            sums[lane] += value * value; \
+        } \
+        memcpy(lanes, sums, sizeof(sums)); \
+    }
+
 #define KERNEL_FLOAT(type) \
+    KERNEL_SQUARES(type) \
     KERNEL_REDUCE(sum_##type, type, a + b) \
     KERNEL_REDUCE(product_##type, type, a *b) \
     KERNEL_REDUCE(min_##type, type, minimum_##type(a, b)) \
@@ -302,6 +323,7 @@ const struct kernel_table KERNEL_TABLE = {
     .stream_divided =
         {[DTYPE_FLOAT32] = stream_divided_float, [DTYPE_FLOAT64] = stream_divided_double},
 #endif
+    .squares = {[DTYPE_FLOAT32] = squares_float, [DTYPE_FLOAT64] = squares_double},
     .copy = copy_bytes,
     .stream = stream_bytes,
 };

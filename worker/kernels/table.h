@@ -21,6 +21,7 @@ typedef void kernel_power_loop(void *out, const void *in, double power, size_t c
 typedef void kernel_narrow_loop(uint16_t *out, const float *in, size_t count);
 typedef void kernel_widen_loop(float *out, const uint16_t *in, size_t count);
 
+#define KERNEL_LANES 16 // Sums of kernel_squares that go side by side.
 #define KERNEL_OPERANDS 4 // Most sources of one loop.
 
 struct kernel_operands {
@@ -36,6 +37,8 @@ struct kernel_operands {
 
 // out may be one of the sources.
 typedef void kernel_combine_loop(void *out, const struct kernel_operands *from, size_t count);
+// lanes[i % KERNEL_LANES] += in[i] * in[i], in float64 and in the order of i.
+typedef void kernel_squares_loop(double *lanes, const void *in, size_t count);
 // Every store writes whole elements, of every dtype for which the memory is aligned. No overlap.
 typedef void kernel_copy_loop(void *out, const void *in, size_t bytes);
 
@@ -59,6 +62,7 @@ struct kernel_table {
     // lines.
     kernel_combine_loop *stream_weighted[KERNEL_DTYPES];
     kernel_combine_loop *stream_divided[KERNEL_DTYPES];
+    kernel_squares_loop *squares[KERNEL_DTYPES]; // float32 and float64 only.
     kernel_copy_loop *copy;
     kernel_copy_loop *stream; // Copies past the caches; the caller runs _mm_sfence.
 };

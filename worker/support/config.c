@@ -255,6 +255,9 @@ static int config_kinds(const struct lockstep_config *given, struct config *conf
         return error_set(LOCKSTEP_E_CONFIG, "config.on_failure %d is unknown", given->on_failure);
     if ((unsigned)given->uneven > LOCKSTEP_UNEVEN_FIRST)
         return error_set(LOCKSTEP_E_CONFIG, "config.uneven %d is unknown", given->uneven);
+    if (given->gradient_norm > 1)
+        return error_set(LOCKSTEP_E_CONFIG, "config.gradient_norm is %u, and has to be 0 or 1",
+                         given->gradient_norm);
     if (given->root >= config->world.max)
         return error_set(LOCKSTEP_E_CONFIG,
                          "config.root %u does not fit a world of %u (ranks count from 0)",
@@ -263,6 +266,7 @@ static int config_kinds(const struct lockstep_config *given, struct config *conf
     config->root = given->root;
     config->on_failure = given->on_failure;
     config->uneven = given->uneven;
+    config->gradient_norm = given->gradient_norm != 0;
     config->log_level = given->log_level;
     if (!level)
         return 0;

@@ -88,6 +88,7 @@ struct config {
     uint32_t trainer_threads; // At least 1.
     bool wait_while_open;
     uint32_t halt_timeout_ms; // 0: no timeout.
+    bool gradient_norm; // True if reports have the norm of the gradients.
     uint32_t abort_ms; // Milliseconds that aborting an NCCL communicator may take; 0: the default.
     char device[CONFIG_DEVICE_BYTES]; // "none", "auto", "cuda:N", "cuda:N,M".
 };

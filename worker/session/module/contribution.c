@@ -70,6 +70,8 @@ bool contribution_init(struct contribution *contribution, struct lockstep_module
     contribution->unit_ends = calloc(count, sizeof(*contribution->unit_ends));
     contribution->used = calloc(count, sizeof(*contribution->used));
     contribution->used_anywhere = calloc(count, sizeof(*contribution->used_anywhere));
+    if (module->session->config.gradient_norm)
+        contribution->squares = calloc(count, sizeof(*contribution->squares));
     contribution->ready_order = calloc(count, sizeof(*contribution->ready_order));
     contribution->finished =
         calloc(contribution_bucket_room(module), sizeof(*contribution->finished));
@@ -77,6 +79,7 @@ bool contribution_init(struct contribution *contribution, struct lockstep_module
            contribution->gradients && contribution->replicas &&
            contribution_init_places(contribution) && contribution->runs && contribution->extents &&
            contribution->unit_ends && contribution->used && contribution->used_anywhere &&
+           (contribution->squares || !module->session->config.gradient_norm) &&
            contribution->ready_order && contribution->finished;
 }
 
@@ -93,6 +96,7 @@ void contribution_fini(struct contribution *contribution)
     free(contribution->unit_ends);
     free(contribution->used);
     free(contribution->used_anywhere);
+    free(contribution->squares);
     free(contribution->ready_order);
     free(contribution->finished);
 }
@@ -113,6 +117,8 @@ static void contribution_step_begin(struct contribution *contribution)
     atomic_store_explicit(&contribution->ready_count, 0, memory_order_relaxed);
     memset(contribution->used_anywhere, 0,
            module->parameter_count * sizeof(*contribution->used_anywhere));
+    if (contribution->squares)
+        memset(contribution->squares, 0, module->parameter_count * sizeof(*contribution->squares));
     atomic_store_explicit(&contribution->handed, false, memory_order_relaxed);
     atomic_store_explicit(&contribution->behind.ready, NULL, memory_order_relaxed);
     contribution->withdrawn = contribution->returned = false;
@@ -314,6 +320,35 @@ static void contribution_units(struct contribution *contribution, const struct l
     }
 }
 
+// Adds up the squares of a bucket's results, while they are in the caches. Each gradient lies in
+// one extent. The places and the order of extents differ between ranks, the gradients do not.
+static void contribution_square(struct contribution *contribution,
+                                const struct collective *collective, const uint32_t *order)
+{
+    struct extent_cursor cursor = {.extent = collective->extents,
+                                   .element_bytes = (uint32_t)dtype_size(collective->dtype)};
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < collective->unit_count; i++) {
+        const uint64_t elements = collective->unit_ends[i] - at;
+        uint8_t *out = NULL;
+        at = collective->unit_ends[i];
+        if (elements == 0)
+            continue;
+        (void)extent_run(&cursor, EXTENT_OUT, elements * cursor.element_bytes, &out);
+        // A gradient without memory here is E_UNUSED at the end of the step.
+        if (units_is_used(collective->used, i) && out)
+            contribution->squares[order[i]] = kernel_squares(collective->dtype, out, elements);
+    }
+}
+
+double contribution_squares(const struct contribution *contribution)
+{
+    double sum = 0;
+    for (uint32_t p = 0; p < contribution->module->parameter_count; p++)
+        sum += contribution->squares[p];
+    return sum;
+}
+
 void contribution_collective_done(struct contribution *contribution,
                                   const struct collective *collective)
 {
@@ -323,6 +358,8 @@ void contribution_collective_done(struct contribution *contribution,
         if (units_is_used(collective->used, i))
             contribution->used_anywhere[order[i]] = true;
     }
+    if (contribution->squares && collective->weight_total > 0)
+        contribution_square(contribution, collective, order);
 }
 
 void contribution_wire(const struct lockstep_module *module, struct collective *collective)

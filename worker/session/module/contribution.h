@@ -24,6 +24,9 @@ uint32_t contribution_bucket_room(const struct lockstep_module *module);
 // A collective is done: notes which of its parameters some rank has used. Driver.
 void contribution_collective_done(struct contribution *contribution,
                                   const struct collective *collective);
+// The sum of the squares of all elements of the contribution's gradients, in the order of
+// parameters. Only with config.gradient_norm. Trainer, after the step has settled.
+double contribution_squares(const struct contribution *contribution);
 // Resets the state of the module's buckets and calls for a new step. Trainer, at step_begin.
 void module_step_begin(struct lockstep_module *module);
 // Forgets the reports of the last window and the memory that they gave: the trainer may have freed

@@ -87,6 +87,8 @@ static void manifest_policies(const struct lockstep_session *session, struct man
                  config_unplanned[session->config.unplanned]);
     if (session->config.virtual_ranks > 0)
         manifest_say(item, " virtual_ranks=%" PRIu32, session->config.virtual_ranks);
+    if (session->config.gradient_norm)
+        manifest_say(item, " gradient_norm=1");
 }
 
 // The loaded file. It affects bits, step numbers and counters, so it must be the same on all ranks.

@@ -150,6 +150,10 @@ struct contribution {
     // has settled. In a solo session step_end sets it.
     bool *used_anywhere;
 
+    // [parameter_count]: the sum of the squares of each gradient's elements, 0 if no rank used it.
+    // Written and read as used_anywhere. NULL without config.gradient_norm.
+    double *squares;
+
     // Parameters in the order in which they became ready in the step. A learning step derives a
     // layout from it.
     uint32_t *ready_order; // [parameter_count]

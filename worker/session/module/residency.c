@@ -285,6 +285,22 @@ static int residency_check_policies(const struct lockstep_session *session, cons
     return 0;
 }
 
+// A failure if norms are to be reported and a gradient is on devices.
+static int residency_check_norm(const struct lockstep_session *session, const uint8_t *places)
+{
+    for (uint32_t i = 0; session->config.gradient_norm && i < session->tensor_count; i++) {
+        const struct lockstep_module *module;
+        const char *what;
+        const struct tensor *tensor = residency_tensor(session, i, &module, &what);
+        if ((places[i] & RESIDENCY_ON_DEVICE) != 0 && what[0] == 'p')
+            return error_set(LOCKSTEP_E_UNSUPPORTED,
+                             "module '%s': the gradient of '%s' is on devices, where the library "
+                             "computes no norm (config.gradient_norm)",
+                             module->name, tensor->name);
+    }
+    return 0;
+}
+
 // True if a parameter counts as on devices. An empty parameter counts as where the first other one
 // of its dtype is, so that it needs no bucket of its own.
 static bool residency_of_parameter(const struct lockstep_module *module, uint32_t parameter,
@@ -321,6 +337,8 @@ static int residency_apply(struct lockstep_session *session, const uint8_t *plac
     int status = residency_report(session, places);
     if (status == 0)
         status = residency_check_policies(session, places);
+    if (status == 0)
+        status = residency_check_norm(session, places);
     for (uint32_t m = 0; m < session->module_count && status == 0; m++) {
         struct lockstep_module *module = session->modules[m];
         status = residency_place(module, places);

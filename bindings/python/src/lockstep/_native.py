@@ -320,9 +320,10 @@ class lockstep_config(Struct):
         ("data_encryption", ctypes.c_char_p),
         ("sum", ctypes.c_uint32),
         ("virtual_ranks", ctypes.c_uint32),
+        ("gradient_norm", ctypes.c_uint32),
     ]
     INITIAL = {
-        "struct_bytes": 216,
+        "struct_bytes": 224,
         "rank_hint": -1,
         "log_level": 1,
     }
@@ -399,6 +400,9 @@ class SessionOptions(TypedDict, total=False):
     """Equal on all ranks."""
     virtual_ranks: int
     """Number of virtual ranks, at most 64."""
+    gradient_norm: int
+    """1: the report of each step has the norm of all gradients (report.gradient_norm), which
+    costs reading them once more."""
 
 
 class lockstep_parameter(Struct):
@@ -588,9 +592,10 @@ class lockstep_report(Struct):
         ("aborted", ctypes.c_uint64),
         ("extended", ctypes.c_uint64),
         ("deferred", ctypes.c_uint64),
+        ("gradient_norm", ctypes.c_double),
     ]
     INITIAL = {
-        "struct_bytes": 176,
+        "struct_bytes": 184,
     }
 
 
@@ -642,6 +647,9 @@ class Report(NamedTuple):
     """Calls outside the plan that all ranks have run."""
     deferred: int
     """Buckets of this rank whose contribution counts in a later step."""
+    gradient_norm: int
+    """With config.gradient_norm: the L2 norm of the averaged gradients of all modules, that is
+    the root of the sum of the squares of all elements, computed in float64."""
 
 
 class lockstep_collective(Struct):
@@ -725,7 +733,7 @@ OPTION_ENUMS: Dict[str, Any] = {
 
 # Size, alignment, and the offset and size of each field.
 LAYOUT: Dict[Any, Tuple[int, int, Dict[str, Tuple[int, int]]]] = {
-    lockstep_config: (216, 8, {
+    lockstep_config: (224, 8, {
         "struct_bytes": (0, 8),
         "coordinator": (8, 8),
         "job": (16, 8),
@@ -762,6 +770,7 @@ LAYOUT: Dict[Any, Tuple[int, int, Dict[str, Tuple[int, int]]]] = {
         "data_encryption": (200, 8),
         "sum": (208, 4),
         "virtual_ranks": (212, 4),
+        "gradient_norm": (216, 4),
     }),
     lockstep_parameter: (64, 8, {
         "name": (0, 8),
@@ -825,7 +834,7 @@ LAYOUT: Dict[Any, Tuple[int, int, Dict[str, Tuple[int, int]]]] = {
         "learning": (32, 4),
         "exhausted": (36, 4),
     }),
-    lockstep_report: (176, 8, {
+    lockstep_report: (184, 8, {
         "struct_bytes": (0, 8),
         "step": (8, 8),
         "first_ready_us": (16, 8),
@@ -850,6 +859,7 @@ LAYOUT: Dict[Any, Tuple[int, int, Dict[str, Tuple[int, int]]]] = {
         "aborted": (152, 8),
         "extended": (160, 8),
         "deferred": (168, 8),
+        "gradient_norm": (176, 8),
     }),
     lockstep_collective: (120, 8, {
         "struct_bytes": (0, 8),
