@@ -705,10 +705,11 @@ struct lockstep_step_view {
  * rule for uneven data, until all ranks have begun the step; else no. Threads: the trainer's. Owns:
  * both are read or written now. Returns: LOCKSTEP_FINISHED; E_PEER_LOST; E_INVALID when a step is
  * open, before lockstep_start, when tensors that have moved overlap, for another phase inside a
- * window, for a weight other than 1 with accumulate, and for a weight above 2^48. If calls may be
- * deferred, the bound holds for the sum of this weight and the deferred weights, and with
- * separate_calls the weight counts once for each call. Returns E_INVALID also for exhausted without
- * such a rule, with accumulate or inside a window, and for data after exhausted. */
+ * window, for a weight other than 1 with accumulate (allowed for a leaf), and for a weight above
+ * 2^48. If calls may be deferred, the bound holds for the sum of this weight and the deferred
+ * weights, with separate_calls the weight counts once for each call, and the leaves of a window
+ * count together. Returns E_INVALID also for exhausted without such a rule, with accumulate or
+ * inside a window, and for data after exhausted. */
 LOCKSTEP_API int lockstep_step_begin(lockstep_session *session,
                                      const struct lockstep_step_options *options,
                                      struct lockstep_step_view *view);

@@ -21,6 +21,7 @@ struct expectation {
     const char *devices[WORLD]; // The configured device of each rank.
     int status[WORLD]; // The expected status of lockstep_open on each rank.
     const char *text[WORLD];
+    uint32_t virtual_ranks;
 };
 
 static void open_body(struct rank *rank)
@@ -29,6 +30,7 @@ static void open_body(struct rank *rank)
     const uint64_t before_ms = clock_now_ms();
     struct lockstep_config config = rank_config(rank);
     config.device = expected->devices[rank->rank];
+    config.virtual_ranks = expected->virtual_ranks;
     if (expected->status[rank->rank] == LOCKSTEP_OK) {
         RANK_OK(rank, lockstep_open(&config, &rank->session));
         return;
@@ -106,12 +108,32 @@ static void test_an_old_nccl(void **state)
     open_a_good_world();
 }
 
+// Virtual ranks are for host memory.
+static void test_virtual_ranks(void **state)
+{
+    static const char others[] = " cannot compute on its GPU, config.virtual_ranks ";
+    struct expectation expected = {
+        .devices = {"none", "cuda:1", "none"},
+        .status = {LOCKSTEP_E_CONFIG, LOCKSTEP_E_UNSUPPORTED, LOCKSTEP_E_CONFIG},
+        .text = {others,
+                 "the device cannot be used, config.virtual_ranks adds in host memory only; "
+                 "LOCKSTEP_DEVICE=none",
+                 others},
+        .virtual_ranks = 3,
+    };
+    (void)state;
+    fake_gpu_weather("FAKE_CUDA_DEVICES=8", NULL);
+    open_world(&expected);
+    open_a_good_world();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_device_that_there_is_not),
         cmocka_unit_test(test_one_device_for_two),
         cmocka_unit_test(test_an_old_nccl),
+        cmocka_unit_test(test_virtual_ranks),
     };
     return _cmocka_run_group_tests("devices: open", tests, sizeof(tests) / sizeof(tests[0]), NULL,
                                    NULL);

@@ -24,6 +24,9 @@ static const lockstep_dtype dtypes[] = {LOCKSTEP_FLOAT32, LOCKSTEP_FLOAT32,  LOC
 #define LEAVES_TENSORS (sizeof(sizes) / sizeof(sizes[0]))
 #define LEAVES_NEVER 3 // No leaf uses this parameter.
 #define LEAVES_ASIDE 3 // Parameters of the second module.
+#define LEAVES_TIED 2
+#define LEAVES_ONLY_ASIDE 4 // With a tied parameter, this leaf does not call the first module.
+#define LEAVES_FROZEN 5
 
 // How one world trains.
 struct training {
@@ -32,6 +35,9 @@ struct training {
     lockstep_wire wire;
     lockstep_gradient_kind kind;
     int32_t exponent;
+    bool shares; // True if the second module shares parameter LEAVES_TIED of the first.
+    bool freezes; // True if parameter LEAVES_FROZEN is frozen in the second step.
+    bool waits; // True if a rank waits for the calls of the first module before it ends a step.
     bool ranks; // True if a rank is no leaf: the control, without config.virtual_ranks.
 };
 
@@ -43,18 +49,21 @@ static void leaves_configure(struct rank *rank, struct lockstep_config *config)
         training->bucket_bytes;
 }
 
-static bool leaf_uses(uint32_t leaf, uint32_t parameter)
+static bool leaf_uses(const struct training *training, uint32_t leaf, uint64_t step,
+                      uint32_t parameter)
 {
-    return parameter != LEAVES_NEVER && parameter != leaf % LEAVES_TENSORS;
+    return parameter != LEAVES_NEVER && parameter != leaf % LEAVES_TENSORS &&
+           !(training->freezes && step == 2 && parameter == LEAVES_FROZEN);
 }
 
 // Adds a leaf's gradients to the memory of a module, as a backward pass does. Parameters with odd
 // numbers are overwritten instead, as by a backward pass that begins with zeros.
-static void leaf_backward(struct trained_module *module, uint32_t leaf, uint64_t step)
+static void leaf_backward(const struct training *training, struct trained_module *module,
+                          uint32_t leaf, uint64_t step)
 {
     uint64_t state = ((uint64_t)leaf << 32) + (step << 8) + module->index;
     for (uint32_t p = 0; p < module->shape.count; p++) {
-        for (uint64_t i = 0; leaf_uses(leaf, p) && i < sizes[p]; i++) {
+        for (uint64_t i = 0; leaf_uses(training, leaf, step, p) && i < sizes[p]; i++) {
             const uint64_t bits = trainer_random(&state);
             const double wide = (double)(int64_t)bits / 9e18 * (double)(1u << (bits & 7));
             uint16_t *small = (uint16_t *)module->gradients[p] + i;
@@ -99,18 +108,31 @@ static bool leaf_calls_aside(uint32_t leaf)
     return leaf % 3 == 1;
 }
 
+// last: gradients travel with this leaf.
 static void train_leaf(struct rank *rank, struct trained_module modules[2], uint32_t leaf,
-                       uint64_t step)
+                       uint64_t step, bool last)
 {
+    const struct training *training = rank->context;
+    const bool only_aside = training->shares && leaf == LEAVES_ONLY_ASIDE;
     uint64_t used = 0;
-    leaf_backward(&modules[0], leaf, step);
+    if (!only_aside)
+        leaf_backward(training, &modules[0], leaf, step);
     for (uint32_t p = 0; p < LEAVES_TENSORS; p++)
-        used |= (uint64_t)leaf_uses(leaf, p) << p;
-    trainer_call_used(rank, &modules[0], used);
-    if (!leaf_calls_aside(leaf))
+        used |= (uint64_t)leaf_uses(training, leaf, step, p) << p;
+    if (leaf_calls_aside(leaf)) {
+        leaf_backward(training, &modules[1], leaf, step);
+        trainer_call_used(rank, &modules[1], used);
+    }
+    if (only_aside)
         return;
-    leaf_backward(&modules[1], leaf, step);
-    trainer_call_used(rank, &modules[1], used);
+    lockstep_call *call;
+    RANK_OK(rank, lockstep_call_begin(modules[0].module, &call));
+    for (uint32_t p = LEAVES_TENSORS; p-- > 0;)
+        if ((used >> p & 1) != 0)
+            RANK_OK(rank, lockstep_grad_ready(modules[0].module, call, p, NULL, NULL));
+    RANK_OK(rank, lockstep_call_end(call));
+    if (training->waits && last)
+        RANK_OK(rank, lockstep_call_wait(call, LOCKSTEP_WAIT_FOREVER));
 }
 
 // One step of training: the leaves of this rank. Without leaves the rank accumulates as usual.
@@ -136,7 +158,7 @@ static void train_step(struct rank *rank, struct trained_module modules[2], uint
         if (!training->ranks)
             options.weight = leaf == 6 ? 0 : leaf % 3 + 1;
         trainer_begin(rank, &options);
-        train_leaf(rank, modules, leaf, step);
+        train_leaf(rank, modules, leaf, step, options.accumulate == 0);
         trainer_end(rank);
     }
 }
@@ -146,7 +168,21 @@ static void configure_module(struct trained_module *module, struct lockstep_modu
     config->float16_exponent = module->index == 0 ? -3 : 0;
 }
 
-static void leaves_body(struct rank *rank)
+// The memory of the first module's tied parameter, for the second module of the same rank.
+static _Thread_local const struct trained_module *owner;
+
+static void configure_tied(struct trained_module *module, struct lockstep_module_config *config)
+{
+    (void)config;
+    if (module->index == 0)
+        return;
+    module->parameters[LEAVES_TIED].flags = LOCKSTEP_PARAMETER_SHARED;
+    module->parameters[LEAVES_TIED].data = owner->data[LEAVES_TIED];
+    module->parameters[LEAVES_TIED].gradient = NULL;
+    module->gradients[LEAVES_TIED] = owner->gradients[LEAVES_TIED];
+}
+
+static void make_modules(struct rank *rank, struct trained_module modules[2])
 {
     const struct training *training = rank->context;
     struct module_shape shape = {.name = "net",
@@ -156,15 +192,27 @@ static void leaves_body(struct rank *rank)
                                  .wire = training->wire,
                                  .kind = training->kind,
                                  .unused = LOCKSTEP_UNUSED_ACCEPT,
-                                 .configure = training->exponent != 0 ? configure_module : NULL};
-    struct trained_module modules[2];
-    uint64_t hash;
+                                 .configure = training->exponent != 0 ? configure_module
+                                              : training->shares      ? configure_tied
+                                                                      : NULL};
+    owner = &modules[0];
     trainer_make(rank, &shape, 0, &modules[0]);
     shape.name = "aside";
     shape.count = LEAVES_ASIDE;
     trainer_make(rank, &shape, 1, &modules[1]);
+}
+
+static void leaves_body(struct rank *rank)
+{
+    const struct training *training = rank->context;
+    const uint32_t frozen = LEAVES_FROZEN;
+    struct trained_module modules[2];
+    uint64_t hash;
+    make_modules(rank, modules);
     RANK_OK(rank, lockstep_start(rank->session));
     for (uint64_t step = 1; step <= LEAVES_STEPS; step++) {
+        if (training->freezes)
+            RANK_OK(rank, lockstep_module_freeze(modules[0].module, &frozen, 1, step == 2));
         train_step(rank, modules, step);
         update(&modules[0]);
         update(&modules[1]);
@@ -250,6 +298,20 @@ static void case_54_sums_and_narrow_and_wide_wires(void **state)
                     worlds, 1);
 }
 
+static void case_54_shared_and_frozen_parameters(void **state)
+{
+    (void)state;
+    same_everywhere((struct training){.leaves = 8, .shares = true, .freezes = true},
+                    (const uint32_t[]){1, 2, 3, 8, 0}, 1);
+}
+
+static void case_54_waits(void **state)
+{
+    (void)state;
+    same_everywhere((struct training){.leaves = 8, .waits = true},
+                    (const uint32_t[]){1, 2, 3, 8, 0}, 1);
+}
+
 // ---- Known numbers ------------------------------------------------------------------------------
 
 #define KNOWN_LEAVES 6
@@ -298,61 +360,109 @@ static void case_54_weights_against_closed_form(void **state)
         (void)ranks_run_test(&test);
 }
 
-// ---- A world of one without a coordinator -------------------------------------------------------
+// ---- Jobs that go on with another world ---------------------------------------------------------
 
-struct alone {
+// A job in parts. The parameters and the file of the session go from one part to the next.
+struct resized {
     struct training training;
+    bool alone; // True if this part has no coordinator.
+    uint64_t first_step;
+    uint64_t last_step;
+    uint8_t *parameters[2][LEAVES_TENSORS];
+    const char *file;
     uint64_t hash; // Of the parameters, after the last step.
 };
 
-static void alone_body(struct rank *rank)
+static size_t resized_bytes(uint32_t parameter)
 {
-    struct alone *alone = rank->context;
+    return sizes[parameter] * 8; // Enough for every dtype.
+}
+
+static void resized_keep(struct resized *resized, struct trained_module modules[2], bool back)
+{
+    for (uint32_t m = 0; m < 2; m++) {
+        for (uint32_t p = 0; p < modules[m].shape.count; p++) {
+            const size_t bytes = sizes[p] * (dtypes[p] == LOCKSTEP_FLOAT64   ? 8
+                                             : dtypes[p] == LOCKSTEP_FLOAT32 ? 4
+                                                                             : 2);
+            memcpy(back ? modules[m].data[p] : resized->parameters[m][p],
+                   back ? resized->parameters[m][p] : modules[m].data[p], bytes);
+        }
+    }
+}
+
+static void resized_body(struct rank *rank)
+{
+    struct resized *resized = rank->context;
     struct rank inner = *rank;
     struct lockstep_config config = LOCKSTEP_CONFIG_INIT;
     struct trained_module modules[2];
-    struct module_shape shape = {.name = "net",
-                                 .count = LEAVES_TENSORS,
-                                 .elements = sizes,
-                                 .dtypes = dtypes,
-                                 .unused = LOCKSTEP_UNUSED_ACCEPT};
-    inner.context = &alone->training;
-    if (rank->world_size > 1)
+    inner.context = &resized->training;
+    if (!resized->alone)
         config = rank_config(rank);
     leaves_configure(&inner, &config);
     RANK_OK(rank, lockstep_open(&config, &inner.session));
-    trainer_make(&inner, &shape, 0, &modules[0]);
-    shape.name = "aside";
-    shape.count = LEAVES_ASIDE;
-    trainer_make(&inner, &shape, 1, &modules[1]);
+    make_modules(&inner, modules);
+    if (resized->first_step > 1) {
+        RANK_OK(rank, lockstep_session_load(inner.session, resized->file));
+        if (rank->rank == 0) // The others get the values of the root.
+            resized_keep(resized, modules, true);
+    }
     RANK_OK(rank, lockstep_start(inner.session));
-    for (uint64_t step = 1; step <= LEAVES_STEPS; step++) {
+    for (uint64_t step = resized->first_step; step <= resized->last_step; step++) {
         train_step(&inner, modules, step);
+        RANK_EQUAL(rank, atomic_load(&inner.step), step);
         update(&modules[0]);
         update(&modules[1]);
     }
-    if (rank->rank == 0)
-        RANK_OK(rank, lockstep_state_hash(inner.session, &alone->hash));
+    rank_meet(rank);
+    if (rank->rank == 0) {
+        RANK_OK(rank, lockstep_state_hash(inner.session, &resized->hash));
+        RANK_OK(rank, lockstep_session_save(inner.session, resized->file));
+        resized_keep(resized, modules, false);
+    }
     RANK_OK(rank, lockstep_close(inner.session));
     trainer_free(&modules[0]);
     trainer_free(&modules[1]);
 }
 
-static uint64_t train_alone(uint32_t world)
+// Six steps: two in each of three worlds. World 0: without a coordinator. Returns the hash of the
+// parameters.
+static uint64_t train_resized(const uint32_t worlds[3])
 {
-    struct alone alone = {.training = {.leaves = 8, .bucket_bytes = 1 << 20}};
+    struct resized resized = {.training = {.leaves = 8, .bucket_bytes = 10000}};
     struct setting setting = setting_named("tcp");
     const struct cluster_test test = {
-        .setting = &setting, .body = alone_body, .context = &alone, .without_session = true};
-    setting.world_size = world;
-    (void)ranks_run_test(&test);
-    return alone.hash;
+        .setting = &setting, .body = resized_body, .context = &resized, .without_session = true};
+    char file[] = "/tmp/lockstep-leaves-XXXXXX";
+    const int descriptor = mkstemp(file);
+    assert_true(descriptor >= 0);
+    (void)close(descriptor);
+    resized.file = file;
+    for (uint32_t i = 0; i < 2 * LEAVES_TENSORS; i++) {
+        const uint32_t p = i % LEAVES_TENSORS;
+        resized.parameters[i / LEAVES_TENSORS][p] = calloc(1, resized_bytes(p));
+        assert_non_null(resized.parameters[i / LEAVES_TENSORS][p]);
+    }
+    for (uint64_t part = 0; part < 3; part++) {
+        resized.alone = worlds[part] == 0;
+        setting.world_size = resized.alone ? 1 : worlds[part];
+        resized.first_step = 2 * part + 1;
+        resized.last_step = 2 * part + 2;
+        (void)ranks_run_test(&test);
+    }
+    for (uint32_t i = 0; i < 2 * LEAVES_TENSORS; i++)
+        free(resized.parameters[i / LEAVES_TENSORS][i % LEAVES_TENSORS]);
+    (void)unlink(file);
+    return resized.hash;
 }
 
-static void case_54_a_session_without_a_coordinator(void **state)
+static void case_54_another_world_goes_on(void **state)
 {
+    const uint64_t same = train_resized((const uint32_t[]){2, 2, 2});
     (void)state;
-    assert_true(train_alone(1) == train_alone(3));
+    assert_true(train_resized((const uint32_t[]){4, 3, 8}) == same);
+    assert_true(train_resized((const uint32_t[]){0, 5, 1}) == same);
 }
 
 // ---- What shows that the tests above can fail ---------------------------------------------------
@@ -366,172 +476,6 @@ static void case_54_noise_shows_the_world(void **state)
     assert_true(train(ways[0], 2, training) != train(ways[0], 4, training));
 }
 
-// ---- Refusals -----------------------------------------------------------------------------------
-
-static void steps_body(struct rank *rank)
-{
-    struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
-    const struct module_shape shape = {.name = "net", .count = 1, .elements = sizes};
-    struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
-    struct trained_module module;
-    lockstep_module *refused;
-    config.name = "refused";
-    config.separate_calls = 1;
-    RANK_FAILS(rank, LOCKSTEP_E_UNSUPPORTED,
-               lockstep_module_register(rank->session, &config, &refused));
-    RANK_SAYS(rank, "separate_calls");
-    config.separate_calls = 0;
-    config.replicas = 2;
-    RANK_FAILS(rank, LOCKSTEP_E_UNSUPPORTED,
-               lockstep_module_register(rank->session, &config, &refused));
-    RANK_SAYS(rank, "replicas");
-    config.replicas = 1;
-    config.on_abort = LOCKSTEP_ABORT_ACCEPT;
-    RANK_FAILS(rank, LOCKSTEP_E_UNSUPPORTED,
-               lockstep_module_register(rank->session, &config, &refused));
-    RANK_SAYS(rank, "LOCKSTEP_ABORT_ACCEPT");
-    RANK_FAILS(rank, LOCKSTEP_E_UNSUPPORTED,
-               lockstep_uneven_set(rank->session, LOCKSTEP_UNEVEN_FIRST));
-    RANK_SAYS(rank, "weight 0");
-    trainer_make(rank, &shape, 0, &module);
-    RANK_OK(rank, lockstep_start(rank->session));
-    // Two leaves on each rank: 0 and 1, 2 and 3.
-    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_step_begin(rank->session, &options, NULL));
-    RANK_SAYS(rank, "is not the last, so accumulate is 1");
-    options.accumulate = 1;
-    options.weight = UINT64_C(1) << 48;
-    trainer_begin(rank, &options);
-    trainer_call(rank, &module);
-    trainer_end(rank);
-    options.weight = 1;
-    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_step_begin(rank->session, &options, NULL));
-    RANK_SAYS(rank, rank->rank == 0 ? "leaf 1 is the last" : "leaf 3 is the last");
-    options.accumulate = 0;
-    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_step_begin(rank->session, &options, NULL));
-    RANK_SAYS(rank, "2^48");
-    options.weight = 0;
-    trainer_begin(rank, &options);
-    trainer_call(rank, &module);
-    trainer_end(rank);
-    trainer_free(&module);
-}
-
-static void case_54_another_number_of_steps_is_refused(void **state)
-{
-    struct training training = {.leaves = 4};
-    struct setting setting = setting_named("tcp");
-    const struct cluster_test test = {.setting = &setting,
-                                      .configure = leaves_configure,
-                                      .body = steps_body,
-                                      .context = &training};
-    (void)state;
-    setting.world_size = 2;
-    (void)ranks_run_test(&test);
-}
-
-// All leaves have weight 0: no mean exists, as without leaves.
-static void weightless_body(struct rank *rank)
-{
-    struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
-    const struct module_shape shape = {.name = "net", .count = 1, .elements = sizes};
-    struct trained_module module;
-    trainer_make(rank, &shape, 0, &module);
-    RANK_OK(rank, lockstep_start(rank->session));
-    options.weight = 0;
-    options.accumulate = 1;
-    trainer_begin(rank, &options);
-    trainer_call(rank, &module);
-    trainer_end(rank);
-    options.accumulate = 0;
-    trainer_begin(rank, &options);
-    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_step_end(rank->session, NULL));
-    trainer_free(&module);
-}
-
-static void case_54_no_weight_at_all(void **state)
-{
-    struct training training = {.leaves = 4};
-    struct setting setting = setting_named("tcp");
-    const struct cluster_test test = {.setting = &setting,
-                                      .configure = leaves_configure,
-                                      .body = weightless_body,
-                                      .context = &training};
-    (void)state;
-    setting.world_size = 2;
-    (void)ranks_run_test(&test);
-}
-
-static void crowd_body(struct rank *rank)
-{
-    struct lockstep_config config = rank_config(rank);
-    lockstep_session *session;
-    config.virtual_ranks = 2;
-    RANK_FAILS(rank, LOCKSTEP_E_CONFIG, lockstep_open(&config, &session));
-    RANK_SAYS(rank,
-              "the world has 3 ranks, and config.virtual_ranks (LOCKSTEP_VIRTUAL_RANKS) is 2");
-}
-
-static void differ_body(struct rank *rank)
-{
-    struct lockstep_config config = rank_config(rank);
-    const struct module_shape shape = {.name = "net", .count = 1, .elements = sizes};
-    struct trained_module module;
-    struct rank inner = *rank;
-    config.virtual_ranks = 4 + rank->rank;
-    RANK_OK(rank, lockstep_open(&config, &inner.session));
-    trainer_make(&inner, &shape, 0, &module);
-    RANK_FAILS(rank, LOCKSTEP_E_MISMATCH, lockstep_start(inner.session));
-    RANK_SAYS(rank, "virtual_ranks");
-    RANK_OK(rank, lockstep_close(inner.session));
-    trainer_free(&module);
-}
-
-static void case_54_worlds_that_do_not_fit(void **state)
-{
-    struct setting setting = setting_named("tcp");
-    const struct cluster_test crowd = {
-        .setting = &setting, .body = crowd_body, .without_session = true};
-    const struct cluster_test differ = {
-        .setting = &setting, .body = differ_body, .without_session = true};
-    (void)state;
-    setting.world_size = 3;
-    (void)ranks_run_test(&crowd);
-    setting.world_size = 2;
-    (void)ranks_run_test(&differ);
-}
-
-static void refuse(const struct lockstep_config *config, const char *text)
-{
-    lockstep_session *session = NULL;
-    assert_int_equal(lockstep_open(config, &session), LOCKSTEP_E_CONFIG);
-    if (!strstr(lockstep_error_text(), text))
-        fail_msg("'%s' is not in: %s", text, lockstep_error_text());
-}
-
-static void case_54_what_does_not_go_together(void **state)
-{
-    struct lockstep_config config = LOCKSTEP_CONFIG_INIT;
-    (void)state;
-    config.virtual_ranks = 65;
-    refuse(&config, "config.virtual_ranks is 65, at most 64");
-    config.virtual_ranks = 8;
-    config.uneven = LOCKSTEP_UNEVEN_ALL;
-    refuse(&config, "config.uneven");
-    config.uneven = LOCKSTEP_UNEVEN_NONE;
-    config.order = LOCKSTEP_ORDER_ZERO_DEFER;
-    refuse(&config, "config.order");
-    config.order = LOCKSTEP_ORDER_ERROR;
-    config.unplanned = LOCKSTEP_UNPLANNED_DEFER;
-    refuse(&config, "config.unplanned");
-    config.unplanned = LOCKSTEP_UNPLANNED_EXTEND;
-    setenv("LOCKSTEP_ALGORITHM", "ring", 1);
-    refuse(&config, "LOCKSTEP_ALGORITHM=ring");
-    unsetenv("LOCKSTEP_ALGORITHM");
-    setenv("LOCKSTEP_VIRTUAL_RANKS", "many", 1);
-    refuse(&config, "LOCKSTEP_VIRTUAL_RANKS='many'");
-    unsetenv("LOCKSTEP_VIRTUAL_RANKS");
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -539,12 +483,10 @@ int main(void)
         cmocka_unit_test(case_54_any_number_of_leaves),
         cmocka_unit_test(case_54_sums_and_narrow_and_wide_wires),
         cmocka_unit_test(case_54_weights_against_closed_form),
-        cmocka_unit_test(case_54_a_session_without_a_coordinator),
+        cmocka_unit_test(case_54_shared_and_frozen_parameters),
+        cmocka_unit_test(case_54_waits),
+        cmocka_unit_test(case_54_another_world_goes_on),
         cmocka_unit_test(case_54_noise_shows_the_world),
-        cmocka_unit_test(case_54_another_number_of_steps_is_refused),
-        cmocka_unit_test(case_54_no_weight_at_all),
-        cmocka_unit_test(case_54_worlds_that_do_not_fit),
-        cmocka_unit_test(case_54_what_does_not_go_together),
     };
     if (getenv("LOCKSTEP_TEST_FILTER"))
         cmocka_set_test_filter(getenv("LOCKSTEP_TEST_FILTER"));
