@@ -32,6 +32,7 @@ def _child(rank, n, function, out, store, more):
     faulthandler.dump_traceback_later(LIMIT_S - 10, exit=True)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    sys.excepthook = lambda *_: None
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(n), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1",
                       LOCKSTEP_JOB=f"test-{os.getppid()}", GLOO_SOCKET_IFNAME="lo", **more)
     try:
@@ -41,9 +42,7 @@ def _child(rank, n, function, out, store, more):
         answer = ("error", f"rank {rank}: {traceback.format_exc()}")
         if os.environ.get("TORCH_RANKS_TRACE"):
             traceback.print_exc()
-        from lockstep.torch import world as worlds
-        if worlds.current() is not None:
-            worlds.current().abort(f"{type(error).__name__}: {error}")
+        sys.excepthook(type(error), error, error.__traceback__)  # As the interpreter does.
     try:
         data = pickle.dumps(answer)
     except Exception as error:

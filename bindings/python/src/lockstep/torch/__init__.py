@@ -19,11 +19,12 @@ from .bootstrap import session
 
 if TYPE_CHECKING:
     from .ddp import DistributedDataParallel
+    from .functions import report, sync
 
-__all__ = ["DistributedDataParallel", "session"]
+__all__ = ["DistributedDataParallel", "report", "session", "sync"]
 
 # Imported when they are wanted: `import torch` may import this package.
-_HOME = {"DistributedDataParallel": "ddp"}
+_HOME = {"DistributedDataParallel": "ddp", "report": "functions", "sync": "functions"}
 
 
 def __getattr__(name: str) -> Any:

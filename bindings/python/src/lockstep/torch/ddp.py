@@ -114,7 +114,9 @@ class DistributedDataParallel(Stock):
             return {"bucket_first_bytes": int(several[0] * _MIB),
                     "bucket_bytes": int(several[-1] * _MIB)}
         if one:
-            return {"bucket_bytes": max(1, int(one * _MIB))}
+            cap = max(1, int(one * _MIB))
+            small = {"bucket_first_bytes": cap, "bucket_last_bytes": cap} if cap < _MIB else {}
+            return {"bucket_bytes": cap, **small}
         return {}
 
     def _sync_states(self, but: Optional[set]) -> None:

@@ -1,31 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hooks that report each gradient to the library as soon as it is complete.
 
-Native hooks run without the GIL; Python hooks take it once for each parameter. Both do the same:
-when a call is open they make .grad the library's tensor and report it. Every other case goes to
-Member.slow, in Python.
+Native hooks (hooks.cpp) run without the GIL. Python hooks take it once for each parameter. Both do
+the same: while a call is open they make .grad the library's tensor and report it. Every other case
+goes to Member.slow, in Python.
 """
 
 from __future__ import annotations
 
 import ctypes
 import logging
-import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence, Set, Tuple
 
 import torch
 
-from .._library import library_path, lib
-
+from .._library import lib, library_path
+from . import build
 
 if TYPE_CHECKING:
     from .member import Member
 
 log = logging.getLogger("lockstep.torch")
-_SLOW = ctypes.CFUNCTYPE(None, ctypes.c_uint32)
-_said = False
+_TEXT_BYTES = 8192
+_IDLE, _SLOW = 0, 1
 
 # lockstep_grad_ready never waits, so its calls keep the GIL.
 _ready = ctypes.PyDLL(library_path()).lockstep_grad_ready
@@ -45,12 +44,6 @@ def report(member: "Member", i: int, address: Optional[int] = None) -> None:
         member.failed(status, _text())
 
 
-def nodes_of(parameters: List[torch.Tensor]) -> List[Any]:
-    """The node of autograd that accumulates each gradient."""
-    with torch.enable_grad():
-        return [p.view_as(p).grad_fn.next_functions[0][0] for p in parameters]  # type: ignore
-
-
 class PythonHooks:
     """Hooks of Python: about 2 us for each parameter."""
 
@@ -58,32 +51,47 @@ class PythonHooks:
 
     def __init__(self, member: "Member") -> None:
         weak = weakref.ref(member)
-        self._nodes = nodes_of(member.parameters)
-        self._handles = [p.register_post_accumulate_grad_hook(_hook(weak, i))
+        self._parameters = member.parameters
+        self._kinds = [(p.dtype, p.device) for p in member.parameters]
+        self._touched: Set[int] = set()
+        self._handles = [p.register_post_accumulate_grad_hook(_hook(weak, self._touched, i))
                          for i, p in enumerate(member.parameters)]
+        self._nodes: List[Any] = []
+        self.renew()
 
     def detach(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles = []
 
-    def open(self) -> None:
-        """A call is open: hooks report from now on."""
+    def expect(self, expected: bool) -> None:
+        """True from a forward pass to the end of its backward pass."""
 
-    def shut(self) -> None:
-        """The call has ended."""
+    def open(self, planned: Optional[Sequence[int]]) -> None:
+        """A call is open: hooks report from now on. planned: reports that complete a gradient."""
 
-    def error(self) -> None:
+    def touched(self) -> Set[int]:
+        """Gradients that came while none was expected, since the last call of this function."""
+        touched = set(self._touched)
+        self._touched.clear()
+        return touched
+
+    def error(self) -> Tuple[int, str]:
         """Errors of Python's hooks are with the member already."""
+        return 0, ""
 
     def current(self) -> bool:
-        """True while the hooks are those of the parameters."""
-        return True
+        """True while the hooks are those of the parameters, and these are of the same kind."""
+        return not any(p.dtype is not dtype or p.device != device
+                       for p, (dtype, device) in zip(self._parameters, self._kinds))
 
     def renew(self) -> None:
         """Hooks anew, after current was False."""
+        with torch.enable_grad():
+            self._nodes = [p.view_as(p).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+                           for p in self._parameters]
 
-    def will(self) -> Tuple[Optional[List[bool]], bool]:
+    def will(self) -> Tuple[Optional[Sequence[int]], bool]:
         """In a hook: the parameters that get gradients in this backward pass, and whether a
         re-entrant checkpoint may bring more. None under torch.autograd.grad."""
         try:
@@ -92,14 +100,20 @@ class PythonHooks:
             return None, False
 
 
-def _hook(weak: "weakref.ref[Member]", i: int) -> Callable[[torch.Tensor], None]:
+def _hook(weak: "weakref.ref[Member]", touched: Set[int],
+          i: int) -> Callable[[torch.Tensor], None]:
     def hook(parameter: torch.Tensor) -> None:
         member = weak()
         if member is None:
             return
         gradient = parameter.grad
         if not member.fast or gradient is None or gradient.is_sparse:
-            member.slow(i)
+            if gradient is None:  # The gradient of an output that is not part of the loss.
+                return
+            if not member.expect:
+                touched.add(i)
+            else:
+                member.slow(i)
             return
         if gradient is not member.gradients[i]:
             member.take(i, gradient)
@@ -109,6 +123,128 @@ def _hook(weak: "weakref.ref[Member]", i: int) -> Callable[[torch.Tensor], None]
     return hook
 
 
+# --- native ----------------------------------------------------------------------------------------
+
+_SLOW_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_uint32)
+
+
+class _Library:
+    """hooks.cpp, compiled."""
+
+    def __init__(self, path: str) -> None:
+        torch.ops.load_library(path)
+        self.attach = torch.ops.lockstep_hooks.attach
+        library = ctypes.PyDLL(path)  # No function waits.
+        library.lockstep_hooks_torch.restype = ctypes.c_char_p
+        built = library.lockstep_hooks_torch().decode()
+        if built != torch.__version__.split("+")[0]:
+            raise build.BuildFailed(f"{path} was built for PyTorch {built}, and PyTorch "
+                                    f"{torch.__version__} is installed: delete the file")
+        pointer = ctypes.c_void_p
+        for name, returns, parameters in (
+                ("detach", None, []), ("state", None, [ctypes.c_int]), ("open", None, [pointer]),
+                ("will", ctypes.c_int, [pointer]), ("touched", None, [pointer]),
+                ("error", ctypes.c_int, [pointer, ctypes.c_size_t]),
+                ("current", ctypes.c_bool, []), ("renew", None, [])):
+            function = getattr(library, "lockstep_hooks_" + name)
+            function.restype, function.argtypes = returns, [pointer, *parameters]
+            setattr(self, name, function)
+
+
+class NativeHooks:
+    """Hooks of hooks.cpp: a quarter of a microsecond for each parameter."""
+
+    kind = "native"
+
+    def __init__(self, member: "Member", library: Any) -> None:
+        weak = weakref.ref(member)
+
+        def slow(i: int) -> None:
+            there = weak()
+            if there is not None:
+                there.slow(i)
+
+        self._library = library
+        self._slow = _SLOW_FUNCTION(slow)
+        self._count = len(member.parameters)
+        self._set = library.attach(
+            member.parameters, member.gradients, _address(_ready),
+            _address(lib.lockstep_error_text), _address(self._slow), member.handle)
+
+    def detach(self) -> None:
+        held, self._set = self._set, None
+        if held is not None:
+            self._library.detach(held)
+
+    def expect(self, expected: bool) -> None:
+        if self._set is not None:
+            self._library.state(self._set, _SLOW if expected else _IDLE)
+
+    def open(self, planned: Optional[Sequence[int]]) -> None:
+        counts = None if planned is None else (ctypes.c_uint32 * self._count)(*planned)
+        self._library.open(self._set, counts)
+
+    def _flags(self, function: Callable[[Any, Any], Any]) -> Tuple[Any, bytes]:
+        flags = ctypes.create_string_buffer(max(1, self._count))
+        return function(self._set, flags), flags.raw[:self._count]
+
+    def touched(self) -> Set[int]:
+        _, flags = self._flags(self._library.touched)
+        return {i for i, flag in enumerate(flags) if flag} if any(flags) else set()
+
+    def error(self) -> Tuple[int, str]:
+        text = ctypes.create_string_buffer(_TEXT_BYTES)
+        status = self._library.error(self._set, text, _TEXT_BYTES)
+        return status, text.value.decode("utf-8", "replace")
+
+    def current(self) -> bool:
+        return bool(self._library.current(self._set))
+
+    def renew(self) -> None:
+        self._library.renew(self._set)
+
+    def will(self) -> Tuple[Optional[Sequence[int]], bool]:
+        status, flags = self._flags(self._library.will)
+        return (None if status < 0 else flags), status > 0
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+_lock = threading.Lock()
+_library: Optional[_Library] = None
+_asked = False
+
+
+def _native() -> Optional[_Library]:
+    """The native hooks, or None. Says once which hooks run."""
+    global _asked, _library
+    with _lock:
+        if _asked:
+            return _library
+        _asked = True
+        choice = build.choice()
+        try:
+            if choice == "python":
+                raise build.BuildFailed("LOCKSTEP_TORCH_HOOKS is python")
+            path, new = build.build()
+            _library = _Library(path)
+            log.info("gradients are reported by native hooks: %s%s", path,
+                     " (built now)" if new else "")
+        except (build.BuildFailed, OSError, RuntimeError) as error:
+            if choice == "native":
+                raise RuntimeError(f"LOCKSTEP_TORCH_HOOKS is native, and {error}") from error
+            log.info("gradients are reported by hooks of Python, because %s", error)
+        return _library
+
+
 def hooks_for(member: "Member") -> Any:
     """Native hooks if there is a build for this PyTorch, else Python's."""
-    return PythonHooks(member)
+    library = _native()
+    return NativeHooks(member, library) if library is not None else PythonHooks(member)
+
+
+def kind() -> str:
+    """Which hooks run in this process: "native" or "python"."""
+    return "native" if _native() is not None else "python"

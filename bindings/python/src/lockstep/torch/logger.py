@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import types
-from typing import TYPE_CHECKING, Any, Dict
+from typing import TYPE_CHECKING, Any, Dict, List, Sequence, Set
 
 import torch
 import torch.distributed as dist
@@ -13,6 +13,7 @@ import torch.distributed as dist
 if TYPE_CHECKING:
     from .reducer import Reducer
 
+_FIRST, _OTHER = 1 << 20, 4 << 20
 _RECORDED = 10
 """The first steps are recorded; after them one in `sample_rate`."""
 
@@ -31,8 +32,8 @@ class Logger:
         mode = dist.get_debug_level().name
         self.strings: Dict[str, str] = {
             "backend_name": dist.get_backend(ddp.process_group),
-            "dtypes": ", ".join(dict.fromkeys(_name_of(p.dtype) for p in parameters)),
-            "bucket_sizes": str(bytes_),
+            "dtypes": ", ".join(sorted({_name_of(p.dtype) for p in parameters})),
+            "bucket_sizes": ", ".join(map(str, _buckets(parameters, reducer.member.options))),
             "device_ids": "",
             "torch_distributed_debug": mode,
             "reducer": "lockstep",
@@ -103,6 +104,25 @@ class Logger:
 
     def _get_ddp_logging_data(self) -> Any:
         return types.SimpleNamespace(strs_map=dict(self.strings), ints_map=dict(self.integers))
+
+
+def _buckets(parameters: Sequence[torch.Tensor], caps: Dict[str, Any]) -> List[int]:
+    """Sizes of buckets before the order of gradients is learned: those of each dtype are filled
+    from the last parameter to the first, and one is full when it has reached its cap. The library
+    may divide the end of the list otherwise."""
+    first, other = caps.get("bucket_first_bytes") or _FIRST, caps.get("bucket_bytes") or _OTHER
+    sizes: List[int] = []
+    filling: Dict[torch.dtype, int] = {}
+    begun: Set[torch.dtype] = set()
+    for p in reversed(parameters):
+        if p.dtype not in filling:
+            filling[p.dtype] = len(sizes)
+            sizes.append(0)
+        sizes[filling[p.dtype]] += p.numel() * p.element_size()
+        if sizes[filling[p.dtype]] >= (other if p.dtype in begun else first):
+            del filling[p.dtype]
+            begun.add(p.dtype)
+    return sizes
 
 
 def _name_of(dtype: torch.dtype) -> str:

@@ -8,7 +8,7 @@ A member does not know DistributedDataParallel. Its owner is a reducer (reducer.
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Set
 
 import torch
 
@@ -49,13 +49,13 @@ class Member:
         self.call: Optional[Call] = None
         self.owner: Optional["weakref.ref[Any]"] = None
         self.dead = False
-        self.expect = False  # True from a forward pass to the end of its backward pass.
+        self._expect = False
         self.fast = False  # True while a Python hook only has to report.
         self.static = False
         self.planned: Optional[List[int]] = None  # static: reports that complete a gradient.
         self.seen = [0] * len(self.parameters)
-        self.will: Optional[List[bool]] = None
-        self.touched: Dict[int, bool] = {}  # Gradients that came in a backward pass without a step.
+        self.will: Optional[Sequence[int]] = None
+        self.touched: Set[int] = set()  # Gradients that came while no step was expected.
         self.error: Optional[LockstepError] = None
         self.steps = 0
         self.order: List[int] = []  # Parameters in the order of their first gradients.
@@ -116,6 +116,18 @@ class Member:
         memory, self._memory = self._memory, None
         return memory
 
+    @property
+    def expect(self) -> bool:
+        """True from a forward pass to the end of its backward pass."""
+        return self._expect
+
+    @expect.setter
+    def expect(self, expected: bool) -> None:
+        if self._expect != expected:
+            self._expect = expected
+            if self.hooks is not None:
+                self.hooks.expect(expected)
+
     # --- the backward pass ----------------------------------------------------------------------
 
     def stream_of(self, i: int) -> Optional[int]:
@@ -131,15 +143,18 @@ class Member:
         self.seen = [0] * len(self.parameters)
         self.error = None
         self.call = Call(self.module)
+        self.touched = self.hooks.touched()
         self._declare()
-        self.fast = not self.static and not self.on_device
-        self.hooks.open()
+        # The first step is made in Python, which notes the order of gradients.
+        if self.steps and not self.on_device and (not self.static or self.planned is not None):
+            self.fast = not self.static
+            self.hooks.open(self.planned)
 
     def _declare(self) -> None:
         """Says which gradients will not come, so that no bucket waits for them."""
         will = self.will
         if self.static:
-            will = None if self.planned is None else [count > 0 for count in self.planned]
+            will = self.planned
         if will is None or all(will):
             return
         unused = []
@@ -167,9 +182,6 @@ class Member:
         gradient = parameter.grad
         if gradient is None:  # An output that is not part of the loss.
             return
-        if not self.expect:
-            self.touched[i] = True
-            return
         try:
             self.world.need(self)
             if gradient.is_sparse:
@@ -195,12 +207,12 @@ class Member:
     def end(self) -> None:
         """The backward pass has ended. Raises what hooks could not."""
         self.fast = self.expect = False
-        self.hooks.shut()
         call, self.call = self.call, None
-        self.touched.clear()
         if call is None:
             return
-        self.hooks.error()
+        status, text = self.hooks.error()
+        if status < 0:
+            self.failed(status, text)
         if self.error is not None:
             call.abort()
             return
@@ -235,9 +247,7 @@ class Member:
     def give_up(self) -> None:
         """The backward pass has ended with an exception."""
         self.fast = self.expect = False
-        self.hooks.shut()
         call, self.call = self.call, None
-        self.touched.clear()
         if call is not None:
             call.abort()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 import weakref
-from typing import Any, Dict, List, Optional, Sequence, Set
+from typing import Any, Dict, List, Optional, Sequence
 
 import torch
 from torch.nn.parallel import distributed
@@ -62,10 +62,11 @@ class Reducer:
                 "ended. Use the newest wrapper")
         self.world.give_up()
         self._started["forward_compute_time_start"] = time.time_ns()
-        if self.member.changed:
-            self.world.renew(self.member)
-        elif not self.member.hooks.current():
-            self.member.hooks.renew()
+        if not self.member.hooks.current():
+            if self.member.changed:
+                self.world.renew(self.member)
+            else:
+                self.member.hooks.renew()
 
     def prepare_for_backward(self, outputs: Any) -> None:
         self.member.expect = not self._removed
@@ -188,15 +189,15 @@ def _stop(member: Member) -> None:
     member.stop()
 
 
-def watch(world: World, member: Member, output: Any) -> Set[int]:
+def watch(world: World, member: Member, output: Any, phase: str = "") -> int:
     """A hook on each tensor in output that has a gradient. The first backward pass through one of
-    them is synchronized."""
-    state = _Once(world, member)
-    hooked = set()
+    them is synchronized. Returns the number of such tensors."""
+    once = _Once(world, member, phase)
+    hooked = 0
     for tensor in distributed._find_tensors(output):  # type: ignore[no-untyped-call]
         if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
-            tensor.register_hook(state.arm)
-            hooked.add(id(tensor))
+            tensor.register_hook(once.arm)
+            hooked += 1
     return hooked
 
 
@@ -204,8 +205,9 @@ class _Once:
     """One forward pass. A second backward pass through it, with retain_graph, is not synchronized,
     as in PyTorch."""
 
-    def __init__(self, world: World, member: Member) -> None:
+    def __init__(self, world: World, member: Member, phase: str) -> None:
         self._world, self._member = weakref.ref(world), weakref.ref(member)
+        self._phase = phase
         self._task: Optional[int] = None
 
     def arm(self, gradient: Any) -> None:
@@ -214,4 +216,4 @@ class _Once:
         if world is None or member is None or self._task not in (None, task):
             return
         self._task = task
-        world.arm(member)
+        world.arm(member, self._phase)

@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import weakref
-from typing import Any, Iterable, Iterator, List, Optional
+from typing import Any, Iterable, Iterator, List, Optional, Sequence
 
 from torch.autograd import Variable
 
@@ -46,7 +46,8 @@ class World:
         self.step: Optional[Step] = None
         self.opened: List[Member] = []  # Members with a call in the open step.
         self.last: Optional[Step] = None
-        self._end: Optional[_End] = None  # Queued in the backward pass that runs.
+        # Queued in the backward pass that runs. Autograd has the only reference.
+        self._end: Optional["weakref.ref[_End]"] = None
         self._unmade: List[Gradients] = []  # Memory of closed modules that may be in use.
         self.aborted = False
         session.before_close(self.release)
@@ -110,7 +111,7 @@ class World:
 
     # --- a step ---------------------------------------------------------------------------------
 
-    def arm(self, member: Member) -> None:
+    def arm(self, member: Member, phase: str = "") -> None:
         """In a hook on an output of the module's forward pass."""
         if member.dead:
             return
@@ -123,7 +124,7 @@ class World:
                 self.give_up()  # The step before was left with an exception.
             self._queue()
             if self.step is None:
-                self._begin(member)
+                self._begin(member, phase)
             else:
                 member.will = self._will(member)
                 self._open(member)
@@ -139,17 +140,18 @@ class World:
                 "torch._dynamo.config.optimize_ddp = 'python_reducer' before the module is "
                 "wrapped, or leave compiled autograd out")
 
-    def _will(self, member: Member) -> Optional[List[bool]]:
+    def _will(self, member: Member) -> Optional[Sequence[int]]:
         """Which gradients of a module come in this backward pass. None: not known."""
         will, nested = member.hooks.will()
         return None if nested else will
 
     def _queue(self) -> None:
         if self._end is None:
-            self._end = _End(self)
-            Variable._execution_engine.queue_callback(self._end.run)  # type: ignore[attr-defined]
+            end = _End(self)
+            self._end = weakref.ref(end)
+            Variable._execution_engine.queue_callback(end.run)  # type: ignore[attr-defined]
 
-    def _begin(self, first: Member) -> None:
+    def _begin(self, first: Member, phase: str) -> None:
         """Begins the step, if a module gets gradients in this backward pass."""
         chosen = []
         for member in self.members:
@@ -160,7 +162,7 @@ class World:
             if will is not None and any(will) or member.sparse and member is first:
                 chosen.append(member)
         if chosen:
-            self._step(chosen)
+            self._step(chosen, phase)
 
     def need(self, member: Member) -> None:
         """A gradient has come. Nobody has begun the call if no output was part of the loss, or if
@@ -175,8 +177,9 @@ class World:
             else:
                 self._open(member)
 
-    def _step(self, members: Iterable[Member]) -> None:
-        phase = "+".join([*([self.phase] if self.phase else []), *(m.name for m in members)])
+    def _step(self, members: Iterable[Member], phase: str = "") -> None:
+        labels = [label for label in (self.phase, phase) if label]
+        phase = "+".join([*labels, *(member.name for member in members)])
         if len(phase) > _PHASE_BYTES:
             phase = hashlib.sha256(phase.encode()).hexdigest()[:32]
         self.opened = []
@@ -251,7 +254,7 @@ class World:
             step.end(None)
         except Unused as error:
             log.warning("step %d was given up after an exception: %s", step.number, error)
-        self._ended(step)
+        self.step = None
 
     def shadow(self, member: Member, zeros: bool) -> None:
         """A step for a rank that has joined: it has no data any more."""
@@ -280,8 +283,14 @@ class World:
             self.weight, self.phase = before
 
     def report(self) -> Optional[Report]:
-        """The report of the last step. None before the first one."""
-        return None if self.last is None else self.session.report(self.last.number)
+        """The report of the last step. None before the first one, and while there is none: after
+        a failure, or when another user of the session has made a step."""
+        if self.last is None:
+            return None
+        try:
+            return self.session.report(self.last.number)
+        except LockstepError:
+            return None
 
     def abort(self, text: str) -> None:
         """Tells the other ranks why this one ends."""

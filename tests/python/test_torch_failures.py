@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What goes wrong in training is told to every rank, at once and in words."""
+
+import gc
+import os
+import signal
+import threading
+import time
+import unittest
+
+try:
+    import torch
+except ImportError:
+    raise unittest.SkipTest("PyTorch is not installed")
+
+import lockstep
+from lockstep.torch import DistributedDataParallel as DDP
+from torch_ranks import ranks
+
+LIMIT_S = 5.0
+"""How long a rank may take to learn of a failure. It takes milliseconds."""
+
+
+def step(model):
+    model.zero_grad()
+    model(torch.ones(4, 8)).sum().backward()
+
+
+def failing(model, error):
+    """A backward pass with an exception after the first gradient."""
+    def fail(gradient):
+        raise error
+    handle = model.module[0].weight.register_hook(fail)
+    try:
+        step(model)
+    finally:
+        handle.remove()
+
+
+def net():
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 4))
+
+
+def said(function, kind=lockstep.LockstepError):
+    """The text of the exception, and how long it took."""
+    start = time.monotonic()
+    try:
+        function()
+    except kind as error:
+        return f"{type(error).__name__}: {error}", time.monotonic() - start
+    return "nothing", 0.0
+
+
+class Failures(unittest.TestCase):
+    def test_killed_rank(self):
+        def run(rank):
+            model = DDP(net())
+            step(model)
+            if rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return said(lambda: step(model))
+        text, seconds = ranks(2, run, expect=[0])[0]
+        self.assertRegex(text, "PeerLost: .*rank 1")
+        self.assertLess(seconds, LIMIT_S)
+
+    def test_exception_that_ends_a_rank(self):
+        for where in ("forward", "backward"):
+            def run(rank, where=where):
+                model = DDP(net())
+                step(model)
+                if rank == 1:
+                    if where == "backward":
+                        failing(model, ValueError("the data is bad"))
+                    model(torch.ones(3, 3))
+                return said(lambda: step(model))
+            with self.subTest(where=where):
+                text, seconds = ranks(2, run, expect=[0])[0]
+                cause = "ValueError: the data is bad" if where == "backward" else "RuntimeError: mat1"
+                self.assertIn(cause, text)
+                self.assertRegex(text, "PeerLost: .*rank 1")
+                self.assertLess(seconds, LIMIT_S)
+
+    def test_exception_that_is_handled(self):
+        """The others get an error for this step, and then training goes on."""
+        def run(rank):
+            model = DDP(net())
+            step(model)
+            if rank == 1:
+                text = said(lambda: failing(model, ValueError("bad")), ValueError)[0]
+            else:
+                text = said(lambda: step(model))[0]
+            step(model)
+            return text, [p.grad.tolist() for p in model.parameters()]
+        (one, first), (other, second) = ranks(2, run)
+        self.assertRegex(one, "Unused: .*given up[^$]*'Sequential' on rank 1")
+        self.assertEqual(other, "ValueError: bad")
+        self.assertEqual(first, second)
+
+    def test_rank_that_does_not_go_on(self):
+        """A rank that neither ends nor trains after its exception does not hold up the others."""
+        def run(rank):
+            model = DDP(net())
+            step(model)
+            if rank == 1:
+                said(lambda: failing(model, ValueError("bad")), ValueError)
+                time.sleep(3.0)
+                return None
+            return said(lambda: step(model))
+        text, _ = ranks(2, run)[0]
+        self.assertIn("'Sequential' on rank 1", text)
+
+    def test_interrupt(self):
+        """Ctrl-C ends a wait for the other rank. Then the step can be waited for again."""
+        def run(rank):
+            model = DDP(net())
+            step(model)
+            if rank == 1:
+                time.sleep(1.0)
+                step(model)
+                step(model)
+                return None
+            threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+            text, seconds = said(lambda: step(model), KeyboardInterrupt)
+            step(model)
+            return text, seconds < 0.9, [p.grad.tolist() for p in model.parameters()] != []
+        self.assertEqual(ranks(2, run)[0], ("KeyboardInterrupt: ", True, True))
+
+    def test_ranks_that_differ(self):
+        for make, expected in ((lambda rank: torch.nn.Linear(8, 4 + rank), "shape"),
+                               (lambda rank: torch.nn.ModuleDict({"ab"[rank]: torch.nn.Linear(8, 4)}),
+                                "a.weight")):
+            def run(rank, make=make):
+                return said(lambda: DDP(make(rank)))[0]
+            with self.subTest(expected=expected):
+                results = ranks(2, run)
+                self.assertEqual(results[0], results[1])
+                self.assertIn("Mismatch", results[0])
+                self.assertIn(expected, results[0])
+
+    def test_wrong_modules(self):
+        def run(rank):
+            mixed = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2, device="meta"))
+            wrapped = DDP(net())
+            return [said(lambda: DDP(torch.nn.Linear(2, 2).requires_grad_(False)), RuntimeError)[0],
+                    said(lambda: DDP(mixed))[0], said(lambda: DDP(wrapped))[0],
+                    said(lambda: DDP(torch.nn.Sequential(wrapped.module[0])))[0]]
+        none, meta, twice, part = ranks(1, run)[0]
+        self.assertIn("doesn't have any parameter that requires a gradient", none)
+        self.assertIn("to_empty", meta)
+        self.assertIn("model.module", twice)
+        self.assertIn("belong to module 'Sequential' already", part)
+
+    def test_wrapped_again(self):
+        """The newest wrapper trains. The one before says so."""
+        def run(rank):
+            inner = net()
+            first = DDP(inner)
+            step(first)
+            second = DDP(inner)
+            step(second)
+            grads = [p.grad.tolist() for p in inner.parameters()]
+            return said(lambda: step(first))[0], grads
+        (text, a), (_, b) = ranks(2, run)
+        self.assertIn("wrapped again", text)
+        self.assertEqual(a, b)
+
+    def test_embedding_with_a_surprise(self):
+        """A sparse gradient that nobody has announced."""
+        def run(rank):
+            inner = torch.nn.Linear(4, 8)
+            inner.forward = lambda x: torch.nn.functional.embedding(x, inner.weight, sparse=True)
+            model = DDP(inner, find_unused_parameters=True)
+            return said(lambda: model(torch.tensor([1, 2])).sum().backward())[0]
+        self.assertIn("'weight' is sparse", ranks(2, run)[0])
+
+    def test_gradients_live_on(self):
+        """Gradients and what was made of them are valid after the session."""
+        def run(rank):
+            from lockstep.torch import bootstrap
+            model = DDP(net())
+            step(model)
+            inner = model.module
+            before = [p.grad.tolist() for p in inner.parameters()]
+            del model
+            bootstrap.close()
+            gc.collect()
+            for p in inner.parameters():
+                p.grad.add_(0)
+            return [p.grad.tolist() for p in inner.parameters()] == before
+        self.assertEqual(ranks(2, run), [True, True])
+
+    def test_thousand_wrappers(self):
+        def run(rank):
+            def resident():
+                with open("/proc/self/statm", encoding="ascii") as file:
+                    return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            inner = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
+            sizes, fds = [], []
+            for i in range(1000):
+                model = DDP(inner)
+                if i % 100 == 0:
+                    model(torch.ones(1, 64)).sum().backward()
+                    inner.zero_grad()
+                del model
+                if i in (200, 999):
+                    gc.collect()
+                    sizes.append(resident())
+                    fds.append(len(os.listdir("/proc/self/fd")))
+            from lockstep.torch import world as worlds
+            return sizes[1] - sizes[0], fds[1] - fds[0], len(worlds.current().members)
+        for grown, fds, members in ranks(2, run):
+            self.assertLess(grown, 8 << 20)
+            self.assertLessEqual(fds, 2)
+            self.assertEqual(members, 1)
+
+    def test_workers_of_a_loader(self):
+        class Data(torch.utils.data.Dataset):
+            def __len__(self):
+                return 32
+
+            def __getitem__(self, i):
+                return torch.full((8,), float(i))
+
+        def run(rank):
+            model = DDP(net())
+            loader = torch.utils.data.DataLoader(Data(), 4, num_workers=2)
+            for _ in range(2):
+                for x in loader:
+                    model.zero_grad()
+                    model(x).sum().backward()
+            return [p.grad.tolist() for p in model.parameters()]
+        one, other = ranks(2, run)
+        self.assertEqual(one, other)
+
+    def test_forked_child_that_trains(self):
+        def run(rank):
+            model = DDP(net())
+            step(model)
+            reader, writer = os.pipe()
+            if os.fork() == 0:
+                os.write(writer, said(lambda: step(model))[0].encode())
+                os._exit(0)
+            text = os.read(reader, 4096).decode()
+            os.wait()
+            step(model)
+            return text
+        self.assertIn("parent process", ranks(1, run)[0])
+
+
+if __name__ == "__main__":
+    unittest.main()
