@@ -27,7 +27,7 @@ wheel: python-programs ## The Python package as a wheel, in build/wheel
 VENV_TORCH ?= $(BUILD)/venv-torch
 TORCH_TEST_PACKAGES ?= torch==2.13.0 numpy expecttest
 
-.PHONY: torch-test
+.PHONY: torch-test torch-conformance
 
 # About 1 GB. The attempt is made once; without PyTorch its tests are skipped and say so.
 $(VENV_TORCH)/packages:
@@ -40,3 +40,15 @@ TORCH_PYTHON_TEST ?= $(VENV_TORCH)/bin/python
 
 torch-test: python-programs $(if $(filter $(VENV_TORCH)/%,$(TORCH_PYTHON_TEST)),$(VENV_TORCH)/packages) ## Tests of lockstep.torch beside PyTorch (ONLY=text narrows them)
 	@$(TEST_ENV) PYTHONPATH=$(PYTHON_SRC) ONLY=$(or $(ONLY),test_torch) $(TORCH_PYTHON_TEST) tests/python/run.py
+
+# SUITE=S1,S2,S3 narrows the suites, WORLDS="2 3" the worlds, ONLY=text the tests. BACKEND=gloo is
+# the comparison.
+torch-conformance: python-programs $(if $(filter $(VENV_TORCH)/%,$(TORCH_PYTHON_TEST)),$(VENV_TORCH)/packages) ## PyTorch's own tests over the backend lockstep, and with our DDP
+	@for world in $(or $(WORLDS),2 3 8); do \
+	    for door in $(if $(filter gloo,$(BACKEND)),stock,stock ddp); do \
+	        $(TEST_ENV) PYTHONPATH=$(PYTHON_SRC) $(TORCH_PYTHON_TEST) \
+	            tests/python/conformance/torch_suite.py --world $$world --door $$door \
+	            --backend $(or $(BACKEND),lockstep) --only "$(ONLY)" \
+	            $(if $(SUITE),--suite $(SUITE)) || exit 1; \
+	    done; \
+	done

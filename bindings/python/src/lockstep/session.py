@@ -164,9 +164,9 @@ class Session(Collectives):
         if not self.handle:
             return
         if self.pid == os.getpid():
-            if any(not pending.done for pending in self._pendings):
+            if any(not pending.done for pending in list(self._pendings)):
                 self.abort("the program left a wait")
-                for pending in self._pendings:
+                for pending in list(self._pendings):
                     pending.join(_CLOSE_S)
             while self._before_close:
                 self._before_close.pop()()

@@ -184,8 +184,8 @@ class Job:
             if deadline is not None:
                 left = min(left, deadline - time.monotonic())
                 if left <= 0:
-                    raise Timeout(f"Timed out: {self.what} is not done within {seconds:.3g} s; it "
-                                  "is still in flight, and has its tensors until it is done")
+                    raise Timeout(f"{self.what}: Timed out after {seconds:.3g} s; it is still in "
+                                  "flight, and has its tensors until it is done")
             assert self.helper is not None
             self.helper.join(left)
         if self.error is not None:
@@ -223,6 +223,8 @@ class Engine:
             self._jobs.add(job)
             if queued or not self._begin(job):
                 queued.append(job)
+                # The jobs before it make place when they are done, also if nobody waits for them.
+                self._served.update(other for other in self._jobs if other.lane == job.lane)
                 self._serve_locked(job)
             elif job.error is not None:
                 self._jobs.discard(job)

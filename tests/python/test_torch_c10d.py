@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The backend "lockstep" of torch.distributed beside Gloo, on the same tensors."""
+
+import datetime
+import os
+import time
+import unittest
+
+try:
+    import torch
+except ImportError:
+    raise unittest.SkipTest("PyTorch is not installed")
+import torch.distributed as dist
+
+import lockstep
+import lockstep.torch  # The backend is known from here on.
+from torch_ranks import ranks
+
+OPS = dist.ReduceOp
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+INTEGERS = (torch.int8, torch.uint8, torch.int32, torch.int64)
+OTHERS = (torch.int16, torch.uint16, torch.bool, torch.complex64, torch.float8_e4m3fn)
+
+
+def some(rank, dtype, *shape):
+    """Small whole numbers, so that every order of additions has the same result."""
+    generator = torch.Generator().manual_seed(100 + rank)
+    numbers = torch.randint(0, 4, shape, generator=generator)
+    if dtype.is_complex:
+        return torch.complex(numbers.float(), numbers.float() + rank).to(dtype)
+    return numbers.to(dtype)
+
+
+def ours(members=None):
+    return dist.new_group(members, backend="lockstep")
+
+
+def same(mine, other):
+    if mine.dtype.itemsize == 1:
+        return torch.equal(mine.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
+    return torch.equal(mine, other)
+
+
+def expect(condition, what):
+    if not condition:
+        raise AssertionError(what)
+
+
+# --- bodies: they run on each rank ------------------------------------------------------------------
+
+
+def reductions(rank):
+    group, n = ours(), dist.get_world_size()
+    for op, dtypes in ((OPS.SUM, FLOATS + INTEGERS), (OPS.PRODUCT, FLOATS + INTEGERS),
+                       (OPS.MIN, FLOATS + INTEGERS), (OPS.MAX, FLOATS + INTEGERS),
+                       (OPS.BAND, INTEGERS), (OPS.BOR, INTEGERS), (OPS.BXOR, INTEGERS)):
+        for dtype in dtypes:
+            mine, other = some(rank, dtype, 5, 3), some(rank, dtype, 5, 3)
+            dist.all_reduce(mine, op, group)
+            dist.all_reduce(other, op)
+            expect(same(mine, other), f"all_reduce {op} {dtype}")
+            mine = some(rank, dtype, 5, 3)
+            dist.reduce(mine, n - 1, op, group)
+            expect(same(mine, other if rank == n - 1 else some(rank, dtype, 5, 3)),
+                   f"reduce {op} {dtype}")
+            part, whole = torch.empty(2, dtype=dtype), some(rank, dtype, 2 * n)
+            dist.reduce_scatter_single(part, whole.clone(), op, group)
+            dist.all_reduce(whole, op)
+            expect(same(part, whole[2 * rank:2 * rank + 2]), f"reduce_scatter {op} {dtype}")
+    mean = torch.full((3,), float(rank))
+    dist.all_reduce(mean, OPS.AVG, group)
+    expect(mean.tolist() == [(n - 1) / 2] * 3, "AVG")
+    for op, result in ((OPS.BAND, n == 1), (OPS.BOR, True), (OPS.MAX, True), (OPS.MIN, n == 1)):
+        flag = torch.tensor([rank == 0])
+        dist.all_reduce(flag, op, group)
+        expect(flag.item() is result, f"{op} of bool")
+    pieces = [torch.full((i + 1,), float(rank)) for i in range(n)]  # Of unequal sizes.
+    part = torch.empty(rank + 1)
+    dist.reduce_scatter(part, pieces, group=group)
+    expect(part.tolist() == [n * (n - 1) / 2] * (rank + 1), "reduce_scatter of lists")
+    mine = [some(rank, torch.float32, 3), some(rank, torch.float32, 7)]
+    other = [t.clone() for t in mine]
+    dist.all_reduce_coalesced(mine, group=group)
+    for t in other:
+        dist.all_reduce(t)
+    expect(all(map(same, mine, other)), "all_reduce_coalesced")
+    sparse = torch.sparse_coo_tensor([[rank, 5]], [1.0, 2.0], (8,))
+    dist.all_reduce(sparse, group=group)
+    dense = torch.zeros(8)
+    dense[:n], dense[5] = 1.0, 2.0 * n
+    expect(torch.equal(sparse.to_dense(), dense), "sparse")
+
+
+def moves(rank):
+    group, n = ours(), dist.get_world_size()
+    for dtype in FLOATS + INTEGERS + OTHERS:
+        each = [some(r, dtype, 4, 2) for r in range(n)]
+        for root in range(n):
+            mine = each[rank].clone()
+            dist.broadcast(mine, root, group)
+            expect(same(mine, each[root]), f"broadcast {dtype}")
+        outputs = [torch.empty_like(each[0]) for _ in range(n)]
+        dist.all_gather(outputs, each[rank], group)
+        expect(all(map(same, outputs, each)), f"all_gather {dtype}")
+        whole = torch.empty(4 * n, 2, dtype=dtype)
+        dist.all_gather_single(whole, each[rank], group)
+        expect(same(whole, torch.cat(each)), f"all_gather_single {dtype}")
+        outputs = [torch.empty_like(each[0]) for _ in range(n)]
+        dist.gather(each[rank], outputs if rank == 1 else None, dst=1, group=group)
+        expect(rank != 1 or all(map(same, outputs, each)), f"gather {dtype}")
+        mine = torch.empty_like(each[0])
+        dist.scatter(mine, each if rank == 1 else None, src=1, group=group)
+        expect(same(mine, each[rank]), f"scatter {dtype}")
+        mine = torch.empty(4 * n, 2, dtype=dtype)
+        dist.all_to_all_single(mine, torch.cat([each[rank]] * n), group=group)
+        expect(same(mine, torch.cat(each)), f"all_to_all_single {dtype}")
+    sizes = [r + 1 for r in range(n)]
+    mine = torch.empty(n * (rank + 1), 2)
+    dist.all_to_all_single(mine, torch.full((sum(sizes), 2), float(rank)), [rank + 1] * n, sizes,
+                           group=group)
+    expect(mine[:, 1].tolist() == [float(r) for r in range(n) for _ in range(rank + 1)],
+           "all_to_all_single with sizes")
+    outputs = [torch.empty(r + 1) for r in range(n)]
+    dist.all_to_all(outputs, [torch.full((rank + 1,), float(r)) for r in range(n)], group=group)
+    expect(all(t.tolist() == [float(rank)] * (r + 1) for r, t in enumerate(outputs)), "all_to_all")
+    objects = [None] * n
+    dist.all_gather_object(objects, {"rank": rank}, group)
+    expect(objects == [{"rank": r} for r in range(n)], "all_gather_object")
+
+
+def layouts(rank):
+    """Tensors with gaps, turned ones, empty ones, scalars, ones of a graph."""
+    group, n = ours(), dist.get_world_size()
+    for make in (lambda t: t[:, ::2], lambda t: t.t(), lambda t: t[1:2, 3], lambda t: t[0, 0],
+                 lambda t: t[:0]):
+        mine = make(some(rank, torch.float32, 6, 6))
+        other = sum(make(some(r, torch.float32, 6, 6)) for r in range(n))
+        dist.all_reduce(mine, group=group)
+        expect(same(mine, other), "all_reduce")
+        dist.broadcast(mine, 0, group)
+    base = torch.zeros(n, 6, 4)
+    dist.all_gather(list(base[:, ::2].unbind(0)), torch.full((3, 4), rank + 1.0), group)
+    expect([base[r].sum().item() for r in range(n)] == [12.0 * (r + 1) for r in range(n)], "gaps")
+    leaf = torch.ones(4, requires_grad=True)
+    dist.all_reduce(leaf, group=group)
+    expect(leaf.tolist() == [n] * 4 and leaf.requires_grad, "a leaf")
+    whole = torch.arange(2.0 * n)  # In place, as FSDP does.
+    dist.all_gather_single(whole, whole[2 * rank:2 * rank + 2], group)
+    expect(whole.tolist() == [float(i) for i in range(2 * n)], "all_gather in place")
+
+
+def asynchronous(rank):
+    group, n = ours(), dist.get_world_size()
+    works = [dist.all_reduce(torch.ones(10), group=group, async_op=True) for _ in range(300)]
+    expect(all(work.wait() for work in works) and all(w.is_completed() for w in works), "300 works")
+    tensors = [torch.ones(4) for _ in range(40)]
+
+    second = ours()  # Ranks make the collectives of this group in any order: all are equal.
+
+    def again(future):  # A callback that waits needs a thread that nobody else waits for.
+        return dist.all_reduce(future.value()[0], group=second, async_op=True).get_future().wait()
+
+    futures = [dist.all_reduce(t, group=group, async_op=True).get_future().then(again)
+               for t in tensors]
+    for future in futures:
+        future.wait()
+    expect(all(t.tolist() == [n * n] * 4 for t in tensors), "futures")
+    for _ in range(20):  # Nobody waits for them.
+        dist.all_reduce(torch.ones(3), group=group, async_op=True)
+    peer = (rank + 1) % n
+    receives = [dist.irecv(torch.empty(3), (rank - 1) % n, group, tag=i) for i in range(80)]
+    sends = [dist.isend(torch.full((3,), float(i)), peer, group, tag=i) for i in range(80)]
+    for work in receives + sends:
+        work.wait()
+    expect(receives[7].result()[0].tolist() == [7.0] * 3, "receive")
+    work = dist.barrier(group, async_op=True) if rank == 0 else None
+    if work is not None:
+        began = time.monotonic()
+        try:
+            work.wait(datetime.timedelta(seconds=0.2))
+            expect(False, "no timeout")
+        except lockstep.Timeout as error:
+            expect("barrier" in str(error) and time.monotonic() - began < 20, str(error))
+    dist.barrier()  # Of Gloo.
+    (work or dist.barrier(group, async_op=True)).wait()
+
+
+def groups(rank):
+    n = dist.get_world_size()
+    world = ours()
+    if rank < 2:
+        for i in range(70):  # Groups that were freed leave their places.
+            pair = dist.new_group([0, 1], backend="lockstep", use_local_synchronization=True)
+            if i % 10 == 0:
+                t = torch.ones(2)
+                dist.all_reduce(t, group=pair)
+                expect(t.tolist() == [2.0, 2.0], "group of two")
+            dist.destroy_process_group(pair)
+    odd = ours([n - 1, 0])
+    if rank in (0, n - 1):
+        t = torch.full((1,), float(rank))
+        dist.broadcast(t, n - 1, odd)
+        expect(t.item() == n - 1 and dist.get_rank(odd) == (0 if rank == 0 else 1), "ranks")
+        kept = []
+        try:
+            for _ in range(70):
+                kept.append(dist.new_group([0, n - 1], backend="lockstep",
+                                           use_local_synchronization=True))
+            expect(False, "70 open groups")
+        except lockstep.Invalid as error:
+            expect("at most 64" in str(error) and "destroy_process_group" in str(error), str(error))
+    t = torch.ones(1)
+    dist.all_reduce(t, group=world)
+    expect(t.item() == n, "the world goes on")
+
+
+def mismatch(rank):
+    group = ours()
+    try:
+        if rank == 0:
+            dist.all_reduce(torch.ones(4), group=group)
+        else:
+            dist.broadcast(torch.ones(4), 0, group)
+    except lockstep.Mismatch as error:
+        return str(error)
+    raise AssertionError("no error")
+
+
+def death(rank):
+    group = ours()
+    dist.barrier(group)
+    if rank == 1:
+        os._exit(3)
+    future = dist.all_reduce(torch.ones(4), group=group, async_op=True).get_future()
+    texts = []
+    for wait in (future.wait, lambda: dist.all_reduce(torch.ones(4), group=group)):
+        try:
+            wait()
+        except RuntimeError as error:
+            texts.append(str(error))
+    return texts
+
+
+# --- tests ------------------------------------------------------------------------------------------
+
+
+class Backend(unittest.TestCase):
+    def test_reductions(self):
+        for n in (2, 3):
+            ranks(n, reductions)
+
+    def test_moves(self):
+        for n in (2, 3):
+            ranks(n, moves)
+
+    def test_layouts(self):
+        ranks(3, layouts)
+
+    def test_asynchronous(self):
+        ranks(3, asynchronous)
+
+    def test_groups(self):
+        ranks(3, groups)
+
+    def test_mismatch_has_both_calls(self):
+        texts = ranks(2, mismatch)
+        for text in texts:
+            self.assertIn("allreduce", text)
+            self.assertIn("broadcast", text)
+
+    def test_death_names_the_rank(self):
+        texts = ranks(3, death, expect=[0, 2])
+        for rank in (0, 2):
+            self.assertEqual(len(texts[rank]), 2)
+            for text in texts[rank]:
+                self.assertIn("rank 1", text)
