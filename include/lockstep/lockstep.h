@@ -394,23 +394,25 @@ typedef enum lockstep_dtype {
  * broadcast at start. */
 #define LOCKSTEP_PARAMETER_FROZEN 1u
 /* Tied weights: the parameter is a second name of an earlier one, the owner, in the same module or
- * in an earlier module. data is the owner's pointer. dtype, shape and LOCKSTEP_PARAMETER_FROZEN are
- * the owner's. gradient is the owner's or NULL. The same holds in each replica.
- * The gradient travels once, under the owner's name, when the last calls have reported it under all
- * names or when the step ends. The backward pass adds to it under each name and reports each name.
- * A name that is not reported only costs time: its bucket then waits for the end of the call. The
- * gradient counts as used if any report named it, and the policy of the owner's module applies.
- * A step that calls a later module and not the owner's contributes for the owner what was reported
- * of it, with this rank's weight. No policy objects to the owner's other parameters then.
- * This flag for an owner in another module is an error if either module has separate_calls or
- * replicas. */
+ * in an earlier module. data is the owner's pointer. dtype, gradient_dtype, shape and
+ * LOCKSTEP_PARAMETER_FROZEN are the owner's. gradient is the owner's or NULL. The same holds in
+ * each replica. The gradient travels once, under the owner's name, when the last calls have
+ * reported it under all names or when the step ends. The backward pass adds to it under each name
+ * and reports each name. A name that is not reported only costs time: its bucket then waits for the
+ * end of the call. The gradient counts as used if any report named it, and the policy of the
+ * owner's module applies. A step that calls a later module and not the owner's contributes for the
+ * owner what was reported of it, with this rank's weight. No policy objects to the owner's other
+ * parameters then. This flag for an owner in another module is an error if either module has
+ * separate_calls or replicas. */
 #define LOCKSTEP_PARAMETER_SHARED 2u
 
 /* A trained tensor. Memory is dense: its elements fill it without gaps. Initialize with
  * LOCKSTEP_PARAMETER_INIT. */
 struct lockstep_parameter {
     const char *name; /* Unique in its module, at most 255 bytes of UTF-8. */
-    lockstep_dtype dtype; /* Type of the value and of the gradient; a gradient is floating point. */
+    lockstep_dtype
+        dtype; /* Type of the value, and of the gradient unless gradient_dtype says other.
+                */
     uint32_t dims; /* 0 to 8; 0 is a scalar of one element. */
     const int64_t *shape; /* [dims] numbers of elements; 0 is allowed. NULL with dims 0. */
     void *data; /* shape elements. May be NULL when there are none. */
@@ -427,11 +429,17 @@ struct lockstep_parameter {
      * several times (layers used twice, recomputation). One report more is an error. Fewer reports
      * at the end of the call count as use. At most 32,768. 0: 1. */
     uint64_t ready_count;
+    /* The lockstep_dtype of the gradient, which is floating point. It may differ from the value's:
+     * bfloat16 gradients of float32 values, or float32 gradients of bfloat16 values. The library
+     * converts nothing. Gradients are added, divided and rounded as this dtype
+     * (docs/numbers.md). 0: dtype. */
+    uint32_t gradient_dtype;
+    uint32_t reserved; /* 0. */
 };
 
 #define LOCKSTEP_PARAMETER_INIT \
     { \
-        NULL, LOCKSTEP_FLOAT32, 0, NULL, NULL, NULL, 0, NULL, 0 \
+        NULL, LOCKSTEP_FLOAT32, 0, NULL, NULL, NULL, 0, NULL, 0, 0, 0 \
     }
 
 typedef enum lockstep_buffer_policy {
@@ -745,11 +753,11 @@ LOCKSTEP_API int lockstep_call_begin(lockstep_module *module, lockstep_call **ca
  * call: NULL means the module's open call. parameter: its number in the module.
  * gradient: NULL means the registered memory. Another address counts in this step only (with
  * accumulate: until the end of the window) and is not touched afterwards. It has the parameter's
- * dtype and shape, and is contiguous. It overlaps no value, no buffer and no other gradient that
- * the step uses, not even the place where that gradient was registered; it may overlap its own
- * parameter's value. All names of a shared parameter report one place. If the same parameter is
- * reported with several places, the last place counts. A parameter that is not reported has no
- * memory in this step if its registered memory was given for another parameter.
+ * gradient dtype and shape, and is contiguous. It overlaps no value, no buffer and no other
+ * gradient that the step uses, not even the place where that gradient was registered; it may
+ * overlap its own parameter's value. All names of a shared parameter report one place. If the same
+ * parameter is reported with several places, the last place counts. A parameter that is not
+ * reported has no memory in this step if its registered memory was given for another parameter.
  * stream: the device's stream that produces the gradient. NULL: the gradient is complete now.
  * From this call until lockstep_step_end returns, the memory belongs to the library: do not read or
  * write it.

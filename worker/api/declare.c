@@ -94,6 +94,7 @@ struct tensor_source {
     const char *what;
     const char *name;
     lockstep_dtype dtype;
+    uint32_t gradient_dtype; // 0: dtype.
     uint32_t dims;
     const int64_t *shape;
     const int64_t *strides;
@@ -112,6 +113,17 @@ static bool declare_ignores(const struct lockstep_module_config *config, const c
     return false;
 }
 
+static int declare_gradient_dtype(struct tensor *tensor, const struct tensor_source *from)
+{
+    tensor->gradient_dtype =
+        from->gradient_dtype == 0 ? tensor->dtype : (enum dtype)from->gradient_dtype;
+    if (from->gradient_dtype == 0 || dtype_is_float(tensor->gradient_dtype))
+        return 0;
+    return error_set(LOCKSTEP_E_INVALID,
+                     "'%s' has gradient_dtype %" PRIu32 " (%s): a gradient is floating point",
+                     from->name, from->gradient_dtype, dtype_name(tensor->gradient_dtype));
+}
+
 static int declare_tensor(struct tensor *tensor, const struct lockstep_module_config *config,
                           const struct tensor_source *from, uint32_t index)
 {
@@ -124,8 +136,13 @@ static int declare_tensor(struct tensor *tensor, const struct lockstep_module_co
                                                         : LOCKSTEP_E_UNSUPPORTED,
                          "'%s' has dtype %d (%s), which this build does not support", from->name,
                          (int)from->dtype, dtype_name(tensor->dtype));
-    status = declare_count_elements(from->name, from->dims, from->shape, dtype_size(tensor->dtype),
-                                    &tensor->elements);
+    status = declare_gradient_dtype(tensor, from);
+    if (status < 0)
+        return status;
+    const size_t size = dtype_size(tensor->dtype);
+    const size_t gradient_size = dtype_size(tensor->gradient_dtype);
+    status = declare_count_elements(from->name, from->dims, from->shape,
+                                    size > gradient_size ? size : gradient_size, &tensor->elements);
     if (status < 0)
         return status;
     if (!from->data && tensor->elements > 0)
@@ -165,6 +182,7 @@ int declare_parameter(struct lockstep_module *module, const struct lockstep_modu
     const struct tensor_source from = {.what = "parameter",
                                        .name = parameter->name,
                                        .dtype = parameter->dtype,
+                                       .gradient_dtype = parameter->gradient_dtype,
                                        .dims = parameter->dims,
                                        .shape = parameter->shape,
                                        .strides = parameter->strides,
@@ -181,12 +199,13 @@ int declare_parameter(struct lockstep_module *module, const struct lockstep_modu
         return status;
     module->contributions[0].gradients[index].registered = parameter->gradient;
     module->shapes[index] =
-        (struct bucket_parameter){.dtype = tensor->dtype, .elements = tensor->elements};
+        (struct bucket_parameter){.dtype = tensor->gradient_dtype, .elements = tensor->elements};
     module->frozen[index] = (tensor->flags & LOCKSTEP_PARAMETER_FROZEN) != 0;
-    if (tensor->flags == 0 && !tensor->ignored && !dtype_is_float(tensor->dtype))
+    if (tensor->flags == 0 && !tensor->ignored && !dtype_is_float(tensor->gradient_dtype))
         return error_set(LOCKSTEP_E_INVALID,
                          "'%s' is %s: a mean of integers does not exist; mark "
-                         "it LOCKSTEP_PARAMETER_FROZEN or declare a buffer",
+                         "it LOCKSTEP_PARAMETER_FROZEN, give its gradient_dtype, or declare a "
+                         "buffer",
                          tensor->name, dtype_name(tensor->dtype));
     return 0;
 }

@@ -53,7 +53,8 @@ static void saved_write_set(const struct lockstep_module *module,
         fprintf(file, "bucket %" PRIu32 "%s\n", bucket->count, bucket->device ? " devices" : "");
         for (uint32_t i = 0; i < bucket->count; i++) {
             const struct tensor *tensor = &module->parameters[layout->order[bucket->first + i]];
-            fprintf(file, "parameter %s %" PRIu64 " ", dtype_name(tensor->dtype), tensor->elements);
+            fprintf(file, "parameter %s %" PRIu64 " ", dtype_name(tensor->gradient_dtype),
+                    tensor->elements);
             saved_name(file, tensor->name);
         }
     }
@@ -268,13 +269,13 @@ static int saved_find_parameter(struct saved_reader *reader, const struct lockst
         const struct tensor *tensor = &module->parameters[p];
         if (strcmp(tensor->name, reader->words[3]) != 0)
             continue;
-        if (strcmp(dtype_name(tensor->dtype), reader->words[1]) != 0 ||
-            tensor->elements != elements || !dtype_is_float(tensor->dtype))
+        if (strcmp(dtype_name(tensor->gradient_dtype), reader->words[1]) != 0 ||
+            tensor->elements != elements || !dtype_is_float(tensor->gradient_dtype))
             return saved_fault(reader,
                                "parameter '%s' of module '%s' has %" PRIu64 " elements of %s, and "
                                "the file was saved with another",
                                tensor->name, module->name, tensor->elements,
-                               dtype_name(tensor->dtype));
+                               dtype_name(tensor->gradient_dtype));
         reader->parameter = p;
         return 0;
     }

@@ -56,6 +56,11 @@ static int step_options(const struct lockstep_step_options *given,
     if (whole->accumulate > 1 || whole->exhausted > 1 || whole->keep_weight > 1)
         return error_set(LOCKSTEP_E_INVALID,
                          "the step's accumulate, exhausted and keep_weight are 0 or 1");
+    if (whole->reserved != 0)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "the step's reserved is %" PRIu32 ", and has to be 0: begin with "
+                         "LOCKSTEP_STEP_INIT",
+                         whole->reserved);
     if (whole->weight > LOCKSTEP_MAX_WEIGHT)
         return error_set(LOCKSTEP_E_INVALID,
                          "the step's weight is %" PRIu64

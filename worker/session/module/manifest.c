@@ -43,6 +43,8 @@ static void manifest_options(const struct tensor *tensor, enum manifest_kind kin
     static const char *const policies[] = {"at_start", "ignore", "broadcast", "mean", "sum"};
     if (kind == MANIFEST_PARAMETER)
         manifest_say(item, "ready_count=%" PRIu32, tensor->ready_count);
+    if (kind == MANIFEST_PARAMETER && tensor->gradient_dtype != tensor->dtype)
+        manifest_say(item, " gradient_dtype=%s", dtype_name(tensor->gradient_dtype));
     if (kind == MANIFEST_BUFFER)
         manifest_say(item, "policy=%s", policies[tensor->flags]);
     if (kind == MANIFEST_BUFFER && tensor->flags >= LOCKSTEP_BUFFER_BROADCAST)

@@ -24,6 +24,7 @@ struct ready_gate;
 struct tensor {
     char *name; // Owned.
     enum dtype dtype;
+    enum dtype gradient_dtype; // Parameters: the dtype of the gradient; usually dtype.
     uint32_t dims;
     int64_t shape[LOCKSTEP_MAX_DIMS];
     int64_t strides[LOCKSTEP_MAX_DIMS];

@@ -31,7 +31,9 @@ static void overlap_add(struct overlap_list *list, const struct overlap_place *p
         return;
     *added = *place;
     added->begin = (uintptr_t)memory;
-    added->end = added->begin + tensor->elements * dtype_size(tensor->dtype);
+    added->end = added->begin + tensor->elements * dtype_size(place->kind == OVERLAP_GRADIENT
+                                                                  ? tensor->gradient_dtype
+                                                                  : tensor->dtype);
     list->count++;
 }
 

@@ -85,6 +85,8 @@ static const char *owner_difference(const struct lockstep_module *module, uint32
     const void *place = owner->module->contributions[0].gradients[owner->parameter].registered;
     if (tensor->dtype != owned->dtype)
         return "dtype";
+    if (tensor->gradient_dtype != owned->gradient_dtype)
+        return "gradient_dtype";
     if (tensor->dims != owned->dims ||
         memcmp(tensor->shape, owned->shape, tensor->dims * sizeof(tensor->shape[0])) != 0)
         return "shape";

@@ -130,7 +130,7 @@ static struct range place_range(const struct placed *placed, const void *memory)
 {
     const struct tensor *tensor = &placed->contribution->module->parameters[placed->parameter];
     const uintptr_t begin = (uintptr_t)memory;
-    return (struct range){begin, begin + tensor->elements * dtype_size(tensor->dtype)};
+    return (struct range){begin, begin + tensor->elements * dtype_size(tensor->gradient_dtype)};
 }
 
 static void place_watch(const struct contribution *contribution, uint32_t parameter)

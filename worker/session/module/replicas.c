@@ -54,6 +54,8 @@ static const char *replica_difference(const struct lockstep_parameter *a,
         return "name";
     if (a->dtype != b->dtype)
         return "dtype";
+    if (a->gradient_dtype != b->gradient_dtype)
+        return "gradient_dtype";
     if (a->dims != b->dims || !replica_equal_numbers(a->shape, b->shape, a->dims))
         return "shape";
     if (!replica_equal_numbers(a->strides, b->strides, a->dims))
@@ -243,11 +245,11 @@ int replica_copy_values(struct lockstep_session *session)
         const struct lockstep_module *module = session->modules[m];
         const uint32_t count = (module->replicas - 1) * module->parameter_count;
         for (uint32_t i = 0; i < count && status == 0; i++) {
-            const uint32_t p = i % module->parameter_count;
-            if (!module->parameters[p].ignored)
-                status = replica_copy(
-                    module->parameters[p].on_device ? session->devices.first : NULL,
-                    module->replica_data[i], module->parameters[p].data, replica_bytes(module, p));
+            const struct tensor *value = &module->parameters[i % module->parameter_count];
+            if (!value->ignored)
+                status = replica_copy(value->on_device ? session->devices.first : NULL,
+                                      module->replica_data[i], value->data,
+                                      value->elements * dtype_size(value->dtype));
         }
     }
     return status < 0 ? device_events_failed(session) : 0;

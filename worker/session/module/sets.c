@@ -65,7 +65,8 @@ void sets_free(struct lockstep_module *module)
 static bool sets_possible(const struct lockstep_module *module, uint32_t parameter)
 {
     const struct tensor *tensor = &module->parameters[parameter];
-    return dtype_is_float(tensor->dtype) && !tensor->ignored && home_is_own(module, parameter);
+    return dtype_is_float(tensor->gradient_dtype) && !tensor->ignored &&
+           home_is_own(module, parameter);
 }
 
 static bool sets_trains(const struct lockstep_module *module, uint32_t parameter, uint32_t view)

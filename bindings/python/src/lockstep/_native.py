@@ -418,6 +418,8 @@ class lockstep_parameter(Struct):
         ("flags", ctypes.c_uint32),
         ("strides", POINTER(ctypes.c_int64)),
         ("ready_count", ctypes.c_uint64),
+        ("gradient_dtype", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
     ]
     INITIAL = {
         "dtype": 1,
@@ -470,7 +472,7 @@ class lockstep_module_config(Struct):
     ]
     INITIAL = {
         "struct_bytes": 144,
-        "parameter_bytes": 64,
+        "parameter_bytes": 72,
         "buffer_bytes": 56,
     }
 
@@ -772,7 +774,7 @@ LAYOUT: Dict[Any, Tuple[int, int, Dict[str, Tuple[int, int]]]] = {
         "virtual_ranks": (212, 4),
         "gradient_norm": (216, 4),
     }),
-    lockstep_parameter: (64, 8, {
+    lockstep_parameter: (72, 8, {
         "name": (0, 8),
         "dtype": (8, 4),
         "dims": (12, 4),
@@ -782,6 +784,8 @@ LAYOUT: Dict[Any, Tuple[int, int, Dict[str, Tuple[int, int]]]] = {
         "flags": (40, 4),
         "strides": (48, 8),
         "ready_count": (56, 8),
+        "gradient_dtype": (64, 4),
+        "reserved": (68, 4),
     }),
     lockstep_buffer: (56, 8, {
         "name": (0, 8),
