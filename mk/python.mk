@@ -19,7 +19,7 @@ $(VENV)/packages: tests/python/requirements.txt
 python-test: python-programs $(VENV)/packages ## Tests of the Python package (ONLY=text narrows them)
 	@$(TEST_ENV) PYTHONPATH=$(PYTHON_SRC) ONLY=$(ONLY) $(VENV)/bin/python tests/python/run.py
 
-wheel: python-programs ## The Python package as a wheel, in build/wheel
+wheel: python-programs ## The Python package as a wheel in build/wheel, and its test in an empty environment
 	@LOCKSTEP_BUILD=$(abspath $(BUILD)) PYTHON=$(PYTHON) tools/wheel $(abspath $(BUILD))/wheel
 
 # --- PyTorch -------------------------------------------------------------------------------------

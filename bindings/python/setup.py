@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 
-from setuptools import setup
+from setuptools import Distribution, setup
 from setuptools.command.build_py import build_py
 
 try:
@@ -43,6 +43,7 @@ class BuildWithMake(build_py):
     """The package with what make builds in it."""
 
     def run(self):
+        shutil.rmtree(self.build_lib, ignore_errors=True)  # What an earlier build has left.
         super().run()
         if self.editable_mode:  # Then the package finds the build of its checkout.
             built()
@@ -68,12 +69,20 @@ class BuildWithMake(build_py):
 class PlatformWheel(bdist_wheel):
     """A wheel for any Python 3 of one platform."""
 
-    def finalize_options(self):
-        super().finalize_options()
-        self.root_is_pure = False
-
     def get_tag(self):
         return "py3", "none", super().get_tag()[2]
 
 
-setup(version=version(), cmdclass={"build_py": BuildWithMake, "bdist_wheel": PlatformWheel})
+class WithLibraries(Distribution):
+    """A distribution with files of one platform. No extension module is among them."""
+
+    def has_ext_modules(self):
+        return True
+
+
+# Nothing is written beside the sources.
+SCRATCH = os.path.join(ROOT, "build", "python")
+os.makedirs(SCRATCH, exist_ok=True)
+setup(version=version(), distclass=WithLibraries,
+      cmdclass={"build_py": BuildWithMake, "bdist_wheel": PlatformWheel},
+      options={"build": {"build_base": SCRATCH}, "egg_info": {"egg_base": SCRATCH}})
