@@ -8,6 +8,10 @@ import unittest
 import numpy as np
 
 import lockstep
+try:
+    import torch
+except ImportError:
+    torch = None
 from lockstep import Dtype, Memory, memory_of
 
 
@@ -113,6 +117,21 @@ class Arrays(unittest.TestCase):
             memory_of(Exporter(values, 2, 32, True, read_only=True))
         with self.assertRaises(lockstep.Unsupported):
             memory_of(Exporter(values, 5, 64, True))
+
+    @unittest.skipIf(torch is None, "PyTorch is not installed")
+    def test_tensors(self):
+        for dtype, name in ((torch.float32, "FLOAT32"), (torch.bfloat16, "BFLOAT16"),
+                            (torch.int64, "INT64"), (torch.bool, "BOOL")):
+            values = torch.zeros(2, 3, dtype=dtype)
+            self.expect(memory_of(values), values.data_ptr(), Dtype[name], (2, 3))
+        weight = torch.nn.Parameter(torch.zeros(4, 3))
+        self.expect(memory_of(weight), weight.data_ptr(), Dtype.FLOAT32, (4, 3))
+        self.assertEqual(memory_of(weight.t()).strides, (1, 3))
+        self.assertEqual(memory_of(torch.tensor(1.0)).count, 1)
+        for what in (torch.zeros(2, dtype=torch.complex64), torch.zeros(2, device="meta"),
+                     torch.eye(3).to_sparse()):
+            with self.assertRaises(lockstep.Unsupported):
+                memory_of(what)
 
     def test_a_memory_is_an_array_of_numpy(self):
         values = np.arange(6, dtype=np.float32).reshape(2, 3)

@@ -58,7 +58,8 @@ class _Run:
         self._left = len(memories)
         for memory in memories:
             memory.owner = None  # The session is not needed any more.
-            weakref.finalize(memory, self._gone, begin, size).atexit = False
+            gone = weakref.finalize(memory, self._gone, begin, size)
+            setattr(gone, "atexit", False)  # Arrays may live until the process ends.
 
     def _gone(self, begin: int, size: int) -> None:
         self._left -= 1
