@@ -315,6 +315,22 @@ class Rows(unittest.TestCase):
             return made[0] == made[1]
         self.assertTrue(self.both(run))
 
+    def test_backward_of_each_forward(self):
+        """Both are synchronized. PyTorch synchronizes the first one only."""
+        def run(rank):
+            torch.manual_seed(1)
+            model, twin = Ours(torch.nn.Linear(8, 4)), torch.nn.Linear(8, 4)
+            twin.load_state_dict(model.module.state_dict())
+            losses = [model(batch(rank, i)).square().mean() for i in range(2)]
+            for loss in losses:
+                loss.backward()
+            for r in range(2):
+                for i in range(2):
+                    (twin(batch(r, i)).square().mean() / 2).backward()
+            return [(p.grad - q.grad).abs().max().item() < 1e-6
+                    for p, q in zip(model.parameters(), twin.parameters())]
+        self.assertEqual(self.both(run), [True, True])
+
     def test_double_backward_and_retain_graph(self):
         def run(rank):
             torch.manual_seed(1)

@@ -113,6 +113,23 @@ struct post_hook : autograd::FunctionPostHook {
         set->came(index);
         return outputs;
     }
+
+    // Compiled autograd asks for these. Which one is virtual depends on the version of PyTorch.
+    void compiled_args(torch::dynamo::autograd::CompiledNodeArgs &) const
+    {
+        refuse();
+    }
+    void compiled_args(torch::dynamo::autograd::CompiledNodeArgs &)
+    {
+        refuse();
+    }
+
+    static void refuse()
+    {
+        TORCH_CHECK(false, "compiled autograd does not run the hooks of lockstep.torch: set "
+                           "torch._dynamo.config.optimize_ddp = 'python_reducer' before the module "
+                           "is wrapped, or leave compiled autograd out");
+    }
 };
 
 void add_hooks(hook_set *set)

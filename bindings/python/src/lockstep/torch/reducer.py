@@ -210,6 +210,7 @@ class _Once:
         self._phase = phase
         self._task: Optional[int] = None
 
+    @torch._disable_dynamo
     def arm(self, gradient: Any) -> None:
         world, member = self._world(), self._member()
         task = torch._C._current_graph_task_id()

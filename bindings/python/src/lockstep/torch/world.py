@@ -17,6 +17,7 @@ import threading
 import weakref
 from typing import Any, Iterable, Iterator, List, Optional, Sequence
 
+import torch
 from torch.autograd import Variable
 
 from .._native import Report
@@ -133,8 +134,9 @@ class World:
         if self.session.pid != os.getpid():
             raise Forked("the session belongs to the parent process: wrap the module in the "
                          "process that trains it")
-        compiled = sys.modules.get("torch._dynamo.compiled_autograd")
-        if compiled is not None and compiled.compiled_autograd_enabled:
+        compiled: Any = sys.modules.get("torch._dynamo.compiled_autograd")
+        if compiled is not None and (getattr(compiled, "in_compiled_autograd_region", False)
+                                     or torch._C._current_graph_task_id() == -1):
             raise RuntimeError(
                 "compiled autograd does not run the hooks of lockstep.torch: set "
                 "torch._dynamo.config.optimize_ddp = 'python_reducer' before the module is "
