@@ -256,6 +256,18 @@ class session : public detail::owner<lockstep_session, lockstep_close>
 
     uint32_t rank() const { return world().first; }
     uint32_t world_size() const { return world().second; }
+    // The leaves of this rank: `count` of them from `first`, of `total` in the job.
+    struct leaf_range {
+        uint32_t first;
+        uint32_t count;
+        uint32_t total;
+    };
+    leaf_range leaves() const
+    {
+        leaf_range made{};
+        check(lockstep_leaves(get(), &made.first, &made.count, &made.total));
+        return made;
+    }
     void start() { check(lockstep_start(get())); }
     // What happens from the next step on when ranks run out of data.
     void uneven(lockstep_uneven rule) { check(lockstep_uneven_set(get(), rule)); }

@@ -103,6 +103,8 @@ static void alone()
     trainer trainer;
     lockstep::session &session = trainer.session;
     CHECK(session.rank() == 0 && session.world_size() == 1);
+    const lockstep::session::leaf_range leaves = session.leaves();
+    CHECK(leaves.first == 0 && leaves.count == 1 && leaves.total == 1);
 
     // Failures have the status and the text.
     const lockstep::error early = failure_of([&] { lockstep::step step(session); });

@@ -227,6 +227,21 @@ assert net.handle == 0 and session.handle == 0
 """
 
 
+LEAVES = """
+session = lockstep.Session(virtual_ranks=5)
+g = np.zeros(3, np.float32)
+net = session.register("net", [("w", np.zeros(3, np.float32), g)])
+session.start()
+assert session.leaf_total == 5 and len(session.leaves) in (2, 3), session.leaves
+for leaf in session.leaves:
+    with session.step(weight=leaf, accumulate=leaf != session.leaves[-1]) as step:
+        with step.call(net) as call:
+            g += 10 * leaf
+            call.ready("w")
+assert (g == np.float32(300 / 10)).all(), g
+session.close()
+"""
+
 
 class Steps(unittest.TestCase):
     def works(self, said):
@@ -238,6 +253,9 @@ class Steps(unittest.TestCase):
 
     def test_ranks_that_run_out_of_data(self):
         self.works(job(2, UNEVEN))
+
+    def test_leaves(self):
+        self.works(job(2, LEAVES, opened=False))
 
     def test_memory_of_the_library(self):
         self.works(job(2, GRADIENTS))

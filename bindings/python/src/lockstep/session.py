@@ -138,6 +138,21 @@ class Session(Collectives):
         return self._size
 
     @property
+    def leaves(self) -> range:
+        """The leaves of this rank. Without virtual_ranks it is one leaf, its rank. With them each
+        leaf is a step, all but the last with accumulate."""
+        first, count = ctypes.c_uint32(), ctypes.c_uint32()
+        check(lib.lockstep_leaves(self._handle, ctypes.byref(first), ctypes.byref(count), None))
+        return range(first.value, first.value + count.value)
+
+    @property
+    def leaf_total(self) -> int:
+        """The leaves of the job: virtual_ranks, or else the number of ranks."""
+        total = ctypes.c_uint32()
+        check(lib.lockstep_leaves(self._handle, None, None, ctypes.byref(total)))
+        return total.value
+
+    @property
     def in_step(self) -> bool:
         """True while a step is open."""
         return self._step is not None
