@@ -418,7 +418,8 @@ struct lockstep_parameter {
     void *data; /* shape elements. May be NULL when there are none. */
     /* shape elements. NULL: the address is passed to lockstep_grad_ready in each step. Such a
      * parameter has no place for the mean of the other ranks in a step that does not report it:
-     * E_UNUSED at step_end, even if its policy accepts that it is unused. */
+     * E_UNUSED at step_end, even if its policy accepts that it is unused, unless the module has
+     * means_on_demand. */
     void *gradient;
     uint32_t flags; /* LOCKSTEP_PARAMETER_* */
     /* [dims] numbers of elements, for value and gradient: a permutation of dense memory, equal on
@@ -539,6 +540,13 @@ struct lockstep_module_config {
     size_t bucket_first_bytes;
     size_t bucket_bytes;
     size_t bucket_last_bytes;
+    /* 1: a mean that has no place in a step is written to memory of the library, and
+     * lockstep_module_means says where it is. A mean has no place if this rank has neither
+     * registered nor reported memory for the gradient, and other ranks used it. Address space is
+     * reserved for all gradients of the module; memory is used only by gradients that needed it. In
+     * host memory only. Not with replicas or config.virtual_ranks. May differ between ranks. */
+    uint32_t means_on_demand;
+    uint32_t reserved; /* 0. */
 };
 
 #define LOCKSTEP_MODULE_INIT \
@@ -546,7 +554,7 @@ struct lockstep_module_config {
         sizeof(struct lockstep_module_config), sizeof(struct lockstep_parameter), \
             sizeof(struct lockstep_buffer), NULL, NULL, 0, NULL, 0, LOCKSTEP_GRADIENT_MEAN, \
             LOCKSTEP_UNUSED_ERROR, 0, NULL, 0, 0, 0, LOCKSTEP_ABORT_ERROR, LOCKSTEP_WIRE_SAME, 0, \
-            0, 0, 0 \
+            0, 0, 0, 0, 0 \
     }
 
 /* Declares a module. Parameters are numbered from 0, in the order of config->parameters. The
@@ -953,6 +961,17 @@ LOCKSTEP_API int lockstep_module_usage(lockstep_module *module, uint32_t *ranks,
  * results of the step. Threads: the trainer's. Owns: written now. Returns: E_INVALID before
  * lockstep_start, inside a step or window, and for another count. */
 LOCKSTEP_API int lockstep_module_used(lockstep_module *module, uint8_t *used, uint32_t count);
+
+/* Where the means of one call of the last step, or window, are: the memory that was reported or
+ * registered, or the library's (means_on_demand).
+ * call: the number of the call in its step with separate_calls, else 0. means: [count]; NULL where
+ * lockstep_module_used would say 0, or where the mean has no place. A shared parameter has its
+ * owner's. count: the number of parameters. Blocks: as lockstep_module_used. Threads: the
+ * trainer's. Owns: memory of the library is valid until the next lockstep_step_begin, and may be
+ * written until then. Returns: E_INVALID before lockstep_start, inside a step or window, for a call
+ * that the module does not have, and for another count. */
+LOCKSTEP_API int lockstep_module_means(lockstep_module *module, uint32_t call, void **means,
+                                       uint32_t count);
 
 /* ---- Plain collectives -------------------------------------------------------------------------
  */

@@ -217,6 +217,11 @@ static int use_module_used(void *m)
     uint8_t used[3];
     return lockstep_module_used(m, used, 3);
 }
+static int use_module_means(void *m)
+{
+    void *means[3];
+    return lockstep_module_means(m, 0, means, 3);
+}
 static int use_bucket_parameters(void *m)
 {
     const uint32_t *parameters;
@@ -378,6 +383,7 @@ static const struct use uses[] = {
     {"phase_unused", MODULE, use_phase_unused, false},
     {"module_usage", MODULE, use_module_usage, false},
     {"module_used", MODULE, use_module_used, false},
+    {"module_means", MODULE, use_module_means, false},
     {"bucket_parameters", MODULE, use_bucket_parameters, false},
     {"replica_ready", MODULE, use_replica_ready, false},
     {"call_current", MODULE, use_call_current, false},

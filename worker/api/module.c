@@ -24,6 +24,7 @@
 #include "worker/session/module/replicas.h"
 #include "worker/session/module/residency.h"
 #include "worker/session/module/sets.h"
+#include "worker/session/module/spares.h"
 #include "worker/session/session.h"
 #include "worker/support/error.h"
 #include "worker/support/handle.h"
@@ -48,6 +49,7 @@ void module_free(struct lockstep_module *module)
     free(module->contributions);
     deferral_end(module);
     leaves_free(module->leaves);
+    spares_release(module);
     free(module->replica_data);
     free(module->homes);
     free(module->awaits);
@@ -201,6 +203,7 @@ static void module_take_options(struct lockstep_module *module,
     module->float16_exponent = config->float16_exponent;
     module->caps = (struct bucket_caps){config->bucket_first_bytes, config->bucket_bytes,
                                         config->bucket_last_bytes};
+    module->spares.wanted = config->means_on_demand != 0;
     module->contribution_count = module->separate_calls ? module->calls_per_step : 1;
 }
 
@@ -224,6 +227,8 @@ static int module_build(struct lockstep_session *session,
             .contribution = &module->contributions[module->separate_calls ? i : 0],
             .number = i};
     status = module_fill(module, config);
+    if (status == 0)
+        status = spares_reserve(module);
     if (status == 0)
         status = sets_enter_module(module, 0);
     return status < 0 ? status : module_add_handles(module);
@@ -310,6 +315,13 @@ static int module_config(const struct lockstep_module_config *given,
     if (whole->separate_calls > 1 || (unsigned)whole->on_abort > LOCKSTEP_ABORT_ACCEPT)
         return error_set(LOCKSTEP_E_INVALID, "the module's separate_calls is not 0 or 1, or its "
                                              "on_abort is unknown");
+    if (whole->means_on_demand > 1 || whole->reserved != 0)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "the module's means_on_demand is not 0 or 1, or its reserved is not 0");
+    if (whole->means_on_demand != 0 && whole->replicas > 1)
+        return error_set(LOCKSTEP_E_UNSUPPORTED,
+                         "module '%s': means_on_demand does not go together with replicas",
+                         !whole->name ? "" : whole->name);
     return declare_check_name(whole->name, "module", 0);
 }
 
@@ -348,6 +360,7 @@ static int module_check_leaves(const struct lockstep_session *session,
     const char *field = config->separate_calls != 0                 ? "separate_calls"
                         : config->replicas > 1                      ? "replicas"
                         : config->on_abort == LOCKSTEP_ABORT_ACCEPT ? "LOCKSTEP_ABORT_ACCEPT"
+                        : config->means_on_demand != 0              ? "means_on_demand"
                                                                     : NULL;
     if (session->config.virtual_ranks == 0 || !field)
         return 0;

@@ -2,12 +2,13 @@
 //
 // lockstep_module_usage: on how many ranks each parameter of a module was used in the last step.
 // It uses a plain collective of the library, so a step has no cost for it. lockstep_module_used:
-// which parameters any rank used, as the buckets of the step have said. Both run on the trainer's
-// thread.
+// which parameters any rank used, as the buckets of the step have said. lockstep_module_means:
+// where their means are. All run on the trainer's thread.
 
 #include "base/cond.h"
 #include "worker/api/step_device.h"
 #include "worker/session/module/calls.h"
+#include "worker/session/module/contribution.h"
 #include "worker/session/session.h"
 #include "worker/session/work.h"
 #include "worker/support/error.h"
@@ -98,5 +99,32 @@ int lockstep_module_used(lockstep_module *module, uint8_t *used, uint32_t count)
         status = step_device_land(module->session, COND_NO_DEADLINE);
     for (uint32_t p = 0; p < count && status == 0; p++)
         used[p] = usage_anywhere(module, p);
+    return status;
+}
+
+// The memory that holds the mean of one call in the last step. NULL: there is none.
+static void *usage_mean(const struct lockstep_module *module, uint32_t call, uint32_t parameter)
+{
+    const struct home *home = &module->homes[parameter];
+    // An owner in another module has no separate calls.
+    const struct contribution *contribution =
+        &home->module->contributions[home->module == module ? call : 0];
+    return contribution->used_anywhere[home->parameter]
+               ? contribution_place(contribution, home->parameter)
+               : NULL;
+}
+
+int lockstep_module_means(lockstep_module *module, uint32_t call, void **means, uint32_t count)
+{
+    int status = usage_check(module, "means", means, count);
+    if (status == 0 && call >= module->contribution_count)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "module '%s' has the means of %" PRIu32 " calls; there is no number "
+                         "%" PRIu32,
+                         module->name, module->contribution_count, call);
+    if (status == 0)
+        status = step_device_land(module->session, COND_NO_DEADLINE);
+    for (uint32_t p = 0; p < count && status == 0; p++)
+        means[p] = usage_mean(module, call, p);
     return status;
 }

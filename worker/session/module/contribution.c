@@ -12,6 +12,7 @@
 #include "worker/session/module/device_events.h"
 #include "worker/session/module/leaves.h"
 #include "worker/session/module/replicas.h"
+#include "worker/session/module/spares.h"
 #include "worker/session/session.h"
 #include "worker/session/work.h"
 #include "worker/session/world.h"
@@ -165,10 +166,16 @@ void module_window_begin(struct lockstep_module *module)
         contribution_window_begin(&module->contributions[i]);
 }
 
+void *contribution_place(const struct contribution *contribution, uint32_t parameter)
+{
+    void *memory = atomic_load(&contribution->gradients[parameter].memory);
+    return memory ? memory : spares_place(contribution, parameter);
+}
+
 static bool contribution_has_memory(const struct contribution *contribution, uint32_t parameter)
 {
     const struct lockstep_module *module = contribution->module;
-    bool has = contribution->gradients[parameter].memory != NULL;
+    bool has = contribution_place(contribution, parameter) != NULL;
     for (uint32_t r = 1; r < module->replicas; r++)
         has = has && replica_gradient(contribution, r, parameter)->memory;
     return has;
@@ -264,7 +271,7 @@ static void *contribution_output(const struct contribution *contribution,
         return stash_hold(contribution->module->stash, contribution->index, parameter);
     if (launch->replica != LAUNCH_WHOLE && launch->replica > 0)
         return replica_gradient(contribution, launch->replica, parameter)->memory;
-    return contribution->gradients[parameter].memory;
+    return contribution_place(contribution, parameter);
 }
 
 // True if `memory` follows directly after the `bytes` at `before`, or if both are NULL.

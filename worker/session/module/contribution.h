@@ -36,6 +36,9 @@ void module_window_begin(struct lockstep_module *module);
 bool contribution_init(struct contribution *contribution, struct lockstep_module *module,
                        uint32_t index);
 void contribution_fini(struct contribution *contribution);
+// Where the result of a gradient goes in this step: to its memory, or to memory of the library
+// (spares.h). NULL: nowhere. Driver while a step is open, trainer after it has settled.
+void *contribution_place(const struct contribution *contribution, uint32_t parameter);
 // The first parameter that some rank has used, and whose gradient has no memory in one of this
 // rank's replicas; parameter_count: there is none. Trainer, after the step has settled.
 uint32_t contribution_homeless(const struct contribution *contribution);

@@ -18,6 +18,7 @@
 #include "worker/session/module/deferral.h"
 
 #include "worker/kernels/kernels.h"
+#include "worker/session/module/contribution.h"
 #include "worker/session/module/replicas.h"
 #include "worker/session/session.h"
 #include "worker/support/error.h"
@@ -153,7 +154,7 @@ static void deferral_put_back_all(const struct contribution *contribution)
 {
     const struct lockstep_module *module = contribution->module;
     for (uint32_t p = 0; p < module->parameter_count; p++) {
-        void *memory = atomic_load(&contribution->gradients[p].memory);
+        void *memory = contribution_place(contribution, p);
         const bool has_result = contribution->used_anywhere[p];
         if (stash_put_back(module->stash, contribution->index, p, memory, has_result) &&
             !has_result)

@@ -206,6 +206,15 @@ struct module_calls {
     bool carries; // True if gradients of earlier steps were deferred and have not travelled yet.
 };
 
+// Memory for means that have no other place: worker/session/module/spares.h. Set at register, then
+// constant.
+struct module_spares {
+    bool wanted; // The module's means_on_demand.
+    char *memory; // One part for each contribution. NULL: none.
+    size_t stride; // Bytes of a part.
+    size_t *at; // [parameter_count]: where each gradient lies in its part.
+};
+
 struct lockstep_module {
     // set at register, then constant
     struct lockstep_session *session;
@@ -252,6 +261,8 @@ struct lockstep_module {
     // trainer
     void *gradient_memory; // From lockstep_module_gradients; NULL: none.
     size_t gradient_memory_bytes;
+
+    struct module_spares spares;
 };
 
 // A thread that waits for a contribution, or for a bucket of it (worker/api/call_wait.c). On its

@@ -469,9 +469,11 @@ class lockstep_module_config(Struct):
         ("bucket_first_bytes", ctypes.c_size_t),
         ("bucket_bytes", ctypes.c_size_t),
         ("bucket_last_bytes", ctypes.c_size_t),
+        ("means_on_demand", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
     ]
     INITIAL = {
-        "struct_bytes": 144,
+        "struct_bytes": 152,
         "parameter_bytes": 72,
         "buffer_bytes": 56,
     }
@@ -498,6 +500,9 @@ class ModuleOptions(TypedDict, total=False):
     """Caps of this module's buckets, as in struct lockstep_config."""
     bucket_bytes: int
     bucket_last_bytes: int
+    means_on_demand: int
+    """1: a mean that has no place in a step is written to memory of the library, and
+    lockstep_module_means says where it is."""
 
 
 class lockstep_step_options(Struct):
@@ -797,7 +802,7 @@ LAYOUT: Dict[Any, Tuple[int, int, Dict[str, Tuple[int, int]]]] = {
         "strides": (40, 8),
         "every": (48, 8),
     }),
-    lockstep_module_config: (144, 8, {
+    lockstep_module_config: (152, 8, {
         "struct_bytes": (0, 8),
         "parameter_bytes": (8, 8),
         "buffer_bytes": (16, 8),
@@ -819,6 +824,8 @@ LAYOUT: Dict[Any, Tuple[int, int, Dict[str, Tuple[int, int]]]] = {
         "bucket_first_bytes": (120, 8),
         "bucket_bytes": (128, 8),
         "bucket_last_bytes": (136, 8),
+        "means_on_demand": (144, 4),
+        "reserved": (148, 4),
     }),
     lockstep_step_options: (40, 8, {
         "struct_bytes": (0, 8),
@@ -1060,6 +1067,12 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "lockstep_module_used": (ctypes.c_int, [
         ctypes.c_void_p,  # module
         POINTER(ctypes.c_uint8),  # used
+        ctypes.c_uint32,  # count
+    ]),
+    "lockstep_module_means": (ctypes.c_int, [
+        ctypes.c_void_p,  # module
+        ctypes.c_uint32,  # call
+        POINTER(ctypes.c_void_p),  # means
         ctypes.c_uint32,  # count
     ]),
     "lockstep_allreduce": (ctypes.c_int, [
