@@ -127,6 +127,22 @@ static void test_virtual_ranks(void **state)
     open_a_good_world();
 }
 
+// NCCL fails on the rank whose place among the GPUs is 1: rank 2. Every rank hears why.
+static void test_an_nccl_that_does_not_connect(void **state)
+{
+    static const char text[] = "): its GPU cannot be connected to the others: NCCL: ";
+    struct expectation expected = {
+        .devices = {"cuda:0", "none", "cuda:1"},
+        .status = {LOCKSTEP_E_PEER_LOST, LOCKSTEP_E_PEER_LOST, LOCKSTEP_E_PEER_LOST},
+        .text = {text, text, text},
+    };
+    (void)state;
+    fake_gpu_weather("FAKE_CUDA_DEVICES=8", "FAKE_NCCL_FAIL=init:1:5@1", NULL);
+    open_world(&expected);
+    fake_gpu_weather("FAKE_CUDA_DEVICES=8", NULL);
+    open_a_good_world();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -134,6 +150,7 @@ int main(void)
         cmocka_unit_test(test_one_device_for_two),
         cmocka_unit_test(test_an_old_nccl),
         cmocka_unit_test(test_virtual_ranks),
+        cmocka_unit_test(test_an_nccl_that_does_not_connect),
     };
     return _cmocka_run_group_tests("devices: open", tests, sizeof(tests) / sizeof(tests[0]), NULL,
                                    NULL);

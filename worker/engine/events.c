@@ -39,11 +39,30 @@ static void engine_formed(void *context)
     engine_send(session, &message);
 }
 
+// This rank cannot go on, and no other rank is to blame. The job ends, with the same error text on
+// all ranks. report->u.fail.text says why.
+static void engine_report_own(struct lockstep_session *session, struct up_message *report)
+{
+    struct down_halt seen = {.kind = HALT_LOST, .has_rank = true, .rank = session->world.rank};
+    report->kind = UP_FAIL;
+    report->u.fail.kind = HALT_LOST;
+    snprintf(seen.text, sizeof(seen.text), "rank %" PRIu32 " (this one): %s", session->world.rank,
+             report->u.fail.text);
+    engine_report(session, report, &seen);
+}
+
+// If the rank is this one, its device or NCCL has failed.
 static void engine_form_failed(void *context, uint32_t rank, const char *text)
 {
     struct lockstep_session *session = context;
     struct up_message message = {.kind = UP_LOST};
     struct down_halt seen = {.kind = HALT_LOST, .has_rank = true, .rank = rank};
+    if (rank == session->world.rank) {
+        snprintf(message.u.fail.text, sizeof(message.u.fail.text),
+                 "its GPU cannot be connected to the others: %s", text);
+        engine_report_own(session, &message);
+        return;
+    }
     message.u.lost.rank = rank;
     text_copy(message.u.lost.text, sizeof(message.u.lost.text), text);
     snprintf(seen.text, sizeof(seen.text), "rank %" PRIu32 " (host %s) cannot be reached: %s", rank,
@@ -147,22 +166,17 @@ static const struct device *engine_failed_device(const struct lockstep_session *
     return i < session->devices.count ? session->devices.all[i] : session->devices.first;
 }
 
-// A device of this rank has failed, so no bucket on it can become final. The job ends, with the
-// same error text on all ranks.
+// A device of this rank has failed, so no bucket on it can become final.
 static void engine_device_failed(void *context, const char *text)
 {
     struct lockstep_session *session = context;
     struct up_message message = {.kind = UP_FAIL};
-    struct down_halt seen = {.kind = HALT_LOST, .has_rank = true, .rank = session->world.rank};
     char *said = message.u.fail.text;
-    message.u.fail.kind = HALT_LOST;
     snprintf(said, sizeof(message.u.fail.text), "its device failed, cuda:%d: %s",
              device_facts(engine_failed_device(session))->ordinal, text);
-    snprintf(seen.text, sizeof(seen.text), "rank %" PRIu32 " (this one): %s", session->world.rank,
-             said);
     log_event(&session->log, LOG_LEVEL_WARN, "device_failed", "text=%s", text);
     engine_resign(session, 0, said);
-    engine_report(session, &message, &seen);
+    engine_report_own(session, &message);
 }
 
 static const char *engine_collective_name(const struct lockstep_session *session,
