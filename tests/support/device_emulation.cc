@@ -5,6 +5,7 @@
 
 #include "tests/support/device_emulation.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -51,6 +52,8 @@ static inline float __fdiv_rn(float a, float b) { return a / b; }
 static inline double __dmul_rn(double a, double b) { return a * b; }
 static inline double __dadd_rn(double a, double b) { return a + b; }
 static inline double __ddiv_rn(double a, double b) { return a / b; }
+static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+static inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
 static inline float __ull2float_rn(uint64_t number) { return (float)number; }
 static inline double __ull2double_rn(uint64_t number) { return (double)number; }
 static inline float __uint_as_float(uint32_t bits) { return bits_as<float>(bits); }
@@ -75,7 +78,7 @@ static inline uint32_t atomicCAS(uint32_t *word, uint32_t expected, uint32_t wan
 static inline void atomicExch(uint32_t *word, uint32_t wanted) { *word = wanted; }
 static inline bool __isGlobal(const void *) { return true; }
 static inline void __nanosleep(unsigned) {}
-static inline void __syncthreads() {}
+static inline void block_meet() {}
 
 #include "worker/device/kernels.cu"
 

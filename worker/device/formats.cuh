@@ -61,6 +61,27 @@ __device__ inline double over(double a, double b)
     return __ddiv_rn(a, b);
 }
 
+// over(a, b), given inverse = over(1, b), without the many instructions of a division: the product
+// with the inverse is at most one unit off, and what is left of `a` corrects it (Markstein). Where
+// that remainder could be too small to be exact, or where nothing is finite, it divides.
+__device__ inline float quotient(float a, float b, float inverse)
+{
+    const float near = times(a, inverse);
+    const float size = fabsf(near);
+    if (size >= 0x1p-90f && size <= __uint_as_float(0x7f7fffff))
+        return __fmaf_rn(__fmaf_rn(-near, b, a), inverse, near);
+    return a == 0 ? near : over(a, b);
+}
+
+__device__ inline double quotient(double a, double b, double inverse)
+{
+    const double near = times(a, inverse);
+    const double size = fabs(near);
+    if (size >= 0x1p-900 && size <= __longlong_as_double(0x7fefffffffffffff))
+        return __fma_rn(__fma_rn(-near, b, a), inverse, near);
+    return a == 0 ? near : over(a, b);
+}
+
 // value, or of a NaN the other one.
 __device__ inline float unless_nan(float value, float other)
 {
@@ -113,7 +134,7 @@ struct bfloat16 : float32 {
     }
 };
 
-// How a device converts. A host that compiles this file, to try it, brings its own.
+// How a device converts and waits. A host that compiles this file, to try it, brings its own.
 #ifdef __CUDACC__
 __device__ inline float half_widen(uint16_t from)
 {
@@ -127,6 +148,12 @@ __device__ inline uint16_t half_narrow(float from)
     uint16_t value;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(value) : "f"(from));
     return value;
+}
+
+// A barrier that the warps of a block reach at different places.
+__device__ inline void block_meet()
+{
+    asm volatile("barrier.sync 1, %0;" ::"n"(DEVICE_THREADS) : "memory");
 }
 #endif
 
@@ -182,30 +209,27 @@ template <class FROM, class TO> struct weigh {
     }
 };
 
-// A quotient by a power of two is a product with its inverse, rounded once as well.
 template <class FROM, class TO> struct divide {
     enum { IN = FROM::BYTES, OUT = TO::BYTES, MOVES = false };
     typedef typename FROM::bits in;
     typedef typename TO::bits out;
     typedef typename FROM::value value;
-    value factor; // The total, or its inverse.
+    value total;
+    value inverse;
     value power;
-    bool divides;
     bool computes;
     bool rounds; // To bfloat16, before it is widened again.
 
-    __device__ divide(const device_finish &finish, uint64_t total)
-        : factor(FROM::of(total)), power(FROM::power(-finish.exponent)),
-          divides((total & (total - 1)) != 0), computes(total != 1 || finish.exponent != 0),
-          rounds(finish.final == DEVICE_BFLOAT16)
+    __device__ divide(const device_finish &finish, uint64_t number)
+        : total(FROM::of(number)), inverse(over(FROM::of(1), total)),
+          power(FROM::power(-finish.exponent)),
+          computes(number != 1 || finish.exponent != 0), rounds(finish.final == DEVICE_BFLOAT16)
     {
-        if (!divides)
-            factor = over(FROM::of(1), factor);
     }
     __device__ out operator()(in from) const
     {
         const value element = FROM::widen(from);
-        const value mean = divides ? over(element, factor) : times(element, factor);
+        const value mean = quotient(element, total, inverse);
         value result = unless_nan(times(mean, power), computes ? FROM::nan() : element);
         if (TO::BYTES == 4 && rounds)
             result = bfloat16::widen(bfloat16::narrow((float)result));

@@ -328,8 +328,8 @@ extern "C" __global__ void __launch_bounds__(DEVICE_THREADS, 3)
 
 // ---- lockstep_finish ----------------------------------------------------------------------------
 
-// Whoever comes first looks at the host's word, a microsecond away; all others wait for what it
-// saw, which is not long: it runs already. So nothing depends on which blocks run together.
+// The first block looks at the host's word, a microsecond away. All others wait for what it saw,
+// which is not long: that block runs already. So nothing depends on which blocks run together.
 __device__ inline uint32_t finish_decides(const device_finish &finish)
 {
     uint32_t decision = atomicCAS(finish.decision, DEVICE_UNDECIDED, DEVICE_DECIDING);
@@ -346,7 +346,8 @@ __device__ inline uint32_t finish_decides(const device_finish &finish)
 }
 
 // Asked by all warps of a block, by all lanes at once, for the first time each at its own place:
-// one thread finds out.
+// one thread finds out. The barrier has a number and a count, because __syncthreads is for one
+// place.
 struct gate_decided {
     const device_finish &finish;
     uint32_t *shared;
@@ -360,7 +361,7 @@ struct gate_decided {
             asked = true;
             if (threadIdx.x == 0)
                 *shared = finish_decides(finish);
-            __syncthreads();
+            block_meet();
         }
         return *shared == DEVICE_WRITES;
     }
