@@ -1174,8 +1174,8 @@ struct lockstep_collective {
  * Blocks: run waits for the members; begin does not. Threads: the trainer's. Owns: what is copied
  * (name, counts, offsets); input and output are borrowed until the wait, input is only read. Memory
  * that another collective has borrowed is E_INVALID, unless both only read it. Returns: E_MISMATCH,
- * E_PEER_LOST, E_INVALID, E_TIMEOUT, E_UNSUPPORTED (dtype; memory of a device, other than for
- * ALLREDUCE in place, BROADCAST with one memory, and BARRIER of all ranks). */
+ * E_PEER_LOST, E_INVALID, E_TIMEOUT, E_UNSUPPORTED (dtype). Memory of this rank's device
+ * (config.device) is read at once, and written before the collective is complete. */
 LOCKSTEP_API int lockstep_collective_run(lockstep_session *session,
                                          const struct lockstep_collective *what,
                                          uint32_t timeout_ms);

@@ -7,6 +7,7 @@
 // Inputs are integers from 0 to 6, so every sum is exact in every dtype.
 
 #include "protos/limits.h"
+#include "tests/support/device_trainer.h"
 #include "tests/support/trainer.h"
 
 #include <inttypes.h>
@@ -48,6 +49,9 @@ struct member {
     uint32_t root;
     uint32_t salt; // Differs from case to case, so that old results are noticed.
 };
+
+// The device of each rank, by rank. NULL: the rank's memory is the host's.
+static const struct device_trainer *devices[CLUSTER_MAX_WORLD];
 
 // ---- Numbers -----------------------------------------------------------------------------------
 
@@ -331,6 +335,45 @@ static void make_call(struct rank *rank, const struct collective_case *what,
     RANK_OK(rank, lockstep_work_wait(work, FOREVER));
 }
 
+// Copies to memory of the rank's device, and back. That memory is as large as memory_new makes it.
+static uint8_t *device_put(struct rank *rank, const uint8_t *memory, size_t bytes)
+{
+    const struct device_trainer *device = devices[rank->rank];
+    uint8_t *there = device_trainer_allocate(rank, device, (int64_t)(bytes + 19) / 4);
+    DEVICE_CUDA(rank, device,
+                memcpy_htod_async((uint64_t)(uintptr_t)there, memory, bytes + 16, device->reads));
+    DEVICE_CUDA(rank, device, stream_synchronize(device->reads));
+    return there;
+}
+
+static void device_get(struct rank *rank, uint8_t *there, uint8_t *memory, size_t bytes)
+{
+    const struct device_trainer *device = devices[rank->rank];
+    DEVICE_CUDA(rank, device,
+                memcpy_dtoh_async(memory, (uint64_t)(uintptr_t)there, bytes + 16, device->reads));
+    DEVICE_CUDA(rank, device, stream_synchronize(device->reads));
+    device_trainer_release(rank, device, there);
+}
+
+// The same call, with the memory on the rank's device if it has one.
+static void make_call_there(struct rank *rank, const struct collective_case *what,
+                            struct memory *memory, struct lockstep_collective *call)
+{
+    if (!devices[rank->rank]) {
+        make_call(rank, what, call);
+        return;
+    }
+    uint8_t *in = device_put(rank, memory->in, memory->in_bytes);
+    uint8_t *out = device_put(rank, memory->out, memory->out_bytes);
+    if (call->input)
+        call->input = call->input == memory->in ? in : out;
+    if (call->output)
+        call->output = call->output == memory->in ? in : out;
+    make_call(rank, what, call);
+    device_get(rank, in, memory->in, memory->in_bytes);
+    device_get(rank, out, memory->out, memory->out_bytes);
+}
+
 static void expect(const struct member *member, const struct collective_case *what,
                    const uint8_t *found, const uint8_t *wanted, size_t bytes, const char *side)
 {
@@ -366,7 +409,7 @@ static void run_case(const struct member *member, const struct collective_case *
     write_expected(member, what, &memory.output, memory.expected);
     if (what->in_place)
         go_in_place(member, what, &memory, &call);
-    make_call(member->rank, what, &call);
+    make_call_there(member->rank, what, &memory, &call);
     expect(member, what, memory.in, memory.in_before, memory.in_bytes, "input");
     expect(member, what, memory.out, memory.expected, memory.out_bytes, "output");
     free(memory.in);
@@ -447,6 +490,18 @@ static struct lockstep_collective pair_call(const struct member *member, bool se
     return call;
 }
 
+// Calls it, and waits, with the memory on the rank's device if it has one.
+static void pair_run(struct rank *rank, struct lockstep_collective call)
+{
+    uint8_t *memory = call.output;
+    const size_t bytes = call.count * sizeof(int32_t); // 16 more are there.
+    if (devices[rank->rank])
+        call.output = device_put(rank, memory, bytes);
+    RANK_OK(rank, lockstep_collective_run(rank->session, &call, FOREVER));
+    if (devices[rank->rank])
+        device_get(rank, call.output, memory, bytes);
+}
+
 #define TAGS 4
 
 // Each member sends four messages to the next one, and receives them in the other order. The third
@@ -459,24 +514,26 @@ static void run_pairs(struct rank *rank, lockstep_group *group, uint64_t count)
         .rank = rank, .group = group, .place = rank->rank, .size = rank->world_size};
     lockstep_work *sends[TAGS];
     int32_t *sent[TAGS];
+    uint8_t *there[TAGS]; // The same on the rank's device.
     if (group)
         RANK_OK(rank, lockstep_group_world(group, &member.place, &member.size));
     const uint32_t next = (member.place + 1) % member.size;
     const uint32_t last = (member.place + member.size - 1) % member.size;
     for (uint32_t i = 0; i < TAGS && member.size > 1; i++) {
-        sent[i] = malloc((count + 1) * sizeof(*sent[i]));
+        sent[i] = malloc((count + 4) * sizeof(*sent[i]));
         for (uint64_t e = 0; e < count; e++)
             sent[i][e] = (int32_t)(member.place * 1000 + i * 100 + e % 97);
-        const struct lockstep_collective call =
-            pair_call(&member, true, next, tags[i], sent[i], count);
+        struct lockstep_collective call = pair_call(&member, true, next, tags[i], sent[i], count);
+        if (devices[rank->rank])
+            call.input = there[i] = device_put(rank, (uint8_t *)sent[i], count * sizeof(int32_t));
         RANK_OK(rank, lockstep_collective_begin(rank->session, &call, &sends[i]));
     }
     for (uint32_t k = 0; k < TAGS && member.size > 1; k++) {
         const uint32_t i = order[k];
-        int32_t *got = calloc(count + 1, sizeof(*got));
+        int32_t *got = calloc(count + 4, sizeof(*got));
         const struct lockstep_collective call =
             pair_call(&member, false, last, tags[i], got, count);
-        RANK_OK(rank, lockstep_collective_run(rank->session, &call, FOREVER));
+        pair_run(rank, call);
         for (uint64_t e = 0; e < count; e++)
             if (got[e] != (int32_t)(last * 1000 + i * 100 + e % 97))
                 rank_fail(rank, __FILE__, __LINE__, "element %" PRIu64 " is %d", e, got[e]);
@@ -484,6 +541,8 @@ static void run_pairs(struct rank *rank, lockstep_group *group, uint64_t count)
     }
     for (uint32_t i = 0; i < TAGS && member.size > 1; i++) {
         RANK_OK(rank, lockstep_work_wait(sends[i], FOREVER));
+        if (devices[rank->rank])
+            device_get(rank, there[i], (uint8_t *)sent[i], count * sizeof(int32_t));
         free(sent[i]);
     }
 }
@@ -567,6 +626,49 @@ static void world(const char *name, uint32_t size, uint32_t hosts, void (*body)(
     ranks_run(&setting, body, NULL);
 }
 
+// The memory of ranks with a device is there, where the host cannot access it.
+static void devices_body(struct rank *rank)
+{
+    struct device_trainer trainer;
+    device_trainer_open(rank, &trainer);
+    devices[rank->rank] = trainer.cuda ? &trainer : NULL;
+    run_all(rank, NULL, small_counts);
+    run_all(rank, NULL, large_counts);
+    run_pairs(rank, NULL, 5);
+    run_pairs(rank, NULL, LARGE);
+    groups_body(rank);
+    devices[rank->rank] = NULL;
+    device_trainer_close(rank, &trainer);
+}
+
+static void world_of_devices(const char *name, uint32_t size)
+{
+    struct setting setting = setting_named(name);
+    setting.world_size = size;
+    setting.device_memory_only = true;
+    ranks_run(&setting, devices_body, NULL);
+    device_expect_nothing_is_left();
+}
+
+static void on_one_device(void **state)
+{
+    (void)state;
+    world_of_devices("staged", 1);
+    world_of_devices("staged", 3);
+}
+
+static void on_two_devices(void **state)
+{
+    (void)state;
+    world_of_devices("mixed", 3);
+}
+
+static void on_all_devices(void **state)
+{
+    (void)state;
+    world_of_devices("nccl", 3);
+}
+
 static void one_rank(void **state)
 {
     (void)state;
@@ -637,6 +739,9 @@ int main(void)
         cmocka_unit_test(groups_over_memory),
         cmocka_unit_test(groups_over_tcp),
         cmocka_unit_test(a_hundred_mebibytes),
+        {"kinds_on_devices/staged/world_3", on_one_device, NULL, NULL, NULL},
+        {"kinds_on_devices/mixed/world_3", on_two_devices, NULL, NULL, NULL},
+        {"kinds_on_devices/nccl/world_3", on_all_devices, NULL, NULL, NULL},
     };
     if (getenv("LOCKSTEP_TEST_FILTER"))
         cmocka_set_test_filter(getenv("LOCKSTEP_TEST_FILTER"));

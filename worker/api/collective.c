@@ -240,26 +240,6 @@ static uint64_t collective_count(const struct lockstep_collective *what)
     return what->kind == LOCKSTEP_BARRIER ? 1 : what->count;
 }
 
-// A failure if the memory is not in the host's.
-static int collective_on_host(const struct lockstep_session *session,
-                              const struct lockstep_collective *what, const void *memory)
-{
-    if (!session->devices.first || !memory || what->kind == LOCKSTEP_BARRIER ||
-        device_place(session->devices.first, memory) == MEMORY_ON_HOST)
-        return 0;
-    return error_set(LOCKSTEP_E_UNSUPPORTED,
-                     "%s: its memory is on a device, where only allreduce in place, broadcast with "
-                     "one memory and barrier of all ranks work; copy it to the host first",
-                     shape_name(what->kind));
-}
-
-static int collective_check(const struct lockstep_session *session,
-                            const struct lockstep_collective *what)
-{
-    const int status = collective_on_host(session, what, what->input);
-    return status < 0 ? status : collective_on_host(session, what, what->output);
-}
-
 // left: as for collective_late.
 static int collective_wait(struct lockstep_session *session,
                            const struct lockstep_collective *given, uint32_t timeout_ms,
@@ -278,9 +258,6 @@ static int collective_wait(struct lockstep_session *session,
         return collective_blocking(session, what.name, data, collective_count(&what), &like,
                                    timeout_ms, left);
     }
-    status = collective_check(session, &what);
-    if (status < 0)
-        return status;
     const struct visit visit =
         progress_enter(&session->tracker, API_COLLECTIVE, PROGRESS_NO_MODULE, 0);
     await_enter(API_COLLECTIVE_RUN, LOCKSTEP_MAX_MODULES);
@@ -322,8 +299,7 @@ int lockstep_collective_begin(lockstep_session *session, const struct lockstep_c
         struct collective like = collective_like(&what);
         return collective_async(session, what.name, data, collective_count(&what), &like, work);
     }
-    status = collective_check(session, &what);
-    return status < 0 ? status : plain_begin(session, &what, work);
+    return plain_begin(session, &what, work);
 }
 
 // ---- Work --------------------------------------------------------------------------------------

@@ -117,6 +117,7 @@ void device_close(struct device *device)
         mutex_fini(&device->bell->mutex);
         free(device->bell);
     }
+    mutex_fini(&device->pin_mutex);
     free(device);
 }
 

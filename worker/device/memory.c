@@ -6,7 +6,7 @@
 // Blocks return to CUDA only when the device is closed, because freeing and allocating may wait for
 // all work on the device. A request takes the smallest free block that is large enough. Small
 // blocks (tables, headers) have their own pools, so that a small request never takes a block that a
-// bucket needs.
+// bucket needs. Blocks of device_pin have a list of their own.
 
 #include "worker/device/memory.h"
 
@@ -69,12 +69,12 @@ static struct device_block *memory_make(struct device *device, enum device_memor
     if (!block)
         return NULL;
     block->kind = kind;
-    block->bytes = memory_round(bytes);
+    block->bytes = memory_round(bytes); // A power of two stays as it is.
     if (memory_fill(device, block) < 0) {
         memory_free(device, block);
         return NULL;
     }
-    device->allocations++;
+    atomic_fetch_add(&device->allocations, 1);
     return block;
 }
 
@@ -130,18 +130,55 @@ void device_visit_rows(const struct device *device,
         visit(context, block);
 }
 
+// ---- Pinned memory for any thread ---------------------------------------------------------------
+
+// The sizes are powers of two, so that a free block fits the next request of about that size.
+struct device_block *device_pin(struct device *device, size_t bytes)
+{
+    size_t rounded = MEMORY_LEAST_BYTES;
+    while (rounded < bytes)
+        rounded *= 2;
+    mutex_lock(&device->pin_mutex);
+    struct device_block **at = &device->pinned;
+    while (*at && (*at)->bytes != rounded)
+        at = &(*at)->next;
+    struct device_block *block = *at;
+    if (block)
+        *at = block->next;
+    mutex_unlock(&device->pin_mutex);
+    if (block)
+        return block;
+    device_enter(device);
+    block = memory_make(device, MEMORY_PINNED, rounded);
+    device_leave(device);
+    return block;
+}
+
+void device_unpin(struct device *device, struct device_block *block)
+{
+    mutex_lock(&device->pin_mutex);
+    block->next = device->pinned;
+    device->pinned = block;
+    mutex_unlock(&device->pin_mutex);
+}
+
 uint64_t device_allocations(const struct device *device)
 {
-    return device->allocations;
+    return atomic_load(&device->allocations);
+}
+
+static void memory_free_all(struct device *device, struct device_block **pool)
+{
+    while (*pool) {
+        struct device_block *block = *pool;
+        *pool = block->next;
+        memory_free(device, block);
+    }
 }
 
 void device_memory_fini(struct device *device)
 {
-    for (int i = 0; i < DEVICE_POOLS; i++) {
-        while (device->free[i]) {
-            struct device_block *block = device->free[i];
-            device->free[i] = block->next;
-            memory_free(device, block);
-        }
-    }
+    for (int i = 0; i < DEVICE_POOLS; i++)
+        memory_free_all(device, &device->free[i]);
+    memory_free_all(device, &device->pinned);
 }

@@ -19,6 +19,10 @@ struct device_block *device_find(struct device *device, enum device_memory kind,
 // device. Returns NULL if there is no memory, or if the device has failed.
 struct device_block *device_take(struct device *device, enum device_memory kind, size_t bytes);
 void device_give(struct device *device, struct device_block *block);
+// Takes pinned memory, and gives it back. Any thread. device_pin returns NULL if there is no memory
+// or the device has failed; it may synchronize with the device if no free block fits.
+struct device_block *device_pin(struct device *device, size_t bytes);
+void device_unpin(struct device *device, struct device_block *block);
 // Returns the number of blocks made so far.
 uint64_t device_allocations(const struct device *device);
 // Calls visit for each free block of the pool of large scratch blocks, which buckets use.

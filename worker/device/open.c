@@ -265,8 +265,10 @@ int device_open(const char *choice, struct device **device, char *error, size_t 
     if (!made)
         return -2;
     atomic_init(&made->health, HEALTH_GOOD);
+    mutex_init(&made->pin_mutex);
     const int chosen = device_choose(&opening, choice);
     if (chosen != 0) {
+        mutex_fini(&made->pin_mutex);
         free(made);
         return chosen > 0 ? 0 : -1;
     }

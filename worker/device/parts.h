@@ -50,9 +50,12 @@ struct device {
     // atomic; the text is constant once the device has failed
     _Atomic(int) health; // enum device_health
     char text[DEVICE_TEXT_BYTES];
+    _Atomic(uint64_t) allocations;
+    // guarded by pin_mutex
+    struct mutex pin_mutex;
+    struct device_block *pinned; // Free blocks of device_pin.
     // driver only
     struct device_block *free[DEVICE_POOLS];
-    uint64_t allocations;
 };
 
 #endif

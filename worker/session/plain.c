@@ -20,6 +20,7 @@
 #include "worker/session/group.h"
 #include "worker/session/session.h"
 #include "worker/session/shape.h"
+#include "worker/session/stage.h"
 #include "worker/session/work.h"
 #include "worker/session/world.h"
 #include "worker/support/error.h"
@@ -44,6 +45,9 @@ struct plain {
     struct collective_part *part; // The parts of an exchange or a reduce-scatter; NULL: none.
     struct collective_parts parts;
     void *copy; // A copy of the output, for an all-to-all in place; NULL: none.
+    struct stage *stage; // NULL: all memory is the host's.
+    struct lent_range ranges[LENT_OF_WORK]; // What the collective borrows.
+    uint32_t range_count;
 };
 
 // ---- Checks ------------------------------------------------------------------------------------
@@ -275,6 +279,7 @@ static void plain_fill(struct plain *plain, struct lockstep_work *work, struct n
     work->member = plain_is_pair(what->kind) ? what->peer : what->root;
     work->part = plain->part;
     work->copy = plain->copy;
+    work->stage = plain->stage;
     work->parts = plain->parts;
     work->count = what->count;
     work->tag = what->tag;
@@ -297,8 +302,8 @@ static void plain_fill(struct plain *plain, struct lockstep_work *work, struct n
 static int plain_take_locked(struct lockstep_session *session, struct plain *plain,
                              struct lockstep_work **taken)
 {
-    struct lent_range ranges[LENT_OF_WORK];
-    const uint32_t count = plain_ranges(&plain->shape, ranges);
+    const struct lent_range *ranges = plain->ranges;
+    const uint32_t count = plain->range_count;
     struct name_use *use = work_use_locked(session, plain->space);
     int status = 0;
     if (!use)
@@ -327,12 +332,41 @@ void plain_end_locked(struct lockstep_work *work)
         work->group->works--;
     free(work->part);
     free(work->copy);
+    stage_free(work->stage);
     work->group = NULL;
     work->part = NULL;
     work->copy = NULL;
+    work->stage = NULL;
     work->creates = false;
     work->passes = false;
     work->kind = (lockstep_collective_kind)0;
+}
+
+// Reads the description, brings memory of a device to the host, and chooses the way.
+static int plain_prepare(struct lockstep_session *session, struct plain *plain)
+{
+    int status = plain_read(session, plain);
+    if (status < 0)
+        return status;
+    plain->range_count = plain_ranges(&plain->shape, plain->ranges);
+    // A mean writes nothing if all weights are 0.
+    status = stage_begin(session, &plain->shape, plain->what->op == LOCKSTEP_MEAN, &plain->stage);
+    return status < 0 ? status : plain_route(session, plain);
+}
+
+// This rank is the only member.
+static void plain_complete(struct lockstep_session *session, const struct plain *plain,
+                           struct lockstep_work *work)
+{
+    const struct shape *shape = &plain->shape;
+    shape_copy_own(shape);
+    if (shape_reduces(plain->what->kind))
+        kernel_reduce_alone(work->collective.dtype, shape->output.memory, shape->output.own_count);
+    if (plain->stage)
+        (void)stage_deliver(plain->stage);
+    mutex_lock(&session->mutex);
+    work_complete_locked(work);
+    mutex_unlock(&session->mutex);
 }
 
 // Makes the work, and copies what has to be copied. The caller has to launch it, unless
@@ -341,9 +375,7 @@ static int plain_make(struct lockstep_session *session, struct plain *plain,
                       struct lockstep_work **made)
 {
     const struct shape *shape = &plain->shape;
-    int status = plain_read(session, plain);
-    if (status == 0)
-        status = plain_route(session, plain);
+    int status = plain_prepare(session, plain);
     if (status == 0) {
         mutex_lock(&session->mutex);
         status = plain_take_locked(session, plain, made);
@@ -352,20 +384,14 @@ static int plain_make(struct lockstep_session *session, struct plain *plain,
     if (status < 0) {
         free(plain->part);
         free(plain->copy);
+        stage_free(plain->stage);
         return status;
     }
     if (plain->copy)
         memcpy(plain->copy, shape->output.memory + shape->output.first * shape->element,
                (shape->output.end - shape->output.first) * shape->element);
-    if (!plain->local)
-        return 0;
-    shape_copy_own(shape);
-    if (shape_reduces(plain->what->kind))
-        kernel_reduce_alone((*made)->collective.dtype, shape->output.memory,
-                            shape->output.own_count);
-    mutex_lock(&session->mutex);
-    work_complete_locked(*made);
-    mutex_unlock(&session->mutex);
+    if (plain->local)
+        plain_complete(session, plain, *made);
     return 0;
 }
 

@@ -14,6 +14,7 @@
 #include "worker/session/group.h"
 #include "worker/session/plain.h"
 #include "worker/session/session.h"
+#include "worker/session/stage.h"
 #include "worker/session/world.h"
 #include "worker/support/error.h"
 
@@ -343,7 +344,8 @@ void work_launch(struct lockstep_work *work)
 
 bool work_exchange(struct lockstep_work *work)
 {
-    return !work->confirmed && transport_exchange(work->session->transport, &work->collective);
+    return !work->confirmed && !work->stage &&
+           transport_exchange(work->session->transport, &work->collective);
 }
 
 void work_exchanged_locked(struct lockstep_work *work)
@@ -359,6 +361,8 @@ void work_done(struct lockstep_work *work)
         return;
     session->engine.plain_in_flight--;
     session->engine.buffers_in_flight -= work_is_repeated(work);
+    if (work->stage && stage_deliver(work->stage) < 0)
+        return; // The transport finds that the device has failed, and the session ends.
     mutex_lock(&session->mutex);
     work_complete_locked(work);
     mutex_unlock(&session->mutex);

@@ -58,6 +58,7 @@ struct lockstep_work {
     struct collective_parts parts; // What `part` has.
     struct collective_part *part; // Owned. NULL: no parts.
     void *copy; // Owned: a copy of the output, which is sent. NULL: none.
+    struct stage *stage; // Owned. NULL: all memory is the host's.
 };
 
 // How often this rank has used a name. Its k-th use meets the k-th use on the other ranks.
