@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One rank of a job whose gradients are known, for `lockstep run`. The rank with the hint that
-// --device names has its tensors on a GPU, all others in host memory; --device none: nobody.
+// One rank of a job whose gradients are known, for `lockstep run`. The ranks with the hints that
+// --device lists ("0,1") have their tensors on the first GPU, all others in host memory; --device
+// none: no rank has a GPU. Several ranks on one GPU need libcuda-shared.so (shared_gpu.c).
 //
 //   job --check    dtypes, wires, weights and unused gradients of every kind, for some steps. Ends
 //                  with a hash of all results, after all ranks have found that theirs is the same.
 //                  A job has the same hash wherever its gradients are (docs/gpu.md).
 //   job --bench    buckets of 25 MiB of float32: prints how long a step takes.
 //   job --try      the same with little, for a stand-in
+//   job --long     the same with little, until it is killed
+//   job --stall    the same with little; in one step the stream of a GPU stands still for STALL_S
 //   job --host     a world of one, many small buckets: what reports and step_end cost the host.
 //
 // The public functions of the library, and its fence (worker/device/cuda.h) for memory. One thread.
@@ -19,9 +22,12 @@
 #include <lockstep/lockstep.h>
 
 #include <inttypes.h>
+#include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static struct gpu_rig gpu;
 static bool on_device; // This rank's tensors.
@@ -143,11 +149,22 @@ static void model_register(lockstep_session *session, struct model *model,
     check(lockstep_module_register(session, config, &model->module));
 }
 
-static lockstep_session *session_open(const char *device_hint)
+// True if the list of hints ("0,1") has this one.
+static bool hints_have(const char *hints, const char *hint)
+{
+    const size_t length = strlen(hint);
+    for (const char *at = hints; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+        if (strcspn(at, ",") == length && strncmp(at, hint, length) == 0)
+            return true;
+    }
+    return false;
+}
+
+static lockstep_session *session_open(const char *device_hints)
 {
     const char *hint = getenv("LOCKSTEP_RANK_HINT");
     lockstep_session *session = NULL;
-    on_device = strcmp(device_hint, hint ? hint : "0") == 0;
+    on_device = hints_have(device_hints, hint ? hint : "0");
     if (on_device)
         gpu_open_or_skip(&gpu);
     if (setenv("LOCKSTEP_DEVICE", on_device ? "cuda:0" : "none", 1) != 0)
@@ -272,10 +289,10 @@ static void compare_hashes(lockstep_session *session, uint64_t hash, uint32_t wo
     printf("hash %016" PRIx64 ", equal on %" PRIu32 " ranks\n", hash, world_size);
 }
 
-static void run_check(const char *device_hint)
+static void run_check(const char *device_hints)
 {
     static struct model models[FLAVOURS];
-    lockstep_session *session = session_open(device_hint);
+    lockstep_session *session = session_open(device_hints);
     uint32_t rank = 0;
     uint32_t world_size = 0;
     struct hash64 hash;
@@ -306,6 +323,7 @@ struct bench {
     int tensors;
     int64_t elements; // Elements of each tensor.
     int steps;
+    int stalled; // The step whose gradients the stream does not finish; 0: none.
 };
 
 struct times {
@@ -313,6 +331,34 @@ struct times {
     double end_us; // Time until step_end returned.
     double done_us; // Time until the device was done.
 };
+
+#define STALL_S 8
+static volatile uint32_t *stalled_word; // Pinned; the stream waits until it is 1.
+
+static void stall_end(int signal)
+{
+    (void)signal;
+    *stalled_word = 1;
+}
+
+// Lets the stream stand still for STALL_S.
+static void stall_begin(void)
+{
+    void *word = NULL;
+    uint64_t address = 0;
+    if (!gpu.cuda->stream_wait_value32)
+        fail("the driver has no cuStreamWaitValue32");
+    gpu_check(&gpu, gpu.cuda->mem_host_alloc(&word, sizeof(uint32_t), CUDA_HOST_ALLOC_MAPPED),
+              "cuMemHostAlloc");
+    gpu_check(&gpu, gpu.cuda->mem_host_get_device_pointer(&address, word, 0),
+              "cuMemHostGetDevicePointer");
+    stalled_word = word;
+    *stalled_word = 0;
+    gpu_check(&gpu, gpu.cuda->stream_wait_value32(gpu.stream, address, 1, CUDA_WAIT_VALUE_AT_LEAST),
+              "cuStreamWaitValue32");
+    signal(SIGALRM, stall_end);
+    alarm(STALL_S);
+}
 
 static struct times bench_step(lockstep_session *session, struct model *model)
 {
@@ -333,7 +379,7 @@ static struct times bench_step(lockstep_session *session, struct model *model)
     return times;
 }
 
-static void run_bench(const char *device_hint, const struct bench *bench, const char *what)
+static void run_bench(const char *device_hints, const struct bench *bench, const char *what)
 {
     enum {
         STEPS_MAX = 1000,
@@ -342,7 +388,7 @@ static void run_bench(const char *device_hint, const struct bench *bench, const 
     static struct model model;
     static double reports[STEPS_MAX], ends[STEPS_MAX], dones[STEPS_MAX];
     struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
-    lockstep_session *session = session_open(device_hint);
+    lockstep_session *session = session_open(device_hints);
     uint32_t rank = 0;
     uint32_t world_size = 0;
     check(lockstep_world(session, &rank, &world_size));
@@ -353,8 +399,10 @@ static void run_bench(const char *device_hint, const struct bench *bench, const 
     model_register(session, &model, &config);
     check(lockstep_start(session));
     for (int step = -WARM; step < bench->steps; step++) {
+        if (on_device && bench->stalled > 0 && step == bench->stalled)
+            stall_begin();
         const struct times times = bench_step(session, &model);
-        if (step >= 0) {
+        if (step >= 0 && step < STEPS_MAX) {
             reports[step] = times.reports_us;
             ends[step] = times.end_us;
             dones[step] = times.done_us;
@@ -375,17 +423,24 @@ int main(int argc, char **argv)
 {
     static const struct bench large = {.tensors = 16, .elements = 25 << 16, .steps = 50};
     static const struct bench little = {.tensors = 16, .elements = 25 << 10, .steps = 5};
+    static const struct bench many = {.tensors = 16, .elements = 25 << 10, .steps = INT_MAX};
+    static const struct bench stall = {
+        .tensors = 16, .elements = 25 << 10, .steps = 5, .stalled = 2};
     static const struct bench small = {.tensors = 64, .elements = 1024, .steps = 500};
-    const char *device_hint = argc == 4 && strcmp(argv[2], "--device") == 0 ? argv[3] : NULL;
-    if (!device_hint)
-        fail("usage: job --check|--bench|--try|--host --device HINT|none");
+    const char *device_hints = argc == 4 && strcmp(argv[2], "--device") == 0 ? argv[3] : NULL;
+    if (!device_hints)
+        fail("usage: job --check|--bench|--try|--long|--stall|--host --device HINTS|none");
     if (strcmp(argv[1], "--check") == 0)
-        run_check(device_hint);
+        run_check(device_hints);
     else if (strcmp(argv[1], "--bench") == 0)
-        run_bench(device_hint, &large, "job");
+        run_bench(device_hints, &large, "job");
     else if (strcmp(argv[1], "--try") == 0)
-        run_bench(device_hint, &little, "job");
+        run_bench(device_hints, &little, "job");
+    else if (strcmp(argv[1], "--long") == 0)
+        run_bench(device_hints, &many, "job");
+    else if (strcmp(argv[1], "--stall") == 0)
+        run_bench(device_hints, &stall, "job");
     else
-        run_bench(device_hint, &small, "host");
+        run_bench(device_hints, &small, "host");
     return 0;
 }

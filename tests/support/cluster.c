@@ -373,12 +373,18 @@ static void cluster_environment(const char *name, const char *value)
 }
 
 // Points the variable to a fake library. A process loads each library once, and the library reads
-// most of its variables then.
+// most of its variables then. LOCKSTEP_TEST_DEVICES names another folder of libraries, for a real
+// GPU.
 static void cluster_fake(const char *variable, const char *library)
 {
     const char *folder = getenv("LOCKSTEP_TEST_BIN");
+    const char *other = getenv("LOCKSTEP_TEST_DEVICES");
     char path[4096];
-    snprintf(path, sizeof(path), "%s/../tests/fake_gpu/%s", folder ? folder : "build/bin", library);
+    if (other)
+        snprintf(path, sizeof(path), "%s/%s", other, library);
+    else
+        snprintf(path, sizeof(path), "%s/../tests/fake_gpu/%s", folder ? folder : "build/bin",
+                 library);
     if (access(path, R_OK) != 0)
         fail_msg("%s is not there: make builds it with the tests", path);
     setenv(variable, path, 1);

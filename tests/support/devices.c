@@ -43,6 +43,7 @@ static const char *const of_four[] = {
 static const char *const never[] = {
     "reducer: large weights/case_40_*", // Gradients on devices are never deferred.
     "reducer: deferred*/*", // Gradients on devices are never deferred.
+    "reducer: next bucket/case_51_deferred", // Gradients on devices are never deferred.
     "reducer: memory/gradients_each_by_itself", // Only host memory is reduced in place by mates.
     // Uses replicas, and the fakes allocate. test_device_streams counts allocations instead.
     "allocations/*",

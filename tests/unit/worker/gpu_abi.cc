@@ -203,7 +203,9 @@ NUMBER(NCCL_FLOAT64, ncclFloat64);
 NUMBER(NCCL_BFLOAT16, ncclBfloat16);
 NUMBER(NCCL_SUM, ncclSum);
 NUMBER(NCCL_RELEASE(2, 18), NCCL_VERSION(2, 18, 0));
-NUMBER(NCCL_CONFIG_MAGIC, NCCL_API_MAGIC);
+// Older headers have the number in their initializer only.
+constexpr ncclConfig_t initial = NCCL_CONFIG_INITIALIZER;
+static_assert(initial.magic == NCCL_CONFIG_MAGIC);
 NUMBER(NCCL_UNDEFINED, NCCL_CONFIG_UNDEF_INT);
 
 // ---- structures ---------------------------------------------------------------------------------
