@@ -265,6 +265,10 @@ int context_wait_locked(struct context *context);
 // that allocate, free, register or load.
 int context_wait_perhaps_locked(struct context *context);
 
+// The stream whose operations run on this thread; NULL on all other threads.
+extern _Thread_local const struct stream *stream_of_thread;
+// True if the stream's context was released since the stream was made.
+bool stream_ended_locked(const struct stream *stream);
 // True if the stream's context has an error, or was released since the stream was made.
 bool stream_broken_locked(const struct stream *stream);
 

@@ -147,8 +147,11 @@ void *fake_cuda_view(int device, uint64_t address, size_t bytes, const char *who
 {
     struct context *context = &driver.contexts[device];
     mutex_lock(&driver.mutex);
-    void *view = memory_view_locked(context, address, bytes, false, who);
-    if (!view)
+    // The context of this operation may have ended with its memory, and the device may have a new
+    // context, which is not at fault.
+    const bool ended = stream_of_thread && stream_ended_locked(stream_of_thread);
+    void *view = ended ? NULL : memory_view_locked(context, address, bytes, false, who);
+    if (!view && !ended)
         context_break_locked(context, CUDA_ILLEGAL_ADDRESS);
     mutex_unlock(&driver.mutex);
     return view;

@@ -14,8 +14,14 @@
 #include <time.h>
 
 static _Thread_local void *per_thread_streams[DEVICES_MAX]; // handles
+_Thread_local const struct stream *stream_of_thread;
 
 // ---- waiting ------------------------------------------------------------------------------------
+
+bool stream_ended_locked(const struct stream *stream)
+{
+    return stream->context->retained == 0 || stream->context->life != stream->context_life;
+}
 
 bool stream_broken_locked(const struct stream *stream)
 {
@@ -142,6 +148,7 @@ static void stream_weather(struct stream *stream, const struct operation *operat
 static void stream_thread(void *argument)
 {
     struct stream *stream = argument;
+    stream_of_thread = stream;
     mutex_lock(&driver.mutex);
     for (;;) {
         while (stream->done == stream->queued && stream->alive)
