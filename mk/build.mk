@@ -33,6 +33,9 @@ WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes \
     -Wmissing-prototypes -Wswitch-enum -Wvla $(if $(WERROR),-Werror)
 INCLUDES := -Iinclude -I. -I$(BUILD)/gen
 OPTIMIZE ?= -O2
+# A sanitizer is about the same lines at any level, and higher ones take long to compile.
+OPTIMIZE_KERNELS ?= $(if $(SAN),$(OPTIMIZE),-O3)
+OPTIMIZE_TESTS ?= -O1
 DEBUG_INFO ?= -g
 CFLAGS ?=
 LDFLAGS ?=
@@ -44,9 +47,10 @@ BASE_FLAGS := -std=c11 -D_GNU_SOURCE $(OPTIMIZE) $(DEBUG_INFO) -fPIC -fvisibilit
     $(PATHS) $(INCLUDES) $(SANITIZE)
 LINK := $(CC) -pthread $(SANITIZE) $(LDFLAGS) -Wl,--as-needed
 
-# Generated files are not ours to tidy, and the kernels are worth another level.
+# Generated files are not ours to tidy, and the kernels are worth another level. Tests take more time to
+# be compiled than to run.
 FLAGS_FOR = $(if $(filter $(BUILD)/gen/%,$<),-Wall,$(WARNINGS)) \
-    $(if $(filter worker/kernels/%,$<),-O3) \
+    $(if $(filter worker/kernels/%,$<),$(OPTIMIZE_KERNELS)) $(if $(filter tests/%,$<),$(FLAGS_FOR_TEST)) \
     $(if $(filter worker/device/image.c,$<),-Wa$(comma)-I$(KERNELS))
 COMPILE = $(CC) $(BASE_FLAGS) $(FLAGS_FOR) $(CFLAGS) -MMD -MP -c $< -o $@
 

@@ -12,6 +12,11 @@ TEST_LIBS := -lcmocka $(DAEMON_LIBS)
 SUPPORT_O := $(call objects,tests/support/*.c)
 # They are many, and gold, which comes with binutils, links one in a third of the usual time.
 TEST_LINK := $(LINK) $(if $(shell command -v ld.gold),-fuse-ld=gold)
+# UndefinedBehaviorSanitizer looks at what we ship; tests would take a third longer to compile. Code of
+# tests that computes what is right, on one thread, is nothing for ThreadSanitizer.
+UNWATCHED := $(patsubst %,tests/conformance/transport_%.c,reference)
+FLAGS_FOR_TEST = $(OPTIMIZE_TESTS) $(if $(findstring undefined,$(SAN)),-fno-sanitize=undefined) \
+    $(if $(findstring thread,$(SAN)),$(if $(filter $(UNWATCHED),$<),-fno-sanitize=thread))
 helpers = $(filter-out $(BUILD)/obj/tests/$(1)/test_%,$(call objects,tests/$(1)/*.c)) $(SUPPORT_O)
 
 define test_kind
@@ -68,17 +73,25 @@ FAKES := $(FAKE_CUDA) $(FAKE_NCCL)
 chosen = $(if $(ONLY),$(foreach file,$(1),$(if $(findstring $(ONLY),$(file)),$(file))),$(1))
 # A race needs two threads. THREADED leaves out what starts none: simulations, most unit tests,
 # transports whose peer is played by the test, and those of processes that have one thread each.
-WITH_THREADS := $(if $(THREADED),$(shell grep -lE 'thread_start|pthread_create|fork|rank_threads_run' tests/unit/*/test_*.c))
+WITH_THREADS := $(if $(THREADED),$(shell grep -lE 'thread_start|pthread_create|rank_threads_run' tests/unit/*/test_*.c))
 ONE_THREAD := $(if $(THREADED),tests/fault/test_shared_death.c $(shell grep -lE 'transport_(stage|couple)\.h' tests/conformance/test_*.c | \
     xargs grep -LE 'thread_start|pthread_create|fleet_run'))
-threaded = $(if $(THREADED),$(filter-out $(ONE_THREAD),$(filter \
+# Races are in what threads share. These programs look at numbers, sizes and limits, or start jobs by scripts
+# whose processes share what other programs have: fault/test_run_output.sh stands for `lockstep run`.
+NO_RACES := $(patsubst %,tests/%,conformance/test_transport_fill.c conformance/test_reducer_wire.c conformance/test_reducer_numbers.c \
+    conformance/test_reducer_unused.c fault/test_limits.c fault/test_run_hosts.sh fault/test_run_starts.sh fault/test_run_rsh.sh \
+    fault/test_run_exit.sh fault/test_run_orphans.sh fault/test_run_private.sh fault/test_run_devices.sh golden/test_doctor.sh \
+    golden/test_cpp.sh golden/test_first_trainer.sh golden/test_collectives.sh)
+threaded = $(if $(THREADED),$(filter-out $(ONE_THREAD) $(NO_RACES),$(filter \
     $(WITH_THREADS) $(patsubst %,tests/%,conformance/% fault/% golden/%),$(1))),$(1))
+raced = $(if $(THREADED),$(filter-out $(NO_RACES),$(1)),$(1))
 # A sanitizer finds elsewhere, in less time, what it would find here. These look at places where
 # threads wait, at numbers that are the same in every build, at what the machine does, and at our
 # scripts. SANITIZED leaves them out.
 NO_ADDRESSES := $(patsubst %,tests/%,browser/test_page.sh fault/test_stall_places.c fault/test_stall_hosts.sh fault/test_phases.sh \
     fault/test_healthy.c fault/test_two_level_hosts.sh fault/test_address_hosts.sh fault/test_watch_python.sh \
     sim/test_sim_explore.c sim/test_sim_vectors.c conformance/test_reducer_mnist.c conformance/test_reducer_random.c \
+    conformance/test_reducer_sums.c \
     conformance/test_progress.c golden/test_bench.sh golden/test_exports.sh golden/test_install.sh golden/test_launchers.sh \
     golden/test_mnist.sh golden/test_peers_report.sh golden/test_run_tests.sh golden/test_startup.c golden/test_gpu.sh)
 addressed = $(if $(SANITIZED),$(filter-out $(NO_ADDRESSES),$(1)),$(1))
@@ -87,7 +100,7 @@ addressed = $(if $(SANITIZED),$(filter-out $(NO_ADDRESSES),$(1)),$(1))
 AT_NIGHT := $(patsubst %,tests/%,fault/test_stall_places.c fault/test_healthy.c conformance/test_reducer_mnist.c)
 by_day = $(if $(ONLY),$(1),$(filter-out $(AT_NIGHT),$(1)))
 TEST_C := $(call by_day,$(call addressed,$(call threaded,$(call chosen,$(wildcard $(KIND:%=tests/%/test_*.c) $(KIND:%=tests/%/*/test_*.c))))))
-TEST_SH := $(call addressed,$(call chosen,$(wildcard $(KIND:%=tests/%/test_*.sh) $(KIND:%=tests/%/*/test_*.sh))))
+TEST_SH := $(call addressed,$(call raced,$(call chosen,$(wildcard $(KIND:%=tests/%/test_*.sh) $(KIND:%=tests/%/*/test_*.sh)))))
 TEST_BIN := $(TEST_C:%.c=$(BUILD)/%)
 
 TEST_ENV = BUILD=$(abspath $(BUILD)) LOCKSTEP_TEST_BIN=$(abspath $(BUILD)/bin) \
@@ -204,7 +217,8 @@ healthy: all $(BUILD)/tests/fault/test_healthy ## Nothing that only looks like a
 # Bounds on time are for a release build; tests multiply them by LOCKSTEP_TEST_SLOW. Where
 # nothing else is asked for, less is drawn at random: a sanitizer finds in few what it finds in many.
 # Its reports need lines, and no types.
-FEWER := LOCKSTEP_TEST_SIM_SEEDS=$${LOCKSTEP_TEST_SIM_SEEDS:-500} LOCKSTEP_TEST_FUZZ_SEEDS=$${LOCKSTEP_TEST_FUZZ_SEEDS:-30}
+FEWER := LOCKSTEP_TEST_SIM_SEEDS=$${LOCKSTEP_TEST_SIM_SEEDS:-500} LOCKSTEP_TEST_FUZZ_SEEDS=$${LOCKSTEP_TEST_FUZZ_SEEDS:-30} \
+    LOCKSTEP_TEST_ABORTS=$${LOCKSTEP_TEST_ABORTS:-6}
 sanitized = +LOCKSTEP_TEST_SLOW=5 $(FEWER) $(2) $(MAKE) BUILD=$(BUILD)/$(3) KERNELS=$(KERNELS) SAN=$(1) OPTIMIZE=-O1 DEBUG_INFO=-g1 $(4) test
 
 asan: ## Tests under Address-, Leak- and UndefinedBehaviorSanitizer; others when ONLY names them

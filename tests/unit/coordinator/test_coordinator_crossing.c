@@ -4,6 +4,7 @@
 // random programs whose heartbeats and queries are as late as they like. A verdict comes when, and
 // only when, no rank of the program can go on.
 
+#include "tests/support/bounds.h"
 #include "tests/unit/coordinator/story.h"
 
 #include <inttypes.h>
@@ -502,7 +503,7 @@ static void random_programs(void **state)
 {
     static struct play play;
     uint32_t stuck = 0;
-    const uint32_t rounds = 200;
+    const uint32_t rounds = test_slow() > 1 ? 60 : 200;
     (void)state;
     for (uint32_t seed = 1; seed <= rounds; seed++)
         stuck += play_one(&play, seed);
