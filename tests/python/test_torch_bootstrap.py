@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The session of a process and its coordinator: what they leave behind, however ranks end."""
+
+import glob
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+import unittest
+
+try:
+    import torch
+except ImportError:
+    raise unittest.SkipTest("PyTorch is not installed")
+
+SLOW = float(os.environ.get("LOCKSTEP_TEST_SLOW", "5" if os.environ.get("CI") == "true" else "1"))
+PROGRAM = """
+    import os, sys, time
+    import lockstep.torch
+    how = sys.argv[1]
+    if how == "late" and os.environ["RANK"] == "0":
+        time.sleep(1)  # The others wait for the address meanwhile.
+    session = lockstep.torch.session()
+    assert session is lockstep.torch.session()
+    assert (session.rank, session.size) == (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    session.barrier("all")
+    print("ready", session.rank, flush=True)
+    if how == "raise" and session.rank == 1:
+        raise ValueError("no luck")
+    if how in ("wait", "raise"):
+        if session.rank == 1:
+            time.sleep(600)
+        session.barrier("more")
+"""
+
+
+def coordinators(pid):
+    """Processes that a process has started as coordinators."""
+    found = []
+    for path in glob.glob("/proc/[0-9]*/cmdline"):
+        try:
+            with open(path, "rb") as file:
+                words = file.read().split(b"\0")
+        except OSError:
+            continue
+        if b"--parent-death=%d" % pid in words:
+            found.append(int(path.split("/")[2]))
+    return found
+
+
+class Bootstrap(unittest.TestCase):
+    def start(self, how, size=2, **more):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = os.path.join(folder.name, "program.py")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(textwrap.dedent(PROGRAM))
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        self.ranks = [subprocess.Popen(
+            [sys.executable, path, how], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_PORT": port,
+                 "MASTER_ADDR": "127.0.0.1", **more}) for rank in range(size)]
+        for rank in self.ranks:
+            self.addCleanup(rank.kill)
+
+    def ready(self):
+        for i, rank in enumerate(self.ranks):
+            line = rank.stdout.readline()
+            self.assertEqual(line, f"ready {i}\n", rank.stderr.read() if not line else "")
+
+    def end(self, seconds=60):
+        """Exit statuses and standard error of all ranks, and that no coordinator is left."""
+        ended = [rank.communicate(timeout=seconds * SLOW) for rank in self.ranks]
+        began = time.monotonic()
+        while coordinators(self.ranks[0].pid):
+            self.assertLess(time.monotonic() - began, 10 * SLOW, "the coordinator is still there")
+            time.sleep(0.05)
+        return [rank.returncode for rank in self.ranks], [text for _, text in ended]
+
+    def test_good_end(self):
+        self.start("late")
+        self.ready()
+        codes, texts = self.end()
+        self.assertEqual(codes, [0, 0], texts)
+        self.assertEqual(texts[0].count("the page of this job is http://127.0.0.1:"), 1)
+        self.assertEqual(texts[1], "")
+
+    def test_alone(self):
+        self.start("late", size=1)
+        self.ready()
+        self.assertEqual(self.end(), ([0], [""]))
+
+    def test_other_coordinator_is_used(self):
+        self.start("late", LOCKSTEP_COORDINATOR="127.0.0.1:1", LOCKSTEP_OPEN_TIMEOUT_MS="200")
+        codes, texts = self.end()
+        self.assertEqual(codes, [1, 1])
+        self.assertIn("127.0.0.1:1", texts[1])
+        self.assertNotIn("the page of this job", texts[0])
+
+    def test_exception_is_told(self):
+        self.start("raise")
+        self.ready()
+        codes, texts = self.end()
+        self.assertEqual(codes, [1, 1])
+        self.assertIn("ValueError: no luck", texts[1])
+        self.assertIn("rank 1", texts[0])
+        self.assertIn("ValueError: no luck", texts[0])
+
+    def test_interrupt_ends_all(self):
+        self.start("wait")
+        self.ready()
+        self.assertEqual(len(coordinators(self.ranks[0].pid)), 1)
+        began = time.monotonic()
+        for rank in self.ranks:
+            rank.send_signal(signal.SIGINT)
+        codes, texts = self.end()
+        self.assertLess(time.monotonic() - began, 10 * SLOW, texts)  # Less than 2 s when idle.
+        self.assertEqual(codes, [-signal.SIGINT] * 2, texts)
+
+    def test_killed_rank_0_leaves_no_coordinator(self):
+        self.start("wait")
+        self.ready()
+        self.ranks[0].kill()
+        self.ranks[1].kill()
+        codes, _ = self.end()
+        self.assertEqual(codes, [-signal.SIGKILL] * 2)

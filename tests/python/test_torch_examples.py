@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples of PyTorch: three doors give the same parameters."""
+
+import os
+import re
+import subprocess
+import sys
+import unittest
+
+try:
+    import torch
+except ImportError:
+    raise unittest.SkipTest("PyTorch is not installed")
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+MNIST = os.path.join(ROOT, "examples", "python", "mnist.py")
+DATA = os.environ.get("MNIST_DIR", os.path.join(ROOT, "build", "data", "mnist"))
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+def said(command):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False,
+                          env={**os.environ, "OMP_NUM_THREADS": "1"})
+    if done.returncode != 0:
+        raise AssertionError(done.stdout + done.stderr)
+    return done.stdout
+
+
+@unittest.skipUnless(os.path.exists(os.path.join(DATA, "train-images-idx3-ubyte")),
+                     "no MNIST files: tools/get-mnist fetches them")
+class Mnist(unittest.TestCase):
+    def total(self, text):
+        found = re.search(r"(\d) ranks?: parameters add up to (\S+) on every rank", text)
+        self.assertIsNotNone(found, text)
+        return found.group(2)
+
+    def test_doors(self):
+        steps = ["--data", DATA, "--steps", "40"]
+        totals = {
+            "ddp": self.total(said([*TORCHRUN, MNIST, *steps])),
+            "c10d": self.total(said([*TORCHRUN, MNIST, "--door", "c10d", *steps])),
+            "main": self.total(
+                said([*TORCHRUN, "-m", "lockstep.torch", MNIST, "--door", "main", *steps])),
+        }
+        self.assertEqual(len(set(totals.values())), 1, totals)
+        alone = float(self.total(said([sys.executable, MNIST, *steps])))
+        self.assertAlmostEqual(float(totals["ddp"]), alone, delta=0.01)
