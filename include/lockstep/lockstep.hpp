@@ -405,6 +405,16 @@ class description
         made.gradient = gradient;
         return parameters_.emplace_back(made);
     }
+    // The same with a gradient of another type than the value's.
+    template <class T, class Gradient>
+    lockstep_parameter &mixed_parameter(std::string name, T *data, std::vector<int64_t> shape,
+                                        Gradient *gradient)
+    {
+        lockstep_parameter &made = parameter(std::move(name), data, std::move(shape));
+        made.gradient = gradient;
+        made.gradient_dtype = static_cast<uint32_t>(dtype_of<Gradient>);
+        return made;
+    }
     template <class T>
     lockstep_buffer &buffer(std::string name, T *data, std::vector<int64_t> shape,
                             lockstep_buffer_policy policy = LOCKSTEP_BUFFER_AT_START)
@@ -481,6 +491,22 @@ class module : public detail::owner<lockstep_module, lockstep_module_close>
         std::vector<uint8_t> made(count_);
         check(lockstep_module_used(get(), made.data(), count_));
         return made;
+    }
+
+    // Where the means of the last step are. nullptr: the parameter has none.
+    std::vector<void *> means(uint32_t call = 0)
+    {
+        std::vector<void *> made(count_);
+        check(lockstep_module_means(get(), call, made.data(), count_));
+        return made;
+    }
+    // The parameters in one bucket of the open step: see call::next.
+    std::vector<uint32_t> bucket(uint32_t number) const
+    {
+        const uint32_t *parameters = nullptr;
+        uint32_t count = 0;
+        check(lockstep_bucket_parameters(get(), number, &parameters, &count));
+        return std::vector<uint32_t>(parameters, parameters + count);
     }
 
   private:
@@ -581,6 +607,13 @@ class call
     lockstep_status wait(uint32_t timeout_ms = LOCKSTEP_WAIT_FOREVER)
     {
         return detail::check_wait(lockstep_call_wait(handle_, timeout_ms), timeout_ms);
+    }
+    // Waits for the next finished bucket of this call, after end(). LOCKSTEP_OK: `bucket` is its
+    // number, for module::bucket. LOCKSTEP_FINISHED: all were handed out. LOCKSTEP_DEFERRED, or
+    // LOCKSTEP_E_TIMEOUT after timeout_ms.
+    lockstep_status next(uint32_t &bucket, uint32_t timeout_ms = LOCKSTEP_WAIT_FOREVER)
+    {
+        return detail::check_wait(lockstep_call_next(handle_, timeout_ms, &bucket), timeout_ms);
     }
 
   private:

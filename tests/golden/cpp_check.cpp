@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What lockstep.hpp promises, for test_cpp.sh. Arguments: what to check.
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -160,6 +161,60 @@ static void alone()
     CHECK(moved.get() == nullptr);
 }
 
+// Buckets one by one, gradients of another type, means without a place, and ranks without data.
+static void further()
+{
+    double wide = 3;
+    float narrow = 1, given = 0, norm = 0;
+    float values[2] = {1, 2}, gradients[2] = {0, 0};
+    lockstep_config config = LOCKSTEP_CONFIG_INIT;
+    config.gradient_norm = 1;
+    lockstep::session session(config);
+    lockstep::description made("net");
+    made.config.unused = LOCKSTEP_UNUSED_ACCEPT;
+    made.config.means_on_demand = 1;
+    made.parameter("pair", values, {2}, gradients);
+    made.mixed_parameter("wide", &wide, {}, &narrow);
+    made.parameter("given", &norm, {});
+    lockstep::module module(session, made);
+    session.start();
+    const float rank = static_cast<float>(session.rank());
+    session.uneven(LOCKSTEP_UNEVEN_ALL);
+    {
+        lockstep::step step(session);
+        lockstep::call call(step, module);
+        gradients[0] = gradients[1] = narrow = 2 * rank;
+        given = 6;
+        call.ready(0);
+        call.ready(1);
+        if (session.rank() == 0)
+            call.ready(2, &given);
+        call.end();
+        uint32_t bucket = 0;
+        std::vector<bool> seen(3);
+        while (call.next(bucket) == LOCKSTEP_OK) {
+            for (uint32_t parameter : module.bucket(bucket))
+                seen[parameter] = true;
+        }
+        CHECK(seen[0] && seen[1] && seen[2]);
+        CHECK(failure_of([&] { module.bucket(99); }).status() == LOCKSTEP_E_INVALID);
+        step.end();
+    }
+    CHECK(gradients[0] == 1 && gradients[1] == 1 && narrow == 1);
+    const std::vector<void *> means = module.means();
+    CHECK(means[0] == gradients && means[1] == &narrow && means[2]);
+    CHECK((means[2] == &given) == (session.rank() == 0));
+    CHECK(*static_cast<float *>(means[2]) == 3);
+    CHECK(session.report(1).gradient_norm == std::sqrt(3.0 + 9.0));
+    lockstep_step_options options = LOCKSTEP_STEP_INIT;
+    options.exhausted = 1;
+    CHECK(lockstep::step(session, options).finished());
+    session.uneven(LOCKSTEP_UNEVEN_NONE);
+    lockstep::step step(session);
+    CHECK(!step.finished() && step.view().step == 3);
+    step.end();
+}
+
 // One of two ranks is left by an exception inside a call: every rank is told, and goes on.
 static void given_up()
 {
@@ -207,11 +262,13 @@ static void left()
 int main(int argc, char **argv)
 {
     const std::string what = argc == 2 ? argv[1] : "";
-    CHECK(what == "alone" || what == "given-up" || what == "left");
+    CHECK(what == "alone" || what == "given-up" || what == "further" || what == "left");
     if (what == "alone")
         alone();
     else if (what == "given-up")
         given_up();
+    else if (what == "further")
+        further();
     else
         left();
     std::printf("%s: as promised\n", argv[1]);
