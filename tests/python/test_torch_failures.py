@@ -54,15 +54,21 @@ def said(function, kind=lockstep.LockstepError):
 
 class Failures(unittest.TestCase):
     def test_killed_rank(self):
-        def run(rank):
-            model = DDP(net())
-            step(model)
-            if rank == 1:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return said(lambda: step(model))
-        text, seconds = ranks(2, run, expect=[0])[0]
-        self.assertRegex(text, "PeerLost: .*rank 1")
-        self.assertLess(seconds, LIMIT_S)
+        """Rank 0 has started the coordinator, which ends with it."""
+        for victim in (1, 0):
+            def run(rank, victim=victim):
+                model = DDP(net())
+                step(model)
+                if rank == victim:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return said(lambda: step(model))
+            with self.subTest(victim=victim):
+                others = [rank for rank in range(3) if rank != victim]
+                results = ranks(3, run, expect=others)
+                for rank in others:
+                    text, seconds = results[rank]
+                    self.assertRegex(text, f"PeerLost: .*rank {victim}")
+                    self.assertLess(seconds, LIMIT_S)
 
     def test_exception_that_ends_a_rank(self):
         for where in ("forward", "backward"):

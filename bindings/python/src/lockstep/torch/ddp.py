@@ -54,6 +54,10 @@ class DistributedDataParallel(Stock):
                                    static_graph)
             except Unsupported as error:
                 reason = error.text
+            except Invalid as error:
+                if parameters[0].device.type == "cpu":
+                    raise
+                reason = error.text  # The session has no device, or another one.
         if reason is not None:
             log.warning("module %s: the reducer of PyTorch is used, because %s",
                         type(self.module).__name__, reason)
@@ -83,7 +87,7 @@ class DistributedDataParallel(Stock):
 
     def _use_lockstep(self, parameters: Any, expect_sparse_gradient: Any, names: Dict[int, str],
                       static_graph: bool, **options: Any) -> None:
-        world = worlds.world()
+        world = worlds.world(parameters[0].device)
         for member in world.members:
             _take_over(member, parameters)
         named = [names[i].lstrip(".") for i in range(len(parameters))]

@@ -72,7 +72,7 @@ class _Shared:
             if problem is not None:
                 raise Invalid(f"parameter '{name}' cannot be synchronized: {problem}; put it into "
                               "ignore, or use DistributedDataParallel")
-        world = worlds.world()
+        world = worlds.world(next(iter(trained.values())).device)
         first = self.member is None
         if self.member is not None:
             self.member.stop()

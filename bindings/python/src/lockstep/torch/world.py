@@ -336,10 +336,12 @@ _world: Optional[World] = None
 _hook: Any = None
 
 
-def world() -> World:
-    """The world of the session of this process."""
+def world(device: Any = None) -> World:
+    """The world of the session of this process. device: where the first module is, if this call
+    opens the session. A device of CUDA is that of the session from then on."""
     global _world
-    session = bootstrap.session()
+    on_device = device is not None and device.type == "cuda" and not bootstrap.is_open()
+    session = bootstrap.session(**({"device": f"cuda:{device.index}"} if on_device else {}))
     if _world is None or _world.session is not session:
         _world = World(session)
         _watch_exceptions()
