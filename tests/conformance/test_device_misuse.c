@@ -383,6 +383,37 @@ static void lost(struct rank *rank)
         place_close(rank, &place);
 }
 
+// The last rank's device is lost while its all-gather waits for the other ranks, so the output
+// cannot be copied there.
+static void lost_in_a_collective(struct rank *rank)
+{
+    struct lockstep_collective what = LOCKSTEP_COLLECTIVE_INIT;
+    const uint32_t victim = rank->world_size - 1;
+    char text[64];
+    lockstep_work *work;
+    struct place place;
+    place_open(rank, &place);
+    what.kind = LOCKSTEP_ALL_GATHER;
+    what.name = "shards";
+    what.count = ELEMENTS / rank->world_size;
+    what.input = place.device[0];
+    what.output = place.device[1];
+    if (rank->rank != victim)
+        rank_meet(rank);
+    RANK_OK(rank, lockstep_collective_begin(rank->session, &what, &work));
+    if (rank->rank == victim) {
+        lose_device((int)victim);
+        rank_meet(rank);
+        RANK_FAILS(rank, LOCKSTEP_E_PEER_LOST, lockstep_work_wait(work, LOCKSTEP_WAIT_FOREVER));
+    } else {
+        RANK_TRUE(rank, lockstep_barrier(rank->session, "b", LOCKSTEP_WAIT_FOREVER) < 0);
+    }
+    snprintf(text, sizeof(text), "its device failed, cuda:%u: ", (unsigned)victim);
+    RANK_SAYS(rank, text);
+    if (rank->rank != victim)
+        place_close(rank, &place);
+}
+
 // Each world loses one device for good, so the largest world runs first.
 static void devices_that_are_lost(void **state)
 {
@@ -395,6 +426,15 @@ static void devices_that_are_lost(void **state)
         settings[i].device_memory_only = true;
         ranks_run(&settings[i], lost, NULL);
     }
+}
+
+static void a_device_that_is_lost_in_a_collective(void **state)
+{
+    struct setting setting = setting_named("nccl");
+    (void)state;
+    setting.world_size = 4; // The worlds of the other test do not use this device.
+    setting.device_memory_only = true;
+    ranks_run(&setting, lost_in_a_collective, NULL);
 }
 
 // ---- Worlds ------------------------------------------------------------------------------------
@@ -427,15 +467,16 @@ static void tell(void **state)
 
 int main(void)
 {
-    static struct CMUnitTest tests[ALL + 1];
+    static struct CMUnitTest tests[ALL + 2];
     static struct told told[ALL];
     for (size_t i = 0; i < ALL; i++) {
         told[i] = all[i];
         tests[i] =
             (struct CMUnitTest){.name = all[i].name, .test_func = tell, .initial_state = &told[i]};
     }
-    tests[ALL] = (struct CMUnitTest)cmocka_unit_test(devices_that_are_lost);
+    tests[ALL] = (struct CMUnitTest)cmocka_unit_test(a_device_that_is_lost_in_a_collective);
+    tests[ALL + 1] = (struct CMUnitTest)cmocka_unit_test(devices_that_are_lost);
     if (getenv("LOCKSTEP_TEST_FILTER"))
         cmocka_set_test_filter(getenv("LOCKSTEP_TEST_FILTER"));
-    return _cmocka_run_group_tests("devices: misuse", tests, ALL + 1, NULL, NULL);
+    return _cmocka_run_group_tests("devices: misuse", tests, ALL + 2, NULL, NULL);
 }

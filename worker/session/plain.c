@@ -362,8 +362,8 @@ static void plain_complete(struct lockstep_session *session, const struct plain 
     shape_copy_own(shape);
     if (shape_reduces(plain->what->kind))
         kernel_reduce_alone(work->collective.dtype, shape->output.memory, shape->output.own_count);
-    if (plain->stage)
-        (void)stage_deliver(plain->stage);
+    if (plain->stage && stage_deliver(session, plain->stage) < 0)
+        return; // It stays in flight until the session has failed.
     mutex_lock(&session->mutex);
     work_complete_locked(work);
     mutex_unlock(&session->mutex);

@@ -10,10 +10,12 @@
 
 #include "worker/device/device.h"
 #include "worker/device/memory.h"
+#include "worker/session/gate.h"
 #include "worker/session/session.h"
 #include "worker/session/shape.h"
 #include "worker/support/error.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #define STAGE_ALIGNMENT 64
@@ -173,12 +175,22 @@ int stage_begin(const struct lockstep_session *session, struct shape *shape, boo
     return 0;
 }
 
-int stage_deliver(const struct stage *stage)
+static void stage_abort(struct lockstep_session *session, const struct device *device)
+{
+    char text[DEVICE_TEXT_BYTES + 64];
+    snprintf(text, sizeof(text), "its device failed, cuda:%d: %s", device_facts(device)->ordinal,
+             device_failed(device));
+    (void)session_abort(session, LOCKSTEP_E_PEER_LOST, text);
+}
+
+int stage_deliver(struct lockstep_session *session, const struct stage *stage)
 {
     for (uint32_t i = 0; i < stage->count; i++) {
         const struct stage_copy *copy = &stage->copies[i];
-        if (device_copy(stage->device, copy->device, copy->host, copy->bytes) < 0)
+        if (device_copy(stage->device, copy->device, copy->host, copy->bytes) < 0) {
+            stage_abort(session, stage->device);
             return -1;
+        }
     }
     return 0;
 }

@@ -19,9 +19,9 @@ struct stage; // Opaque.
 // set. Blocks. Trainer.
 int stage_begin(const struct lockstep_session *session, struct shape *shape, bool keeps,
                 struct stage **stage);
-// Copies the output to the device. Blocks. Returns 0, or -1: the device has failed. Driver, or the
-// thread of stage_begin.
-int stage_deliver(const struct stage *stage);
+// Copies the output to the device. Blocks. Returns 0, or -1: the device has failed, and the session
+// is aborted. Driver, or the thread of stage_begin.
+int stage_deliver(struct lockstep_session *session, const struct stage *stage);
 void stage_free(struct stage *stage); // NULL is allowed. Any thread.
 
 #endif

@@ -361,8 +361,8 @@ void work_done(struct lockstep_work *work)
         return;
     session->engine.plain_in_flight--;
     session->engine.buffers_in_flight -= work_is_repeated(work);
-    if (work->stage && stage_deliver(work->stage) < 0)
-        return; // The transport finds that the device has failed, and the session ends.
+    if (work->stage && stage_deliver(session, work->stage) < 0)
+        return; // It stays in flight until the session has failed.
     mutex_lock(&session->mutex);
     work_complete_locked(work);
     mutex_unlock(&session->mutex);
