@@ -186,6 +186,8 @@ session.close()
 
 
 class Collectives(unittest.TestCase):
+    side_by_side = True
+
     def works(self, said):
         self.assertEqual(said.code, 0, said)
 

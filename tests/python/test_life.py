@@ -60,13 +60,12 @@ INTERRUPTED_S = 2
 DEATH = """
 net = session.register("net", [("w", np.zeros(1, np.float32), np.zeros(1, np.float32))])
 session.start()
-session.barrier("ready")
+died = np.array([time.monotonic() + 0.5])
+session.broadcast("time", died, 1)
+session.barrier("all know the time")
 if rank == 1:
-    session.send("time", np.array([time.monotonic()]), 0)
+    time.sleep(max(0, died[0] - time.monotonic()))
     os.kill(os.getpid(), signal.SIGKILL)
-if rank == 0:
-    died = np.zeros(1)
-    session.receive("time", died, 1)
 try:
     for _ in range(10):
         with session.step() as step, step.call(net) as call:
@@ -174,6 +173,8 @@ assert not mapped()
 
 
 class Life(unittest.TestCase):
+    side_by_side = True
+
     def works(self, said):
         self.assertEqual(said.code, 0, said)
         return said
@@ -216,11 +217,12 @@ class Life(unittest.TestCase):
     def test_an_exception_without_close(self):
         said = job(2, """
             session = lockstep.Session()
-            session.barrier('b')
             if rank == 0:
+                session.receive("ready", np.zeros(1), 1)
                 raise KeyError("gone")
             try:
-                session.barrier('c')
+                session.send("ready", np.zeros(1), 0)
+                session.barrier("late")
             except lockstep.PeerLost as error:
                 say(error.rank, "KeyError" in str(error))
                 session.close()
@@ -232,11 +234,14 @@ class Life(unittest.TestCase):
         said = job(2, """
             session = lockstep.Session()
             session.register("net", [("w", np.zeros(1, np.float32), np.zeros(1, np.float32))])
-            session.start()
             if rank == 0:
+                session.start()
+                session.receive("ready", np.zeros(1), 1)
                 step = session.step()
                 sys.exit(0)
             try:
+                session.start()
+                session.send("ready", np.zeros(1), 0)
                 session.step().end()
             except lockstep.PeerLost as error:
                 say("the program ended inside a step" in str(error))

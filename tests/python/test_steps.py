@@ -104,6 +104,19 @@ for _ in range(3):
             call.ready(i)
     for i, view in enumerate(views):
         assert np.allclose(view, i + 0.5), (i, view)
+# Gradients of another type than their values.
+half = session.register("half", [lockstep.Parameter(
+    "w", np.zeros(4, np.float16), gradient_dtype="float32")])
+(memory,) = half.gradients()
+session.start()
+with session.step() as step, step.call(half) as call:
+    np.asarray(memory)[:] = 70000 * (1 + rank)
+    call.ready("w")
+assert memory.dtype == lockstep.Dtype.FLOAT32 and np.allclose(np.asarray(memory), 105000)
+with session.step() as step, step.call(half) as call:
+    own = np.full(4, 1.0 + rank, np.float32)
+    call.ready("w", own)
+assert np.allclose(own, 1.5)
 shared = np.asarray(session.zeros((4, 4), "float64"))
 shared += 1
 session.allreduce("shared", shared)
@@ -244,6 +257,8 @@ session.close()
 
 
 class Steps(unittest.TestCase):
+    side_by_side = True
+
     def works(self, said):
         self.assertEqual(said.code, 0, said)
         return said

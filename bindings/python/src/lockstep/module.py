@@ -13,7 +13,7 @@ from ._library import check, lib
 from ._native import BufferPolicy, Dtype, ModuleOptions
 from ._options import enum_of, fill, set_number, text_of
 from ._outlive import outlive
-from .arrays import Memory, memory_of
+from .arrays import Memory, dtype_of, memory_of
 from .errors import Invalid
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ class Parameter:
     """A second name of an earlier parameter (tied weights)."""
     ready_count: int = 0
     more: Optional[Dict[str, int]] = None
+    gradient_dtype: Any = None
+    """The type of the gradient if it is not that of the value: "float32" beside bfloat16."""
 
 
 @dataclass
@@ -133,8 +135,9 @@ class Module:
         set_number(struct, "ready_count", parameter.ready_count, "ready_count")
         for name, value in (parameter.more or {}).items():
             set_number(struct, name, value, name)
-        # A library that has no types of gradients has no such field.
-        dtype = Dtype(getattr(struct, "gradient_dtype", 0) or int(memory.dtype))
+        if parameter.gradient_dtype is not None:
+            struct.gradient_dtype = int(dtype_of(parameter.gradient_dtype))
+        dtype = Dtype(struct.gradient_dtype or int(memory.dtype))
         self._gradient_dtypes.append(dtype)
         if parameter.gradient is not None:
             gradient = memory_of(parameter.gradient)
