@@ -72,7 +72,7 @@ class DistributedDataParallel(Stock):
         """Why our reducer cannot reduce this module. None: it can."""
         if self.mixed_precision is not None:
             return "mixed_precision is set"
-        if self._use_python_reducer:
+        if getattr(self, "_use_python_reducer", False):
             return "torch._dynamo.config.optimize_ddp is 'python_reducer'"
         if dist.get_process_group_ranks(self.process_group) != list(range(dist.get_world_size())):
             return "its process group does not have all ranks"
@@ -108,7 +108,7 @@ class DistributedDataParallel(Stock):
         self.logger.set_construction_data_and_log(
             type(self.module).__name__, self.device_ids or [],
             -1 if self.output_device is None else self.output_device,
-            self.forward_sync_buffers, has_sync_bn, static_graph)
+            self.broadcast_buffers, has_sync_bn, static_graph)
         self._passing_sync_batchnorm_handle(self.module)
 
     def _caps(self) -> Dict[str, int]:

@@ -21,6 +21,7 @@
 #include <mutex>
 #include <string>
 #include <typeinfo>
+#include <utility>
 #include <vector>
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -29,6 +30,10 @@ namespace
 {
 
 namespace autograd = torch::autograd;
+
+// The pointer to a gradient accumulator: its type depends on the version of PyTorch.
+using accumulator =
+    decltype(autograd::impl::grad_accumulator(std::declval<const autograd::Variable &>()));
 
 using ready_function = int (*)(void *, void *, uint32_t, void *, void *); // lockstep_grad_ready
 using text_function = const char *(*)(); // lockstep_error_text
@@ -44,7 +49,7 @@ struct hook_set {
     // Set by attach, then constant.
     std::vector<at::Tensor> parameters;
     std::vector<at::Tensor> gradients; // The library's tensors.
-    std::vector<c10::intrusive_ptr<autograd::Node>> accumulators;
+    std::vector<accumulator> accumulators;
     std::vector<uintptr_t> keys;
     ready_function ready = nullptr;
     text_function text = nullptr;
