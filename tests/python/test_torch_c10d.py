@@ -37,7 +37,7 @@ def ours(members=None):
 
 def same(mine, other):
     if mine.dtype.itemsize == 1:
-        return torch.equal(mine.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
+        mine, other = (t.contiguous().view(torch.uint8) for t in (mine, other))
     return torch.equal(mine, other)
 
 
@@ -46,7 +46,7 @@ def expect(condition, what):
         raise AssertionError(what)
 
 
-# --- bodies: they run on each rank ------------------------------------------------------------------
+# --- bodies: they run on each rank ---------------------------------------------------------------
 
 
 def reductions(rank):
@@ -241,7 +241,7 @@ def death(rank):
     return texts
 
 
-# --- tests ------------------------------------------------------------------------------------------
+# --- tests ---------------------------------------------------------------------------------------
 
 
 class Backend(unittest.TestCase):

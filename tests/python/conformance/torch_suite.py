@@ -25,8 +25,8 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 EXPECTED = os.path.join(HERE, "expected.txt")
-S1 = (r"get_|Backend_|destroy_|barrier|new_subgroups|coalescing_|batch_isend_|send_recv|isend|irecv|"
-      r"broadcast|reduce|all_reduce|sparse_all|scatter|gather|all_gather|all_to_all|monitored_|"
+S1 = (r"get_|Backend_|destroy_|barrier|new_subgroups|coalescing_|batch_isend_|send_recv|isend|"
+      r"irecv|broadcast|reduce|all_reduce|sparse_all|scatter|gather|all_gather|all_to_all|monitored_|"
       r"average_|periodic_|1_level|3_level|dump_DDP|nccl_")
 S2 = {
     "test_DistributedDataParallelCPU", "test_DistributedDataParallelCPU_grad_is_view",
@@ -137,9 +137,10 @@ def run(case, name):
 
 def reason(text):
     """The last line of the error of a rank."""
-    lines = [line for line in text.strip().splitlines() if not line.startswith((" ", "To execute"))]
-    errors = [line for line in lines if re.match(r"[A-Za-z_.]+(Error|Lost|Exception|Invalid|Mismatch"
-                                                 r"|Timeout|Unsupported|Config)\b", line)]
+    lines = [line for line in text.strip().splitlines()
+             if not line.startswith((" ", "To execute"))]
+    errors = [line for line in lines if re.match(
+        r"[A-Za-z_.]+(Error|Lost|Exception|Invalid|Mismatch|Timeout|Unsupported|Config)\b", line)]
     return (errors or lines or [""])[-1]
 
 
@@ -165,8 +166,8 @@ def main():
         if word == "FAIL" and options.verbose:
             print(text, flush=True)
     for suite in suites:
-        parts = [f"{count[suite, word]} {word}" for word in ("ok", "skip", "listed", "PASSES", "FAIL")
-                 if (suite, word) in count]
+        words = ("ok", "skip", "listed", "PASSES", "FAIL")
+        parts = [f"{count[suite, word]} {word}" for word in words if (suite, word) in count]
         print(f"{suite} {options.backend} {options.door} n={options.world}: {', '.join(parts)}")
     return 1 if wrong or not count else 0
 

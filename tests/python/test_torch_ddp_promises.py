@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What PyTorch promises of DistributedDataParallel on CPUs: the stock class over the backend
+lockstep, and that of lockstep.torch, each beside one process that has all samples."""
+
+import copy
+import unittest
+import warnings
+
+try:
+    import torch
+except ImportError:
+    raise unittest.SkipTest("PyTorch is not installed")
+import torch.distributed as dist
+
+import lockstep.torch
+from torch_ranks import ranks
+
+Stock = torch.nn.parallel.DistributedDataParallel
+cross_entropy = torch.nn.functional.cross_entropy
+
+
+def doors():
+    """Each way to wrap a module, with its name."""
+    warnings.simplefilter("ignore")
+    group = dist.new_group(backend="lockstep")
+    yield "stock", lambda module, **more: Stock(module, process_group=group, **more)
+    yield "ours", lockstep.torch.DistributedDataParallel
+
+
+def expect(condition, *what):
+    if not condition:
+        raise AssertionError(" ".join(map(str, what)))
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(2, 10, bias=False), torch.nn.Linear(10, 4, bias=False)
+
+    def forward(self, x):
+        return self.b(torch.relu(self.a(x)))
+
+
+class Tasks(torch.nn.Module):
+    """Rank 0 uses a, every other rank b, no rank c."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = (torch.nn.Linear(2, 3) for _ in range(3))
+
+    def forward(self, x, rank):
+        return (self.a if rank == 0 else self.b)(x)
+
+
+def samples(n):
+    generator = torch.Generator().manual_seed(5)
+    return (torch.randn(2 * n, 2, generator=generator),
+            torch.randint(0, 4, (2 * n,), generator=generator))
+
+
+def cpu_module(rank, **more):
+    n = dist.get_world_size()
+    for name, wrap in doors():
+        torch.manual_seed(3)
+        alone = Net()
+        model = wrap(copy.deepcopy(alone), **more)
+        x, y = samples(n)
+        for _ in range(4):
+            mine = slice(2 * rank, 2 * rank + 2)
+            cross_entropy(alone(x), y).backward()
+            cross_entropy(model(x[mine]), y[mine]).backward()
+            for p, q in zip(alone.parameters(), model.parameters()):
+                expect(torch.allclose(p.grad, q.grad, atol=1e-6), name, p.grad, q.grad)
+                with torch.no_grad():
+                    p -= 0.1 * p.grad
+                    q -= 0.1 * q.grad
+                    p.grad = q.grad = None
+            expect(not more or model.gradient_as_bucket_view, name)
+
+
+def cpu_module_views(rank):
+    cpu_module(rank, gradient_as_bucket_view=True)
+
+
+def ignored_output(rank, **more):
+    """An output that no loss uses, and a loss from the next one."""
+    for name, wrap in doors():
+        model = wrap(Net(), **more)
+        x, y = samples(dist.get_world_size())
+        for _ in range(4):
+            model(x)
+        for _ in range(4):
+            cross_entropy(model(x), y).backward()
+        expect(all(p.grad is not None for p in model.parameters()), name)
+
+
+def ignored_output_unused(rank):
+    ignored_output(rank, find_unused_parameters=True)
+
+
+def unused_here_and_everywhere(rank, **more):
+    n = dist.get_world_size()
+    for name, wrap in doors():
+        torch.manual_seed(4)
+        model = wrap(Tasks(), find_unused_parameters=True, **more)
+        x = torch.ones(5, 2)
+        for _ in range(2):
+            model.zero_grad()
+            model(x, rank).sum().backward()
+            a, b, c = (layer.weight.grad for layer in
+                       (model.module.a, model.module.b, model.module.c))
+            expect(torch.allclose(a, torch.full((3, 2), 5.0 / n)), name, "a", a)
+            expect(torch.allclose(b, torch.full((3, 2), 5.0 * (n - 1) / n)), name, "b", b)
+            expect(c is None or not c.any(), name, "c", c)
+
+
+def unused_views(rank):
+    unused_here_and_everywhere(rank, gradient_as_bucket_view=True)
+
+
+def sparse(rank, **more):
+    n = dist.get_world_size()
+    for name, wrap in doors():
+        torch.manual_seed(9)
+        plain = torch.nn.Sequential(torch.nn.EmbeddingBag(10, 3, sparse=True),
+                                    torch.nn.Linear(3, 2, bias=False))
+        model = wrap(copy.deepcopy(plain), **more)
+        every = [torch.randint(0, 10, (4, 3), generator=torch.Generator().manual_seed(r))
+                 for r in range(n)]
+        for _ in range(2):
+            plain.zero_grad()
+            model.zero_grad()
+            plain(torch.cat(every)).mean().backward()
+            model(every[rank]).mean().backward()
+            for p, q in zip(plain.parameters(), model.parameters()):
+                expect(p.grad.is_sparse == q.grad.is_sparse, name, "layout")
+                expect(torch.allclose(p.grad.to_dense(), q.grad.to_dense(), atol=1e-6), name)
+
+
+def sparse_views(rank):
+    sparse(rank, gradient_as_bucket_view=True)
+
+
+def hook_future(rank):
+    """A hook's future decides the gradient."""
+    def simple(state, bucket):
+        future = torch.futures.Future()
+        future.set_result(torch.ones_like(bucket.buffer()))
+        return future.then(lambda f: 2 * f.value())
+
+    for name, wrap in doors():
+        model = wrap(Net())
+        model.register_comm_hook(None, simple)
+        model(torch.ones(3, 2)).sum().backward()
+        expect(all((p.grad == 2).all() for p in model.parameters()), name)
+
+
+def hook_collective(rank):
+    """A hook that asks a collective, and one that asks another in its callback."""
+    for name, wrap in doors():
+        group = dist.new_group(backend="lockstep") if name == "stock" else dist.group.WORLD
+
+        def mean(state, bucket):
+            n = dist.get_world_size()
+            first = dist.all_reduce(bucket.buffer() / n, group=group, async_op=True).get_future()
+
+            def again(future):
+                total = dist.all_reduce(future.value()[0], group=group, async_op=True)
+                return total.get_future().wait()[0] / n  # Equal on all ranks: it stays the same.
+
+            return first.then(again)
+
+        torch.manual_seed(3)
+        plain, x = Net(), torch.full((3, 2), rank + 1.0)
+        model, other = wrap(copy.deepcopy(plain)), wrap(copy.deepcopy(plain))
+        model.register_comm_hook(None, mean)
+        for _ in range(2):
+            model(x).sum().backward()
+            other(x).sum().backward()
+        for p, q in zip(model.parameters(), other.parameters()):
+            expect(torch.allclose(p.grad, q.grad, atol=1e-5), name)
+
+
+def hook_errors(rank):
+    def hook(state, bucket):
+        return torch.futures.Future()
+
+    def fails(function, kind, piece, name):
+        try:
+            function()
+        except kind as error:
+            expect(piece in str(error), name, error)
+        else:
+            expect(False, name, "no error with", piece)
+
+    for name, wrap in doors():
+        model = wrap(Net())
+        fails(lambda: model.register_comm_hook(None, 1), TypeError, "callable", name)
+        model.register_comm_hook(None, hook)
+        fails(lambda: model.register_comm_hook(None, hook), RuntimeError, "only be called once",
+              name)
+
+
+class Promises(unittest.TestCase):
+    def check(self, body):
+        for n in (2, 3):
+            with self.subTest(ranks=n):
+                ranks(n, body)
+
+    def test_cpu_module(self):
+        self.check(cpu_module)
+
+    def test_cpu_module_with_views(self):
+        self.check(cpu_module_views)
+
+    def test_ignored_output(self):
+        self.check(ignored_output)
+
+    def test_ignored_output_and_unused_parameters(self):
+        self.check(ignored_output_unused)
+
+    def test_parameters_unused_here_or_everywhere(self):
+        self.check(unused_here_and_everywhere)
+
+    def test_parameters_unused_with_views(self):
+        self.check(unused_views)
+
+    def test_sparse_gradients(self):
+        self.check(sparse)
+
+    def test_sparse_gradients_with_views(self):
+        self.check(sparse_views)
+
+    def test_hook_decides_by_its_future(self):
+        self.check(hook_future)
+
+    def test_hook_with_collectives(self):
+        self.check(hook_collective)
+
+    def test_hook_errors(self):
+        self.check(hook_errors)
