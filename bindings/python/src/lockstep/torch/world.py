@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import weakref
-from typing import Any, Iterable, Iterator, List, Optional, Sequence
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence
 
 import torch
 from torch.autograd import Variable
@@ -341,7 +341,8 @@ def world(device: Any = None) -> World:
     opens the session. A device of CUDA is that of the session from then on."""
     global _world
     on_device = device is not None and device.type == "cuda" and not bootstrap.is_open()
-    session = bootstrap.session(**({"device": f"cuda:{device.index}"} if on_device else {}))
+    options: Dict[str, Any] = {"device": f"cuda:{device.index}"} if on_device else {}
+    session = bootstrap.session(**options)
     if _world is None or _world.session is not session:
         _world = World(session)
         _watch_exceptions()
