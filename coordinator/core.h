@@ -140,8 +140,11 @@ struct worker {
     // Set in lockstep_start.
     bool started; // True if the worker has called lockstep_start in the present round.
     struct up_start start;
+    uint64_t grouped; // Bit m is 1 if module m has a group.
+    uint64_t absent; // Bit m is 1 if the worker is no member of that group.
 
     // Set in a learning step.
+    bool entered; // True if the worker has sent a message of the step.
     bool ended; // True if the worker has ended the step.
 };
 
@@ -184,7 +187,8 @@ struct learned_slot {
     enum dtype dtype;
     uint64_t elements;
     uint32_t reporter; // The first rank that reported the slot ready.
-    uint32_t complete; // Number of members that made the slot, or ended the step without it.
+    // Number of members that made the slot, ended the step without it, or do not have its module.
+    uint32_t complete;
     bool granted;
     uint64_t ready[CORE_RANK_WORDS]; // Set of ranks that made the slot.
 };
@@ -193,6 +197,7 @@ struct layout {
     uint32_t offset; // Index of its first word in learning.words.
     uint32_t total; // Number of words; 0: the module has no layout in this step.
     uint32_t received; // Number of words received so far.
+    uint32_t proposer; // The rank that sent the first of them.
 };
 
 // The last plan of a phase: the facts that are needed to publish a new plan of this phase.
@@ -215,6 +220,7 @@ struct learning {
     uint64_t republished; // Number of the last plan that replaced another plan.
     uint32_t published_count;
     struct published published[LOCKSTEP_MAX_PLANS];
+    uint32_t entered; // Number of members that have sent a message of the step.
     uint32_t ended; // Number of members that have ended the step.
     uint32_t slot_count;
     uint32_t grant_count;
@@ -224,7 +230,6 @@ struct learning {
 
     // Layouts are kept until the plan of their step is published, or the next round of
     // lockstep_start begins.
-    struct layout *open; // The layout of which parts are missing; NULL: none.
     uint32_t word_count;
     struct layout layouts[LOCKSTEP_MAX_MODULES];
     uint32_t *words; // The job's row of coordinator.words. Set at init, then constant.
@@ -311,6 +316,8 @@ struct job {
     uint32_t module_count; // Number of names in modules.
     // Names of the modules, cleaned by sentence_clean; empty: not known yet.
     char modules[LOCKSTEP_MAX_MODULES][LOCKSTEP_NAME_BYTES];
+    // Names of their groups, cleaned; empty: all ranks have the module.
+    char groups[LOCKSTEP_MAX_MODULES][LOCKSTEP_GROUP_NAME_BYTES];
 
     struct halt halt;
 

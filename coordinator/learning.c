@@ -6,8 +6,9 @@
 //
 // Words. A slot is *made* on a rank that has reported it ready. It is *complete* when every member
 // has made it or has ended the step; a member that ended the step without the slot contributes
-// zeros. A member *waits* when every thread of its trainer waits for a slot that the member has
-// made; the grant of one of these slots ends the wait.
+// zeros. A module with a group is *absent* on the members of the job that are not in that group:
+// they neither make its slots nor hold them up. A member *waits* when every thread of its trainer
+// waits for a slot that the member has made; the grant of one of these slots ends the wait.
 //
 // Members that wait for each other are a knot (knot.c). Positions are here the indices of slots,
 // and a member lacks the slots that it has not made. Only a wait can close a knot, so the core
@@ -46,6 +47,23 @@ void learning_reset(struct learning *learning)
 
 // ---- The slots of the step -------------------------------------------------------------------
 
+static bool slot_absent(const struct worker *worker, const struct slot_id *id)
+{
+    return (worker->absent >> id->module & 1) != 0;
+}
+
+// Returns the number of members that need not make the slot.
+static uint32_t slot_spared(struct coordinator *core, const struct job *job,
+                            const struct slot_id *id)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct worker *worker = job_worker(core, job, i);
+        count += worker->ended || slot_absent(worker, id);
+    }
+    return count;
+}
+
 static uint32_t slot_place(const struct learning *learning, const struct slot_id *id)
 {
     uint64_t hash = hash_number(HASH_START, id->module, 4);
@@ -68,9 +86,10 @@ static struct learned_slot *slot_find(struct learning *learning, const struct sl
 }
 
 // Adds a slot to the step. Returns NULL if the step has LOCKSTEP_MAX_SLOTS already.
-static struct learned_slot *slot_add(struct learning *learning, const struct up_ready *ready,
-                                     uint32_t rank)
+static struct learned_slot *slot_add(struct coordinator *core, struct job *job,
+                                     const struct up_ready *ready, uint32_t rank)
 {
+    struct learning *learning = &job->learning;
     const uint32_t place = slot_place(learning, &ready->slot);
     struct learned_slot *slot = &learning->slots[learning->slot_count];
     if (learning->slot_count == LOCKSTEP_MAX_SLOTS)
@@ -80,7 +99,7 @@ static struct learned_slot *slot_add(struct learning *learning, const struct up_
     slot->dtype = ready->dtype;
     slot->elements = ready->elements;
     slot->reporter = rank;
-    slot->complete = learning->ended;
+    slot->complete = slot_spared(core, job, &slot->id);
     learning->table[place] = (uint16_t)(++learning->slot_count);
     return slot;
 }
@@ -100,65 +119,6 @@ static void slot_name(struct sentence *sentence, const struct slot_id *id)
 {
     sentence_add(sentence, "module %" PRIu32 " call %" PRIu32 " bucket %" PRIu32, id->module,
                  id->call, id->bucket);
-}
-
-// ---- Entering --------------------------------------------------------------------------------
-
-static void learning_open(struct coordinator *core, struct job *job, const struct worker *opener,
-                          uint64_t step, uint64_t phase)
-{
-    struct learning *learning = &job->learning;
-    learning->active = true;
-    learning->step = step;
-    learning->phase = phase;
-    learning->opener = opener->rank;
-    learning->ended = 0;
-    learning->slot_count = 0;
-    learning->grant_count = 0;
-    memset(learning->table, 0, sizeof(learning->table));
-    for (uint32_t i = 0; i < job->count; i++) {
-        struct worker *worker = job_worker(core, job, i);
-        worker->ended = false;
-        worker->blocked.wait_count = 0;
-    }
-}
-
-// Returns true if a message of this step and phase is to be handled. The first message of a step
-// opens the step.
-static bool learning_enter(struct coordinator *core, struct worker *worker, uint64_t step,
-                           uint64_t phase)
-{
-    struct job *job = core_job_of(core, worker);
-    struct learning *learning = &job->learning;
-    if (job->state != JOB_RUNNING) {
-        verify_parted(core, worker);
-        return false;
-    }
-    if (!learning->active && step <= learning->last_step) {
-        verdict_protocol(core, worker,
-                         "learns step %" PRIu64 ", but step %" PRIu64 " is learned already", step,
-                         learning->last_step);
-        return false;
-    }
-    if (!learning->active)
-        learning_open(core, job, worker, step, phase);
-    worker->heartbeat.step = step;
-    if (verdict_left_behind(core, worker, step))
-        return false;
-    if (learning->step != step) {
-        verdict_protocol(core, worker,
-                         "learns step %" PRIu64 ", while rank %" PRIu32 " learns step %" PRIu64,
-                         step, learning->opener, learning->step);
-        return false;
-    }
-    if (learning->phase != phase)
-        return false; // The ranks notice it from their step headers, and can name the difference.
-    if (worker->ended) {
-        verdict_protocol(core, worker, "said more about step %" PRIu64 " after it had ended it",
-                         step);
-        return false;
-    }
-    return true;
 }
 
 // ---- Waits -----------------------------------------------------------------------------------
@@ -226,15 +186,94 @@ static void learning_grant(struct coordinator *core, struct job *job, struct lea
     for (uint32_t i = 0; i < job->count; i++) {
         struct worker *worker = job_worker(core, job, i);
         wait_granted(worker, index);
-        grant->forced = !slot_made(slot, worker->rank) && !worker->ended;
+        grant->forced =
+            !slot_made(slot, worker->rank) && !worker->ended && !slot_absent(worker, &slot->id);
         core_send(core, worker);
     }
 }
 
+// A member that has not begun the step would drop the grant.
 static void learning_complete(struct coordinator *core, struct job *job, struct learned_slot *slot)
 {
-    if (++slot->complete == job->count && !slot->granted)
+    const struct learning *learning = &job->learning;
+    if (++slot->complete == job->count && !slot->granted && learning->entered == job->count)
         learning_grant(core, job, slot);
+}
+
+// ---- Entering --------------------------------------------------------------------------------
+
+static void learning_open(struct coordinator *core, struct job *job, const struct worker *opener,
+                          uint64_t step, uint64_t phase)
+{
+    struct learning *learning = &job->learning;
+    learning->active = true;
+    learning->step = step;
+    learning->phase = phase;
+    learning->opener = opener->rank;
+    learning->entered = learning->ended = 0;
+    learning->slot_count = 0;
+    learning->grant_count = 0;
+    memset(learning->table, 0, sizeof(learning->table));
+    for (uint32_t i = 0; i < job->count; i++) {
+        struct worker *worker = job_worker(core, job, i);
+        worker->entered = worker->ended = false;
+        worker->blocked.wait_count = 0;
+    }
+}
+
+// The member is in the step. If it is the last one, grants the slots that are complete already.
+static void learning_meet(struct coordinator *core, struct job *job, struct worker *worker)
+{
+    struct learning *learning = &job->learning;
+    if (worker->entered)
+        return;
+    worker->entered = true;
+    if (++learning->entered < job->count)
+        return;
+    for (uint32_t i = 0; i < learning->slot_count; i++) {
+        struct learned_slot *slot = &learning->slots[i];
+        if (slot->complete == job->count && !slot->granted)
+            learning_grant(core, job, slot);
+    }
+}
+
+// Returns true if a message of this step and phase is to be handled. The first message of a step
+// opens the step.
+static bool learning_enter(struct coordinator *core, struct worker *worker, uint64_t step,
+                           uint64_t phase)
+{
+    struct job *job = core_job_of(core, worker);
+    struct learning *learning = &job->learning;
+    if (job->state != JOB_RUNNING) {
+        verify_parted(core, worker);
+        return false;
+    }
+    if (!learning->active && step <= learning->last_step) {
+        verdict_protocol(core, worker,
+                         "learns step %" PRIu64 ", but step %" PRIu64 " is learned already", step,
+                         learning->last_step);
+        return false;
+    }
+    if (!learning->active)
+        learning_open(core, job, worker, step, phase);
+    worker->heartbeat.step = step;
+    if (verdict_left_behind(core, worker, step))
+        return false;
+    if (learning->step != step) {
+        verdict_protocol(core, worker,
+                         "learns step %" PRIu64 ", while rank %" PRIu32 " learns step %" PRIu64,
+                         step, learning->opener, learning->step);
+        return false;
+    }
+    if (learning->phase != phase)
+        return false; // The ranks notice it from their step headers, and can name the difference.
+    if (worker->ended) {
+        verdict_protocol(core, worker, "said more about step %" PRIu64 " after it had ended it",
+                         step);
+        return false;
+    }
+    learning_meet(core, job, worker);
+    return true;
 }
 
 // ---- Waits that cannot end -------------------------------------------------------------------
@@ -250,7 +289,7 @@ static void wait_lacks(const struct learning *learning, struct worker *worker,
         for (uint64_t bits = waited->words[word]; bits != 0; bits &= bits - 1) {
             const uint32_t index = word * 64 + (uint32_t)__builtin_ctzll(bits);
             const struct learned_slot *slot = &learning->slots[index];
-            if (slot_made(slot, worker->rank))
+            if (slot_made(slot, worker->rank) || slot_absent(worker, &slot->id))
                 continue;
             blocked->lacks.words[word] |= bits & -bits;
             if (blocked->lack_count < LOCKSTEP_LACKS_NAMED)
@@ -347,7 +386,8 @@ void learning_ready(struct coordinator *core, struct worker *worker, const struc
     struct job *job = core_job_of(core, worker);
     if (!learning_enter(core, worker, ready->step, ready->phase))
         return;
-    if (!slot_valid(&ready->slot) || ready->dtype == DTYPE_NONE) {
+    if (!slot_valid(&ready->slot) || ready->dtype == DTYPE_NONE ||
+        slot_absent(worker, &ready->slot)) {
         verdict_protocol(core, worker,
                          "reported a slot that cannot be: module %" PRIu32 " call %" PRIu32
                          " bucket %" PRIu32 " dtype %d",
@@ -357,7 +397,7 @@ void learning_ready(struct coordinator *core, struct worker *worker, const struc
     }
     struct learned_slot *slot = slot_find(&job->learning, &ready->slot);
     if (!slot)
-        slot = slot_add(&job->learning, ready, worker->rank);
+        slot = slot_add(core, job, ready, worker->rank);
     if (!slot) {
         learning_too_many(core, job, worker);
         return;
@@ -383,7 +423,7 @@ void learning_end(struct coordinator *core, struct worker *worker, const struct 
     struct learning *learning = &job->learning;
     if (!learning_enter(core, worker, end->step, end->phase))
         return;
-    if (worker->rank == 0 && learning->open) {
+    if (plans_open(learning, worker->rank)) {
         verdict_protocol(core, worker, "ended step %" PRIu64 " in the middle of a layout",
                          end->step);
         return;
@@ -392,12 +432,32 @@ void learning_end(struct coordinator *core, struct worker *worker, const struct 
     worker->blocked.wait_count = 0;
     learning->ended++;
     for (uint32_t i = 0; i < learning->slot_count; i++)
-        if (!slot_made(&learning->slots[i], worker->rank))
+        if (!slot_made(&learning->slots[i], worker->rank) &&
+            !slot_absent(worker, &learning->slots[i].id))
             learning_complete(core, job, &learning->slots[i]);
     if (learning->ended == job->count)
         publish_plan(core, job);
     else if (job->zero_defer)
         learning_force(core, job);
+}
+
+// The message may come when other members are in a learning step already. So a slot may become
+// complete now.
+void learning_grouped(struct coordinator *core, struct worker *worker,
+                      const struct up_modules *modules)
+{
+    struct job *job = core_job_of(core, worker);
+    struct learning *learning = &job->learning;
+    const uint64_t more = modules->absent & ~worker->absent;
+    worker->grouped |= modules->grouped;
+    worker->absent |= modules->absent;
+    if (!learning->active || worker->ended)
+        return;
+    for (uint32_t i = 0; i < learning->slot_count; i++) {
+        struct learned_slot *slot = &learning->slots[i];
+        if ((more >> slot->id.module & 1) != 0 && !slot_made(slot, worker->rank))
+            learning_complete(core, job, slot);
+    }
 }
 
 void learning_wait(struct coordinator *core, struct worker *worker, const struct up_wait *wait)

@@ -5,6 +5,7 @@
 #include "coordinator/names.h"
 
 #include "coordinator/core.h"
+#include "coordinator/learning.h"
 #include "coordinator/sentence.h"
 #include "coordinator/table.h"
 #include "coordinator/verdict.h"
@@ -15,6 +16,8 @@ void core_module_name(struct sentence *sentence, const struct job *job, uint32_t
         sentence_add(sentence, "'%s'", job->modules[module]);
     else
         sentence_add(sentence, "module %" PRIu32, module);
+    if (module < job->module_count && job->groups[module][0] != '\0')
+        sentence_add(sentence, " of group '%s'", job->groups[module]);
 }
 
 void core_call_name(struct sentence *sentence, const struct job *job, struct call_id call)
@@ -27,6 +30,9 @@ void core_call_name(struct sentence *sentence, const struct job *job, struct cal
 void names_told(struct coordinator *core, struct worker *worker, const struct up_modules *modules)
 {
     struct job *job = core_job_of(core, worker);
+    learning_grouped(core, worker, modules);
+    if (worker->rank != 0 && modules->count == 0 && modules->grouped != 0)
+        return;
     if (worker->rank != 0 || (uint64_t)modules->first + modules->count > LOCKSTEP_MAX_MODULES ||
         modules->count > LOCKSTEP_NAMES_PART) {
         verdict_protocol(core, worker, "named modules that are not its to name");
@@ -39,9 +45,12 @@ void names_told(struct coordinator *core, struct worker *worker, const struct up
                          modules->first, job->module_count);
         return;
     }
-    for (uint32_t i = 0; i < modules->count; i++)
+    for (uint32_t i = 0; i < modules->count; i++) {
+        sentence_clean(job->groups[job->module_count], sizeof(job->groups[0]), modules->groups[i],
+                       sizeof(modules->groups[i]));
         sentence_clean(job->modules[job->module_count++], sizeof(job->modules[0]),
                        modules->names[i], sizeof(modules->names[i]));
+    }
 }
 
 void core_rank_name(struct sentence *sentence, const struct worker *worker)

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Receives the layouts that rank 0 proposes, and publishes plans. Runs inside coordinator_step.
+// Receives the layouts that ranks propose, and publishes plans. Runs inside coordinator_step.
+//
+// Rank 0 proposes the layouts of the modules that all ranks have. One member of a group proposes
+// those of the group's modules. The coordinator does not know the members, so it takes the proposal
+// of any rank that has the module; the first one counts.
 //
 // A layout is a list of words: the bucket count k, the k exclusive ends of the buckets (increasing;
 // the last end is the number of indices), then the parameter indices, each once. A layout belongs
@@ -72,7 +76,7 @@ static const char *layout_fault(const uint32_t *words, uint32_t total)
 }
 
 // Returns what is wrong with a part of a layout, or NULL.
-static const char *layout_part_fault(const struct learning *learning,
+static const char *layout_part_fault(const struct learning *learning, uint32_t rank,
                                      const struct layout_part *part)
 {
     if (part->module >= LOCKSTEP_MAX_MODULES)
@@ -80,9 +84,10 @@ static const char *layout_part_fault(const struct learning *learning,
     const struct layout *layout = &learning->layouts[part->module];
     if (part->count == 0 || part->count > LOCKSTEP_LAYOUT_PART)
         return "has an impossible number of words";
-    if (learning->open && learning->open != layout)
+    const bool begun = layout->received < layout->total && layout->proposer == rank;
+    if (!begun && plans_open(learning, rank))
         return "begins in the middle of another one";
-    if (layout->total != 0 && layout->received == layout->total)
+    if (layout->total != 0 && !begun)
         return "was proposed already";
     if (layout->total != 0 && layout->total != part->total)
         return "changes its size";
@@ -96,39 +101,47 @@ static const char *layout_part_fault(const struct learning *learning,
     return NULL;
 }
 
-static void layout_append(struct learning *learning, const struct layout_part *part)
+static void layout_append(struct learning *learning, uint32_t rank, const struct layout_part *part)
 {
     struct layout *layout = &learning->layouts[part->module];
     if (layout->total == 0) {
         layout->total = part->total;
+        layout->proposer = rank;
         layout->offset = learning->word_count;
         learning->word_count += part->total;
     }
     memcpy(&learning->words[layout->offset + part->first], part->words,
            part->count * sizeof(part->words[0]));
     layout->received += part->count;
-    learning->open = layout->received < layout->total ? layout : NULL;
+}
+
+// True if the worker may propose a layout of the module.
+static bool layout_is_of(const struct worker *worker, const struct layout_part *part)
+{
+    const bool grouped =
+        part->module < LOCKSTEP_MAX_MODULES && (worker->grouped >> part->module & 1) != 0;
+    return grouped ? (worker->absent >> part->module & 1) == 0 : worker->rank == 0;
 }
 
 void publish_layout(struct coordinator *core, struct worker *worker, const struct layout_part *part)
 {
     struct job *job = core_job_of(core, worker);
     struct learning *learning = &job->learning;
-    if (job->state == JOB_STARTING && worker->rank == 0) {
+    if (job->state == JOB_STARTING && layout_is_of(worker, part)) {
         verify_parted(core, worker);
         return;
     }
-    if (worker->rank != 0 || (learning->active && worker->ended)) {
+    if (!layout_is_of(worker, part) || (learning->active && worker->ended)) {
         verdict_protocol(core, worker,
                          "proposed a layout, which only rank 0 does, and only before "
                          "it ends a learning step");
         return;
     }
-    const char *fault = layout_part_fault(learning, part);
+    const char *fault = layout_part_fault(learning, worker->rank, part);
     if (!fault) {
-        layout_append(learning, part);
+        layout_append(learning, worker->rank, part);
         const struct layout *layout = &learning->layouts[part->module];
-        if (!learning->open)
+        if (layout->received == layout->total)
             fault = layout_fault(&learning->words[layout->offset], layout->total);
     }
     if (fault)

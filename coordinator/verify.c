@@ -104,12 +104,14 @@ static void verify_done(struct coordinator *core, struct job *job)
     job->started = 0;
     job->zero_defer = job_worker(core, job, 0)->start.zero_defer;
     job->strict = false;
+    bool grouped = false;
     for (uint32_t i = 0; i < job->count; i++) {
         struct worker *worker = job_worker(core, job, i);
         worker->started = false;
         job->strict = job->strict || worker->start.strict;
+        grouped = grouped || worker->start.grouped;
     }
-    core_message(core, job, DOWN_VERIFIED);
+    core_message(core, job, DOWN_VERIFIED)->u.verified.grouped = grouped;
     core_send_all(core, job);
     core_log(core, "manifests_verified", "job=%s generation=%" PRIu64 " world=%" PRIu32, job->name,
              job->number, job->count);
@@ -148,6 +150,7 @@ void verify_start(struct coordinator *core, struct worker *worker, const struct 
         return;
     worker->started = true;
     worker->start = *start;
+    worker->grouped = worker->absent = 0;
     job->started++;
     if (verdict_left_behind(core, worker, job_start_step(job, worker)) ||
         (job->state == JOB_RUNNING && !verify_begin(core, job, worker)) || job->difference.active)

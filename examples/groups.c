@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // groups: ranks in a grid of two columns. Each rank is in two groups that overlap in it alone: its
 // row (as for tensor parallelism) and its column (as for data parallelism). A row sums the parts of
-// a result; a column then averages over its rows, without waiting: a poll loop hears of the end.
+// a result; a column then averages over its rows, without waiting: a poll loop hears of the end. At
+// last the ranks make a training step: each column has a module of its own, the shard of a layer.
 #include <lockstep/lockstep.h>
 #include <poll.h>
 #include <stdio.h>
@@ -31,6 +32,31 @@ static void finish(lockstep_session *session, lockstep_work *work)
         status = lockstep_work_wait(work, 0);
     } while (status == LOCKSTEP_E_TIMEOUT);
     check(status);
+}
+
+// Makes one step. The gradient of this rank's shard is averaged in its column. Returns the average.
+static float average_shard(lockstep_session *session, lockstep_group *column, float gradient)
+{
+    static float value;
+    const int64_t shape = 1;
+    const struct lockstep_parameter weight = {
+        .name = "weight", .dtype = LOCKSTEP_FLOAT32, .dims = 1, .shape = &shape, .data = &value};
+    struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
+    lockstep_module *shard;
+    lockstep_call *call;
+    config.name = "shard";
+    config.parameters = &weight;
+    config.parameter_count = 1;
+    config.group = column;
+    check(lockstep_module_register(session, &config, &shard));
+    check(lockstep_start(session));
+    check(lockstep_step_begin(session, NULL, NULL));
+    check(lockstep_call_begin(shard, &call));
+    check(lockstep_grad_ready(shard, NULL, 0, &gradient, NULL));
+    check(lockstep_call_end(call));
+    check(lockstep_step_end(session, NULL));
+    check(lockstep_module_close(shard));
+    return gradient;
 }
 
 int main(void)
@@ -72,12 +98,14 @@ int main(void)
     what.op = LOCKSTEP_MEAN;
     check(lockstep_collective_begin(session, &what, &work));
     finish(session, work);
+    const float shard = average_shard(session, column, (float)(10 * rank));
 
     check(lockstep_group_close(row));
     check(lockstep_group_close(column));
     check(lockstep_close(session));
-    printf("rank %u of %u: a row of %u sums to %.1f, a column of %u averages to %.1f\n",
+    printf("rank %u of %u: a row of %u sums to %.1f, a column of %u averages to %.1f; its "
+           "shard to %.1f\n",
            (unsigned)rank, (unsigned)world_size, (unsigned)row_size, (double)sum,
-           (unsigned)column_size, (double)value);
+           (unsigned)column_size, (double)value, (double)shard);
     return 0;
 }

@@ -15,7 +15,7 @@ enum down_kind {
     DOWN_WELCOME, // The hello is accepted; the world is still forming.
     DOWN_REFUSED, // The hello is refused, or the world did not form. The stream ends.
     DOWN_GENERATION, // The world has formed: rank, world size, neighbours.
-    DOWN_VERIFIED, // All manifests are equal.
+    DOWN_VERIFIED, // All manifests are equal, as far as all ranks have the modules.
     DOWN_MANIFEST_REQUEST, // The worker has to send manifest items [first, first + count).
     DOWN_GRANT, // Learning: the worker appends this slot to the order.
     DOWN_LAYOUT_PART, // Part of an agreed layout, before the plan that uses it.
@@ -108,6 +108,10 @@ struct down_generation {
     struct peer peers[LOCKSTEP_MAX_NEIGHBOURS]; // Sorted by rank, without this worker.
 };
 
+struct down_verified {
+    bool grouped; // True if some rank has registered modules with a group.
+};
+
 struct down_manifest_request {
     uint32_t first;
     uint32_t count; // At most LOCKSTEP_MANIFEST_PART.
@@ -188,6 +192,7 @@ struct down_message {
         struct down_welcome welcome;
         struct down_refused refused;
         struct down_generation generation_start;
+        struct down_verified verified;
         struct down_manifest_request manifest_request;
         struct down_grant grant;
         struct layout_part layout_part;

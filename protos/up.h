@@ -25,7 +25,9 @@ enum up_kind {
     UP_LEAVE, // lockstep_close was called. The end of the stream after this message is no error.
     UP_LINKS, // All links of this worker are connected and measured.
     UP_BLOCKED, // A planned step: the trainer is blocked in call_wait, or is no longer blocked.
-    UP_MODULES, // Rank 0, in lockstep_start: the names of the modules.
+    // In lockstep_start. Rank 0: the names of the modules. Every rank, if modules have groups:
+    // which of them it has.
+    UP_MODULES,
     UP_ANSWER, // Part of the answer to DOWN_INSPECT.
     UP_REPLAN, // Several steps differ from their plan in the same way: proposes a better plan.
     UP_REACH, // A collective wants links to other ranks; answered by DOWN_ADDRESSES.
@@ -89,6 +91,7 @@ struct up_start {
     // yet: they travel as zeros. The manifest contains this option, so it is equal on all ranks.
     bool zero_defer;
     bool strict; // True if the worker's data plane matches collectives by their order.
+    bool grouped; // True if the worker has registered modules with a group.
 };
 
 enum manifest_kind {
@@ -308,12 +311,16 @@ struct up_reach {
     uint32_t ranks[LOCKSTEP_REACH_RANKS];
 };
 
-// Names of modules [first, first + count) of total. Texts show them.
+// Names of modules [first, first + count) of total, and of their groups. Texts show them. Ranks
+// other than rank 0 name no modules.
 struct up_modules {
     uint32_t total;
     uint32_t first;
     uint32_t count;
     char names[LOCKSTEP_NAMES_PART][LOCKSTEP_NAME_BYTES];
+    char groups[LOCKSTEP_NAMES_PART][LOCKSTEP_GROUP_NAME_BYTES]; // Empty: all ranks.
+    uint64_t grouped; // Bit m is 1 if module m has a group. Equal on all ranks.
+    uint64_t absent; // Bit m is 1 if the worker is no member of that group.
 };
 
 // What a part of an answer contains. A worker sends the kinds that the question asked for, in this

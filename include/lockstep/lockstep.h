@@ -547,6 +547,9 @@ struct lockstep_module_config {
      * host memory only. Not with replicas or config.virtual_ranks. May differ between ranks. */
     uint32_t means_on_demand;
     uint32_t reserved; /* 0. */
+    /* The group whose members have this module; NULL: all ranks. Only members register it, and only
+     * their gradients are averaged. See the guide docs/collectives.md. */
+    lockstep_group *group;
 };
 
 #define LOCKSTEP_MODULE_INIT \
@@ -554,12 +557,15 @@ struct lockstep_module_config {
         sizeof(struct lockstep_module_config), sizeof(struct lockstep_parameter), \
             sizeof(struct lockstep_buffer), NULL, NULL, 0, NULL, 0, LOCKSTEP_GRADIENT_MEAN, \
             LOCKSTEP_UNUSED_ERROR, 0, NULL, 0, 0, 0, LOCKSTEP_ABORT_ERROR, LOCKSTEP_WIRE_SAME, 0, \
-            0, 0, 0, 0, 0 \
+            0, 0, 0, 0, 0, NULL \
     }
 
 /* Declares a module. Parameters are numbered from 0, in the order of config->parameters. The
  * declaration is local: it is compared with the other ranks' by lockstep_start. All ranks register
  * the same modules in the same order, with the same gradient_kind, policy and calls_per_step.
+ * A module with a group is registered by the group's members, in any order. Modules of different
+ * groups may have the same name, and are other modules. All modules of the job, those of groups
+ * included, are at most 64.
  * Each tensor of a session has memory of its own. Values, gradients and buffers that overlap, even
  * in part, are E_INVALID, and the text names both. Three cases are allowed: a parameter and its
  * second names (LOCKSTEP_PARAMETER_SHARED), the values of one parameter's replicas, and a
@@ -1077,7 +1083,8 @@ LOCKSTEP_API int lockstep_group_create(lockstep_session *session, const uint32_t
 LOCKSTEP_API int lockstep_group_world(const lockstep_group *group, uint32_t *rank, uint32_t *size);
 
 /* Frees the group on this rank. lockstep_close frees the groups that are still open. Blocks: no.
- * Threads: the trainer's. Returns: E_INVALID if work of the group was not waited for. */
+ * Threads: the trainer's. Returns: E_INVALID if work of the group was not waited for, or if a
+ * module of the group is registered. */
 LOCKSTEP_API int lockstep_group_close(lockstep_group *group);
 
 /* What a collective does. n is the number of members, r this rank's place among them. Parts lie one

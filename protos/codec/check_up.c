@@ -169,8 +169,12 @@ static void check_modules(const struct up_modules *modules, struct codec_fault *
                       fault);
     codec_check_part(modules->first, modules->count, modules->total,
                      "a part lies outside the modules", fault);
-    for (uint32_t i = 0; i < modules->count && fault->status == CODEC_OK; i++)
+    for (uint32_t i = 0; i < modules->count && fault->status == CODEC_OK; i++) {
         codec_check_text(modules->names[i], sizeof(modules->names[i]), fault);
+        codec_check_text(modules->groups[i], sizeof(modules->groups[i]), fault);
+    }
+    if ((modules->absent & ~modules->grouped) != 0)
+        codec_fault_set(fault, CODEC_INVALID, "a module without a group is on all ranks");
 }
 
 // ---- Answers ---------------------------------------------------------------------------------

@@ -176,6 +176,8 @@ static void down_out(wire_Down *wire, const struct down_message *message)
                        message->u.addresses.count);
         break;
     case DOWN_VERIFIED:
+        wire->u.verified.grouped = message->u.verified.grouped;
+        break;
     case DOWN_NONE:
         break;
     }
@@ -327,6 +329,8 @@ static void down_in(struct down_message *message, const wire_Down *wire, struct 
                       message->u.addresses.count, fault);
         break;
     case DOWN_VERIFIED:
+        message->u.verified.grouped = wire->u.verified.grouped;
+        break;
     case DOWN_NONE:
         break;
     }

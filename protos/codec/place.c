@@ -298,6 +298,13 @@ void codec_modules_out(wire_UpModules *wire, const struct up_modules *modules)
     wire->names_count = (pb_size_t)modules->count;
     for (uint32_t i = 0; i < modules->count; i++)
         codec_text_out(wire->names[i], modules->names[i], sizeof(wire->names[i]));
+    for (uint32_t i = 0; i < modules->count; i++) {
+        codec_text_out(wire->groups[i], modules->groups[i], sizeof(wire->groups[i]));
+        if (modules->groups[i][0] != '\0')
+            wire->groups_count = wire->names_count;
+    }
+    wire->grouped = modules->grouped;
+    wire->absent = modules->absent;
 }
 
 void codec_modules_in(struct up_modules *modules, const wire_UpModules *wire,
@@ -308,6 +315,12 @@ void codec_modules_in(struct up_modules *modules, const wire_UpModules *wire,
     modules->count = wire->names_count;
     for (uint32_t i = 0; i < modules->count; i++)
         codec_text_in(modules->names[i], wire->names[i], sizeof(modules->names[i]), fault);
+    if (wire->groups_count != 0 && wire->groups_count != wire->names_count)
+        codec_fault_set(fault, CODEC_INVALID, "there are other numbers of groups than of modules");
+    for (uint32_t i = 0; i < wire->groups_count && i < modules->count; i++)
+        codec_text_in(modules->groups[i], wire->groups[i], sizeof(modules->groups[i]), fault);
+    modules->grouped = wire->grouped;
+    modules->absent = wire->absent;
 }
 
 // ---- Answers ------------------------------------------------------------------------------------

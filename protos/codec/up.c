@@ -191,6 +191,7 @@ static void up_out(wire_Up *wire, const struct up_message *message)
         wire->u.start.settled = message->u.start.settled;
         wire->u.start.zero_defer = message->u.start.zero_defer;
         wire->u.start.strict = message->u.start.strict;
+        wire->u.start.grouped = message->u.start.grouped;
         break;
     case UP_MANIFEST_PART:
         up_manifest_part_out(&wire->u.manifest_part, &message->u.manifest_part);
@@ -399,6 +400,7 @@ static void up_in(struct up_message *message, const wire_Up *wire, struct codec_
         message->u.start.settled = wire->u.start.settled;
         message->u.start.zero_defer = wire->u.start.zero_defer;
         message->u.start.strict = wire->u.start.strict;
+        message->u.start.grouped = wire->u.start.grouped;
         break;
     case UP_MANIFEST_PART:
         up_manifest_part_in(&message->u.manifest_part, &wire->u.manifest_part, fault);

@@ -33,10 +33,10 @@ says 'rank 0 of 5: 1003 parameters, the optimizer.s state of 201, as'
 says 'rank 4 of 5: 1003 parameters, the optimizer.s state of 200, as'
 
 run 1 groups
-says 'rank 0 of 1: a row of 1 sums to 1.0, a column of 1 averages to 1.0'
+says 'rank 0 of 1: a row of 1 sums to 1.0, a column of 1 averages to 1.0; its shard to 0.0'
 run 4 groups
-says 'rank 0 of 4: a row of 2 sums to 3.0, a column of 2 averages to 5.0'
-says 'rank 3 of 4: a row of 2 sums to 7.0, a column of 2 averages to 5.0'
+says 'rank 0 of 4: a row of 2 sums to 3.0, a column of 2 averages to 5.0; its shard to 10.0'
+says 'rank 3 of 4: a row of 2 sums to 7.0, a column of 2 averages to 5.0; its shard to 20.0'
 run 5 groups
-says 'rank 4 of 5: a row of 1 sums to 5.0, a column of 3 averages to 5.0'
-says 'rank 1 of 5: a row of 2 sums to 3.0, a column of 2 averages to 5.0'
+says 'rank 4 of 5: a row of 1 sums to 5.0, a column of 3 averages to 5.0; its shard to 20.0'
+says 'rank 1 of 5: a row of 2 sums to 3.0, a column of 2 averages to 5.0; its shard to 20.0'

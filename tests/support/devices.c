@@ -48,6 +48,7 @@ static const char *const never[] = {
     // Uses replicas, and the fakes allocate. test_device_streams counts allocations instead.
     "allocations/*",
     "start/case_33_*", // Counts bytes; with devices the start needs a few more.
+    "module_groups/*", // A module with a group is in host memory.
 };
 
 // Tests that never run in the settings "nccl" and "mixed", where NCCL sums gradients.

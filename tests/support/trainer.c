@@ -97,6 +97,7 @@ void trainer_make(struct rank *rank, const struct module_shape *shape, uint32_t 
     config.unused = shape->unused;
     config.calls_per_step = shape->calls_per_step;
     config.wire = shape->wire;
+    config.group = shape->group;
     if (shape->configure)
         shape->configure(module, &config);
     RANK_OK(rank, lockstep_module_register(rank->session, &config, &module->module));

@@ -29,6 +29,7 @@ struct module_shape {
     lockstep_unused_policy unused;
     uint64_t calls_per_step; // 0: 1.
     lockstep_wire wire;
+    lockstep_group *group; // NULL: all ranks.
     // Changes the configuration before the module is registered. NULL: no change.
     void (*configure)(struct trained_module *module, struct lockstep_module_config *config);
 };

@@ -27,7 +27,7 @@ static bool buffers_repeats(const struct tensor *buffer)
 // Writes the buffers with the group's policy, dtype and place to group->tensors, and counts them.
 static void buffers_fill_group(const struct lockstep_session *session, struct buffer_group *group)
 {
-    for (uint32_t m = 0; m < session->module_count; m++) {
+    for (uint32_t m = 0; m < session->common_count; m++) {
         const struct lockstep_module *module = session->modules[m];
         for (uint32_t i = 0; i < module->buffer_count; i++) {
             const struct tensor *buffer = &module->buffers[i];

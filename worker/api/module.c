@@ -12,9 +12,11 @@
 #include "base/text.h"
 #include "base/utf8.h"
 #include "worker/api/declare.h"
+#include "worker/api/grouped.h"
 #include "worker/api/memory.h"
 #include "worker/api/step_device.h"
 #include "worker/kernels/kernels.h"
+#include "worker/session/group.h"
 #include "worker/session/module/calls.h"
 #include "worker/session/module/contribution.h"
 #include "worker/session/module/deferral.h"
@@ -207,6 +209,22 @@ static void module_take_options(struct lockstep_module *module,
     module->contribution_count = module->separate_calls ? module->calls_per_step : 1;
 }
 
+// Makes the parts of a module whose tensors are not declared yet. Returns 0, or a failure.
+static int module_allocate(struct lockstep_module *module,
+                           const struct lockstep_module_config *config)
+{
+    module_take_options(module, config);
+    if (!module_allocate_tensors(module, config) || !module_allocate_layouts(module) ||
+        !module_allocate_contributions(module))
+        return error_set(LOCKSTEP_E_SYSTEM, "no memory");
+    for (uint32_t i = 0; i < module->calls_per_step; i++)
+        module->calls[i] = (struct lockstep_call){
+            .module = module,
+            .contribution = &module->contributions[module->separate_calls ? i : 0],
+            .number = i};
+    return 0;
+}
+
 static int module_build(struct lockstep_session *session,
                         const struct lockstep_module_config *config, struct lockstep_module **made)
 {
@@ -217,21 +235,38 @@ static int module_build(struct lockstep_session *session,
         return error_set(LOCKSTEP_E_SYSTEM, "no memory");
     module->session = session;
     module->index = session->module_count;
-    module_take_options(module, config);
-    if (!module_allocate_tensors(module, config) || !module_allocate_layouts(module) ||
-        !module_allocate_contributions(module))
-        return error_set(LOCKSTEP_E_SYSTEM, "no memory");
-    for (uint32_t i = 0; i < module->calls_per_step; i++)
-        module->calls[i] = (struct lockstep_call){
-            .module = module,
-            .contribution = &module->contributions[module->separate_calls ? i : 0],
-            .number = i};
-    status = module_fill(module, config);
+    module->grouped.group = config->group;
+    if (config->group)
+        text_copy(module->grouped.name, sizeof(module->grouped.name), config->group->name);
+    status = module_allocate(module, config);
+    if (status == 0)
+        status = module_fill(module, config);
+    if (status == 0 && config->group)
+        status = grouped_check(module);
     if (status == 0)
         status = spares_reserve(module);
     if (status == 0)
         status = sets_enter_module(module, 0);
     return status < 0 ? status : module_add_handles(module);
+}
+
+int module_make_absent(struct lockstep_session *session, const struct grouped *grouped,
+                       const char *name, uint32_t calls, struct lockstep_module **made)
+{
+    struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
+    struct lockstep_module *module = calloc(1, sizeof(*module));
+    int status;
+    *made = module;
+    if (!module)
+        return error_set(LOCKSTEP_E_SYSTEM, "no memory");
+    config.name = name;
+    config.replicas = 1;
+    config.calls_per_step = calls;
+    config.separate_calls = calls > 1;
+    module->session = session;
+    module->grouped = *grouped;
+    status = module_allocate(module, &config);
+    return status < 0 ? status : sets_enter_module(module, 0);
 }
 
 // Copies the caller's description. If the caller was compiled with an older header, the fields that
@@ -312,6 +347,8 @@ static int module_config(const struct lockstep_module_config *given,
                          whole->float16_exponent, LOCKSTEP_FLOAT16_EXPONENT_MIN);
     if (module_check_patterns(whole) < 0)
         return LOCKSTEP_E_INVALID;
+    if (whole->group && !handle_is(HANDLE_GROUP, whole->group))
+        return error_set(LOCKSTEP_E_INVALID, "the module's group is not a group, or it was closed");
     if (whole->separate_calls > 1 || (unsigned)whole->on_abort > LOCKSTEP_ABORT_ACCEPT)
         return error_set(LOCKSTEP_E_INVALID, "the module's separate_calls is not 0 or 1, or its "
                                              "on_abort is unknown");
@@ -332,6 +369,9 @@ static int module_check_room(const struct lockstep_session *session,
         return error_set(
             LOCKSTEP_E_INVALID, "module '%s' is registered inside a %s: end step %" PRIu64 " first",
             config->name, session->step.is_open ? "step" : "window", session->step.number);
+    if (config->group && config->group->session != session)
+        return error_set(LOCKSTEP_E_INVALID, "module '%s': group '%s' is of another session",
+                         config->name, config->group->name);
     if (session->module_count == LOCKSTEP_MAX_MODULES)
         return error_set(LOCKSTEP_E_INVALID, "a session has at most %d modules",
                          LOCKSTEP_MAX_MODULES);
@@ -346,7 +386,8 @@ static int module_check_room(const struct lockstep_session *session,
             (uint64_t)config->parameter_count + config->buffer_count + session->tensor_count,
             LOCKSTEP_MAX_PARAMETERS);
     for (uint32_t i = 0; i < session->module_count; i++) {
-        if (strcmp(session->modules[i]->name, config->name) == 0)
+        if (!session->modules[i]->grouped.absent &&
+            strcmp(session->modules[i]->name, config->name) == 0)
             return error_set(LOCKSTEP_E_INVALID, "there is a module named '%s' already",
                              config->name);
     }
@@ -361,6 +402,7 @@ static int module_check_leaves(const struct lockstep_session *session,
                         : config->replicas > 1                      ? "replicas"
                         : config->on_abort == LOCKSTEP_ABORT_ACCEPT ? "LOCKSTEP_ABORT_ACCEPT"
                         : config->means_on_demand != 0              ? "means_on_demand"
+                        : config->group                             ? "a group"
                                                                     : NULL;
     if (session->config.virtual_ranks == 0 || !field)
         return 0;
@@ -385,17 +427,24 @@ static int module_unlearn(struct lockstep_module *module)
     return sets_enter_module(module, 0);
 }
 
-// The modules of the session are other ones now: steps are possible after the next lockstep_start.
-static int module_stop(struct lockstep_session *session)
+int module_stop(struct lockstep_session *session)
 {
     int status = 0;
+    grouped_forget(session);
     for (uint32_t i = 0; session->started && i < session->module_count && status == 0; i++)
         status = module_unlearn(session->modules[i]);
     session->started = false;
     return status;
 }
 
-// Adds a module that was built to the session.
+void module_place(struct lockstep_session *session, uint32_t index, struct lockstep_module *module)
+{
+    session->modules[index] = module;
+    module->index = index;
+    trace_module(&session->trace, index, module->name);
+}
+
+// Adds a module that was built to the session. Modules that all ranks have come first.
 static int module_enter(struct lockstep_session *session, struct lockstep_module *made)
 {
     int status = owner_join(made);
@@ -406,8 +455,12 @@ static int module_enter(struct lockstep_session *session, struct lockstep_module
         (void)owner_leave(made);
         return status;
     }
-    trace_module(&session->trace, made->index, made->name);
-    session->modules[session->module_count++] = made;
+    const uint32_t at = module_is_grouped(made) ? session->module_count : session->common_count++;
+    for (uint32_t i = session->module_count++; i > at; i--)
+        module_place(session, i, session->modules[i - 1]);
+    module_place(session, at, made);
+    if (made->grouped.group)
+        made->grouped.group->modules++;
     session->training.changed = session->places.moved = true;
     session->tensor_count += made->parameter_count + made->buffer_count;
     return 0;
@@ -452,11 +505,11 @@ static void module_take_out(struct lockstep_session *session, const struct locks
     session->module_count--;
     session->tensor_count -= module->parameter_count + module->buffer_count;
     session->training.changed = true;
-    for (uint32_t i = module->index; i < session->module_count; i++) {
-        session->modules[i] = session->modules[i + 1];
-        session->modules[i]->index = i;
-        trace_module(&session->trace, i, session->modules[i]->name);
-    }
+    session->common_count -= !module_is_grouped(module);
+    if (module->grouped.group)
+        module->grouped.group->modules--;
+    for (uint32_t i = module->index; i < session->module_count; i++)
+        module_place(session, i, session->modules[i + 1]);
 }
 
 int lockstep_module_close(lockstep_module *module)

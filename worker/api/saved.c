@@ -126,7 +126,7 @@ void saved_write(struct lockstep_session *session, enum saved_kind kind, FILE *f
         fprintf(file, "step %" PRIu64 "\n", session->step.number + (skips ? 1 : 0));
         saved_write_counters(session, file);
     }
-    for (uint32_t m = 0; m < session->module_count; m++)
+    for (uint32_t m = 0; m < session->common_count; m++)
         saved_write_module(session->modules[m], file);
 }
 
@@ -484,7 +484,7 @@ static int saved_pass(struct saved_reader *reader, const char *bytes, size_t siz
         status = saved_read_head(reader);
     if (status == 0 && reader->kind == SAVED_SESSION)
         status = saved_read_step(reader);
-    for (uint32_t m = 0; m < session->module_count && status == 0; m++)
+    for (uint32_t m = 0; m < session->common_count && status == 0; m++)
         status = saved_read_module(reader, session->modules[m]);
     if (status == 0 && reader->word_count != 0)
         status = saved_fault(reader, "there is more in the file than is registered: it is of other "
@@ -498,7 +498,7 @@ int saved_read(struct lockstep_session *session, enum saved_kind kind, const cha
     struct saved_reader *reader = calloc(1, sizeof(*reader));
     uint32_t most = 0;
     int status = LOCKSTEP_E_SYSTEM;
-    for (uint32_t m = 0; m < session->module_count; m++) {
+    for (uint32_t m = 0; m < session->common_count; m++) {
         if (session->modules[m]->parameter_count > most)
             most = session->modules[m]->parameter_count;
     }

@@ -14,6 +14,10 @@
 #include "base/hash64.h"
 #include "base/text.h"
 #include "worker/api/buffers.h"
+#include "worker/api/grouped.h"
+#include "worker/api/grouped_state.h"
+#include "worker/api/module.h"
+#include "worker/api/step_device.h"
 #include "worker/device/device.h"
 #include "worker/kernels/kernels.h"
 #include "worker/session/module/deferral.h"
@@ -97,7 +101,8 @@ static int state_hash(const struct lockstep_session *session, const struct tenso
     return 0;
 }
 
-// Lists all parameters and buffers in manifest order, with their hashes.
+// Lists all parameters and buffers of the modules that all ranks have, in manifest order, with
+// their hashes. grouped_state.c has those of groups.
 static int state_collect(const struct lockstep_session *session, struct state_list *list)
 {
     const size_t room = session->tensor_count + 1;
@@ -110,7 +115,7 @@ static int state_collect(const struct lockstep_session *session, struct state_li
         state_free(list);
         return error_set(LOCKSTEP_E_SYSTEM, "no memory");
     }
-    for (uint32_t m = 0; m < session->module_count; m++) {
+    for (uint32_t m = 0; m < session->common_count; m++) {
         const struct lockstep_module *module = session->modules[m];
         for (uint32_t i = 0; i < module->parameter_count; i++) {
             // A shared parameter is listed with its owner only.
@@ -214,12 +219,13 @@ static int state_verify(struct lockstep_session *session)
 {
     const struct command command = {.kind = COMMAND_START};
     const struct standing standing = await_other(AWAIT_START, API_START, ++session->starts);
-    const struct wish wish = {
-        .flag = &session->verified, .deadline_ms = COND_NO_DEADLINE, .standing = &standing};
+    const struct wish wish = {.flag = &session->answered.verified,
+                              .deadline_ms = COND_NO_DEADLINE,
+                              .standing = &standing};
     int status;
     session->manifest_hash = module_manifest_hash(session);
     mutex_lock(&session->mutex);
-    session->verified = false;
+    session->answered.verified = false;
     drive_until_locked(session, &command, &wish);
     status = session_failure_locked(session);
     mutex_unlock(&session->mutex);
@@ -231,7 +237,7 @@ static int state_verify(struct lockstep_session *session)
 static int state_settle_places(struct lockstep_session *session)
 {
     const struct command command = {.kind = COMMAND_RESERVE};
-    const struct wish wish = {.flag = &session->reserved, .deadline_ms = COND_NO_DEADLINE};
+    const struct wish wish = {.flag = &session->answered.reserved, .deadline_ms = COND_NO_DEADLINE};
     int status = residency_agree(session);
     if (status < 0 || session->config.solo)
         return status;
@@ -240,7 +246,7 @@ static int state_settle_places(struct lockstep_session *session)
     if (status < 0)
         return status;
     mutex_lock(&session->mutex);
-    session->reserved = false;
+    session->answered.reserved = false;
     drive_until_locked(session, &command, &wish);
     status = session_failure_locked(session);
     mutex_unlock(&session->mutex);
@@ -249,6 +255,7 @@ static int state_settle_places(struct lockstep_session *session)
 
 static int state_start(struct lockstep_session *session)
 {
+    grouped_forget(session);
     int status = leaves_start(session);
     if (status == 0 && !session->config.solo) {
         buffers_fini(session);
@@ -257,12 +264,16 @@ static int state_start(struct lockstep_session *session)
             status = deferral_start(session);
         if (status == 0)
             status = state_verify(session);
+        if (status == 0 && session->answered.grouped)
+            status = grouped_agree(session);
     }
     if (status == 0)
         status = residency_matters(session) ? state_settle_places(session)
                                             : residency_check_loaded(session);
     if (status == 0 && !session->config.solo)
         status = state_broadcast(session, session->config.root);
+    if (status == 0 && !session->config.solo)
+        status = grouped_state_sync(session);
     if (status < 0)
         return status;
     status = replica_copy_values(session);
@@ -272,9 +283,18 @@ static int state_start(struct lockstep_session *session)
 
 int lockstep_start(lockstep_session *session)
 {
-    const int status = session_check(session);
+    int status = session_check(session);
     if (status < 0)
         return status;
+    // Other ranks may have registered or closed a module of a group without this one.
+    if (session->started && session->answered.grouped && !session->step.is_open &&
+        !session->step.window_open) {
+        status = step_device_land(session, COND_NO_DEADLINE);
+        if (status == 0)
+            status = module_stop(session);
+        if (status < 0)
+            return status;
+    }
     if (session->started)
         return error_set(LOCKSTEP_E_INVALID,
                          "the session has been started already; no module was registered and no "
@@ -308,6 +328,7 @@ static int state_check_ready(struct lockstep_session *session)
 int lockstep_state_hash(lockstep_session *session, uint64_t *hash)
 {
     struct state_list list;
+    struct hash64 all;
     int status = state_check_ready(session);
     if (status == 0 && !hash)
         status = error_set(LOCKSTEP_E_INVALID, "hash is NULL: nowhere to put it");
@@ -315,7 +336,10 @@ int lockstep_state_hash(lockstep_session *session, uint64_t *hash)
         status = state_collect(session, &list);
     if (status < 0)
         return status;
-    *hash = hash64(list.hashes, list.count * sizeof(list.hashes[0]));
+    hash64_init(&all, 0);
+    hash64_update(&all, list.hashes, list.count * sizeof(list.hashes[0]));
+    grouped_state_hash(session, &all);
+    *hash = hash64_final(&all);
     state_free(&list);
     return 0;
 }
@@ -360,7 +384,7 @@ static int state_check(struct lockstep_session *session)
     if (status == 0)
         status = state_report(session, &list);
     state_free(&list);
-    return status;
+    return status < 0 ? status : grouped_state_check(session);
 }
 
 int lockstep_state_check(lockstep_session *session)

@@ -22,8 +22,28 @@ static void step_name_shared(const struct lockstep_module *module, uint32_t para
     }
 }
 
-// Names the unused parameters of one severity. The text is the same on all ranks, because the
-// commit wave gave them the same list.
+// Adds "module 'encoder'" or "module 'expert' of group 'ep0'".
+static void step_name_module(const struct lockstep_module *module, struct text *text)
+{
+    text_append(text, "module '%s'", module->name);
+    if (module_is_grouped(module))
+        text_append(text, " of group '%s'", module->grouped.name);
+}
+
+// A rank does not know the names of the parameters of a module that only other ranks have.
+static void step_name_parameter(const struct lockstep_module *module, uint32_t parameter,
+                                struct text *text)
+{
+    if (module->grouped.absent) {
+        text_append(text, " parameter number %" PRIu32, parameter);
+        return;
+    }
+    text_append(text, " parameter '%s'", module->parameters[parameter].name);
+    step_name_shared(module, parameter, text);
+}
+
+// Names the unused parameters of one severity. The text is the same on all ranks that have the
+// modules, because the commit wave gave them the same list.
 static void step_name_unused(const struct lockstep_session *session,
                              const struct commit_wave *outcome, enum unused_severity severity,
                              const char *separator, struct text *text)
@@ -37,11 +57,11 @@ static void step_name_unused(const struct lockstep_session *session,
         if (unused->severity != (uint32_t)severity)
             continue;
         more--;
-        text_append(text, "%smodule '%s'", separator, module->name);
+        text_append(text, "%s", separator);
+        step_name_module(module, text);
         if (module->separate_calls)
             text_append(text, " call %" PRIu32, unused->call + 1);
-        text_append(text, " parameter '%s'", module->parameters[unused->parameter].name);
-        step_name_shared(module, unused->parameter, text);
+        step_name_parameter(module, unused->parameter, text);
         text_append(text, " on rank %" PRIu32, unused->rank);
     }
     if (more > 0)
@@ -85,8 +105,9 @@ static void step_name_aborted(const struct lockstep_session *session,
         if ((outcome->aborted[i].accepted != 0) != accepted)
             continue;
         more--;
-        text_append(text, "%smodule '%s' on rank %" PRIu32, separator,
-                    session->modules[outcome->aborted[i].module]->name, outcome->aborted[i].rank);
+        text_append(text, "%s", separator);
+        step_name_module(session->modules[outcome->aborted[i].module], text);
+        text_append(text, " on rank %" PRIu32, outcome->aborted[i].rank);
     }
     if (more > 0)
         text_append(text, "%sand %" PRIu32 " more", separator, more);
@@ -127,8 +148,10 @@ static int step_weightless_error(const struct lockstep_session *session, uint64_
     text_append(&text, "step %" PRIu64 ": all ranks gave weight 0, so there is no mean of",
                 session->step.number);
     for (uint32_t m = 0; m < session->module_count; m++) {
-        if ((modules >> m & 1) != 0)
-            text_append(&text, " module '%s'", session->modules[m]->name);
+        if ((modules >> m & 1) == 0)
+            continue;
+        text_append(&text, " ");
+        step_name_module(session->modules[m], &text);
     }
     return error_set(LOCKSTEP_E_INVALID, "%s; the gradients are as they were", bytes);
 }

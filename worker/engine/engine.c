@@ -56,13 +56,17 @@ static void engine_step_open(struct lockstep_session *session, uint64_t step)
 static void engine_step_begin(struct lockstep_session *session, uint64_t phase)
 {
     uint32_t buckets[LOCKSTEP_MAX_MODULES] = {0};
+    uint64_t absent = 0;
     struct transport_statistics now;
     session->engine.wave_bounds.module_count = session->module_count;
     for (uint32_t i = 0; i < session->module_count; i++) {
         const struct lockstep_module *module = session->modules[i];
-        buckets[i] = module->layout.bucket_count;
-        session->engine.wave_bounds.parameters[i] = module->parameter_count;
+        const struct grouped *grouped = &module->grouped;
+        buckets[i] = grouped->absent ? grouped->buckets : module->layout.bucket_count;
+        session->engine.wave_bounds.parameters[i] =
+            grouped->absent ? grouped->parameters : module->parameter_count;
         session->engine.wave_bounds.calls[i] = module->contribution_count;
+        absent |= (uint64_t)grouped->absent << i;
     }
     transport_statistics(session->transport, &now);
     session->engine.step_bytes_sent = now.bytes_sent;
@@ -70,6 +74,7 @@ static void engine_step_begin(struct lockstep_session *session, uint64_t phase)
     session->engine.step_bytes_copied = now.bytes_copied;
     text_copy(session->engine.phase, sizeof(session->engine.phase), session->step.phase);
     order_uneven(session->engine.order, session->step.uneven);
+    order_set_absent(session->engine.order, absent);
     order_step_begun(session->engine.order, session->step.number, phase, buckets);
     progress_order(session);
 }
@@ -86,10 +91,11 @@ static void engine_ready(struct lockstep_session *session, const struct command 
     progress_order(session);
 }
 
-// Makes the layout that rank 0 proposes for a module whose set has no learned layout. The layout
-// follows the order in which gradients became ready on rank 0, in the module's first contribution.
-// If not all of them became ready, it follows the reversed order of definition: another rank may
-// have called the module, or may call it after rank 0's step_end. False: the session has failed.
+// Makes the layout that this rank proposes for a module whose set has no learned layout. The layout
+// follows the order in which gradients became ready on this rank, in the module's first
+// contribution. If not all of them became ready, it follows the reversed order of definition:
+// another rank may have called the module, or may call it after this rank's step_end. False: the
+// session has failed.
 static bool engine_make_layout(struct lockstep_session *session, struct lockstep_module *module)
 {
     const struct bucket_caps caps = sets_caps(module);
@@ -122,44 +128,72 @@ static void engine_propose_layout(struct lockstep_session *session, struct locks
     }
 }
 
+// True if this rank proposes the layouts of the module: rank 0, or one member of its group.
+static bool engine_proposes(const struct lockstep_module *module)
+{
+    const bool own =
+        module_is_grouped(module) ? module->grouped.proposes : module->session->world.rank == 0;
+    return own && module->trainable_count > 0;
+}
+
 static void engine_step_end(struct lockstep_session *session)
 {
-    const bool proposes = session->engine.order->learning && session->world.rank == 0;
-    for (uint32_t i = 0; proposes && i < session->module_count; i++) {
-        if (session->modules[i]->trainable_count > 0)
+    for (uint32_t i = 0; session->engine.order->learning && i < session->module_count; i++) {
+        if (engine_proposes(session->modules[i]))
             engine_propose_layout(session, session->modules[i]);
     }
     order_step_ended(session->engine.order);
     progress_order(session);
 }
 
-// Sends the names of all modules to the coordinator. Only rank 0 sends them: the job ends unless
-// all manifests are equal. Rank 0 sends them before UP_START, so the coordinator has the names
-// before lockstep_start returns on any rank.
-static void engine_send_modules(struct lockstep_session *session)
+static void engine_name_module(const struct lockstep_module *module, struct up_modules *part)
 {
-    struct up_message message = {.kind = UP_MODULES};
-    struct up_modules *part = &message.u.modules;
-    part->total = session->module_count;
-    while (part->first < session->module_count) {
-        for (part->count = 0;
-             part->count < LOCKSTEP_NAMES_PART && part->first + part->count < session->module_count;
-             part->count++)
-            text_copy(part->names[part->count], sizeof(part->names[0]),
-                      session->modules[part->first + part->count]->name);
-        engine_send(session, &message);
+    text_copy(part->names[part->count], sizeof(part->names[0]), module->name);
+    text_copy(part->groups[part->count], sizeof(part->groups[0]), module->grouped.name);
+    part->count++;
+}
+
+// Sends the names of the first `total` modules to the coordinator. Only rank 0 sends them: the job
+// ends unless all manifests are equal. Rank 0 sends them before UP_START, so the coordinator has
+// the names before lockstep_start returns on any rank.
+static void engine_send_modules(struct lockstep_session *session, uint32_t total,
+                                struct up_message *message)
+{
+    struct up_modules *part = &message->u.modules;
+    part->total = total;
+    while (part->first < total) {
+        part->count = 0;
+        while (part->count < LOCKSTEP_NAMES_PART && part->first + part->count < total)
+            engine_name_module(session->modules[part->first + part->count], part);
+        engine_send(session, message);
         part->first += part->count;
     }
 }
 
+// All ranks know the modules of all groups now. Says which of them this rank has; rank 0 also says
+// all names again.
+static void engine_grouped_command(struct lockstep_session *session)
+{
+    struct up_message message = {.kind = UP_MODULES};
+    for (uint32_t i = session->common_count; i < session->module_count; i++) {
+        message.u.modules.grouped |= UINT64_C(1) << i;
+        message.u.modules.absent |= (uint64_t)session->modules[i]->grouped.absent << i;
+    }
+    if (session->world.rank == 0)
+        engine_send_modules(session, session->module_count, &message);
+    else
+        engine_send(session, &message);
+}
+
 static void engine_start_command(struct lockstep_session *session)
 {
+    struct up_message names = {.kind = UP_MODULES};
     struct up_message message = {.kind = UP_START};
     order_resume(session->engine.order, session->step.number);
     order_start_begun(session->engine.order);
     session->engine.starting = true;
     if (session->world.rank == 0)
-        engine_send_modules(session);
+        engine_send_modules(session, session->common_count, &names);
     transport_reserve(session->transport, LOCKSTEP_WINDOW + session->buffers.group_count);
     message.u.start.manifest_hash = session->manifest_hash;
     message.u.start.root = session->config.root;
@@ -167,6 +201,7 @@ static void engine_start_command(struct lockstep_session *session)
     message.u.start.settled = session->engine.order->settled;
     message.u.start.strict = session->engine.order->options.strict;
     message.u.start.zero_defer = session->config.order == LOCKSTEP_ORDER_ZERO_DEFER;
+    message.u.start.grouped = session->common_count < session->module_count;
     engine_send(session, &message);
 }
 
@@ -175,7 +210,7 @@ static void engine_reserve_command(struct lockstep_session *session)
     if (engine_reserve(session) < 0)
         engine_fail(session, LOCKSTEP_E_SYSTEM, engine_no_room);
     mutex_lock(&session->mutex);
-    session->reserved = true;
+    session->answered.reserved = true;
     drive_changed_locked(session);
     mutex_unlock(&session->mutex);
 }
@@ -238,6 +273,9 @@ static void engine_command(struct lockstep_session *session, const struct comman
             break;
         case COMMAND_START:
             engine_start_command(session);
+            break;
+        case COMMAND_GROUPED:
+            engine_grouped_command(session);
             break;
         case COMMAND_RESERVE:
             engine_reserve_command(session);

@@ -189,16 +189,26 @@ static void engine_send_manifest(struct lockstep_session *session,
     engine_send(session, &message);
 }
 
-static void engine_verified(struct lockstep_session *session)
+static void engine_verified(struct lockstep_session *session, const struct down_verified *verified)
 {
     if (!session->engine.starting)
         return;
     session->engine.starting = false;
     tune_started(session);
     mutex_lock(&session->mutex);
-    session->verified = true;
+    session->answered.verified = true;
+    session->answered.grouped = verified->grouped;
     drive_changed_locked(session);
     mutex_unlock(&session->mutex);
+}
+
+// The first word of a layout is the number of its buckets: all that a rank needs to know of a
+// module that it does not have.
+static void engine_layout_elsewhere(struct lockstep_module *module, const struct layout_part *part)
+{
+    if (part->first == 0)
+        module->grouped.next_buckets = part->words[0];
+    module->sets.next_agreed = part->first + part->count == part->total;
 }
 
 static void engine_layout_part(struct lockstep_session *session, const struct layout_part *part)
@@ -209,6 +219,10 @@ static void engine_layout_part(struct lockstep_session *session, const struct la
     struct lockstep_module *module =
         expected && part->module < session->module_count ? session->modules[part->module] : NULL;
     char text[LOCKSTEP_TEXT_BYTES] = "its parts do not fit";
+    if (module && module->grouped.absent && part->count > 0) {
+        engine_layout_elsewhere(module, part);
+        return;
+    }
     if (!module || part->total > module->sets.word_capacity ||
         part->first + part->count > part->total ||
         (part->first != 0 && part->first != module->sets.next_words)) {
@@ -303,7 +317,7 @@ void engine_message(struct lockstep_session *session, const struct down_message 
         engine_tuning(session, &message->u.tuning);
         break;
     case DOWN_VERIFIED:
-        engine_verified(session);
+        engine_verified(session, &message->u.verified);
         break;
     case DOWN_MANIFEST_REQUEST:
         engine_send_manifest(session, &message->u.manifest_request);

@@ -40,6 +40,11 @@ static bool slot_equal(const struct slot_id *a, const struct slot_id *b)
     return a->module == b->module && a->call == b->call && a->bucket == b->bucket;
 }
 
+static bool order_is_absent(const struct order *order, const struct slot_id *id)
+{
+    return (order->absent >> id->module & 1) != 0;
+}
+
 uint32_t order_call_end(const struct order *order, const struct call_id *call)
 {
     uint32_t end = order->planned;
@@ -135,6 +140,11 @@ void order_init(struct order *order, struct generation_id generation, uint32_t r
     order->plans.room = LOCKSTEP_MAX_PLANS;
 }
 
+void order_set_absent(struct order *order, uint64_t absent)
+{
+    order->absent = absent;
+}
+
 void order_resume(struct order *order, uint64_t settled)
 {
     order->settled = order->step = settled;
@@ -147,8 +157,10 @@ static void order_adopt_plan(struct order *order, struct order_plan *plan)
     order->strict = order->strict || plan->strict;
     order->planned = order->slot_count = plan->count;
     for (uint32_t i = 0; i < plan->count; i++)
-        order->slots[i] =
-            (struct order_slot){.id = plan->slots[i], .algorithm = plan->algorithms[i]};
+        order->slots[i] = (struct order_slot){
+            .id = plan->slots[i],
+            .state = order_is_absent(order, &plan->slots[i]) ? SLOT_FINAL : SLOT_UNREADY,
+            .algorithm = plan->algorithms[i]};
 }
 
 void order_step_opening(struct order *order, uint64_t step, const struct open_wave *opening)
@@ -348,6 +360,8 @@ static void order_append(struct order *order, const struct order_slot *slot)
     *to = *slot;
     to->algorithm = ALGORITHM_BY_SIZE;
     to->state = index < order->unplaced_count ? SLOT_READY : SLOT_ZERO;
+    if (order_is_absent(order, &slot->id))
+        to->state = SLOT_FINAL;
     if (index < order->unplaced_count)
         order->unplaced[index] = order->unplaced[--order->unplaced_count];
 }
@@ -441,7 +455,8 @@ void order_granted(struct order *order, const struct down_grant *grant)
         order_fail(order, HALT_PROTOCOL, wrong);
         return;
     }
-    if (order_unplaced_index(order, &grant->slot) == order->unplaced_count) {
+    if (order_unplaced_index(order, &grant->slot) == order->unplaced_count &&
+        !order_is_absent(order, &grant->slot)) {
         slot.forfeited = grant->forced && !order->ended;
         if (!slot.forfeited && !order->ended) {
             order_fail(order, HALT_PROTOCOL,

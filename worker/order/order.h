@@ -85,6 +85,10 @@
 //   new plan. A rank that gives up the same calls in successive steps of a phase tells the
 //   coordinator what the plan should be (UP_REPLAN), and so does rank 0 when the same calls are
 //   appended to successive steps. A step is correct with either plan.
+// - Groups. A module with a group is absent on the ranks that are no members of the group. Its
+// slots
+//   have a place in the order of all ranks; on a rank where the module is absent they are final
+//   from the beginning. The coordinator does not wait for such a rank in a learning step.
 // - Start again. When lockstep_start is called again, every rank forgets all plans, at the same
 //   step; plan numbers continue. A header says how often its rank has started. If a header says
 //   that its rank has started less often than this rank, the other rank is in a step instead of in
@@ -416,6 +420,7 @@ struct order {
     uint32_t front; // L of the rules: lowest slot that is neither final nor summed.
     uint32_t unplaced_count;
     uint32_t buckets[LOCKSTEP_MAX_MODULES]; // Buckets of each module.
+    uint64_t absent; // Bit m is 1 if this rank does not have module m.
     struct close_wave close; // This rank's contribution to the close wave.
     // The result of the close wave, equal on all ranks; valid when the step is closed.
     struct close_wave verdict;
@@ -444,6 +449,8 @@ void order_resume(struct order *order, uint64_t settled);
 // The trainer called step_begin. opening is this rank's contribution to the open wave. The caller
 // gives the result of the wave to the trainer: the step begins after that result, or never.
 void order_step_opening(struct order *order, uint64_t step, const struct open_wave *opening);
+// The modules that this rank does not have, from the next step on: bit m is 1 for module m.
+void order_set_absent(struct order *order, uint64_t absent);
 // The step begins. buckets: the number of buckets of each module in the layout in force,
 // LOCKSTEP_MAX_MODULES entries; copied.
 void order_step_begun(struct order *order, uint64_t step, uint64_t phase, const uint32_t *buckets);

@@ -103,8 +103,8 @@ static bool await_call_lacks(const struct lockstep_session *session, const struc
     const uint32_t index = (uint32_t)key->space;
     struct thread_note notes[2];
     if (session->config.trainer_threads > 1 || callers_list(&session->gate.callers, notes, 2) > 1 ||
-        index >= session->module_count || await_step_ended(session, key->number) ||
-        session->step.accumulating)
+        index >= session->module_count || session->modules[index]->grouped.absent ||
+        await_step_ended(session, key->number) || session->step.accumulating)
         return false;
     if (session->step.number < key->number)
         return true;
@@ -160,6 +160,15 @@ static void await_fill_work(const struct lockstep_work *work, struct await *awai
     }
 }
 
+// A call of a module with a group concerns the members only.
+static void await_fill_call(const struct lockstep_session *session, uint32_t index,
+                            struct await *await)
+{
+    if (index < session->module_count && session->modules[index]->grouped.group)
+        memcpy(await->members, session->modules[index]->grouped.group->members,
+               sizeof(await->members));
+}
+
 static void await_fill_locked(const struct lockstep_session *session,
                               const struct down_query *query, struct await *await)
 {
@@ -171,6 +180,8 @@ static void await_fill_locked(const struct lockstep_session *session,
     await->open = session->step.number > 0 && !await_step_ended(session, session->step.number);
     if (standing->work)
         await_fill_work(standing->work, await);
+    else if (standing->key.kind == AWAIT_CALL)
+        await_fill_call(session, (uint32_t)standing->key.space, await);
     for (uint32_t i = 0; i < query->key_count; i++) {
         if (await_lacks(session, &query->keys[i]))
             await->lacks[await->lack_count++] = query->keys[i];

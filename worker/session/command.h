@@ -20,6 +20,7 @@ enum command_kind {
     COMMAND_STEP_END, // value: 1 if the trainer ends the step by a stream, else 0
     COMMAND_PLAIN, // pointer: struct lockstep_work
     COMMAND_START, // lockstep_start: send the manifest's hash
+    COMMAND_GROUPED, // lockstep_start: say which modules of groups this rank has
     COMMAND_RESERVE, // lockstep_start on a rank with devices: reserve device memory for the layouts
     // The commands from here on are not part of the trainer's steps and collectives. After an abort
     // the driver still carries them out.

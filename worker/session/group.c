@@ -140,6 +140,11 @@ int group_make(struct lockstep_session *session, const uint32_t *ranks, uint32_t
 int group_free(struct lockstep_group *group)
 {
     struct lockstep_session *session = group->session;
+    if (group->modules > 0)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "group '%s': %" PRIu32
+                         " modules of it are registered; close them (lockstep_module_close) first",
+                         group->name, group->modules);
     mutex_lock(&session->mutex);
     if (group->works > 0) {
         const uint32_t works = group->works;

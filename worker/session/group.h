@@ -25,6 +25,7 @@ struct lockstep_group {
     // All members, for collectives of which they need nothing but the ranks.
     struct collective_parts everyone;
     struct collective_part *ranks; // [size]: the world's ranks of the members, in their order.
+    uint32_t modules; // trainer; modules of this group that are registered.
     // guarded by the session's mutex
     uint32_t works; // Work of this group that the trainer has not waited for.
     struct lockstep_group *next; // In works.groups.

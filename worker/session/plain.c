@@ -35,6 +35,7 @@ struct plain {
     struct lockstep_group *group;
     uint32_t size; // Members.
     bool creates; // True if the members meet to make the group.
+    bool library; // True if the library makes the collective, and not the trainer.
     bool asynchronous;
     bool local; // True if this rank is the only member.
     bool confirmed;
@@ -109,7 +110,7 @@ static int plain_read(struct lockstep_session *session, struct plain *plain)
         like.dtype = DTYPE_INT32;
     plain->size = group ? group->size : session->world.size;
     plain->local = plain->size == 1;
-    int status = work_check(session, what->name, 0, &like);
+    int status = plain->library ? 0 : work_check(session, what->name, 0, &like);
     if (status == 0)
         status = plain_check_members(plain, own);
     if (status == 0)
@@ -409,6 +410,16 @@ int plain_begin(struct lockstep_session *session, const struct lockstep_collecti
                 struct lockstep_work **begun)
 {
     struct plain plain = {.what = what, .group = what->group, .asynchronous = true};
+    const int status = plain_make(session, &plain, begun);
+    if (status == 0 && !plain.local)
+        session_post(session, (struct command){.kind = COMMAND_PLAIN, .pointer = *begun});
+    return status;
+}
+
+int plain_begin_library(struct lockstep_session *session, const struct lockstep_collective *what,
+                        struct lockstep_work **begun)
+{
+    struct plain plain = {.what = what, .group = what->group, .library = true};
     const int status = plain_make(session, &plain, begun);
     if (status == 0 && !plain.local)
         session_post(session, (struct command){.kind = COMMAND_PLAIN, .pointer = *begun});

@@ -17,8 +17,12 @@ struct lockstep_work;
 // Checks the description and begins the collective. Returns 0, or a failure. Trainer.
 int plain_begin(struct lockstep_session *session, const struct lockstep_collective *what,
                 struct lockstep_work **begun);
-// The same, and waits for it. After LOCKSTEP_E_TIMEOUT the work is still in flight. told: true if
-// the wait may be reported (await.h).
+// The same for a collective of the library itself: its name may be one of the library's, and the
+// session's descriptor says nothing of its end.
+int plain_begin_library(struct lockstep_session *session, const struct lockstep_collective *what,
+                        struct lockstep_work **begun);
+// As plain_begin, and waits for it. After LOCKSTEP_E_TIMEOUT the work is still in flight. told:
+// true if the wait may be reported (await.h).
 int plain_call(struct lockstep_session *session, const struct lockstep_collective *what,
                uint32_t timeout_ms, bool told, struct lockstep_work **begun);
 // Waits until all members of a new group have made it. Returns 0, or a failure.

@@ -47,6 +47,13 @@
 
 #define SESSION_INBOX 8192 // Commands for which the inbox has room.
 
+// What lockstep_start has heard from the driver.
+struct answered {
+    bool verified; // True if the manifests of the present or last lockstep_start are equal.
+    bool grouped; // True if some rank has registered modules with a group then.
+    bool reserved; // True if the driver has carried out the last COMMAND_RESERVE.
+};
+
 struct lockstep_session {
     // set at open, then constant
     struct config config;
@@ -66,8 +73,10 @@ struct lockstep_session {
     struct session_world world;
 
     // trainer; the driver reads them while a step is open or lockstep_start has not been answered
+    // First the modules that all ranks have, then those of groups.
     struct lockstep_module *modules[LOCKSTEP_MAX_MODULES];
     uint32_t module_count;
+    uint32_t common_count; // Modules that all ranks have.
     uint32_t tensor_count; // Parameters and buffers of all modules.
     uint64_t manifest_hash;
     bool started; // True if lockstep_start has returned and the modules are the same since.
@@ -86,8 +95,7 @@ struct lockstep_session {
     struct mutex mutex;
     struct drive drive;
     struct list call_waiters; // struct call_waiter, oldest first.
-    bool verified; // True if the manifests of the present or last lockstep_start are equal.
-    bool reserved; // True if the driver has carried out the last COMMAND_RESERVE.
+    struct answered answered;
     struct works works;
     struct awaiting awaiting;
     struct counters counters;

@@ -52,7 +52,7 @@ static_assert(sizeof(struct blocked_wait) == 136, "a new field?");
 static_assert(sizeof(struct blocked_lack) == 12, "a new field?");
 static_assert(sizeof(struct up_blocked) == 2528, "a new field?");
 static_assert(sizeof(struct up_replan) == 2088, "a new field?");
-static_assert(sizeof(struct up_modules) == 4108, "a new field?");
+static_assert(sizeof(struct up_modules) == 5152, "a new field?");
 static_assert(sizeof(struct answer_place) == 4912, "a new field?");
 static_assert(sizeof(struct stack_thread) == 88, "a new field?");
 static_assert(sizeof(struct stack_frame) == 208, "a new field?");
@@ -61,6 +61,7 @@ static_assert(sizeof(struct up_answer) == 6688, "a new field?");
 static_assert(sizeof(struct locality) == 288, "a new field?");
 static_assert(sizeof(struct tuning) == 40, "a new field?");
 static_assert(sizeof(struct down_generation) == 9832, "a new field?");
+static_assert(sizeof(struct down_verified) == 1, "a new field?");
 static_assert(sizeof(struct down_manifest_request) == 8, "a new field?");
 static_assert(sizeof(struct down_grant) == 24, "a new field?");
 static_assert(sizeof(struct down_query) == 408, "a new field?");
@@ -262,7 +263,8 @@ static void example_up(int kind, union any_message *any)
                                              .root = 1,
                                              .settled = 5,
                                              .zero_defer = true,
-                                             .strict = true};
+                                             .strict = true,
+                                             .grouped = true};
         break;
     case UP_MANIFEST_PART:
         example_manifest(&message->u.manifest_part);
@@ -327,6 +329,9 @@ static void example_up(int kind, union any_message *any)
         message->u.modules.first = 7;
         message->u.modules.count = 2;
         strcpy(message->u.modules.names[0], "actor");
+        strcpy(message->u.modules.groups[1], "g");
+        message->u.modules.grouped = 0x180;
+        message->u.modules.absent = 0x100;
         break;
     case UP_ANSWER:
         example_answer(&message->u.answer);
@@ -355,7 +360,7 @@ static const char *const golden_up[] = {
                  "920110f2000000000000000000000000000000"
                  "920110000000000000000000000000000000f3"
                  "9901dec0000000000000",
-    [UP_START] = "0a0b08071108070605040302011a1309cdab00000000000010091801200528013001",
+    [UP_START] = "0a0b08071108070605040302011a1509cdab000000000000100918012005280130013801",
     [UP_MANIFEST_PART] = "0a0b0807110807060504030201221d08031219080310021a0177200628053203"
                          "ac02003a02020142036b3d76",
     [UP_READY] = "0a0b08071108070605040302012a1908ac0611fe000000000000001a06080110"
@@ -381,7 +386,8 @@ static const char *const golden_up[] = {
     [UP_BLOCKED] = "0a0b0807110807060504030201724808ac0611fe000000000000001a100a0408"
                    "011002120805000000000000001a040a02080222100000000000000000030000"
                    "00000000002a060840120208032a080841120408031001",
-    [UP_MODULES] = "0a0b08071108070605040302017a0d080910071a056163746f721a00",
+    [UP_MODULES] = "0a0b08071108070605040302017a24080910071a056163746f721a00"
+                   "2200220167298001000000000000310001000000000000",
     [UP_ANSWER] = "0a0b080711080706050403020182011b080910e807180132120a10080110011a"
                   "04612e707922016628ac02",
     [UP_REPLAN] = "0a0b08071108070605040302018a011a08ac0611fe00000000000000180520062a040801"
@@ -496,6 +502,8 @@ static void example_down(int kind, union any_message *any)
             .count = 2, .peers = {{.rank = 4, .address = "a", .host = "h"}, {.address = "b"}}};
         break;
     case DOWN_VERIFIED:
+        message->u.verified.grouped = true;
+        break;
     case DOWN_NONE:
         break;
     }
@@ -508,7 +516,7 @@ static const char *const golden_down[] = {
                         "060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f3a031201613a"
                         "0808021201621a0168421810021a0200012001280230023802420300ac024a03"
                         "9003004a08050000000000000050015803",
-    [DOWN_VERIFIED] = "0a0b08071108070605040302012a00",
+    [DOWN_VERIFIED] = "0a0b08071108070605040302012a020801",
     [DOWN_MANIFEST_REQUEST] = "0a0b0807110807060504030201320408101009",
     [DOWN_GRANT] = "0a0b08071108070605040302013a0d08ac0612060801100218031801",
     [DOWN_LAYOUT_PART] = "0a0b0807110807060504030201420c08011005180122040200ac02",
@@ -766,8 +774,12 @@ static void random_modules(uint64_t *state, struct up_modules *modules)
     modules->total =
         modules->count + random_below(state, LOCKSTEP_MAX_MODULES - modules->count + 1);
     modules->first = random_below(state, modules->total - modules->count + 1);
-    for (uint32_t i = 0; i < modules->count; i++)
+    for (uint32_t i = 0; i < modules->count; i++) {
         RANDOM_TEXT(state, modules->names[i]);
+        RANDOM_TEXT(state, modules->groups[i]);
+    }
+    modules->grouped = random_word(state);
+    modules->absent = modules->grouped & random_word(state);
 }
 
 static void random_answer_place(uint64_t *state, struct answer_place *place)
@@ -941,6 +953,7 @@ static void random_up(int kind, uint64_t *state, union any_message *any)
         message->u.start.settled = random_word(state);
         message->u.start.zero_defer = random_bool(state);
         message->u.start.strict = random_bool(state);
+        message->u.start.grouped = random_bool(state);
         break;
     case UP_MANIFEST_PART:
         random_manifest(state, &message->u.manifest_part);
@@ -1167,6 +1180,8 @@ static void random_down(int kind, uint64_t *state, union any_message *any)
         }
         break;
     case DOWN_VERIFIED:
+        message->u.verified.grouped = random_bool(state);
+        break;
     case DOWN_NONE:
         break;
     }
@@ -1511,6 +1526,7 @@ static const struct poke pokes[] = {
     POKE_COUNT(up, UP_MODULES, u.modules.count, LOCKSTEP_NAMES_PART),
     POKE_TEXT(up, UP_MODULES, u.modules.names[0]),
     POKE_TEXT(up, UP_MODULES, u.modules.names[1]),
+    POKE_TEXT(up, UP_MODULES, u.modules.groups[0]),
     POKE_COUNT(up, UP_REPLAN, u.replan.call_count, LOCKSTEP_REPLAN_CALLS),
     POKE_MAX(up, UP_REPLAN, u.replan.calls[1].module, LOCKSTEP_MAX_MODULES - 1),
     POKE_MAX(up, UP_REPLAN, u.replan.calls[0].call, LOCKSTEP_MAX_CALLS - 1),
@@ -1866,6 +1882,8 @@ static const struct append appends[] = {
     {&up, UP_MODULES, 3, 0, BYTES, 1, 1, CODEC_INVALID}, // Outside the modules.
     {&up, UP_MODULES, 3, 0, BYTES, LOCKSTEP_NAME_BYTES, 1, CODEC_TOO_LONG},
     {&up, UP_MODULES, 3, 0, BYTES, 1, LOCKSTEP_NAMES_PART - 1, CODEC_TOO_LONG},
+    {&up, UP_MODULES, 4, 0, BYTES, 1, 1, CODEC_INVALID}, // A group of no module.
+    {&up, UP_MODULES, 4, 0, BYTES, LOCKSTEP_GROUP_NAME_BYTES, 1, CODEC_TOO_LONG},
     {&up, UP_REPLAN, 5, 0, BYTES, 0, LOCKSTEP_REPLAN_CALLS - 2, CODEC_OK},
     {&up, UP_REPLAN, 5, 0, BYTES, 0, LOCKSTEP_REPLAN_CALLS - 1, CODEC_TOO_LONG},
     {&up, UP_REPLAN, 5, 1, NUMBER, LOCKSTEP_MAX_MODULES, 1, CODEC_INVALID},

@@ -8,6 +8,7 @@
 #include "base/hash64.h"
 #include "worker/kernels/kernels.h"
 #include "worker/memory/units.h"
+#include "worker/session/group.h"
 #include "worker/session/module/deferral.h"
 #include "worker/session/module/device_events.h"
 #include "worker/session/module/leaves.h"
@@ -439,6 +440,23 @@ static void contribution_weigh(const struct contribution *contribution, const st
                                    : module->gradient_kind == LOCKSTEP_GRADIENT_SUM;
 }
 
+// The ways for the whole world, or the members of the module's group alone.
+static void contribution_route(const struct lockstep_module *module, uint32_t algorithm,
+                               struct collective *collective)
+{
+    const struct lockstep_group *group = module->grouped.group;
+    if (module->leaves) {
+        collective->algorithm = ALGORITHM_DIRECT;
+    } else if (group && !group->whole) {
+        collective->algorithm = ALGORITHM_DIRECT;
+        collective->parts = &group->everyone;
+    } else if (algorithm == ALGORITHM_BY_SIZE) {
+        collective->algorithm = world_algorithm(module->session, collective);
+    } else {
+        collective->algorithm = (enum plan_algorithm)algorithm;
+    }
+}
+
 struct collective *contribution_collective(struct contribution *contribution, uint32_t bucket,
                                            uint32_t algorithm, bool zero, bool held)
 {
@@ -472,10 +490,7 @@ struct collective *contribution_collective(struct contribution *contribution, ui
     contribution_on_devices(contribution, &launch, bucket, collective);
     if (module->leaves)
         leaves_launch(contribution, bucket, launch.zero, collective);
-    collective->algorithm = module->leaves ? ALGORITHM_DIRECT
-                            : algorithm == ALGORITHM_BY_SIZE
-                                ? world_algorithm(module->session, collective)
-                                : (enum plan_algorithm)algorithm;
+    contribution_route(module, algorithm, collective);
     collective->signature = work_signature(collective) ^ hash64(identity, sizeof(identity));
     return collective;
 }

@@ -35,7 +35,7 @@ static int deferral_open(struct lockstep_module *module, bool holds)
                                         .contribution_count = module->contribution_count,
                                         .sums = module->gradient_kind == LOCKSTEP_GRADIENT_SUM,
                                         .holds = holds};
-    if (module->stash || stash_open(&config, &module->stash) == 0)
+    if (module->grouped.absent || module->stash || stash_open(&config, &module->stash) == 0)
         return 0;
     return error_set(LOCKSTEP_E_SYSTEM,
                      "no memory for the gradients of module '%s' that may have to be put off",

@@ -16,9 +16,17 @@
 #include <stdio.h>
 #include <string.h>
 
+uint32_t manifest_module_count(const struct lockstep_module *module)
+{
+    return 1 + module->parameter_count + module->buffer_count;
+}
+
 uint32_t module_manifest_count(const struct lockstep_session *session)
 {
-    return LOCKSTEP_SESSION_ITEMS + session->module_count + session->tensor_count;
+    uint32_t count = LOCKSTEP_SESSION_ITEMS;
+    for (uint32_t m = 0; m < session->common_count; m++)
+        count += manifest_module_count(session->modules[m]);
+    return count;
 }
 
 // Appends to the value of an item. All of it must fit, because text that is cut off would not be
@@ -109,12 +117,18 @@ static void manifest_cap(const char *key, uint64_t bytes, struct manifest_item *
         manifest_say(item, " %s=%" PRIu64, key, bytes);
 }
 
+// A module of a group may have different indices on its members before they have compared it.
+static uint32_t manifest_index(const struct lockstep_module *module)
+{
+    return module_is_grouped(module) ? 0 : module->index;
+}
+
 static void manifest_module(const struct lockstep_module *module, struct manifest_item *item)
 {
     static const char *const policies[] = {"error", "warn", "accept"};
     static const char *const wires[] = {"same", "bfloat16", "float32"};
     item->kind = MANIFEST_MODULE;
-    item->module = module->index;
+    item->module = manifest_index(module);
     text_copy(item->name, sizeof(item->name), module->name);
     manifest_say(item,
                  "gradient_kind=%s unused=%s calls_per_step=%" PRIu32
@@ -134,10 +148,24 @@ static void manifest_parameter(const struct lockstep_module *module, uint32_t pa
                                struct manifest_item *item)
 {
     const struct home *home = &module->homes[parameter];
-    manifest_tensor(&module->parameters[parameter], MANIFEST_PARAMETER, module->index, item);
+    manifest_tensor(&module->parameters[parameter], MANIFEST_PARAMETER, manifest_index(module),
+                    item);
     if (!home_is_own(module, parameter))
-        manifest_say(item, " owner=module_%" PRIu32 "_parameter_%" PRIu32, home->module->index,
-                     home->parameter);
+        manifest_say(item, " owner=module_%" PRIu32 "_parameter_%" PRIu32,
+                     manifest_index(home->module), home->parameter);
+}
+
+void manifest_module_item(const struct lockstep_module *module, uint32_t index,
+                          struct manifest_item *item)
+{
+    memset(item, 0, sizeof(*item));
+    if (index == 0)
+        manifest_module(module, item);
+    else if (index <= module->parameter_count)
+        manifest_parameter(module, index - 1, item);
+    else
+        manifest_tensor(&module->buffers[index - 1 - module->parameter_count], MANIFEST_BUFFER,
+                        manifest_index(module), item);
 }
 
 bool module_manifest_item(const struct lockstep_session *session, uint32_t index,
@@ -154,23 +182,13 @@ bool module_manifest_item(const struct lockstep_session *session, uint32_t index
         return true;
     }
     index -= LOCKSTEP_SESSION_ITEMS;
-    for (uint32_t m = 0; m < session->module_count; m++) {
-        const struct lockstep_module *module = session->modules[m];
-        if (index == 0) {
-            manifest_module(module, item);
+    for (uint32_t m = 0; m < session->common_count; m++) {
+        const uint32_t count = manifest_module_count(session->modules[m]);
+        if (index < count) {
+            manifest_module_item(session->modules[m], index, item);
             return true;
         }
-        index--;
-        if (index < module->parameter_count) {
-            manifest_parameter(module, index, item);
-            return true;
-        }
-        index -= module->parameter_count;
-        if (index < module->buffer_count) {
-            manifest_tensor(&module->buffers[index], MANIFEST_BUFFER, m, item);
-            return true;
-        }
-        index -= module->buffer_count;
+        index -= count;
     }
     return false;
 }

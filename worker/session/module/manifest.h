@@ -8,10 +8,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct lockstep_module;
 struct lockstep_session;
 struct manifest_item;
 
-// Fills in item `index` of the manifest. False: the manifest has no such item.
+// The items of one module: the module, its parameters, its buffers.
+uint32_t manifest_module_count(const struct lockstep_module *module);
+void manifest_module_item(const struct lockstep_module *module, uint32_t index,
+                          struct manifest_item *item);
+
+// Fills in item `index` of the manifest, which has the modules of all ranks only. False: the
+// manifest has no such item.
 bool module_manifest_item(const struct lockstep_session *session, uint32_t index,
                           struct manifest_item *item);
 uint32_t module_manifest_count(const struct lockstep_session *session);

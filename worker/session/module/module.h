@@ -215,10 +215,25 @@ struct module_spares {
     size_t *at; // [parameter_count]: where each gradient lies in its part.
 };
 
+// A module that only the members of a group have. Modules have the same index on all ranks, so a
+// rank that is no member has an *absent* module in its place: one without tensors and handles.
+// worker/api/grouped.c makes it in lockstep_start. All zero: all ranks have the module.
+struct grouped {
+    struct lockstep_group *group; // NULL also in an absent module.
+    char name[LOCKSTEP_GROUP_NAME_BYTES]; // The group's name; "": all ranks have the module.
+    bool absent;
+    bool proposes; // True if this rank proposes the module's bucket layouts.
+    // Of an absent module: what the members have.
+    uint32_t parameters;
+    uint32_t buckets; // In the layout in force.
+    uint32_t next_buckets; // In the layout that comes into force with the next step.
+};
+
 struct lockstep_module {
     // set at register, then constant
     struct lockstep_session *session;
-    uint32_t index; // Index in session->modules. Falls by 1 when a module before it is closed.
+    uint32_t index; // Index in session->modules. Other modules that come or go may change it.
+    struct grouped grouped;
     char *name; // Owned.
     struct tensor *parameters;
     uint32_t parameter_count;
@@ -277,6 +292,11 @@ struct call_waiter {
     bool answered;
     enum order_release answer;
 };
+
+static inline bool module_is_grouped(const struct lockstep_module *module)
+{
+    return module->grouped.name[0] != '\0';
+}
 
 // True if the parameter travels under its own name: it is not shared, or it is the owner.
 static inline bool home_is_own(const struct lockstep_module *module, uint32_t parameter)

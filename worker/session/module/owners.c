@@ -125,6 +125,11 @@ static int owner_check_owner(const struct lockstep_module *module, uint32_t para
                          "module '%s': parameter '%s' is shared, and no earlier parameter has its "
                          "memory: register its owner first, with the same data",
                          module->name, name);
+    if (owner->module != module && (module_is_grouped(module) || module_is_grouped(owner->module)))
+        return error_set(LOCKSTEP_E_UNSUPPORTED,
+                         "module '%s': parameter '%s' is shared with module '%s'; a module with a "
+                         "group shares parameters only with itself",
+                         module->name, name, owner->module->name);
     if (owner->module != module && (module->separate_calls || owner->module->separate_calls ||
                                     module->replicas > 1 || owner->module->replicas > 1))
         return error_set(LOCKSTEP_E_INVALID,

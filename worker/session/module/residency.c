@@ -176,6 +176,16 @@ int residency_check_module(struct lockstep_module *module)
 
 // ---- Agreement of all ranks --------------------------------------------------------------------
 
+// Parameters and buffers of the modules that all ranks have. A module with a group has no tensor on
+// a device.
+static uint32_t residency_count(const struct lockstep_session *session)
+{
+    uint32_t count = 0;
+    for (uint32_t m = 0; m < session->common_count; m++)
+        count += session->modules[m]->parameter_count + session->modules[m]->buffer_count;
+    return count;
+}
+
 bool residency_matters(const struct lockstep_session *session)
 {
     return session->config.solo ? session->devices.first != NULL : session->world.devices > 0;
@@ -194,7 +204,7 @@ static uint8_t residency_bits(const struct lockstep_session *session, const stru
 // this rank must take part in the exchange.
 static void residency_collect(const struct lockstep_session *session, uint8_t *places)
 {
-    for (uint32_t m = 0; m < session->module_count; m++) {
+    for (uint32_t m = 0; m < session->common_count; m++) {
         const struct lockstep_module *module = session->modules[m];
         for (uint32_t p = 0; p < module->parameter_count; p++) {
             bool device = false;
@@ -213,7 +223,7 @@ static int residency_exchange(struct lockstep_session *session, uint8_t *places)
     const struct collective gather = {
         .kind = COLLECTIVE_ALLREDUCE, .dtype = DTYPE_UINT8, .op = REDUCE_OR};
     struct lockstep_work *work;
-    return work_call(session, "lockstep/state/places", places, session->tensor_count, &gather,
+    return work_call(session, "lockstep/state/places", places, residency_count(session), &gather,
                      LOCKSTEP_WAIT_FOREVER, &work);
 }
 
@@ -240,9 +250,10 @@ static int residency_report(const struct lockstep_session *session, const uint8_
 {
     char bytes[LOCKSTEP_REPORT_BYTES];
     struct text text;
+    const uint32_t count = residency_count(session);
     uint32_t split = 0;
     text_init(&text, bytes, sizeof(bytes));
-    for (uint32_t i = 0; i < session->tensor_count; i++)
+    for (uint32_t i = 0; i < count; i++)
         split += places[i] == (RESIDENCY_ON_DEVICE | RESIDENCY_ON_HOST);
     if (split == 0)
         return 0;
@@ -250,7 +261,7 @@ static int residency_report(const struct lockstep_session *session, const uint8_
                 "%" PRIu32 " tensors are in the memory of a device on some ranks, and in host "
                 "memory on others that have a device, too:",
                 split);
-    for (uint32_t i = 0, named = 0; i < session->tensor_count && named < RESIDENCY_NAMED; i++) {
+    for (uint32_t i = 0, named = 0; i < count && named < RESIDENCY_NAMED; i++) {
         const struct lockstep_module *module;
         const char *what;
         const struct tensor *tensor = residency_tensor(session, i, &module, &what);
@@ -271,7 +282,8 @@ static int residency_check_policies(const struct lockstep_session *session, cons
     const bool gives_up = config->order == LOCKSTEP_ORDER_ZERO_DEFER;
     if (config->solo || (!gives_up && config->unplanned != LOCKSTEP_UNPLANNED_DEFER))
         return 0;
-    for (uint32_t i = 0; i < session->tensor_count; i++) {
+    const uint32_t count = residency_count(session);
+    for (uint32_t i = 0; i < count; i++) {
         const struct lockstep_module *module;
         const char *what;
         const struct tensor *tensor = residency_tensor(session, i, &module, &what);
@@ -288,7 +300,7 @@ static int residency_check_policies(const struct lockstep_session *session, cons
 // A failure if norms are to be reported and a gradient is on devices.
 static int residency_check_norm(const struct lockstep_session *session, const uint8_t *places)
 {
-    for (uint32_t i = 0; session->config.gradient_norm && i < session->tensor_count; i++) {
+    for (uint32_t i = 0; session->config.gradient_norm && i < residency_count(session); i++) {
         const struct lockstep_module *module;
         const char *what;
         const struct tensor *tensor = residency_tensor(session, i, &module, &what);
@@ -339,7 +351,7 @@ static int residency_apply(struct lockstep_session *session, const uint8_t *plac
         status = residency_check_policies(session, places);
     if (status == 0)
         status = residency_check_norm(session, places);
-    for (uint32_t m = 0; m < session->module_count && status == 0; m++) {
+    for (uint32_t m = 0; m < session->common_count && status == 0; m++) {
         struct lockstep_module *module = session->modules[m];
         status = residency_place(module, places);
         places += module->parameter_count + module->buffer_count;
@@ -361,10 +373,22 @@ int residency_agree(struct lockstep_session *session)
     return status;
 }
 
+bool residency_is_on_device(const struct lockstep_module *module)
+{
+    bool device = false;
+    for (uint32_t p = 0; p < module->parameter_count && !device; p++) {
+        if (residency_find_gradient(module, p, &device) == 0)
+            device |= module->parameters[p].on_device;
+    }
+    for (uint32_t b = 0; b < module->buffer_count; b++)
+        device |= module->buffers[b].on_device;
+    return device;
+}
+
 int residency_check_loaded(struct lockstep_session *session)
 {
     int status = 0;
-    for (uint32_t m = 0; m < session->module_count && status == 0; m++) {
+    for (uint32_t m = 0; m < session->common_count && status == 0; m++) {
         if (sets_are_learned(session->modules[m]))
             status = sets_renew(session->modules[m]);
     }

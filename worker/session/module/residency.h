@@ -40,6 +40,10 @@ bool residency_matters(const struct lockstep_session *session);
 // Blocks.
 int residency_agree(struct lockstep_session *session);
 
+// True if a tensor of the module, or a gradient that was registered, is on a device of this rank.
+// Called after residency_check_module.
+bool residency_is_on_device(const struct lockstep_module *module);
+
 // Called instead if no rank has a device. A failure if loaded layouts come from a world in which
 // ranks had devices. Does not block.
 int residency_check_loaded(struct lockstep_session *session);

@@ -248,6 +248,9 @@ bool sets_adopt_layouts(struct lockstep_session *session)
         if (!module->sets.next_agreed)
             continue;
         module->sets.next_agreed = false;
+        module->grouped.buckets = module->grouped.next_buckets;
+        if (module->grouped.absent)
+            continue;
         sets_install(module, module->sets.set->hash, &module->sets.next);
         any = true;
     }
@@ -266,11 +269,12 @@ static uint32_t sets_declared(const struct lockstep_session *session, const char
     return i;
 }
 
+// Modules of groups always train the same parameters, and are not on all ranks: they are left out.
 static void sets_gather(struct lockstep_session *session)
 {
     uint32_t bit = 0;
     memset(session->training.bits, 0, ((size_t)session->tensor_count + 7) / 8);
-    for (uint32_t m = 0; m < session->module_count; m++) {
+    for (uint32_t m = 0; m < session->common_count; m++) {
         const struct lockstep_module *module = session->modules[m];
         for (uint32_t p = 0; p < module->parameter_count; p++, bit++)
             session->training.bits[bit / 8] |= (uint8_t)(module->shapes[p].trainable << bit % 8);
@@ -334,7 +338,7 @@ static uint32_t sets_find_difference(const struct lockstep_session *session, con
 {
     uint32_t count = 0;
     uint32_t bit = 0;
-    for (uint32_t m = 0; m < session->module_count; m++) {
+    for (uint32_t m = 0; m < session->common_count; m++) {
         for (uint32_t p = 0; p < session->modules[m]->parameter_count; p++, bit++) {
             if (((session->training.bits[bit / 8] ^ theirs[bit / 8]) >> bit % 8 & 1) == 0)
                 continue;
@@ -423,6 +427,11 @@ static int sets_check_change(struct lockstep_module *module, const char *functio
                          module->name, function,
                          module->session->step.is_open ? "a step" : "a window that accumulates",
                          module->session->step.number);
+    if (module_is_grouped(module))
+        return error_set(LOCKSTEP_E_UNSUPPORTED,
+                         "module '%s' of group '%s': %s is not possible for a module with a group; "
+                         "register the parameters with LOCKSTEP_PARAMETER_FROZEN",
+                         module->name, module->grouped.name, function);
     if (!parameters && count > 0)
         return error_set(LOCKSTEP_E_INVALID, "parameters is NULL and count is %" PRIu32, count);
     for (uint32_t i = 0; i < count && status == 0; i++)

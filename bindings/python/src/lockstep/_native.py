@@ -471,9 +471,10 @@ class lockstep_module_config(Struct):
         ("bucket_last_bytes", ctypes.c_size_t),
         ("means_on_demand", ctypes.c_uint32),
         ("reserved", ctypes.c_uint32),
+        ("group", ctypes.c_void_p),
     ]
     INITIAL = {
-        "struct_bytes": 152,
+        "struct_bytes": 160,
         "parameter_bytes": 72,
         "buffer_bytes": 56,
     }
@@ -503,6 +504,8 @@ class ModuleOptions(TypedDict, total=False):
     means_on_demand: int
     """1: a mean that has no place in a step is written to memory of the library, and
     lockstep_module_means says where it is."""
+    group: Any
+    """The group whose members have this module; NULL: all ranks."""
 
 
 class lockstep_step_options(Struct):
@@ -802,7 +805,7 @@ LAYOUT: Dict[Any, Tuple[int, int, Dict[str, Tuple[int, int]]]] = {
         "strides": (40, 8),
         "every": (48, 8),
     }),
-    lockstep_module_config: (152, 8, {
+    lockstep_module_config: (160, 8, {
         "struct_bytes": (0, 8),
         "parameter_bytes": (8, 8),
         "buffer_bytes": (16, 8),
@@ -826,6 +829,7 @@ LAYOUT: Dict[Any, Tuple[int, int, Dict[str, Tuple[int, int]]]] = {
         "bucket_last_bytes": (136, 8),
         "means_on_demand": (144, 4),
         "reserved": (148, 4),
+        "group": (152, 8),
     }),
     lockstep_step_options: (40, 8, {
         "struct_bytes": (0, 8),
