@@ -649,6 +649,12 @@ static struct layout layout_on_host(const struct layout *layout)
     return on_host;
 }
 
+// The first value of `some`: a sanitizer sees all with replicas of which some do not report.
+static int first_some(void)
+{
+    return test_slow() > 1 ? 1 : 0;
+}
+
 // Unless NCCL sums, replicas on devices end with the same bits as replicas in host memory.
 static void bits_are_those_of_hosts(const struct setting *setting, const struct layout *layout)
 {
@@ -656,7 +662,7 @@ static void bits_are_those_of_hosts(const struct setting *setting, const struct 
     const struct setting ring = setting_on_ring(setting);
     const struct layout on_host = layout_on_host(layout);
     struct story story = {.layout = layout, .kind = LOCKSTEP_GRADIENT_MEAN, .noise = true};
-    for (int some = 0; some < 2; some++) {
+    for (int some = first_some(); some < 2; some++) {
         story.layout = layout;
         story.some = some != 0;
         const uint64_t digest = run(&ring, steps, &story);
@@ -673,7 +679,7 @@ static void sixteen_bits_travel(const struct setting *setting, const struct layo
     const struct layout on_host = layout_on_host(layout);
     struct story story = {
         .layout = layout, .kind = LOCKSTEP_GRADIENT_SUM, .wire = LOCKSTEP_WIRE_BFLOAT16};
-    for (int some = 0; some < 2; some++) {
+    for (int some = first_some(); some < 2; some++) {
         story.layout = layout;
         story.some = some != 0;
         const uint64_t digest = run(setting, steps, &story);
