@@ -210,6 +210,9 @@ with session.step() as step:
     with refused(lockstep.Invalid):
         session.step()
     with step.call(net) as call:
+        with refused(lockstep.Invalid):
+            step.end()
+        assert session.in_step
         with refused(lockstep.Invalid, "'v'"):
             call.ready("v")
         with refused(lockstep.Invalid, "6"):
@@ -222,6 +225,13 @@ with session.step() as step:
             call.ready(7, w)
     call.end()
 step.end()
+assert not session.in_step
+with session.step(weight=0) as step, step.call(net) as call:
+    call.ready("w", np.zeros((2, 3), np.float32))
+    with refused(lockstep.Invalid):
+        call.end()
+        step.end()
+    assert not session.in_step
 with refused(lockstep.Invalid):
     session.report(99)
 with refused(lockstep.Invalid):

@@ -11,7 +11,7 @@ from ._library import Pending, check, lib
 from ._native import Report, Status, StepOptions, StepView
 from ._options import fill
 from .arrays import memory_of
-from .errors import Invalid, LockstepError, Unused
+from .errors import Invalid, LockstepError, Timeout, Unused
 from .module import Index, Module
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ class Step:
             self.session._await(
                 self, lambda ms: int(lib.lockstep_step_wait(handle, stream, ms)), timeout)
         except LockstepError as error:
-            if error.status in (Status.E_UNUSED, Status.E_MISMATCH, Status.E_PEER_LOST,
-                                Status.E_CLOSED):
+            refused = isinstance(error, Invalid) and any(call._open for call in self._calls)
+            if not isinstance(error, Timeout) and not refused:
                 self._ended()
             raise
         self._ended()
