@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of PyTorch: three doors give the same parameters."""
+"""The examples of PyTorch: three doors give the same parameters, an agent and a transformer learn."""
 
 import os
 import re
@@ -13,7 +13,8 @@ except ImportError:
     raise unittest.SkipTest("PyTorch is not installed")
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-MNIST = os.path.join(ROOT, "examples", "python", "mnist.py")
+EXAMPLES = os.path.join(ROOT, "examples", "python")
+MNIST = os.path.join(EXAMPLES, "mnist.py")
 DATA = os.environ.get("MNIST_DIR", os.path.join(ROOT, "build", "data", "mnist"))
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
@@ -45,3 +46,18 @@ class Mnist(unittest.TestCase):
         self.assertEqual(len(set(totals.values())), 1, totals)
         alone = float(self.total(said([sys.executable, MNIST, *steps])))
         self.assertAlmostEqual(float(totals["ddp"]), alone, delta=0.01)
+
+
+class Learning(unittest.TestCase):
+    def test_agent(self):
+        """The agent asserts that its copies are equal."""
+        text = said([*TORCHRUN, os.path.join(EXAMPLES, "agent.py"), "--steps", "400"])
+        before, after = re.search(r"2 ranks: the mean reward was (\S+) and is (\S+)", text).groups()
+        self.assertLess(float(before), -1)
+        self.assertGreater(float(after), -0.3)
+
+    def test_transformer(self):
+        text = said([*TORCHRUN, os.path.join(EXAMPLES, "text.py"), "--steps", "60"])
+        losses = [float(loss) for loss in re.findall(r"loss (\S+)", text)]
+        self.assertGreater(losses[0], 4.5)
+        self.assertLess(losses[-1], 3.6)
