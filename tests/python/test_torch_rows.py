@@ -143,6 +143,25 @@ class Rows(unittest.TestCase):
         self.assertLessEqual(default[0], one[0])
         self.assertEqual(tiny[0], 16)
 
+    def test_buckets_are_pieces_of_memory(self):
+        """After the first step gradients lie as they travel, and keep their values."""
+        def run(rank):
+            torch.manual_seed(1)
+            inner = torch.nn.Sequential(*(layer for _ in range(4) for layer in (
+                torch.nn.Linear(64, 64), torch.nn.LayerNorm(64), torch.nn.Tanh())))
+            inner[3].double()  # Two dtypes, which alternate.
+            inner[3].forward = lambda x: torch.nn.Linear.forward(inner[3], x.double()).float()
+            model, found = Ours(inner), []
+            for i in range(3):
+                before = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+                output = model(torch.randn(2, 64))
+                found.append(all(b is None or torch.equal(b, p.grad)
+                                 for b, p in zip(before, model.parameters())))
+                model.zero_grad()
+                output.sum().backward()
+            return found, report().runs == report().buckets, report().bytes_copied
+        self.assertEqual(self.both(run), ([True] * 3, True, 0))
+
     def test_unused_is_an_error_with_names(self):
         def run(rank):
             torch.manual_seed(1)

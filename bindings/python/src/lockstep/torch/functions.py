@@ -55,11 +55,7 @@ class _Shared:
         if member is not None and not member.dead and (
                 member.world is worlds.world()
                 and all(name in member.names for name in trained)):
-            if not member.hooks.current():
-                if member.changed:
-                    member.world.renew(member)
-                else:
-                    member.hooks.renew()
+            member.world.prepare(member)
             return member
         return self._register(trained)
 

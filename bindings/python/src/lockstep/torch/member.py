@@ -58,6 +58,7 @@ class Member:
         self.touched: Set[int] = set()  # Gradients that came while no step was expected.
         self.error: Optional[LockstepError] = None
         self.steps = 0
+        self.arranged = False
         self.order: List[int] = []  # Parameters in the order of their first gradients.
         self._memory: Optional[Gradients] = None
         self._dtypes: List[Any] = []
@@ -69,6 +70,7 @@ class Member:
     def register(self) -> None:
         """Declares the module, and makes gradient memory. World.start compares it."""
         self._memory = Gradients(self.world.session, self.parameters)
+        self.arranged = False
         self.gradients = self._memory.tensors
         self._dtypes = [(p.dtype, p.device) for p in self.parameters]
         table = [Parameter(name, describe(p), describe(g))
@@ -87,6 +89,20 @@ class Member:
         for i, (parameter, known) in enumerate(zip(self.parameters, self.module._memories)):
             if parameter.data_ptr() != known.address:
                 self.module.move(i, describe(parameter), describe(self.gradients[i]))
+
+    def arrange(self) -> None:
+        """After the first step: gradients lie in the order in which they come, so that buckets
+        are pieces of memory. Outside a step."""
+        self.arranged = True
+        if self._memory is None or self.on_device or not self.parameters:
+            return
+        assert self.module is not None
+        came = set(self.order)
+        rest = [i for i in reversed(range(len(self.parameters))) if i not in came]
+        before = self._memory.rearrange(self.order + rest)
+        for i, gradient in enumerate(self.gradients):
+            self.module.move(i, gradient=describe(gradient))
+        self.world.keep(before)
 
     @property
     def changed(self) -> bool:
@@ -146,7 +162,9 @@ class Member:
         self.touched = self.hooks.touched()
         self._declare()
         # The first step is made in Python, which notes the order of gradients.
-        if self.steps and not self.on_device and (not self.static or self.planned is not None):
+        if not self.arranged:
+            self.order = []
+        elif not self.on_device and (not self.static or self.planned is not None):
             self.fast = not self.static
             self.hooks.open(self.planned)
 

@@ -65,15 +65,35 @@ class Gradients:
 
     def __init__(self, session: Session, parameters: Sequence[torch.Tensor]) -> None:
         self._session = session
+        self._parameters = list(parameters)
         self._memory: Optional[Memory] = None
         self._buffers: List[Any] = []  # Weak references: a storage keeps its buffer alive.
-        if any(p.device.type != "cpu" for p in parameters):
+        self.on_device = any(p.device.type != "cpu" for p in parameters)
+        if self.on_device:
             self.tensors = [torch.zeros_like(p, requires_grad=False) for p in parameters]
-            return
-        offsets, size = _places(parameters)
+        else:
+            # Backward passes go from the last parameter to the first.
+            self.tensors = self._place(list(reversed(range(len(parameters)))))
+
+    def _place(self, order: Sequence[int]) -> List[torch.Tensor]:
+        """Tensors in memory of their own, side by side in this order."""
+        offsets, size = _places(self._parameters, order)
         if size > 0:
-            self._memory = session.zeros(size, "uint8")
-        self.tensors = [self._tensor(p, offset) for p, offset in zip(parameters, offsets)]
+            self._memory = self._session.zeros(size, "uint8")
+        return [self._tensor(p, offset) for p, offset in zip(self._parameters, offsets)]
+
+    def rearrange(self, order: Sequence[int]) -> "Gradients":
+        """The same tensors with the same values, in memory in another order. Returns the memory
+        that they had."""
+        before = Gradients.__new__(Gradients)
+        before._session, before._memory, before._buffers = self._session, self._memory, self._buffers
+        self._memory, self._buffers = None, []
+        with torch.no_grad():
+            for tensor, place in zip(self.tensors, self._place(order)):
+                if tensor.numel():
+                    place.copy_(tensor)
+                    tensor.set_(place.untyped_storage(), 0, place.shape, place.stride())
+        return before
 
     def _tensor(self, like: torch.Tensor, offset: int) -> torch.Tensor:
         """A tensor in library memory, in the layout of the parameter."""
@@ -115,12 +135,15 @@ class Gradients:
         return True
 
 
-def _places(parameters: Sequence[torch.Tensor]) -> Tuple[List[int], int]:
-    """The offset of each parameter, and the size of all. The last parameter comes first, because
-    backward passes go that way."""
+def _places(parameters: Sequence[torch.Tensor],
+            order: Sequence[int]) -> Tuple[List[int], int]:
+    """The offset of each parameter, and the size of all. A bucket has gradients of one dtype: these
+    lie side by side, so a bucket is one piece of memory."""
     offsets, size = [0] * len(parameters), 0
-    for i in reversed(range(len(parameters))):
-        offsets[i] = size
-        used = parameters[i].numel() * parameters[i].element_size()
-        size += -(-used // _ALIGN) * _ALIGN
+    for dtype in dict.fromkeys(parameters[i].dtype for i in order):
+        size = -(-size // _ALIGN) * _ALIGN
+        for i in order:
+            if parameters[i].dtype is dtype:
+                offsets[i] = size
+                size += parameters[i].numel() * parameters[i].element_size()
     return offsets, size

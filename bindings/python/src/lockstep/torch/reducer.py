@@ -60,13 +60,8 @@ class Reducer:
                 f"module '{self.member.name}' cannot train: it was wrapped again by another "
                 "DistributedDataParallel, which has taken its parameters, or its session has "
                 "ended. Use the newest wrapper")
-        self.world.give_up()
+        self.world.prepare(self.member)
         self._started["forward_compute_time_start"] = time.time_ns()
-        if not self.member.hooks.current():
-            if self.member.changed:
-                self.world.renew(self.member)
-            else:
-                self.member.hooks.renew()
 
     def prepare_for_backward(self, outputs: Any) -> None:
         self.member.expect = not self._removed

@@ -93,6 +93,23 @@ class World:
         self.members.remove(member)
         memory = member.close()
         if memory is not None:
+            self.keep(memory)
+
+    def prepare(self, member: Member) -> None:
+        """A forward pass of the module begins. All ranks are in the same place."""
+        self.give_up()
+        if not member.hooks.current():
+            if member.changed:
+                self.renew(member)
+            else:
+                member.hooks.renew()
+        elif member.steps and not member.arranged and self.step is None:
+            with self.lock:
+                member.arrange()
+
+    def keep(self, memory: Gradients) -> None:
+        """Memory that is freed when no tensor has it any more."""
+        if not memory.free():
             self._unmade.append(memory)
 
     def renew(self, member: Member) -> None:
