@@ -38,7 +38,24 @@ $(VENV_TORCH)/packages:
 
 TORCH_PYTHON_TEST ?= $(VENV_TORCH)/bin/python
 
+# Programs over lockstep/torch.h, built with the libtorch that is in the PyTorch above.
+LIBTORCH_PROGRAMS := $(BUILD)/examples/libtorch/mnist $(BUILD)/tests/python/libtorch_check
+CXX_LIBTORCH ?= $(if $(findstring clang,$(CC)),clang++,g++)
+
+.PHONY: libtorch
+
+libtorch: python-programs $(LIBTORCH_PROGRAMS) ## The example for the C++ frontend of PyTorch (libtorch)
+
+$(LIBTORCH_PROGRAMS): $(BUILD)/%: %.cpp $(wildcard include/lockstep/*.h*) | $(SHARED) \
+    $(if $(filter $(VENV_TORCH)/%,$(TORCH_PYTHON_TEST)),$(VENV_TORCH)/packages)
+	$(say) CXX $<
+	@mkdir -p $(@D)
+	$(Q)flags=$$($(TORCH_PYTHON_TEST) tools/libtorch-flags) && \
+	    $(CXX_LIBTORCH) -O1 -Wall -Wextra -Wshadow -Wconversion $(if $(WERROR),-Werror) -Iinclude \
+	    $< -o $@ $$flags -L$(BUILD)/lib -llockstep -Wl,-rpath,$(abspath $(BUILD)/lib)
+
 torch-test: python-programs $(if $(filter $(VENV_TORCH)/%,$(TORCH_PYTHON_TEST)),$(VENV_TORCH)/packages) ## Tests of lockstep.torch beside PyTorch (ONLY=text narrows them)
+	@$(if $(and $(ONLY),$(if $(findstring libtorch,$(ONLY)),,other)),:,! $(TORCH_PYTHON_TEST) -c 'import torch' 2>&- || $(MAKE) libtorch)
 	@$(TEST_ENV) PYTHONPATH=$(PYTHON_SRC) ONLY=$(or $(ONLY),test_torch) $(TORCH_PYTHON_TEST) tests/python/run.py
 
 # SUITE=S1,S2,S3 narrows the suites, WORLDS="2 3" the worlds, ONLY=text the tests. BACKEND=gloo is
