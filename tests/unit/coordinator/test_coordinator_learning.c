@@ -49,6 +49,49 @@ static void test_two_ranks_with_different_ready_orders(void **state)
     assert_int_equal(story_job(story, 0).plan_number, 1);
 }
 
+// Says which of modules 0 and 1 have a group, and which of them the worker does not have.
+static void say_groups(struct story *story, uint32_t peer, uint64_t grouped, uint64_t absent)
+{
+    struct up_message message = {.kind = UP_MODULES};
+    message.u.modules.grouped = grouped;
+    message.u.modules.absent = absent;
+    story_say(story, peer, &message);
+}
+
+// Module 1 is of a group of ranks 1 and 2. Its slot waits for them, and until rank 0 has begun the
+// step, but not for rank 0's end. Rank 0 is forced to nothing, and rank 1 proposes the layout.
+static void test_a_slot_does_not_wait_for_ranks_without_its_module(void **state)
+{
+    struct story *story = *state;
+    story_run(story, 3);
+    say_groups(story, 2, 2, 0);
+    story_ready(story, 2, 1, slot(1, 0, 0));
+    say_groups(story, 3, 2, 0);
+    story_ready(story, 3, 1, slot(1, 0, 0));
+    say_groups(story, 1, 2, 2);
+    story_forget(story);
+    story_ready(story, 1, 1, slot(0, 0, 0));
+    story_expect(story, "1 > ready step 1 slot 0#0.0\n"
+                        "1 < grant step 1 slot 1#0.0\n"
+                        "2 < grant step 1 slot 1#0.0\n"
+                        "3 < grant step 1 slot 1#0.0\n");
+    story_layout(story, 1, 0, one_bucket, 4);
+    story_layout(story, 2, 1, two_buckets, 6);
+    for (uint32_t peer = 1; peer <= 3; peer++)
+        story_step_end(story, peer, 1);
+    assert_int_equal(story_job(story, 0).plan_number, 1);
+    assert_int_equal(story_job(story, 0).state, JOB_RUNNING);
+}
+
+static void test_a_rank_proposes_no_layout_of_a_module_that_it_lacks(void **state)
+{
+    struct story *story = *state;
+    story_run(story, 2);
+    say_groups(story, 1, 2, 2);
+    story_layout(story, 1, 1, two_buckets, 6);
+    story_expect_piece(story, "proposed a layout, which only rank 0 does");
+}
+
 static void test_what_only_some_have_is_granted_when_the_others_end(void **state)
 {
     struct story *story = *state;
@@ -649,6 +692,8 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, story_setup, story_teardown)
     const struct CMUnitTest tests[] = {
         TEST(test_two_ranks_with_different_ready_orders),
+        TEST(test_a_slot_does_not_wait_for_ranks_without_its_module),
+        TEST(test_a_rank_proposes_no_layout_of_a_module_that_it_lacks),
         TEST(test_what_only_some_have_is_granted_when_the_others_end),
         TEST(test_a_slot_that_comes_after_another_has_ended_needs_only_the_rest),
         TEST(test_an_empty_step_has_an_empty_plan),
