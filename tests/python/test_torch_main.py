@@ -81,6 +81,27 @@ class Main(unittest.TestCase):
     def test_wrong_syntax(self):
         self.both("wrong.py")
 
+    def test_entry_point_makes_the_backend_known(self):
+        """As in a wheel: the package is imported when the first group is made, and not before."""
+        facts = os.path.join(self.folder, "lockstep-0.dist-info")
+        os.mkdir(facts)
+        with open(os.path.join(facts, "METADATA"), "w", encoding="utf-8") as file:
+            file.write("Metadata-Version: 2.1\nName: lockstep\nVersion: 0\n")
+        with open(os.path.join(facts, "entry_points.txt"), "w", encoding="utf-8") as file:
+            file.write("[torch.backends]\nlockstep = _lockstep_entry:torch_backend\n")
+        (code, lines, text), _ = self.run_python("-c", textwrap.dedent("""
+            import sys
+            import torch
+            import torch.distributed as dist
+            print("lockstep" in sys.modules)
+            dist.init_process_group("lockstep", store=dist.HashStore(), rank=0, world_size=1)
+            numbers = torch.ones(2)
+            dist.all_reduce(numbers)
+            print(numbers.tolist(), "lockstep" in sys.modules)
+            dist.destroy_process_group()
+        """))
+        self.assertEqual((code, lines), (0, ["False", "[1.0, 1.0] True"]), text)
+
     def test_usage(self):
         for arguments in ((), ("-m",), ("--help",), ("missing.py",)):
             (code, _, text), _ = self.run_python("-m", "lockstep.torch", *arguments)
