@@ -360,24 +360,55 @@ static void modules_come_and_go(const struct setting *setting)
 
 // ---- What deviates -----------------------------------------------------------------------------
 
+static void declare_separate(struct trained_module *module, struct lockstep_module_config *config)
+{
+    (void)module;
+    config->separate_calls = 1;
+}
+
+// A call of a module of all ranks, with memory of its own. It is appended after the calls of
+// groups.
+static void second_call(struct rank *rank, const struct trained_module *module,
+                        float memory[3][300])
+{
+    lockstep_call *call;
+    RANK_OK(rank, lockstep_call_begin(module->module, &call));
+    for (uint32_t p = 0; p < 3; p++) {
+        for (uint64_t i = 0; i < small_sizes[p]; i++)
+            memory[p][i] = (float)rank->rank;
+        RANK_OK(rank, lockstep_grad_ready(module->module, NULL, p, memory[p], NULL));
+    }
+    RANK_OK(rank, lockstep_call_end(call));
+}
+
 // Only the odd ranks call their module in the first step, so the plan does not have that of the
 // even ranks. Later it is appended to steps, and its gradients count.
 static void outside_body(struct rank *rank)
 {
     const bool even = rank->rank % 2 == 0;
     struct trained_module modules[2];
+    const struct module_shape twice = {.name = "net",
+                                       .count = 3,
+                                       .elements = small_sizes,
+                                       .calls_per_step = 2,
+                                       .configure = declare_separate};
     make_module(rank, "expert", make_parity(rank), 3, small_sizes, 1, &modules[0]);
-    make_common(rank, "net", &modules[1]);
+    trainer_make(rank, &twice, 50, &modules[1]);
     RANK_OK(rank, lockstep_start(rank->session));
     for (uint32_t s = 0; s < 10; s++) {
         const bool calls = even ? s >= 2 : s % 3 != 2;
+        float memory[3][300];
         trainer_fill_known(&modules[0], rank->rank, s);
         trainer_fill_known(&modules[1], rank->rank, s);
         trainer_begin(rank, NULL);
         if (calls)
             trainer_call(rank, &modules[0]);
         trainer_call(rank, &modules[1]);
+        if (s >= 2)
+            second_call(rank, &modules[1], memory);
         trainer_end(rank);
+        if (s >= 2)
+            RANK_EQUAL(rank, 2 * memory[2][299], 3);
         if (calls)
             expect_parity(rank, &modules[0], s);
         trainer_expect_mean(rank, &modules[1], s, NULL);
