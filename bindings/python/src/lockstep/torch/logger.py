@@ -64,6 +64,7 @@ class Logger:
         self.integers.update(output_device=output, broadcast_buffers=int(buffers),
                              has_sync_bn=int(sync_bn), static_graph=int(static))
 
+    @torch._disable_dynamo
     def set_runtime_stats_and_log(self) -> None:
         """A forward pass begins. The report of the step before is read when it is wanted."""
         passes, self._passes = self._passes, self._passes + 1

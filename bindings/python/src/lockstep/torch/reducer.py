@@ -51,6 +51,7 @@ class Reducer:
 
     # --- forward and backward -------------------------------------------------------------------
 
+    @torch._disable_dynamo
     def prepare_for_forward(self) -> None:
         """A forward pass begins that a backward pass follows."""
         if self.member.dead:
@@ -63,6 +64,7 @@ class Reducer:
         self.world.prepare(self.member)
         self._started["forward_compute_time_start"] = time.time_ns()
 
+    @torch._disable_dynamo
     def prepare_for_backward(self, outputs: Any) -> None:
         self.member.expect = not self._removed
         self._started["backward_compute_time_start"] = time.time_ns()
