@@ -50,7 +50,7 @@ struct Rank {
 
     torch::Tensor batch(int step) const
     {
-        torch::manual_seed(1000 + step);
+        torch::manual_seed(1000 + static_cast<uint64_t>(step));
         const torch::Tensor all = torch::randn({SAMPLES, 8});
         return all.narrow(0, rank * SAMPLES / size, SAMPLES / size);
     }
