@@ -69,3 +69,11 @@ torch-conformance: python-programs $(if $(filter $(VENV_TORCH)/%,$(TORCH_PYTHON_
 	            $(if $(SUITE),--suite $(SUITE)) || exit 1; \
 	    done; \
 	done
+
+# TORCH_BENCH="--quick --json FILE": options of bench/peers/torch_run.py. A quiet machine gives figures.
+.PHONY: torch-bench
+torch-bench: python-programs $(if $(filter $(VENV_TORCH)/%,$(TORCH_PYTHON_TEST)),$(VENV_TORCH)/packages) ## Steps of PyTorch over lockstep beside DDP with Gloo (TORCH_BENCH="--quick")
+	@mkdir -p $(BUILD)/peers
+	@$(CC) -std=c11 -O2 -D_GNU_SOURCE -shared -fPIC bench/peers/cubic.c -o $(BUILD)/peers/cubic.so -ldl
+	@PYTHONPATH=$(PYTHON_SRC) $(TORCH_PYTHON_TEST) -m lockstep.torch.build || true
+	@TORCH_PYTHON=$(abspath $(TORCH_PYTHON_TEST)) bench/peers/torch_run.py --build $(abspath $(BUILD)) $(TORCH_BENCH)
