@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 import lockstep
 import lockstep.torch  # The backend is known from here on.
+from lockstep.torch._plan import Plan
 from torch_ranks import ranks
 
 OPS = dist.ReduceOp
@@ -261,6 +262,18 @@ class Backend(unittest.TestCase):
 
     def test_groups(self):
         ranks(3, groups)
+
+    def test_a_gpu_tensor_wants_a_session_with_a_gpu(self):
+        def run(rank):
+            plan = Plan()
+            plan.device = torch.device("cuda:0")
+            try:
+                ours()._begin("all_reduce", plan, [])
+            except lockstep.Unsupported as error:
+                return str(error)
+            return "no error"
+        for device in ("none", "auto"):  # auto: nothing has made a context of CUDA here.
+            self.assertIn("has no GPU", ranks(1, run, LOCKSTEP_DEVICE=device)[0])
 
     def test_mismatch_has_both_calls(self):
         texts = ranks(2, mismatch)

@@ -394,14 +394,23 @@ class Session(Collectives):
         check(lib.lockstep_session_load(self._handle, text_of(path)))
 
 
-def _device_of_this_thread() -> Callable[[], None]:
-    """A function that gives the calling thread the CUDA context of this thread. config.device
-    "auto" means the context of the thread that opens the session."""
+def context_of_this_thread() -> Optional[int]:
+    """The CUDA context that is current on the calling thread. None: there is none."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
         context = ctypes.c_void_p()
-        if cuda.cuCtxGetCurrent(ctypes.byref(context)) == 0 and context.value:
-            return lambda: cuda.cuCtxSetCurrent(context) and None
+        if cuda.cuCtxGetCurrent(ctypes.byref(context)) == 0:
+            return context.value
     except (OSError, AttributeError):
         pass  # CUDA's driver is not in the process.
-    return lambda: None
+    return None
+
+
+def _device_of_this_thread() -> Callable[[], None]:
+    """A function that gives the calling thread the CUDA context of this thread. config.device
+    "auto" means the context of the thread that opens the session."""
+    context = context_of_this_thread()
+    if context is None:
+        return lambda: None
+    cuda = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    return lambda: cuda.cuCtxSetCurrent(ctypes.c_void_p(context)) and None

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from .._native import Dtype, Op
 from ..errors import Unsupported
+from . import bootstrap
 
 DTYPES = {
     torch.float32: Dtype.FLOAT32, torch.float64: Dtype.FLOAT64, torch.float16: Dtype.FLOAT16,
@@ -54,9 +55,9 @@ def elements_of(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor of elements that the library has, over the same memory."""
     if tensor.is_sparse or tensor.layout != torch.strided:
         raise Unsupported(f"the backend lockstep has no tensors of layout {tensor.layout} here")
-    if tensor.device.type != "cpu":
-        raise Unsupported(f"the backend lockstep has tensors in host memory, and not on "
-                          f"{tensor.device}")
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise Unsupported(f"the backend lockstep has tensors in host memory and on GPUs of CUDA, "
+                          f"and not on {tensor.device}")
     tensor = tensor.detach()
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
@@ -86,31 +87,46 @@ class Plan:
         self.structs: List[Any] = []
         self.keep: List[Any] = []
         self.copies: List[Tuple[torch.Tensor, torch.Tensor]] = []
+        self.device: Optional[torch.device] = None
+        """Where tensors are that are not in host memory."""
+
+    def elements(self, tensor: torch.Tensor) -> torch.Tensor:
+        """elements_of, and notes the device."""
+        elements = elements_of(tensor)
+        if elements.device.type != "cpu":
+            self.device = elements.device
+        return elements
 
     def input(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor with its elements side by side."""
-        dense = elements_of(tensor).contiguous()
+        dense = self.elements(tensor).contiguous()
         self.keep.append(dense)
         return dense
 
     def output(self, tensor: torch.Tensor, reads: bool = False) -> torch.Tensor:
         """Memory with elements side by side that becomes the tensor. reads: it is input, too."""
-        elements = elements_of(tensor)
+        elements = self.elements(tensor)
         if elements.is_contiguous():
             self.keep.append(elements)
             return elements
         dense = elements.contiguous() if reads else torch.empty(
-            elements.shape, dtype=elements.dtype)
+            elements.shape, dtype=elements.dtype, device=elements.device)
         self.copies.append((elements, dense))
         return dense
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """target becomes source at the end."""
-        self.copies.append((elements_of(target), source))
+        self.copies.append((self.elements(target), source))
+
+    def begin(self) -> None:
+        """Waits for the GPU: the library reads inputs at once."""
+        if self.device is not None:
+            bootstrap.need_device(self.device)
+            torch.cuda.current_stream(self.device).synchronize()
 
     def finish(self) -> Optional[Callable[[], None]]:
         """What is left to do when the collectives are done."""
-        copies = self.copies
+        copies, device = self.copies, self.device
         if not copies:
             return None
 
@@ -118,6 +134,8 @@ class Plan:
             with torch.no_grad():
                 for target, source in copies:
                     target.copy_(source.view(target.shape))
+            if device is not None:  # The stream of this thread is not that of the caller.
+                torch.cuda.current_stream(device).synchronize()
 
         return finish
 
@@ -125,6 +143,6 @@ class Plan:
 def joined(plan: Plan, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """One memory with the elements of all tensors."""
     with torch.no_grad():
-        flat = torch.cat([elements_of(tensor).reshape(-1) for tensor in tensors])
+        flat = torch.cat([plan.elements(tensor).reshape(-1) for tensor in tensors])
     plan.keep.append(flat)
     return flat

@@ -145,7 +145,8 @@ class Job:
 
     def future(self) -> "torch.futures.Future[Any]":
         """A future for the result. Nobody has to wait for it."""
-        future: "torch.futures.Future[Any]" = torch.futures.Future()
+        devices = {tensor.device for tensor in self.result if tensor.is_cuda}
+        future: "torch.futures.Future[Any]" = torch.futures.Future(devices=list(devices))
         with self.engine.lock:
             done = self.done
             if not done:

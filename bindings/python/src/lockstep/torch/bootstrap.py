@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Callable, List, NamedTuple, Optional
 import torch.distributed as dist
 
 from .._library import bin_path
-from ..errors import BadConfig, Forked, Invalid, LockstepError, Unreachable
-from ..session import Session
+from ..errors import BadConfig, Forked, Invalid, LockstepError, Unreachable, Unsupported
+from ..session import Session, context_of_this_thread
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -168,6 +168,7 @@ _lock = threading.RLock()
 _session: Optional[Session] = None
 _options: "Any" = {}
 _coordinator: Optional[_Coordinator] = None
+_has_device = False  # True if the session has a GPU.
 _opened = 0  # Sessions that this process has opened: the same number on every rank.
 _held = 0  # Owners that have called hold and not release.
 _pinned = False  # True if a caller of session() may use the session until the process ends.
@@ -188,8 +189,10 @@ def _place() -> Optional[Place]:
 
 
 def _open(place: Optional[Place], options: Any) -> Session:
-    global _opened
+    global _opened, _has_device
     settings = dict(options)
+    device = os.environ.get("LOCKSTEP_DEVICE") or settings.get("device") or "auto"
+    _has_device = device != "none" if device != "auto" else context_of_this_thread() is not None
     if place is not None:
         settings.update(world_size=place.size, rank_hint=place.rank)
         if place.size > 1 and not os.environ.get("LOCKSTEP_COORDINATOR"):
@@ -270,6 +273,16 @@ def release() -> None:
         _held -= 1
         if _held <= 0 and not _pinned:
             close()
+
+
+def need_device(device: Any) -> None:
+    """The session has a GPU, so the library sees what is the GPU's memory and what is the host's.
+    It says itself if that is another one than this."""
+    if not _has_device:
+        raise Unsupported(
+            f"a tensor is on {device}, and the session of this process has no GPU: set "
+            "LOCKSTEP_DEVICE=cuda:N, or make a tensor there before "
+            "torch.distributed.init_process_group")
 
 
 def is_open() -> bool:

@@ -5,7 +5,7 @@
 
     dist.init_process_group("lockstep")
 
-Tensors are in host memory. The k-th collective of a group on one rank meets the k-th one on the
+Tensors are in host memory, or on the GPU of the session. The k-th collective of a group on one rank meets the k-th one on the
 others, so ranks that call different collectives get an error that has both calls.
 """
 
@@ -181,6 +181,7 @@ class LockstepGroup(dist.ProcessGroup):
                lane: int = COLLECTIVES, source: int = -1) -> Work:
         if lane == COLLECTIVES:
             self._serial += 1
+        plan.begin()
         job = Job(self._engine, what, plan.structs, lane, (plan, result), result, plan.finish())
         timeout = getattr(options, "timeout", None)
         seconds = self._seconds
@@ -318,7 +319,7 @@ class LockstepGroup(dist.ProcessGroup):
         check_like(what, [parts[self._place]], source, True)
         counts = [elements_of(part).numel() for part in parts]
         dense = plan.input(source)
-        whole = torch.empty(sum(counts), dtype=dense.dtype)
+        whole = torch.empty(sum(counts), dtype=dense.dtype, device=dense.device)
         struct = self._move(kind, dense, whole, 1, **fields)
         if len(set(counts)) > 1:
             struct.output_counts = self._counts(plan, counts, dense)
@@ -399,7 +400,7 @@ class LockstepGroup(dist.ProcessGroup):
         check_like("all_to_all", [*sources, *targets], sources[0], False)
         counts = [elements_of(target).numel() for target in targets]
         source = joined(plan, sources)
-        whole = torch.empty(sum(counts), dtype=source.dtype)
+        whole = torch.empty(sum(counts), dtype=source.dtype, device=source.device)
         plan.keep.append(whole)
         plan.structs.append(self._move(
             Kind.ALL_TO_ALL, source, whole, 1,
