@@ -93,11 +93,10 @@ bool regions_unmap(struct regions *regions, uint32_t local, uint32_t number);
 void *regions_of(const struct regions *regions, uint32_t local, uint32_t number, uint64_t offset,
                  uint64_t bytes);
 
-// Makes this rank's regions private, so that no mate can write to them any more. The contents are
-// copied to private pages, which replace the shared pages at the same addresses; every thread of
-// this process sees either the old pages or the new pages. This protects against a mate that has
-// stopped in the middle of writing. Returns 0; -ENOMEM: some regions are still shared. Engine
-// thread, while no thread of this process writes to the regions.
+// Makes this rank's regions private: when the call returns, no mate can write to them any more. The
+// contents and addresses stay. Other threads of this process may read and write meanwhile, and none
+// of their writes is lost. This protects against a mate that has stopped in the middle of writing.
+// Returns 0; -ENOMEM: some regions are still shared. Engine thread.
 int regions_detach(struct regions *regions);
 
 #endif

@@ -397,6 +397,50 @@ static void test_detached(void **state)
     pair_close(pair);
 }
 
+// Counts in every page, as a trainer does that goes on through its backward pass.
+#define COUNTED_PAGES 512
+#define PAGE_BYTES 4096
+
+struct counts {
+    uint8_t *memory;
+    atomic_bool ends;
+    atomic_uint rounds;
+};
+
+static void counts_run(void *argument)
+{
+    struct counts *counts = argument;
+    while (!atomic_load(&counts->ends)) {
+        for (size_t page = 0; page < COUNTED_PAGES; page++) {
+            uint32_t *count = (uint32_t *)(void *)(counts->memory + page * PAGE_BYTES + 64);
+            *count += 1;
+        }
+        atomic_fetch_add(&counts->rounds, 1);
+    }
+}
+
+static void test_detached_while_written(void **state)
+{
+    struct pair pair = pair_open();
+    struct counts counts = {.memory = make(pair.a, (size_t)COUNTED_PAGES * PAGE_BYTES)};
+    struct thread thread;
+    (void)state;
+    memset(counts.memory, 0, (size_t)COUNTED_PAGES * PAGE_BYTES);
+    assert_int_equal(hand_over(pair.a, 0, pair.b, 1), 1);
+    assert_int_equal(thread_start(&thread, "counts", counts_run, &counts), 0);
+    while (atomic_load(&counts.rounds) < 2)
+        ;
+    assert_int_equal(regions_detach(pair.a), 0);
+    atomic_store(&counts.ends, true);
+    thread_join(&thread);
+    for (size_t page = 0; page < COUNTED_PAGES; page++) {
+        const uint32_t *count = (uint32_t *)(void *)(counts.memory + page * PAGE_BYTES + 64);
+        assert_int_equal(*count, atomic_load(&counts.rounds));
+    }
+    assert_int_equal(regions_free(pair.a, counts.memory), 0);
+    pair_close(pair);
+}
+
 // ---- trainer and engine at once -----------------------------------------------------------------
 
 struct trainer {
@@ -476,6 +520,7 @@ int main(void)
         cmocka_unit_test(test_hostile_descriptors),
         cmocka_unit_test(test_another_generation),
         cmocka_unit_test(test_detached),
+        cmocka_unit_test(test_detached_while_written),
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_nothing_left),
     };
