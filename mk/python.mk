@@ -10,14 +10,18 @@ PYTHON_SRC := $(abspath bindings/python/src)
 # What the package contains beside Python.
 python-programs: $(SHARED) $(DAEMON) $(CLI)
 
+# The attempt is made once; without numpy the tests are skipped and say so.
 $(VENV)/packages: tests/python/requirements.txt
 	$(say) VENV $(VENV)
-	$(Q)$(PYTHON) -m venv $(VENV)
-	$(Q)$(VENV)/bin/pip --disable-pip-version-check -q install -r $<
-	@touch $@
+	@tools/install-deps tools/deps-python.txt || true
+	$(Q)$(PYTHON) -m venv $(VENV) && \
+	    $(VENV)/bin/pip --disable-pip-version-check -q install -r $< && touch $@ || \
+	    echo "python-test: the packages of $< cannot be installed"
 
 python-test: python-programs $(VENV)/packages ## Tests of the Python package (ONLY=text narrows them)
-	@$(TEST_ENV) PYTHONPATH=$(PYTHON_SRC) ONLY=$(ONLY) $(VENV)/bin/python tests/python/run.py
+	@if [ -e $(VENV)/packages ]; then \
+	    $(TEST_ENV) PYTHONPATH=$(PYTHON_SRC) ONLY=$(ONLY) $(VENV)/bin/python tests/python/run.py; \
+	else echo "0 passed, 0 failed, 1 skipped: the packages of tests/python/requirements.txt are missing"; fi
 
 wheel: python-programs ## The Python package as a wheel in build/wheel, and its test in an empty environment
 	@LOCKSTEP_BUILD=$(abspath $(BUILD)) PYTHON=$(PYTHON) tools/wheel $(abspath $(BUILD))/wheel
@@ -32,6 +36,7 @@ TORCH_TEST_PACKAGES ?= torch==2.13.0 numpy expecttest
 # About 1 GB. The attempt is made once; without PyTorch its tests are skipped and say so.
 $(VENV_TORCH)/packages:
 	$(say) VENV $(VENV_TORCH)
+	@tools/install-deps tools/deps-python.txt || true
 	$(Q)$(PYTHON) -m venv $(VENV_TORCH)
 	$(Q)$(VENV_TORCH)/bin/pip --disable-pip-version-check -q install $(TORCH_TEST_PACKAGES) \
 	    && touch $@ || echo "torch-test: $(TORCH_TEST_PACKAGES) cannot be installed"
