@@ -7,6 +7,7 @@ ONLY in the environment is a piece of the name of a test: ONLY=test_collectives,
 
 import concurrent.futures
 import os
+import signal
 import sys
 import unittest
 
@@ -38,6 +39,8 @@ def run_all(tests):
 
 
 def main():
+    # What a shell starts in the background ignores SIGINT, and so would the programs of the tests.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.path.insert(0, HERE)
     only = os.environ.get("ONLY", "")
     every = list(tests_in(unittest.defaultTestLoader.discover(HERE, top_level_dir=HERE)))
