@@ -37,9 +37,10 @@ void engine_send(struct lockstep_session *session, struct up_message *message)
     result = control_send(session->control, message);
     if (result == 0)
         return;
-    // -1: the stream has ended. engine_control_ended will tell the order core, which then does
-    // without an answer to UP_BLOCKED.
-    if (result == -1 && message->kind == UP_BLOCKED)
+    // -1: the stream has ended, and engine_control_ended is about to learn it. It tells the order
+    // core, which then does without an answer to UP_BLOCKED. If this rank has reported a loss and
+    // waits for the verdict, it decides alone.
+    if (result == -1 && (message->kind == UP_BLOCKED || session->end.verdict_deadline_ms != 0))
         return;
     if (result == -1) {
         snprintf(text, sizeof(text), "the coordinator is gone and is needed here: %s",
