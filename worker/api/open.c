@@ -29,6 +29,7 @@
 #include "worker/session/headroom.h"
 #include "worker/session/module/device_events.h"
 #include "worker/session/module/leaves.h"
+#include "worker/session/plain.h"
 #include "worker/support/error.h"
 #include "worker/support/handle.h"
 #include "worker/support/spare.h"
@@ -95,6 +96,17 @@ static void open_unreached(void *context, const char *text)
 
 // ---- Opening -----------------------------------------------------------------------------------
 
+// Frees what a collective holds that the session's failure has left in flight.
+static void open_end_works(struct lockstep_session *session)
+{
+    mutex_lock(&session->mutex);
+    for (uint32_t i = 0; session->works.all && i < SESSION_MAX_WORK; i++) {
+        if (session->works.all[i].kind != 0)
+            plain_end_locked(&session->works.all[i]);
+    }
+    mutex_unlock(&session->mutex);
+}
+
 static void open_free(struct lockstep_session *session)
 {
     for (uint32_t i = 0; i < session->module_count; i++) {
@@ -103,6 +115,7 @@ static void open_free(struct lockstep_session *session)
     }
     for (uint32_t i = 0; session->works.all && i < LOCKSTEP_MAX_PLAIN; i++)
         handle_remove(&session->works.all[i]);
+    open_end_works(session);
     handle_remove(session);
     group_free_all(session);
     notify_fini(&session->works.notify);
