@@ -14,19 +14,30 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-// Reports once that the predecessor begins or opens a step by another rule for ranks without data.
-// False if it does. One of the two then waits in the open wave, and the other one does not join it.
-static bool order_compare_uneven(struct order *order, const struct step_header *header)
+// Prepares a report to the coordinator. False: this rank has reported a failure already.
+static bool order_fail_begin(struct order *order, uint64_t step, enum halt_kind kind,
+                             struct up_message *message)
 {
-    static const char *const rules[] = {"none", "all", "first"};
-    struct up_message message = {.kind = UP_FAIL};
-    if (header->uneven == order->headers.uneven)
-        return true;
     if (order->fail_said)
         return false;
     order->fail_said = true;
-    message.u.fail.step = header->step;
-    message.u.fail.kind = HALT_MANIFEST;
+    *message = (struct up_message){.kind = UP_FAIL};
+    message->u.fail.step = step;
+    message->u.fail.kind = kind;
+    return true;
+}
+
+// Returns false if the predecessor begins or opens a step by another rule for ranks without data,
+// and reports that once. Without the report, one of both ranks would wait in the open wave, which
+// the other rank does not join.
+static bool order_compare_uneven(struct order *order, const struct step_header *header)
+{
+    static const char *const rules[] = {"none", "all", "first"};
+    struct up_message message;
+    if (header->uneven == order->headers.uneven)
+        return true;
+    if (!order_fail_begin(order, header->step, HALT_MANIFEST, &message))
+        return false;
     snprintf(message.u.fail.text, sizeof(message.u.fail.text),
              "step %" PRIu64 ": rank %" PRIu32 " begins it with uneven=%s, rank %" PRIu32
              " with uneven=%s: call lockstep_uneven_set with the same value on every rank, after "
@@ -42,18 +53,15 @@ static bool order_compare_uneven(struct order *order, const struct step_header *
 static void order_compare_header(struct order *order, const struct step_header *header)
 {
     const bool phase = header->phase == order->phase;
-    struct up_message message = {.kind = UP_FAIL};
+    struct up_message message;
     if (!order_compare_uneven(order, header))
         return;
     if (phase && header->plan_hash == (order->learning ? 0 : order->space)) {
         order->header_equal = true;
         return;
     }
-    if (order->fail_said)
+    if (!order_fail_begin(order, order->step, phase ? HALT_PROTOCOL : HALT_PHASE, &message))
         return;
-    order->fail_said = true;
-    message.u.fail.step = order->step;
-    message.u.fail.kind = phase ? HALT_PROTOCOL : HALT_PHASE;
     snprintf(message.u.fail.text, sizeof(message.u.fail.text),
              "this rank and its ring predecessor began different %s in step %" PRIu64,
              phase ? "plans of one phase" : "phases", order->step);
@@ -64,14 +72,11 @@ static void order_compare_header(struct order *order, const struct step_header *
 // Reports that once.
 static bool order_parted(struct order *order, const struct step_header *header)
 {
-    struct up_message message = {.kind = UP_FAIL};
+    struct up_message message;
     if (header->starts >= order->headers.starts)
         return false;
-    if (order->fail_said)
+    if (!order_fail_begin(order, header->step, HALT_MANIFEST, &message))
         return true;
-    order->fail_said = true;
-    message.u.fail.step = header->step;
-    message.u.fail.kind = HALT_MANIFEST;
     snprintf(message.u.fail.text, sizeof(message.u.fail.text),
              "this rank called lockstep_start again after step %" PRIu64 ", rank %" PRIu32
              " began step %" PRIu64
