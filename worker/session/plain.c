@@ -406,24 +406,28 @@ static int plain_wait(struct lockstep_session *session, const struct plain *plai
     return status;
 }
 
+// Makes the work, and hands it to the engine.
+static int plain_post(struct lockstep_session *session, struct plain *plain,
+                      struct lockstep_work **begun)
+{
+    const int status = plain_make(session, plain, begun);
+    if (status == 0 && !plain->local)
+        session_post(session, (struct command){.kind = COMMAND_PLAIN, .pointer = *begun});
+    return status;
+}
+
 int plain_begin(struct lockstep_session *session, const struct lockstep_collective *what,
                 struct lockstep_work **begun)
 {
     struct plain plain = {.what = what, .group = what->group, .asynchronous = true};
-    const int status = plain_make(session, &plain, begun);
-    if (status == 0 && !plain.local)
-        session_post(session, (struct command){.kind = COMMAND_PLAIN, .pointer = *begun});
-    return status;
+    return plain_post(session, &plain, begun);
 }
 
 int plain_begin_library(struct lockstep_session *session, const struct lockstep_collective *what,
                         struct lockstep_work **begun)
 {
     struct plain plain = {.what = what, .group = what->group, .library = true};
-    const int status = plain_make(session, &plain, begun);
-    if (status == 0 && !plain.local)
-        session_post(session, (struct command){.kind = COMMAND_PLAIN, .pointer = *begun});
-    return status;
+    return plain_post(session, &plain, begun);
 }
 
 int plain_call(struct lockstep_session *session, const struct lockstep_collective *what,
