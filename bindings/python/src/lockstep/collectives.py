@@ -312,16 +312,24 @@ class Collectives:
     """What a session and a group have in common. Names are matched between members."""
 
     _session: "Session"
+    _handle: ctypes.c_void_p
+    _rank: int
+    _size: int
+
+    @property
+    def handle(self) -> int:
+        """The lockstep_session or lockstep_group. 0 once it is closed."""
+        return self._handle.value or 0
 
     @property
     def rank(self) -> int:
         """This process's place among the members."""
-        raise NotImplementedError
+        return self._rank
 
     @property
     def size(self) -> int:
         """Number of members."""
-        raise NotImplementedError
+        return self._size
 
     def _group_handle(self) -> Optional[int]:
         return None
@@ -439,19 +447,6 @@ class Group(Collectives):
         place, size = ctypes.c_uint32(), ctypes.c_uint32()
         check(lib.lockstep_group_world(self._handle, ctypes.byref(place), ctypes.byref(size)))
         self._rank, self._size = place.value, size.value
-
-    @property
-    def handle(self) -> int:
-        """The lockstep_group. 0 once it is closed."""
-        return self._handle.value or 0
-
-    @property
-    def rank(self) -> int:
-        return self._rank
-
-    @property
-    def size(self) -> int:
-        return self._size
 
     def _group_handle(self) -> Optional[int]:
         if not self.handle:

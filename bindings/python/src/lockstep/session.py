@@ -120,19 +120,6 @@ class Session(Collectives):
             raise
 
     @property
-    def handle(self) -> int:
-        """The lockstep_session. 0 once the session is closed."""
-        return self._handle.value or 0
-
-    @property
-    def rank(self) -> int:
-        return self._rank
-
-    @property
-    def size(self) -> int:
-        return self._size
-
-    @property
     def world_size(self) -> int:
         """Number of ranks."""
         return self._size
