@@ -128,7 +128,7 @@ struct step_header {
     uint64_t plan_number; // 0 when learning.
     uint64_t plan_hash;
     uint32_t starts; // How often the sender has called lockstep_start.
-    uint32_t uneven; // What the sender does when ranks run out of data: enum lockstep_uneven.
+    uint32_t uneven; // The sender's rule for ranks that run out of data: enum lockstep_uneven.
     // True if the sender joins the open wave of the step; phase and plan are not known yet.
     bool opening;
 };

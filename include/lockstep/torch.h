@@ -102,7 +102,7 @@ class data_parallel
         void *known = nullptr; // Where the library has the value.
         at::Tensor gradient; // In memory of the library. Undefined: there is none.
         node accumulator{}; // PyTorch holds it weakly.
-        uintptr_t key = 0; // Of the hook.
+        uintptr_t key = 0; // Removes the hook.
         bool touched = false; // A gradient came that was not synchronized.
         bool will = false; // The backward pass that runs brings a gradient.
     };

@@ -103,7 +103,7 @@ static double known(uint32_t rank, uint64_t step, uint32_t p, int64_t e)
 
 struct net {
     lockstep_module *module;
-    struct lockstep_parameter parameters[2 * PARAMETERS]; // Of two replicas.
+    struct lockstep_parameter parameters[2 * PARAMETERS]; // The parameters of two replicas.
     char *values[2 * PARAMETERS];
     char *gradients[2 * PARAMETERS];
 };

@@ -105,7 +105,7 @@ static void call(struct rank *rank, struct trained_module *module, uint64_t used
     if (module->shape.dtypes != bfloats)
         trainer_fill_noise(module, rank->rank, step);
     for (uint32_t p = 0; module->shape.dtypes == bfloats && p < module->shape.count; p++) {
-        for (uint64_t e = 0; e < sizes[p]; e++) // Of both signs, from 2^-6 to 4.
+        for (uint64_t e = 0; e < sizes[p]; e++) // Values of both signs, from 2^-6 to 4.
             ((uint16_t *)module->gradients[p])[e] =
                 (uint16_t)(0x3c80 + trainer_random(&state) % 0x400 +
                            (trainer_random(&state) & 0x8000));

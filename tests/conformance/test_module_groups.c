@@ -67,7 +67,7 @@ static const char *const pair_names[2] = {"ep0", "ep1"};
 
 struct expected {
     uint32_t pair;
-    float *results[2][STEPS]; // Of each pair: all gradients, one after the other.
+    float *results[2][STEPS]; // All gradients of each pair, one after the other.
 };
 
 static void copy_results(const struct trained_module *module, float *to)

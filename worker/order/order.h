@@ -86,9 +86,8 @@
 //   coordinator what the plan should be (UP_REPLAN), and so does rank 0 when the same calls are
 //   appended to successive steps. A step is correct with either plan.
 // - Groups. A module with a group is absent on the ranks that are no members of the group. Its
-// slots
-//   have a place in the order of all ranks; on a rank where the module is absent they are final
-//   from the beginning. The coordinator does not wait for such a rank in a learning step.
+//   slots have a place in the order of all ranks; on a rank where the module is absent they are
+//   final from the beginning. The coordinator does not wait for such a rank in a learning step.
 // - Start again. When lockstep_start is called again, every rank forgets all plans, at the same
 //   step; plan numbers continue. A header says how often its rank has started. If a header says
 //   that its rank has started less often than this rank, the other rank is in a step instead of in
@@ -377,7 +376,7 @@ struct order_waits {
 // Headers of the ring predecessor. Owner: header.c.
 struct order_headers {
     uint32_t starts; // Calls of lockstep_start on this rank.
-    uint32_t uneven; // What this rank does when ranks run out of data: enum lockstep_uneven.
+    uint32_t uneven; // This rank's rule for ranks that run out of data: enum lockstep_uneven.
     struct step_header early[2]; // Headers of steps that this rank has not begun.
     uint32_t early_count;
     struct step_header early_opening; // Last header that announced an open wave.

@@ -915,7 +915,7 @@ LAYOUT: Dict[Any, Tuple[int, int, Dict[str, Tuple[int, int]]]] = {
 }
 
 
-# What each function returns, and its parameters.
+# The return type and the parameter types of each function.
 FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "lockstep_status_name": (ctypes.c_char_p, [
         ctypes.c_int,  # status

@@ -157,7 +157,8 @@ def sync(module: Modules, *, ignore: Sequence[str] = (), phase: str = "",
     module over all ranks. Parameters that a backward pass does not reach are no error.
 
         @lockstep.torch.sync(actor)
-        def actor_loss(states): ...
+        def actor_loss(states):
+            return -critic(states, actor(states)).mean()
 
     module: a module, or several. ignore: shell patterns of parameters and buffers that belong to
     each rank, such as "target.*". With several modules a name begins with the number of its module.
