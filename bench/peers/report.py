@@ -20,7 +20,6 @@ import samples
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 NOISY = 0.25  # Quartiles of launches farther apart than that share of the median.
-DISTURBED = 0.1  # Share of the cores that others use beside a launch.
 HIDDEN_BAR = 0.95
 ADDED_BAR = 0.03
 
@@ -61,28 +60,32 @@ def table(head, rows):
 # ---- figures -------------------------------------------------------------------------------------
 
 
-def disturbed(report):
-    """Launches that say more of the processes beside them than of their variant: of any variant, and
-    only where a quieter launch of it in the same place is left."""
-    def loud(launch):
-        return (launch.get("foreign_share") or 0) > DISTURBED
+def place_and_variant(launch):
+    return launch["place"], launch["variant"]
 
+
+def left_out(report):
+    """Launches of any variant that say more of the machine than of their variant, and are not needed
+    because a quieter or nearer launch of it in the same place is left."""
     good = [launch for launch in report["launches"] if launch["cells"]]
-    quiet = {(launch["place"], launch["variant"]) for launch in good if not loud(launch)}
-    return [launch for launch in good
-            if loud(launch) and (launch["place"], launch["variant"]) in quiet]
+    kept = {id(launch) for launch in samples.kept(good, place_and_variant)}
+    return [launch for launch in good if id(launch) not in kept]
 
 
 class Figures:
-    """Medians over undisturbed launches, by place, variant, size and whether buffers were cold."""
+    """Medians over the launches that are kept, by place, variant, size and whether buffers were cold."""
 
     def __init__(self, report):
         self.places = {place["name"]: place for place in report["places"]}
         self.variants = {variant["name"]: variant for variant in report["variants"]}
         self.values = {}
-        left_out = disturbed(report)
-        for launch in report["launches"]:
-            for cell in launch["cells"] if launch not in left_out else []:
+        self.unlike = set()  # (place, variant) of which only disturbed or far launches are left.
+        good = [launch for launch in report["launches"] if launch["cells"]]
+        nearest = samples.nearest_ns(good)
+        for launch in samples.kept(good, place_and_variant):
+            if samples.is_disturbed(launch) or samples.is_far(launch, nearest):
+                self.unlike.add(place_and_variant(launch))
+            for cell in launch["cells"]:
                 key = (launch["place"], launch["variant"], cell["bytes"], cell["cold"])
                 self.values.setdefault(key, []).append(cell)
 
@@ -92,7 +95,7 @@ class Figures:
             return None
         values = [cell[member] for cell in cells]
         return {"name": variant, "median_ns": samples.median(values), "launches": len(values),
-                "spread": samples.spread(values)}
+                "spread": samples.spread(values), "unlike": (place, variant) in self.unlike}
 
     def best(self, place, size, cold, ours=None, wire=None, family=None, kind=None,
              member="mean_ns"):
@@ -127,6 +130,11 @@ def is_noisy(check):
     return any(spread is not None and spread > NOISY for spread in spreads)
 
 
+def is_unlike(check):
+    """True if a figure is only of launches beside others, or of cores that were far apart."""
+    return any(figure.get("unlike") for figure in (check.ours, check.other))
+
+
 def is_single(check):
     return any(figure["spread"] is None for figure in (check.ours, check.other))
 
@@ -135,6 +143,8 @@ def verdict(check):
     if check.met is None:
         return "not measured"
     word = "met" if check.met else "short"
+    if is_unlike(check):
+        return word + ", disturbed"
     if is_noisy(check):
         return word + ", noisy"
     return word + (", one launch" if is_single(check) else "")
@@ -149,7 +159,8 @@ def overlap_rows(report):
     for record in report["overlap"]:
         found.setdefault((record["case"], record["variant"], record["ours"]), []).append(record)
     for (case, name, ours), records in found.items():
-        good = [record for record in records if not record["error"]]
+        good = samples.kept([record for record in records if not record["error"]],
+                            lambda record: name)
         row = {"case": case, "variant": name, "ours": ours, "error": records[0]["error"],
                "launches": len(good)}
         for member in ("compute_us", "communication_us", "exposed_us", "hidden_of_hideable"):
@@ -330,9 +341,9 @@ def noise_text(report):
     stolen = [launch["steal_share"] for launch in report["launches"] if "steal_share" in launch]
     if not shares:
         return "nothing was measured"
-    left_out = disturbed(report)
-    noted = (f"; {len(left_out)} launches beside which it was more than {100 * DISTURBED:.0f} % are left out"
-             if left_out else "")
+    count = len(left_out(report))
+    noted = (f"; {count} launches beside which it was more than {100 * samples.DISTURBED:.0f} %, or whose "
+             "cores were far apart, are left out" if count else "")
     return (f"beside the launches, other processes used {100 * samples.median(shares):.0f} % of the "
             f"cores (at most {100 * max(shares):.0f} %), and the host of this machine took "
             f"{100 * samples.median(stolen):.0f} % (at most {100 * max(stolen):.0f} %){noted}")
@@ -345,7 +356,7 @@ def distance_text(report):
         return ""
     text = (f" Before each launch a cache line went from one core to another and back in "
             f"{samples.median(lines):.0f} ns ({min(lines)} to {max(lines)}).")
-    far = sum(line > 2 * min(lines) for line in lines)
+    far = sum(line > samples.FAR * min(lines) for line in lines)
     if far:
         text += (f" In {far} of {len(lines)} launches it took more than twice the least: the host of this "
                  "machine had moved its cores apart, and what goes from one to the other took longer.")

@@ -5,6 +5,8 @@ import json
 import math
 
 DONE = '{"done":true}'  # The last line of a rank that has measured everything.
+DISTURBED = 0.08  # Share of the cores that others use beside a launch.
+FAR = 2  # A cache line takes so many times as long as in the run's nearest launch.
 
 
 def quantile(values, share):
@@ -25,6 +27,41 @@ def spread(values):
     if len(values) < 2:
         return None
     return (quantile(values, 0.75) - quantile(values, 0.25)) / median(values)
+
+
+def is_disturbed(launch):
+    """True if other processes used so much of the cores that the launch says little of its variant."""
+    return (launch.get("foreign_share") or 0) > DISTURBED
+
+
+def nearest_ns(launches):
+    """The least time of a cache line between two cores before any of these launches; None: not known."""
+    return min((launch["line_ns"] for launch in launches if launch.get("line_ns")), default=None)
+
+
+def is_far(launch, nearest):
+    """True if the host of the machine had moved its cores apart before the launch."""
+    return bool(nearest and launch.get("line_ns")) and launch["line_ns"] > FAR * nearest
+
+
+def kept(launches, key):
+    """The launches that figures are made of, in their order. key: (place, variant) of a launch.
+
+    Of each variant in a place: the launches that were neither disturbed nor far, else those that
+    were not disturbed, else those that were not far, else all.
+    """
+    nearest = nearest_ns(launches)
+    groups = {}
+    for launch in launches:
+        groups.setdefault(key(launch), []).append(launch)
+    chosen = []
+    for group in groups.values():
+        def rank(launch):
+            return 2 * is_disturbed(launch) + is_far(launch, nearest)
+        best = min(map(rank, group))
+        chosen += [id(launch) for launch in group if rank(launch) == best]
+    chosen = set(chosen)
+    return [launch for launch in launches if id(launch) in chosen]
 
 
 def read_ranks(texts):

@@ -52,6 +52,22 @@ def check_figures():
     assert samples.slowest_of(ranks) == {"step": [2, 5]}
 
 
+def check_kept():
+    """Disturbed launches go first, then far ones; a variant keeps what is best of what it has."""
+    def launch(variant, foreign, line):
+        return {"variant": variant, "foreign_share": foreign, "line_ns": line}
+
+    quiet, far, loud = launch("a", 0.01, 100), launch("a", 0.01, 300), launch("a", 0.09, 100)
+    only_far, only_loud = launch("b", 0.08, 201), launch("c", None, 100)
+    def key(one):
+        return one["variant"]
+
+    assert samples.kept([loud, quiet, far, only_far, only_loud], key) == [quiet, only_far, only_loud]
+    assert samples.kept([loud, far], key) == [far]
+    assert samples.kept([loud, launch("a", 0.5, 300)], key) == [loud]
+    assert samples.kept([], key) == []
+
+
 def check_crossings():
     """In shares of the payload: ranks of two hosts in rows, and interleaved; an odd world."""
     rows, turns = [0, 0, 1, 1], [0, 1, 0, 1]
@@ -82,5 +98,6 @@ def check_documented():
 
 check_ranks()
 check_figures()
+check_kept()
 check_crossings()
 check_documented()
