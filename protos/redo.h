@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What ranks report about a slot that a lost rank left unfinished, and how its elements are to be
+// repeated. docs/internals/recovery.md has the rules. Any thread.
+
+#ifndef PROTOS_REDO_H
+#define PROTOS_REDO_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+// A half-open range of elements of a slot.
+struct redo_run {
+    uint64_t first;
+    uint64_t end;
+};
+
+// What one rank reports about one slot. Runs are ascending, not empty, and do not touch each other.
+struct redo_report {
+    bool contributed; // True if the rank has given its gradients, or zeros, to the slot.
+    uint32_t run_count;
+    const struct redo_run *runs; // The elements that are final in the rank's memory. Borrowed.
+};
+
+enum redo_kind {
+    REDO_REDUCE = 0, // The elements are inputs on every rank: they are summed and given to all.
+    REDO_HAVE = 1, // The owner has the final bytes: it gives them to all.
+};
+
+// One row of the table of chunks of a repeated slot. Rows are ascending and do not overlap;
+// elements between rows are final on every rank.
+struct redo_row {
+    uint64_t first;
+    uint64_t end;
+    uint32_t owner; // A rank of the new generation.
+    enum redo_kind kind;
+};
+
+#endif
