@@ -2,7 +2,7 @@
 //
 // `lockstep doctor`: what this machine offers to the data plane, and what running jobs have agreed
 // on. This file reads the options, and prints the report as text and as JSON. The checks are in
-// place.c, machine.c, gpu.c and job.c. Main thread.
+// place.c, machine.c, pytorch.c, gpu.c and job.c. Main thread.
 
 #include "cli/doctor/doctor.h"
 
@@ -11,6 +11,7 @@
 #include "cli/doctor/job.h"
 #include "cli/doctor/machine.h"
 #include "cli/doctor/place.h"
+#include "cli/doctor/pytorch.h"
 
 #include "base/json.h"
 #include "cli/ask/ask.h"
@@ -34,11 +35,12 @@ struct doctor_options {
     // The coordinator and the job to ask about. An empty address: no coordinator. An empty job: all
     // jobs.
     struct ask ask;
+    const char *python; // The interpreter to ask about PyTorch. NULL: python3 of the PATH.
     bool json;
 };
 
 static const char help_text[] =
-    "usage: lockstep doctor [--http ADDRESS [--job NAME]] [--json]\n"
+    "usage: lockstep doctor [--http ADDRESS [--job NAME]] [--python PATH] [--json]\n"
     "\n"
     "Looks at what this machine offers to training, measures for half a second, and says\n"
     "what each finding means and what to do about it.\n"
@@ -47,6 +49,7 @@ static const char help_text[] =
     "                         https://HOST:PORT, what its jobs have agreed: latency, bandwidth,\n"
     "                         and which payload travels how\n"
     "      --job NAME         Only this job\n" ASK_HELP
+    "      --python PATH      Ask this Python about the hooks of PyTorch (python3)\n"
     "      --json             One JSON object instead of text\n"
     "  -h, --help             Show this\n"
     "\n"
@@ -56,6 +59,7 @@ static const char help_text[] =
 static const struct option long_options[] = {
     {"http", required_argument, NULL, 'a'},
     {"job", required_argument, NULL, 'n'},
+    {"python", required_argument, NULL, 'y'},
     {"json", no_argument, NULL, 'j'},
     {"help", no_argument, NULL, 'h'},
     ASK_OPTIONS,
@@ -75,6 +79,9 @@ static int set_option(void *given, int key, char *value)
         return ask_set_address(&options->ask, value);
     case 'n':
         return ask_set_job(&options->ask, value);
+    case 'y':
+        options->python = value;
+        return 0;
     case 'j':
         options->json = true;
         return 0;
@@ -328,6 +335,7 @@ int doctor_main(int argc, char **argv)
     }
     doctor_place(report);
     doctor_machine(report);
+    doctor_pytorch(report, options.python);
     doctor_gpu(report);
     if (options.ask.peer.address[0])
         doctor_jobs(report, &options.ask.peer, options.ask.job);

@@ -99,6 +99,54 @@ if [ "$code" = 0 ]; then
     check finding "$work/json" huge_pages ok advise
 fi
 
+# ---- Hooks of PyTorch ----------------------------------------------------------------------------
+
+# A Python that has only what PYTHONPATH names, and a PyTorch that nobody may import.
+package=$(realpath "$here/../../bindings/python/src")
+python=$(python3 -c 'import sys; print(sys.executable)')
+mkdir -p "$work/site/torch" "$work/empty"
+printf '#!/bin/sh\nexec "%s" -S "$@"\n' "$python" >"$work/python"
+chmod +x "$work/python"
+echo 'raise SystemExit("imported")' >"$work/site/torch/__init__.py"
+echo "__version__ = '2.13.0+test'" >"$work/site/torch/version.py"
+both=$work/site:$package
+
+# hooks STATUS VALUE TEXT [VARIABLE=VALUE...]: the finding, and what its sentence has.
+hooks() {
+    local status=$1 value=$2 text=$3 code=0
+    shift 3
+    [ "$status" != missing ] || code=1
+    { env XDG_CACHE_HOME="$work/cache" PYTHONPATH="$both" CXX=c++ "$@" \
+        "$bin/lockstep" doctor --json --python "$asked" 2>"$work/err"
+      [ $? = "$code" ] || echo status >>"$work/err"; } > >(cat >"$work/json")
+    wait $!
+    ! grep -q '^status$' "$work/err" || fail "hooks $*: the exit status is not $code"
+    check finding "$work/json" pytorch_hooks "$status" "$value"
+    grep -qF -- "$text" "$work/json" || fail "hooks $*: no '$text'"
+}
+
+asked=$work/python
+hooks ok none 'has no PyTorch' PYTHONPATH=
+hooks ok none 'pip install lockstep' PYTHONPATH="$work/site"
+hooks ok possible "for PyTorch 2.13.0+test of "
+hooks ok possible "the build goes into $work/cache/lockstep"
+hooks ok possible '-m lockstep.torch.build'
+hooks warning python 'there is no C++ compiler' CXX= PATH="$work/empty"
+hooks warning python 'false cannot compile c++20 (exit status 1)' CXX=false
+hooks warning python 'nothing cannot compile c++20 (No such file or directory)' CXX=/nothing
+hooks warning python 'cannot be written: set XDG_CACHE_HOME' XDG_CACHE_HOME=/dev/null
+hooks ok python 'LOCKSTEP_TORCH_HOOKS is python' LOCKSTEP_TORCH_HOOKS=python
+hooks missing none 'LOCKSTEP_TORCH_HOOKS is native, and' LOCKSTEP_TORCH_HOOKS=native CXX=false
+hooks missing none 'not native, python or auto' LOCKSTEP_TORCH_HOOKS=some
+built=$(XDG_CACHE_HOME=$work/cache PYTHONPATH=$both "$asked" -c "import runpy
+print(runpy.run_path('$package/lockstep/torch/build.py')['path']())")
+mkdir -p "$work/cache/lockstep" && : >"$built"
+hooks ok built "$built" CXX=false
+asked=false
+hooks warning None 'false -m lockstep.torch.build'
+asked=/nowhere/python
+hooks warning None 'cannot be started: No such file or directory'
+
 # ---- Jobs ----------------------------------------------------------------------------------------
 
 doctor 1 --http 127.0.0.1:1
@@ -177,7 +225,7 @@ check finding "$work/json" coordinator missing "$http"
 
 # ---- Misuse --------------------------------------------------------------------------------------
 
-for bad in "--http" "--http nowhere" "--http 127.0.0.1:0" "--job mnist" "--frobnicate" "surplus" \
+for bad in "--http" "--http nowhere" "--http 127.0.0.1:0" "--python" "--job mnist" "--frobnicate" "surplus" \
     "--http $http --job a/b" "--http $http --job ''"; do
     # shellcheck disable=SC2086
     doctor 2 $bad

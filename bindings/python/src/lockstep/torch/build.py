@@ -12,17 +12,20 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import importlib.util
 import os
+import runpy
 import shlex
 import shutil
 import subprocess
 import sys
 from typing import Iterator, List, Optional, Tuple
 
-import torch
+# `lockstep doctor` runs this file alone, so nothing at the top may import PyTorch or the package.
 
 SOURCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hooks.cpp")
 _TIMEOUT_S = 600
+_TRY_S = 10
 _FLAGS = ["-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w"]
 _CXX20 = (2, 10)
 """Headers of this PyTorch and later ones need C++20."""
@@ -46,12 +49,25 @@ def cache_folder() -> str:
     return os.path.join(base, "lockstep")
 
 
+def torch_folder() -> str:
+    """Where the installed PyTorch is, which need not be imported."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise BuildFailed("PyTorch is not installed")
+    return os.path.dirname(os.path.abspath(spec.origin))
+
+
+def torch_version() -> str:
+    """torch.__version__ of the installed PyTorch."""
+    return str(runpy.run_path(os.path.join(torch_folder(), "version.py"))["__version__"])
+
+
 def path() -> str:
     """The file of the build for the installed PyTorch, whether it exists or not."""
     with open(SOURCE, "rb") as file:
         digest = hashlib.sha256(file.read())
     digest.update(" ".join(_FLAGS).encode())
-    return os.path.join(cache_folder(), f"hooks-{torch.__version__}-{digest.hexdigest()[:12]}.so")
+    return os.path.join(cache_folder(), f"hooks-{torch_version()}-{digest.hexdigest()[:12]}.so")
 
 
 def compiler() -> Optional[List[str]]:
@@ -66,12 +82,19 @@ def compiler() -> Optional[List[str]]:
     return None
 
 
+def standard() -> str:
+    """The C++ that the headers of PyTorch need."""
+    version = tuple(int(part) for part in torch_version().split(".")[:2])
+    return f"c++{20 if version >= _CXX20 else 17}"
+
+
 def command(cxx: List[str], target: str) -> List[str]:
     """The command that makes a build."""
-    root = os.path.dirname(os.path.abspath(torch.__file__))
+    import torch
+
+    root = torch_folder()
     include, lib = os.path.join(root, "include"), os.path.join(root, "lib")
-    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    return [*cxx, *_FLAGS, f"-std=c++{20 if version >= _CXX20 else 17}",
+    return [*cxx, *_FLAGS, f"-std={standard()}",
             f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}", "-o", target,
             SOURCE, "-isystem", include, "-isystem",
             os.path.join(include, "torch", "csrc", "api", "include"), f"-L{lib}", "-ltorch_cpu",
@@ -117,6 +140,79 @@ def _compile(cxx: List[str], target: str, say: bool) -> None:
     if done.returncode != 0:
         raise BuildFailed(f"{words[0]} has failed: {(done.stderr.strip().splitlines() or ['?'])[0]}")
     os.replace(part, target)
+
+
+# --- lockstep doctor -----------------------------------------------------------------------------
+
+
+def _refusal(cxx: List[str]) -> Optional[str]:
+    """Why the compiler cannot compile for PyTorch, or None."""
+    try:
+        done = subprocess.run([*cxx, f"-std={standard()}", "-fsyntax-only", "-x", "c++", "-"],
+                              input="#include <string>\n", capture_output=True, text=True,
+                              timeout=_TRY_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"no answer within {_TRY_S} s"
+    except OSError as error:
+        return error.strerror
+    if done.returncode == 0:
+        return None
+    return (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[0]
+
+
+def _writable(folder: str) -> bool:
+    """True if the folder can be written, or made."""
+    while not os.path.exists(folder):
+        folder = os.path.dirname(folder)
+    return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)
+
+
+def _problem(where: str) -> Optional[str]:
+    """Why there can be no build, and what to do."""
+    cxx = compiler()
+    if cxx is None:
+        return ("there is no C++ compiler (c++, g++ or clang++, or CXX): install one, for example "
+                f"with apt-get install g++, and then run {where}")
+    refusal = _refusal(cxx)
+    if refusal is not None:
+        return (f"{shlex.join(cxx)} cannot compile {standard()} ({refusal}): name another compiler "
+                f"with CXX, and then run {where}")
+    if not _writable(cache_folder()):
+        return (f"{cache_folder()} cannot be written: set XDG_CACHE_HOME to a folder that can, and "
+                f"then run {where}")
+    return None
+
+
+def diagnosis() -> Tuple[str, str, str]:
+    """A finding of `lockstep doctor` about native hooks: status, value, and meaning."""
+    python = sys.executable
+    what = f"PyTorch {torch_version()} of {python}"
+    try:
+        chosen = choice()
+    except BuildFailed as error:
+        return "missing", "none", str(error)
+    if chosen == "python":
+        return "ok", "python", (f"LOCKSTEP_TORCH_HOOKS is python: hooks of Python report the "
+                                f"gradients of {what}, more slowly than native ones")
+    if os.path.exists(path()):
+        return "ok", "built", f"native hooks report the gradients of {what}: {path()}"
+    where = f"{python} -m lockstep.torch.build"
+    problem = _problem(where)
+    if problem is None:
+        return "ok", "possible", (
+            f"{shlex.join(compiler() or [])} compiles native hooks for {what} when the first module "
+            f"is wrapped, which takes about a minute, or before that with {where}; the build goes "
+            f"into {cache_folder()}")
+    if chosen == "native":
+        return "missing", "none", f"LOCKSTEP_TORCH_HOOKS is native, and {problem}"
+    return "warning", "python", (f"hooks of Python report the gradients of {what}, more slowly than "
+                                 f"native ones, because {problem}")
+
+
+def answer_doctor() -> None:
+    """Prints the diagnosis in three lines."""
+    for part in diagnosis():
+        print(" ".join(part.split()))
 
 
 def main() -> int:
