@@ -95,6 +95,12 @@ const char *core_kind_name(enum up_kind kind)
         return "replan";
     case UP_REACH:
         return "reach";
+    case UP_RECORD_PART:
+        return "record_part";
+    case UP_REPORT:
+        return "report";
+    case UP_REFUSE:
+        return "refuse";
     case UP_NONE:
         break;
     }
@@ -261,6 +267,11 @@ static void core_from_member(struct coordinator *core, struct worker *worker,
         return;
     case UP_REACH:
         roster_reach(core, worker, &message->u.reach);
+        return;
+    case UP_RECORD_PART:
+    case UP_REPORT:
+    case UP_REFUSE:
+        verdict_protocol(core, worker, "answered a ballot that was not begun");
         return;
     case UP_HELLO:
         verdict_protocol(core, worker, "sent a second hello on its stream");

@@ -125,4 +125,38 @@ struct layout_part {
     uint32_t words[LOCKSTEP_LAYOUT_PART];
 };
 
+// What a record of recovery says. The words of each kind:
+enum record_kind {
+    RECORD_NONE = 0, // Never sent.
+    // Up. A slot that this rank has launched and that is not final here: the number of its
+    // elements, then the first element and the end of each run that is final (struct redo_run).
+    RECORD_RUNS = 1,
+    // Down. The rows of a slot that is repeated (struct redo_row): three words each, the first
+    // element, the end, and twice the owner's rank plus the kind.
+    RECORD_ROWS = 2,
+    // Both. The units of that slot of which an element is final, as a set: bit u % 64 of word
+    // u / 64.
+    RECORD_USED = 3,
+    // Up. Positions of the step that are final on this rank, as a set.
+    RECORD_FINAL = 4,
+    // Up. Positions of the step to which this rank has contributed, as a set.
+    RECORD_GIVEN = 5,
+    // Both. Payload of a wave that is complete: 8 bytes in a word, the first byte lowest. Zeros at
+    // the end are left out.
+    RECORD_OPENING = 6,
+    RECORD_CLOSING = 7,
+    RECORD_COMMIT = 8,
+};
+
+// Part of one record of a rank's report (before UP_REPORT), or of a decision (before
+// DOWN_DECISION). Its ballot is that of the report or decision.
+struct record_part {
+    enum record_kind kind;
+    uint32_t position; // The slot's position in its step: RUNS, ROWS, USED; else 0.
+    uint32_t total; // Number of words of the whole record.
+    uint32_t first; // Index of words[0] in the whole record.
+    uint32_t count;
+    uint64_t words[LOCKSTEP_RECORD_PART];
+};
+
 #endif

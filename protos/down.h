@@ -25,6 +25,11 @@ enum down_kind {
     DOWN_QUERY, // Another rank is blocked in this step: the worker has to report its own waits.
     DOWN_INSPECT, // The worker has to report where its trainer is (struct up_answer).
     DOWN_ADDRESSES, // Answer to UP_REACH.
+    DOWN_PREPARE, // Recovery: freeze, and report what is final.
+    DOWN_RECORD_PART, // Recovery: part of a record, before the DOWN_DECISION that it belongs to.
+    // Recovery: how the members go on. The DOWN_GENERATION behind it puts it into force.
+    DOWN_DECISION,
+    DOWN_EXCLUDED, // Recovery: the receiver is no member of the new generation.
 };
 
 struct down_welcome {
@@ -155,6 +160,30 @@ struct down_addresses {
     struct peer peers[LOCKSTEP_REACH_RANKS];
 };
 
+// The number of a ballot is that of the generation that the ballot decides.
+struct down_prepare {
+    struct generation_id ballot;
+    // Set of ranks of the present generation that are to be replaced: bit r % 64 of word r / 64.
+    uint64_t suspects[LOCKSTEP_RANK_WORDS];
+    char text[LOCKSTEP_TEXT_BYTES]; // Why: the sentence about the first suspect.
+};
+
+// The same on every member, as are its records.
+struct down_decision {
+    struct generation_id ballot; // Also the id of the new generation.
+    uint64_t settled; // The last step that is committed: RECORD_COMMIT has its wave.
+    uint64_t step; // As in struct up_report, of the members that are furthest.
+    uint32_t
+        flags; // REPORT_OPENED, REPORT_BEGUN and REPORT_CLOSED, if they are true of any member.
+    uint64_t removed[LOCKSTEP_RANK_WORDS]; // Set of ranks of the old generation.
+    char text[LOCKSTEP_TEXT_BYTES]; // "rank 2 on host b died"; for logs and lockstep_world_change.
+};
+
+struct down_excluded {
+    struct generation_id ballot;
+    char text[LOCKSTEP_TEXT_BYTES];
+};
+
 struct plan_slot {
     struct slot_id id;
     uint32_t algorithm; // enum plan_algorithm, or ALGORITHM_BY_SIZE.
@@ -202,6 +231,10 @@ struct down_message {
         struct down_query query;
         struct down_inspect inspect;
         struct down_addresses addresses;
+        struct down_prepare prepare;
+        struct record_part record_part;
+        struct down_decision decision;
+        struct down_excluded excluded;
     } u;
 };
 

@@ -14,7 +14,7 @@
 // The version of the control protocol. Adding a field keeps the version; changing the meaning of a
 // field needs a new version. A coordinator refuses a worker of another version, and its text names
 // both versions.
-#define LOCKSTEP_PROTOCOL_VERSION 9
+#define LOCKSTEP_PROTOCOL_VERSION 10
 
 // ---- Names and texts ---------------------------------------------------------------------------
 
@@ -132,6 +132,8 @@ static_assert(LOCKSTEP_MAX_PARAMETERS / LOCKSTEP_BUCKET_PARAMETERS + LOCKSTEP_MA
 #define LOCKSTEP_LAYOUT_PART 2048 // Layout words in one message.
 #define LOCKSTEP_PLAN_PART 128 // Plan slots in one message.
 #define LOCKSTEP_MESSAGE_BYTES 32768 // One encoded message. nanopb's sizes have 16 bits.
+#define LOCKSTEP_RECORD_PART 1024 // Words of a record of recovery in one message.
+#define LOCKSTEP_MAX_RECORD_WORDS 65536 // Words of one record of recovery.
 #define LOCKSTEP_REACH_RANKS 32 // Ranks whose addresses one message asks for.
 #define LOCKSTEP_SEND_QUEUE 4096 // Messages queued for one slow stream.
 

@@ -31,6 +31,9 @@ enum up_kind {
     UP_ANSWER, // Part of the answer to DOWN_INSPECT.
     UP_REPLAN, // Several steps differ from their plan in the same way: proposes a better plan.
     UP_REACH, // A collective wants links to other ranks; answered by DOWN_ADDRESSES.
+    UP_RECORD_PART, // Recovery: part of a record, before the UP_REPORT that it belongs to.
+    UP_REPORT, // Recovery: answer to DOWN_PREPARE. This rank is frozen.
+    UP_REFUSE, // Recovery: this rank has promised a higher ballot than that of DOWN_PREPARE.
 };
 
 enum failure_policy {
@@ -311,6 +314,32 @@ struct up_reach {
     uint32_t ranks[LOCKSTEP_REACH_RANKS];
 };
 
+enum report_flag { // Bits.
+    REPORT_OPENED = 1, // The open wave of `step` is complete here: RECORD_OPENING.
+    REPORT_BEGUN = 2, // step_begin has returned for `step`.
+    REPORT_CLOSED = 4, // The close wave of `step` is complete here: RECORD_CLOSING.
+    REPORT_ALL_FINAL =
+        8, // All slots of `step` are final here: the rank has joined the commit wave.
+    REPORT_SUSPECT = 16, // This rank is itself among the suspects of the ballot.
+};
+#define REPORT_FLAGS 31u
+
+// What a frozen rank knows, with the records before it. From the report on the rank writes nothing
+// and sends nothing of its old generation.
+struct up_report {
+    struct generation_id ballot; // The ballot that it answers.
+    uint64_t settled; // The last step whose commit wave is complete here.
+    uint64_t step; // settled + 1 if that step is open or being opened, else settled.
+    uint32_t flags; // Bits of enum report_flag.
+    uint64_t phase; // Phase of `step` if REPORT_BEGUN, else 0.
+    uint64_t space; // Hash of the plan of `step`, as in struct up_blocked.
+};
+
+// The answer to a ballot that is not above the promise.
+struct up_refuse {
+    struct generation_id promised;
+};
+
 // Names of modules [first, first + count) of total, and of their groups. Texts show them. Ranks
 // other than rank 0 name no modules.
 struct up_modules {
@@ -400,6 +429,9 @@ struct up_message {
         struct up_answer answer;
         struct up_replan replan;
         struct up_reach reach;
+        struct record_part record_part;
+        struct up_report report;
+        struct up_refuse refuse;
     } u;
 };
 

@@ -8,6 +8,7 @@
 #include "protos/codec/check.h"
 #include "protos/codec/codec.h"
 #include "protos/codec/internal.h"
+#include "protos/codec/recovery.h"
 #include "protos/topology.h"
 
 #include <string.h>
@@ -241,6 +242,18 @@ void codec_check_down(const struct down_message *message, struct codec_fault *fa
         return;
     case DOWN_ADDRESSES:
         check_addresses(&message->u.addresses, fault);
+        return;
+    case DOWN_PREPARE:
+        codec_check_prepare(&message->u.prepare, fault);
+        return;
+    case DOWN_RECORD_PART:
+        codec_check_record(&message->u.record_part, false, fault);
+        return;
+    case DOWN_DECISION:
+        codec_check_decision(&message->u.decision, fault);
+        return;
+    case DOWN_EXCLUDED:
+        codec_check_excluded(&message->u.excluded, fault);
         return;
     case DOWN_NONE:
         break;

@@ -8,6 +8,7 @@
 #include "protos/codec/check.h"
 #include "protos/codec/codec.h"
 #include "protos/codec/internal.h"
+#include "protos/codec/recovery.h"
 
 static void check_hello(const struct up_hello *hello, struct codec_fault *fault)
 {
@@ -306,6 +307,15 @@ void codec_check_up(const struct up_message *message, struct codec_fault *fault)
         return;
     case UP_REACH:
         check_reach(&message->u.reach, fault);
+        return;
+    case UP_RECORD_PART:
+        codec_check_record(&message->u.record_part, true, fault);
+        return;
+    case UP_REPORT:
+        codec_check_report(&message->u.report, fault);
+        return;
+    case UP_REFUSE:
+        codec_check_refuse(&message->u.refuse, fault);
         return;
     case UP_NONE:
         break;

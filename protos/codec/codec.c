@@ -75,6 +75,12 @@ SAME_SIZE(wire_Peer, address, struct peer, address);
 SAME_SIZE(wire_Peer, host, struct peer, host);
 SAME_SIZE(wire_DownGeneration, secret.bytes, struct down_generation, secret);
 SAME_SIZE(wire_DownGeneration, gpus, struct down_generation, gpus);
+SAME_SIZE(wire_RecordPart, words, struct record_part, words);
+SAME_SIZE(wire_DownPrepare, suspects, struct down_prepare, suspects);
+SAME_SIZE(wire_DownPrepare, text, struct down_prepare, text);
+SAME_SIZE(wire_DownDecision, removed, struct down_decision, removed);
+SAME_SIZE(wire_DownDecision, text, struct down_decision, text);
+SAME_SIZE(wire_DownExcluded, text, struct down_excluded, text);
 SAME_SIZE(wire_DownHalt, text, struct down_halt, text);
 SAME_SIZE(wire_DownHalt, cause, struct down_halt, cause);
 

@@ -12,6 +12,7 @@
 #include "protos/codec/check_down.h"
 #include "protos/codec/codec.h"
 #include "protos/codec/internal.h"
+#include "protos/codec/recovery.h"
 
 #include "protos/control.pb.h"
 
@@ -32,6 +33,10 @@ DOWN_TAG(tuning, DOWN_TUNING);
 DOWN_TAG(query, DOWN_QUERY);
 DOWN_TAG(inspect, DOWN_INSPECT);
 DOWN_TAG(addresses, DOWN_ADDRESSES);
+DOWN_TAG(prepare, DOWN_PREPARE);
+DOWN_TAG(record_part, DOWN_RECORD_PART);
+DOWN_TAG(decision, DOWN_DECISION);
+DOWN_TAG(excluded, DOWN_EXCLUDED);
 
 // ---- Out -------------------------------------------------------------------------------------
 
@@ -174,6 +179,18 @@ static void down_out(wire_Down *wire, const struct down_message *message)
         wire->u.addresses.peers_count = (pb_size_t)message->u.addresses.count;
         down_peers_out(wire->u.addresses.peers, message->u.addresses.peers,
                        message->u.addresses.count);
+        break;
+    case DOWN_PREPARE:
+        codec_prepare_out(&wire->u.prepare, &message->u.prepare);
+        break;
+    case DOWN_RECORD_PART:
+        codec_record_out(&wire->u.record_part, &message->u.record_part);
+        break;
+    case DOWN_DECISION:
+        codec_decision_out(&wire->u.decision, &message->u.decision);
+        break;
+    case DOWN_EXCLUDED:
+        codec_excluded_out(&wire->u.excluded, &message->u.excluded);
         break;
     case DOWN_VERIFIED:
         wire->u.verified.grouped = message->u.verified.grouped;
@@ -327,6 +344,18 @@ static void down_in(struct down_message *message, const wire_Down *wire, struct 
         message->u.addresses.count = wire->u.addresses.peers_count;
         down_peers_in(message->u.addresses.peers, wire->u.addresses.peers,
                       message->u.addresses.count, fault);
+        break;
+    case DOWN_PREPARE:
+        codec_prepare_in(&message->u.prepare, &wire->u.prepare, fault);
+        break;
+    case DOWN_RECORD_PART:
+        codec_record_in(&message->u.record_part, &wire->u.record_part);
+        break;
+    case DOWN_DECISION:
+        codec_decision_in(&message->u.decision, &wire->u.decision, fault);
+        break;
+    case DOWN_EXCLUDED:
+        codec_excluded_in(&message->u.excluded, &wire->u.excluded, fault);
         break;
     case DOWN_VERIFIED:
         message->u.verified.grouped = wire->u.verified.grouped;

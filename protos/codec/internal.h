@@ -16,13 +16,19 @@ struct pb_msgdesc_s;
 struct _wire_Await;
 struct _wire_AwaitKey;
 struct _wire_GenerationId;
+struct _wire_DownDecision;
+struct _wire_DownExcluded;
+struct _wire_DownPrepare;
 struct _wire_LayoutPart;
+struct _wire_RecordPart;
 struct _wire_SlotId;
 struct _wire_UpAnswer;
 struct _wire_UpBlocked;
 struct _wire_UpHeartbeat;
 struct _wire_UpReplan;
 struct _wire_UpModules;
+struct _wire_UpRefuse;
+struct _wire_UpReport;
 
 // The first fault of a message. All zero: no fault.
 struct codec_fault {

@@ -13,6 +13,7 @@
 #include "protos/codec/codec.h"
 #include "protos/codec/internal.h"
 #include "protos/codec/place.h"
+#include "protos/codec/recovery.h"
 
 #include "protos/control.pb.h"
 
@@ -37,6 +38,9 @@ UP_TAG(modules, UP_MODULES);
 UP_TAG(answer, UP_ANSWER);
 UP_TAG(replan, UP_REPLAN);
 UP_TAG(reach, UP_REACH);
+UP_TAG(record_part, UP_RECORD_PART);
+UP_TAG(report, UP_REPORT);
+UP_TAG(refuse, UP_REFUSE);
 
 // ---- Out -------------------------------------------------------------------------------------
 
@@ -242,6 +246,15 @@ static void up_out(wire_Up *wire, const struct up_message *message)
         wire->u.reach.ranks_count = (pb_size_t)message->u.reach.count;
         memcpy(wire->u.reach.ranks, message->u.reach.ranks,
                message->u.reach.count * sizeof(message->u.reach.ranks[0]));
+        break;
+    case UP_RECORD_PART:
+        codec_record_out(&wire->u.record_part, &message->u.record_part);
+        break;
+    case UP_REPORT:
+        codec_report_out(&wire->u.report, &message->u.report);
+        break;
+    case UP_REFUSE:
+        codec_refuse_out(&wire->u.refuse, &message->u.refuse);
         break;
     case UP_NONE:
         break;
@@ -453,6 +466,15 @@ static void up_in(struct up_message *message, const wire_Up *wire, struct codec_
         message->u.reach.count = wire->u.reach.ranks_count;
         memcpy(message->u.reach.ranks, wire->u.reach.ranks,
                wire->u.reach.ranks_count * sizeof(wire->u.reach.ranks[0]));
+        break;
+    case UP_RECORD_PART:
+        codec_record_in(&message->u.record_part, &wire->u.record_part);
+        break;
+    case UP_REPORT:
+        codec_report_in(&message->u.report, &wire->u.report);
+        break;
+    case UP_REFUSE:
+        codec_refuse_in(&message->u.refuse, &wire->u.refuse);
         break;
     case UP_NONE:
         break;

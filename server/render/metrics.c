@@ -17,14 +17,14 @@
 #define PREFIX "lockstep_coordinator_"
 
 static const char *const up_names[SERVICE_UP_KINDS] = {
-    NULL,          "hello",   "start",     "manifest_part", "ready",  "wait",
-    "layout_part", "end",     "heartbeat", "fail",          "lost",   "leave",
-    "links",       "blocked", "modules",   "answer",        "replan", "reach",
+    NULL,      "hello",     "start",  "manifest_part", "ready",       "wait",   "layout_part",
+    "end",     "heartbeat", "fail",   "lost",          "leave",       "links",  "blocked",
+    "modules", "answer",    "replan", "reach",         "record_part", "report", "refuse",
 };
 static const char *const down_names[SERVICE_DOWN_KINDS] = {
-    NULL,      "welcome",     "refused",   "generation", "verified", "manifest_request",
-    "grant",   "layout_part", "plan_part", "halt",       "tuning",   "query",
-    "inspect", "addresses",
+    NULL,      "welcome",     "refused",   "generation",  "verified", "manifest_request",
+    "grant",   "layout_part", "plan_part", "halt",        "tuning",   "query",
+    "inspect", "addresses",   "prepare",   "record_part", "decision", "excluded",
 };
 static const char *const refusal_names[SERVICE_REFUSALS] = {
     NULL, "version", "invalid", "timeout", "full", "draining",

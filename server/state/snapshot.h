@@ -25,8 +25,8 @@
 // Stalls that each job may have in a snapshot, however many jobs there are.
 #define SNAPSHOT_JOB_STALLS 4
 
-#define SERVICE_UP_KINDS (UP_REACH + 1)
-#define SERVICE_DOWN_KINDS (DOWN_ADDRESSES + 1)
+#define SERVICE_UP_KINDS (UP_REFUSE + 1)
+#define SERVICE_DOWN_KINDS (DOWN_EXCLUDED + 1)
 #define SERVICE_REFUSALS (REFUSAL_DRAINING + 1)
 #define SERVICE_HALTS (HALT_TUNING + 1)
 #define SERVICE_STALLS (STALL_DEVICE + 1)

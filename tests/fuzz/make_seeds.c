@@ -67,6 +67,14 @@ static void up_fill(struct up_message *message, uint8_t rank)
         message->u.layout_part = (struct layout_part){.total = 3, .count = 3, .words = {1, 1, 0}};
     } else if (message->kind == UP_REACH) {
         message->u.reach.count = 1;
+    } else if (message->kind == UP_RECORD_PART) {
+        message->u.record_part = (struct record_part){
+            .kind = RECORD_RUNS, .total = 3, .count = 3, .words = {100, 0, 50}};
+    } else if (message->kind == UP_REPORT) {
+        message->u.report =
+            (struct up_report){.ballot = {2, 0xc0}, .settled = 1, .step = 2, .flags = REPORT_BEGUN};
+    } else if (message->kind == UP_REFUSE) {
+        message->u.refuse.promised = (struct generation_id){2, 0xc0};
     } else if (message->kind == UP_END) {
         message->u.end.step = 1;
     }
@@ -104,6 +112,15 @@ static void seeds_down(void)
         memset(&message, 0, sizeof(message));
         message.kind = (enum down_kind)kind;
         message.generation = (struct generation_id){.number = 1, .incarnation = 0xc0};
+        if (message.kind == DOWN_PREPARE)
+            message.u.prepare.ballot = (struct generation_id){2, 0xc0};
+        if (message.kind == DOWN_RECORD_PART)
+            message.u.record_part = (struct record_part){
+                .kind = RECORD_ROWS, .total = 3, .count = 3, .words = {0, 50, 2}};
+        if (message.kind == DOWN_DECISION)
+            message.u.decision.ballot = (struct generation_id){2, 0xc0};
+        if (message.kind == DOWN_EXCLUDED)
+            message.u.excluded.ballot = (struct generation_id){2, 0xc0};
         if (message.kind == DOWN_HALT)
             message.u.halt.kind = HALT_LOST;
         if (message.kind == DOWN_PLAN_PART)

@@ -16,7 +16,7 @@ INCLUDE = re.compile(r'\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 # For the files of a directory: the project headers they may include, and why not others.
 PLAIN_PROTOS = tuple(f"protos/{name}.h" for name in (
-    "limits types basic place up down topology tuning job_name").split())
+    "limits types basic place up down topology tuning job_name redo").split())
 DIRECTIONS = {
     "base": (("base/",), "base is below everything"),
     "protos": (("protos/", "base/"), "protos is the contract and sees only base"),

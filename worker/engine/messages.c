@@ -344,6 +344,10 @@ void engine_message(struct lockstep_session *session, const struct down_message 
     case DOWN_ADDRESSES:
         engine_addresses(session, &message->u.addresses);
         break;
+    case DOWN_PREPARE: // Only jobs that go on after a loss get these; none does yet.
+    case DOWN_RECORD_PART:
+    case DOWN_DECISION:
+    case DOWN_EXCLUDED:
     case DOWN_INSPECT: // The watch handles it.
     case DOWN_NONE:
         break;

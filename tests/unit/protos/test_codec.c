@@ -244,6 +244,12 @@ static void example_answer(struct up_answer *answer)
     answer->u.frames.frames[0].offset = 300;
 }
 
+static struct record_part example_record(enum record_kind kind)
+{
+    return (struct record_part){
+        .kind = kind, .position = 3, .total = 4, .first = 1, .count = 3, .words = {300, 0, 100}};
+}
+
 static void example_up(int kind, union any_message *any)
 {
     struct up_message *message = &any->up;
@@ -347,13 +353,27 @@ static void example_up(int kind, union any_message *any)
     case UP_REACH:
         message->u.reach = (struct up_reach){.count = 3, .ranks = {4, 0, 1023}};
         break;
+    case UP_RECORD_PART:
+        message->u.record_part = example_record(RECORD_RUNS);
+        break;
+    case UP_REPORT:
+        message->u.report = (struct up_report){.ballot = {8, 7},
+                                               .settled = 811,
+                                               .step = 812,
+                                               .flags = REPORT_BEGUN | REPORT_CLOSED,
+                                               .phase = 0xfe,
+                                               .space = 0xcd};
+        break;
+    case UP_REFUSE:
+        message->u.refuse.promised = (struct generation_id){9, 7};
+        break;
     case UP_NONE:
         break;
     }
 }
 
 static const char *const golden_up[] = {
-    [UP_HELLO] = "129e01080912036a6f621a10000102030405060708090a0b0c0d0e0f220269642a"
+    [UP_HELLO] = "129e01080a12036a6f621a10000102030405060708090a0b0c0d0e0f220269642a"
                  "0568c3b67374320b7463703a5b3a3a315d3a3738ac02400248045032580060e0"
                  "d4036801720363707578900382011c0a10f0f100000000000000000000000000"
                  "00105a18c8652a037768798a01026e6f"
@@ -393,6 +413,11 @@ static const char *const golden_up[] = {
     [UP_REPLAN] = "0a0b08071108070605040302018a011a08ac0611fe00000000000000180520062a040801"
                   "10022a020803",
     [UP_REACH] = "0a0b08071108070605040302019201060a040400ff07",
+    [UP_RECORD_PART] = "0a0b08071108070605040302019a010e0801100318042001"
+                       "2a04ac020064",
+    [UP_REPORT] = "0a0b0807110807060504030201a201270a0b080811070000000000000010ab06"
+                  "18ac06200629fe0000000000000031cd00000000000000",
+    [UP_REFUSE] = "0a0b0807110807060504030201aa010d0a0b0809110700000000000000",
 };
 
 static void example_generation(struct down_generation *generation)
@@ -501,6 +526,24 @@ static void example_down(int kind, union any_message *any)
         message->u.addresses = (struct down_addresses){
             .count = 2, .peers = {{.rank = 4, .address = "a", .host = "h"}, {.address = "b"}}};
         break;
+    case DOWN_PREPARE:
+        message->u.prepare =
+            (struct down_prepare){.ballot = {8, 7}, .suspects = {4}, .text = "why"};
+        break;
+    case DOWN_RECORD_PART:
+        message->u.record_part = example_record(RECORD_ROWS);
+        break;
+    case DOWN_DECISION:
+        message->u.decision = (struct down_decision){.ballot = {8, 7},
+                                                     .settled = 811,
+                                                     .step = 812,
+                                                     .flags = REPORT_BEGUN,
+                                                     .removed = {4},
+                                                     .text = "why"};
+        break;
+    case DOWN_EXCLUDED:
+        message->u.excluded = (struct down_excluded){.ballot = {8, 7}, .text = "why"};
+        break;
     case DOWN_VERIFIED:
         message->u.verified.grouped = true;
         break;
@@ -530,6 +573,13 @@ static const char *const golden_down[] = {
     [DOWN_INSPECT] = "0a0b08071108070605040302016a0408091007",
     [DOWN_ADDRESSES] = "0a0b080711080706050403020172"
                        "0f0a0808041201611a01680a03120162",
+    [DOWN_PREPARE] = "0a0b08071108070605040302017a1c0a0b080811070000000000000012080400"
+                     "0000000000001a03776879",
+    [DOWN_RECORD_PART] = "0a0b080711080706050403020182010e08021003180420012a04ac020064",
+    [DOWN_DECISION] = "0a0b08071108070605040302018a01240a0b080811070000000000000010ab06"
+                      "18ac0620022a0804000000000000003203776879",
+    [DOWN_EXCLUDED] = "0a0b08071108070605040302019201120a0b0808110700000000000000120377"
+                      "6879",
 };
 
 // ---- Random messages ---------------------------------------------------------------------------
@@ -934,6 +984,40 @@ static void random_heartbeat(uint64_t *state, struct up_heartbeat *heartbeat)
     }
 }
 
+static struct generation_id random_ballot(uint64_t *state)
+{
+    return (struct generation_id){.number = 1 + random_number(state) / 2,
+                                  .incarnation = random_word(state)};
+}
+
+static void random_record(uint64_t *state, enum record_kind kind, struct record_part *part)
+{
+    part->kind = kind;
+    part->position = random_below(state, LOCKSTEP_MAX_SLOTS);
+    part->count = random_below(state, LOCKSTEP_RECORD_PART + 1);
+    part->total = part->count + random_below(state, LOCKSTEP_MAX_RECORD_WORDS - part->count + 1);
+    part->first = random_below(state, part->total - part->count + 1);
+    for (uint32_t i = 0; i < part->count; i++)
+        part->words[i] = random_number(state);
+}
+
+static void random_ranks(uint64_t *state, uint64_t *words)
+{
+    const uint32_t count = random_below(state, LOCKSTEP_RANK_WORDS + 1);
+    for (uint32_t i = 0; i < count; i++)
+        words[i] = random_bool(state) ? random_word(state) : 0;
+}
+
+static void random_report(uint64_t *state, struct up_report *report)
+{
+    report->ballot = random_ballot(state);
+    report->settled = random_number(state) / 2;
+    report->step = report->settled + random_below(state, 2);
+    report->flags = random_below(state, REPORT_FLAGS + 1);
+    report->phase = random_word(state);
+    report->space = random_word(state);
+}
+
 static void random_up(int kind, uint64_t *state, union any_message *any)
 {
     struct up_message *message = &any->up;
@@ -1022,6 +1106,15 @@ static void random_up(int kind, uint64_t *state, union any_message *any)
         message->u.reach.count = 1 + random_below(state, LOCKSTEP_REACH_RANKS);
         for (uint32_t i = 0; i < message->u.reach.count; i++)
             message->u.reach.ranks[i] = random_below(state, LOCKSTEP_MAX_WORLD);
+        break;
+    case UP_RECORD_PART:
+        random_record(state, RECORD_RUNS, &message->u.record_part);
+        break;
+    case UP_REPORT:
+        random_report(state, &message->u.report);
+        break;
+    case UP_REFUSE:
+        message->u.refuse.promised = random_ballot(state);
         break;
     case UP_NONE:
         break;
@@ -1179,6 +1272,26 @@ static void random_down(int kind, uint64_t *state, union any_message *any)
             RANDOM_TEXT(state, message->u.addresses.peers[i].host);
         }
         break;
+    case DOWN_PREPARE:
+        message->u.prepare.ballot = random_ballot(state);
+        random_ranks(state, message->u.prepare.suspects);
+        RANDOM_TEXT(state, message->u.prepare.text);
+        break;
+    case DOWN_RECORD_PART:
+        random_record(state, RECORD_ROWS, &message->u.record_part);
+        break;
+    case DOWN_DECISION:
+        message->u.decision.ballot = random_ballot(state);
+        message->u.decision.settled = random_number(state);
+        message->u.decision.step = random_number(state);
+        message->u.decision.flags = random_below(state, REPORT_FLAGS + 1);
+        random_ranks(state, message->u.decision.removed);
+        RANDOM_TEXT(state, message->u.decision.text);
+        break;
+    case DOWN_EXCLUDED:
+        message->u.excluded.ballot = random_ballot(state);
+        RANDOM_TEXT(state, message->u.excluded.text);
+        break;
     case DOWN_VERIFIED:
         message->u.verified.grouped = random_bool(state);
         break;
@@ -1187,10 +1300,10 @@ static void random_down(int kind, uint64_t *state, union any_message *any)
     }
 }
 
-static const struct direction up = {"up",       UP_REACH,  sizeof(struct up_message),
+static const struct direction up = {"up",       UP_REFUSE, sizeof(struct up_message),
                                     example_up, random_up, golden_up};
-static const struct direction down = {"down",       DOWN_ADDRESSES, sizeof(struct down_message),
-                                      example_down, random_down,    golden_down};
+static const struct direction down = {"down",       DOWN_EXCLUDED, sizeof(struct down_message),
+                                      example_down, random_down,   golden_down};
 static const struct direction *const directions[] = {&up, &down};
 
 static enum codec_status encode(const struct direction *direction, const union any_message *message,
@@ -1433,7 +1546,7 @@ struct poke {
 
 static const struct poke pokes[] = {
     POKE(up, UP_END, kind, UP_NONE, CODEC_INVALID),
-    POKE(up, UP_END, kind, UP_REACH + 1, CODEC_INVALID),
+    POKE(up, UP_END, kind, UP_REFUSE + 1, CODEC_INVALID),
     POKE_TEXT(up, UP_HELLO, u.hello.job),
     POKE_TEXT(up, UP_HELLO, u.hello.host_id),
     POKE_TEXT(up, UP_HELLO, u.hello.host),
@@ -1533,6 +1646,16 @@ static const struct poke pokes[] = {
     POKE(up, UP_REACH, u.reach.count, 0, CODEC_INVALID),
     POKE_COUNT(up, UP_REACH, u.reach.count, LOCKSTEP_REACH_RANKS),
     POKE_MAX(up, UP_REACH, u.reach.ranks[2], LOCKSTEP_MAX_WORLD - 1),
+    POKE(up, UP_RECORD_PART, u.record_part.kind, RECORD_NONE, CODEC_INVALID),
+    POKE(up, UP_RECORD_PART, u.record_part.kind, RECORD_COMMIT + 1, CODEC_INVALID),
+    POKE(up, UP_RECORD_PART, u.record_part.kind, RECORD_ROWS,
+         CODEC_INVALID), // Of the other direction.
+    POKE_MAX(up, UP_RECORD_PART, u.record_part.position, LOCKSTEP_MAX_SLOTS - 1),
+    POKE_MAX(up, UP_RECORD_PART, u.record_part.total, LOCKSTEP_MAX_RECORD_WORDS),
+    POKE_MAX(up, UP_RECORD_PART, u.record_part.first, 1),
+    POKE(up, UP_RECORD_PART, u.record_part.first, UINT32_MAX, CODEC_INVALID),
+    POKE_COUNT(up, UP_RECORD_PART, u.record_part.count, LOCKSTEP_RECORD_PART),
+    POKE_MAX(up, UP_REPORT, u.report.flags, REPORT_FLAGS),
     POKE(up, UP_ANSWER, u.answer.kind, 0, CODEC_INVALID),
     POKE(up, UP_ANSWER, u.answer.kind, ANSWER_EVENTS + 1, CODEC_INVALID),
     POKE_COUNT(up, UP_ANSWER, u.answer.u.frames.count, LOCKSTEP_FRAMES_PART),
@@ -1541,7 +1664,7 @@ static const struct poke pokes[] = {
     POKE_TEXT(up, UP_ANSWER, u.answer.u.frames.frames[0].symbol),
 
     POKE(down, DOWN_VERIFIED, kind, DOWN_NONE, CODEC_INVALID),
-    POKE(down, DOWN_VERIFIED, kind, DOWN_ADDRESSES + 1, CODEC_INVALID),
+    POKE(down, DOWN_VERIFIED, kind, DOWN_EXCLUDED + 1, CODEC_INVALID),
     POKE(down, DOWN_REFUSED, u.refused.refusal, REFUSAL_NONE, CODEC_INVALID),
     POKE_MAX(down, DOWN_REFUSED, u.refused.refusal, REFUSAL_DRAINING),
     POKE_TEXT(down, DOWN_REFUSED, u.refused.text),
@@ -1605,6 +1728,19 @@ static const struct poke pokes[] = {
     POKE_MAX(down, DOWN_ADDRESSES, u.addresses.peers[1].rank, LOCKSTEP_MAX_WORLD - 1),
     POKE_TEXT(down, DOWN_ADDRESSES, u.addresses.peers[0].address),
     POKE_TEXT(down, DOWN_ADDRESSES, u.addresses.peers[1].host),
+    POKE_TEXT(down, DOWN_PREPARE, u.prepare.text),
+    POKE(down, DOWN_RECORD_PART, u.record_part.kind, RECORD_NONE, CODEC_INVALID),
+    POKE(down, DOWN_RECORD_PART, u.record_part.kind, RECORD_COMMIT + 1, CODEC_INVALID),
+    POKE(down, DOWN_RECORD_PART, u.record_part.kind, RECORD_RUNS,
+         CODEC_INVALID), // Of the other direction.
+    POKE_MAX(down, DOWN_RECORD_PART, u.record_part.position, LOCKSTEP_MAX_SLOTS - 1),
+    POKE_MAX(down, DOWN_RECORD_PART, u.record_part.total, LOCKSTEP_MAX_RECORD_WORDS),
+    POKE_MAX(down, DOWN_RECORD_PART, u.record_part.first, 1),
+    POKE(down, DOWN_RECORD_PART, u.record_part.first, UINT32_MAX, CODEC_INVALID),
+    POKE_COUNT(down, DOWN_RECORD_PART, u.record_part.count, LOCKSTEP_RECORD_PART),
+    POKE_MAX(down, DOWN_DECISION, u.decision.flags, REPORT_FLAGS),
+    POKE_TEXT(down, DOWN_DECISION, u.decision.text),
+    POKE_TEXT(down, DOWN_EXCLUDED, u.excluded.text),
 };
 
 static void poke(const struct poke *poke, union any_message *message)
@@ -1719,6 +1855,46 @@ static void test_encoding_answers(void **state)
 }
 
 // Texts that are no texts, in every place: what is wrong is wrong wherever it stands in the string.
+static enum codec_status encode_up_status(const struct up_message *message)
+{
+    static uint8_t bytes[LOCKSTEP_MESSAGE_BYTES];
+    size_t size;
+    return codec_encode_up(message, bytes, sizeof(bytes), &size);
+}
+
+static enum codec_status encode_down_status(const struct down_message *message)
+{
+    static uint8_t bytes[LOCKSTEP_MESSAGE_BYTES];
+    size_t size;
+    return codec_encode_down(message, bytes, sizeof(bytes), &size);
+}
+
+// A ballot has a number, and a report is of the step that is settled or of the next one.
+static void test_encoding_recovery(void **state)
+{
+    static const int ups[] = {UP_REPORT, UP_REFUSE};
+    static const int downs[] = {DOWN_PREPARE, DOWN_DECISION, DOWN_EXCLUDED};
+    static const uint64_t steps[] = {810, 811, 812, 813};
+    union any_message message;
+    (void)state;
+    for (size_t i = 0; i < COUNT(ups); i++) {
+        example_up(ups[i], &message);
+        message.up.u.report.ballot.number = 0; // In refuse, promised has the same place.
+        assert_int_equal(encode_up_status(&message.up), CODEC_INVALID);
+    }
+    for (size_t i = 0; i < COUNT(downs); i++) {
+        example_down(downs[i], &message);
+        message.down.u.prepare.ballot.number = 0; // The ballot is the first field of each.
+        assert_int_equal(encode_down_status(&message.down), CODEC_INVALID);
+    }
+    for (size_t i = 0; i < COUNT(steps); i++) {
+        example_up(UP_REPORT, &message);
+        message.up.u.report.step = steps[i];
+        assert_int_equal(encode_up_status(&message.up),
+                         i == 1 || i == 2 ? CODEC_OK : CODEC_INVALID);
+    }
+}
+
 static void test_encoding_utf8(void **state)
 {
     static const struct {
@@ -2138,14 +2314,14 @@ static void test_health_response(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden_bytes),     cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_small_buffers),    cmocka_unit_test(test_truncation),
-        cmocka_unit_test(test_mutations),        cmocka_unit_test(test_noise),
-        cmocka_unit_test(test_encoding_bounds),  cmocka_unit_test(test_encoding_utf8),
-        cmocka_unit_test(test_encoding_gpus),    cmocka_unit_test(test_encoding_answers),
-        cmocka_unit_test(test_decoding_bounds),  cmocka_unit_test(test_decoding_malformed),
-        cmocka_unit_test(test_message_too_long), cmocka_unit_test(test_health_request),
-        cmocka_unit_test(test_health_response),
+        cmocka_unit_test(test_golden_bytes),       cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_small_buffers),      cmocka_unit_test(test_truncation),
+        cmocka_unit_test(test_mutations),          cmocka_unit_test(test_noise),
+        cmocka_unit_test(test_encoding_bounds),    cmocka_unit_test(test_encoding_recovery),
+        cmocka_unit_test(test_encoding_utf8),      cmocka_unit_test(test_encoding_gpus),
+        cmocka_unit_test(test_encoding_answers),   cmocka_unit_test(test_decoding_bounds),
+        cmocka_unit_test(test_decoding_malformed), cmocka_unit_test(test_message_too_long),
+        cmocka_unit_test(test_health_request),     cmocka_unit_test(test_health_response),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
