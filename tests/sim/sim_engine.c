@@ -562,6 +562,8 @@ static void engine_do(struct sim_worker *worker, const struct order_action *acti
     case ORDER_LAUNCH:
         engine_launch(worker, action);
         break;
+    case ORDER_REDO:
+        sim_fail(worker->sim, "%s repeats a slot", sim_name(worker));
     case ORDER_DEFER:
         engine_deferred(worker, action->deferred);
         break;

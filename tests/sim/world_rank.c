@@ -166,7 +166,8 @@ void world_order_acts(void *context, const struct order_action *action)
                     action->text);
         break;
     case ORDER_OPEN:
-        world_fault(world, "rank %" PRIu32 " joins an open wave", r);
+    case ORDER_REDO:
+        world_fault(world, "rank %" PRIu32 " joins an open wave or repeats a slot", r);
         break;
     }
 }

@@ -278,6 +278,8 @@ void engine_action(void *context, const struct order_action *action)
     case ORDER_LAUNCH:
         engine_launch(session, action);
         break;
+    case ORDER_REDO: // No job goes on after a loss yet.
+        break;
     case ORDER_CLOSE:
         engine_join_close(session, action);
         break;

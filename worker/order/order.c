@@ -114,7 +114,7 @@ static void order_try_halt(struct order *order)
 void order_advance(struct order *order)
 {
     order_try_halt(order);
-    if (order->failed || !order->open)
+    if (order->failed || !order->open || order->recovery.frozen)
         return;
     order_launch_window(order);
     order_try_close(order);
@@ -163,19 +163,34 @@ static void order_adopt_plan(struct order *order, struct order_plan *plan)
             .algorithm = plan->algorithms[i]};
 }
 
+// A step without a plan has plan number and hash 0.
+void order_send_header(struct order *order)
+{
+    const struct order_plan *plan = order_plan_of(order, order->phase);
+    struct step_header header = {.step = order_present_step(order),
+                                 .opening = order->opening != 0,
+                                 .starts = order->headers.starts,
+                                 .uneven = order->headers.uneven};
+    if (order->world_size == 1)
+        return;
+    if (order->opening == 0) {
+        header.phase = order->phase;
+        header.plan_number = order->learning || !plan ? 0 : plan->number;
+        header.plan_hash = order->learning ? 0 : order->space;
+    }
+    order_emit(order, &(struct order_action){
+                          .kind = ORDER_HEADER, .header = &header, .step = header.step});
+}
+
 void order_step_opening(struct order *order, uint64_t step, const struct open_wave *opening)
 {
-    const struct step_header header = {.step = step,
-                                       .opening = true,
-                                       .starts = order->headers.starts,
-                                       .uneven = order->headers.uneven};
     if (order->failed)
         return;
     order->opening = step;
+    order->recovery.opened = false;
+    order->recovery.opening = *opening;
     order_emit(order, &(struct order_action){.kind = ORDER_OPEN, .opening = opening, .step = step});
-    if (order->world_size > 1)
-        order_emit(order,
-                   &(struct order_action){.kind = ORDER_HEADER, .header = &header, .step = step});
+    order_send_header(order);
     order_take_early_uneven(order);
     order_advance(order);
 }
@@ -202,12 +217,6 @@ void order_give_up(struct order *order, uint64_t step)
 void order_step_begun(struct order *order, uint64_t step, uint64_t phase, const uint32_t *buckets)
 {
     struct order_plan *plan = order_find_plan(order, phase);
-    const struct step_header header = {.step = step,
-                                       .phase = phase,
-                                       .plan_number = !plan ? 0 : plan->number,
-                                       .plan_hash = !plan ? 0 : plan->hash,
-                                       .starts = order->headers.starts,
-                                       .uneven = order->headers.uneven};
     order->opening = 0;
     order->step = step;
     order->phase = phase;
@@ -226,9 +235,7 @@ void order_step_begun(struct order *order, uint64_t step, uint64_t phase, const 
     order_waits_reset(order);
     if (plan)
         order_adopt_plan(order, plan);
-    if (order->world_size > 1)
-        order_emit(order,
-                   &(struct order_action){.kind = ORDER_HEADER, .header = &header, .step = step});
+    order_send_header(order);
     order_take_early_header(order);
     order_advance(order);
 }
@@ -250,46 +257,59 @@ static void order_defer(struct order *order, const struct slot_id *id)
 }
 
 // Keeps a slot that has no place in the order yet. Returns false if there is no room.
-static bool order_keep(struct order *order, const struct slot_id *id)
+static bool order_keep(struct order *order, const struct order_unplaced *unplaced)
 {
     if (order->unplaced_count == LOCKSTEP_MAX_SLOTS)
         return false;
-    order->unplaced[order->unplaced_count++] = *id;
+    order->unplaced[order->unplaced_count++] = *unplaced;
     return true;
 }
 
-static void order_report_ready(struct order *order, const struct slot_id *id, enum dtype dtype,
-                               uint64_t elements)
+void order_send_ready(struct order *order, const struct order_unplaced *unplaced)
 {
     struct up_message message = {.kind = UP_READY};
-    if (!order_keep(order, id)) {
-        order_fail(order, HALT_PROTOCOL,
-                   "more slots became ready in one step than a plan may have");
-        return;
-    }
     message.u.ready = (struct up_ready){.step = order->step,
                                         .phase = order->phase,
-                                        .slot = *id,
-                                        .dtype = dtype,
-                                        .elements = elements};
+                                        .slot = unplaced->id,
+                                        .dtype = unplaced->dtype,
+                                        .elements = unplaced->elements};
     order_send(order, &message);
+}
+
+void order_send_end(struct order *order)
+{
+    struct up_message message = {.kind = UP_END};
+    message.u.end = (struct up_end){.step = order->step, .phase = order->phase};
+    order_send(order, &message);
+}
+
+// A frozen rank reports the slot in the next generation.
+static void order_report_ready(struct order *order, const struct order_unplaced *unplaced)
+{
+    if (!order_keep(order, unplaced))
+        order_fail(order, HALT_PROTOCOL,
+                   "more slots became ready in one step than a plan may have");
+    else if (!order->recovery.frozen)
+        order_send_ready(order, unplaced);
 }
 
 // The close wave tells all ranks of the call. If unplaced[] has no room for the slot, a step cannot
 // run all the slots.
-static void order_unplanned_ready(struct order *order, const struct slot_id *id)
+static void order_unplanned_ready(struct order *order, const struct order_unplaced *unplaced)
 {
+    const struct slot_id *id = &unplaced->id;
     if (order->options.unplanned == UNPLANNED_DEFER) {
         order_defer(order, id);
         return;
     }
     order_close_add(&order->close, (struct call_id){.module = id->module, .call = id->call});
-    if (!order_keep(order, id))
+    if (!order_keep(order, unplaced))
         order->close.too_many = 1;
 }
 
 void order_slot_ready(struct order *order, struct slot_id id, enum dtype dtype, uint64_t elements)
 {
+    const struct order_unplaced unplaced = {.id = id, .dtype = dtype, .elements = elements};
     struct order_slot *slot;
     if (order->failed || !order->open)
         return;
@@ -301,22 +321,21 @@ void order_slot_ready(struct order *order, struct slot_id id, enum dtype dtype, 
     else if (slot && slot->state == SLOT_UNREADY)
         slot->state = SLOT_READY;
     else if (!slot && order->learning)
-        order_report_ready(order, &id, dtype, elements);
+        order_report_ready(order, &unplaced);
     else if (!slot)
-        order_unplanned_ready(order, &id);
+        order_unplanned_ready(order, &unplaced);
     order->waits.changed = true;
     order_advance(order);
 }
 
 void order_step_ended(struct order *order)
 {
-    struct up_message message = {.kind = UP_END};
     if (order->failed || !order->open)
         return;
     order->ended = true;
     if (order->learning) {
-        message.u.end = (struct up_end){.step = order->step, .phase = order->phase};
-        order_send(order, &message);
+        if (!order->recovery.frozen)
+            order_send_end(order);
     } else {
         for (uint32_t i = order->low; i < order->slot_count; i++) {
             if (order->slots[i].state == SLOT_UNREADY)
@@ -348,7 +367,7 @@ void order_slot_summed(struct order *order, uint32_t index)
 static uint32_t order_unplaced_index(const struct order *order, const struct slot_id *id)
 {
     uint32_t i = 0;
-    while (i < order->unplaced_count && !slot_equal(&order->unplaced[i], id))
+    while (i < order->unplaced_count && !slot_equal(&order->unplaced[i].id, id))
         i++;
     return i;
 }

@@ -97,6 +97,7 @@
 // - Forgetting. A rank holds a bounded number of plans. When there is no room, a new plan replaces
 //   the plan whose phase was begun longest ago; that phase is learned again when it comes back. The
 //   choice depends only on the steps, so all ranks forget the same plan.
+// - Recovery. recover.h has the rules of a rank that goes on in a new generation, in the same step.
 //
 // A phase here is a hash of everything that decides what a step is like: the trainer's label for it
 // and the set of parameters that are trained in it.
@@ -296,6 +297,8 @@ enum order_action_kind {
     ORDER_OPEN, // Join the open wave with the payload `opening`.
     ORDER_HEADER, // Send header to the ring successor.
     ORDER_LAUNCH, // Launch the slot at `index`: with this rank's data, or with zeros.
+    // Repeat the slot at `index`, of which some elements are final on some rank: see recover.h.
+    ORDER_REDO,
     // This rank's part of `deferred` counts in a later step; in this step zeros or nothing travel
     // instead.
     ORDER_DEFER,
@@ -320,10 +323,11 @@ struct order_action {
     const struct up_message
         *up; // ORDER_SEND. All pointers of this struct are borrowed for the call.
     const struct step_header *header; // ORDER_HEADER
-    const struct order_slot *slot; // ORDER_LAUNCH. The user gets no result yet of a forfeited slot.
+    // ORDER_LAUNCH, ORDER_REDO. The user gets no result yet of a forfeited slot.
+    const struct order_slot *slot;
     const struct slot_id *deferred; // ORDER_DEFER
-    uint32_t index; // ORDER_LAUNCH: position in the order of this step.
-    uint64_t space; // ORDER_LAUNCH: first half of the slot's tag in frames.
+    uint32_t index; // ORDER_LAUNCH, ORDER_REDO: position in the order of this step.
+    uint64_t space; // ORDER_LAUNCH, ORDER_REDO: first half of the slot's tag in frames.
     uint64_t step;
     const struct open_wave *opening; // ORDER_OPEN
     const struct close_wave *close;
@@ -382,14 +386,31 @@ struct order_headers {
     struct step_header early_opening; // Last header that announced an open wave.
 };
 
-// The order core of one rank in one generation. Owner: order.c, except the three structs above,
-// whose owners are named there.
+// A slot that is ready on this rank and has no place in the order yet.
+struct order_unplaced {
+    struct slot_id id;
+    enum dtype dtype;
+    uint64_t elements;
+};
+
+// What a rank keeps for a new generation. Owner: recover.c.
+struct order_recovery {
+    // True between order_freeze and order_recover: the core launches, joins and sends nothing.
+    bool frozen;
+    // True if this rank has the result of the open wave of the step in order.opening.
+    bool opened;
+    struct open_wave opening; // This rank's part of its last open wave.
+};
+
+// The order core of one rank. Owner: order.c, except the structs above, whose owners are named
+// there.
 struct order {
-    // Set by order_init, then constant.
+    // Set by order_init; order_recover replaces these three.
     struct generation_id generation;
     uint32_t rank;
     uint32_t world_size;
-    // As given to order_init, with the defaults filled in: window and threads are not 0.
+    // Set by order_init, then constant. As given to order_init, with the defaults filled in: window
+    // and threads are not 0.
     struct order_options options;
     struct order_sink sink;
 
@@ -430,9 +451,9 @@ struct order {
 
     struct order_headers headers;
     struct order_waits waits;
+    struct order_recovery recovery;
     struct order_slot slots[LOCKSTEP_MAX_SLOTS]; // The order of this step.
-    // Slots that are ready on this rank and have no place in slots[].
-    struct slot_id unplaced[LOCKSTEP_MAX_SLOTS];
+    struct order_unplaced unplaced[LOCKSTEP_MAX_SLOTS];
     struct order_plans plans;
 };
 
@@ -490,6 +511,12 @@ void order_halted(struct order *order, const struct down_halt *halt);
 
 void order_emit(struct order *order, const struct order_action *action);
 void order_send(struct order *order, struct up_message *message);
+// Sends the report that a slot of a learning step is ready, and the report that this rank has ended
+// the step.
+void order_send_ready(struct order *order, const struct order_unplaced *unplaced);
+void order_send_end(struct order *order);
+// Sends the header of the step that is being opened or is open, if another rank is in the world.
+void order_send_header(struct order *order);
 void order_fail(struct order *order, enum halt_kind halt, const char *text);
 // Takes every action that the state allows now. Every event ends with this call.
 void order_advance(struct order *order);

@@ -256,7 +256,7 @@ static const struct slot_id *learning_slot(const struct order *order, const stru
 {
     const struct slot_id *lowest = NULL;
     for (uint32_t i = 0; i < order->unplaced_count; i++) {
-        const struct slot_id *slot = &order->unplaced[i];
+        const struct slot_id *slot = &order->unplaced[i].id;
         if (order_of_call(slot, call) && (!lowest || slot->bucket < lowest->bucket))
             lowest = slot;
     }
@@ -406,7 +406,8 @@ void order_wait_ended(struct order *order, struct call_id call)
     if (order->failed || i == order->waits.count)
         return;
     order->waits.held[i].withdrawn = true;
-    if (!order->alone && (order->waits.said.wait_count > 0 || order->waits.said_wait.step != 0))
+    if (!order->alone && !order->recovery.frozen &&
+        (order->waits.said.wait_count > 0 || order->waits.said_wait.step != 0))
         waits_unsay(order);
     if (order->waits.unanswered == 0)
         waits_withdraw(order);
@@ -432,4 +433,19 @@ void order_coordinator_lost(struct order *order)
     order->waits.unanswered = 0;
     if (!order->failed)
         waits_withdraw(order);
+}
+
+// The coordinator has forgotten the reports of the generation before. Slots that were final may be
+// repeated, so the counts of final slots begin anew.
+void order_waits_recover(struct order *order)
+{
+    struct order_waits *waits = &order->waits;
+    waits->unanswered = 0;
+    waits->watched = 0;
+    waits->said.wait_count = 0;
+    waits->said_wait.step = 0;
+    waits->changed = true;
+    for (uint32_t i = 0; i < waits->count; i++)
+        waits->held[i].at = waits->held[i].finals = 0;
+    waits_withdraw(order);
 }

@@ -36,5 +36,8 @@ void order_waits_forfeited(struct order *order, const struct slot_id *slot);
 void order_waits_advance(struct order *order);
 // The step is settled: ends all waits with RELEASE_FINAL.
 void order_waits_settled(struct order *order);
+// The rank goes on in a new generation: what was reported of waits is reported again where it is
+// due, and waits that were withdrawn end.
+void order_waits_recover(struct order *order);
 
 #endif

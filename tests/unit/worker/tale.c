@@ -151,6 +151,9 @@ static void tale_action(void *context, const struct order_action *action)
     case ORDER_LAUNCH:
         tale_add_launch(tale, action);
         break;
+    case ORDER_REDO:
+        tale_add(tale, "redo %" PRIu32 "; ", action->index);
+        break;
     case ORDER_DEFER:
         tale_add(tale, "defer");
         tale_add_slot(tale, action->deferred);

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The coordinator of a world whose ranks die; see crash.h.
+
+#include "tests/sim/crash.h"
+
+#include <string.h>
+
+void crash_core_begin(struct crash_world *world)
+{
+    struct crash_core *core = &world->core;
+    memset(core, 0, sizeof(*core));
+    core->members = (1u << world->config.ranks) - 1;
+    core->number = core->established = 1;
+    core->suspicions = world->config.suspicions ? 3 : 0;
+    world->generations[1].id = (struct generation_id){.number = 1, .incarnation = 7};
+    world->generations[1].members = core->members;
+}
+
+static void core_tells(struct crash_world *world, const struct crash_message *message)
+{
+    for (uint32_t r = 0; r < world->config.ranks; r++)
+        if (crash_in(world->core.members, r) && world->ranks[r].mode != CRASH_DEAD)
+            crash_push(world, &world->ranks[r].down, message);
+}
+
+// ---- Learning ----------------------------------------------------------------------------------
+
+static uint32_t learning_find(const struct crash_learning *learning, const struct slot_id *id)
+{
+    uint32_t i = 0;
+    while (i < learning->count && memcmp(&learning->slots[i], id, sizeof(*id)) != 0)
+        i++;
+    return i;
+}
+
+static void learning_grants(struct crash_world *world)
+{
+    struct crash_learning *learning = &world->core.learning;
+    const uint32_t members = world->core.members;
+    for (uint32_t i = 0; learning->entered == members && i < learning->count; i++) {
+        if (learning->granted[i] || ((learning->made[i] | learning->ended) & members) != members)
+            continue;
+        learning->granted[i] = true;
+        learning->grants[learning->grant_count++] = i;
+        core_tells(world, &(struct crash_message){.kind = CRASH_GRANT,
+                                                  .step = learning->step,
+                                                  .slot = learning->slots[i]});
+    }
+}
+
+// A slot that only ranks have made that were removed is not in the plan: such a rank may have died
+// in the middle of a call, and a plan has all buckets of a call or none.
+static void learning_ends(struct crash_world *world)
+{
+    struct crash_learning *learning = &world->core.learning;
+    struct crash_message plan = {
+        .kind = CRASH_PLAN, .step = learning->step, .phase = learning->phase};
+    if (learning->ended != world->core.members)
+        return;
+    learning->active = false;
+    learning->last_step = learning->step;
+    world->core.plan_number++;
+    for (uint32_t i = 0; i < learning->grant_count; i++)
+        if ((learning->made[learning->grants[i]] & world->core.members) != 0)
+            plan.plan[plan.plan_count++] = learning->slots[learning->grants[i]];
+    core_tells(world, &plan);
+}
+
+static void learning_hears(struct crash_world *world, uint32_t r,
+                           const struct crash_message *message)
+{
+    struct crash_learning *learning = &world->core.learning;
+    if (!learning->active && message->step <= learning->last_step) {
+        crash_fault(world, "rank %u learns step %u, which is learned", r, (unsigned)message->step);
+        return;
+    }
+    if (!learning->active) {
+        memset(learning->made, 0, sizeof(learning->made));
+        memset(learning->granted, 0, sizeof(learning->granted));
+        learning->active = true;
+        learning->step = message->step;
+        learning->phase = message->phase;
+        learning->entered = learning->ended = learning->count = learning->grant_count = 0;
+    }
+    if (learning->step != message->step || learning->phase != message->phase) {
+        crash_fault(world, "rank %u learns another step", r);
+        return;
+    }
+    learning->entered |= 1u << r;
+    if (message->up == UP_READY) {
+        const uint32_t i = learning_find(learning, &message->slot);
+        if (i == learning->count) {
+            learning->slots[learning->count++] = message->slot;
+            learning->made[i] = 0;
+            learning->granted[i] = false;
+        }
+        if (crash_in(learning->made[i], r) || crash_in(learning->ended, r))
+            crash_fault(world, "rank %u reports a slot twice, or after its end of the step", r);
+        learning->made[i] |= 1u << r;
+    } else {
+        if (crash_in(learning->ended, r))
+            crash_fault(world, "rank %u ends a step twice", r);
+        learning->ended |= 1u << r;
+    }
+    learning_grants(world);
+    learning_ends(world);
+}
+
+// In a new generation the grants stay, and all reports come again.
+static void learning_recovers(struct crash_world *world)
+{
+    struct crash_learning *learning = &world->core.learning;
+    uint32_t kept = 0;
+    struct slot_id slots[CRASH_SLOTS];
+    uint32_t made[CRASH_SLOTS];
+    for (uint32_t i = 0; i < learning->grant_count; i++) {
+        made[kept] = learning->made[learning->grants[i]];
+        slots[kept++] = learning->slots[learning->grants[i]];
+    }
+    for (uint32_t i = 0; i < kept; i++) {
+        learning->slots[i] = slots[i];
+        learning->made[i] = made[i];
+        learning->granted[i] = true;
+        learning->grants[i] = i;
+    }
+    learning->count = kept;
+    learning->entered = learning->ended = 0;
+}
+
+// ---- Ballots -----------------------------------------------------------------------------------
+
+static uint32_t core_dead(const struct crash_world *world)
+{
+    uint32_t dead = 0;
+    for (uint32_t r = 0; r < world->config.ranks; r++)
+        if (world->ranks[r].mode == CRASH_DEAD)
+            dead |= 1u << r;
+    return dead & world->core.members;
+}
+
+// A death that is not known is a reason, and so is a suspicion of a rank that lives. A job whose
+// ranks have all finished needs no decision.
+bool crash_core_can_prepare(const struct crash_world *world)
+{
+    const uint32_t dead = core_dead(world);
+    bool runs = false;
+    for (uint32_t r = 0; r < world->config.ranks; r++)
+        runs = runs ||
+               (crash_in(world->core.members & ~dead, r) && world->ranks[r].mode != CRASH_DONE);
+    if (!runs || world->core.number + 1 >= CRASH_BALLOTS)
+        return false;
+    return (dead & ~world->core.known_dead) != 0 || world->core.suspicions > 0;
+}
+
+// A coordinator that has not heard of the last decision excludes a member of it.
+static void core_is_stale(struct crash_world *world)
+{
+    const struct crash_core *core = &world->core;
+    const uint32_t r = crash_draw(world, world->config.ranks);
+    const struct crash_message message = {
+        .kind = CRASH_EXCLUDED, .ballot = {.number = core->established - 1, .incarnation = 7}};
+    if (core->established > 1 && crash_in(core->members, r) && world->ranks[r].late.count < 8)
+        crash_push(world, &world->ranks[r].late, &message);
+}
+
+// Half of the suspicions are of nobody: the ranks freeze and go on with the same members.
+void crash_core_prepares(struct crash_world *world)
+{
+    struct crash_core *core = &world->core;
+    const uint32_t dead = core_dead(world);
+    uint32_t suspects = dead;
+    if ((dead & ~core->known_dead) == 0) {
+        core->suspicions--;
+        core_is_stale(world);
+        if (crash_draw(world, 2) == 0)
+            suspects |= 1u << crash_draw(world, world->config.ranks) & core->members;
+    }
+    core->known_dead |= dead;
+    core->number++;
+    core->collects = true;
+    core->reported = 0;
+    core->kept = core->members & ~suspects;
+    if (__builtin_popcount(core->kept) * 2 <= __builtin_popcount(core->members & ~dead))
+        core->kept = core->members & ~dead; // No quorum without the suspect.
+    crash_say(world, "coordinator: PREPARE %u, suspects %x, keeps %x", (unsigned)core->number,
+              suspects, core->kept);
+    for (uint32_t r = 0; r < world->config.ranks; r++) {
+        const struct crash_message message = {.kind = CRASH_PREPARE,
+                                              .ballot = {.number = core->number, .incarnation = 7},
+                                              .suspect = crash_in(suspects, r)};
+        if (crash_in(core->members, r) && world->ranks[r].mode != CRASH_DEAD)
+            crash_push(world, &world->ranks[r].down, &message);
+    }
+}
+
+static void decide_element(struct crash_world *world, struct crash_decision *decision,
+                           uint32_t slot, uint32_t element)
+{
+    uint32_t holders = 0;
+    for (uint32_t r = 0; r < world->config.ranks; r++) {
+        const struct crash_report *report = &world->core.reports[r];
+        if (!crash_in(decision->members, r) || report->facts.step != decision->settled + 1 ||
+            !report->facts.begun || !report->slots[slot].elements[element].final)
+            continue;
+        const uint32_t value = report->slots[slot].elements[element].value;
+        if (holders != 0 && decision->values[slot][element] != value)
+            crash_fault(world, "two ranks hold other bits of slot %u", slot);
+        holders |= 1u << r;
+        decision->values[slot][element] = value;
+        decision->owners[slot][element] = r;
+    }
+    decision->rows[slot][element] = holders == 0                   ? ROW_REDUCE
+                                    : holders == decision->members ? ROW_NONE
+                                                                   : ROW_HAVE;
+}
+
+static void decide_slot(struct crash_world *world, struct crash_decision *decision, uint32_t slot)
+{
+    bool some = false;
+    bool all = true;
+    for (uint32_t e = 0; e < CRASH_ELEMENTS; e++) {
+        decide_element(world, decision, slot, e);
+        some = some || decision->rows[slot][e] != ROW_REDUCE;
+        all = all && decision->rows[slot][e] == ROW_NONE;
+    }
+    if (!some || all)
+        return;
+    decision->redo.words[slot / 64] |= UINT64_C(1) << slot % 64;
+    world->repeated++;
+}
+
+static void decide_waves(struct crash_world *world, struct crash_decision *decision)
+{
+    for (uint32_t r = 0; r < world->config.ranks; r++) {
+        const struct crash_report *report = &world->core.reports[r];
+        if (!crash_in(decision->members, r) || report->facts.step != decision->settled + 1)
+            continue;
+        if (report->facts.opened && world->config.uneven) {
+            decision->has_opened = true;
+            decision->opened = report->opened;
+        }
+        if (report->facts.closed) {
+            decision->has_closed = true;
+            decision->closed = report->closed;
+        }
+    }
+}
+
+static void core_decides(struct crash_world *world)
+{
+    struct crash_core *core = &world->core;
+    struct crash_decision *decision = &world->decisions[core->number];
+    struct crash_generation *generation = &world->generations[core->number];
+    memset(decision, 0, sizeof(*decision));
+    memset(generation, 0, sizeof(*generation));
+    decision->ballot = (struct generation_id){.number = core->number, .incarnation = 7};
+    decision->members = core->kept;
+    for (uint32_t r = 0; r < world->config.ranks; r++)
+        if (crash_in(core->kept, r) && core->reports[r].facts.settled > decision->settled)
+            decision->settled = core->reports[r].facts.settled;
+    crash_check_decision(world, core->kept, decision->settled);
+    decide_waves(world, decision);
+    for (uint32_t slot = 0; slot < CRASH_SLOTS; slot++)
+        decide_slot(world, decision, slot);
+    generation->id = decision->ballot;
+    generation->members = core->kept;
+    crash_say(world, "coordinator: DECISION %u, members %x, settled %u, redo %x",
+              (unsigned)core->number, core->kept, (unsigned)decision->settled,
+              (unsigned)decision->redo.words[0]);
+    for (uint32_t r = 0; r < world->config.ranks; r++) {
+        const struct crash_message message = {.kind = crash_in(core->kept, r) ? CRASH_DECISION
+                                                                              : CRASH_EXCLUDED,
+                                              .ballot = decision->ballot};
+        if (crash_in(core->members, r) && world->ranks[r].mode != CRASH_DEAD)
+            crash_push(world, &world->ranks[r].down, &message);
+    }
+    core->removed |= core->members & ~core->kept;
+    core->members = core->kept;
+    core->collects = false;
+    core->established = core->number;
+    world->recoveries++;
+    if (core->learning.active)
+        learning_recovers(world);
+}
+
+void crash_core_hears(struct crash_world *world, uint32_t r, const struct crash_message *message)
+{
+    struct crash_core *core = &world->core;
+    if (message->kind == CRASH_REPORT) {
+        if (!core->collects || message->report.ballot.number != core->number)
+            return;
+        core->reports[r] = message->report;
+        core->reported |= 1u << r;
+        if ((core->reported & core->kept) == core->kept)
+            core_decides(world);
+        return;
+    }
+    if (!crash_in(core->members, r))
+        return; // It was removed, and does not know it yet.
+    // What a rank says of its old generation comes before its report.
+    if (message->generation.number != core->established)
+        crash_fault(world, "rank %u says something of another generation", r);
+    if (message->up == UP_READY || message->up == UP_END)
+        learning_hears(world, r, message);
+    else if (message->up != UP_REPLAN)
+        crash_fault(world, "rank %u says something unexpected: %d", r, (int)message->up);
+}

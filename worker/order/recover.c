@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How the order core of a rank freezes, what it reports, and how it goes on. Pure; part of the
+// order core. The rules stand in recover.h.
+
+#include "worker/order/recover.h"
+
+#include "worker/order/header.h"
+#include "worker/order/parts.h"
+#include "worker/order/waits.h"
+
+#include <string.h>
+
+static void set_add(struct slot_set *set, uint32_t position)
+{
+    set->words[position / 64] |= UINT64_C(1) << position % 64;
+}
+
+static bool set_has(const struct slot_set *set, uint32_t position)
+{
+    return (set->words[position / 64] >> position % 64 & 1) != 0;
+}
+
+static bool set_empty(const struct slot_set *set)
+{
+    uint64_t all = 0;
+    for (uint32_t word = 0; word < LOCKSTEP_SLOT_WORDS; word++)
+        all |= set->words[word];
+    return all == 0;
+}
+
+void order_freeze(struct order *order)
+{
+    order->recovery.frozen = true;
+}
+
+void order_open_completed(struct order *order)
+{
+    order->recovery.opened = true;
+}
+
+void order_report(const struct order *order, struct order_facts *facts)
+{
+    memset(facts, 0, sizeof(*facts));
+    facts->settled = order->settled;
+    facts->step = order->opening != 0 ? order->opening : order->open ? order->step : order->settled;
+    facts->opened = order->opening != 0 ? order->recovery.opened : order->open;
+    if (order->opening != 0 || !order->open)
+        return;
+    facts->begun = true;
+    facts->closed = order->closed;
+    facts->all_final = order->commit_joined;
+    facts->slot_count = order->slot_count;
+    for (uint32_t i = 0; i < order->slot_count; i++) {
+        if (order->slots[i].state >= SLOT_LAUNCHED)
+            set_add(&facts->contributed, i);
+        if (order->slots[i].state == SLOT_FINAL)
+            set_add(&facts->final, i);
+    }
+}
+
+// ---- Going on ----------------------------------------------------------------------------------
+
+// Returns NULL, or the reason why the decision cannot be of this rank's job.
+static const char *recover_impossible(const struct order *order,
+                                      const struct order_decision *decision)
+{
+    if (decision->settled == order->settled)
+        return NULL;
+    if (decision->settled != order->settled + 1)
+        return "the decision names a settled step that no member can have settled";
+    if (!order->open || !order->commit_joined)
+        return "the decision settles a step whose commit wave this rank has not joined";
+    if (!set_empty(&decision->redo))
+        return "the decision repeats slots of a step that this rank has not begun";
+    return NULL;
+}
+
+// What a launch of the old generation did is forgotten. The slot was ready or zero before.
+static void recover_slots(struct order *order)
+{
+    for (uint32_t i = 0; i < order->slot_count; i++) {
+        struct order_slot *slot = &order->slots[i];
+        if (slot->state == SLOT_LAUNCHED || slot->state == SLOT_SUMMED)
+            slot->state = slot->zero ? SLOT_ZERO : SLOT_READY;
+    }
+    order->low = order->front = 0;
+}
+
+// Returns false if a slot is named that this rank has not launched: then no element of the slot can
+// be final.
+static bool recover_redo(struct order *order, const struct slot_set *launched,
+                         const struct slot_set *redo)
+{
+    for (uint32_t i = 0; i < LOCKSTEP_MAX_SLOTS; i++) {
+        struct order_slot *slot = &order->slots[i];
+        if (!set_has(redo, i))
+            continue;
+        if (i >= order->slot_count || !set_has(launched, i))
+            return false;
+        slot->state = SLOT_LAUNCHED;
+        order_emit(order, &(struct order_action){.kind = ORDER_REDO,
+                                                 .slot = slot,
+                                                 .index = i,
+                                                 .space = order->space,
+                                                 .step = order->step});
+    }
+    return true;
+}
+
+// The rank number in this rank's part of the wave is that of the new world.
+static void recover_opening(struct order *order, const struct order_decision *decision)
+{
+    struct open_wave *opening = &order->recovery.opening;
+    if (order->recovery.opened)
+        return;
+    if (decision->opened) {
+        order->recovery.opened = true;
+        return;
+    }
+    if (opening->first != OPEN_NOBODY)
+        opening->first = order->rank;
+    order_emit(order, &(struct order_action){
+                          .kind = ORDER_OPEN, .opening = opening, .step = order->opening});
+}
+
+static void recover_learning(struct order *order)
+{
+    for (uint32_t i = 0; i < order->unplaced_count; i++)
+        order_send_ready(order, &order->unplaced[i]);
+    if (order->ended)
+        order_send_end(order);
+}
+
+static void recover_world(struct order *order, const struct order_decision *decision)
+{
+    order->generation = decision->generation;
+    order->rank = decision->rank;
+    order->world_size = decision->world_size;
+    order->headers.early_count = 0;
+    memset(&order->headers.early_opening, 0, sizeof(order->headers.early_opening));
+    order->header_equal = order->world_size == 1;
+    order->fail_said = false;
+    order->given_up = 0;
+    order->close_joined = order->closed;
+    order->commit_joined = false;
+}
+
+void order_recover(struct order *order, const struct order_decision *decision)
+{
+    const char *impossible = recover_impossible(order, decision);
+    struct order_facts facts;
+    if (order->failed)
+        return;
+    if (impossible) {
+        order_fail(order, HALT_PROTOCOL, impossible);
+        return;
+    }
+    if (decision->settled != order->settled)
+        order_commit_completed(order);
+    else if (decision->closed && order->opening == 0 && !order->learning)
+        order_close_completed(order, decision->closed);
+    if (order->failed)
+        return;
+    order_report(order, &facts);
+    recover_world(order, decision);
+    order->recovery.frozen = false;
+    order_waits_recover(order);
+    if (order->opening != 0)
+        recover_opening(order, decision);
+    if (order->opening != 0 || order->open)
+        order_send_header(order);
+    if (order->open) {
+        recover_slots(order);
+        if (!recover_redo(order, &facts.contributed, &decision->redo)) {
+            order_fail(order, HALT_PROTOCOL, "the decision repeats a slot that was not launched");
+            return;
+        }
+        if (order->learning && !order->closed)
+            recover_learning(order);
+    }
+    order_advance(order);
+}
