@@ -10,7 +10,8 @@
 // - A rank that has just put a small payload on the board (worker/transport/host/exchange.c) looks
 //   for a moment before all that: MOMENT_LOOKS times. Where ranks share cores, it yields instead if
 //   a mate that it awaits shares its core.
-// - If a small payload may come through a socket, it looks for WAIT_SOCKET_US, which is longer than
+// - If a small payload may come through a socket, or one that a fast link (WAIT_FAST_BYTES_PER_S)
+//   carries in the time of a few wake-ups, it looks for WAIT_SOCKET_US, which is longer than
 //   a sleeping peer takes to wake up. With less, one sleep causes the next one: each rank would
 //   always find the other one late. After WAIT_SPIN_US, or at once where ranks share cores, it
 //   yields the core between looks. If such a yield takes WAIT_HOG_US, a thread that computes had
@@ -56,6 +57,8 @@
 #define WAIT_SPIN_US 10
 #define WAIT_SOCKET_US 120
 #define WAIT_SMALL_BYTES (64 * 1024)
+#define WAIT_SMALL_FAST_BYTES (256 * 1024)
+#define WAIT_FAST_BYTES_PER_S UINT64_C(1000000000)
 #define WAIT_HOG_US 500
 #define WAIT_PAUSES 2
 #define WAIT_MEMORY_US 300
@@ -190,14 +193,16 @@ static bool wait_look_everywhere(struct transport *transport, uint32_t looks)
     return wait_poll(transport, 0);
 }
 
-// True if the oldest collective in flight is so small that it takes about as long as a wake-up.
+// True if the oldest collective in flight is so small that it takes as long as a few wake-ups.
 static bool wait_is_short(const struct transport *transport)
 {
     const struct list *first = transport->flows.active.next;
     if (first == &transport->flows.active)
         return true;
     const struct flow *flow = list_entry(first, struct flow, turn);
-    return flow->collective->elements * flow->map.element_bytes <= WAIT_SMALL_BYTES;
+    const bool fast = transport->flows.agreed_bytes_per_s >= WAIT_FAST_BYTES_PER_S;
+    return flow->collective->elements * flow->map.element_bytes <=
+           (fast ? WAIT_SMALL_FAST_BYTES : WAIT_SMALL_BYTES);
 }
 
 static uint64_t wait_socket_us(const struct transport *transport)
