@@ -6,6 +6,7 @@
     torchrun --nproc-per-node 2 -m lockstep.torch train.py ARGUMENTS
 
 The program sees its own sys.argv, __main__ and sys.path, and its tracebacks, as without lockstep.
+So do processes that it starts with multiprocessing or torch.multiprocessing.
 """
 
 from __future__ import annotations
@@ -19,18 +20,9 @@ import types
 import zipfile
 from typing import Any, List, Optional, Type
 
+from .spawned import install
+
 _USAGE = "usage: python -m lockstep.torch [-m MODULE | FILE] [ARGUMENTS ...]"
-
-
-def replace() -> None:
-    """DistributedDataParallel becomes that of lockstep wherever a program imports it from."""
-    import torch.nn.parallel as package
-    import torch.nn.parallel.distributed as home
-
-    from .ddp import DistributedDataParallel
-
-    home.DistributedDataParallel = DistributedDataParallel  # type: ignore[misc]
-    package.DistributedDataParallel = DistributedDataParallel  # type: ignore[misc]
 
 
 def _hide(own: str) -> None:
@@ -69,7 +61,7 @@ def main(arguments: List[str]) -> None:
     if len(arguments) < (2 if module else 1) or (not module and arguments[0].startswith("-")):
         sys.exit(_USAGE)
     safe = getattr(sys.flags, "safe_path", False)
-    replace()
+    install()
     _hide(__file__)
     if module:
         sys.argv = ["-m", *arguments[2:]]
