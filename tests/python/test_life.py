@@ -214,6 +214,17 @@ class Life(unittest.TestCase):
             self.assertIn(f"rank {rank} of job", said.error)
         self.assertEqual(said.error.count("it is closed; call close() or use 'with'"), 2, said)
 
+    def test_an_exit_without_a_wait(self):
+        said = job(2, """
+            session = lockstep.Session()
+            works = [session.begin(lockstep.allreduce(name, np.ones(2))) for name in ("x", "y")]
+            session.begin(lockstep.allreduce("z", np.ones(2))).wait()
+            session.barrier("b")
+            """, opened=False)
+        self.assertEqual(said.code, 0, said)
+        self.assertEqual(said.error.count("an open session, without a wait for 'x', 'y': it is"), 2,
+                         said)
+
     def test_an_exception_without_close(self):
         said = job(2, """
             session = lockstep.Session()

@@ -34,9 +34,22 @@ def _at_exit() -> None:
     _open.clear()
 
 
+_NAMED = 8  # More collectives than these are counted and not named.
+
+
+def _forgotten(session: "Session") -> str:
+    """Collectives that have begun, and that the program has not waited for."""
+    names = sorted(repr(name) for name in session.in_flight)
+    if not names:
+        return ""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f", without a wait for {', '.join(names[:_NAMED])}{more}"
+
+
 def _end(session: "Session") -> None:
     error = getattr(sys, "last_value", None)
-    where = f"lockstep: rank {session.rank} of job '{session.job}' exits with an open session"
+    where = (f"lockstep: rank {session.rank} of job '{session.job}' exits with an open session"
+             f"{_forgotten(session)}")
     try:
         if error is not None:
             print(f"{where}: it is aborted, because of {type(error).__name__}", file=sys.stderr)

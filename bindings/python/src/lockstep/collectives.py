@@ -263,6 +263,11 @@ class Work:
         return self._handle.value or 0
 
     @property
+    def name(self) -> str:
+        """The name of the collective."""
+        return self._what.name
+
+    @property
     def result(self) -> Any:
         """The array that gets the result."""
         return self._what.result

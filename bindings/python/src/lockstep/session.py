@@ -144,6 +144,11 @@ class Session(Collectives):
         """True while a step is open."""
         return self._step is not None
 
+    @property
+    def in_flight(self) -> List[str]:
+        """Names of collectives that have begun, and that nobody has waited for."""
+        return [work.name for work in self._works]
+
     def start(self) -> None:
         """Compares what all ranks have registered, then makes their state equal."""
         self._block(lambda: int(lib.lockstep_start(self.handle)), self)

@@ -322,6 +322,8 @@ def _at_exit() -> None:
             if isinstance(error, BaseException):
                 _session.abort(f"{type(error).__name__}: {error}")
             elif _session.in_step:
+                print(f"lockstep: rank {_session.rank} of job '{_session.job}' exits inside a step: "
+                      "the session is aborted", file=sys.stderr)
                 _session.abort("the program ended inside a step")
     if _session is None or _session.pid == os.getpid():
         close()
