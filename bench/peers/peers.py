@@ -112,7 +112,7 @@ class Programs:
         self.lockstep = os.path.join(build, "bin", "lockstep")
         self.coordinator = os.path.join(build, "bin", "lockstep-coordinator")
         self.python = os.environ.get("TORCH_PYTHON",
-                                     os.path.join(build, "torch-venv", "bin", "python"))
+                                     os.path.join(build, "venv-torch", "bin", "python"))
         self.torch_version = self.ask_torch()
 
     def driver(self, kind):

@@ -5,7 +5,7 @@
 # the variable names, or that of a virtual environment in the build directory, which lasts. The test is
 # skipped where pip finds no wheel.
 python_with() {
-    local variable=$1 folder=${BUILD:-$PWD/build}/$2-venv log
+    local variable=$1 folder=${BUILD:-$PWD/build}/venv-$2 log
     shift 2
     python=${!variable:-$folder/bin/python}
     export python
