@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The examples of PyTorch: three doors give the same parameters, an agent and a transformer learn."""
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -46,6 +47,25 @@ class Mnist(unittest.TestCase):
         self.assertEqual(len(set(totals.values())), 1, totals)
         alone = float(self.total(said([sys.executable, MNIST, *steps])))
         self.assertAlmostEqual(float(totals["ddp"]), alone, delta=0.01)
+
+
+class Mixed(unittest.TestCase):
+    def test_ranks_with_and_without_a_gpu(self):
+        """Without a GPU all ranks are on processors. The example asserts that their bits agree."""
+        text = said([*TORCHRUN, os.path.join(EXAMPLES, "mixed.py"), "--steps", "100"])
+        devices, first, last = re.search(r"ranks on (.*): .* loss (\S+) at first, (\S+) at the end",
+                                         text).groups()
+        self.assertEqual(devices.split(", "), [
+            f"cuda:{rank}" if rank < torch.cuda.device_count() else "cpu" for rank in range(2)])
+        self.assertLess(float(last), float(first) / 2)
+
+    def test_devices(self):
+        spec = importlib.util.spec_from_file_location("mixed", os.path.join(EXAMPLES, "mixed.py"))
+        mixed = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(mixed)
+        self.assertEqual([str(mixed.device_of(rank, 2)) for rank in range(4)],
+                         ["cuda:0", "cuda:1", "cpu", "cpu"])
+        self.assertEqual(str(mixed.device_of(0, 0)), "cpu")
 
 
 class Learning(unittest.TestCase):
