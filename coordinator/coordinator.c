@@ -6,6 +6,7 @@
 
 #include "coordinator/coordinator.h"
 
+#include "coordinator/ballot.h"
 #include "coordinator/beat.h"
 #include "coordinator/core.h"
 #include "coordinator/crossing.h"
@@ -30,7 +31,7 @@ size_t coordinator_bytes(void)
 }
 
 static_assert(offsetof(struct coordinator, words) <= 72 * 1024 * 1024 &&
-                  sizeof(struct coordinator) <= 136 * 1024 * 1024,
+                  sizeof(struct coordinator) <= 272 * 1024 * 1024,
               "a small daemon stays small");
 
 struct coordinator *coordinator_init(void *memory, const struct coordinator_config *config)
@@ -51,6 +52,7 @@ struct coordinator *coordinator_init(void *memory, const struct coordinator_conf
     for (uint32_t i = 0; i < LOCKSTEP_MAX_JOBS; i++) {
         core->jobs[i].used = false;
         core->jobs[i].learning.words = core->words[i];
+        core->jobs[i].ballot.records.words = core->records[i];
     }
     core->worker_top = 0;
     core->worker_free = CORE_NONE;
@@ -269,9 +271,13 @@ static void core_from_member(struct coordinator *core, struct worker *worker,
         roster_reach(core, worker, &message->u.reach);
         return;
     case UP_RECORD_PART:
+        ballot_record(core, worker, &message->u.record_part);
+        return;
     case UP_REPORT:
+        ballot_report(core, worker, &message->u.report);
+        return;
     case UP_REFUSE:
-        verdict_protocol(core, worker, "answered a ballot that was not begun");
+        ballot_refuse(core, worker, &message->u.refuse);
         return;
     case UP_HELLO:
         verdict_protocol(core, worker, "sent a second hello on its stream");

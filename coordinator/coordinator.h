@@ -211,7 +211,7 @@ struct coordinator_sink {
     void *context;
 };
 
-// Returns the bytes of memory that coordinator_init needs, at most 136 MiB. The memory need not be
+// Returns the bytes of memory that coordinator_init needs, at most 272 MiB. The memory need not be
 // zero, and most of it is touched only when there are many jobs, workers and parameters.
 size_t coordinator_bytes(void);
 struct coordinator *coordinator_init(void *memory, const struct coordinator_config *config);
@@ -269,6 +269,12 @@ struct job_view {
     uint64_t settled_ms; // When the first rank reported `settled`.
     uint64_t formed_ms; // When the generation formed.
     uint64_t ended_ms; // When a verdict ended the generation, or its last rank left.
+    // Recovery: true while the members freeze, or form the next generation.
+    bool recovering;
+    uint32_t recoveries; // Deaths, or several at one time, after which the job went on.
+    uint64_t recovery_spent_ms; // The time of all of them, from suspicion to links that stand.
+    uint64_t recovery_lasted_ms; // The time of the last one.
+    char recovery_text[LOCKSTEP_TEXT_BYTES]; // Who was lost last; empty: nobody was.
     // Number of the ranks that left after a failure; the lowest of these ranks, and its failure.
     uint32_t failed;
     uint32_t failed_rank;

@@ -42,12 +42,14 @@
 #ifndef COORDINATOR_CORE_H
 #define COORDINATOR_CORE_H
 
+#include "coordinator/ballot.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/cost.h"
 #include "coordinator/history.h"
 #include "coordinator/sentence.h"
 #include "coordinator/stall.h"
 #include "protos/limits.h"
+#include "protos/redo.h"
 #include "protos/types.h"
 
 #include <inttypes.h>
@@ -142,6 +144,10 @@ struct worker {
     struct up_start start;
     uint64_t grouped; // Bit m is 1 if module m has a group.
     uint64_t absent; // Bit m is 1 if the worker is no member of that group.
+
+    // Set in a ballot.
+    bool reported; // True if the worker has answered the present ballot; `report` is valid then.
+    struct up_report report;
 
     // Set in a learning step.
     bool entered; // True if the worker has sent a message of the step.
@@ -320,6 +326,7 @@ struct job {
     char groups[LOCKSTEP_MAX_MODULES][LOCKSTEP_GROUP_NAME_BYTES];
 
     struct halt halt;
+    struct ballot ballot;
 
     // Valid for the life of the generation.
     uint64_t formed_ms; // When the generation formed; 0: it has not formed yet.
@@ -371,6 +378,12 @@ struct absence {
     char text[LOCKSTEP_TEXT_BYTES]; // Which worker, and how it ended; clean.
 };
 
+// The memory in which a decision is made.
+struct redo_room {
+    struct redo_row rows[LOCKSTEP_REDO_ROWS];
+    uint64_t words[LOCKSTEP_MAX_RECORD_WORDS];
+};
+
 struct coordinator {
     struct coordinator_config config;
     bool draining;
@@ -399,9 +412,10 @@ struct coordinator {
     struct worker workers[LOCKSTEP_MAX_WORKERS];
     uint16_t peers[CORE_PEER_TABLE]; // Index + 1 of a worker; 0: empty.
 
-    // By job: the words of the layouts that it learns. Last, because only these are large: a job
-    // touches as many words as its layouts have.
-    uint32_t words[LOCKSTEP_MAX_JOBS][LOCKSTEP_MAX_LAYOUT_WORDS];
+    // Last, because only these are large: a job touches as many words as it needs.
+    struct redo_room redo;
+    uint32_t words[LOCKSTEP_MAX_JOBS][LOCKSTEP_MAX_LAYOUT_WORDS]; // By job: layouts of learning.
+    uint64_t records[LOCKSTEP_MAX_JOBS][RECORDS_WORDS]; // By job: reports of a ballot.
 };
 
 #endif

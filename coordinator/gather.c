@@ -5,6 +5,7 @@
 
 #include "coordinator/gather.h"
 
+#include "coordinator/ballot.h"
 #include "coordinator/core.h"
 #include "coordinator/crossing.h"
 #include "coordinator/history.h"
@@ -43,6 +44,7 @@ static void gather_reset(struct job *job)
     job->halt.text[0] = '\0';
     job->difference.active = false;
     learning_reset(&job->learning);
+    ballot_reset(job);
 }
 
 struct job *gather_create(struct coordinator *core, const char *name)
@@ -62,6 +64,10 @@ struct job *gather_create(struct coordinator *core, const char *name)
     job->outs = 0;
     job->messages_total = 0;
     job->dropped_total = 0;
+    job->ballot.number = 0;
+    job->ballot.text[0] = '\0';
+    job->ballot.recoveries = 0;
+    job->ballot.spent_ms = job->ballot.lasted_ms = 0;
     stall_init(job);
     history_init(&job->history);
     gather_reset(job);

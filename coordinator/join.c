@@ -289,8 +289,8 @@ static enum refusal join_check(const struct up_hello *hello, struct sentence *se
                      hello->rank_hint, hello->host, hello->world_max);
     else if (hello->address[0] == '\0')
         sentence_add(sentence, "the worker on %s named no address for its data plane", hello->host);
-    else if (hello->on_failure != FAILURE_ERROR)
-        sentence_add(sentence, "on_failure=continue is not supported yet: use on_failure=error");
+    else if (hello->on_failure != FAILURE_ERROR && hello->on_failure != FAILURE_CONTINUE)
+        sentence_add(sentence, "on_failure is %d, which is unknown", (int)hello->on_failure);
     else
         return REFUSAL_NONE;
     return REFUSAL_INVALID;
@@ -314,6 +314,11 @@ static bool join_world_fits(const struct job *job, const struct up_hello *hello)
            hello->window_ms == job->gathering.window_ms;
 }
 
+static const char *join_policy(const struct up_hello *hello)
+{
+    return hello->on_failure == FAILURE_CONTINUE ? "continue" : "error";
+}
+
 // Checks a hello against the workers that have already joined the job.
 static enum refusal join_check_job(struct coordinator *core, const struct job *job,
                                    const struct up_hello *hello, struct sentence *sentence)
@@ -331,6 +336,13 @@ static enum refusal join_check_job(struct coordinator *core, const struct job *j
     }
     for (uint32_t i = 0; i < job->count; i++) {
         const struct up_hello *other = &job_worker(core, job, i)->hello;
+        if (hello->on_failure != other->on_failure) {
+            sentence_add(sentence,
+                         "on_failure is %s on the worker on %s and %s on the worker on %s: give "
+                         "every worker the same",
+                         join_policy(other), other->host, join_policy(hello), hello->host);
+            return REFUSAL_INVALID;
+        }
         if (hello->has_rank_hint && other->has_rank_hint && hello->rank_hint == other->rank_hint) {
             sentence_add(sentence,
                          "rank hint %" PRIu32 " is taken: the worker on %s (pid %" PRIu32

@@ -6,6 +6,7 @@
 
 #include "coordinator/links.h"
 
+#include "coordinator/ballot.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/core.h"
 #include "coordinator/job.h"
@@ -106,6 +107,7 @@ static void links_decide(struct coordinator *core, struct job *job)
     }
     job->tuned = true;
     job->tuning = tuning;
+    ballot_linked(core, job);
     core_message(core, job, DOWN_TUNING)->u.tuning = tuning;
     core_send_all(core, job);
     core_log(core, "links_tuned",

@@ -11,6 +11,8 @@
 
 #include "coordinator/coordinator.h"
 #include "coordinator/core.h"
+#include "coordinator/crossing.h"
+#include "coordinator/decision.h"
 #include "coordinator/gpus.h"
 #include "coordinator/job.h"
 #include "coordinator/journal.h"
@@ -296,6 +298,50 @@ void roster_form(struct coordinator *core, struct job *job)
         worker->generation = job->number;
     }
     stall_reset(job);
+    roster_announce(core, job, &roster);
+}
+
+// Removes the suspects of the ballot. The other members keep their order.
+static void roster_remove(struct coordinator *core, struct job *job)
+{
+    uint32_t kept = 0;
+    for (uint32_t rank = 0; rank < job->count; rank++) {
+        struct worker *worker = job_worker(core, job, rank);
+        if (!decision_removes(job, rank)) {
+            job->workers[kept++] = job->workers[rank];
+        } else if (worker->connected) {
+            worker->stage = STAGE_OUT;
+            job->connected--;
+            job->outs++;
+        } else {
+            core_worker_free(core, worker);
+        }
+    }
+    job->count = kept;
+}
+
+void roster_reform(struct coordinator *core, struct job *job)
+{
+    struct roster roster = {.size = 0};
+    roster_remove(core, job);
+    roster.size = job->count;
+    job->number = job->ballot.number;
+    job->linked = 0;
+    job->tuned = false;
+    job->queried_step = 0;
+    job->sides.active = false;
+    crossing_reset(job);
+    for (uint16_t rank = 0; rank < job->count; rank++) {
+        struct worker *worker = job_worker(core, job, rank);
+        roster.at[rank] = rank;
+        worker->rank = rank;
+        worker->generation = job->number;
+        worker->linked = false;
+        worker->blocked.wait_count = 0;
+        worker->awaits = worker->lacks = 0;
+    }
+    stall_reset(job);
+    roster_group(core, job, &roster);
     roster_announce(core, job, &roster);
 }
 

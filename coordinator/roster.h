@@ -11,6 +11,9 @@ struct up_reach;
 struct worker;
 
 // Makes the job's gathering workers the members of a new generation.
+// Forms the next generation of the members that the job's ballot keeps, in the order of their
+// ranks.
+void roster_reform(struct coordinator *core, struct job *job);
 void roster_form(struct coordinator *core, struct job *job);
 // Answers a member that asks for the addresses of other members.
 void roster_reach(struct coordinator *core, struct worker *worker, const struct up_reach *reach);

@@ -11,6 +11,7 @@
 
 #include "coordinator/verdict.h"
 
+#include "coordinator/ballot.h"
 #include "coordinator/beat.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/core.h"
@@ -258,6 +259,22 @@ static void verdict_lost_sentence(const struct worker *worker, const char *cause
                      worker->hello.pid, worker->heartbeat.failure);
 }
 
+// A member was lost: the others go on, or the generation ends.
+static void verdict_on(struct coordinator *core, struct job *job, struct worker *worker,
+                       const char *text)
+{
+    char longer[LOCKSTEP_TEXT_BYTES];
+    struct sentence sentence;
+    const char *why;
+    if (ballot_suspect(core, job, worker, text, &why))
+        return;
+    sentence_begin(&sentence, longer, sizeof(longer));
+    sentence_add(&sentence, "%s%s%s", text, why ? "; " : "", why ? why : "");
+    const struct verdict verdict = {
+        .kind = HALT_LOST, .has_rank = true, .rank = worker->rank, .text = longer};
+    verdict_halt(core, job, &verdict);
+}
+
 static void verdict_lost_text(struct coordinator *core, struct job *job, struct worker *worker,
                               const char *cause, const struct verdict_advice *advice)
 {
@@ -270,17 +287,15 @@ static void verdict_lost_text(struct coordinator *core, struct job *job, struct 
                      worker->rank, worker->hello.host, core->stopped_by);
     else
         verdict_lost_sentence(worker, cause, advice, &sentence);
-    const struct verdict verdict = {
-        .kind = HALT_LOST, .has_rank = true, .rank = worker->rank, .text = text};
     worker->lost = true;
     worker->vanished = advice == &advice_ended && !stopped;
-    verdict_halt(core, job, &verdict);
+    verdict_on(core, job, worker, text);
 }
 
 // Makes the verdict on a link that is cut: both ranks are alive and connected to the coordinator,
 // but one does not acknowledge the other's data.
 static void verdict_cut(struct coordinator *core, struct job *job, const struct worker *worker,
-                        const struct worker *peer, const struct up_lost *lost)
+                        struct worker *peer, const struct up_lost *lost)
 {
     char text[LOCKSTEP_TEXT_BYTES];
     struct sentence sentence;
@@ -294,9 +309,7 @@ static void verdict_cut(struct coordinator *core, struct job *job, const struct 
                  " sends is acknowledged any more, and both ranks are alive; look at the network "
                  "between these two hosts, then start the job again",
                  lost->step, worker->rank);
-    const struct verdict verdict = {
-        .kind = HALT_LOST, .has_rank = true, .rank = peer->rank, .text = text};
-    verdict_halt(core, job, &verdict);
+    verdict_on(core, job, peer, text);
 }
 
 // Adds why a stream ended, and returns the advice. A process that was silent before may still exist

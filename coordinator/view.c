@@ -79,6 +79,11 @@ static void view_life(const struct coordinator *coordinator, const struct job *j
     view->halt_rank = job->halt.rank;
     view->settled = job->settled;
     view->settled_ms = job->settled_ms;
+    view->recovering = job->ballot.active || job->ballot.forming;
+    view->recoveries = job->ballot.recoveries;
+    view->recovery_spent_ms = job->ballot.spent_ms;
+    view->recovery_lasted_ms = job->ballot.lasted_ms;
+    memcpy(view->recovery_text, job->ballot.text, sizeof(view->recovery_text));
     view->formed_ms = job->formed_ms;
     view->ended_ms = job->ended_ms;
     for (uint32_t i = job->count; i > 0; i--) {

@@ -99,6 +99,21 @@ static void describe_replan(char *text, size_t bytes, const struct up_replan *re
         describe_calls(text, bytes, "", &replan->calls[i]);
 }
 
+static void describe_record(char *text, size_t bytes, const struct record_part *part)
+{
+    static const char *const names[] = {"none",  "runs",    "rows",    "used",  "final",
+                                        "given", "opening", "closing", "commit"};
+    int used =
+        snprintf(text, bytes, "%s of %" PRIu32 " [",
+                 (size_t)part->kind < sizeof(names) / sizeof(names[0]) ? names[part->kind] : "?",
+                 part->position);
+    for (uint32_t i = 0; i < part->count && (size_t)used < bytes; i++)
+        used += snprintf(text + used, bytes - (size_t)used, "%s%" PRIu64, i == 0 ? "" : " ",
+                         part->words[i]);
+    if ((size_t)used < bytes)
+        snprintf(text + used, bytes - (size_t)used, "]");
+}
+
 void describe_up(char *text, size_t bytes, const struct up_message *message)
 {
     switch (message->kind) {
@@ -162,6 +177,18 @@ void describe_up(char *text, size_t bytes, const struct up_message *message)
         return;
     case UP_REACH:
         describe_reach(text, bytes, &message->u.reach);
+        return;
+    case UP_RECORD_PART:
+        describe_record(text, bytes, &message->u.record_part);
+        return;
+    case UP_REPORT:
+        snprintf(text, bytes,
+                 "report ballot %" PRIu64 ", settled %" PRIu64 ", step %" PRIu64 ", flags %" PRIu32,
+                 message->u.report.ballot.number, message->u.report.settled, message->u.report.step,
+                 message->u.report.flags);
+        return;
+    case UP_REFUSE:
+        snprintf(text, bytes, "refuse, promised %" PRIu64, message->u.refuse.promised.number);
         return;
     case UP_NONE:
         break;
@@ -263,6 +290,26 @@ void describe_down(char *text, size_t bytes, const struct down_message *message)
         return;
     case DOWN_ADDRESSES:
         describe_addresses(text, bytes, &message->u.addresses);
+        return;
+    case DOWN_PREPARE:
+        snprintf(text, bytes, "prepare ballot %" PRIu64 ", suspects %" PRIx64 ": %s",
+                 message->u.prepare.ballot.number, message->u.prepare.suspects[0],
+                 message->u.prepare.text);
+        return;
+    case DOWN_RECORD_PART:
+        describe_record(text, bytes, &message->u.record_part);
+        return;
+    case DOWN_DECISION:
+        snprintf(text, bytes,
+                 "decision ballot %" PRIu64 ", settled %" PRIu64 ", step %" PRIu64
+                 ", flags %" PRIu32 ", removed %" PRIx64,
+                 message->u.decision.ballot.number, message->u.decision.settled,
+                 message->u.decision.step, message->u.decision.flags,
+                 message->u.decision.removed[0]);
+        return;
+    case DOWN_EXCLUDED:
+        snprintf(text, bytes, "excluded by ballot %" PRIu64 ": %s",
+                 message->u.excluded.ballot.number, message->u.excluded.text);
         return;
     case DOWN_NONE:
         break;

@@ -398,7 +398,7 @@ static void spoil_uuid(struct up_message *message)
 }
 static void spoil_policy(struct up_message *message)
 {
-    message->u.hello.on_failure = FAILURE_CONTINUE;
+    message->u.hello.on_failure = (enum failure_policy)2;
 }
 static void spoil_kind(struct up_message *message)
 {
@@ -438,9 +438,7 @@ static void test_what_is_wrong_with_a_hello_is_said(void **state)
          "2 < refused (invalid): the worker on b named no address for its data plane\n"},
         {"joined already", spoil_uuid,
          "2 < refused (invalid): this worker (on a, pid 101) has joined job 'j' already\n"},
-        {"policy", spoil_policy,
-         "2 < refused (invalid): on_failure=continue is not supported yet: use "
-         "on_failure=error\n"},
+        {"policy", spoil_policy, "2 < refused (invalid): on_failure is 2, which is unknown\n"},
         {"no hello", spoil_kind,
          "2 < refused (invalid): the first message of a stream must be a hello, this one was: "
          "start\n"},

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ballots: when the members of a job freeze, and who belongs to the next generation. The rules are
+// in docs/internals/recovery.md; M2, M4, M5 and M7 are names of it. Runs inside coordinator_step.
+//
+// A rank that is lost becomes a suspect of a ballot. Every other member is told to freeze and to
+// report (DOWN_PREPARE). A further suspect begins the ballot anew with a higher number. When all
+// other members have reported, the decision is sent, and the roster forms the next generation of
+// them. If there can be no decision, the job ends with the verdict on the first suspect.
+//
+// This coordinator is the only one of the job, and it has made the generation that ends. So by M2
+// the members that are kept must be at least half of that generation, unless all others are proven
+// dead.
+
+#include "coordinator/ballot.h"
+
+#include "coordinator/coordinator.h"
+#include "coordinator/core.h"
+#include "coordinator/decision.h"
+#include "coordinator/job.h"
+#include "coordinator/journal.h"
+#include "coordinator/names.h"
+#include "coordinator/roster.h"
+#include "coordinator/send.h"
+#include "coordinator/sentence.h"
+#include "coordinator/stall_end.h"
+#include "coordinator/table.h"
+#include "coordinator/verdict.h"
+
+void ballot_reset(struct job *job)
+{
+    job->ballot.active = false;
+    job->ballot.forming = false;
+    memset(job->ballot.suspects, 0, sizeof(job->ballot.suspects));
+    records_reset(&job->ballot.records);
+}
+
+static struct generation_id ballot_id(const struct coordinator *core, const struct job *job)
+{
+    return (struct generation_id){.number = job->ballot.number,
+                                  .incarnation = core->config.incarnation};
+}
+
+// ---- Who is kept -------------------------------------------------------------------------------
+
+// True if the members that are kept may decide.
+static bool ballot_has_quorum(struct coordinator *core, const struct job *job)
+{
+    uint32_t kept = 0;
+    bool proven = true;
+    for (uint32_t rank = 0; rank < job->count; rank++) {
+        const struct worker *worker = job_worker(core, job, rank);
+        if (decision_removes(job, rank))
+            proven = proven && !worker->connected; // Its process has ended.
+        else
+            kept++;
+    }
+    return kept > 0 && (proven || 2 * kept >= job->count);
+}
+
+// Returns NULL, or why the job cannot go on without this member.
+static const char *ballot_obstacle(struct coordinator *core, const struct job *job)
+{
+    if (job->state != JOB_RUNNING)
+        return "the job cannot go on without it, because lockstep_start was not complete";
+    if (job->learning.active)
+        return "the job cannot go on without it, because the order of the step was being learned";
+    if (job->left > 0)
+        return "the job cannot go on without it, because ranks have left already";
+    if (!ballot_has_quorum(core, job))
+        return "the job cannot go on without it: the ranks that are left are less than half, and "
+               "the others are not known to be dead";
+    return NULL;
+}
+
+// ---- Verdicts ----------------------------------------------------------------------------------
+
+// The job ends after all: makes the verdict on the first suspect.
+static void ballot_give_up(struct coordinator *core, struct job *job, const char *why)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    struct sentence sentence;
+    const uint32_t rank = job->ballot.cause;
+    sentence_begin(&sentence, text, sizeof(text));
+    sentence_add(&sentence, "%s; %s", job->ballot.text, why);
+    ballot_reset(job);
+    const struct verdict verdict = {
+        .kind = HALT_LOST, .has_rank = true, .rank = rank, .text = text};
+    verdict_halt(core, job, &verdict);
+}
+
+// ---- Prepare -----------------------------------------------------------------------------------
+
+static void ballot_ask(struct coordinator *core, struct job *job, const struct worker *worker)
+{
+    struct down_prepare *prepare = &core_message(core, job, DOWN_PREPARE)->u.prepare;
+    prepare->ballot = ballot_id(core, job);
+    memcpy(prepare->suspects, job->ballot.suspects, sizeof(prepare->suspects));
+    memcpy(prepare->text, job->ballot.text, sizeof(prepare->text));
+    core_send(core, worker);
+}
+
+// Begins a ballot with a number above all numbers that members may have promised.
+static void ballot_begin(struct coordinator *core, struct job *job, uint64_t above)
+{
+    struct ballot *ballot = &job->ballot;
+    ballot->active = true;
+    if (ballot->number < above)
+        ballot->number = above;
+    if (ballot->number < job->number)
+        ballot->number = job->number;
+    ballot->number++;
+    records_reset(&ballot->records);
+    for (uint32_t rank = 0; rank < job->count; rank++) {
+        struct worker *worker = job_worker(core, job, rank);
+        worker->reported = false;
+        if (!decision_removes(job, rank))
+            ballot_ask(core, job, worker);
+    }
+}
+
+bool ballot_suspect(struct coordinator *core, struct job *job, struct worker *worker,
+                    const char *text, const char **why)
+{
+    struct ballot *ballot = &job->ballot;
+    const bool first = !ballot->active && !ballot->forming;
+    const bool again = decision_removes(job, worker->rank);
+    *why = NULL;
+    if (worker->hello.on_failure != FAILURE_CONTINUE || !job_running(job))
+        return false;
+    if (again)
+        return true;
+    ballot->suspects[worker->rank / 64] |= UINT64_C(1) << worker->rank % 64;
+    if (first || !ballot->active) {
+        struct sentence sentence;
+        if (first)
+            ballot->began_ms = core->now;
+        ballot->cause = worker->rank;
+        sentence_begin(&sentence, ballot->text, sizeof(ballot->text));
+        sentence_add(&sentence, "%s", text);
+    }
+    *why = ballot_obstacle(core, job);
+    if (*why && !ballot->active) {
+        ballot_reset(job);
+        return false;
+    }
+    if (*why) {
+        ballot_give_up(core, job, *why);
+        return true;
+    }
+    stall_end(core, job, "the ranks that are left finish the step");
+    journal_log(core, job, "recovery_began", "%s", ballot->text);
+    ballot_begin(core, job, 0);
+    return true;
+}
+
+// ---- The decision ------------------------------------------------------------------------------
+
+// Tells the members that are removed, though they are connected, that they are none any more.
+static void ballot_exclude(struct coordinator *core, struct job *job)
+{
+    for (uint32_t rank = 0; rank < job->count; rank++) {
+        if (!decision_removes(job, rank))
+            continue;
+        struct down_excluded *excluded = &core_message(core, job, DOWN_EXCLUDED)->u.excluded;
+        excluded->ballot = ballot_id(core, job);
+        memcpy(excluded->text, job->ballot.text, sizeof(excluded->text));
+        core_send(core, job_worker(core, job, rank));
+    }
+}
+
+static void ballot_decide(struct coordinator *core, struct job *job)
+{
+    const char *why = decision_send(core, job);
+    if (why) {
+        ballot_give_up(core, job, why);
+        return;
+    }
+    ballot_exclude(core, job);
+    job->ballot.active = false;
+    job->ballot.forming = true;
+    roster_reform(core, job);
+    memset(job->ballot.suspects, 0, sizeof(job->ballot.suspects));
+}
+
+static bool ballot_complete(struct coordinator *core, const struct job *job)
+{
+    for (uint32_t rank = 0; rank < job->count; rank++)
+        if (!decision_removes(job, rank) && !job_worker(core, job, rank)->reported)
+            return false;
+    return true;
+}
+
+// ---- Reports -----------------------------------------------------------------------------------
+
+static uint32_t record_bound(enum record_kind kind)
+{
+    switch (kind) {
+    case RECORD_RUNS:
+        return LOCKSTEP_MAX_RECORD_WORDS;
+    case RECORD_USED:
+        return LOCKSTEP_BUCKET_PARAMETERS / 64;
+    case RECORD_FINAL:
+    case RECORD_GIVEN:
+        return LOCKSTEP_SLOT_WORDS;
+    case RECORD_OPENING:
+    case RECORD_CLOSING:
+    case RECORD_COMMIT:
+        return LOCKSTEP_WAVE_BYTES / 8;
+    case RECORD_NONE:
+    case RECORD_ROWS:
+        break;
+    }
+    return 0;
+}
+
+void ballot_record(struct coordinator *core, struct worker *worker, const struct record_part *part)
+{
+    struct job *job = core_job_of(core, worker);
+    if (!job->ballot.active || worker->reported)
+        return; // Of a ballot that is over; or a report that was sent twice.
+    if (part->total > record_bound(part->kind) || part->position >= LOCKSTEP_MAX_SLOTS ||
+        part->count > LOCKSTEP_RECORD_PART) {
+        verdict_protocol(core, worker, "reported a record of kind %d that cannot be",
+                         (int)part->kind);
+        return;
+    }
+    const char *wrong = records_add(&job->ballot.records, worker->rank, part);
+    if (wrong == records_full)
+        ballot_give_up(core, job, "the ranks that are left know more than a ballot can hold");
+    else if (wrong)
+        verdict_protocol(core, worker, "%s", wrong);
+}
+
+void ballot_report(struct coordinator *core, struct worker *worker, const struct up_report *report)
+{
+    struct job *job = core_job_of(core, worker);
+    const struct generation_id now = ballot_id(core, job);
+    if (!job->ballot.active || worker->reported)
+        return;
+    if (report->ballot.number < now.number) {
+        // The answer to an earlier ballot. The answer to this one follows.
+        records_drop(&job->ballot.records, worker->rank);
+        return;
+    }
+    if (report->ballot.number != now.number || report->ballot.incarnation != now.incarnation) {
+        verdict_protocol(core, worker, "reported for a ballot that was not begun");
+        return;
+    }
+    if (!records_whole(&job->ballot.records, worker->rank)) {
+        verdict_protocol(core, worker, "reported before its records were complete");
+        return;
+    }
+    worker->reported = true;
+    worker->report = *report;
+    if (ballot_complete(core, job))
+        ballot_decide(core, job);
+}
+
+void ballot_refuse(struct coordinator *core, struct worker *worker, const struct up_refuse *refuse)
+{
+    struct job *job = core_job_of(core, worker);
+    if (job->ballot.active && refuse->promised.number >= job->ballot.number)
+        ballot_begin(core, job, refuse->promised.number);
+}
+
+// M7: nothing is said once.
+void ballot_resumed(struct coordinator *core, struct worker *worker)
+{
+    struct job *job = core_job_of(core, worker);
+    if (worker->hello.on_failure != FAILURE_CONTINUE || !job_running(job))
+        return;
+    if (job->ballot.active && !worker->reported)
+        ballot_ask(core, job, worker);
+    else if (job->ballot.forming && !worker->linked)
+        ballot_begin(core, job, 0);
+}
+
+void ballot_linked(struct coordinator *core, struct job *job)
+{
+    struct ballot *ballot = &job->ballot;
+    if (!ballot->forming || ballot->active)
+        return;
+    ballot->forming = false;
+    ballot->recoveries++;
+    ballot->lasted_ms = core->now - ballot->began_ms;
+    ballot->spent_ms += ballot->lasted_ms;
+    journal_log(core, job, "recovered",
+                "%" PRIu32 " rank%s go on after step %" PRIu64 " in %" PRIu64 " ms; %s", job->count,
+                job->count == 1 ? "" : "s", job->settled, ballot->lasted_ms, ballot->text);
+}

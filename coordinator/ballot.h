@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Recovery: how the members of a job go on after a death. Runs inside coordinator_step.
+
+#ifndef COORDINATOR_BALLOT_H
+#define COORDINATOR_BALLOT_H
+
+#include "coordinator/records.h"
+#include "protos/types.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct coordinator;
+struct job;
+struct worker;
+
+// A ballot, and what recoveries have cost so far.
+struct ballot {
+    bool active; // True while reports are collected.
+    bool forming; // True from the decision until all links of the new generation stand.
+    uint64_t number; // Number of the last ballot of the job; 0: none.
+    uint64_t began_ms; // When the first rank of this recovery became a suspect.
+    uint32_t cause; // The first suspect: its rank in the generation that ends.
+    uint64_t suspects[LOCKSTEP_RANK_WORDS]; // Set of ranks of the generation that ends.
+    char text[LOCKSTEP_TEXT_BYTES]; // The sentence about the first suspect.
+    struct records records;
+    // Valid for the life of the job.
+    uint32_t recoveries; // Recoveries that are complete.
+    uint64_t spent_ms; // Time that they took, from suspicion until the links stood.
+    uint64_t lasted_ms; // The time that the last one took.
+};
+
+// A member of the job was lost. text: the sentence about it. Returns true if the others go on, or
+// if a verdict was made. Otherwise the caller makes the verdict, and *why is NULL, or the reason
+// why the others cannot go on though they should.
+bool ballot_suspect(struct coordinator *core, struct job *job, struct worker *worker,
+                    const char *text, const char **why);
+void ballot_record(struct coordinator *core, struct worker *worker, const struct record_part *part);
+void ballot_report(struct coordinator *core, struct worker *worker, const struct up_report *report);
+void ballot_refuse(struct coordinator *core, struct worker *worker, const struct up_refuse *refuse);
+// A stream of a member has resumed: it may have lost the messages of the present ballot, or of the
+// last decision.
+void ballot_resumed(struct coordinator *core, struct worker *worker);
+// All links of a generation stand.
+void ballot_linked(struct coordinator *core, struct job *job);
+void ballot_reset(struct job *job);
+
+#endif

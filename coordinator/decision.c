@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Decides from the reports of a ballot how the members go on (docs/internals/recovery.md).
+//
+// `settled` is the highest number of committed steps. A member that is one step behind has all
+// slots of that step final (rule R2), so the step is committed on it, too: it gets the value of the
+// commit wave. The members that are not behind may have a step open. A wave of that step that is
+// complete on one of them is complete on all: its value is handed on. Every slot of that step is
+// looked at by itself (redo.c).
+//
+// All of it is done twice: first to find out whether a decision is possible, then to send it.
+
+#include "coordinator/decision.h"
+
+#include "coordinator/coordinator.h"
+#include "coordinator/core.h"
+#include "coordinator/job.h"
+#include "coordinator/redo.h"
+#include "coordinator/send.h"
+
+struct decision {
+    struct coordinator *core;
+    struct job *job;
+    bool sends; // False: only checks.
+    uint64_t settled;
+    uint64_t step;
+    uint32_t flags;
+    uint32_t members;
+    uint32_t ranks[LOCKSTEP_MAX_WORLD]; // By new rank: the rank in the generation that ends.
+    // By new rank: what is final of the slot that is looked at.
+    struct redo_report reports[LOCKSTEP_MAX_WORLD];
+    uint64_t touched[LOCKSTEP_SLOT_WORDS]; // Positions of which something is final on a member.
+};
+
+static bool set_has(const uint64_t *words, uint32_t count, uint32_t bit)
+{
+    return bit / 64 < count && (words[bit / 64] >> bit % 64 & 1) != 0;
+}
+
+bool decision_removes(const struct job *job, uint32_t rank)
+{
+    return set_has(job->ballot.suspects, LOCKSTEP_RANK_WORDS, rank);
+}
+
+static const struct up_report *decision_report(const struct decision *decision, uint32_t member)
+{
+    return &job_worker(decision->core, decision->job, decision->ranks[member])->report;
+}
+
+static bool decision_find(const struct decision *decision, uint32_t member, enum record_kind kind,
+                          uint32_t position, struct record *record)
+{
+    return records_find(&decision->job->ballot.records, kind, decision->ranks[member], position,
+                        record);
+}
+
+// True if the member may have slots of the open step: it is not behind.
+static bool decision_present(const struct decision *decision, uint32_t member)
+{
+    return decision_report(decision, member)->settled == decision->settled;
+}
+
+// ---- Sending -----------------------------------------------------------------------------------
+
+// Sends the message in core->out to every member.
+static void decision_tell(const struct decision *decision)
+{
+    for (uint32_t i = 0; i < decision->members; i++)
+        core_send(decision->core, job_worker(decision->core, decision->job, decision->ranks[i]));
+}
+
+static void decision_send_record(const struct decision *decision, enum record_kind kind,
+                                 uint32_t position, const uint64_t *words, uint32_t total)
+{
+    uint32_t first = 0;
+    do {
+        struct record_part *part =
+            &core_message(decision->core, decision->job, DOWN_RECORD_PART)->u.record_part;
+        part->kind = kind;
+        part->position = position;
+        part->total = total;
+        part->first = first;
+        part->count =
+            total - first < LOCKSTEP_RECORD_PART ? total - first : (uint32_t)LOCKSTEP_RECORD_PART;
+        memcpy(part->words, words + first, part->count * sizeof(words[0]));
+        first += part->count;
+        decision_tell(decision);
+    } while (first < total);
+}
+
+// ---- The open step -----------------------------------------------------------------------------
+
+static const char *decision_look(struct decision *decision)
+{
+    for (uint32_t i = 0; i < decision->members; i++) {
+        const uint64_t settled = decision_report(decision, i)->settled;
+        if (settled > decision->settled)
+            decision->settled = settled;
+    }
+    decision->step = decision->settled;
+    for (uint32_t i = 0; i < decision->members; i++) {
+        const struct up_report *report = decision_report(decision, i);
+        if (report->settled == decision->settled) {
+            if (report->step > decision->step)
+                decision->step = report->step;
+            decision->flags |= report->flags & (REPORT_OPENED | REPORT_BEGUN | REPORT_CLOSED);
+        } else if (report->settled + 1 != decision->settled ||
+                   (report->flags & REPORT_ALL_FINAL) == 0) {
+            return "their reports contradict each other: a step is committed on one rank and not "
+                   "final on another";
+        }
+    }
+    return NULL;
+}
+
+// Hands on the value of a wave that is complete on some member.
+static const char *decision_wave(const struct decision *decision, enum record_kind kind,
+                                 uint32_t flag)
+{
+    struct record record;
+    for (uint32_t i = 0; i < decision->members; i++) {
+        if (!decision_present(decision, i) || !decision_find(decision, i, kind, 0, &record))
+            continue;
+        if (decision->sends)
+            decision_send_record(decision, kind, 0, record.words, record.total);
+        return NULL;
+    }
+    return flag == 0 || (decision->flags & flag) != 0
+               ? "their reports lack the result of a wave that is complete"
+               : NULL;
+}
+
+static bool decision_is_behind(const struct decision *decision)
+{
+    for (uint32_t i = 0; i < decision->members; i++)
+        if (!decision_present(decision, i))
+            return true;
+    return false;
+}
+
+static const char *decision_waves(const struct decision *decision)
+{
+    const char *why = decision_wave(decision, RECORD_OPENING, REPORT_OPENED);
+    if (!why)
+        why = decision_wave(decision, RECORD_CLOSING, REPORT_CLOSED);
+    if (!why && decision_is_behind(decision))
+        why = decision_wave(decision, RECORD_COMMIT, 0);
+    return why;
+}
+
+// ---- Slots -------------------------------------------------------------------------------------
+
+static void decision_touch(struct decision *decision)
+{
+    for (uint32_t i = 0; i < decision->members; i++) {
+        struct record record;
+        uint32_t at = 0;
+        if (!decision_present(decision, i))
+            continue;
+        while (records_next(&decision->job->ballot.records, &at, &record)) {
+            if (record.rank != decision->ranks[i])
+                continue;
+            for (uint32_t w = 0; record.kind == RECORD_FINAL && w < record.total; w++)
+                decision->touched[w] |= record.words[w];
+            if (record.kind == RECORD_RUNS && record.total > 1)
+                decision->touched[record.position / 64] |= UINT64_C(1) << record.position % 64;
+        }
+    }
+}
+
+// Sets what is final of a slot on each member; *whole is used for members on which all of it is.
+// *elements: the slot's length; 0: the slot is final on every member. Returns false if the reports
+// contradict each other.
+static bool decision_gather(struct decision *decision, uint32_t position, struct redo_run *whole,
+                            uint64_t *elements)
+{
+    uint32_t final = 0;
+    *elements = 0;
+    for (uint32_t i = 0; i < decision->members; i++) {
+        struct redo_report *report = &decision->reports[i];
+        struct record record;
+        *report = (struct redo_report){.contributed = false};
+        if (!decision_present(decision, i))
+            continue;
+        report->contributed = decision_find(decision, i, RECORD_GIVEN, 0, &record) &&
+                              set_has(record.words, record.total, position);
+        if (decision_find(decision, i, RECORD_FINAL, 0, &record) &&
+            set_has(record.words, record.total, position)) {
+            *report = (struct redo_report){.contributed = true, .run_count = 1, .runs = whole};
+            final++;
+        } else if (decision_find(decision, i, RECORD_RUNS, position, &record) && record.total > 0) {
+            if (*elements != 0 && *elements != record.words[0])
+                return false;
+            // The words behind the first one are pairs, as struct redo_run is.
+            report->run_count = (record.total - 1) / 2;
+            report->runs = (const struct redo_run *)(record.words + 1);
+            *elements = record.words[0];
+        }
+    }
+    *whole = (struct redo_run){.first = 0, .end = *elements};
+    return final == decision->members || *elements != 0;
+}
+
+static void decision_send_rows(const struct decision *decision, uint32_t position,
+                               const struct redo_row *rows, uint32_t count)
+{
+    uint64_t *words = decision->core->redo.words;
+    for (uint32_t i = 0; i < count; i++) {
+        words[LOCKSTEP_ROW_WORDS * i] = rows[i].first;
+        words[LOCKSTEP_ROW_WORDS * i + 1] = rows[i].end;
+        words[LOCKSTEP_ROW_WORDS * i + 2] = (uint64_t)rows[i].owner << 1 | rows[i].kind;
+    }
+    decision_send_record(decision, RECORD_ROWS, position, words, LOCKSTEP_ROW_WORDS * count);
+}
+
+// Rule R7: a unit that was used for one final element is used in the repetition.
+static void decision_send_used(const struct decision *decision, uint32_t position)
+{
+    uint64_t *words = decision->core->redo.words;
+    uint32_t total = 0;
+    for (uint32_t i = 0; i < decision->members; i++) {
+        struct record record;
+        if (!decision_find(decision, i, RECORD_USED, position, &record))
+            continue;
+        while (total < record.total)
+            words[total++] = 0;
+        for (uint32_t w = 0; w < record.total; w++)
+            words[w] |= record.words[w];
+    }
+    if (total > 0)
+        decision_send_record(decision, RECORD_USED, position, words, total);
+}
+
+static const char *decision_slot(struct decision *decision, uint32_t position)
+{
+    struct redo_run whole;
+    struct redo_row *rows = decision->core->redo.rows;
+    enum redo_status status = REDO_IMPOSSIBLE;
+    uint64_t elements;
+    uint32_t count = 0;
+    if (decision_gather(decision, position, &whole, &elements)) {
+        if (elements == 0)
+            return NULL;
+        status = redo_decide(decision->reports, decision->members, elements, rows,
+                             LOCKSTEP_REDO_ROWS, &count);
+    }
+    if (status == REDO_IMPOSSIBLE)
+        return "their reports contradict each other: a slot is final on one rank, and another has "
+               "not given its gradients";
+    if (status == REDO_NO_ROOM)
+        return "what is final is too scattered";
+    if (status == REDO_ROWS && decision->sends) {
+        decision_send_rows(decision, position, rows, count);
+        decision_send_used(decision, position);
+    }
+    return NULL;
+}
+
+static const char *decision_slots(struct decision *decision)
+{
+    const char *why = NULL;
+    decision_touch(decision);
+    for (uint32_t at = 0; at < LOCKSTEP_MAX_SLOTS && !why; at++)
+        if (set_has(decision->touched, LOCKSTEP_SLOT_WORDS, at))
+            why = decision_slot(decision, at);
+    return why;
+}
+
+// ---- The decision ------------------------------------------------------------------------------
+
+static const char *decision_make(struct decision *decision)
+{
+    for (uint32_t rank = 0; rank < decision->job->count; rank++)
+        if (!decision_removes(decision->job, rank))
+            decision->ranks[decision->members++] = rank;
+    const char *why = decision_look(decision);
+    if (!why)
+        why = decision_waves(decision);
+    if (!why)
+        why = decision_slots(decision);
+    if (why || !decision->sends)
+        return why;
+    struct down_decision *out =
+        &core_message(decision->core, decision->job, DOWN_DECISION)->u.decision;
+    out->ballot = (struct generation_id){.number = decision->job->ballot.number,
+                                         .incarnation = decision->core->config.incarnation};
+    out->settled = decision->settled;
+    out->step = decision->step;
+    out->flags = decision->flags;
+    memcpy(out->removed, decision->job->ballot.suspects, sizeof(out->removed));
+    memcpy(out->text, decision->job->ballot.text, sizeof(out->text));
+    decision_tell(decision);
+    return NULL;
+}
+
+const char *decision_send(struct coordinator *core, struct job *job)
+{
+    struct decision decision = {.core = core, .job = job};
+    const char *why = decision_make(&decision);
+    if (why)
+        return why;
+    decision = (struct decision){.core = core, .job = job, .sends = true};
+    return decision_make(&decision);
+}

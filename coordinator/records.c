@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A pool of records: see records.h. Records are only ever appended; a ballot begins with an empty
+// pool.
+
+#include "coordinator/records.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#define RECORDS_HEAD 2 // Words of a record's head.
+
+const char records_full[] = "reported more than a ballot can hold";
+
+static uint64_t record_key(enum record_kind kind, uint32_t rank, uint32_t position)
+{
+    return (uint64_t)kind << 56 | (uint64_t)rank << 32 | position;
+}
+
+static uint64_t record_size(uint32_t total, uint32_t arrived)
+{
+    return (uint64_t)total << 32 | arrived;
+}
+
+static uint32_t record_rank(const uint64_t *head)
+{
+    return (uint32_t)(head[0] >> 32) & 0xffffff;
+}
+
+static uint32_t record_total(const uint64_t *head)
+{
+    return (uint32_t)(head[1] >> 32);
+}
+
+static uint32_t record_arrived(const uint64_t *head)
+{
+    return (uint32_t)head[1];
+}
+
+void records_reset(struct records *records)
+{
+    records->used = 0;
+}
+
+// The records stay where they are, as records of no kind.
+void records_drop(struct records *records, uint32_t rank)
+{
+    uint32_t at = 0;
+    while (at < records->used) {
+        uint64_t *head = &records->words[at];
+        if (record_rank(head) == rank)
+            head[0] = record_key(RECORD_NONE, rank, 0);
+        at += RECORDS_HEAD + record_total(head);
+    }
+}
+
+bool records_next(const struct records *records, uint32_t *at, struct record *record)
+{
+    const uint64_t *head = &records->words[*at];
+    if (*at == records->used)
+        return false;
+    *record = (struct record){.kind = (enum record_kind)(head[0] >> 56),
+                              .rank = record_rank(head),
+                              .position = (uint32_t)head[0],
+                              .total = record_total(head),
+                              .whole = record_total(head) == record_arrived(head),
+                              .words = head + RECORDS_HEAD};
+    *at += RECORDS_HEAD + record->total;
+    return true;
+}
+
+bool records_find(const struct records *records, enum record_kind kind, uint32_t rank,
+                  uint32_t position, struct record *record)
+{
+    uint32_t at = 0;
+    while (records_next(records, &at, record)) {
+        if (record->whole && record->kind == kind && record->rank == rank &&
+            record->position == position)
+            return true;
+    }
+    return false;
+}
+
+bool records_whole(const struct records *records, uint32_t rank)
+{
+    struct record record;
+    uint32_t at = 0;
+    while (records_next(records, &at, &record)) {
+        if (record.kind != RECORD_NONE && record.rank == rank && !record.whole)
+            return false;
+    }
+    return true;
+}
+
+// Returns the head of the record that the part belongs to, or NULL.
+static uint64_t *records_head(struct records *records, uint64_t key)
+{
+    uint32_t at = 0;
+    while (at < records->used) {
+        uint64_t *head = &records->words[at];
+        if (head[0] == key)
+            return head;
+        at += RECORDS_HEAD + record_total(head);
+    }
+    return NULL;
+}
+
+static uint64_t *records_begin(struct records *records, uint64_t key, uint32_t total)
+{
+    uint64_t *head = &records->words[records->used];
+    if (RECORDS_WORDS - records->used < RECORDS_HEAD + total)
+        return NULL;
+    records->used += RECORDS_HEAD + total;
+    head[0] = key;
+    head[1] = record_size(total, 0);
+    return head;
+}
+
+const char *records_add(struct records *records, uint32_t rank, const struct record_part *part)
+{
+    const uint64_t key = record_key(part->kind, rank, part->position);
+    uint64_t *head = records_head(records, key);
+    if (!head && part->first != 0)
+        return "reported a record from its middle on";
+    if (!head && part->total > RECORDS_WORDS)
+        return records_full;
+    if (!head)
+        head = records_begin(records, key, part->total);
+    if (!head)
+        return records_full;
+    if (record_total(head) != part->total || record_arrived(head) != part->first ||
+        part->count > part->total - part->first)
+        return "reported a record whose parts do not fit together";
+    memcpy(head + RECORDS_HEAD + part->first, part->words, part->count * sizeof(head[0]));
+    head[1] = record_size(part->total, part->first + part->count);
+    return NULL;
+}

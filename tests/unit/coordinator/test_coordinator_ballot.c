@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Recovery, the coordinator's side: who freezes, what is decided from the reports, who belongs to
+// the next generation, and when the job ends after all.
+
+#include "coordinator/view.h"
+#include "tests/unit/coordinator/story.h"
+
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum {
+    COMMITTED = 5
+}; // The last step that is committed on every rank.
+
+// Streams 1..world of job "j" run, and go on after a loss.
+static void run(struct story *story, uint32_t world)
+{
+    for (uint32_t peer = 1; peer <= world; peer++) {
+        char host[16];
+        snprintf(host, sizeof(host), "h%" PRIu32, peer);
+        struct up_hello hello = story_hello("j", world, host);
+        hello.on_failure = FAILURE_CONTINUE;
+        story_say_hello(story, peer, &hello);
+    }
+    for (uint32_t peer = 1; peer <= world; peer++)
+        story_links(story, peer, &(struct up_links){.wish = ALGORITHM_BY_SIZE});
+    for (uint32_t peer = 1; peer <= world; peer++)
+        story_start(story, peer, 7, 3, 0);
+    story_forget(story);
+}
+
+static void record(struct story *story, uint32_t peer, enum record_kind kind, uint32_t position,
+                   const uint64_t *words, uint32_t count)
+{
+    struct up_message message = {.kind = UP_RECORD_PART};
+    struct record_part *part = &message.u.record_part;
+    part->kind = kind;
+    part->position = position;
+    part->total = part->count = count;
+    memcpy(part->words, words, count * sizeof(words[0]));
+    story_say(story, peer, &message);
+}
+
+#define RECORD(story, peer, kind, position, ...) \
+    record(story, peer, kind, position, (const uint64_t[]){__VA_ARGS__}, \
+           sizeof((const uint64_t[]){__VA_ARGS__}) / sizeof(uint64_t))
+
+static void report(struct story *story, uint32_t peer, uint64_t ballot, uint64_t settled,
+                   uint64_t step, uint32_t flags)
+{
+    struct up_message message = {.kind = UP_REPORT,
+                                 .u.report = {.ballot = {.number = ballot, .incarnation = 0xc0},
+                                              .settled = settled,
+                                              .step = step,
+                                              .flags = flags}};
+    story_say(story, peer, &message);
+}
+
+static void report_idle(struct story *story, uint32_t peer, uint64_t ballot)
+{
+    report(story, peer, ballot, COMMITTED, COMMITTED, 0);
+}
+
+static void links(struct story *story, uint32_t peer)
+{
+    story_links(story, peer, &(struct up_links){.wish = ALGORITHM_BY_SIZE});
+}
+
+#define DIED \
+    "rank 1 on host h2 was lost: its control stream ended without a goodbye; see why pid " \
+    "102 there ended, then start the job again"
+
+static void test_survivors_freeze_and_go_on(void **state)
+{
+    struct story *story = *state;
+    run(story, 3);
+    story_close(story, 2, NULL);
+    story_expect(story, "2 broke\n"
+                        "1 < prepare ballot 2, suspects 2: " DIED "\n"
+                        "3 < prepare ballot 2, suspects 2: " DIED "\n");
+    report_idle(story, 3, 2);
+    story_forget(story);
+    report_idle(story, 1, 2);
+    story_expect(story, "1 > report ballot 2, settled 5, step 5, flags 0\n"
+                        "1 < decision ballot 2, settled 5, step 5, flags 0, removed 2\n"
+                        "3 < decision ballot 2, settled 5, step 5, flags 0, removed 2\n"
+                        "1 < generation 2: rank 0 of 2, local 0 of 1, peers 1@w3\n"
+                        "3 < generation 2: rank 1 of 2, local 0 of 1, peers 0@w1\n");
+    assert_int_equal(story_job(story, 0).state, JOB_RUNNING);
+    assert_int_equal(story_job(story, 0).world_size, 2);
+    assert_memory_not_equal(story->secret[1], story->secret[2], LOCKSTEP_SECRET_BYTES);
+    links(story, 1);
+    links(story, 3);
+    story_expect_piece(story, "3 < tuning");
+    assert_int_equal(story_job(story, 0).recoveries, 1);
+}
+
+// Slot 0 is final on one rank, slot 1 partly, slot 2 nowhere, slot 3 everywhere.
+static void test_the_open_step_is_finished(void **state)
+{
+    struct story *story = *state;
+    run(story, 3);
+    story_close(story, 2, NULL);
+    RECORD(story, 1, RECORD_FINAL, 0, 9);
+    RECORD(story, 1, RECORD_GIVEN, 0, 15);
+    RECORD(story, 1, RECORD_RUNS, 1, 100, 0, 50);
+    RECORD(story, 1, RECORD_USED, 1, 1);
+    RECORD(story, 1, RECORD_RUNS, 2, 30);
+    RECORD(story, 1, RECORD_OPENING, 0, 77);
+    report(story, 1, 2, COMMITTED, COMMITTED + 1, REPORT_OPENED | REPORT_BEGUN);
+    RECORD(story, 3, RECORD_FINAL, 0, 8);
+    RECORD(story, 3, RECORD_GIVEN, 0, 11);
+    RECORD(story, 3, RECORD_RUNS, 0, 40);
+    RECORD(story, 3, RECORD_RUNS, 1, 100, 60, 70);
+    RECORD(story, 3, RECORD_USED, 1, 2, 4);
+    RECORD(story, 3, RECORD_CLOSING, 0, 78, 79);
+    story_forget(story);
+    report(story, 3, 2, COMMITTED, COMMITTED + 1, REPORT_BEGUN | REPORT_CLOSED);
+    story_expect(story, "3 > report ballot 2, settled 5, step 6, flags 6\n"
+                        "1 < opening of 0 [77]\n3 < opening of 0 [77]\n"
+                        "1 < closing of 0 [78 79]\n3 < closing of 0 [78 79]\n"
+                        "1 < rows of 0 [0 40 1]\n3 < rows of 0 [0 40 1]\n"
+                        "1 < rows of 1 [0 50 1 50 55 0 55 60 2 60 70 3 70 85 0 85 100 2]\n"
+                        "3 < rows of 1 [0 50 1 50 55 0 55 60 2 60 70 3 70 85 0 85 100 2]\n"
+                        "1 < used of 1 [3 4]\n3 < used of 1 [3 4]\n"
+                        "1 < decision ballot 2, settled 5, step 6, flags 7, removed 2\n"
+                        "3 < decision ballot 2, settled 5, step 6, flags 7, removed 2\n"
+                        "1 < generation 2: rank 0 of 2, local 0 of 1, peers 1@w3\n"
+                        "3 < generation 2: rank 1 of 2, local 0 of 1, peers 0@w1\n");
+}
+
+// Rank 0 has returned from step 6; rank 2 only waits for the last word of its commit wave.
+static void test_who_is_behind_gets_the_commit(void **state)
+{
+    struct story *story = *state;
+    run(story, 3);
+    story_close(story, 2, NULL);
+    RECORD(story, 1, RECORD_COMMIT, 0, 4711);
+    report(story, 1, 2, COMMITTED + 1, COMMITTED + 1, 0);
+    RECORD(story, 3, RECORD_COMMIT, 0, 13); // Of step 5.
+    RECORD(story, 3, RECORD_FINAL, 0, 3);
+    story_forget(story);
+    report(story, 3, 2, COMMITTED, COMMITTED + 1, REPORT_BEGUN | REPORT_ALL_FINAL);
+    story_expect_piece(story, "1 < commit of 0 [4711]\n3 < commit of 0 [4711]\n"
+                              "1 < decision ballot 2, settled 6, step 6, flags 0, removed 2\n");
+}
+
+static void test_reports_that_contradict_each_other(void **state)
+{
+    struct story *story = *state;
+    run(story, 3);
+    story_close(story, 2, NULL);
+    report(story, 1, 2, COMMITTED + 1, COMMITTED + 1, 0);
+    story_forget(story);
+    report(story, 3, 2, COMMITTED, COMMITTED + 1, REPORT_BEGUN); // Not final, and yet committed.
+    story_expect_piece(story, "1 < halt lost step 0: " DIED
+                              "; their reports contradict each other: a step is committed");
+    assert_int_equal(story_job(story, 0).state, JOB_HALTED);
+}
+
+// Slot 0 is final on rank 0, so rank 2 must have given its gradients.
+static void test_a_final_slot_that_lacks_a_rank(void **state)
+{
+    struct story *story = *state;
+    run(story, 3);
+    story_close(story, 2, NULL);
+    RECORD(story, 1, RECORD_FINAL, 0, 1);
+    report(story, 1, 2, COMMITTED, COMMITTED + 1, REPORT_BEGUN);
+    story_forget(story);
+    report(story, 3, 2, COMMITTED, COMMITTED + 1, REPORT_BEGUN);
+    story_expect_piece(story, "3 < halt lost step 0: " DIED
+                              "; their reports contradict each other: a slot is final");
+}
+
+static void test_a_second_death_begins_anew(void **state)
+{
+    struct story *story = *state;
+    run(story, 4);
+    story_close(story, 2, NULL);
+    report_idle(story, 1, 2);
+    story_forget(story);
+    story_close(story, 4, NULL);
+    story_expect(story, "4 broke\n"
+                        "1 < prepare ballot 3, suspects a: " DIED "\n"
+                        "3 < prepare ballot 3, suspects a: " DIED "\n");
+    RECORD(story, 3, RECORD_GIVEN, 0, 1); // The answer to ballot 2 was on its way.
+    report_idle(story, 3, 2);
+    RECORD(story, 3, RECORD_GIVEN, 0, 1);
+    report_idle(story, 3, 3);
+    story_forget(story);
+    report_idle(story, 1, 3);
+    story_expect_piece(story, "3 < generation 3: rank 1 of 2");
+}
+
+static void test_a_death_while_the_links_form(void **state)
+{
+    struct story *story = *state;
+    run(story, 4);
+    story_close(story, 2, NULL);
+    for (uint32_t peer = 1; peer <= 4; peer++)
+        if (peer != 2)
+            report_idle(story, peer, 2);
+    links(story, 1);
+    story_forget(story);
+    story_close(story, 3, NULL); // Rank 1 by now.
+    story_expect_piece(story, "4 < prepare ballot 3, suspects 2: rank 1 on host h3 was lost");
+    report_idle(story, 1, 3);
+    report_idle(story, 4, 3);
+    story_expect_piece(story, "4 < generation 3: rank 1 of 2");
+    links(story, 1);
+    links(story, 4);
+    assert_int_equal(story_job(story, 0).recoveries, 1);
+}
+
+// Two of four are cut off, but alive: half is enough for the coordinator that made the generation.
+// A third one would not be.
+static void test_a_minority_does_not_decide(void **state)
+{
+    struct story *story = *state;
+    struct up_message cut = {.kind = UP_LOST, .u.lost = {.rank = 1, .step = 6, .silent = true}};
+    run(story, 4);
+    for (uint32_t rank = 1; rank <= 2; rank++) {
+        cut.u.lost.rank = rank;
+        story_say(story, 1, &cut);
+    }
+    story_expect_piece(story, "4 < prepare ballot 3, suspects 6: the link between");
+    cut.u.lost.rank = 3;
+    story_say(story, 1, &cut);
+    story_expect_piece(story, "the ranks that are left are less than half");
+    assert_int_equal(story_job(story, 0).state, JOB_HALTED);
+}
+
+static void test_a_rank_that_is_removed_alive_is_told(void **state)
+{
+    struct story *story = *state;
+    struct up_message cut = {.kind = UP_LOST, .u.lost = {.rank = 1, .step = 6, .silent = true}};
+    run(story, 3);
+    story_say(story, 1, &cut);
+    report_idle(story, 1, 2);
+    story_forget(story);
+    report_idle(story, 3, 2);
+    story_expect_piece(story, "2 < excluded by ballot 2: the link between rank 0 (host h1) and");
+    story_lost(story, 2, 0, 6, false); // What it says now is of no weight.
+    story_leave(story, 2, COMMITTED);
+    assert_int_equal(story_job(story, 0).state, JOB_RUNNING);
+    assert_int_equal(story_job(story, 0).left, 0);
+}
+
+// The last one goes on alone, however many have died.
+static void test_all_but_one_die(void **state)
+{
+    struct story *story = *state;
+    run(story, 4);
+    story_close(story, 1, NULL);
+    story_close(story, 2, NULL);
+    story_close(story, 4, NULL);
+    story_forget(story);
+    report_idle(story, 3, 4);
+    story_expect_piece(story, "3 < generation 4: rank 0 of 1");
+}
+
+static void test_a_rank_that_promised_more(void **state)
+{
+    struct story *story = *state;
+    struct up_message refuse = {.kind = UP_REFUSE, .u.refuse.promised = {.number = 9}};
+    run(story, 3);
+    story_close(story, 2, NULL);
+    story_forget(story);
+    story_say(story, 3, &refuse);
+    story_expect(story, "3 > refuse, promised 9\n"
+                        "1 < prepare ballot 10, suspects 2: " DIED "\n"
+                        "3 < prepare ballot 10, suspects 2: " DIED "\n");
+}
+
+static void test_where_a_job_cannot_go_on(void **state)
+{
+    struct story *story = *state;
+    run(story, 3);
+    story_ready(story, 1, 1, slot(0, 0, 0));
+    story_forget(story);
+    story_close(story, 2, NULL);
+    story_expect_piece(story, "1 < halt lost step 0: " DIED "; the job cannot go on without it, "
+                              "because the order of the step was being learned\n");
+}
+
+static void test_without_the_policy_a_death_ends_the_job(void **state)
+{
+    struct story *story = *state;
+    story_run(story, 3);
+    story_close(story, 2, NULL);
+    story_expect(story,
+                 "2 broke\n1 < halt lost step 0: " DIED "\n3 < halt lost step 0: " DIED "\n");
+}
+
+static void test_ranks_agree_about_the_policy(void **state)
+{
+    struct story *story = *state;
+    struct up_hello hello = story_hello("j", 2, "b");
+    story_join(story, 1, "a");
+    hello.on_failure = FAILURE_CONTINUE;
+    story_forget(story);
+    story_say_hello(story, 2, &hello);
+    story_expect_piece(story, "2 < refused (invalid): on_failure is error on the worker on a and "
+                              "continue on the worker on b: give every worker the same\n");
+}
+
+static void test_impossible_records(void **state)
+{
+    struct story *story = *state;
+    struct up_message message = {.kind = UP_RECORD_PART};
+    run(story, 3);
+    story_close(story, 2, NULL);
+    message.u.record_part =
+        (struct record_part){.kind = RECORD_RUNS, .total = 9, .first = 3, .count = 1};
+    story_say(story, 1, &message);
+    story_expect_piece(story, "rank 0 (host h1) reported a record from its middle on");
+    assert_int_equal(story_job(story, 0).state, JOB_HALTED);
+}
+
+static void test_a_report_before_its_records(void **state)
+{
+    struct story *story = *state;
+    struct up_message message = {.kind = UP_RECORD_PART};
+    run(story, 3);
+    story_close(story, 2, NULL);
+    message.u.record_part = (struct record_part){.kind = RECORD_RUNS, .total = 9, .count = 1};
+    story_say(story, 1, &message);
+    report_idle(story, 1, 2);
+    story_expect_piece(story, "rank 0 (host h1) reported before its records were complete");
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, story_setup, story_teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_survivors_freeze_and_go_on),
+        TEST(test_the_open_step_is_finished),
+        TEST(test_who_is_behind_gets_the_commit),
+        TEST(test_reports_that_contradict_each_other),
+        TEST(test_a_final_slot_that_lacks_a_rank),
+        TEST(test_a_second_death_begins_anew),
+        TEST(test_a_death_while_the_links_form),
+        TEST(test_a_minority_does_not_decide),
+        TEST(test_a_rank_that_is_removed_alive_is_told),
+        TEST(test_all_but_one_die),
+        TEST(test_a_rank_that_promised_more),
+        TEST(test_where_a_job_cannot_go_on),
+        TEST(test_without_the_policy_a_death_ends_the_job),
+        TEST(test_ranks_agree_about_the_policy),
+        TEST(test_impossible_records),
+        TEST(test_a_report_before_its_records),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
