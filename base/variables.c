@@ -52,6 +52,7 @@ static const char *const known[] = {
     "SLOTS",
     "SUM",
     "TLS_DIR",
+    "TORCH_BACKEND",
     "TORCH_HOOKS",
     "TRACE_DIR",
     "TRANSPORT",

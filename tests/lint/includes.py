@@ -82,6 +82,8 @@ def fault(path, quote, header):
         if "/" in header and header.split("/")[0] in DIRECTIONS:
             return 'project headers are written with "quotes"'
         return None
+    if top == "bindings" and "/" not in header:
+        return None  # The package's files lie side by side wherever it is installed.
     if "/" not in header or header.startswith((".", "/")):
         return 'write the path from the root: "base/log.h"'
     if plain:

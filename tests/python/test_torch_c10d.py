@@ -2,9 +2,14 @@
 """The backend "lockstep" of torch.distributed beside Gloo, on the same tensors."""
 
 import datetime
+import logging
 import os
+import signal
+import tempfile
+import threading
 import time
 import unittest
+from unittest import mock
 
 try:
     import torch
@@ -14,6 +19,7 @@ import torch.distributed as dist
 
 import lockstep
 import lockstep.torch  # The backend is known from here on.
+from lockstep.torch import backend, build
 from lockstep.torch._plan import Plan
 from torch_ranks import ranks
 
@@ -242,26 +248,146 @@ def death(rank):
     return texts
 
 
+def interrupted(rank):
+    """A signal handler's exception ends a wait, and the collective goes on."""
+    group = ours()
+
+    def handler(*_):
+        raise KeyError("from the handler")
+
+    signal.signal(signal.SIGALRM, handler)
+    dist.barrier(group)
+    if rank == 0:
+        work = dist.barrier(group, async_op=True)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        try:
+            work.wait()
+            expect(False, "no exception")
+        except KeyError as error:
+            expect(error.args == ("from the handler",), repr(error))
+        dist.barrier()  # Of Gloo.
+        work.wait()
+    else:
+        dist.barrier()
+        dist.barrier(group)
+
+
+def facts(rank):
+    """What a group of its own says. PyTorch calls other backends that it does not know custom."""
+    group = ours()
+    before = group._get_sequence_number_for_group()
+    dist.all_reduce(torch.ones(1), group=group)
+    calls = group._get_sequence_number_for_group() - before
+    part = group.split_group([1, 0], group_name="part")
+    t = torch.ones(2)
+    part.allreduce([t]).wait()
+    return group.name(), calls, part.name(), part.size(), t.tolist()
+
+
+def combined(rank):
+    """The backend beside another one."""
+    group = dist.new_group(backend="cpu:lockstep,cuda:gloo")
+    t = torch.full((3,), rank + 1.0)
+    dist.all_reduce(t, group=group)
+    dist.destroy_process_group(group)
+    return t.tolist(), group._get_backend(torch.device("cpu")).name()
+
+
+def threads(rank):
+    """Groups of their own, each used by a thread: waits and futures of several threads at once."""
+    n = dist.get_world_size()
+    groups = [ours() for _ in range(4)]
+    said = []
+
+    def run(group):
+        for i in range(100):
+            t = torch.full((5,), float(i))
+            work = dist.all_reduce(t, group=group, async_op=True)
+            if i % 3 == 0:
+                work.get_future().wait()
+            if i % 3 != 1:
+                work.wait()
+            else:
+                while not work.is_completed():
+                    time.sleep(0)
+            expect(t.tolist() == [i * n] * 5, f"{i}: {t}")
+        said.append(group)
+
+    running = [threading.Thread(target=run, args=[group]) for group in groups]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    expect(len(said) == 4, "a thread has failed")
+
+
+def closing(rank):
+    """The end of a session with a collective that never ends."""
+    group = ours()
+    dist.barrier(group)
+    dist.barrier()
+    if rank == 0:
+        work = dist.all_reduce(torch.ones(4), group=group, async_op=True)
+        future = work.get_future()
+        lockstep.torch.bootstrap.close()
+        try:
+            future.wait()
+        except RuntimeError as error:
+            return str(error)
+    return ""
+
+
 # --- tests ---------------------------------------------------------------------------------------
+
+try:
+    build.build("backend")
+    WAYS = ("native", "python")
+except build.BuildFailed:
+    WAYS = ("python",)  # The other one is not tested without a compiler.
 
 
 class Backend(unittest.TestCase):
+    def each(self, n, body, **more):
+        """The body on n ranks, with each backend: [what it returned on the ranks]."""
+        return [ranks(n, body, LOCKSTEP_TORCH_BACKEND=way, **more) for way in WAYS]
+
     def test_reductions(self):
         for n in (2, 3):
-            ranks(n, reductions)
+            self.each(n, reductions)
 
     def test_moves(self):
         for n in (2, 3):
-            ranks(n, moves)
+            self.each(n, moves)
 
     def test_layouts(self):
-        ranks(3, layouts)
+        self.each(3, layouts)
 
     def test_asynchronous(self):
-        ranks(3, asynchronous)
+        self.each(3, asynchronous)
 
     def test_groups(self):
-        ranks(3, groups)
+        self.each(3, groups)
+
+    def test_an_exception_of_a_signal_handler(self):
+        self.each(2, interrupted)
+
+    def test_threads(self):
+        self.each(2, threads)
+
+    def test_close_ends_what_is_in_flight(self):
+        if "native" in WAYS:
+            texts = ranks(2, closing, LOCKSTEP_TORCH_BACKEND="native")
+            self.assertIn("in flight when the session closed", texts[0])
+
+    def test_facts(self):
+        for answers in self.each(2, facts):
+            for answer in answers:
+                self.assertEqual(answer, ("lockstep", 1, "lockstep", 2, [2.0, 2.0]))
+
+    def test_beside_another_backend(self):
+        if "native" in WAYS:
+            for answer in ranks(2, combined, LOCKSTEP_TORCH_BACKEND="native"):
+                self.assertEqual(answer, ([3.0] * 3, "lockstep"))
 
     def test_a_gpu_tensor_wants_a_session_with_a_gpu(self):
         def run(rank):
@@ -273,17 +399,52 @@ class Backend(unittest.TestCase):
                 return str(error)
             return "no error"
         for device in ("none", "auto"):  # auto: nothing has made a context of CUDA here.
-            self.assertIn("has no GPU", ranks(1, run, LOCKSTEP_DEVICE=device)[0])
+            texts = ranks(1, run, LOCKSTEP_DEVICE=device, LOCKSTEP_TORCH_BACKEND="python")
+            self.assertIn("has no GPU", texts[0])
 
     def test_mismatch_has_both_calls(self):
-        texts = ranks(2, mismatch)
-        for text in texts:
-            self.assertIn("allreduce", text)
-            self.assertIn("broadcast", text)
+        for texts in self.each(2, mismatch):
+            for text in texts:
+                self.assertIn("allreduce", text)
+                self.assertIn("broadcast", text)
 
     def test_death_names_the_rank(self):
-        texts = ranks(3, death, expect=[0, 2])
-        for rank in (0, 2):
-            self.assertEqual(len(texts[rank]), 2)
-            for text in texts[rank]:
-                self.assertIn("rank 1", text)
+        for texts in self.each(3, death, expect=[0, 2]):
+            for rank in (0, 2):
+                self.assertEqual(len(texts[rank]), 2)
+                for text in texts[rank]:
+                    self.assertIn("rank 1", text)
+
+
+class Choice(unittest.TestCase):
+    """Which backend runs."""
+
+    def setUp(self):
+        patch = mock.patch.object(backend, "_native", None)
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def test_without_a_compiler(self):
+        with tempfile.TemporaryDirectory() as empty, \
+                mock.patch.dict(os.environ, {"XDG_CACHE_HOME": empty, "PATH": empty}):
+            os.environ.pop("CXX", None)
+            with self.assertLogs("lockstep.torch", logging.INFO) as said:
+                self.assertIsNone(backend.native())
+                self.assertIsNone(backend.native())
+            self.assertEqual(len(said.output), 1)
+            self.assertIn("no C++ compiler", said.output[0])
+
+    def test_native_without_a_compiler(self):
+        with tempfile.TemporaryDirectory() as empty, mock.patch.dict(
+                os.environ, {"XDG_CACHE_HOME": empty, "CXX": "false",
+                             "LOCKSTEP_TORCH_BACKEND": "native"}):
+            with self.assertRaisesRegex(RuntimeError, "BACKEND is native, and false has failed"):
+                backend.native()
+
+    @unittest.skipUnless("native" in WAYS, "there is no C++ compiler")
+    def test_a_build_for_another_pytorch(self):
+        path, new = build.build("backend")
+        self.assertFalse(new)
+        with mock.patch.object(torch, "__version__", "2.99.0"), \
+                self.assertRaisesRegex(build.BuildFailed, "was built for PyTorch 2.13"):
+            build.load("backend", path)

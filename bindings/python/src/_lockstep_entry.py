@@ -42,6 +42,6 @@ def torch_backend(*_: Any) -> None:
 
         if "LOCKSTEP" not in dist.Backend._plugins:
             dist.Backend.register_backend(
-                "lockstep", _create_group, extended_api=True, devices=["cpu"])
+                "lockstep", _create_group, extended_api=True, devices=["cpu", "cuda"])
     except Exception:
         pass  # This PyTorch has no torch.distributed, or an older one.

@@ -107,6 +107,11 @@ _CLASSES: Dict[int, Type[LockstepError]] = {
 }
 
 
+def classes() -> Dict[int, Type[LockstepError]]:
+    """The class of each status."""
+    return dict(_CLASSES)
+
+
 def error_of(status: int, text: str) -> LockstepError:
     """The exception for a negative status of the library."""
     if status in _CLASSES:

@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives of c10d in flight: who begins them, who waits for them, who completes their futures.
+"""Collectives in flight of the backend in Python, which runs where backend.cpp cannot be compiled.
 
 A collective is begun on the thread that calls it. A thread that waits for it does the engine's work
-meanwhile. A collective for which a future was asked, or that nobody holds any more, is looked after
-by the thread `lockstep-c10d`, which sleeps on lockstep_session_fd. Futures are completed by threads
-of a pool, because the callbacks of a future may wait for other collectives.
+meanwhile. A collective for which a future was asked, or that nobody holds any more, has a thread
+that waits for it. That thread completes the future, because the callbacks of a future may wait for
+other collectives.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
-import queue
-import select
 import threading
 import time
 from collections import deque
@@ -28,47 +25,10 @@ from ..errors import Closed, LockstepError, Timeout, error_of
 from ..session import Session
 
 _FOREVER = _native.WAIT_FOREVER
-_IDLE_S = 5.0
-"""How long a thread of the pool waits for something to do before it ends."""
-_JOIN_S = 2.0
 # The library has 256 collectives in flight at most. Sends and receives have limits of their own,
 # because receives that fill all places would keep back the sends that end them.
 COLLECTIVES, SENDS, RECEIVES = 0, 1, 2
 _LIMITS = {COLLECTIVES: 96, SENDS: 64, RECEIVES: 64}
-
-
-class _Pool:
-    """Threads that complete futures. There is always one more for something new, because a callback
-    may wait for another one."""
-
-    def __init__(self) -> None:
-        self._tasks: "queue.SimpleQueue[Callable[[], None]]" = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._idle = 0
-
-    def submit(self, task: Callable[[], None]) -> None:
-        with self._lock:
-            start = self._idle == 0
-            self._idle -= 0 if start else 1
-        if start:
-            threading.Thread(
-                target=self._run, args=(task,), name="lockstep-future", daemon=True).start()
-        else:
-            self._tasks.put(task)
-
-    def _run(self, task: Callable[[], None]) -> None:
-        while True:
-            task()
-            with self._lock:
-                self._idle += 1
-            try:
-                task = self._tasks.get(timeout=_IDLE_S)
-            except queue.Empty:
-                with self._lock:
-                    if self._idle > 0:
-                        self._idle -= 1
-                        return
-                task = self._tasks.get()  # A task is on its way to this thread.
 
 
 class Job:
@@ -141,7 +101,7 @@ class Job:
             else:
                 future.set_result(result)
 
-        self.engine.pool.submit(settle)
+        threading.Thread(target=settle, name="lockstep-future", daemon=True).start()
 
     def future(self) -> "torch.futures.Future[Any]":
         """A future for the result. Nobody has to wait for it."""
@@ -154,8 +114,16 @@ class Job:
         if done:
             self._settle(future)
         else:
-            self.engine.serve(self)
+            self.attend()
         return future
+
+    def attend(self) -> None:
+        """A thread waits for the job. The library finds ranks that wait for each other among waits
+        without a timeout, so this wait has none."""
+        with self.engine.lock:
+            if self.done or self.helper is not None:
+                return
+            self.helper = self.engine.helper(self)
 
     def is_done(self) -> bool:
         """Does not wait."""
@@ -176,10 +144,7 @@ class Job:
                     self.ask(round(slice_s * 1000))
                 finally:
                     self.claim.release()
-        # The library finds ranks that wait for each other among waits without a timeout, so a long
-        # wait is one of those, on a thread of its own.
-        if not self.done and self.helper is None:
-            self.helper = self.engine.helper(self)
+        self.attend()
         while not self.done:
             left = SLICE_MS / 1000
             if deadline is not None:
@@ -199,17 +164,10 @@ class Engine:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.lock = threading.RLock()
-        self.pool = _Pool()
         self._jobs: Set[Job] = set()
-        self._served: Set[Job] = set()
         self._waiting: Dict[int, Deque[Job]] = {lane: deque() for lane in _LIMITS}
         self._active = {lane: 0 for lane in _LIMITS}
-        self._fd = session.fileno()
-        self._bell, self._ring = os.pipe()
-        os.set_blocking(self._bell, False)
-        os.set_blocking(self._ring, False)
         self._ended = False
-        self._thread: Optional[threading.Thread] = None
 
     # --- beginning -------------------------------------------------------------------------------
 
@@ -225,8 +183,9 @@ class Engine:
             if queued or not self._begin(job):
                 queued.append(job)
                 # The jobs before it make place when they are done, also if nobody waits for them.
-                self._served.update(other for other in self._jobs if other.lane == job.lane)
-                self._serve_locked(job)
+                for other in list(self._jobs):
+                    if other.lane == job.lane:
+                        other.attend()
             elif job.error is not None:
                 self._jobs.discard(job)
                 if not job.handles:
@@ -266,7 +225,6 @@ class Engine:
     def forget(self, job: Job) -> None:
         with self.lock:
             self._jobs.discard(job)
-            self._served.discard(job)
 
     def helper(self, job: Job) -> Pending:
         """A thread that waits for the job."""
@@ -281,34 +239,6 @@ class Engine:
         self.session._pendings.add(pending)  # Session.close ends such waits.
         return pending.start()
 
-    # --- looking after jobs that nobody waits for -------------------------------------------------
-
-    def serve(self, job: Job) -> None:
-        """The job completes without a thread that waits for it."""
-        with self.lock:
-            if not job.done:
-                self._serve_locked(job)
-
-    def _serve_locked(self, job: Job) -> None:
-        self._served.add(job)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="lockstep-c10d", daemon=True)
-            self._thread.start()
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._ring, b"\0")
-
-    def _run(self) -> None:
-        while not self._ended:
-            # Without jobs it does not hear of the collectives for which other threads wait.
-            watched = [self._bell, self._fd] if self._served else [self._bell]
-            for fd in select.select(watched, [], [])[0]:
-                with contextlib.suppress(BlockingIOError):
-                    os.read(fd, 8 if fd == self._fd else 4096)
-            with self.lock:
-                jobs = list(self._served)
-            for job in jobs:
-                job.is_done()
-
     def fail(self) -> None:
         """The session is about to close: jobs that are not done never will be."""
         with self.lock:
@@ -316,10 +246,6 @@ class Engine:
             left = list(self._jobs)
             for queued in self._waiting.values():
                 queued.clear()
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._ring, b"\0")
-        if self._thread is not None:
-            self._thread.join(_JOIN_S)
         for job in left:
             with contextlib.suppress(LockstepError):
                 job.is_done()
@@ -377,4 +303,4 @@ class Work(dist._Work):  # type: ignore[misc,name-defined]
         job = getattr(self, "_job", None)
         if job is not None and not job.done:
             with contextlib.suppress(RuntimeError):  # The interpreter starts no thread at its end.
-                job.engine.serve(job)
+                job.attend()

@@ -275,6 +275,11 @@ def release() -> None:
             close()
 
 
+def has_device() -> bool:
+    """True if the session has a GPU."""
+    return _has_device
+
+
 def need_device(device: Any) -> None:
     """The session has a GPU, so the library sees what is the GPU's memory and what is the host's.
     It says itself if that is another one than this."""

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the native hooks (hooks.cpp) for the installed PyTorch.
+"""Builds the native parts (hooks.cpp and backend.cpp) for the installed PyTorch.
 
     python -m lockstep.torch.build
 
 A build is a file in a cache folder, named by the version of PyTorch and by its source. It is made
-when the first module is wrapped, if there is a compiler. LOCKSTEP_TORCH_HOOKS=python goes without.
+when it is needed first, if there is a compiler: hooks when the first module is wrapped, the backend
+in init_process_group("lockstep"). LOCKSTEP_TORCH_HOOKS=python and LOCKSTEP_TORCH_BACKEND=python go
+without.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import hashlib
 import importlib.util
@@ -19,11 +22,12 @@ import shlex
 import shutil
 import subprocess
 import sys
-from typing import Iterator, List, Optional, Tuple
+from typing import Any, Iterator, List, Optional, Tuple
 
 # `lockstep doctor` runs this file alone, so nothing at the top may import PyTorch or the package.
 
-SOURCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hooks.cpp")
+PARTS = ("hooks", "backend")
+_HERE = os.path.dirname(os.path.abspath(__file__))
 _TIMEOUT_S = 600
 _TRY_S = 10
 _FLAGS = ["-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w"]
@@ -35,11 +39,12 @@ class BuildFailed(Exception):
     """There is no build; the text says why."""
 
 
-def choice() -> str:
+def choice(part: str = "hooks") -> str:
     """ "native", "python", or "auto": native if possible."""
-    value = os.environ.get("LOCKSTEP_TORCH_HOOKS", "auto")
+    name = "LOCKSTEP_TORCH_" + part.upper()
+    value = os.environ.get(name, "auto")
     if value not in ("native", "python", "auto"):
-        raise BuildFailed(f"LOCKSTEP_TORCH_HOOKS is '{value}', and not native, python or auto")
+        raise BuildFailed(f"{name} is '{value}', and not native, python or auto")
     return value
 
 
@@ -62,12 +67,29 @@ def torch_version() -> str:
     return str(runpy.run_path(os.path.join(torch_folder(), "version.py"))["__version__"])
 
 
-def path() -> str:
+def _source(part: str) -> str:
+    return os.path.join(_HERE, part + ".cpp")
+
+
+def _include() -> str:
+    """The folder of lockstep/lockstep.h."""
+    from lockstep._library import include_path
+
+    return include_path()
+
+
+def path(part: str = "hooks") -> str:
     """The file of the build for the installed PyTorch, whether it exists or not."""
-    with open(SOURCE, "rb") as file:
-        digest = hashlib.sha256(file.read())
+    files = [_source(part)]
+    if part == "backend":
+        files += [os.path.join(_HERE, f"backend_{name}.h") for name in ("calls", "jobs", "library")]
+        files.append(os.path.join(_include(), "lockstep", "lockstep.h"))
+    digest = hashlib.sha256()
+    for name in files:
+        with open(name, "rb") as file:
+            digest.update(file.read())
     digest.update(" ".join(_FLAGS).encode())
-    return os.path.join(cache_folder(), f"hooks-{torch_version()}-{digest.hexdigest()[:12]}.so")
+    return os.path.join(cache_folder(), f"{part}-{torch_version()}-{digest.hexdigest()[:12]}.so")
 
 
 def compiler() -> Optional[List[str]]:
@@ -88,7 +110,7 @@ def standard() -> str:
     return f"c++{20 if version >= _CXX20 else 17}"
 
 
-def command(cxx: List[str], target: str) -> List[str]:
+def command(cxx: List[str], part: str, target: str) -> List[str]:
     """The command that makes a build."""
     import torch
 
@@ -96,7 +118,7 @@ def command(cxx: List[str], target: str) -> List[str]:
     include, lib = os.path.join(root, "include"), os.path.join(root, "lib")
     return [*cxx, *_FLAGS, f"-std={standard()}",
             f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}", "-o", target,
-            SOURCE, "-isystem", include, "-isystem",
+            _source(part), "-I", _include(), "-isystem", include, "-isystem",
             os.path.join(include, "torch", "csrc", "api", "include"), f"-L{lib}", "-ltorch_cpu",
             "-lc10", f"-Wl,-rpath,{lib}"]
 
@@ -110,9 +132,9 @@ def _alone(folder: str) -> Iterator[None]:
         yield
 
 
-def build(say: bool = False) -> Tuple[str, bool]:
+def build(part: str = "hooks", say: bool = False) -> Tuple[str, bool]:
     """The file of the build, and whether it was made now. Raises BuildFailed."""
-    target = path()
+    target = path(part)
     if os.path.exists(target):
         return target, False
     cxx = compiler()
@@ -122,15 +144,15 @@ def build(say: bool = False) -> Tuple[str, bool]:
         with _alone(os.path.dirname(target)):
             if os.path.exists(target):
                 return target, False
-            _compile(cxx, target, say)
+            _compile(cxx, part, target, say)
     except OSError as error:
         raise BuildFailed(f"{error.filename}: {error.strerror}") from error
     return target, True
 
 
-def _compile(cxx: List[str], target: str, say: bool) -> None:
-    part = f"{target}.{os.getpid()}"
-    words = command(cxx, part)
+def _compile(cxx: List[str], part: str, target: str, say: bool) -> None:
+    new = f"{target}.{os.getpid()}"
+    words = command(cxx, part, new)
     if say:
         print(shlex.join(words), flush=True)
     try:
@@ -139,7 +161,22 @@ def _compile(cxx: List[str], target: str, say: bool) -> None:
         raise BuildFailed(f"the compiler took more than {_TIMEOUT_S} s") from None
     if done.returncode != 0:
         raise BuildFailed(f"{words[0]} has failed: {(done.stderr.strip().splitlines() or ['?'])[0]}")
-    os.replace(part, target)
+    os.replace(new, target)
+
+
+def load(part: str, file: str) -> Any:
+    """A build. Its operators are in torch.ops from now on. Raises BuildFailed."""
+    import torch
+
+    torch.ops.load_library(file)
+    library = ctypes.CDLL(file)
+    version = getattr(library, f"lockstep_{part}_torch")
+    version.restype = ctypes.c_char_p
+    built = version().decode()
+    if built != torch.__version__.split("+")[0]:
+        raise BuildFailed(f"{file} was built for PyTorch {built}, and PyTorch {torch.__version__} is "
+                          "installed: delete the file")
+    return library
 
 
 # --- lockstep doctor -----------------------------------------------------------------------------
@@ -216,12 +253,13 @@ def answer_doctor() -> None:
 
 
 def main() -> int:
-    try:
-        made, new = build(say=True)
-    except BuildFailed as error:
-        print(f"lockstep.torch.build: {error}", file=sys.stderr)
-        return 1
-    print(f"{'built' if new else 'there is'} {made}")
+    for part in PARTS:
+        try:
+            made, new = build(part, say=True)
+        except BuildFailed as error:
+            print(f"lockstep.torch.build: {error}", file=sys.stderr)
+            return 1
+        print(f"{'built' if new else 'there is'} {made}")
     return 0
 
 

@@ -12,9 +12,10 @@ others, so ranks that call different collectives get an error that has both call
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 from datetime import timedelta
-from typing import Any, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 import torch
 import torch.distributed as dist
@@ -25,7 +26,7 @@ from .._native import Op
 from ..collectives import Group
 from ..errors import Invalid, LockstepError, Unsupported
 from ..session import Session
-from . import bootstrap
+from . import backend, bootstrap
 from ._plan import (COMPLEX_OPS, DTYPES, Plan, check_like, counted, elements_of, joined, lists_of,
                     op_of, tensors_of)
 from ._work import COLLECTIVES, RECEIVES, SENDS, Engine, Job, Work
@@ -60,19 +61,9 @@ class LockstepGroup(dist.ProcessGroup):
         if timeout is not None:
             self.set_timeout(timeout)
         if ranks and self._ranks != list(range(session.size)):
-            self._group = self._make_group()
+            self._group = _make_group(session, ranks, name)
         elif ranks:
-            self._collective_name += b"/" + name.encode()[-_NAME_BYTES:]
-
-    def _make_group(self) -> Group:
-        try:
-            return self._session.group(self._ranks, self._name[-63:] or "group")
-        except Invalid as error:
-            if "open group" in str(error) or "groups" in str(error):
-                raise Invalid(f"group '{self._name}': {error.text}; a session has at most "
-                              f"{_native.MAX_GROUPS} groups of some of its ranks: free one with "
-                              "torch.distributed.destroy_process_group(group)") from error
-            raise
+            self._collective_name = _name_of(name)
 
     # --- facts -----------------------------------------------------------------------------------
 
@@ -539,15 +530,73 @@ def _close_group(engine: Engine, group: Group) -> None:
             pass  # The session has failed, and frees its groups.
 
 
-def create(opts: Any, pg_options: Any = None) -> LockstepGroup:
+def _name_of(group: str) -> bytes:
+    """The name of the collectives of a group of all ranks."""
+    return _NAME + b"/" + group.encode()[-_NAME_BYTES:]
+
+
+def _make_group(session: Session, ranks: Sequence[int], name: str) -> Group:
+    try:
+        return session.group(ranks, name[-63:] or "group")
+    except Invalid as error:
+        if "open group" in str(error) or "groups" in str(error):
+            raise Invalid(f"group '{name}': {error.text}; a session has at most "
+                          f"{_native.MAX_GROUPS} groups of some of its ranks: free one with "
+                          "torch.distributed.destroy_process_group(group)") from error
+        raise
+
+
+_made: Dict[Any, Any] = {}  # Open groups of the native backend, by their names and ranks.
+
+
+def _create_native(native: backend.Native, opts: Any, combined: bool) -> Any:
+    ranks, group, name = list(opts.global_ranks_in_group), 0, _NAME
+    key = (opts.group_id, tuple(ranks))
+    if key not in _made:
+        session = _session_of(opts)
+        everyone = list(range(session.size))
+        if ranks and ranks != everyone:
+            group = _make_group(session, ranks, opts.group_id).handle or 0
+        elif ranks:
+            name = _name_of(opts.group_id)
+
+        def closed() -> None:
+            _made.pop(key, None)
+            if not ranks:
+                bootstrap.release()
+
+        bootstrap.before_close(_made.clear)
+        timeout = opts.timeout.total_seconds() if opts.timeout is not None else 0.0
+        _made[key] = native.create(session, opts.store, opts.group_rank, ranks or everyone, group,
+                                   name, round(timeout * 1000), closed)
+    # PyTorch takes a process group as it is, and asks for a backend once for each kind of device.
+    return _made[key]._get_backend(torch.device("cpu")) if combined else _made[key]
+
+
+def _combined() -> bool:
+    """True if PyTorch makes a group of several backends, such as "cpu:lockstep,cuda:nccl". Nothing
+    but a variable of the function that calls says so."""
+    frame = sys._getframe()
+    while frame is not None and "backend_config" not in frame.f_locals:
+        frame = frame.f_back  # type: ignore[assignment]
+    if frame is None:
+        return True
+    return set(frame.f_locals["backend_config"].get_device_backend_map().values()) != {"lockstep"}
+
+
+def _session_of(opts: Any) -> Session:
+    if not opts.global_ranks_in_group:  # The default group keeps the session open.
+        return bootstrap.hold(opts.store, opts.group_rank, opts.group_size)
+    return bootstrap.of_world()
+
+
+def create(opts: Any, pg_options: Any = None) -> Any:
     """What torch.distributed calls for a group with this backend."""
-    ranks = list(opts.global_ranks_in_group)
-    rank, size = opts.group_rank, opts.group_size
-    if not ranks:
-        session = bootstrap.hold(opts.store, rank, size)
-    else:
-        session = bootstrap.of_world()
-    group = LockstepGroup(session, _engine_of(session), opts.store, rank, size, ranks,
-                          opts.group_id, opts.timeout)
+    native = backend.native()
+    if native is not None:
+        return _create_native(native, opts, _combined())
+    session, ranks = _session_of(opts), list(opts.global_ranks_in_group)
+    group = LockstepGroup(session, _engine_of(session), opts.store, opts.group_rank,
+                          opts.group_size, ranks, opts.group_id, opts.timeout)
     group._holds = not ranks
     return group

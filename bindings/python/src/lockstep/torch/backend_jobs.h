@@ -1,0 +1,514 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Jobs of the backend in C++: what is in flight, the threads that look after it, and errors.
+//
+// A job is one call of c10d. It begins on the thread that calls. A thread that waits for a job does
+// the engine's work meanwhile. A job whose future was asked for, or that nobody holds any more, is
+// looked after by threads of this file, which lockstep_work_notify wakes. These threads also
+// complete futures, whose callbacks may wait for other jobs, so one of them is always idle.
+//
+// Lock order: engine.mutex -> job.mutex -> engine.task_mutex.
+
+#pragma once
+
+#include "backend_library.h"
+
+namespace
+{
+
+// --- jobs ----------------------------------------------------------------------------------------
+
+struct engine;
+
+struct call {
+    lockstep_collective what = LOCKSTEP_COLLECTIVE_INIT;
+    std::vector<uint64_t> input_counts, output_counts;
+};
+
+struct job : std::enable_shared_from_this<job> {
+    // Set before the job begins, then constant.
+    std::shared_ptr<engine> owner;
+    std::shared_ptr<const std::string> name; // Of the collective.
+    const char *text = "";
+    OpType type = OpType::UNKNOWN;
+    enum lane lane = COLLECTIVES;
+    int rank = 0, peer = -1, tag = 0;
+    uint64_t serial = 0;
+    std::optional<at::Device> device; // Where tensors are that are not in host memory.
+    std::vector<call> calls;
+    tensors result;
+    // Memory of the collectives, and copies that are due at the end: of the job until it is done.
+    tensors keep;
+    std::vector<std::pair<Tensor, Tensor>> copies;
+    // Guarded by mutex.
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<lockstep_work *> handles;
+    size_t begun = 0;
+    std::exception_ptr error;
+    bool claimed = false; // True while a thread may ask the library for the first handle.
+    bool attended = false; // True if the job completes without a thread that waits for it.
+    bool notified = false; // True if the first handle will wake a thread.
+    bool helped = false; // True if a thread waits for the job without a timeout.
+    std::vector<c10::intrusive_ptr<at::ivalue::Future>> futures;
+    // Atomic; set under the mutex.
+    std::atomic<bool> done{false};
+
+    std::string describe() const;
+    bool claim(clock::time_point until);
+    void release();
+    void arm_locked();
+    void attend();
+    void ask(uint32_t timeout_ms);
+    bool look();
+    void complete();
+    void help();
+    void wait(milliseconds limit);
+    c10::intrusive_ptr<at::ivalue::Future> future();
+};
+
+using job_ptr = std::shared_ptr<job>;
+
+// The jobs of one session.
+struct engine : std::enable_shared_from_this<engine> {
+    lockstep_session *session;
+    bool has_device;
+    std::mutex mutex;
+    std::condition_variable helpers_changed;
+    std::set<job_ptr> jobs;
+    std::deque<job_ptr> waiting[LANES];
+    int active[LANES] = {};
+    int helpers = 0;
+    bool ended = false;
+    std::mutex task_mutex;
+    std::condition_variable task_came;
+    std::deque<std::function<void()>> tasks;
+    int idle = 0;
+    bool stopping = false;
+
+    void start(const job_ptr &one, bool waits);
+    bool begin_locked(const job_ptr &one);
+    void pump_locked();
+    void ended_one(enum lane lane);
+    void forget(const job_ptr &one);
+    std::vector<job_ptr> all();
+    void look_at_all();
+    void stop();
+    void submit(std::function<void()> task);
+    void need_thread();
+    void need_thread_locked();
+    void attendant();
+};
+
+thread_local bool attending = false; // True on threads of engine::attendant.
+
+std::string job::describe() const
+{
+    if (lane == COLLECTIVES)
+        return text;
+    return c10::str(text, " of rank ", rank, " with rank ", peer, ", tag ", tag, ",");
+}
+
+// True if this thread may ask the library. False if the job is done, or if the time is over.
+bool job::claim(clock::time_point until)
+{
+    std::unique_lock<std::mutex> lock(mutex);
+    while (!done && claimed)
+        if (changed.wait_until(lock, until) == std::cv_status::timeout)
+            break;
+    if (done || claimed)
+        return false;
+    claimed = true;
+    return true;
+}
+
+void job::release()
+{
+    std::lock_guard<std::mutex> guard(mutex);
+    claimed = false;
+    arm_locked();
+    changed.notify_all();
+}
+
+void notify(void *context)
+{
+    job *one = static_cast<job *>(context);
+    one->owner->submit([self = one->shared_from_this()] { self->look(); });
+}
+
+// A thread is woken when the first handle is done. The engine keeps the job until then.
+void job::arm_locked()
+{
+    if (!attended || claimed || notified || done || handles.empty())
+        return;
+    notified = true;
+    lib.work_notify(handles.front(), notify, this);
+}
+
+void job::attend()
+{
+    owner->need_thread();
+    std::lock_guard<std::mutex> guard(mutex);
+    attended = true;
+    arm_locked();
+}
+
+// Waits for the library. The caller has the claim.
+void job::ask(uint32_t timeout_ms)
+{
+    const auto until = clock::now() + milliseconds(timeout_ms);
+    while (!done) {
+        lockstep_work *first = nullptr;
+        {
+            std::unique_lock<std::mutex> lock(mutex);
+            if (!handles.empty()) {
+                first = handles.front();
+            } else if (begun < calls.size() && !error) { // Its turn has not come.
+                if (timeout_ms == 0 || clock::now() >= until)
+                    return;
+                changed.wait_for(lock, milliseconds(10));
+                continue;
+            }
+        }
+        if (!first) {
+            complete();
+            return;
+        }
+        const int status = lib.work_wait(first, timeout_ms);
+        if (status == LOCKSTEP_E_TIMEOUT)
+            return;
+        {
+            std::lock_guard<std::mutex> guard(mutex);
+            if (status < 0 && !error)
+                error = std::make_exception_ptr(failure_of(status));
+            handles.pop_front();
+            notified = false;
+        }
+        owner->ended_one(lane);
+    }
+}
+
+// True if the job is done. Waits for other threads that ask, not for the job.
+bool job::look()
+{
+    if (!done && claim(far())) {
+        ask(0);
+        release();
+    }
+    return done;
+}
+
+void settle(const c10::intrusive_ptr<at::ivalue::Future> &future, const job &one)
+{
+    if (one.error)
+        future->setErrorIfNeeded(one.error);
+    else
+        future->markCompleted(at::IValue(one.result));
+}
+
+void job::complete()
+{
+    try {
+        if (!error && !copies.empty()) {
+            at::NoGradGuard no_grad;
+            for (auto &[target, source] : copies)
+                target.copy_(source.view(target.sizes()));
+            if (device) // The stream of this thread is not that of the caller.
+                c10::impl::VirtualGuardImpl(device->type()).getStream(*device).synchronize();
+        }
+    } catch (...) {
+        error = std::current_exception();
+    }
+    keep.clear();
+    copies.clear();
+    std::vector<c10::intrusive_ptr<at::ivalue::Future>> left;
+    {
+        std::lock_guard<std::mutex> guard(mutex);
+        done = true;
+        left.swap(futures);
+        changed.notify_all();
+    }
+    const auto self = shared_from_this();
+    owner->forget(self);
+    for (auto &future : left) {
+        if (attending)
+            settle(future, *this);
+        else
+            owner->submit([self, future] { settle(future, *self); });
+    }
+}
+
+// A thread that waits for the job. The library finds ranks that wait for each other only among
+// waits without a timeout.
+void job::help()
+{
+    {
+        std::lock_guard<std::mutex> guard(owner->mutex);
+        if (helped || owner->ended)
+            return;
+        helped = true;
+        owner->helpers++;
+    }
+    std::thread([self = shared_from_this()] {
+        if (self->claim(far())) {
+            self->ask(LOCKSTEP_WAIT_FOREVER);
+            self->release();
+        }
+        std::lock_guard<std::mutex> guard(self->owner->mutex);
+        self->owner->helpers--;
+        self->owner->helpers_changed.notify_all();
+    }).detach();
+}
+
+// limit: 0 is none. A timeout, and an exception of a signal handler, leave the job in flight.
+void job::wait(milliseconds limit)
+{
+    const auto began = clock::now();
+    const auto until = limit.count() > 0 ? began + limit : far();
+    if (!done && !helped && claim(std::min(until, began + milliseconds(SLICE_MS)))) {
+        ask(limit.count() > 0 ? uint32_t(std::min<int64_t>(limit.count(), SLICE_MS)) : SLICE_MS);
+        release();
+    }
+    while (!done) {
+        check_signals();
+        if (clock::now() >= until)
+            throw failure(
+                LOCKSTEP_E_TIMEOUT,
+                c10::str(describe(), ": Timed out after ", double(limit.count()) / 1000,
+                         " s; it is still in flight, and has its tensors until it is done"));
+        help();
+        std::unique_lock<std::mutex> lock(mutex);
+        changed.wait_until(lock, std::min(until, clock::now() + milliseconds(SLICE_MS)),
+                           [this] { return done.load(); });
+    }
+    if (error)
+        std::rethrow_exception(error);
+}
+
+c10::intrusive_ptr<at::ivalue::Future> job::future()
+{
+    std::vector<at::Device> devices;
+    if (device)
+        devices.push_back(*device);
+    auto made = c10::make_intrusive<at::ivalue::Future>(
+        c10::ListType::create(c10::TensorType::get()), devices);
+    bool pending;
+    {
+        std::lock_guard<std::mutex> guard(mutex);
+        pending = !done;
+        if (pending)
+            futures.push_back(made);
+    }
+    if (pending)
+        attend();
+    else
+        settle(made, *this);
+    return made;
+}
+
+// --- the engine ----------------------------------------------------------------------------------
+
+// Begins a job, or queues it. waits: the caller waits for it next.
+void engine::start(const job_ptr &one, bool waits)
+{
+    if (one->device) {
+        if (!has_device)
+            throw failure(LOCKSTEP_E_UNSUPPORTED,
+                          c10::str("a tensor is on ", *one->device,
+                                   ", and the session of this process has no GPU: set "
+                                   "LOCKSTEP_DEVICE=cuda:N, or make a tensor there before "
+                                   "torch.distributed.init_process_group"));
+        // The library reads inputs at once.
+        c10::impl::VirtualGuardImpl(one->device->type()).getStream(*one->device).synchronize();
+    }
+    std::unique_lock<std::mutex> lock(mutex);
+    if (ended)
+        throw failure(LOCKSTEP_E_CLOSED, "the session is closed: there are no more collectives");
+    auto &queued = waiting[one->lane];
+    if (one->calls.empty()) {
+        lock.unlock();
+        one->complete();
+    } else if (waits && one->calls.size() == 1 && queued.empty() &&
+               active[one->lane] < LIMITS[one->lane]) {
+        active[one->lane]++;
+        jobs.insert(one);
+        one->begun = 1;
+        one->claimed = true;
+        lock.unlock();
+        lockstep_work *work = nullptr;
+        const int status = lib.collective_wait(session, &one->calls[0].what, SLICE_MS, &work);
+        if (status == LOCKSTEP_E_TIMEOUT) {
+            std::lock_guard<std::mutex> guard(one->mutex);
+            one->handles.push_back(work);
+            one->claimed = false;
+        } else {
+            if (status < 0)
+                one->error = std::make_exception_ptr(failure_of(status));
+            ended_one(one->lane);
+            one->complete();
+            if (one->error)
+                std::rethrow_exception(one->error);
+        }
+    } else {
+        jobs.insert(one);
+        if (!queued.empty() || !begin_locked(one)) {
+            queued.push_back(one);
+            // The jobs before it make place when they are done, also if nobody waits for them.
+            for (const job_ptr &other : jobs)
+                if (other->lane == one->lane)
+                    other->attend();
+        } else if (one->error && one->handles.empty()) {
+            jobs.erase(one);
+            one->done = true;
+            std::rethrow_exception(one->error);
+        }
+    }
+}
+
+// False if some of the job's collectives find no place.
+bool engine::begin_locked(const job_ptr &one)
+{
+    std::lock_guard<std::mutex> guard(one->mutex);
+    while (one->begun < one->calls.size() && !one->error) {
+        if (active[one->lane] >= LIMITS[one->lane])
+            return false;
+        lockstep_work *work = nullptr;
+        const int status = lib.collective_begin(session, &one->calls[one->begun].what, &work);
+        if (status < 0) {
+            one->error = std::make_exception_ptr(failure_of(status));
+        } else {
+            one->begun++;
+            one->handles.push_back(work);
+            active[one->lane]++;
+            one->arm_locked();
+        }
+        one->changed.notify_all();
+    }
+    return true;
+}
+
+// Begins what is queued and has a place now.
+void engine::pump_locked()
+{
+    for (auto &queued : waiting)
+        while (!ended && !queued.empty() && begin_locked(queued.front())) {
+            const job_ptr one = queued.front();
+            queued.pop_front();
+            if (one->error && one->handles.empty()) // It never began.
+                submit([one] { one->look(); });
+        }
+}
+
+void engine::ended_one(enum lane lane)
+{
+    std::lock_guard<std::mutex> guard(mutex);
+    active[lane]--;
+    if (!waiting[lane].empty())
+        pump_locked();
+}
+
+void engine::forget(const job_ptr &one)
+{
+    std::lock_guard<std::mutex> guard(mutex);
+    jobs.erase(one);
+}
+
+std::vector<job_ptr> engine::all()
+{
+    std::lock_guard<std::mutex> guard(mutex);
+    return {jobs.begin(), jobs.end()};
+}
+
+void engine::look_at_all()
+{
+    for (const job_ptr &one : all())
+        if (one->claim(clock::now())) {
+            one->ask(0);
+            one->release();
+        }
+}
+
+// The session is about to close: jobs that are not done never will be.
+void engine::stop()
+{
+    {
+        std::unique_lock<std::mutex> lock(mutex);
+        ended = true;
+        for (auto &queued : waiting)
+            queued.clear();
+        if (helpers > 0)
+            lib.abort(session, "the program left a wait");
+        helpers_changed.wait_for(lock, CLOSE, [this] { return helpers == 0; });
+    }
+    look_at_all();
+    for (const job_ptr &one : all()) {
+        // The library may use the job's memory until the session is closed, so the job stays in
+        // the set for ever.
+        std::vector<c10::intrusive_ptr<at::ivalue::Future>> left;
+        {
+            std::lock_guard<std::mutex> guard(one->mutex);
+            if (!one->error)
+                one->error = std::make_exception_ptr(failure(
+                    LOCKSTEP_E_CLOSED, one->describe() + " was in flight when the session closed"));
+            one->done = true;
+            left.swap(one->futures);
+            one->changed.notify_all();
+        }
+        for (auto &future : left)
+            settle(future, *one);
+    }
+    std::lock_guard<std::mutex> guard(task_mutex);
+    stopping = true;
+    task_came.notify_all();
+}
+
+// --- threads that look after jobs ----------------------------------------------------------------
+
+// Never blocks: the library calls it.
+void engine::submit(std::function<void()> task)
+{
+    std::lock_guard<std::mutex> guard(task_mutex);
+    tasks.push_back(std::move(task));
+    task_came.notify_one();
+}
+
+void engine::need_thread_locked()
+{
+    if (idle == 0) {
+        idle++;
+        std::thread([self = shared_from_this()] { self->attendant(); }).detach();
+    }
+}
+
+void engine::need_thread()
+{
+    std::lock_guard<std::mutex> guard(task_mutex);
+    need_thread_locked();
+}
+
+void engine::attendant()
+{
+    attending = true;
+    pthread_setname_np(pthread_self(), "lockstep-c10d");
+    std::unique_lock<std::mutex> lock(task_mutex);
+    for (;;) {
+        if (tasks.empty()) {
+            const bool late = task_came.wait_for(lock, IDLE) == std::cv_status::timeout;
+            if (tasks.empty() && (stopping || (late && idle > 1)))
+                break;
+            continue;
+        }
+        auto task = std::move(tasks.front());
+        tasks.pop_front();
+        idle--;
+        need_thread_locked();
+        lock.unlock();
+        task();
+        task = nullptr;
+        lock.lock();
+        idle++;
+    }
+    idle--;
+}
+
+} // namespace
