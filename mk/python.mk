@@ -82,3 +82,11 @@ torch-bench: python-programs $(if $(filter $(VENV_TORCH)/%,$(TORCH_PYTHON_TEST))
 	@$(CC) -std=c11 -O2 -D_GNU_SOURCE -shared -fPIC bench/peers/cubic.c -o $(BUILD)/peers/cubic.so -ldl
 	@PYTHONPATH=$(PYTHON_SRC) $(TORCH_PYTHON_TEST) -m lockstep.torch.build || true
 	@TORCH_PYTHON=$(abspath $(TORCH_PYTHON_TEST)) bench/peers/torch_run.py --build $(abspath $(BUILD)) $(TORCH_BENCH)
+
+# TORCH_HOOKS_BENCH="--only native --json FILE": options of bench/peers/torch_hooks.py.
+.PHONY: torch-hooks-bench
+torch-hooks-bench: python-programs $(if $(filter $(VENV_TORCH)/%,$(TORCH_PYTHON_TEST)),$(VENV_TORCH)/packages) ## What hooks of PyTorch cost, in parts (40 seconds)
+	@export PYTHONPATH=$(PYTHON_SRC) PYTHONWARNINGS=ignore PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1 \
+	    GLOO_SOCKET_IFNAME=lo LOCKSTEP_LIBRARY=$(abspath $(BUILD))/lib/liblockstep.so.0; \
+	    $(TORCH_PYTHON_TEST) -m lockstep.torch.build || true; \
+	    $(TORCH_PYTHON_TEST) bench/peers/torch_hooks.py $(TORCH_HOOKS_BENCH)

@@ -10,6 +10,11 @@ from support import ROOT
 sys.path.insert(0, os.path.join(ROOT, "bench", "peers"))
 import torch_run  # noqa: E402
 
+try:
+    import torch_hooks
+except ImportError:  # It needs PyTorch.
+    torch_hooks = None
+
 
 def model(parameters, none, **others):
     series = {"none": none, **others}
@@ -50,6 +55,22 @@ class Figures(unittest.TestCase):
         entry, = torch_run.summary([record(model(100, [1000], python=[1250]),
                                            model(400, [4000], python=[4850]))], [CASE])
         self.assertEqual(entry["hooks"]["python"], {"us_per_parameter": 2.0, "us_per_step": 50.0})
+
+    @unittest.skipIf(torch_hooks is None, "PyTorch is not installed")
+    def test_parts_of_hooks(self):
+        """A parameter costs 2 us in the backward pass and 3 us in the step, and a step 50 us. Half
+        of the turns are disturbed."""
+        def turns(count):
+            quick = ((10.0 * count, 20.0 * count), (12.0 * count, 23.0 * count + 50.0))
+            slow = tuple((5 * back, 7 * whole) for back, whole in quick)
+            return [quick, slow] * 10
+
+        found = torch_hooks.figures_of({count: turns(count)
+                                        for count in (torch_hooks.FEW, torch_hooks.MANY)})
+        self.assertEqual(found["turns"], 20)
+        self.assertAlmostEqual(found["backward"]["us_per_parameter"], 2.0)
+        self.assertAlmostEqual(found["step"]["us_per_parameter"], 3.0)
+        self.assertAlmostEqual(found["step"]["us_besides"], 50.0)
 
 
 if __name__ == "__main__":

@@ -45,28 +45,39 @@ enum state {
     OPEN = 2, // A call is open: each gradient is reported.
 };
 
+// A copy of at most so many bytes is made here. Operators of PyTorch need half a microsecond before
+// they copy. They copy more than this with several threads.
+constexpr size_t SMALL = 1 << 17;
+
+// A parameter. The fields that a hook reads lie side by side.
+struct slot {
+    at::Tensor parameter;
+    at::Tensor gradient; // The library's tensor.
+    at::TensorImpl *place; // Of that tensor.
+    uint32_t planned; // Reports that complete the gradient. Set between backward passes.
+    uint32_t seen; // Reports so far. Hooks of one parameter do not run at the same time.
+    bool touched; // A gradient came while the set was idle.
+    accumulator node;
+    uintptr_t key; // Of the hook at the node.
+};
+
 struct hook_set {
     // Set by attach, then constant.
-    std::vector<at::Tensor> parameters;
-    std::vector<at::Tensor> gradients; // The library's tensors.
-    std::vector<accumulator> accumulators;
-    std::vector<uintptr_t> keys;
+    std::vector<slot> slots;
     ready_function ready = nullptr;
     text_function text = nullptr;
     slow_function slow = nullptr;
     void *module = nullptr;
     // Changed between backward passes only.
     int state = IDLE;
-    std::vector<uint32_t> planned; // Reports that complete a gradient. Empty: one.
-    // One entry for each parameter: its hooks do not run at the same time.
-    std::vector<uint32_t> seen;
-    std::vector<uint8_t> touched; // 1: a gradient came while the set was idle.
+    bool counts = false; // A gradient may need several reports.
     // Guarded by mutex: the first failure.
     std::mutex mutex;
     int status = 0;
     std::string failure;
 
     void came(uint32_t i);
+    void other(uint32_t i);
     void fail(int code);
 };
 
@@ -80,31 +91,60 @@ void hook_set::fail(int code)
     }
 }
 
-// A gradient has been accumulated.
+// True if the memory of both tensors has the same elements in the same places. Tensors with equal
+// keys are of one kind: dense, on the host, and with no lazy conjugation.
+bool alike(const at::Tensor &a, const at::Tensor &b)
+{
+    return a.key_set() == b.key_set() && a.dtype() == b.dtype() && a.sizes() == b.sizes() &&
+           a.strides() == b.strides();
+}
+
+// The library's tensor gets the values of the gradient, and takes its place.
+void take(const slot &at, const at::Tensor &gradient)
+{
+    const size_t bytes = at.place->numel() * at.place->itemsize();
+    if (bytes <= SMALL && at.gradient.is_cpu() && alike(gradient, at.gradient)) {
+        if (bytes > 0)
+            memcpy(at.place->mutable_data(), gradient.unsafeGetTensorImpl()->data(), bytes);
+    } else {
+        at::NoGradGuard no_grad;
+        at.gradient.copy_(gradient);
+    }
+    at.parameter.mutable_grad() = at.gradient;
+}
+
+// A gradient has been accumulated. TensorImpl::grad does not ask whether the tensor is a leaf.
 void hook_set::came(uint32_t i)
 {
-    const at::Tensor &parameter = parameters[i];
-    const at::Tensor &gradient = parameter.grad();
+    slot &at = slots[i];
+    const at::Tensor &gradient = at.parameter.unsafeGetTensorImpl()->grad();
     if (!gradient.defined()) // The gradient of an output that is not part of the loss.
         return;
-    if (state == IDLE) {
-        touched[i] = 1;
+    if (state != OPEN) {
+        other(i);
         return;
     }
-    if (state == SLOW || gradient.layout() != at::kStrided) {
-        slow(i);
-        return;
+    if (gradient.unsafeGetTensorImpl() != at.place) {
+        if (gradient.layout() != at::kStrided) {
+            slow(i);
+            return;
+        }
+        take(at, gradient);
     }
-    if (!gradient.is_same(gradients[i])) {
-        at::NoGradGuard no_grad;
-        gradients[i].copy_(gradient);
-        parameter.mutable_grad() = gradients[i];
-    }
-    if (!planned.empty() && ++seen[i] != planned[i])
+    if (counts && ++at.seen != at.planned)
         return;
     const int code = ready(module, nullptr, i, nullptr, nullptr);
     if (code < 0)
         fail(code);
+}
+
+// The same while no call is open for hooks.
+void hook_set::other(uint32_t i)
+{
+    if (state == IDLE)
+        slots[i].touched = true;
+    else
+        slow(i);
 }
 
 struct post_hook : autograd::FunctionPostHook {
@@ -139,19 +179,19 @@ struct post_hook : autograd::FunctionPostHook {
 
 void add_hooks(hook_set *set)
 {
-    for (uint32_t i = 0; i < set->parameters.size(); i++) {
-        auto node = autograd::impl::grad_accumulator(set->parameters[i]);
-        set->keys.push_back(node->add_post_hook(std::make_unique<post_hook>(set, i)));
-        set->accumulators.push_back(std::move(node));
+    for (uint32_t i = 0; i < set->slots.size(); i++) {
+        slot &at = set->slots[i];
+        at.node = autograd::impl::grad_accumulator(at.parameter);
+        at.key = at.node->add_post_hook(std::make_unique<post_hook>(set, i));
     }
 }
 
 void remove_hooks(hook_set *set)
 {
-    for (size_t i = 0; i < set->accumulators.size(); i++)
-        set->accumulators[i]->del_post_hook(set->keys[i]);
-    set->accumulators.clear();
-    set->keys.clear();
+    for (slot &at : set->slots) {
+        at.node->del_post_hook(at.key);
+        at.node.reset();
+    }
 }
 
 // Addresses pass as integers. Returns the set.
@@ -159,16 +199,28 @@ int64_t attach(at::TensorList parameters, at::TensorList gradients, int64_t read
                int64_t slow, int64_t module)
 {
     auto set = std::make_unique<hook_set>();
-    set->parameters = parameters.vec();
-    set->gradients = gradients.vec();
+    for (size_t i = 0; i < parameters.size(); i++)
+        set->slots.push_back({parameters[i], gradients[i], gradients[i].unsafeGetTensorImpl(), 1, 0,
+                              false, nullptr, 0});
     set->ready = reinterpret_cast<ready_function>(ready);
     set->text = reinterpret_cast<text_function>(text);
     set->slow = reinterpret_cast<slow_function>(slow);
     set->module = reinterpret_cast<void *>(module);
-    set->seen.assign(set->parameters.size(), 0);
-    set->touched.assign(set->parameters.size(), 0);
     add_hooks(set.get());
     return reinterpret_cast<int64_t>(set.release());
+}
+
+// True if the weak pointer of a parameter is to this accumulator. No count of references changes.
+// The first function is for PyTorch before 2.13.
+template <typename T> bool refers(const std::weak_ptr<T> &weak, const std::shared_ptr<T> &node)
+{
+    return !weak.owner_before(node) && !node.owner_before(weak);
+}
+
+template <typename T>
+bool refers(const c10::weak_intrusive_ptr<T> &weak, const c10::intrusive_ptr<T> &node)
+{
+    return weak._unsafe_get_target() == node.get();
 }
 
 // True for a checkpoint with use_reentrant=True. It is a function of Python, and name() of another
@@ -196,26 +248,28 @@ EXPORT void lockstep_hooks_state(hook_set *set, int state)
 // A call begins. planned: [parameters], or NULL.
 EXPORT void lockstep_hooks_open(hook_set *set, const uint32_t *planned)
 {
-    set->planned.clear();
-    if (planned)
-        set->planned.assign(planned, planned + set->parameters.size());
-    set->seen.assign(set->parameters.size(), 0);
+    set->counts = planned != nullptr;
+    for (size_t i = 0; planned && i < set->slots.size(); i++) {
+        set->slots[i].planned = planned[i];
+        set->slots[i].seen = 0;
+    }
     set->status = 0;
-    set->failure.clear();
     set->state = OPEN;
 }
 
 // In a hook. will: [parameters], 1 if the backward pass that runs accumulates into the parameter.
-// Returns 1 if a re-entrant checkpoint may bring more, and -1 under torch.autograd.grad.
+// Returns 2 if it does so for all parameters, 1 if a re-entrant checkpoint may bring more than will
+// says, and -1 under torch.autograd.grad.
 EXPORT int lockstep_hooks_will(hook_set *set, uint8_t *will)
 {
     const auto *nodes = autograd::get_current_graph_task_nodes_in_graph();
     const auto *info = autograd::get_current_graph_task_exec_info();
+    const bool some = !info->empty(); // Only some nodes are executed.
     bool all = true;
-    for (size_t i = 0; i < set->accumulators.size(); i++) {
-        autograd::Node *node = set->accumulators[i].get();
+    for (size_t i = 0; i < set->slots.size(); i++) {
+        autograd::Node *node = set->slots[i].node.get();
         will[i] = nodes->count(node) > 0;
-        if (will[i] && !info->empty()) {
+        if (will[i] && some) {
             const auto found = info->find(node);
             if (found != info->end() && found->second.captures_)
                 return -1;
@@ -224,24 +278,46 @@ EXPORT int lockstep_hooks_will(hook_set *set, uint8_t *will)
         all = all && will[i];
     }
     if (all)
-        return 0;
+        return 2;
     for (autograd::Node *node : *nodes)
         if (is_checkpoint(node))
             return 1;
     return 0;
 }
 
-// touched: [parameters], 1 for gradients that came while the set was idle. Forgets them.
-EXPORT void lockstep_hooks_touched(hook_set *set, uint8_t *touched)
+// touched: [parameters], 1 for gradients that came while the set was idle. Forgets them. Returns
+// whether there is one.
+EXPORT bool lockstep_hooks_touched(hook_set *set, uint8_t *touched)
 {
-    memcpy(touched, set->touched.data(), set->touched.size());
-    set->touched.assign(set->touched.size(), 0);
+    bool any = false;
+    for (size_t i = 0; i < set->slots.size(); i++) {
+        touched[i] = set->slots[i].touched;
+        any = any || touched[i];
+        set->slots[i].touched = false;
+    }
+    return any;
 }
 
-// The first failed report since the call began: its status, or 0. text: [bytes].
+// missing: [parameters], 1 for parameters whose .grad is not the library's tensor. Returns whether
+// there is one.
+EXPORT bool lockstep_hooks_missing(hook_set *set, uint8_t *missing)
+{
+    bool any = false;
+    for (size_t i = 0; i < set->slots.size(); i++) {
+        const slot &at = set->slots[i];
+        missing[i] = at.parameter.unsafeGetTensorImpl()->grad().unsafeGetTensorImpl() != at.place;
+        any = any || missing[i];
+    }
+    return any;
+}
+
+// The first failed report since the call began: its status, or 0. text: [bytes], written if there
+// is one.
 EXPORT int lockstep_hooks_error(hook_set *set, char *text, size_t bytes)
 {
     std::lock_guard<std::mutex> guard(set->mutex);
+    if (set->status == 0)
+        return 0;
     strncpy(text, set->failure.c_str(), bytes - 1);
     text[bytes - 1] = '\0';
     return set->status;
@@ -250,8 +326,8 @@ EXPORT int lockstep_hooks_error(hook_set *set, char *text, size_t bytes)
 // True if the accumulators are still those of the parameters. module.to(dtype) makes others.
 EXPORT bool lockstep_hooks_current(hook_set *set)
 {
-    for (size_t i = 0; i < set->accumulators.size(); i++)
-        if (autograd::impl::try_get_grad_accumulator(set->parameters[i]) != set->accumulators[i])
+    for (const slot &at : set->slots)
+        if (!refers(autograd::impl::get_autograd_meta(at.parameter)->grad_accumulator_, at.node))
             return false;
     return true;
 }

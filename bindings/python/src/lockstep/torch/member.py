@@ -165,7 +165,7 @@ class Member:
         if not self.arranged:
             self.order = []
         elif not self.on_device and (not self.static or self.planned is not None):
-            self.fast = not self.static
+            self.fast = not self.static and not torch.is_grad_enabled()  # As with create_graph.
             self.hooks.open(self.planned)
 
     def _declare(self) -> None:
@@ -173,7 +173,7 @@ class Member:
         will = self.will
         if self.static:
             will = self.planned
-        if will is None or all(will):
+        if will is None or will is self.hooks.all or all(will):
             return
         unused = []
         for i, comes in enumerate(will):
@@ -255,7 +255,7 @@ class Member:
         if not self.accept:
             return
         assert self.module is not None
-        missing = [i for i, p in enumerate(self.parameters) if p.grad is not self.gradients[i]]
+        missing = self.hooks.missing()
         if missing:
             used = self.module.used()
             for i in missing:
