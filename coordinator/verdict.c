@@ -244,6 +244,12 @@ static const struct verdict_advice advice_liar = {
     "pid", "there broke the protocol: see that all ranks run the same Lockstep and that nothing "
            "overwrites its memory"};
 
+// Where the other ranks go on, nobody has to start the job again.
+static const char *verdict_again_advice(const struct worker *worker)
+{
+    return worker->hello.on_failure == FAILURE_CONTINUE ? "" : ", then start the job again";
+}
+
 // Adds that a rank was lost, why, and what to do.
 static void verdict_lost_sentence(const struct worker *worker, const char *cause,
                                   const struct verdict_advice *advice, struct sentence *sentence)
@@ -252,8 +258,8 @@ static void verdict_lost_sentence(const struct worker *worker, const char *cause
     sentence_add(sentence, "rank %" PRIu32 " on host %s was lost: %s", worker->rank,
                  worker->hello.host, cause);
     if (!ended || worker->heartbeat.failure[0] == '\0')
-        sentence_add(sentence, "; %s %" PRIu32 " %s, then start the job again", advice->before,
-                     worker->hello.pid, advice->behind);
+        sentence_add(sentence, "; %s %" PRIu32 " %s%s", advice->before, worker->hello.pid,
+                     advice->behind, verdict_again_advice(worker));
     else
         sentence_add(sentence, "; pid %" PRIu32 " ended without lockstep_close after %s",
                      worker->hello.pid, worker->heartbeat.failure);
@@ -307,8 +313,8 @@ static void verdict_cut(struct coordinator *core, struct job *job, const struct 
     sentence_add(&sentence,
                  " is cut: in step %" PRIu64 " nothing that rank %" PRIu32
                  " sends is acknowledged any more, and both ranks are alive; look at the network "
-                 "between these two hosts, then start the job again",
-                 lost->step, worker->rank);
+                 "between these two hosts%s",
+                 lost->step, worker->rank, verdict_again_advice(worker));
     verdict_on(core, job, peer, text);
 }
 

@@ -156,6 +156,25 @@ static void print_numbers(FILE *out, const char *job)
         fprintf(out, "\n");
 }
 
+// Prints who was lost last, and that the other ranks go on, or how often they did.
+static void print_recovery(FILE *out, const struct palette *palette, const char *recovery)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    char count[24];
+    char last[24];
+    bool active = false;
+    if (!json_read_string(json_read_member(recovery, "text"), text, sizeof(text)))
+        return;
+    json_read_bool(json_read_member(recovery, "active"), &active);
+    if (active)
+        fprintf(out, "    %sthe other ranks finish the step:%s %s\n", palette->alarm, palette->off,
+                text);
+    else
+        fprintf(out, "    %s recoveries, the last in %s ms: %s\n",
+                number(recovery, "count", count, sizeof(count)),
+                number(recovery, "last_ms", last, sizeof(last)), text);
+}
+
 static void print_job(FILE *out, const char *job, int width)
 {
     const char *totals = json_read_member(job, "totals");
@@ -186,6 +205,7 @@ static void print_job(FILE *out, const char *job, int width)
     print_below(out, palette, json_read_member(job, "halt_text"));
     if (stalled)
         print_below(out, palette, json_read_member(job, "verdict"));
+    print_recovery(out, palette, json_read_member(job, "recovery"));
     print_stragglers(out, json_read_member(job, "stragglers"));
     print_numbers(out, job);
 }

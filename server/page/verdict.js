@@ -30,6 +30,7 @@ const verdict = (state, rows, rate) => {
   const slow = rows.filter(row => row.slow);
   if (isEnded(job)) return [`ended ${job.state === 'finished' && !job.failed ? 'well' : 'fault'}`, ...ending(job), endingDetail(job)];
   if (stall) return ['bad', `Stalled for ${time(stall.age_ms)}`, stall.sentence, `Step ${job.settled} is the last one that all ranks finished.`];
+  if (job.recovery.active) return ['warn', 'Recovering', job.recovery.text, `The other ranks finish step ${job.settled + 1} and go on.`];
   if (job.state === 'gathering') {
     return ['', 'Waiting for ranks', `${job.joined} of ${counted(job.world_size, 'rank')} have joined.`, ''];
   }
@@ -103,6 +104,7 @@ const showFacts = (state, rate) => {
     ['Running for', ran === null ? '–' : time(ran), over ? 'until the end' : ''],
     ['Start', job.generation.number || '–', job.generation.number > 1 ? 'after restarts' : ''],
     ['Bucket order', job.plan_number ? 'learned' : 'learning', ''],
+    ['Recoveries', job.recovery.count, job.recovery.count ? `the last took ${time(job.recovery.last_ms)}` : ''],
     ['Device', job.device_classes.join(', ') || '–', ''],
   ];
   const place = at('facts');

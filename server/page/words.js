@@ -28,6 +28,7 @@ const HELP = {
   'Network': 'Bytes that all ranks together sent over their links, in a second. Memory that ranks of one host share is not counted.',
   'Ranks': 'Processes of the world that are connected, of the world size.',
   'Start': 'How often this job has formed a world. It is 1 at first; each restart adds one.',
+  'Recoveries': 'How often the other ranks finished the step and went on after a rank was lost.',
   'Bucket order': 'Lockstep learns in the first steps in which order gradient buckets are reduced. After that the order is the same on all ranks.',
   'Device': 'The device that a rank computes on.',
   'Running for': 'Time since the world has formed.',

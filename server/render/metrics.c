@@ -130,14 +130,14 @@ static void metric_each_job(struct text *text, const struct snapshot *snapshot)
     }
 }
 
-// Writes a gauge in seconds for each job. `unit`: how many units of the value make a second. An
+// Writes a metric in seconds for each job. `unit`: how many units of the value make a second. An
 // unknown value has no sample.
 static void each_job_seconds(struct text *text, const struct snapshot *snapshot, const char *name,
-                             const char *help, double unit,
+                             const char *type, const char *help, double unit,
                              bool (*value)(const struct snapshot *, const struct snapshot_job *,
                                            uint64_t *))
 {
-    family(text, name, "gauge", help);
+    family(text, name, type, help);
     for (uint32_t i = 0; i < snapshot->job_count; i++) {
         char job[2 * LOCKSTEP_JOB_NAME_BYTES];
         uint64_t count = 0;
@@ -180,6 +180,37 @@ static bool exposed_us(const struct snapshot *snapshot, const struct snapshot_jo
     return rate;
 }
 
+static uint64_t recovery_value(const struct job_view *job, size_t which)
+{
+    return which == 0 ? job->recoveries : job->recovering;
+}
+
+static bool recovery_ms(const struct snapshot *snapshot, const struct snapshot_job *job,
+                        uint64_t *ms)
+{
+    (void)snapshot;
+    *ms = job->view.recovery_spent_ms;
+    return true;
+}
+
+static void metric_recoveries(struct text *text, const struct snapshot *snapshot)
+{
+    static const char *const names[][3] = {
+        {"job_recoveries_total", "counter", "Losses after which the other ranks went on."},
+        {"job_recovering", "gauge", "1 while ranks freeze, or form the next world, after a loss."},
+    };
+    for (size_t n = 0; n < sizeof(names) / sizeof(names[0]); n++) {
+        family(text, names[n][0], names[n][1], names[n][2]);
+        for (uint32_t i = 0; i < snapshot->job_count; i++) {
+            char name[2 * LOCKSTEP_JOB_NAME_BYTES];
+            escape_label(snapshot->jobs[i].view.name, name, sizeof(name));
+            sample(text, names[n][0], "job", name, recovery_value(&snapshot->jobs[i].view, n));
+        }
+    }
+    each_job_seconds(text, snapshot, "job_recovery_seconds_total", "counter",
+                     "Time from losses until the other ranks went on.", 1e3, recovery_ms);
+}
+
 static void metric_stragglers(struct text *text, const struct snapshot *snapshot)
 {
     family(text, "job_straggler_score", "gauge",
@@ -212,11 +243,11 @@ static void metric_stalls(struct text *text, const struct snapshot *snapshot, bo
         sample(text, "job_stalled", "job", job,
                snapshot_stall(snapshot, &snapshot->jobs[i]) != NULL);
     }
-    each_job_seconds(text, snapshot, "job_stall_seconds", "How long the job has stood still.", 1e3,
-                     stalled_ms);
-    each_job_seconds(text, snapshot, "job_step_seconds", "Time of one step, in the last second.",
-                     1e6, step_us);
-    each_job_seconds(text, snapshot, "job_exposed_seconds",
+    each_job_seconds(text, snapshot, "job_stall_seconds", "gauge",
+                     "How long the job has stood still.", 1e3, stalled_ms);
+    each_job_seconds(text, snapshot, "job_step_seconds", "gauge",
+                     "Time of one step, in the last second.", 1e6, step_us);
+    each_job_seconds(text, snapshot, "job_exposed_seconds", "gauge",
                      "Of that, what a rank waited for results.", 1e6, exposed_us);
     metric_stragglers(text, snapshot);
 }
@@ -280,8 +311,10 @@ void render_metrics(struct text *text, const struct snapshot *snapshot,
     metric_process(text, snapshot, process);
     metric_jobs(text, snapshot);
     metric_workers(text, snapshot);
-    if (!http->without_jobs)
+    if (!http->without_jobs) {
         metric_each_job(text, snapshot);
+        metric_recoveries(text, snapshot);
+    }
     metric_stalls(text, snapshot, !http->without_jobs);
     by_kind(text, "messages_received_total", "Messages from workers.", up_names, counts->received,
             SERVICE_UP_KINDS);

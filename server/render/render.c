@@ -165,6 +165,18 @@ static void render_numbers(struct json *json, const struct numbers_view *numbers
     json_array_end(json);
 }
 
+// Writes how often the ranks went on after a loss.
+static void render_recovery(struct json *json, const struct job_view *job)
+{
+    json_object_begin(json, "recovery");
+    json_bool(json, "active", job->recovering);
+    json_u64(json, "count", job->recoveries);
+    json_u64(json, "spent_ms", job->recovery_spent_ms);
+    json_u64(json, "last_ms", job->recovery_lasted_ms);
+    json_string(json, "text", job->recovery_text[0] ? job->recovery_text : NULL);
+    json_object_end(json);
+}
+
 static void render_job_members(struct json *json, const struct job_view *job, uint64_t now_ms)
 {
     json_string(json, "name", job->name);
@@ -182,6 +194,7 @@ static void render_job_members(struct json *json, const struct job_view *job, ui
     json_u64(json, "hosts", job->hosts);
     render_tuning(json, job);
     render_life(json, job, now_ms);
+    render_recovery(json, job);
     render_numbers(json, &job->numbers);
 }
 
