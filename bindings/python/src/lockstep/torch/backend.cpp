@@ -21,6 +21,51 @@ struct group : public collectives {
 
     group(int rank, int size) : collectives(rank, size) {}
 
+    // --- from rank to rank -----------------------------------------------------------------------
+
+    work_ptr pair(lockstep_collective_kind kind, tensors &list, int peer, int tag)
+    {
+        const bool sends = kind == LOCKSTEP_SEND;
+        const auto one = make(sends ? "send" : "recv", sends ? OpType::SEND : OpType::RECV);
+        one->lane = sends ? SENDS : RECEIVES;
+        one->peer = peer;
+        one->tag = tag;
+        for (const Tensor &tensor : list) {
+            call &added = add(*one, kind, sends ? input(*one, tensor) : Tensor(),
+                              sends ? Tensor() : output(*one, tensor));
+            added.what.peer = uint32_t(peer);
+#ifdef LOCKSTEP_ANY_SOURCE
+            if (peer < 0) {
+                added.what.peer = LOCKSTEP_ANY_SOURCE;
+                added.what.sender = &one->sender;
+            }
+#endif
+            added.what.tag = uint32_t(tag);
+        }
+        return begin(one, list);
+    }
+
+    work_ptr send(tensors &list, int peer, int tag) override
+    {
+        return pair(LOCKSTEP_SEND, list, peer, tag);
+    }
+
+    work_ptr recv(tensors &list, int peer, int tag) override
+    {
+        return pair(LOCKSTEP_RECEIVE, list, peer, tag);
+    }
+
+    work_ptr recvAnysource(tensors &list, int tag) override
+    {
+#ifdef LOCKSTEP_ANY_SOURCE
+        return pair(LOCKSTEP_RECEIVE, list, -1, tag);
+#else
+        unsupported("receive from any source: name the source");
+#endif
+    }
+
+    // --- the group -------------------------------------------------------------------------------
+
     const std::string getBackendName() const override
     {
         return "lockstep";

@@ -177,7 +177,7 @@ struct work : public c10d::Work {
     }
     int sourceRank() const override
     {
-        return one->peer;
+        return one->peer >= 0 ? one->peer : int(one->sender);
     }
     tensors result() override
     {
@@ -557,39 +557,6 @@ struct collectives : public c10d::Backend {
         const auto one = make("barrier", OpType::BARRIER);
         add(*one, LOCKSTEP_BARRIER, {}, {});
         return begin(one, {}, opts.asyncOp, opts.timeout);
-    }
-
-    // --- from rank to rank -----------------------------------------------------------------------
-
-    work_ptr pair(lockstep_collective_kind kind, tensors &list, int peer, int tag)
-    {
-        const bool sends = kind == LOCKSTEP_SEND;
-        const auto one = make(sends ? "send" : "recv", sends ? OpType::SEND : OpType::RECV);
-        one->lane = sends ? SENDS : RECEIVES;
-        one->peer = peer;
-        one->tag = tag;
-        for (const Tensor &tensor : list) {
-            call &added = add(*one, kind, sends ? input(*one, tensor) : Tensor(),
-                              sends ? Tensor() : output(*one, tensor));
-            added.what.peer = uint32_t(peer);
-            added.what.tag = uint32_t(tag);
-        }
-        return begin(one, list);
-    }
-
-    work_ptr send(tensors &list, int peer, int tag) override
-    {
-        return pair(LOCKSTEP_SEND, list, peer, tag);
-    }
-
-    work_ptr recv(tensors &list, int peer, int tag) override
-    {
-        return pair(LOCKSTEP_RECEIVE, list, peer, tag);
-    }
-
-    work_ptr recvAnysource(tensors &, int) override
-    {
-        unsupported("receive from any source: name the source");
     }
 };
 

@@ -32,7 +32,8 @@ struct job : std::enable_shared_from_this<job> {
     const char *text = "";
     OpType type = OpType::UNKNOWN;
     enum lane lane = COLLECTIVES;
-    int rank = 0, peer = -1, tag = 0;
+    int rank = 0, peer = -1, tag = 0; // peer -1: none, or any.
+    uint32_t sender = UINT32_MAX; // The library writes the sender of a receive from any source.
     uint64_t serial = 0;
     std::optional<at::Device> device; // Where tensors are that are not in host memory.
     std::vector<call> calls;
@@ -49,10 +50,10 @@ struct job : std::enable_shared_from_this<job> {
     bool claimed = false; // True while a thread may ask the library for the first handle.
     bool attended = false; // True if the job completes without a thread that waits for it.
     bool notified = false; // True if the first handle will wake a thread.
-    bool helped = false; // True if a thread waits for the job without a timeout.
     std::vector<c10::intrusive_ptr<at::ivalue::Future>> futures;
-    // Atomic; set under the mutex.
-    std::atomic<bool> done{false};
+    // Atomic.
+    std::atomic<bool> done{false}; // Set under the mutex.
+    std::atomic<bool> helped{false}; // True if a thread waits for the job without a timeout.
 
     std::string describe() const;
     bool claim(clock::time_point until);
@@ -106,7 +107,8 @@ std::string job::describe() const
 {
     if (lane == COLLECTIVES)
         return text;
-    return c10::str(text, " of rank ", rank, " with rank ", peer, ", tag ", tag, ",");
+    return c10::str(text, " of rank ", rank, peer < 0 ? " with any rank" : " with rank ",
+                    peer < 0 ? "" : std::to_string(peer), ", tag ", tag, ",");
 }
 
 // True if this thread may ask the library. False if the job is done, or if the time is over.
@@ -338,9 +340,11 @@ void engine::start(const job_ptr &one, bool waits)
         lockstep_work *work = nullptr;
         const int status = lib.collective_wait(session, &one->calls[0].what, SLICE_MS, &work);
         if (status == LOCKSTEP_E_TIMEOUT) {
-            std::lock_guard<std::mutex> guard(one->mutex);
-            one->handles.push_back(work);
-            one->claimed = false;
+            {
+                std::lock_guard<std::mutex> guard(one->mutex);
+                one->handles.push_back(work);
+            }
+            one->release();
         } else {
             if (status < 0)
                 one->error = std::make_exception_ptr(failure_of(status));

@@ -565,7 +565,8 @@ def _create_native(native: backend.Native, opts: Any, combined: bool) -> Any:
             if not ranks:
                 bootstrap.release()
 
-        bootstrap.before_close(_made.clear)
+        if not _made:
+            bootstrap.before_close(_made.clear)
         timeout = opts.timeout.total_seconds() if opts.timeout is not None else 0.0
         _made[key] = native.create(session, opts.store, opts.group_rank, ranks or everyone, group,
                                    name, round(timeout * 1000), closed)
