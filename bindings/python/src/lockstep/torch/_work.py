@@ -51,6 +51,7 @@ class Job:
         self.begun = 0
         self.handles: Deque[ctypes.c_void_p] = deque()
         self.helper: Optional[Pending] = None
+        self.attendant: Optional[int] = None  # The thread of the helper.
         if self.done and finish is not None:
             finish()
 
@@ -101,7 +102,10 @@ class Job:
             else:
                 future.set_result(result)
 
-        threading.Thread(target=settle, name="lockstep-future", daemon=True).start()
+        if threading.get_ident() == self.attendant:
+            settle()
+        else:
+            threading.Thread(target=settle, name="lockstep-future", daemon=True).start()
 
     def future(self) -> "torch.futures.Future[Any]":
         """A future for the result. Nobody has to wait for it."""
@@ -230,6 +234,7 @@ class Engine:
         """A thread that waits for the job."""
 
         def run() -> int:
+            job.attendant = threading.get_ident()
             with job.claim:
                 job.ask(_FOREVER)
             self.session._pendings.discard(pending)
