@@ -63,8 +63,6 @@ static const char *ballot_obstacle(struct coordinator *core, const struct job *j
 {
     if (job->state != JOB_RUNNING)
         return "the job cannot go on without it, because lockstep_start was not complete";
-    if (job->learning.active)
-        return "the job cannot go on without it, because the order of the step was being learned";
     if (job->left > 0)
         return "the job cannot go on without it, because ranks have left already";
     if (!ballot_has_quorum(core, job))

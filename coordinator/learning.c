@@ -227,6 +227,8 @@ static void learning_meet(struct coordinator *core, struct job *job, struct work
     struct learning *learning = &job->learning;
     if (worker->entered)
         return;
+    if (learning->entered == 0)
+        learning->opener = worker->rank;
     worker->entered = true;
     if (++learning->entered < job->count)
         return;
@@ -344,6 +346,49 @@ static void learning_force(struct coordinator *core, struct job *job)
     }
     if (smallest)
         learning_grant(core, job, smallest);
+}
+
+// ---- Recovery --------------------------------------------------------------------------------
+
+// Keeps a granted slot at `to`, with the ranks of the next generation.
+static void slot_keep(struct coordinator *core, const struct job *job, struct learned_slot *to,
+                      const struct learned_slot *from)
+{
+    struct learned_slot slot = *from;
+    memset(slot.ready, 0, sizeof(slot.ready));
+    slot.reporter = 0;
+    for (uint32_t i = job->count; i-- > 0;) {
+        if (!slot_made(from, job_worker(core, job, i)->rank))
+            continue;
+        slot.ready[i / 64] |= UINT64_C(1) << i % 64;
+        slot.reporter = i;
+    }
+    *to = slot;
+}
+
+void learning_recover(struct coordinator *core, struct job *job)
+{
+    struct learning *learning = &job->learning;
+    uint32_t kept = 0;
+    if (!learning->active)
+        return;
+    // A slot keeps its index or gets a lower one, so no slot is overwritten before it is read.
+    for (uint32_t i = 0; i < learning->slot_count; i++) {
+        if (!learning->slots[i].granted)
+            continue;
+        for (uint32_t g = 0; g < learning->grant_count; g++)
+            if (learning->grants[g] == i)
+                learning->grants[g] = (uint16_t)kept;
+        slot_keep(core, job, &learning->slots[kept++], &learning->slots[i]);
+    }
+    learning->slot_count = kept;
+    learning->entered = learning->ended = 0;
+    memset(learning->table, 0, sizeof(learning->table));
+    for (uint32_t i = 0; i < kept; i++)
+        learning->table[slot_place(learning, &learning->slots[i].id)] = (uint16_t)(i + 1);
+    for (uint32_t i = 0; i < job->count; i++)
+        job_worker(core, job, i)->entered = job_worker(core, job, i)->ended = false;
+    plans_forget(learning);
 }
 
 // ---- Messages of members ---------------------------------------------------------------------

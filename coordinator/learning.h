@@ -6,6 +6,7 @@
 #define COORDINATOR_LEARNING_H
 
 struct coordinator;
+struct job;
 struct learning;
 struct up_end;
 struct up_modules;
@@ -13,6 +14,11 @@ struct up_ready;
 struct up_wait;
 struct worker;
 
+// The members of the job are those that go on after a loss; each has its rank of the generation
+// that ends, and its index in the job is its next rank. The grants of a learning step stay, and
+// every member reports again what it has made and is not granted, its layouts, and the end of the
+// step.
+void learning_recover(struct coordinator *core, struct job *job);
 void learning_reset(struct learning *learning);
 void learning_ready(struct coordinator *core, struct worker *worker, const struct up_ready *ready);
 void learning_wait(struct coordinator *core, struct worker *worker, const struct up_wait *wait);

@@ -219,12 +219,25 @@ static bool plan_add_call(struct coordinator *core, struct job *job, const struc
     return true;
 }
 
+// False if only ranks have made the slot that were lost: such a rank may have ended in the middle
+// of the call.
+static bool plan_wants(const struct learned_slot *slot)
+{
+    uint64_t any = 0;
+    for (uint32_t word = 0; word < CORE_RANK_WORDS; word++)
+        any |= slot->ready[word];
+    return any != 0;
+}
+
 static bool plan_collect(struct coordinator *core, struct job *job, struct plan *plan)
 {
     const struct learning *learning = &job->learning;
     uint64_t seen[LOCKSTEP_MAX_MODULES * LOCKSTEP_MAX_CALLS / 64] = {0};
     for (uint32_t i = 0; i < learning->grant_count; i++) {
-        const struct slot_id *id = &learning->slots[learning->grants[i]].id;
+        const struct learned_slot *slot = &learning->slots[learning->grants[i]];
+        const struct slot_id *id = &slot->id;
+        if (!plan_wants(slot))
+            continue;
         const uint32_t call = id->module * LOCKSTEP_MAX_CALLS + id->call;
         if ((seen[call / 64] >> call % 64 & 1) != 0)
             continue;

@@ -16,6 +16,7 @@
 #include "coordinator/gpus.h"
 #include "coordinator/job.h"
 #include "coordinator/journal.h"
+#include "coordinator/learning.h"
 #include "coordinator/send.h"
 #include "coordinator/table.h"
 #include "coordinator/verdict.h"
@@ -325,6 +326,7 @@ void roster_reform(struct coordinator *core, struct job *job)
     struct roster roster = {.size = 0};
     roster_remove(core, job);
     roster.size = job->count;
+    learning_recover(core, job);
     job->number = job->ballot.number;
     job->linked = 0;
     job->tuned = false;

@@ -282,11 +282,62 @@ static void test_where_a_job_cannot_go_on(void **state)
 {
     struct story *story = *state;
     run(story, 3);
-    story_ready(story, 1, 1, slot(0, 0, 0));
+    story_leave(story, 3, COMMITTED);
     story_forget(story);
     story_close(story, 2, NULL);
     story_expect_piece(story, "1 < halt lost step 0: " DIED "; the job cannot go on without it, "
-                              "because the order of the step was being learned\n");
+                              "because ranks have left already\n");
+}
+
+// One slot is granted. The second one is made by two ranks of three, the third one only by the rank
+// that dies.
+static void test_a_learning_step_goes_on(void **state)
+{
+    struct story *story = *state;
+    const uint32_t words[] = {1, 1, 0};
+    run(story, 3);
+    for (uint32_t peer = 1; peer <= 3; peer++)
+        story_ready(story, peer, 1, slot(0, 0, 0));
+    story_ready(story, 2, 1, slot(0, 1, 0));
+    story_ready(story, 2, 1, slot(0, 2, 0));
+    story_ready(story, 3, 1, slot(0, 1, 0));
+    story_close(story, 2, NULL);
+    report(story, 1, 2, 0, 1, REPORT_BEGUN);
+    report(story, 3, 2, 0, 1, REPORT_BEGUN);
+    story_expect_piece(story, "3 < generation 2: rank 1 of 2");
+    story_ready(story, 3, 1, slot(0, 1, 0)); // Again: the grants stay, the reports do not.
+    story_forget(story);
+    story_ready(story, 1, 1, slot(0, 1, 0));
+    story_expect(story, "1 > ready step 1 slot 0#1.0\n"
+                        "1 < grant step 1 slot 0#1.0\n"
+                        "3 < grant step 1 slot 0#1.0\n");
+    story_layout(story, 1, 0, words, 3);
+    story_step_end(story, 1, 1);
+    story_step_end(story, 3, 1);
+    story_expect_piece(story, "3 < plan 1 ");
+    assert_int_equal(story->last[3].u.plan_part.slot_total, 2);
+}
+
+// A slot that is granted, but that no member has made, is in no plan.
+static void test_a_slot_of_the_dead_is_in_no_plan(void **state)
+{
+    struct story *story = *state;
+    const uint32_t words[] = {1, 1, 0};
+    run(story, 3);
+    for (uint32_t peer = 1; peer <= 3; peer++)
+        story_ready(story, peer, 1, slot(0, 0, 0));
+    story_ready(story, 2, 1, slot(0, 1, 0));
+    story_layout(story, 1, 0, words, 3);
+    story_step_end(story, 1, 1);
+    story_step_end(story, 3, 1); // Now the slot is complete, and is granted.
+    story_close(story, 2, NULL);
+    report(story, 1, 2, 0, 1, REPORT_BEGUN);
+    report(story, 3, 2, 0, 1, REPORT_BEGUN);
+    story_layout(story, 1, 0, words, 3);
+    story_step_end(story, 1, 1);
+    story_step_end(story, 3, 1);
+    assert_int_equal(story->last[3].kind, DOWN_PLAN_PART);
+    assert_int_equal(story->last[3].u.plan_part.slot_total, 1);
 }
 
 static void test_without_the_policy_a_death_ends_the_job(void **state)
@@ -353,6 +404,8 @@ int main(void)
         TEST(test_all_but_one_die),
         TEST(test_a_rank_that_promised_more),
         TEST(test_where_a_job_cannot_go_on),
+        TEST(test_a_learning_step_goes_on),
+        TEST(test_a_slot_of_the_dead_is_in_no_plan),
         TEST(test_without_the_policy_a_death_ends_the_job),
         TEST(test_ranks_agree_about_the_policy),
         TEST(test_impossible_records),
