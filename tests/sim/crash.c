@@ -119,6 +119,12 @@ static void add(struct events *events, enum event_kind kind, uint32_t rank, uint
         events->list[events->count++] = (struct event){kind, rank, index, element};
 }
 
+// The links of a generation may stand before a rank goes on in it.
+static bool header_can(const struct crash_rank *rank)
+{
+    return rank->header_generations[0].number <= rank->promise.ballot.number;
+}
+
 static void rank_events(const struct crash_world *world, uint32_t r, struct events *events)
 {
     const struct crash_rank *rank = &world->ranks[r];
@@ -132,7 +138,7 @@ static void rank_events(const struct crash_world *world, uint32_t r, struct even
         add(events, EVENT_DOWN, r, 0, 0);
     for (uint32_t i = 0; i < rank->late.count; i++)
         add(events, EVENT_LATE, r, i, 0);
-    if (rank->header_count > 0 && !rank->promise.frozen)
+    if (rank->header_count > 0 && header_can(rank))
         add(events, EVENT_HEADER, r, 0, 0);
     for (enum wave_kind kind = WAVE_CLOSE; kind < WAVE_KINDS; kind++)
         if (crash_wave_can(world, r, kind))
@@ -152,7 +158,7 @@ static void list_events(const struct crash_world *world, struct events *events)
         add(events, EVENT_PREPARE, 0, 0, 0);
 }
 
-// A header of another generation is dropped (R8).
+// A header of an earlier generation is dropped (R8).
 static void header_happens(struct crash_world *world, uint32_t r)
 {
     struct crash_rank *rank = &world->ranks[r];
@@ -162,7 +168,7 @@ static void header_happens(struct crash_world *world, uint32_t r)
     memmove(rank->headers, rank->headers + 1, rank->header_count * sizeof(rank->headers[0]));
     memmove(rank->header_generations, rank->header_generations + 1,
             rank->header_count * sizeof(rank->header_generations[0]));
-    if (generation.number == rank->order.generation.number)
+    if (generation.number == rank->promise.ballot.number)
         order_header_received(&rank->order, &header);
 }
 

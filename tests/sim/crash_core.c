@@ -215,16 +215,21 @@ static void decide_element(struct crash_world *world, struct crash_decision *dec
                                                                    : ROW_HAVE;
 }
 
+// A slot that is whole on every member is repeated without rows, unless it is done everywhere:
+// otherwise it would run again with inputs that are gone.
 static void decide_slot(struct crash_world *world, struct crash_decision *decision, uint32_t slot)
 {
     bool some = false;
-    bool all = true;
+    bool done = true;
     for (uint32_t e = 0; e < CRASH_ELEMENTS; e++) {
         decide_element(world, decision, slot, e);
         some = some || decision->rows[slot][e] != ROW_REDUCE;
-        all = all && decision->rows[slot][e] == ROW_NONE;
     }
-    if (!some || all)
+    for (uint32_t r = 0; r < world->config.ranks; r++)
+        if (crash_in(decision->members, r))
+            done =
+                done && (world->core.reports[r].facts.final.words[slot / 64] >> slot % 64 & 1) != 0;
+    if (!some || done)
         return;
     decision->redo.words[slot / 64] |= UINT64_C(1) << slot % 64;
     world->repeated++;

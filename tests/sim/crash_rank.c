@@ -270,17 +270,15 @@ void crash_final_happens(struct crash_world *world, uint32_t r, uint32_t slot, u
 
 // ---- The trainer -------------------------------------------------------------------------------
 
-// step_begin of a frozen rank waits.
 bool crash_trainer_can(const struct crash_world *world, uint32_t r)
 {
     const struct crash_rank *rank = &world->ranks[r];
     switch (rank->mode) {
     case CRASH_BETWEEN:
-        return !rank->promise.frozen;
-    case CRASH_OPENING:
-        return !rank->promise.frozen && rank->order.recovery.opened;
     case CRASH_BACKWARD:
         return true;
+    case CRASH_OPENING:
+        return rank->order.recovery.opened;
     case CRASH_ENDING:
     case CRASH_DONE:
     case CRASH_DEAD:
@@ -334,15 +332,6 @@ static void rank_reports(struct crash_world *world, uint32_t r)
     crash_push(world, &rank->up, &message);
 }
 
-// A repeated slot may be whole here before this rank has passed it on to all others.
-static void rank_finishes(struct crash_world *world, uint32_t r)
-{
-    struct crash_rank *rank = &world->ranks[r];
-    for (uint32_t slot = 0; slot < CRASH_SLOTS; slot++)
-        if (rank->slots[slot].launched && slot_final(&rank->slots[slot]))
-            order_slot_final(&rank->order, slot);
-}
-
 static void rank_prepares(struct crash_world *world, uint32_t r,
                           const struct crash_message *message)
 {
@@ -355,7 +344,6 @@ static void rank_prepares(struct crash_world *world, uint32_t r,
                         (unsigned)message->ballot.number, (unsigned)before);
         crash_say(world, "    rank %u freezes", r);
         order_freeze(&rank->order);
-        rank_finishes(world, r);
         rank_reports(world, r);
         break;
     case PROMISE_REPORT:

@@ -118,6 +118,8 @@ void order_uneven(struct order *order, uint32_t uneven)
 void order_take_early_uneven(struct order *order)
 {
     const uint64_t step = order_present_step(order);
+    if (order->recovery.frozen)
+        return;
     if (order->headers.early_opening.step == step)
         order_compare_uneven(order, &order->headers.early_opening);
     for (uint32_t i = 0; i < order->headers.early_count; i++) {
@@ -129,7 +131,7 @@ void order_take_early_uneven(struct order *order)
 void order_take_early_header(struct order *order)
 {
     order_take_early_uneven(order);
-    for (uint32_t i = 0; i < order->headers.early_count; i++) {
+    for (uint32_t i = 0; i < order->headers.early_count && !order->recovery.frozen; i++) {
         const struct step_header header = order->headers.early[i];
         if (header.step != order->step)
             continue;
@@ -139,9 +141,30 @@ void order_take_early_header(struct order *order)
     }
 }
 
+// A member that goes on earlier sends its header while this rank is frozen.
+static void order_keep_header(struct order *order, const struct step_header *header)
+{
+    if (header->opening)
+        order->headers.early_opening = *header;
+    else if (order->headers.early_count < 2)
+        order->headers.early[order->headers.early_count++] = *header;
+}
+
+void order_take_kept_headers(struct order *order)
+{
+    if (order->open)
+        order_take_early_header(order);
+    else if (order->opening != 0)
+        order_take_early_uneven(order);
+}
+
 void order_header_received(struct order *order, const struct step_header *header)
 {
     const bool started = header->starts == order->headers.starts;
+    if (order->recovery.frozen) {
+        order_keep_header(order, header);
+        return;
+    }
     if (!order->failed && header->opening) {
         order_opening_received(order, header);
         return;

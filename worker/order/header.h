@@ -21,4 +21,8 @@ void order_take_early_uneven(struct order *order);
 // A step begins: compares the header of this step, if the header came earlier.
 void order_take_early_header(struct order *order);
 
+// The rank goes on in a new generation: compares the headers of that generation that came while it
+// was frozen.
+void order_take_kept_headers(struct order *order);
+
 #endif

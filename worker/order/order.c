@@ -171,7 +171,7 @@ void order_send_header(struct order *order)
                                  .opening = order->opening != 0,
                                  .starts = order->headers.starts,
                                  .uneven = order->headers.uneven};
-    if (order->world_size == 1)
+    if (order->world_size == 1 || order->recovery.frozen)
         return;
     if (order->opening == 0) {
         header.phase = order->phase;
@@ -189,7 +189,9 @@ void order_step_opening(struct order *order, uint64_t step, const struct open_wa
     order->opening = step;
     order->recovery.opened = false;
     order->recovery.opening = *opening;
-    order_emit(order, &(struct order_action){.kind = ORDER_OPEN, .opening = opening, .step = step});
+    if (!order->recovery.frozen)
+        order_emit(order,
+                   &(struct order_action){.kind = ORDER_OPEN, .opening = opening, .step = step});
     order_send_header(order);
     order_take_early_uneven(order);
     order_advance(order);

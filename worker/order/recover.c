@@ -32,6 +32,8 @@ static bool set_empty(const struct slot_set *set)
 void order_freeze(struct order *order)
 {
     order->recovery.frozen = true;
+    order->headers.early_count = 0;
+    memset(&order->headers.early_opening, 0, sizeof(order->headers.early_opening));
 }
 
 void order_open_completed(struct order *order)
@@ -132,13 +134,22 @@ static void recover_learning(struct order *order)
         order_send_end(order);
 }
 
+// The algorithms of plans were chosen for the world before.
+static void recover_algorithms(struct order *order)
+{
+    for (uint32_t i = 0; i < order->slot_count; i++)
+        order->slots[i].algorithm = ALGORITHM_BY_SIZE;
+    for (uint32_t i = 0; i < order->plans.count; i++)
+        memset(order->plans.held[i].algorithms, ALGORITHM_BY_SIZE,
+               sizeof(order->plans.held[i].algorithms));
+    memset(order->plans.newer.algorithms, ALGORITHM_BY_SIZE, sizeof(order->plans.newer.algorithms));
+}
+
 static void recover_world(struct order *order, const struct order_decision *decision)
 {
     order->generation = decision->generation;
     order->rank = decision->rank;
     order->world_size = decision->world_size;
-    order->headers.early_count = 0;
-    memset(&order->headers.early_opening, 0, sizeof(order->headers.early_opening));
     order->header_equal = order->world_size == 1;
     order->fail_said = false;
     order->given_up = 0;
@@ -164,12 +175,14 @@ void order_recover(struct order *order, const struct order_decision *decision)
         return;
     order_report(order, &facts);
     recover_world(order, decision);
+    recover_algorithms(order);
     order->recovery.frozen = false;
     order_waits_recover(order);
     if (order->opening != 0)
         recover_opening(order, decision);
     if (order->opening != 0 || order->open)
         order_send_header(order);
+    order_take_kept_headers(order);
     if (order->open) {
         recover_slots(order);
         if (!recover_redo(order, &facts.contributed, &decision->redo)) {

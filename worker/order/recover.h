@@ -4,18 +4,19 @@
 // core, see order.h. docs/internals/recovery.md has the rules R1 to R9.
 //
 // - Freeze. A frozen core launches, joins and sends nothing. Its trainer goes on: slots become
-//   ready, the step may end, calls may be waited for. The caller holds step_begin back, and brings
-//   no header or wave of the old generation any more. Before the report it brings every slot that
-//   is whole in this rank's memory, also if the rank has not passed all of it on: otherwise a slot
-//   that is whole on every member would run again with inputs that are gone.
+//   ready, the step may end, calls may be waited for. A step may begin, too: its open wave and its
+//   header follow in the new generation. The caller brings no header or wave of the old generation
+//   any more. It may bring headers of the new one, from members that go on earlier.
 // - Facts. order_report says what the coordinator needs for its decision.
 // - Decision. All members get the same one. It names the last step that some member has settled,
 //   and the results of the waves of the next step that some member has. Every rank had joined such
 //   a wave, so the wave cannot be joined again with less: the result is handed on. A wave that no
 //   member has is joined again by the new world.
 // - A rank that is one step behind has joined the commit wave of that step (R2). The step settles.
-// - Slots of the open step: a slot of which elements are final on some members only is repeated
-//   (ORDER_REDO), before all other slots and outside of the window. A slot that was launched and is
+// - Slots of the open step: a slot of which some element is final on some member is repeated
+//   (ORDER_REDO), unless it is done on every member. Also a slot that is whole on every member and
+//   not done on all of them: otherwise it would run again with inputs that are gone. Repeated slots
+//   come before all other slots and outside of the window. A slot that was launched and is
 //   final nowhere becomes ready again, and runs as every other slot. What was given up stays given
 //   up.
 // - A learning step goes on. Grants are sent to all ranks in one order and arrive before the
@@ -43,7 +44,7 @@ struct order_facts {
     bool all_final; // True if this rank has joined the step's commit wave.
     uint32_t slot_count; // Slots of the step that have a position.
     struct slot_set contributed; // Slots that this rank has launched.
-    struct slot_set final; // Slots that are final in this rank's memory.
+    struct slot_set final; // Slots that are done: final in this rank's memory.
 };
 
 // What was decided. Pointers are borrowed for the call.
