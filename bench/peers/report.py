@@ -356,9 +356,10 @@ def distance_text(report):
         return ""
     text = (f" Before each launch a cache line went from one core to another and back in "
             f"{samples.median(lines):.0f} ns ({min(lines)} to {max(lines)}).")
-    far = sum(line > samples.FAR * min(lines) for line in lines)
+    nearest = samples.nearest_ns(report["launches"])
+    far = sum(samples.is_far(launch, nearest) for launch in report["launches"])
     if far:
-        text += (f" In {far} of {len(lines)} launches it took more than twice the least: the host of this "
+        text += (f" In {far} of {len(lines)} launches it took more than twice the lower quartile: the host of this "
                  "machine had moved its cores apart, and what goes from one to the other took longer.")
     return text
 

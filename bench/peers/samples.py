@@ -6,7 +6,7 @@ import math
 
 DONE = '{"done":true}'  # The last line of a rank that has measured everything.
 DISTURBED = 0.08  # Share of the cores that others use beside a launch.
-FAR = 2  # A cache line takes so many times as long as in the run's nearest launch.
+FAR = 2  # A cache line takes so many times as long as in the near launches of a run.
 
 
 def quantile(values, share):
@@ -35,8 +35,10 @@ def is_disturbed(launch):
 
 
 def nearest_ns(launches):
-    """The least time of a cache line between two cores before any of these launches; None: not known."""
-    return min((launch["line_ns"] for launch in launches if launch.get("line_ns")), default=None)
+    """The time of a cache line between two near cores; None: not known. It is the lower quartile over
+    the launches: the least one may be of a moment in which both threads were on one core."""
+    lines = [launch["line_ns"] for launch in launches if launch.get("line_ns")]
+    return quantile(lines, 0.25) if lines else None
 
 
 def is_far(launch, nearest):

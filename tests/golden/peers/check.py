@@ -64,8 +64,12 @@ def check_kept():
 
     assert samples.kept([loud, quiet, far, only_far, only_loud], key) == [quiet, only_far, only_loud]
     assert samples.kept([loud, far], key) == [far]
-    assert samples.kept([loud, launch("a", 0.5, 300)], key) == [loud]
+    assert samples.kept([loud, launch("a", 0.5, 400)], key) == [loud]
     assert samples.kept([], key) == []
+    # One launch that was measured on one core makes no other one far.
+    lucky = launch("a", 0.01, 40)
+    near = [launch("a", 0.01, 150 + i) for i in range(4)]
+    assert samples.kept([lucky, *near], key) == [lucky, *near]
 
 
 def check_crossings():
