@@ -107,7 +107,7 @@ TEST_BIN := $(TEST_C:%.c=$(BUILD)/%)
 TEST_ENV = BUILD=$(abspath $(BUILD)) LOCKSTEP_TEST_BIN=$(abspath $(BUILD)/bin) \
     LOCKSTEP_TEST_LIB=$(abspath $(BUILD)/lib) CC="$(CC)" LOCKSTEP_TEST_SANITIZER=$(SAN)
 
-.PHONY: test check sim explore conformance conformance-algorithms mutants nightly kill healthy asan tsan ubsan lint format demo torch aarch64
+.PHONY: test check sim explore conformance conformance-algorithms recovery mutants nightly kill healthy asan tsan ubsan lint format demo torch aarch64
 
 # Unit tests and simulations start no program of ours, so for them alone none need link.
 NEEDS_PROGRAMS := $(filter-out tests/unit/% tests/sim/%,$(TEST_C) $(TEST_SH))
@@ -175,6 +175,11 @@ conformance: all $(CASE_BIN) $(FAKES) ## Run the numbered cases, one line each b
 conformance-algorithms: all $(CASE_BIN) $(FAKES) ## The conformance tests over every algorithm by name
 	@$(TEST_ENV) LOCKSTEP_TEST_ALGORITHMS=all tools/run-tests \
 	    $(filter $(BUILD)/tests/conformance/%,$(CASE_BIN))
+
+# A rank dies at every turn of every way of reducing, and others in the repetition.
+RECOVERY := $(BUILD)/tests/conformance/test_transport_recovery
+recovery: $(RECOVERY) ## A rank dies at every turn of every way of reducing, and the others finish
+	@$(TEST_ENV) LOCKSTEP_TEST_ALGORITHMS=all tools/run-tests $(RECOVERY)
 
 mutants: ## Break the library on purpose: each fault has to fail its case (CASE=07)
 	@CASE=$(CASE) $(TEST_ENV) JOBS=$(JOBS) tools/mutants

@@ -91,7 +91,7 @@ static const char *farewell_parse(const uint8_t *bytes, size_t size, uint32_t wo
     farewell->rank = (uint32_t)farewell_get(bytes + AT_RANK, 4);
     farewell->witness = (uint32_t)farewell_get(bytes + AT_WITNESS, 4);
     farewell->step = farewell_get(bytes + AT_STEP, 8);
-    if (kind > FAREWELL_LEFT)
+    if (kind > FAREWELL_FROZEN)
         return "it says goodbye in an unknown way";
     if (farewell_get(bytes + AT_ZERO, 4) != 0)
         return "a reserved byte of it is not zero";

@@ -20,6 +20,9 @@ enum farewell_kind {
     FAREWELL_CLOSED = 0, // The sender closes its session. text: its error before that, or "".
     FAREWELL_LOST = 1, // `rank` ended without a LEAVE frame, or aborted itself.
     FAREWELL_LEFT = 2, // `rank` closed its session while rank `witness` still needed it.
+    // The sender ends the generation for a new one, because a rank was lost: it is alive. step: the
+    // number of the new generation's ballot.
+    FAREWELL_FROZEN = 3,
 };
 
 struct farewell {

@@ -15,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     struct farewell again;
     if (farewell_decode(bytes, size, 5, &farewell))
         return 0;
-    FUZZ_CHECK(farewell.rank < 5 && farewell.witness < 5 && farewell.kind <= FAREWELL_LEFT);
+    FUZZ_CHECK(farewell.rank < 5 && farewell.witness < 5 && farewell.kind <= FAREWELL_FROZEN);
     FUZZ_CHECK(strnlen(farewell.host, sizeof(farewell.host)) < sizeof(farewell.host));
     FUZZ_CHECK(strnlen(farewell.text, sizeof(farewell.text)) < sizeof(farewell.text));
     FUZZ_CHECK(utf8_valid(farewell.text, strlen(farewell.text)));

@@ -194,6 +194,41 @@ void stream_flush(struct stream *stream)
     }
 }
 
+void stream_part(struct stream *stream, struct out_frame *last)
+{
+    list_for_each_safe (node, &stream->queue) {
+        struct out_frame *frame = list_entry(node, struct out_frame, queue);
+        if (frame->sent > 0)
+            continue;
+        list_remove(node);
+        stream->queued_bytes -= stream_frame_bytes(frame);
+        stream->owner->sent(stream, frame, true);
+    }
+    if (last)
+        stream_queue(stream, last);
+    while (stream->link && !stream->broken && !list_empty(&stream->queue)) {
+        const ssize_t sent = stream_send(stream);
+        uint64_t left = sent > 0 ? (uint64_t)sent : 0;
+        if (sent <= 0)
+            break;
+        stream->bytes_sent += left;
+        while (left > 0) {
+            struct out_frame *frame = list_entry(stream->queue.next, struct out_frame, queue);
+            const uint64_t rest = stream_frame_bytes(frame) - frame->sent;
+            const uint64_t part = left < rest ? left : rest;
+            stream_advance(frame, part);
+            left -= part;
+            if (part == rest) {
+                list_remove(&frame->queue);
+                list_push_back(&stream->taken, &frame->queue);
+            }
+        }
+    }
+    if (stream->link && stream->link->held)
+        (void)stream->link->ops->push(stream->link);
+    stream_drop_queue(stream);
+}
+
 // ---- receiving ----------------------------------------------------------------------------------
 //
 // One call of receive fills three places, in this order: the rest of a broken element (in the

@@ -140,6 +140,10 @@ void stream_close(struct stream *stream, bool reset);
 void stream_queue(struct stream *stream, struct out_frame *frame);
 // Gives the link as many queued bytes as it takes, and lets the link send the bytes that it holds.
 void stream_flush(struct stream *stream);
+// Ends sending: gives back as dropped every queued frame of which the link has taken nothing, gives
+// the link the rest of the frame that has begun, and then `last`, as far as it takes them without
+// waiting. All frames are given back as dropped. Nothing may be queued after that. last NULL: none.
+void stream_part(struct stream *stream, struct out_frame *last);
 // True if no frame is queued and the link holds no bytes.
 static inline bool stream_idle(const struct stream *stream)
 {

@@ -23,9 +23,9 @@ static_assert(FAREWELL_BYTES <= LOCKSTEP_NOTE_BYTES, "it fits in a note");
 
 // ---- saying -------------------------------------------------------------------------------------
 
-// Queues a LEAVE or LOST frame. farewell NULL: the frame has no payload.
-static void farewell_queue(struct peer_link *peer, enum frame_kind kind,
-                           const struct farewell *farewell)
+// Makes a LEAVE or LOST frame. farewell NULL: the frame has no payload. NULL: no memory.
+static struct out_frame *farewell_frame(const struct peer_link *peer, enum frame_kind kind,
+                                        const struct farewell *farewell)
 {
     struct transport *transport = transport_of(peer);
     struct frame_header header = {.kind = kind,
@@ -38,14 +38,22 @@ static void farewell_queue(struct peer_link *peer, enum frame_kind kind,
     if (!frame) {
         if (block)
             scratch_put(&transport->flows.pools.notes, block);
-        return;
+        return NULL;
     }
     frame->urgent = kind == FRAME_LOST; // LEAVE waits behind all frames that are queued.
     frame->block = block;
     frame->pool = &transport->flows.pools.notes;
     frame->buffer = block;
     frame->source = block ? SOURCE_BUFFER : SOURCE_NONE;
-    stream_queue(&peer->stream, frame);
+    return frame;
+}
+
+static void farewell_queue(struct peer_link *peer, enum frame_kind kind,
+                           const struct farewell *farewell)
+{
+    struct out_frame *frame = farewell_frame(peer, kind, farewell);
+    if (frame)
+        stream_queue(&peer->stream, frame);
 }
 
 void farewell_goodbye(struct peer_link *peer)
@@ -53,6 +61,20 @@ void farewell_goodbye(struct peer_link *peer)
     const struct transport *transport = transport_of(peer);
     farewell_queue(peer, FRAME_LEAVE,
                    transport->farewells.has_goodbye ? &transport->farewells.goodbye : NULL);
+}
+
+void farewell_part(struct peer_link *peer)
+{
+    const struct transport *transport = transport_of(peer);
+    stream_part(
+        &peer->stream,
+        farewell_frame(peer, FRAME_LEAVE,
+                       transport->farewells.has_goodbye ? &transport->farewells.goodbye : NULL));
+    if (!peer->stream.link)
+        return;
+    peer->stream.link->ops->shut(peer->stream.link);
+    // A link that is closed with unread bytes is reset, and the peer may lose the goodbye.
+    (void)stream_discard(&peer->stream);
 }
 
 void transport_goodbye(struct transport *transport, const struct farewell *farewell)
@@ -129,8 +151,10 @@ const char *farewell_ended(struct peer_link *peer)
             return wrong;
         if (!leaves && farewell->kind != FAREWELL_LOST)
             return "it tells of no loss";
-        if (farewell->kind == FAREWELL_CLOSED && farewell->rank != peer->rank)
+        if ((farewell->kind == FAREWELL_CLOSED || farewell->kind == FAREWELL_FROZEN) &&
+            farewell->rank != peer->rank)
             return "it says goodbye for another rank";
+        peer->frozen = leaves && farewell->kind == FAREWELL_FROZEN;
         if (farewell->kind == FAREWELL_LOST)
             farewell_hear_loss(peer, farewell);
     }

@@ -35,6 +35,9 @@ struct farewells {
 
 // Queues the LEAVE frame, which is the last frame that this rank sends on a proven link.
 void farewell_goodbye(struct peer_link *peer);
+// Gives the link the LEAVE frame, behind the frame that has begun, as far as it takes them without
+// waiting. Frames that have not begun are dropped.
+void farewell_part(struct peer_link *peer);
 // The header of a LEAVE or LOST frame has arrived. Returns NULL, or what is impossible about the
 // frame.
 const char *farewell_begins(struct peer_link *peer);

@@ -66,6 +66,8 @@ static void transport_init(struct transport *transport, const struct transport_c
     for (size_t i = 0; i < DESCRIPTORS_MOST; i++)
         atomic_init(&transport->descriptors.open[i], -1);
     flows_init(&transport->flows, &transport_ways);
+    freeze_init(&transport->freezer);
+    redo_init(&transport->redos);
 }
 
 static void transport_fail(char *error, size_t error_bytes, const char *what)
@@ -167,6 +169,8 @@ void transport_close(struct transport *transport)
         transport_close_stream(transport->flows.links.all[i], false);
     form_forget_guests(transport);
     flow_forget(&transport->flows);
+    redo_forget(&transport->redos);
+    freeze_fini(&transport->freezer);
     wave_forget(&transport->flows);
     measure_forget(transport);
     devices_close(&transport->flows);
@@ -249,9 +253,10 @@ void transport_close_stream(struct peer_link *peer, bool reset)
     transport->flows.totals.frames_sent += peer->stream.frames_sent;
 }
 
-static void transport_forget(struct transport *transport)
+void transport_forget(struct transport *transport)
 {
     flow_forget(&transport->flows);
+    redo_forget(&transport->redos);
     wave_forget(&transport->flows);
     measure_forget(transport);
     farewell_forget(transport);

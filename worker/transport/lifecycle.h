@@ -16,6 +16,8 @@ struct transport_config;
 struct transport_world;
 
 void transport_close_stream(struct peer_link *peer, bool reset);
+// Forgets the generation, without events. Its links must be closed.
+void transport_forget(struct transport *transport);
 // Opens a transport, which listens from now on. Any thread. Returns 0; -2 if this process lacks
 // memory or descriptors; -1 for any other failure. After a failure `error` holds one sentence and
 // *transport is NULL.

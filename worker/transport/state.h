@@ -12,8 +12,10 @@
 #include "worker/transport/farewell.h"
 #include "worker/transport/flow/flows.h"
 #include "worker/transport/form.h"
+#include "worker/transport/freeze.h"
 #include "worker/transport/headers.h"
 #include "worker/transport/measure.h"
+#include "worker/transport/redo.h"
 #include "worker/transport/wait.h"
 
 struct transport {
@@ -32,6 +34,8 @@ struct transport {
     struct step_headers headers;
     struct farewells farewells;
     struct rendezvous rendezvous;
+    struct freezer freezer;
+    struct redos redos;
     uint64_t checked_ms; // When this rank last checked its links for silent hosts, in ms.
 };
 

@@ -32,6 +32,7 @@
 #include "worker/transport/host/two_level.h"
 #include "worker/transport/lifecycle.h"
 #include "worker/transport/pair/pair.h"
+#include "worker/transport/redo.h"
 #include "worker/transport/ring/ring.h"
 #include "worker/transport/state.h"
 #include "worker/transport/wait.h"
@@ -193,7 +194,8 @@ static struct collective *transport_whole(struct transport *transport,
     struct collective *outer = two_level_outer(&transport->flows, collective);
     struct collective *inner = outer ? outer : collective;
     struct collective *on_device = devices_outer(&transport->flows, inner);
-    return on_device ? on_device : inner;
+    struct collective *repeated = redo_outer(&transport->redos, inner);
+    return on_device ? on_device : repeated ? repeated : inner;
 }
 
 static bool transport_report_work(struct transport *transport)
@@ -215,6 +217,11 @@ static bool transport_report_work(struct transport *transport)
     if (collective && devices_outer(&transport->flows, collective)) {
         devices_travelled(&transport->flows, collective);
         return true;
+    }
+    if (collective && redo_outer(&transport->redos, collective)) {
+        collective = redo_done(transport, collective);
+        if (!collective)
+            return true;
     }
     if (collective) {
         if (events->done)
@@ -242,7 +249,8 @@ static void transport_check_left(struct transport *transport)
 {
     for (uint32_t i = 0; i < transport->flows.links.count; i++) {
         struct peer_link *peer = transport->flows.links.all[i];
-        if (peer->left && !peer->lost && !peer->reported && transport_needs(transport, peer))
+        if (peer->left && !peer->frozen && !peer->lost && !peer->reported &&
+            transport_needs(transport, peer))
             peer_lose(peer, "it has left");
     }
 }

@@ -45,6 +45,7 @@
 
 #include "base/clock.h"
 #include "worker/kernels/dtype.h"
+#include "worker/transport/direct/finals.h"
 #include "worker/transport/direct/launch.h"
 #include "worker/transport/direct/receive.h"
 #include "worker/transport/direct/sum.h"
@@ -486,5 +487,6 @@ const struct way direct_way = {
     .sent = direct_sent,
     .feed = direct_feed,
     .needs = direct_needs,
+    .finals = direct_finals,
     .forget = direct_forget,
 };

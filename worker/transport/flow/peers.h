@@ -69,6 +69,7 @@ struct peer_link {
     // Until this time a mate is tried through shared memory, in ms. 0: not tried yet.
     uint64_t mate_until_ms;
     bool left; // True if the peer has sent LEAVE.
+    bool frozen; // True if it has, because it has frozen the generation: it is not lost.
     bool lost; // True if the peer is lost, reported or not.
     bool silent; // True if the peer was lost because its host was silent.
     bool impossible; // True if the peer was lost because it sent impossible data.

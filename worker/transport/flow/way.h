@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 struct collective;
+struct finals;
 struct flow;
 struct out_frame;
 struct peer_link;
@@ -54,6 +55,9 @@ struct way {
     bool (*feed)(struct flows *flows);
     // True if a launched collective waits for a frame from that peer or to it.
     bool (*needs)(struct flows *flows, const struct peer_link *peer);
+    // The generation is frozen: adds the elements of an active flow that are final. NULL: not
+    // known.
+    void (*finals)(const struct flows *flows, const struct flow *flow, struct finals *finals);
     // The generation is over: forgets all state of it.
     void (*forget)(struct flows *flows);
 };

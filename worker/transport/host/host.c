@@ -12,6 +12,7 @@
 #include "worker/transport/flow/flow.h"
 #include "worker/transport/host/exchange.h"
 #include "worker/transport/host/fill.h"
+#include "worker/transport/host/finals.h"
 #include "worker/transport/host/pieces.h"
 #include "worker/transport/host/registered.h"
 #include "worker/transport/host/sequence.h"
@@ -453,5 +454,6 @@ const struct way host_way = {
     .launch = host_launch,
     .follows = host_follows,
     .needs = host_needs,
+    .finals = host_finals,
     .forget = host_forget,
 };

@@ -31,6 +31,7 @@
 #include "worker/transport/flow/flow.h"
 #include "worker/transport/flow/park.h"
 #include "worker/transport/flow/reduce.h"
+#include "worker/transport/pair/finals.h"
 #include "worker/transport/pair/value.h"
 
 #include "base/clock.h"
@@ -559,5 +560,6 @@ const struct way pair_way = {
     .sent = pair_sent,
     .feed = pair_feed,
     .needs = pair_needs,
+    .finals = pair_finals,
     .forget = pair_forget,
 };

@@ -78,6 +78,9 @@ static void ring_reduced(struct flows *flows, struct flow *flow, const struct fr
     if (!acc && span.count > 0) {
         acc = scratch_get(&flows->pools.chunks);
         if (!acc) {
+            // The chunk is not final: it counts as not arrived.
+            ring_stripe(flow, header->part)->reduced[header->chunk / 64] &=
+                ~((uint64_t)1 << header->chunk % 64);
             peer_lose(flow->group->successor, peer_no_memory);
             return;
         }

@@ -56,6 +56,7 @@
 #include "worker/transport/flow/flows.h"
 #include "worker/transport/flow/park.h"
 #include "worker/transport/flow/reduce.h"
+#include "worker/transport/ring/finals.h"
 #include "worker/transport/ring/receive.h"
 #include "worker/transport/ring/schedule.h"
 
@@ -472,4 +473,5 @@ const struct way ring_way = {
     .sent = ring_sent,
     .feed = ring_feed,
     .needs = ring_needs,
+    .finals = ring_finals,
 };

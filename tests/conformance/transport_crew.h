@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A crew: the ranks of a world on one thread, each with its own transport, for tests of recovery.
+// The thread drives one rank at a time, in an order that a seed gives, so a run can be repeated
+// exactly. A rank stops for ever after a given number of *turns*. Then the others freeze, the
+// coordinator's rule makes rows of what they report, and they form a new world and finish. An
+// oracle checks every element.
+
+#ifndef TESTS_TRANSPORT_CREW_H
+#define TESTS_TRANSPORT_CREW_H
+
+#include "protos/types.h"
+#include "worker/transport/flow/collective.h"
+#include "worker/transport/flow/events.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define CREW_MAX 9
+#define CREW_SLOTS 3
+#define CREW_DEATHS 3
+#define CREW_NEVER UINT32_MAX
+
+enum crew_end {
+    CREW_CLOSES, // The rank's links end, and all it has sent arrives.
+    CREW_RESETS, // They are reset.
+    CREW_STOPS, // They stay open: the rank stands still until all is over.
+    CREW_ENDS,
+};
+
+enum crew_units {
+    CREW_PLAIN, // No units.
+    CREW_USED, // Every rank uses every unit.
+    CREW_SPARSE, // Some units are used by nobody, some by one rank only.
+    CREW_UNITS,
+};
+
+struct crew_plan {
+    const char *name;
+    enum transport_kind kind;
+    uint32_t torn_bytes;
+    bool mates; // True if ranks share memory.
+    uint32_t hosts; // 0: one.
+    enum plan_algorithm algorithm;
+    uint32_t world;
+    uint32_t elements; // Of each slot.
+    uint32_t chunk_bytes;
+    uint32_t slots;
+    enum dtype dtype;
+    enum dtype partial;
+    enum dtype final;
+    enum crew_units units;
+    bool weightless; // True if only the first victim has a weight.
+    // Deaths, one in each generation: the rank in that generation, and after how many of its turns.
+    uint32_t victims[CREW_DEATHS];
+    uint32_t turns[CREW_DEATHS]; // CREW_NEVER: nobody dies in this generation.
+    enum crew_end end;
+    uint64_t seed;
+};
+
+// What happened in a run, for tests that must not miss the interesting cases.
+struct crew_tally {
+    uint32_t turns; // Turns of the first victim until it died or all was done.
+    uint32_t have; // Number of HAVE rows.
+    uint32_t reduce; // Number of REDUCE rows.
+    uint32_t again; // Number of slots that ran again as a whole.
+    uint32_t whole; // Number of slots that were final on every survivor.
+    uint32_t inside; // Number of rows that begin or end inside a chunk or an unfinished slot.
+};
+
+// Runs the plan. A failure of the oracle, or a hang, ends the program with the plan in its text.
+void crew_run(const struct crew_plan *plan, struct crew_tally *tally);
+
+#endif
