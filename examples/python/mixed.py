@@ -32,10 +32,17 @@ def batch(step, rank, device):
     return x.to(device), x.sum(1, keepdim=True).sin().to(device)
 
 
+def gathered(mine):
+    """This tensor of every rank."""
+    every = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(every, mine)
+    return every
+
+
 def bits(model):
     """The bytes of all parameters and gradients."""
-    return b"".join(bytes(tensor.detach().cpu().view(-1).view(torch.uint8).tolist())
-                    for p in model.parameters() for tensor in (p, p.grad))
+    return torch.cat([tensor.detach().cpu().flatten().view(torch.uint8)
+                      for p in model.parameters() for tensor in (p, p.grad)])
 
 
 def train(model, steps, rank, device):
@@ -49,9 +56,8 @@ def train(model, steps, rank, device):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-        copies = [None] * dist.get_world_size()
-        dist.all_gather_object(copies, bits(model))
-        assert all(copy == copies[0] for copy in copies), f"the copies differ after step {step}"
+        first, *others = gathered(bits(model))
+        assert all(torch.equal(first, other) for other in others), f"copies differ in step {step}"
     return losses
 
 
@@ -65,14 +71,14 @@ def main():
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group("gloo")
-    rank, size = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
     model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
     # The model moves to its device first: the session takes the GPU that PyTorch uses then.
     losses = train(DistributedDataParallel(model.to(device)), steps, rank, device)
-    devices = [None] * size
-    dist.all_gather_object(devices, str(device))
+    gpus = gathered(torch.tensor(-1 if device.index is None else device.index))
     if rank == 0:
-        print(f"ranks on {', '.join(devices)}: the same bits after each of {steps} steps, loss "
+        names = ["cpu" if gpu < 0 else f"cuda:{gpu}" for gpu in gpus]
+        print(f"ranks on {', '.join(names)}: the same bits after each of {steps} steps, loss "
               f"{losses[0]:.3f} at first, {losses[-1]:.3f} at the end", flush=True)
     dist.destroy_process_group()
 

@@ -101,9 +101,10 @@ def main():
         model = wrapped(model, options.door)
     total = train(model, options, rank, size)
     if size > 1:
-        totals = [None] * size
-        dist.all_gather_object(totals, total)
-        assert all(t == total for t in totals), f"the copies differ: {totals}"
+        mine = torch.tensor([total], dtype=torch.float64)
+        totals = [torch.empty_like(mine) for _ in range(size)]
+        dist.all_gather(totals, mine)
+        assert all(torch.equal(each, mine) for each in totals), f"the copies differ: {totals}"
     if rank == 0:
         print(f"door {options.door}, {size} rank{'s' * (size > 1)}: parameters add up to "
               f"{total:.6f} on every rank", flush=True)
