@@ -8,6 +8,8 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <dirent.h>
+#include <malloc.h>
 #include <stdexcept>
 #include <unistd.h>
 
@@ -17,7 +19,7 @@ namespace
 namespace nn = torch::nn;
 using lockstep::torch::data_parallel;
 
-constexpr int64_t SAMPLES = 12; // Of a step, over all ranks.
+constexpr int64_t SAMPLES = 24; // Of a step, over all ranks: also two halves of each of 4 ranks.
 
 struct NetImpl : nn::Module {
     NetImpl()
@@ -242,6 +244,51 @@ void differ(Rank &on)
     report(on, [&] { data_parallel model(on.session, *net, "net"); });
 }
 
+long entries(const char *folder)
+{
+    long count = 0;
+    DIR *listing = opendir(folder);
+    while (listing && readdir(listing))
+        count++;
+    if (listing)
+        closedir(listing);
+    return count;
+}
+
+long resident_pages()
+{
+    long size = 0, resident = 0;
+    FILE *file = std::fopen("/proc/self/statm", "r");
+    if (file) {
+        if (std::fscanf(file, "%ld %ld", &size, &resident) != 2)
+            resident = 0;
+        std::fclose(file);
+    }
+    return resident;
+}
+
+// By how much 400 wrappers let the process grow, after 200 others.
+void wrappers(Rank &on)
+{
+    Net net;
+    long pages = 0, descriptors = 0, threads = 0;
+    for (int i = 0; i < 600; i++) {
+        data_parallel model(on.session, net, "net", accepting());
+        if (i % 50 == 0) {
+            loss(net(on.batch(i))).backward();
+            net->zero_grad();
+        }
+        if (i == 199 || i == 599) {
+            malloc_trim(0);
+            pages = resident_pages() - pages;
+            descriptors = entries("/proc/self/fd") - descriptors;
+            threads = entries("/proc/self/task") - threads;
+        }
+    }
+    std::printf("%u grown %ld %ld %ld\n", on.rank, pages * sysconf(_SC_PAGESIZE), descriptors,
+                threads);
+}
+
 } // namespace
 
 int main(int count, char **words)
@@ -252,7 +299,8 @@ int main(int count, char **words)
         void (*run)(Rank &);
     } all[] = {{"train", train},       {"branches", branches}, {"unused", unused},
                {"weights", weights},   {"together", together}, {"killed", killed},
-               {"backward", backward}, {"forward", forward},   {"differ", differ}};
+               {"backward", backward}, {"forward", forward},   {"differ", differ},
+               {"wrappers", wrappers}};
     for (const auto &one : all)
         if (count == 2 && std::strcmp(words[1], one.name) == 0) {
             Rank on;

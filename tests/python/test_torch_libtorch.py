@@ -47,10 +47,25 @@ class Libtorch(Test):
         one, other = self.scenario("train")
         self.assertEqual(one["steps"], "12")
         self.assertEqual(one, other)
+        self.near_one_rank(one)
+
+    def near_one_rank(self, one):
         [alone] = self.scenario("train", ranks=1)
         pairs = list(zip(self.numbers(one["parameters"]), self.numbers(alone["parameters"])))
         self.assertEqual(len(pairs), 3 + 8 * 16 + 16 + 2 * (16 * 4 + 4))
         self.assertLess(max(abs(a - b) for a, b in pairs), 1e-6)
+
+    def test_equal_four(self):
+        first, *others = self.scenario("train", ranks=4)
+        self.assertEqual(others, [first] * 3)
+        self.near_one_rank(first)
+
+    def test_wrappers_keep_nothing(self):
+        for rank in self.scenario("wrappers"):
+            size, descriptors, threads = map(int, rank["grown"].split())
+            self.assertLess(size, 1 << 20, rank)  # 2.6 KB for each wrapper.
+            self.assertLessEqual(descriptors, 2, rank)
+            self.assertLessEqual(threads, 0, rank)
 
     def test_branches(self):
         """A parameter that only one rank used, that no rank used, and one of a window."""
@@ -113,4 +128,6 @@ class Mnist(Test):
         return float(found[0][0])
 
     def test_equal(self):
-        self.assertAlmostEqual(self.ended(3), self.ended(1), delta=0.01)
+        alone = self.ended(1)
+        for ranks in (3, 4):
+            self.assertAlmostEqual(self.ended(ranks), alone, delta=0.01)
