@@ -41,7 +41,15 @@ $(VENV_TORCH)/packages:
 	$(Q)$(VENV_TORCH)/bin/pip --disable-pip-version-check -q install $(TORCH_TEST_PACKAGES) \
 	    && touch $@ || echo "torch-test: $(TORCH_TEST_PACKAGES) cannot be installed"
 
+# Both environments, without a library. .ci/run makes them beside other work.
+.PHONY: environments
+environments: $(VENV)/packages $(VENV_TORCH)/packages ## The environments for tests of Python and PyTorch
+
 TORCH_PYTHON_TEST ?= $(VENV_TORCH)/bin/python
+
+.PHONY: torch-native
+torch-native: python-programs $(if $(filter $(VENV_TORCH)/%,$(TORCH_PYTHON_TEST)),$(VENV_TORCH)/packages) ## Compile the native parts for PyTorch, which are else compiled when they are needed first
+	@PYTHONPATH=$(PYTHON_SRC) $(TORCH_PYTHON_TEST) -m lockstep.torch.build
 
 # Programs over lockstep/torch.h, built with the libtorch that is in the PyTorch above.
 LIBTORCH_PROGRAMS := $(BUILD)/examples/libtorch/mnist $(BUILD)/tests/python/libtorch_check
