@@ -100,9 +100,11 @@ class Hooks(unittest.TestCase):
 
     def test_compiler_that_fails(self):
         with tempfile.TemporaryDirectory() as empty:
-            with mock.patch.dict(os.environ, {"XDG_CACHE_HOME": empty, "CXX": "false"}):
+            with mock.patch.dict(os.environ, {"XDG_CACHE_HOME": empty, "CXX": "false"}), \
+                    self.assertLogs("lockstep.torch", logging.WARNING) as said:
                 with self.assertRaisesRegex(build.BuildFailed, "false has failed"):
                     build.build()
+                self.assertIn("compiling the native hooks for PyTorch", said.output[0])
 
     def test_variable(self):
         with mock.patch.dict(os.environ, {"LOCKSTEP_TORCH_HOOKS": "none"}):

@@ -120,7 +120,7 @@ class Main(unittest.TestCase):
         self.assertEqual(classes, ["class lockstep.torch.ddp True"])
 
     def children(self, *arguments):
-        (code, lines, _), classes = self.both(*arguments, own="lockstep: the page of this job is ")
+        (code, lines, _), classes = self.both(*arguments, own="lockstep: (the page of this job is|compiling the native) ")
         self.assertEqual((code, classes), (0, ["class lockstep.torch.ddp lockstep.torch.ddp"]))
         self.assertEqual(lines[0], "PyTorch is there: False")
 

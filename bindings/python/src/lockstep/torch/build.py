@@ -16,6 +16,7 @@ import ctypes
 import fcntl
 import hashlib
 import importlib.util
+import logging
 import os
 import runpy
 import shlex
@@ -26,6 +27,7 @@ from typing import Any, Iterator, List, Optional, Tuple
 
 # `lockstep doctor` runs this file alone, so nothing at the top may import PyTorch or the package.
 
+log = logging.getLogger("lockstep.torch")
 PARTS = ("hooks", "backend")
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _TIMEOUT_S = 600
@@ -155,6 +157,9 @@ def _compile(cxx: List[str], part: str, target: str, say: bool) -> None:
     words = command(cxx, part, new)
     if say:
         print(shlex.join(words), flush=True)
+    else:
+        log.warning("lockstep: compiling the native %s for PyTorch %s, once: about a minute", part,
+                    torch_version())
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
