@@ -4,8 +4,9 @@
 //
 // A job is one call of c10d. It begins on the thread that calls. A thread that waits for a job does
 // the engine's work meanwhile. A job whose future was asked for, or that nobody holds any more, is
-// looked after by threads of this file, which lockstep_work_notify wakes. These threads also
-// complete futures, whose callbacks may wait for other jobs, so one of them is always idle.
+// looked after by threads of this file, which lockstep_work_notify wakes. For the future of a large
+// job such a thread waits. These threads also complete futures, whose callbacks may wait for other
+// jobs, so one of them is always idle.
 //
 // Lock order: engine.mutex -> job.mutex -> engine.task_mutex.
 
@@ -80,7 +81,7 @@ struct engine : std::enable_shared_from_this<engine> {
     std::deque<job_ptr> waiting[LANES];
     int active[LANES] = {};
     int helpers = 0;
-    bool ended = false;
+    std::atomic<bool> ended{false}; // Set under the mutex.
     std::mutex task_mutex;
     std::condition_variable task_came;
     std::deque<std::function<void()>> tasks;
@@ -166,7 +167,7 @@ void job::ask(uint32_t timeout_ms)
             if (!handles.empty()) {
                 first = handles.front();
             } else if (begun < calls.size() && !error) { // Its turn has not come.
-                if (timeout_ms == 0 || clock::now() >= until)
+                if (timeout_ms == 0 || clock::now() >= until || owner->ended)
                     return;
                 changed.wait_for(lock, milliseconds(10));
                 continue;
@@ -251,7 +252,8 @@ void job::help()
         helped = true;
         owner->helpers++;
     }
-    std::thread([self = shared_from_this()] {
+    owner->need_thread();
+    owner->submit([self = shared_from_this()] {
         if (self->claim(far())) {
             self->ask(LOCKSTEP_WAIT_FOREVER);
             self->release();
@@ -259,7 +261,7 @@ void job::help()
         std::lock_guard<std::mutex> guard(self->owner->mutex);
         self->owner->helpers--;
         self->owner->helpers_changed.notify_all();
-    }).detach();
+    });
 }
 
 // limit: 0 is none. A timeout, and an exception of a signal handler, leave the job in flight.
@@ -301,10 +303,15 @@ c10::intrusive_ptr<at::ivalue::Future> job::future()
         if (pending)
             futures.push_back(made);
     }
-    if (pending)
-        attend();
-    else
+    int64_t bytes = 0;
+    for (const Tensor &tensor : result)
+        bytes += tensor.is_sparse() ? 0 : int64_t(tensor.nbytes());
+    if (!pending)
         settle(made, *this);
+    else if (bytes >= HELP_BYTES)
+        help();
+    else
+        attend();
     return made;
 }
 

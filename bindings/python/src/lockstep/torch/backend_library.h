@@ -67,6 +67,9 @@ using lists = std::vector<tensors>;
 using c10d::OpType;
 
 constexpr uint32_t SLICE_MS = 100; // How long a wait keeps the main thread from seeing signals.
+// A future of so many bytes has a thread that waits, because a wait does the engine's work. A small
+// one is faster by lockstep_work_notify.
+constexpr int64_t HELP_BYTES = 1 << 20;
 constexpr auto IDLE = std::chrono::seconds(5); // A thread without tasks ends after this time.
 constexpr auto CLOSE = std::chrono::seconds(5); // How long the end waits for a wait it has ended.
 
