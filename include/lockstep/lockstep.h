@@ -121,7 +121,7 @@ typedef struct lockstep_group lockstep_group; /* Ranks that make collectives amo
 
 typedef enum lockstep_on_failure {
     LOCKSTEP_ON_FAILURE_ERROR = 0, /* A lost worker ends the step with an error on every rank. */
-    LOCKSTEP_ON_FAILURE_CONTINUE = 1 /* Survivors finish the step. Not supported yet. */
+    LOCKSTEP_ON_FAILURE_CONTINUE = 1 /* Survivors finish the step: see lockstep_world_change. */
 } lockstep_on_failure;
 
 /* How the job ends if ranks have data for different numbers of steps; see lockstep_step_begin. */
@@ -220,6 +220,9 @@ struct lockstep_config {
     const char *data_ports; /* Ports to listen on, "20000-20099". NULL: any free port. */
     const char *host_id; /* Equal on workers that share memory. NULL: from the machine. */
     lockstep_transport_kind transport;
+    /* Equal on all ranks. LOCKSTEP_ON_FAILURE_CONTINUE works with gradients in host memory that are
+     * reduced at the end of the step. What it does not go together with yet is E_UNSUPPORTED, with
+     * a text that names it: docs/recovery.md has the list. */
     lockstep_on_failure on_failure;
     size_t bucket_first_bytes; /* Cap of the first bucket of each dtype. 0: 1 MiB. */
     /* Cap of the other buckets. 0: 4 MiB, or more if a module is so large that 4 MiB would make
@@ -685,11 +688,15 @@ struct lockstep_step_view {
     uint32_t world_size;
     uint32_t learning; /* 1: the order of this phase is learned in this step. */
     uint32_t exhausted; /* Number of ranks without data. */
+    /* 1: the world has changed since the last step began on this rank: see lockstep_world_change.
+     */
+    uint32_t changed;
+    uint32_t reserved; /* 0. */
 };
 
 #define LOCKSTEP_STEP_VIEW_INIT \
     { \
-        sizeof(struct lockstep_step_view), 0, 0, 0, 0, 0, 0 \
+        sizeof(struct lockstep_step_view), 0, 0, 0, 0, 0, 0, 0, 0 \
     }
 
 /* Begins a step. options and view may be NULL (weight 1, the empty phase).
@@ -735,6 +742,37 @@ struct lockstep_step_view {
 LOCKSTEP_API int lockstep_step_begin(lockstep_session *session,
                                      const struct lockstep_step_options *options,
                                      struct lockstep_step_view *view);
+
+/* The last change of the world. Set struct_bytes (LOCKSTEP_WORLD_CHANGE_INIT). */
+struct lockstep_world_change {
+    size_t struct_bytes;
+    uint64_t changes; /* Number of changes so far. With 0 the other fields are 0. */
+    /* The step that the ranks finished in the new world; or the next step, if none was open. */
+    uint64_t step;
+    uint64_t generation; /* The new generation. */
+    uint32_t rank; /* This rank's number in the new world, and the new size. */
+    uint32_t world_size;
+    uint32_t rank_before; /* The same of the world before. */
+    uint32_t world_size_before;
+    uint32_t lost_count; /* Number of ranks that were lost. */
+    uint32_t lost[16]; /* The first of them: their numbers in the world before. */
+    char text[256]; /* Which rank was lost, and why. */
+};
+
+#define LOCKSTEP_WORLD_CHANGE_INIT \
+    { \
+        sizeof(struct lockstep_world_change), 0, 0, 0, 0, 0, 0, 0, 0, {0}, "" \
+    }
+
+/* The last change of the world in a session with config.on_failure continue. When a rank dies, the
+ * others finish the step: lockstep_step_end returns OK on each of them, with the same bits. Each
+ * element is the weighted mean over a set of ranks that contains all survivors; the lost rank may
+ * be in it. Survivors keep their order, so ranks and the world's size may be others from then on:
+ * the view of the next step says so. The learning rate and the data of the lost rank are the
+ * trainer's to decide.
+ * Blocks: no. Threads: the trainer's. Returns: E_INVALID with a struct_bytes of another version. */
+LOCKSTEP_API int lockstep_world_change(lockstep_session *session,
+                                       struct lockstep_world_change *change);
 
 /* Sets the rule for ranks that run out of data, from the next step on, in place of config.uneven.
  * Every rank counts as a rank with data again, also after LOCKSTEP_FINISHED. So an epoch in which

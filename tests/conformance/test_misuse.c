@@ -75,6 +75,11 @@ static int use_step_begin(void *s)
 {
     return lockstep_step_begin(s, NULL, NULL);
 }
+static int use_world_change(void *s)
+{
+    struct lockstep_world_change change = LOCKSTEP_WORLD_CHANGE_INIT;
+    return lockstep_world_change(s, &change);
+}
 static int use_uneven_set(void *s)
 {
     return lockstep_uneven_set(s, LOCKSTEP_UNEVEN_NONE);
@@ -347,6 +352,7 @@ static const struct use uses[] = {
     {"start", SESSION, use_start, false},
     {"step_begin", SESSION, use_step_begin, false},
     {"uneven_set", SESSION, use_uneven_set, false},
+    {"world_change", SESSION, use_world_change, false},
     {"step_end", SESSION, use_step_end, false},
     {"step_wait", SESSION, use_step_wait, false},
     {"step_report", SESSION, use_report, true},
@@ -594,7 +600,8 @@ static void what_is_not_supported_says_so(void **state)
     lockstep_session *session;
     (void)state;
     config.on_failure = LOCKSTEP_ON_FAILURE_CONTINUE;
-    CHECK(LOCKSTEP_E_UNSUPPORTED, "on_failure=error", lockstep_open(&config, &session));
+    config.uneven = LOCKSTEP_UNEVEN_ALL;
+    CHECK(LOCKSTEP_E_UNSUPPORTED, "config.uneven", lockstep_open(&config, &session));
 }
 
 // A rank without a device passes a stream.

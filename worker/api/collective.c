@@ -18,6 +18,8 @@
 
 #include <inttypes.h>
 
+static const char collective_lasting[] = "a plain collective";
+
 // Finds out whether the data is in the memory of this rank's device, and sets like->device if it
 // is. Other ranks may have theirs on the host. A failure if it is on another device.
 static int collective_find(const struct lockstep_session *session, const char *name,
@@ -46,6 +48,8 @@ static int collective_async(struct lockstep_session *session, const char *name, 
         return error_set(LOCKSTEP_E_INVALID, "work is NULL: nowhere to put the handle");
     *work = NULL;
     status = session_check(session);
+    if (status == 0)
+        status = session_check_lasts(session, collective_lasting);
     if (status == 0)
         status = collective_find(session, name, data, count, like);
     if (status == 0)
@@ -91,6 +95,8 @@ static int collective_blocking(struct lockstep_session *session, const char *nam
 {
     struct lockstep_work *work;
     int status = session_check(session);
+    if (status == 0)
+        status = session_check_lasts(session, collective_lasting);
     if (status == 0)
         status = collective_find(session, name, data, count, like);
     if (status < 0)
@@ -250,6 +256,8 @@ static int collective_wait(struct lockstep_session *session,
     void *data;
     int status = session_check(session);
     if (status == 0)
+        status = session_check_lasts(session, collective_lasting);
+    if (status == 0)
         status = collective_read(session, given, &what);
     if (status < 0)
         return status;
@@ -291,6 +299,8 @@ int lockstep_collective_begin(lockstep_session *session, const struct lockstep_c
         return error_set(LOCKSTEP_E_INVALID, "work is NULL: nowhere to put the handle");
     *work = NULL;
     int status = session_check(session);
+    if (status == 0)
+        status = session_check_lasts(session, collective_lasting);
     if (status == 0)
         status = collective_read(session, given, &what);
     if (status < 0)

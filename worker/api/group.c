@@ -29,6 +29,8 @@ int lockstep_group_create(lockstep_session *session, const uint32_t *ranks, uint
     struct lockstep_group *made = NULL;
     int status = session_check(session);
     if (status == 0)
+        status = session_check_lasts(session, "a group of ranks");
+    if (status == 0)
         status = group_make(session, ranks, count, name, &made);
     if (status < 0)
         return status;

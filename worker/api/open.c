@@ -265,7 +265,8 @@ static void open_hello(const struct lockstep_session *session, struct up_message
     hello->has_rank_hint = config->world.has_rank_hint;
     hello->rank_hint = config->world.rank_hint;
     hello->open_timeout_ms = config->open_timeout_ms;
-    hello->on_failure = FAILURE_ERROR;
+    hello->on_failure =
+        config->on_failure == LOCKSTEP_ON_FAILURE_CONTINUE ? FAILURE_CONTINUE : FAILURE_ERROR;
     open_name_device(session, hello);
     hello->started = watch_proc_started(WATCH_PROC_DIRECTORY, "self");
     hello->cores = config->cores;
@@ -408,6 +409,9 @@ static int open_device(struct lockstep_session *session)
     session->devices.first = opened == 0 ? session->devices.all[0] : NULL;
     if (session->devices.first)
         device_events_open(session);
+    if (session->devices.first && session->config.on_failure == LOCKSTEP_ON_FAILURE_CONTINUE)
+        text_copy(session->devices.problem, sizeof(session->devices.problem),
+                  "config.on_failure continue works with host memory only");
     if (session->devices.first && session->config.virtual_ranks > 0)
         text_copy(session->devices.problem, sizeof(session->devices.problem),
                   "config.virtual_ranks adds in host memory only");

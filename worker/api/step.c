@@ -88,7 +88,7 @@ static int step_check_begin(struct lockstep_session *session, const struct locks
                          "step %" PRIu64 " is open: call lockstep_step_end "
                          "first",
                          session->step.number);
-    if (view && view->struct_bytes < sizeof(*view))
+    if (view && view->struct_bytes < offsetof(struct lockstep_step_view, changed))
         return error_set(LOCKSTEP_E_INVALID,
                          "the step's view is too short; begin with LOCKSTEP_STEP_VIEW_INIT");
     return 0;
@@ -110,17 +110,26 @@ static void step_reset_times(struct lockstep_session *session)
     atomic_store_explicit(&session->tallies.weight_total, 0, memory_order_relaxed);
 }
 
-static void step_fill_view(const struct lockstep_session *session, uint32_t exhausted,
+// A program that was compiled before `changed` has a shorter view.
+static void step_fill_view(struct lockstep_session *session, uint32_t exhausted,
                            struct lockstep_step_view *view)
 {
     if (!view)
         return;
-    view->step = session->step.number;
+    mutex_lock(&session->mutex);
+    const uint64_t changes = session->step.change.number;
     view->generation = session->world.generation.number;
     view->rank = session->world.rank;
     view->world_size = session->world.size;
+    mutex_unlock(&session->mutex);
+    view->step = session->step.number;
     view->learning = session->step.learning ? 1 : 0;
     view->exhausted = exhausted;
+    if (view->struct_bytes >= sizeof(*view)) {
+        view->changed = changes != session->step.changes_seen;
+        view->reserved = 0;
+    }
+    session->step.changes_seen = changes;
 }
 
 static int step_check_window(const struct lockstep_session *session, const char *phase)

@@ -130,7 +130,9 @@ static int uneven_check_set(struct lockstep_session *session, lockstep_uneven un
 
 int lockstep_uneven_set(lockstep_session *session, lockstep_uneven uneven)
 {
-    const int status = uneven_check_set(session, uneven);
+    int status = uneven_check_set(session, uneven);
+    if (status == 0 && uneven != LOCKSTEP_UNEVEN_NONE)
+        status = session_check_lasts(session, "a rule for uneven data");
     if (status < 0)
         return status;
     session->step.uneven = uneven;

@@ -13,6 +13,7 @@
 #include "worker/engine/messages.h"
 #include "worker/engine/parts.h"
 #include "worker/engine/progress.h"
+#include "worker/engine/recovery.h"
 #include "worker/engine/tell.h"
 #include "worker/engine/waits.h"
 #include "worker/kernels/kernels.h"
@@ -84,8 +85,8 @@ static void engine_phase_text(const struct lockstep_session *session, char *byte
 
 // ---- Launching ---------------------------------------------------------------------------------
 
-// Counts a launched bucket as in flight. The clock is read only when no other bucket is in flight.
-static void engine_count_launch(struct step_times *times)
+// The clock is read only when no other bucket is in flight.
+void engine_count_launch(struct step_times *times)
 {
     if (times->in_flight++ == 0)
         times->in_flight_since = clock_now_us();
@@ -193,6 +194,8 @@ void engine_join_commit(struct lockstep_session *session, uint64_t step)
     memcpy(session->engine.commit_wave.payload, &session->step.contribution,
            sizeof(struct commit_wave));
     mutex_unlock(&session->mutex);
+    if (recovery_is_on(session))
+        recovery_renumber(session, (struct commit_wave *)session->engine.commit_wave.payload);
     engine_join(session, &session->engine.commit_wave, WAVE_COMMIT, step);
 }
 
@@ -278,7 +281,8 @@ void engine_action(void *context, const struct order_action *action)
     case ORDER_LAUNCH:
         engine_launch(session, action);
         break;
-    case ORDER_REDO: // No job goes on after a loss yet.
+    case ORDER_REDO:
+        recovery_redo(session, action);
         break;
     case ORDER_CLOSE:
         engine_join_close(session, action);

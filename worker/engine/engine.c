@@ -21,6 +21,7 @@
 #include "worker/engine/messages.h"
 #include "worker/engine/parts.h"
 #include "worker/engine/progress.h"
+#include "worker/engine/recovery.h"
 #include "worker/engine/tell.h"
 #include "worker/engine/waits.h"
 #include "worker/order/header.h"
@@ -136,12 +137,19 @@ static bool engine_proposes(const struct lockstep_module *module)
     return own && module->trainable_count > 0;
 }
 
-static void engine_step_end(struct lockstep_session *session)
+void engine_propose_layouts(struct lockstep_session *session)
 {
-    for (uint32_t i = 0; session->engine.order->learning && i < session->module_count; i++) {
+    for (uint32_t i = 0; i < session->module_count; i++) {
         if (engine_proposes(session->modules[i]))
             engine_propose_layout(session, session->modules[i]);
     }
+}
+
+// A frozen rank proposes layouts when it goes on.
+static void engine_step_end(struct lockstep_session *session)
+{
+    if (session->engine.order->learning && !session->engine.order->recovery.frozen)
+        engine_propose_layouts(session);
     order_step_ended(session->engine.order);
     progress_order(session);
 }
@@ -367,8 +375,8 @@ static bool engine_busy(const struct lockstep_session *session)
 {
     return !session->world.formed || session->end.stop || session->engine.starting ||
            session->engine.order->open || session->engine.plain_in_flight > 0 ||
-           session->landing.unlanded > 0 || engine_is_due(session) ||
-           !transport_idle(session->transport);
+           session->landing.unlanded > 0 || session->engine.order->recovery.frozen ||
+           engine_is_due(session) || !transport_idle(session->transport);
 }
 
 static void engine_finish(struct lockstep_session *session)
@@ -407,7 +415,9 @@ int engine_start(struct lockstep_session *session)
         .host = config->advertise,
         .port_first = config->port_first,
         .port_last = config->port_last,
-        .shares = config->transport == LOCKSTEP_TRANSPORT_AUTO,
+        // What is final of a slot in shared memory is not known yet (flow/way.h).
+        .shares = config->transport == LOCKSTEP_TRANSPORT_AUTO &&
+                  config->on_failure != LOCKSTEP_ON_FAILURE_CONTINUE,
         .torn_bytes = config->torn_bytes,
         .regions = session->memory.regions,
         .device = session->devices.first,
@@ -449,4 +459,5 @@ void engine_stop(struct lockstep_session *session, bool leave)
     session_post(session, (struct command){.kind = COMMAND_STOP, .value = leave ? 1 : 0});
     drive_join(session);
     engine_log_slots(session);
+    recovery_free(session);
 }

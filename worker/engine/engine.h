@@ -14,4 +14,7 @@ int engine_start(struct lockstep_session *session);
 // last frames; false if it ends its links at once. Afterwards nothing touches user memory.
 void engine_stop(struct lockstep_session *session, bool leave);
 
+// Sends the layouts that this rank proposes in a learning step. Driver.
+void engine_propose_layouts(struct lockstep_session *session);
+
 #endif

@@ -13,6 +13,7 @@
 #include "worker/engine/messages.h"
 #include "worker/engine/parts.h"
 #include "worker/engine/progress.h"
+#include "worker/engine/recovery.h"
 #include "worker/engine/tell.h"
 #include "worker/engine/tune.h"
 #include "worker/kernels/kernels.h"
@@ -33,8 +34,9 @@ static void engine_formed(void *context)
     struct lockstep_session *session = context;
     struct up_message message = {.kind = UP_LINKS};
     session->engine.linked = true;
-    // All neighbours are connected.
-    transport_settle_doors(session->transport);
+    // All neighbours are connected. A later generation needs the listeners.
+    if (!recovery_is_on(session))
+        transport_settle_doors(session->transport);
     tune_links(session, &message.u.links);
     engine_send(session, &message);
 }
@@ -133,6 +135,15 @@ static void engine_opened(struct lockstep_session *session, const struct wave *w
     mutex_unlock(&session->mutex);
 }
 
+void engine_committed(struct lockstep_session *session, const struct commit_wave *outcome)
+{
+    mutex_lock(&session->mutex);
+    session->step.outcome = *outcome;
+    counter_apply(session, &session->step.outcome);
+    metrics_apply(session, &session->step.outcome);
+    mutex_unlock(&session->mutex);
+}
+
 static void engine_wave_done(void *context, struct wave *wave)
 {
     struct lockstep_session *session = context;
@@ -146,11 +157,7 @@ static void engine_wave_done(void *context, struct wave *wave)
         progress_order(session);
         return;
     }
-    mutex_lock(&session->mutex);
-    memcpy(&session->step.outcome, wave->payload, sizeof(session->step.outcome));
-    counter_apply(session, &session->step.outcome);
-    metrics_apply(session, &session->step.outcome);
-    mutex_unlock(&session->mutex);
+    engine_committed(session, (const struct commit_wave *)wave->payload);
     order_commit_completed(session->engine.order);
     progress_order(session);
 }

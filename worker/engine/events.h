@@ -8,9 +8,12 @@
 #include "worker/transport/transport.h"
 
 struct await_key;
+struct commit_wave;
 struct lockstep_session;
 
 struct transport_events engine_events(struct lockstep_session *session);
+// The commit wave of the open step has this result: counters and metrics have it, too.
+void engine_committed(struct lockstep_session *session, const struct commit_wave *outcome);
 // Tells the coordinator how this rank calls a collective that another rank calls differently.
 void engine_say_form(struct lockstep_session *session, const struct await_key *key);
 

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "worker/engine/messages.h"
 #include "worker/engine/parts.h"
+#include "worker/engine/recovery.h"
 #include "worker/engine/tell.h"
 #include "worker/session/note.h"
 #include "worker/transport/farewell.h"
@@ -135,7 +136,8 @@ void engine_peer_lost(void *context, uint32_t rank, enum peer_loss how, const ch
         engine_fail(session, LOCKSTEP_E_SYSTEM, text);
         return;
     }
-    order_give_up(session->engine.order, loss.step);
+    if (!recovery_is_on(session) || session->end.control_gone)
+        order_give_up(session->engine.order, loss.step);
     message.u.lost.rank = rank;
     message.u.lost.left = how == LOSS_LEFT;
     message.u.lost.silent = how == LOSS_SILENT;

@@ -11,6 +11,7 @@
 #include "worker/engine/events.h"
 #include "worker/engine/parts.h"
 #include "worker/engine/progress.h"
+#include "worker/engine/recovery.h"
 #include "worker/engine/tell.h"
 #include "worker/engine/tune.h"
 #include "worker/engine/waits.h"
@@ -18,6 +19,7 @@
 #include "worker/order/waits.h"
 #include "worker/session/headroom.h"
 #include "worker/session/module/manifest.h"
+#include "worker/session/work.h"
 #include "worker/support/error.h"
 #include "worker/transport/device/device_flow.h"
 #include "worker/transport/further.h"
@@ -125,9 +127,31 @@ static struct order_options engine_order_options(const struct config *config)
                                   .wait_while_open = config->wait_while_open};
 }
 
+static void engine_set_world(struct lockstep_session *session, const struct down_message *message)
+{
+    const struct down_generation *start = &message->u.generation_start;
+    mutex_lock(&session->mutex);
+    session->step.change.rank_before = session->world.rank;
+    session->step.change.size_before = session->world.size;
+    memcpy(session->world.peers, start->peers, sizeof(session->world.peers));
+    session->world.generation = message->generation;
+    session->world.peer_count = start->peer_count;
+    session->world.rank = start->rank;
+    session->world.size = start->world_size;
+    session->world.chunk_bytes = start->chunk_bytes;
+    session->world.hosts = start->locality.hosts;
+    session->world.devices = 0;
+    for (uint32_t rank = 0; rank < start->world_size; rank++)
+        session->world.devices += (uint32_t)(start->gpus[rank / 64] >> rank % 64 & 1);
+    session->world.formed = false;
+    mutex_unlock(&session->mutex);
+}
+
+// The first generation, or the generation of a decision.
 static void engine_generation(struct lockstep_session *session, const struct down_message *message)
 {
     const struct down_generation *start = &message->u.generation_start;
+    const bool first = session->world.generation.number == 0;
     struct transport_world world = {.generation = message->generation,
                                     .rank = start->rank,
                                     .world_size = start->world_size,
@@ -139,26 +163,31 @@ static void engine_generation(struct lockstep_session *session, const struct dow
                                     .form_timeout_ms = session->config.open_timeout_ms};
     struct order_options options = engine_order_options(&session->config);
     const struct order_sink sink = {engine_action, session};
-    if (session->world.generation.number != 0)
+    if (!first && !recovery_expects(session, &message->generation))
         return;
-    memcpy(session->world.peers, start->peers, sizeof(session->world.peers));
     memcpy(world.secret, start->secret, sizeof(world.secret));
-    session->world.peer_count = start->peer_count;
-    session->world.rank = start->rank;
-    session->world.size = start->world_size;
-    session->world.chunk_bytes = start->chunk_bytes;
-    session->world.hosts = start->locality.hosts;
     memcpy(world.devices, start->gpus, sizeof(world.devices));
     world.devices_meet = start->gpus_meet;
-    for (uint32_t rank = 0; rank < start->world_size; rank++)
-        session->world.devices += (uint32_t)(start->gpus[rank / 64] >> rank % 64 & 1);
+    engine_set_world(session, message);
     options.strict = session->devices.first && device_flow_is_strict(&world);
     watch_formed(session->watch, &start->locality);
-    session->world.generation = message->generation;
-    order_init(session->engine.order, message->generation, start->rank, start->world_size, &options,
-               sink);
-    if (engine_has_leaves(session))
+    if (!first) {
+        work_forget_form(session);
+        recovery_forms(session);
+    } else {
+        order_init(session->engine.order, message->generation, start->rank, start->world_size,
+                   &options, sink);
+    }
+    if (first && !recovery_begin(session))
+        engine_fail(session, LOCKSTEP_E_SYSTEM, "no memory for a session");
+    else if (engine_has_leaves(session))
         engine_form(session, &world);
+}
+
+static void engine_tuned(struct lockstep_session *session, const struct tuning *tuning)
+{
+    tune_agreed(session, tuning);
+    recovery_goes_on(session);
 }
 
 static void engine_tuning(struct lockstep_session *session, const struct tuning *tuning)
@@ -170,7 +199,7 @@ static void engine_tuning(struct lockstep_session *session, const struct tuning 
         engine_fail(session, LOCKSTEP_E_MISMATCH,
                     "the coordinator sent a tuning that this world cannot run");
     else
-        tune_agreed(session, tuning);
+        engine_tuned(session, tuning);
 }
 
 static void engine_send_manifest(struct lockstep_session *session,
@@ -300,6 +329,7 @@ void engine_message(struct lockstep_session *session, const struct down_message 
     if (message->kind != DOWN_WELCOME && message->kind != DOWN_REFUSED)
         atomic_fetch_add_explicit(&session->tallies.control_messages, 1, memory_order_relaxed);
     if (session->world.generation.number != 0 &&
+        !(message->kind == DOWN_GENERATION && recovery_expects(session, &message->generation)) &&
         (message->generation.number != session->world.generation.number ||
          message->generation.incarnation != session->world.generation.incarnation))
         return;
@@ -344,10 +374,18 @@ void engine_message(struct lockstep_session *session, const struct down_message 
     case DOWN_ADDRESSES:
         engine_addresses(session, &message->u.addresses);
         break;
-    case DOWN_PREPARE: // Only jobs that go on after a loss get these; none does yet.
+    case DOWN_PREPARE:
+        recovery_prepare(session, &message->u.prepare);
+        break;
     case DOWN_RECORD_PART:
+        recovery_record(session, &message->u.record_part);
+        break;
     case DOWN_DECISION:
+        recovery_decision(session, &message->u.decision);
+        break;
     case DOWN_EXCLUDED:
+        recovery_excluded(session, &message->u.excluded);
+        break;
     case DOWN_INSPECT: // The watch handles it.
     case DOWN_NONE:
         break;
@@ -363,8 +401,13 @@ void engine_control_ended(struct lockstep_session *session, const char *why)
     session->end.control_gone = true;
     text_copy(session->end.control_text, sizeof(session->end.control_text), why);
     engine_wait_alone(session);
+    // A loss that the coordinator has not answered: the session does not go on.
+    if (recovery_is_on(session) && session->end.losses.count > 0 &&
+        session->end.verdict_deadline_ms == 0)
+        session->end.verdict_deadline_ms = clock_now_ms();
     engine_decide_alone(session);
-    if (!session->world.formed || session->engine.starting) {
+    if (!session->world.formed || session->engine.starting ||
+        session->engine.order->recovery.frozen) {
         engine_fail(session, LOCKSTEP_E_UNREACHABLE, why);
         return;
     }

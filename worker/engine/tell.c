@@ -13,6 +13,7 @@
 #include "worker/engine/loss.h"
 #include "worker/engine/messages.h"
 #include "worker/engine/parts.h"
+#include "worker/engine/recovery.h"
 #include "worker/engine/waits.h"
 #include "worker/transport/lifecycle.h"
 #include "worker/transport/wait.h"
@@ -76,10 +77,19 @@ void engine_report(struct lockstep_session *session, struct up_message *message,
                    const struct down_halt *seen)
 {
     const bool waits = session->end.verdict_deadline_ms != 0;
+    const bool goes_on =
+        recovery_is_on(session) && seen->kind == HALT_LOST && !session->end.control_gone;
     const struct order *order = session->engine.order;
     const struct down_halt *known = waits              ? &session->end.lost_here
                                     : order->halt_held ? &order->halt
                                                        : NULL;
+    // The coordinator answers a loss by a ballot, or by a verdict when the job cannot go on.
+    if (goes_on && session->end.abort_text[0] == '\0') {
+        session->end.lost_here = *seen; // For the case that the coordinator is lost, too.
+        if (message && !order->failed && !session->end.over && !order->recovery.frozen)
+            engine_send(session, message);
+        return;
+    }
     // After an abort this rank may go on with a commit wave. It then sees links to ranks end that
     // have completed the wave, which is no new failure: other ranks may still send their part.
     if (order->failed || session->end.over || !losses_change(known, seen, &session->end.lost_here))

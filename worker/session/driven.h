@@ -13,6 +13,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct engine_recovery;
+
 // engine.c, decisions.c, events.c, messages.c and waits.c
 struct engine_state {
     struct order *order;
@@ -33,6 +35,8 @@ struct engine_state {
     uint64_t step_bytes_sent; // The session's total at the beginning of the step; so the next two.
     uint64_t step_bytes_received;
     uint64_t step_bytes_copied;
+    // recovery.c. NULL: the session does not go on after a death.
+    struct engine_recovery *recovery;
 };
 
 // tell.c and loss.c: how the session ends.

@@ -248,10 +248,7 @@ static int config_kinds(const struct lockstep_config *given, struct config *conf
     if (given->reserved != 0)
         return error_set(LOCKSTEP_E_CONFIG, "config.reserved is %u, and has to be 0",
                          given->reserved);
-    if (given->on_failure == LOCKSTEP_ON_FAILURE_CONTINUE)
-        return error_set(LOCKSTEP_E_UNSUPPORTED,
-                         "on_failure=continue is not supported yet; use on_failure=error");
-    if (given->on_failure != LOCKSTEP_ON_FAILURE_ERROR)
+    if ((unsigned)given->on_failure > LOCKSTEP_ON_FAILURE_CONTINUE)
         return error_set(LOCKSTEP_E_CONFIG, "config.on_failure %d is unknown", given->on_failure);
     if ((unsigned)given->uneven > LOCKSTEP_UNEVEN_FIRST)
         return error_set(LOCKSTEP_E_CONFIG, "config.uneven %d is unknown", given->uneven);
@@ -494,6 +491,33 @@ static int config_leaves(const struct config *config)
     return 0;
 }
 
+// What survivors of a death cannot go on with yet.
+static const char *config_unlasting(const struct config *config)
+{
+    if (config->virtual_ranks > 0)
+        return "config.virtual_ranks";
+    if (config->uneven != LOCKSTEP_UNEVEN_NONE)
+        return "config.uneven";
+    if (config->order == LOCKSTEP_ORDER_ZERO_DEFER)
+        return "config.order zero_defer";
+    if (config->unplanned == LOCKSTEP_UNPLANNED_DEFER)
+        return "config.unplanned defer";
+    if (config->transport == LOCKSTEP_TRANSPORT_LOOPBACK)
+        return "config.transport loopback";
+    return NULL;
+}
+
+static int config_recovery(const struct config *config)
+{
+    const char *what = config_unlasting(config);
+    if (config->on_failure != LOCKSTEP_ON_FAILURE_CONTINUE || !what)
+        return 0;
+    return error_set(LOCKSTEP_E_UNSUPPORTED,
+                     "config.on_failure continue does not go together with %s yet: leave it out, "
+                     "or use on_failure error",
+                     what);
+}
+
 int config_resolve(const struct lockstep_config *given, struct config *config)
 {
     struct lockstep_config whole;
@@ -527,6 +551,8 @@ int config_resolve(const struct lockstep_config *given, struct config *config)
         status = config_leaves(config);
     if (status == 0)
         status = config_waits(&whole, config);
+    if (status == 0)
+        status = config_recovery(config);
     if (status == 0)
         status = config_device(&whole, config);
     config->open_timeout_ms = whole.open_timeout_ms;

@@ -61,7 +61,7 @@ class OnFailure(IntEnum):
     ERROR = 0
     """A lost worker ends the step with an error on every rank."""
     CONTINUE = 1
-    """Survivors finish the step."""
+    """Survivors finish the step: see lockstep_world_change."""
 
 
 class Uneven(IntEnum):
@@ -357,6 +357,7 @@ class SessionOptions(TypedDict, total=False):
     """Equal on workers that share memory."""
     transport: Union[TransportKind, str]
     on_failure: Union[OnFailure, str]
+    """Equal on all ranks."""
     bucket_first_bytes: int
     """Cap of the first bucket of each dtype."""
     bucket_bytes: int
@@ -553,9 +554,11 @@ class lockstep_step_view(Struct):
         ("world_size", ctypes.c_uint32),
         ("learning", ctypes.c_uint32),
         ("exhausted", ctypes.c_uint32),
+        ("changed", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
     ]
     INITIAL = {
-        "struct_bytes": 40,
+        "struct_bytes": 48,
     }
 
 
@@ -572,6 +575,32 @@ class StepView(NamedTuple):
     """1: the order of this phase is learned in this step."""
     exhausted: int
     """Number of ranks without data."""
+    changed: int
+    """1: the world has changed since the last step began on this rank: see
+    lockstep_world_change."""
+    reserved: int
+    """0."""
+
+
+class lockstep_world_change(Struct):
+    """The last change of the world."""
+
+    _fields_ = [
+        ("struct_bytes", ctypes.c_size_t),
+        ("changes", ctypes.c_uint64),
+        ("step", ctypes.c_uint64),
+        ("generation", ctypes.c_uint64),
+        ("rank", ctypes.c_uint32),
+        ("world_size", ctypes.c_uint32),
+        ("rank_before", ctypes.c_uint32),
+        ("world_size_before", ctypes.c_uint32),
+        ("lost_count", ctypes.c_uint32),
+        ("lost", ctypes.c_uint32 * 16),
+        ("text", ctypes.c_char * 256),
+    ]
+    INITIAL = {
+        "struct_bytes": 376,
+    }
 
 
 class lockstep_report(Struct):
@@ -840,7 +869,7 @@ LAYOUT: Dict[Any, Tuple[int, int, Dict[str, Tuple[int, int]]]] = {
         "keep_weight": (32, 4),
         "reserved": (36, 4),
     }),
-    lockstep_step_view: (40, 8, {
+    lockstep_step_view: (48, 8, {
         "struct_bytes": (0, 8),
         "step": (8, 8),
         "generation": (16, 8),
@@ -848,6 +877,21 @@ LAYOUT: Dict[Any, Tuple[int, int, Dict[str, Tuple[int, int]]]] = {
         "world_size": (28, 4),
         "learning": (32, 4),
         "exhausted": (36, 4),
+        "changed": (40, 4),
+        "reserved": (44, 4),
+    }),
+    lockstep_world_change: (376, 8, {
+        "struct_bytes": (0, 8),
+        "changes": (8, 8),
+        "step": (16, 8),
+        "generation": (24, 8),
+        "rank": (32, 4),
+        "world_size": (36, 4),
+        "rank_before": (40, 4),
+        "world_size_before": (44, 4),
+        "lost_count": (48, 4),
+        "lost": (52, 64),
+        "text": (116, 256),
     }),
     lockstep_report: (184, 8, {
         "struct_bytes": (0, 8),
@@ -994,6 +1038,10 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
         ctypes.c_void_p,  # session
         POINTER(lockstep_step_options),  # options
         POINTER(lockstep_step_view),  # view
+    ]),
+    "lockstep_world_change": (ctypes.c_int, [
+        ctypes.c_void_p,  # session
+        POINTER(lockstep_world_change),  # change
     ]),
     "lockstep_uneven_set": (ctypes.c_int, [
         ctypes.c_void_p,  # session

@@ -1,0 +1,518 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a session goes on after a death; see recovery.h. Driver only.
+
+#include "worker/engine/recovery.h"
+
+#include "base/text.h"
+#include "worker/engine/decisions.h"
+#include "worker/engine/engine.h"
+#include "worker/engine/events.h"
+#include "worker/engine/messages.h"
+#include "worker/engine/parts.h"
+#include "worker/engine/progress.h"
+#include "worker/engine/tell.h"
+#include "worker/memory/units.h"
+#include "worker/order/promise.h"
+#include "worker/order/recover.h"
+#include "worker/session/module/contribution.h"
+#include "worker/transport/freeze.h"
+#include "worker/transport/redo.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// A record of a decision.
+struct held_record {
+    enum record_kind kind;
+    uint32_t position;
+    uint32_t total; // Number of words.
+    uint32_t have; // Number of words that have arrived.
+    uint64_t *words; // [total]
+};
+
+// What a rank keeps from a ballot until it goes on.
+struct engine_recovery {
+    struct promise promise;
+    bool decided; // True from the decision of the promised ballot until the rank goes on.
+    struct down_decision decision;
+    struct order_facts facts; // As reported for the promised ballot.
+    uint32_t record_count;
+    uint32_t record_room;
+    struct held_record *records; // [record_count], of the promised ballot.
+    uint32_t redo_low; // Lowest position that was repeated in redo_step.
+    uint64_t redo_step;
+};
+
+bool recovery_is_on(const struct lockstep_session *session)
+{
+    return session->engine.recovery != NULL;
+}
+
+bool recovery_begin(struct lockstep_session *session)
+{
+    if (session->config.on_failure != LOCKSTEP_ON_FAILURE_CONTINUE)
+        return true;
+    session->engine.recovery = calloc(1, sizeof(*session->engine.recovery));
+    if (!session->engine.recovery)
+        return false;
+    promise_init(&session->engine.recovery->promise, session->world.generation);
+    return true;
+}
+
+static void recovery_drop_records(struct engine_recovery *recovery)
+{
+    for (uint32_t i = 0; i < recovery->record_count; i++)
+        free(recovery->records[i].words);
+    recovery->record_count = 0;
+}
+
+void recovery_free(struct lockstep_session *session)
+{
+    struct engine_recovery *recovery = session->engine.recovery;
+    if (!recovery)
+        return;
+    recovery_drop_records(recovery);
+    free(recovery->records);
+    free(recovery);
+    session->engine.recovery = NULL;
+}
+
+// ---- The report --------------------------------------------------------------------------------
+
+static void recovery_say(struct lockstep_session *session, enum record_kind kind, uint32_t position,
+                         const uint64_t *words, uint32_t total)
+{
+    struct up_message message = {.kind = UP_RECORD_PART};
+    struct record_part *part = &message.u.record_part;
+    part->kind = kind;
+    part->position = position;
+    part->total = total;
+    for (part->first = 0; part->first < total; part->first += part->count) {
+        part->count = total - part->first;
+        if (part->count > LOCKSTEP_RECORD_PART)
+            part->count = LOCKSTEP_RECORD_PART;
+        memcpy(part->words, words + part->first, part->count * sizeof(words[0]));
+        engine_send(session, &message);
+    }
+}
+
+static void recovery_say_set(struct lockstep_session *session, enum record_kind kind,
+                             const struct slot_set *set)
+{
+    uint32_t total = LOCKSTEP_SLOT_WORDS;
+    while (total > 0 && set->words[total - 1] == 0)
+        total--;
+    recovery_say(session, kind, 0, set->words, total);
+}
+
+// Zeros at the end do not travel, but for the first word.
+static void recovery_say_wave(struct lockstep_session *session, enum record_kind kind,
+                              const void *payload, size_t size)
+{
+    uint64_t words[(LOCKSTEP_WAVE_BYTES + 7) / 8] = {0};
+    uint32_t total = (uint32_t)((size + 7) / 8);
+    memcpy(words, payload, size);
+    while (total > 1 && words[total - 1] == 0)
+        total--;
+    recovery_say(session, kind, 0, words, total);
+}
+
+static struct contribution *slot_contribution(struct lockstep_session *session,
+                                              const struct slot_id *id)
+{
+    return &session->modules[id->module]->contributions[id->call];
+}
+
+static struct collective *slot_collective(struct lockstep_session *session,
+                                          const struct slot_id *id)
+{
+    return &slot_contribution(session, id)->runs[id->bucket].collective;
+}
+
+static bool set_has(const struct slot_set *set, uint32_t position)
+{
+    return (set->words[position / 64] >> position % 64 & 1) != 0;
+}
+
+static void recovery_say_used(struct lockstep_session *session, uint32_t position,
+                              const uint64_t *used, uint32_t words)
+{
+    while (used && words > 0 && used[words - 1] == 0)
+        words--;
+    if (used && words > 0)
+        recovery_say(session, RECORD_USED, position, used, words);
+}
+
+// A slot that was launched and is not done. Returns NULL, or why it cannot be repeated.
+static const char *recovery_say_runs(struct lockstep_session *session, uint32_t position)
+{
+    const struct slot_id *id = &session->engine.order->slots[position].id;
+    const struct collective *collective = slot_collective(session, id);
+    struct transport_finals finals;
+    transport_final(session->transport, collective, &finals);
+    if (finals.unknown)
+        return finals.unknown;
+    const uint32_t total = 1 + 2 * finals.run_count;
+    uint64_t *words = malloc(total * sizeof(*words));
+    if (!words)
+        return "this rank has no memory for its report";
+    words[0] = collective->elements;
+    for (uint32_t i = 0; i < finals.run_count; i++) {
+        words[1 + 2 * i] = finals.runs[i].first;
+        words[2 + 2 * i] = finals.runs[i].end;
+    }
+    recovery_say(session, RECORD_RUNS, position, words, total);
+    free(words);
+    if (finals.run_count > 0)
+        recovery_say_used(session, position, finals.used, units_words(collective->unit_count));
+    return NULL;
+}
+
+// The first position that may not be done on another rank, although it is done here. A rank that
+// has launched a slot has all slots done that are W positions before it, but for repeated ones.
+static uint32_t recovery_used_from(const struct engine_recovery *recovery,
+                                   const struct order *order)
+{
+    uint32_t highest = 0;
+    for (uint32_t i = 0; i < recovery->facts.slot_count; i++)
+        if (set_has(&recovery->facts.final, i))
+            highest = i;
+    const uint32_t window = order->options.window;
+    const uint32_t from = highest >= window ? highest - window : 0;
+    return recovery->redo_step == recovery->facts.step && recovery->redo_low < from
+               ? recovery->redo_low
+               : from;
+}
+
+static const char *recovery_say_slots(struct lockstep_session *session)
+{
+    const struct engine_recovery *recovery = session->engine.recovery;
+    const struct order *order = session->engine.order;
+    const uint32_t used_from = recovery_used_from(recovery, order);
+    const char *why = NULL;
+    recovery_say_set(session, RECORD_GIVEN, &recovery->facts.contributed);
+    recovery_say_set(session, RECORD_FINAL, &recovery->facts.final);
+    for (uint32_t i = 0; i < recovery->facts.slot_count && !why; i++) {
+        const struct collective *collective = slot_collective(session, &order->slots[i].id);
+        if (set_has(&recovery->facts.final, i) && i >= used_from)
+            recovery_say_used(session, i, collective->used, units_words(collective->unit_count));
+        else if (set_has(&recovery->facts.contributed, i) && !set_has(&recovery->facts.final, i))
+            why = recovery_say_runs(session, i);
+    }
+    return why;
+}
+
+static void recovery_say_waves(struct lockstep_session *session)
+{
+    const struct order *order = session->engine.order;
+    const struct engine_recovery *recovery = session->engine.recovery;
+    struct commit_wave outcome;
+    mutex_lock(&session->mutex);
+    outcome = session->step.outcome;
+    mutex_unlock(&session->mutex);
+    if (recovery->facts.settled > 0)
+        recovery_say_wave(session, RECORD_COMMIT, &outcome, sizeof(outcome));
+    if (recovery->facts.closed && !order->learning)
+        recovery_say_wave(session, RECORD_CLOSING, &order->verdict, sizeof(order->verdict));
+}
+
+// Sends the records and the report. Returns NULL, or why this rank cannot go on.
+static const char *recovery_report(struct lockstep_session *session)
+{
+    struct engine_recovery *recovery = session->engine.recovery;
+    const struct order *order = session->engine.order;
+    const struct order_facts *facts = &recovery->facts;
+    struct up_message message = {.kind = UP_REPORT};
+    struct up_report *report = &message.u.report;
+    order_report(order, &recovery->facts);
+    const char *why = recovery_say_slots(session);
+    if (why)
+        return why;
+    recovery_say_waves(session);
+    report->ballot = recovery->promise.ballot;
+    report->settled = facts->settled;
+    report->step = facts->step;
+    report->flags = (facts->begun ? REPORT_BEGUN : 0u) |
+                    (facts->closed && !order->learning ? REPORT_CLOSED : 0u) |
+                    (facts->all_final ? REPORT_ALL_FINAL : 0u);
+    if (facts->begun) {
+        report->phase = order->phase;
+        report->space = order->space;
+    }
+    engine_send(session, &message);
+    return NULL;
+}
+
+// ---- Freezing ----------------------------------------------------------------------------------
+
+static void recovery_gives_up(struct lockstep_session *session, const char *why)
+{
+    char text[LOCKSTEP_REPORT_BYTES];
+    snprintf(text, sizeof(text), "a rank was lost, and this rank cannot go on without it: %s", why);
+    session->end.over_abruptly = true;
+    engine_fail(session, LOCKSTEP_E_PEER_LOST, text);
+}
+
+static void recovery_freeze(struct lockstep_session *session)
+{
+    struct engine_recovery *recovery = session->engine.recovery;
+    const char *why = NULL;
+    session->end.verdict_deadline_ms = 0;
+    recovery->decided = false;
+    recovery_drop_records(recovery);
+    order_freeze(session->engine.order);
+    if (session->engine.plain_in_flight > 0)
+        why = "a collective is in flight that is no gradient";
+    else if (session->engine.starting)
+        why = "it is in lockstep_start";
+    else if (transport_freeze(session->transport, &recovery->promise.ballot) < 0)
+        why = "it has no memory for what is final";
+    session->engine.linked = false;
+    session->step.times.in_flight = 0;
+    if (!why)
+        why = recovery_report(session);
+    if (why)
+        recovery_gives_up(session, why);
+}
+
+void recovery_prepare(struct lockstep_session *session, const struct down_prepare *prepare)
+{
+    struct up_message message = {.kind = UP_REFUSE};
+    const char *why = NULL;
+    if (!recovery_is_on(session))
+        return;
+    switch (promise_prepare(&session->engine.recovery->promise, prepare->ballot)) {
+    case PROMISE_FREEZE:
+        log_event(&session->log, LOG_LEVEL_WARN, "recovery_began",
+                  "ballot=%" PRIu64 " step=%" PRIu64 " text=%s", prepare->ballot.number,
+                  order_present_step(session->engine.order), prepare->text);
+        recovery_freeze(session);
+        break;
+    case PROMISE_REPORT:
+        why = recovery_report(session);
+        if (why)
+            recovery_gives_up(session, why);
+        break;
+    case PROMISE_REFUSE:
+        message.u.refuse.promised = session->engine.recovery->promise.ballot;
+        engine_send(session, &message);
+        break;
+    case PROMISE_SILENCE:
+        break;
+    }
+}
+
+void recovery_excluded(struct lockstep_session *session, const struct down_excluded *excluded)
+{
+    char text[LOCKSTEP_REPORT_BYTES];
+    if (!recovery_is_on(session) ||
+        !promise_excluded(&session->engine.recovery->promise, excluded->ballot))
+        return;
+    snprintf(text, sizeof(text), "the other ranks went on without this one: %s", excluded->text);
+    session->end.over_abruptly = true;
+    engine_fail(session, LOCKSTEP_E_PEER_LOST, text);
+}
+
+// ---- The decision ------------------------------------------------------------------------------
+
+static struct held_record *record_find(const struct engine_recovery *recovery,
+                                       enum record_kind kind, uint32_t position)
+{
+    for (uint32_t i = 0; i < recovery->record_count; i++) {
+        struct held_record *record = &recovery->records[i];
+        if (record->kind == kind && record->position == position)
+            return record;
+    }
+    return NULL;
+}
+
+// Returns NULL if memory is missing.
+static struct held_record *record_add(struct engine_recovery *recovery,
+                                      const struct record_part *part)
+{
+    if (recovery->record_count == recovery->record_room) {
+        const uint32_t room = recovery->record_room == 0 ? 16 : 2 * recovery->record_room;
+        struct held_record *grown = realloc(recovery->records, room * sizeof(*grown));
+        if (!grown)
+            return NULL;
+        recovery->records = grown;
+        recovery->record_room = room;
+    }
+    struct held_record *record = &recovery->records[recovery->record_count];
+    *record =
+        (struct held_record){.kind = part->kind, .position = part->position, .total = part->total};
+    record->words = calloc((size_t)part->total + 1, sizeof(*record->words));
+    if (!record->words)
+        return NULL;
+    recovery->record_count++;
+    return record;
+}
+
+void recovery_record(struct lockstep_session *session, const struct record_part *part)
+{
+    struct engine_recovery *recovery = session->engine.recovery;
+    if (!recovery || !recovery->promise.frozen || part->total > LOCKSTEP_MAX_RECORD_WORDS)
+        return;
+    struct held_record *record = record_find(recovery, part->kind, part->position);
+    if (!record)
+        record = record_add(recovery, part);
+    if (!record) {
+        engine_fail(session, LOCKSTEP_E_SYSTEM, "no memory for the decision on a lost rank");
+        return;
+    }
+    if (part->first != record->have || part->total != record->total ||
+        part->count > record->total - record->have) {
+        // A decision that is said again has the same records.
+        if (record->have != record->total)
+            engine_fail(session, LOCKSTEP_E_MISMATCH, "the coordinator sent an impossible record");
+        return;
+    }
+    memcpy(record->words + record->have, part->words, part->count * sizeof(part->words[0]));
+    record->have += part->count;
+}
+
+void recovery_decision(struct lockstep_session *session, const struct down_decision *decision)
+{
+    struct engine_recovery *recovery = session->engine.recovery;
+    const struct generation_id *promised = recovery ? &recovery->promise.ballot : NULL;
+    if (!recovery || !recovery->promise.frozen || decision->ballot.number != promised->number ||
+        decision->ballot.incarnation != promised->incarnation)
+        return;
+    recovery->decided = true;
+    recovery->decision = *decision;
+}
+
+bool recovery_expects(const struct lockstep_session *session,
+                      const struct generation_id *generation)
+{
+    const struct engine_recovery *recovery = session->engine.recovery;
+    return recovery && recovery->decided && recovery->promise.frozen &&
+           generation->number == recovery->decision.ballot.number &&
+           generation->incarnation == recovery->decision.ballot.incarnation;
+}
+
+// Ranks have other numbers from now on.
+void recovery_forms(struct lockstep_session *session)
+{
+    struct engine_recovery *recovery = session->engine.recovery;
+    (void)promise_decided(&recovery->promise, recovery->decision.ballot);
+    memset(&session->end.losses, 0, sizeof(session->end.losses));
+    memset(&session->end.left_seen, 0, sizeof(session->end.left_seen));
+    memset(&session->end.lost_here, 0, sizeof(session->end.lost_here));
+    session->end.verdict_deadline_ms = 0;
+}
+
+// ---- Going on ----------------------------------------------------------------------------------
+
+// Copies the payload of a wave out of a record. False: the decision does not have it.
+static bool record_wave(const struct engine_recovery *recovery, enum record_kind kind,
+                        void *payload, size_t size)
+{
+    const struct held_record *record = record_find(recovery, kind, 0);
+    const size_t bytes = record ? record->have * sizeof(record->words[0]) : 0;
+    memset(payload, 0, size);
+    if (record)
+        memcpy(payload, record->words, bytes < size ? bytes : size);
+    return record != NULL;
+}
+
+static void recovery_redo_set(const struct engine_recovery *recovery, struct slot_set *set)
+{
+    memset(set, 0, sizeof(*set));
+    for (uint32_t i = 0; i < recovery->record_count; i++) {
+        const struct held_record *record = &recovery->records[i];
+        if (record->kind == RECORD_ROWS && record->position < LOCKSTEP_MAX_SLOTS)
+            set->words[record->position / 64] |= UINT64_C(1) << record->position % 64;
+    }
+}
+
+void recovery_goes_on(struct lockstep_session *session)
+{
+    struct engine_recovery *recovery = session->engine.recovery;
+    struct order *order = session->engine.order;
+    struct commit_wave outcome;
+    struct close_wave closed;
+    if (!recovery || !recovery->decided)
+        return;
+    struct order_decision decision = {.generation = session->world.generation,
+                                      .rank = session->world.rank,
+                                      .world_size = session->world.size,
+                                      .settled = recovery->decision.settled};
+    recovery->decided = false;
+    recovery_redo_set(recovery, &decision.redo);
+    if (record_wave(recovery, RECORD_CLOSING, &closed, sizeof(closed)))
+        decision.closed = &closed;
+    const bool behind = decision.settled != order->settled;
+    if (behind && !record_wave(recovery, RECORD_COMMIT, &outcome, sizeof(outcome))) {
+        engine_fail(session, LOCKSTEP_E_MISMATCH,
+                    "the decision on a lost rank lacks the end of a step");
+        return;
+    }
+    if (behind)
+        engine_committed(session, &outcome);
+    mutex_lock(&session->mutex);
+    session->step.change.number++;
+    session->step.change.step = decision.settled + 1;
+    text_copy(session->step.change.text, sizeof(session->step.change.text),
+              recovery->decision.text);
+    memcpy(session->step.change.removed, recovery->decision.removed,
+           sizeof(session->step.change.removed));
+    mutex_unlock(&session->mutex);
+    log_event(&session->log, LOG_LEVEL_WARN, "recovered",
+              "generation=%" PRIu64 " rank=%" PRIu32 " world_size=%" PRIu32 " settled=%" PRIu64
+              " text=%s",
+              session->world.generation.number, session->world.rank, session->world.size,
+              decision.settled, recovery->decision.text);
+    if (order->learning && order->open && !order->closed && order->ended)
+        engine_propose_layouts(session);
+    recovery->redo_low = UINT32_MAX;
+    recovery->redo_step = decision.settled + 1;
+    order_recover(order, &decision);
+    progress_order(session);
+    recovery_drop_records(recovery);
+}
+
+void recovery_redo(struct lockstep_session *session, const struct order_action *action)
+{
+    struct engine_recovery *recovery = session->engine.recovery;
+    const struct held_record *rows = record_find(recovery, RECORD_ROWS, action->index);
+    const struct held_record *used = record_find(recovery, RECORD_USED, action->index);
+    struct collective *collective = slot_collective(session, &action->slot->id);
+    const uint32_t words = units_words(collective->unit_count);
+    uint64_t *bits = calloc((size_t)words + 1, sizeof(*bits));
+    struct redo_row *table = calloc((size_t)rows->have / 3 + 1, sizeof(*table));
+    const char *why = "no memory to repeat a bucket";
+    if (bits && table) {
+        for (uint32_t i = 0; i < rows->have / 3; i++)
+            table[i] = (struct redo_row){.first = rows->words[3 * i],
+                                         .end = rows->words[3 * i + 1],
+                                         .owner = (uint32_t)(rows->words[3 * i + 2] >> 1),
+                                         .kind = (enum redo_kind)(rows->words[3 * i + 2] & 1)};
+        for (uint32_t i = 0; used && i < used->have && i < words; i++)
+            bits[i] = used->words[i];
+        const struct transport_redo redo = {.rows = table,
+                                            .count = rows->have / 3,
+                                            .used = bits,
+                                            .whole =
+                                                set_has(&recovery->facts.final, action->index)};
+        if (action->index < recovery->redo_low)
+            recovery->redo_low = action->index;
+        engine_count_launch(&session->step.times);
+        why = transport_redo(session->transport, collective, &redo);
+    }
+    free(bits);
+    free(table);
+    if (why)
+        engine_fail(session, LOCKSTEP_E_SYSTEM, why);
+}
+
+void recovery_renumber(const struct lockstep_session *session, struct commit_wave *own)
+{
+    for (uint32_t i = 0; i < own->unused_named; i++)
+        own->unused[i].rank = session->world.rank;
+    for (uint32_t i = 0; i < own->aborted_named; i++)
+        own->aborted[i].rank = session->world.rank;
+}
