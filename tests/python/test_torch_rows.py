@@ -3,6 +3,7 @@
 
 import copy
 import io
+import os
 import pickle
 import unittest
 import warnings
@@ -109,13 +110,78 @@ class Rows(unittest.TestCase):
         self.same_as_stock(forward_sync_buffers=False)
 
     def test_group_of_some_ranks(self):
+        """Rank 2 does nothing. Steps of the group are those of its members."""
         def run(rank):
-            group = dist.new_group([0, 1])
+            group = dist.new_group([1, 0])
+            dist.barrier()  # A rank that ends closes connections that others still make.
             if rank == 2:
                 return None
             model = Ours(net(), process_group=group)
-            return ours(model), states(train(model, rank)) == states(
-                train(Stock(net(), process_group=group), rank))
+            same = states(train(model, rank)) == states(train(Stock(net(), process_group=group), rank))
+            return ours(model), same, model.lockstep_member.world.session.world_size
+        self.assertEqual(ranks(3, run), [(True, True, 2), (True, True, 2), None])
+
+    def test_groups_in_one_backward_pass(self):
+        """Each rank is in two groups, in a circle: a rank that waited for one group before it has
+        ended its step of the other would wait for ever. PyTorch's forward pass does so when it
+        rebuilds buckets, so there the modules take turns."""
+        def run(rank):
+            groups = [dist.new_group([r, (r + 1) % 3]) for r in range(3)]
+            mine = [groups[rank], groups[(rank + 2) % 3]]
+            results = []
+            for kind in (Ours, Stock):
+                made = {}
+                for g in range(3):
+                    if groups[g] in mine:
+                        made[groups[g]] = kind(net(), process_group=groups[g],
+                                               broadcast_buffers=False)
+                together = [[made[group] for group in mine]]
+                if kind is Stock:
+                    together = [[model] for model in made.values()]
+                else:
+                    assert all(ours(model) for model in made.values())
+                for i in range(4):
+                    for models in together:
+                        for model in models:
+                            model.zero_grad()
+                        sum(model(batch(rank, i)).square().mean() for model in models).backward()
+                results.append([[p.grad.tolist() for p in made[group].parameters()]
+                                for group in mine])
+            return results[0] == results[1]
+        self.assertEqual(ranks(3, run), [True, True, True])
+
+    def test_group_beside_all_ranks(self):
+        """A module of a group and one of all ranks. An error of one group is none of the other."""
+        def run(rank):
+            groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+            group = groups[rank // 2]
+            part, whole = Ours(net(), process_group=group), Ours(net())
+            stock = Stock(net(), process_group=group), Stock(net())
+            for model in (part, *stock, whole):
+                train(model, rank)
+            near = max((a - b).abs().max().item() for a, b in zip(
+                whole.state_dict().values(), stock[1].state_dict().values()))
+            same, failed = states(part) == states(stock[0]), False
+            if rank == 3:
+                part.module.forward = lambda x: part.module[0](x)
+            try:
+                part(batch(rank, 9)).sum().backward()
+            except lockstep.Unused:
+                failed = True
+            return ours(part), same, near < 1e-6, failed
+        self.assertEqual(ranks(4, run), [(True, True, True, rank > 1) for rank in range(4)])
+
+    def test_group_with_a_place_in_the_environment(self):
+        """LOCKSTEP_ variables say where a process is among all ranks."""
+        def run(rank):
+            group = dist.new_group([0, 1])
+            os.environ["LOCKSTEP_WORLD_SIZE"] = "3"
+            dist.barrier()
+            if rank == 2:
+                return None
+            with self.assertLogs("lockstep.torch", "WARNING") as said:
+                model = Ours(net(), process_group=group)
+            return ours(model), "LOCKSTEP_WORLD_SIZE" in said.output[0]
         self.assertEqual(ranks(3, run), [(False, True), (False, True), None])
 
     def test_device_mesh(self):

@@ -3,6 +3,9 @@
 
 Rank 0 starts the coordinator of this package, and its address travels in the Store of c10d. With
 LOCKSTEP_COORDINATOR in the environment no coordinator is started. Ranks are those of PyTorch.
+
+A process group of some ranks gets a session of its own when a module is wrapped for it, because its
+members make steps without the other ranks. It has a coordinator of its own, too.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ import sys
 import tempfile
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Callable, List, NamedTuple, Optional
+from typing import (TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence,
+                    Tuple)
 
 import torch.distributed as dist
 
@@ -38,7 +42,8 @@ _DRAIN_MS = 1000
 _POLL_S = 0.1
 _FAILED = "!"  # What the address begins with if the coordinator could not be started.
 
-__all__ = ["before_close", "close", "hold", "is_open", "of_world", "release", "session"]
+__all__ = ["before_close", "close", "hold", "is_open", "of_group", "of_world", "release", "session",
+           "why_no_group"]
 
 
 class Place(NamedTuple):
@@ -132,34 +137,39 @@ def _get(store: Any, key: str) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _start(place: Place, prefix: str) -> str:
-    """Rank 0 starts the coordinator. Its address."""
-    global _coordinator
+def _start(place: Place, prefix: str, what: str) -> Tuple[_Coordinator, str]:
+    """Rank 0 starts the coordinator. It, and its address."""
     networks = {_get(place.store, f"{prefix}network/{rank}") for rank in range(1, place.size)}
     one_host = networks <= {_network()}
-    _coordinator = _Coordinator("127.0.0.1:0" if one_host else "0.0.0.0:0")
-    host = "127.0.0.1" if one_host else os.environ.get("MASTER_ADDR") or socket.getfqdn()
-    if _coordinator.http_port:
-        print(f"lockstep: the page of this job is http://127.0.0.1:{_coordinator.http_port}/",
+    started = _Coordinator("127.0.0.1:0" if one_host else "0.0.0.0:0")
+    host = "127.0.0.1" if one_host else _own_host(place)
+    if started.http_port:
+        print(f"lockstep: the page of {what} is http://127.0.0.1:{started.http_port}/",
               file=sys.stderr, flush=True)
-    return f"{host}:{_coordinator.port}"
+    return started, f"{host}:{started.port}"
 
 
-def _address(place: Place, prefix: str) -> str:
-    """The address of the coordinator that rank 0 starts."""
+def _own_host(place: Place) -> str:
+    """The name by which other hosts reach this one. MASTER_ADDR is the host of the first rank."""
+    first = not dist.is_initialized() or dist.get_rank() == 0
+    return (first and os.environ.get("MASTER_ADDR")) or socket.getfqdn()
+
+
+def _address(place: Place, prefix: str, what: str) -> Tuple[Optional[_Coordinator], str]:
+    """The address of the coordinator that rank 0 starts; on rank 0 also the coordinator."""
     if place.rank != 0:
         place.store.set(f"{prefix}network/{place.rank}", _network())
         address = _get(place.store, prefix + "coordinator")
         if address.startswith(_FAILED):
             raise Unreachable(f"rank 0 has no coordinator: {address[len(_FAILED):]}")
-        return address
+        return None, address
     try:
-        address = _start(place, prefix)
+        started, address = _start(place, prefix, what)
     except BaseException as error:
         place.store.set(prefix + "coordinator", f"{_FAILED}{error}")
         raise
     place.store.set(prefix + "coordinator", address)
-    return address
+    return started, address
 
 
 # --- the session ---------------------------------------------------------------------------------
@@ -189,14 +199,15 @@ def _place() -> Optional[Place]:
 
 
 def _open(place: Optional[Place], options: Any) -> Session:
-    global _opened, _has_device
+    global _opened, _has_device, _coordinator
     settings = dict(options)
     device = os.environ.get("LOCKSTEP_DEVICE") or settings.get("device") or "auto"
     _has_device = device != "none" if device != "auto" else context_of_this_thread() is not None
     if place is not None:
         settings.update(world_size=place.size, rank_hint=place.rank)
         if place.size > 1 and not os.environ.get("LOCKSTEP_COORDINATOR"):
-            settings["coordinator"] = _address(place, f"lockstep/{_opened}/")
+            _coordinator, settings["coordinator"] = _address(place, f"lockstep/{_opened}/",
+                                                             "this job")
     opened = Session(**settings)
     _opened += 1
     if place is not None and (opened.rank, opened.size) != (place.rank, place.size):
@@ -260,6 +271,74 @@ def of_world() -> Session:
         return _get_session(None, {})
 
 
+# --- sessions of some ranks ----------------------------------------------------------------------
+
+
+class _Group:
+    """The session of a process group of some ranks."""
+
+    def __init__(self, ranks: Tuple[int, ...], store: Any) -> None:
+        place = Place(ranks.index(dist.get_rank()), len(ranks), store)
+        self.coordinator: Optional[_Coordinator] = None
+        settings: Any = {"world_size": place.size, "rank_hint": place.rank}
+        try:
+            if place.size > 1:
+                self.coordinator, settings["coordinator"] = _address(
+                    place, f"lockstep/group/{_groups_opened.get(ranks, 0)}/",
+                    f"the group of ranks {', '.join(map(str, ranks))}")
+            self.session = Session(**settings)
+        except BaseException:
+            self.end()
+            raise
+
+    def close(self) -> None:
+        with contextlib.suppress(LockstepError):
+            self.session.close()
+        self.end()
+
+    def end(self) -> None:
+        if self.coordinator is not None:
+            self.coordinator.end()
+        self.coordinator = None
+
+
+_groups: Dict[Tuple[int, ...], _Group] = {}
+_groups_opened: Dict[Tuple[int, ...], int] = {}  # The same number on every member.
+
+
+def why_no_group() -> Optional[str]:
+    """Why a group of some ranks cannot have a session. None: it can."""
+    for name in ("COORDINATOR", "WORLD_SIZE", "RANK_HINT", "VIRTUAL_RANKS"):
+        if os.environ.get("LOCKSTEP_" + name):
+            return f"LOCKSTEP_{name} in the environment is that of all ranks"
+    return None
+
+
+def of_group(ranks: Sequence[int], store: Any) -> Session:
+    """The session of a process group of some ranks, for an owner that does not keep it open. All
+    its members make the first call. store: that of the process group."""
+    with _lock:
+        key = tuple(ranks)
+        there = _groups.get(key)
+        if there is not None and there.session.pid != os.getpid():
+            raise Forked("the session belongs to the parent process")
+        if there is None or not there.session.handle:
+            if there is not None:
+                there.end()
+            _groups[key] = there = _Group(key, store)
+            _groups_opened[key] = _groups_opened.get(key, 0) + 1
+            atexit.unregister(_at_exit)
+            atexit.register(_at_exit)
+        return there.session
+
+
+def _close_groups() -> None:
+    for there in _groups.values():
+        if there.session.pid == os.getpid():
+            there.close()
+    _groups.clear()
+
+
 def before_close(function: Callable[[], None]) -> None:
     """Calls the function once, before the session that is open now is closed."""
     with _lock:
@@ -303,6 +382,7 @@ def close() -> None:
         for function in _before_close:
             function()
         _before_close.clear()
+        _close_groups()
         if _session is not None and _session.pid == os.getpid():
             with contextlib.suppress(LockstepError):
                 _session.close()

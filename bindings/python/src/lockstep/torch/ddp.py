@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.nn.parallel import distributed as home
 
 from ..errors import Invalid, Unsupported
+from . import bootstrap
 from . import world as worlds
 from .logger import Logger
 from .member import Member
@@ -74,8 +75,11 @@ class DistributedDataParallel(Stock):
             return "mixed_precision is set"
         if getattr(self, "_use_python_reducer", False):
             return "torch._dynamo.config.optimize_ddp is 'python_reducer'"
-        if dist.get_process_group_ranks(self.process_group) != list(range(dist.get_world_size())):
-            return "its process group does not have all ranks"
+        if not self._of_all_ranks():
+            problem = ("it is on a GPU" if parameters[0].device.type != "cpu"
+                       else bootstrap.why_no_group())
+            if problem is not None:
+                return f"its process group does not have all ranks, and {problem}"
         devices = {p.device for p in parameters}
         if len(devices) > 1:
             return f"its parameters are on {len(devices)} devices"
@@ -87,8 +91,9 @@ class DistributedDataParallel(Stock):
 
     def _use_lockstep(self, parameters: Any, expect_sparse_gradient: Any, names: Dict[int, str],
                       static_graph: bool, **options: Any) -> None:
-        world = worlds.world(parameters[0].device)
-        for member in world.members:
+        world = (worlds.world(parameters[0].device) if self._of_all_ranks()
+                 else worlds.of_group(self.process_group))
+        for member in worlds.members():
             _take_over(member, parameters)
         named = [names[i].lstrip(".") for i in range(len(parameters))]
         dense = [i for i, sparse in enumerate(expect_sparse_gradient) if not sparse]
@@ -110,6 +115,11 @@ class DistributedDataParallel(Stock):
             -1 if self.output_device is None else self.output_device,
             self.broadcast_buffers, has_sync_bn, static_graph)
         self._passing_sync_batchnorm_handle(self.module)
+
+    def _of_all_ranks(self) -> bool:
+        """False for a process group of some ranks, or of all ranks in another order."""
+        ranks: List[int] = dist.get_process_group_ranks(self.process_group)
+        return ranks == list(range(dist.get_world_size()))
 
     def _caps(self) -> Dict[str, int]:
         """Caps of buckets, if the user has set them. Else those of lockstep."""
@@ -193,7 +203,7 @@ class DistributedDataParallel(Stock):
     def register_comm_hook(self, state: object, hook: Callable) -> None:
         name = getattr(hook, "__name__", type(hook).__name__)
         wire = _WIRES.get((getattr(hook, "__module__", ""), name))
-        if self.lockstep_member is None or wire is None or not self._of_whole_group(state):
+        if self.lockstep_member is None or wire is None or not self._of_own_group(state):
             self._to_stock(f"it has the communication hook {name}")
             super().register_comm_hook(state, hook)
             return
@@ -209,8 +219,9 @@ class DistributedDataParallel(Stock):
         self._to_stock(f"it has the communication hook {comm_hook_type}")
         super()._register_builtin_comm_hook(comm_hook_type)
 
-    def _of_whole_group(self, state: object) -> bool:
-        return state is None or state is self.process_group
+    def _of_own_group(self, state: object) -> bool:
+        """True if hooks of PyTorch with this state reduce over the ranks of the module."""
+        return state is self.process_group or state is None and self._of_all_ranks()
 
     def _set_wire(self, wire: str) -> None:
         """All ranks declare the module anew."""

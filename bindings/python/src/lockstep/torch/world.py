@@ -15,13 +15,14 @@ import os
 import sys
 import threading
 import weakref
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 import torch
+import torch.distributed as dist
 from torch.autograd import Variable
 
 from .._native import Report
-from ..errors import Forked, LockstepError, Unused
+from ..errors import Forked, LockstepError, Timeout, Unused
 from ..session import Session
 from ..step import Step
 from . import bootstrap
@@ -49,6 +50,7 @@ class World:
         self.last: Optional[Step] = None
         # Queued in the backward pass that runs. Autograd has the only reference.
         self._end: Optional["weakref.ref[_End]"] = None
+        self._early: Optional[LockstepError] = None  # How the step has ended, before finish ran.
         self._unmade: List[Gradients] = []  # Memory of closed modules that may be in use.
         self.aborted = False
         session.before_close(self.release)
@@ -210,6 +212,21 @@ class World:
         self.opened.append(member)
         member.begin()
 
+    def end_calls(self) -> None:
+        """The backward pass has ended: what this rank has for the step is complete."""
+        with self.lock:
+            for member in self.members:
+                member.expect = False
+            for member in self.opened:
+                member.end()
+            if self.step is not None and self._early is None:
+                try:
+                    self.step.end(self._stream(), timeout=0)
+                except Timeout:
+                    pass
+                except LockstepError as error:  # For finish.
+                    self._early = error
+
     def finish(self) -> None:
         """The backward pass has ended."""
         with self.lock:
@@ -228,7 +245,10 @@ class World:
 
     def _wait(self, step: Step, failure: Optional[LockstepError]) -> None:
         """Waits for the other ranks. An interrupted wait leaves the step open."""
+        early, self._early = self._early, None
         try:
+            if early is not None:
+                raise early
             step.end(self._stream())
         except LockstepError as error:
             self._ended(step)
@@ -246,7 +266,9 @@ class World:
         return None
 
     def _ended(self, step: Step) -> None:
+        global _latest
         self.step, self.last = None, step
+        _latest = self
 
     def dropped(self) -> None:
         """The backward pass has ended with an exception."""
@@ -329,6 +351,11 @@ class _End:
         self._ran = True
         world = self._world()
         if world is not None:
+            # Callbacks run when the last gradient has come. A step of another group must not wait
+            # for this one: ranks may be in several groups, which would wait for each other in turn.
+            for other in _all():
+                if other is not world and other._end is not None:
+                    other.end_calls()
             world._end = None
             world.finish()
 
@@ -350,6 +377,8 @@ def explain(error: LockstepError) -> LockstepError:
 
 
 _world: Optional[World] = None
+_worlds: Dict[Tuple[int, ...], World] = {}  # Those of groups of some ranks.
+_latest: Optional[World] = None  # It has made the last step.
 _hook: Any = None
 
 
@@ -366,9 +395,32 @@ def world(device: Any = None) -> World:
     return _world
 
 
+def of_group(group: Any) -> World:
+    """The world of a process group that does not have all ranks. Its steps are those of its
+    members. All members make the first call."""
+    ranks = tuple(dist.get_process_group_ranks(group))
+    store = dist.distributed_c10d._get_process_group_store(group)
+    session = bootstrap.of_group(ranks, store)
+    there = _worlds.get(ranks)
+    if there is None or there.session is not session:
+        there = _worlds[ranks] = World(session)
+        _watch_exceptions()
+    return there
+
+
 def current() -> Optional[World]:
-    """The world, if there is one."""
-    return _world
+    """The world that has made the last step. Without a step: that of all ranks, if there is one."""
+    return _latest if _latest is not None and _latest.session.handle else _world
+
+
+def _all() -> List[World]:
+    return [world for world in [_world, *_worlds.values()] if world is not None]
+
+
+def members() -> Iterator[Member]:
+    """The members of all worlds."""
+    for world in _all():
+        yield from world.members
 
 
 def _watch_exceptions() -> None:
@@ -379,8 +431,9 @@ def _watch_exceptions() -> None:
     before = sys.excepthook
 
     def hook(kind: Any, error: Any, trace: Any) -> None:
-        if _world is not None and _world.session.handle and _world.session.pid == os.getpid():
-            _world.abort(f"{kind.__name__}: {error}")
+        for world in _all():
+            if world.session.handle and world.session.pid == os.getpid():
+                world.abort(f"{kind.__name__}: {error}")
         before(kind, error, trace)
 
     _hook = sys.excepthook = hook
