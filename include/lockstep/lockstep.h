@@ -1164,6 +1164,26 @@ typedef enum lockstep_collective_kind {
     LOCKSTEP_RECEIVE = 11
 } lockstep_collective_kind;
 
+/* As the peer of a RECEIVE: any other member of the group. The sends are those to a named receive,
+ * and `sender` says which member has sent. The rules:
+ * - Which message: of the messages with this name and tag that have arrived, the one whose first
+ *   bytes have arrived first; if none has, the first to arrive. Messages of one sender are received
+ *   in the order of its sends. Receives from any source get their messages in the order in which
+ *   they were begun.
+ * - Beside named receives: a named RECEIVE claims the next message of its peer when it begins, also
+ *   one that has not arrived. So it goes before receives from any source that still wait. Between
+ *   two members LOCKSTEP_ANY_SOURCE names the other one.
+ * - Another count or dtype than the send's: E_MISMATCH, as for a named receive. The message that is
+ *   taken does not depend on the count.
+ * - Without a send: the receive waits, and the job shows it as a stall (docs/stalls.md). It is no
+ *   E_MISMATCH, because a receive from any source is not known to wait in vain. While it waits, no
+ *   E_MISMATCH about the order of calls comes from what this rank has not called.
+ * - E_PEER_LOST: a member has died, as always; or all other members have closed their sessions. A
+ *   member to which this rank has no link is not known to have closed its session.
+ * - Links: the first receive of a rank makes links to all members of lower rank, which must not
+ * have closed their sessions before. */
+#define LOCKSTEP_ANY_SOURCE 0xffffffffu
+
 /* A collective. Begin with LOCKSTEP_COLLECTIVE_INIT. Fields that a kind does not use are ignored,
  * unless said otherwise. All members pass the same kind, group, name, dtype, op (reductions), root
  * (BROADCAST, REDUCE, GATHER, SCATTER) and count.
@@ -1189,18 +1209,21 @@ struct lockstep_collective {
     lockstep_dtype dtype;
     lockstep_op op; /* ALLREDUCE, REDUCE, REDUCE_SCATTER. */
     uint32_t root; /* Place of a member. */
-    uint32_t peer; /* SEND, RECEIVE: place of another member. */
+    uint32_t peer; /* SEND, RECEIVE: place of another member. RECEIVE: or LOCKSTEP_ANY_SOURCE. */
     uint32_t tag; /* SEND, RECEIVE. */
     /* LOCKSTEP_MEAN: this rank's weight w, at most 2^48. The result is sum(w x) / sum(w). A rank
      * with weight 0 contributes nothing. If all weights are 0, no output is written. Other ops and
      * kinds: 1. */
     uint64_t weight;
+    /* RECEIVE: where the place of the member that has sent is written before the receive is
+     * complete; borrowed until the wait. NULL: nowhere. */
+    uint32_t *sender;
 };
 
 #define LOCKSTEP_COLLECTIVE_INIT \
     { \
         sizeof(struct lockstep_collective), LOCKSTEP_ALLREDUCE, NULL, NULL, NULL, NULL, 0, NULL, \
-            NULL, NULL, NULL, LOCKSTEP_FLOAT32, LOCKSTEP_SUM, 0, 0, 0, 1 \
+            NULL, NULL, NULL, LOCKSTEP_FLOAT32, LOCKSTEP_SUM, 0, 0, 0, 1, NULL \
     }
 
 /* A collective of any kind among the members of a group. lockstep_collective_run waits for it, with
@@ -1215,7 +1238,7 @@ struct lockstep_collective {
  * groups, fail on every rank within about a second.
  *
  * At most 4,096 different names are in use in a session, over all groups; each pair of a tag and a
- * peer counts as a name for SEND and for RECEIVE.
+ * peer counts as a name for SEND and for RECEIVE, and LOCKSTEP_ANY_SOURCE as a peer of its own.
  * Blocks: run waits for the members; begin does not. Threads: the trainer's. Owns: what is copied
  * (name, counts, offsets); input and output are borrowed until the wait, input is only read. Memory
  * that another collective has borrowed is E_INVALID, unless both only read it. Returns: E_MISMATCH,

@@ -531,9 +531,13 @@ static void run_pairs(struct rank *rank, lockstep_group *group, uint64_t count)
     for (uint32_t k = 0; k < TAGS && member.size > 1; k++) {
         const uint32_t i = order[k];
         int32_t *got = calloc(count + 4, sizeof(*got));
-        const struct lockstep_collective call =
-            pair_call(&member, false, last, tags[i], got, count);
+        // Every other receive is one from any source: only one member sends to this one.
+        const uint32_t peer = k % 2 == 0 ? last : LOCKSTEP_ANY_SOURCE;
+        uint32_t sender = member.size;
+        struct lockstep_collective call = pair_call(&member, false, peer, tags[i], got, count);
+        call.sender = &sender;
         pair_run(rank, call);
+        RANK_EQUAL(rank, sender, last);
         for (uint64_t e = 0; e < count; e++)
             if (got[e] != (int32_t)(last * 1000 + i * 100 + e % 97))
                 rank_fail(rank, __FILE__, __LINE__, "element %" PRIu64 " is %d", e, got[e]);

@@ -58,6 +58,18 @@ if rank == 2:
     out = np.zeros(4)
     session.receive("letter", out, 0, tag=7)
     expect("receive", out, mine(4, 0))
+if rank == 1:
+    for _ in range(2):
+        out = np.zeros(4)
+        letter = lockstep.receive("letter", out, lockstep.ANY_SOURCE)
+        session.run(letter)
+        seen = mine(4, letter.sender)
+        expect("receive from any source", out, seen)
+        work = session.begin(lockstep.receive("more", out, lockstep.ANY_SOURCE))
+        expect("work from any source", work.wait(), mine(4, work.sender))
+else:
+    session.send("letter", mine(4), 1)
+    session.send("more", mine(4), 1)
 """
 
 PARTS = """

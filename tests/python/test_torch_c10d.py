@@ -190,6 +190,24 @@ def asynchronous(rank):
             expect("barrier" in str(error) and time.monotonic() - began < 20, str(error))
     dist.barrier()  # Of Gloo.
     (work or dist.barrier(group, async_op=True)).wait()
+    any_source(rank, group, n)
+
+
+def any_source(rank, group, n):
+    got, strided = torch.zeros(3), torch.zeros(3, 2).t()[0]
+    if rank != n - 1:
+        for tag in (0, 5):
+            dist.send(torch.full((3,), float(rank)), n - 1, group, tag=tag)
+        return
+    senders = [dist.recv(got, group=group, tag=5) for _ in range(n - 1)]
+    expect(sorted(senders) == list(range(n - 1)) and got.tolist() == [senders[-1]] * 3,
+           f"received from {senders}")
+    works = [group.recv_anysource([strided], 0) for _ in range(n - 1)]
+    for work in works:
+        work.wait()
+    senders = [work.source_rank() for work in works]
+    expect(sorted(senders) == list(range(n - 1)) and strided.tolist() == [senders[-1]] * 3,
+           f"irecv from {senders}")
 
 
 def groups(rank):

@@ -17,6 +17,7 @@
 #include "worker/support/handle.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 static const char collective_lasting[] = "a plain collective";
 
@@ -177,6 +178,16 @@ int lockstep_barrier(lockstep_session *session, const char *name, uint32_t timeo
 
 // ---- Collectives of every kind -----------------------------------------------------------------
 
+// Between two members any source is the other one.
+static void collective_name_source(const struct lockstep_session *session,
+                                   struct lockstep_collective *what)
+{
+    const uint32_t size = what->group ? what->group->size : session->world.size;
+    const uint32_t own = what->group ? what->group->rank : session->world.rank;
+    if (size == 2)
+        what->peer = 1 - own;
+}
+
 // Copies and checks the description. `what` may come from an older header.
 static int collective_read(const struct lockstep_session *session,
                            const struct lockstep_collective *given,
@@ -185,18 +196,22 @@ static int collective_read(const struct lockstep_session *session,
     *what = (struct lockstep_collective)LOCKSTEP_COLLECTIVE_INIT;
     if (!given)
         return error_set(LOCKSTEP_E_INVALID, "what is NULL: no collective is described");
-    if (given->struct_bytes != sizeof(*what))
+    if (given->struct_bytes != sizeof(*what) &&
+        given->struct_bytes != offsetof(struct lockstep_collective, sender))
         return error_set(LOCKSTEP_E_INVALID,
                          "the collective has %zu bytes; begin with LOCKSTEP_COLLECTIVE_INIT, and "
                          "load a library that is not older than the header",
                          given->struct_bytes);
-    *what = *given;
+    memcpy(what, given, given->struct_bytes);
+    what->struct_bytes = sizeof(*what);
     if (!shape_name(what->kind))
         return error_set(LOCKSTEP_E_INVALID, "there is no kind %d of collectives", (int)what->kind);
     if (what->group && !handle_is(HANDLE_GROUP, what->group))
         return error_set(LOCKSTEP_E_INVALID, "this is not a group, or it was closed");
     if (what->group && what->group->session != session)
         return error_set(LOCKSTEP_E_INVALID, "group '%s' is of another session", what->group->name);
+    if (what->kind == LOCKSTEP_RECEIVE && what->peer == LOCKSTEP_ANY_SOURCE)
+        collective_name_source(session, what);
     return 0;
 }
 

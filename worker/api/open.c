@@ -149,6 +149,7 @@ static bool open_add_handles(struct lockstep_session *session)
     for (uint32_t i = SESSION_MAX_WORK; added && i-- > 0;) {
         struct lockstep_work *work = &session->works.all[i];
         work->session = session;
+        list_init(&work->unmatched);
         if (i >= LOCKSTEP_MAX_PLAIN)
             continue;
         added = handle_add(HANDLE_WORK, work) == 0;
@@ -170,6 +171,7 @@ static int open_allocate(const struct config *config, struct lockstep_session **
     mutex_init(&session->places.mutex);
     list_init(&session->call_waiters);
     notify_init(&session->works.notify);
+    list_init(&session->works.unmatched);
     session->landing.landed = true;
     whole = drive_init(&session->drive) == 0;
     session->config = *config;

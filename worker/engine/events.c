@@ -18,6 +18,7 @@
 #include "worker/engine/tune.h"
 #include "worker/kernels/kernels.h"
 #include "worker/order/header.h"
+#include "worker/session/anysource.h"
 #include "worker/session/counters.h"
 #include "worker/session/headroom.h"
 #include "worker/session/module/contribution.h"
@@ -89,6 +90,11 @@ static void engine_reach(void *context, const uint32_t *ranks, uint32_t count)
     }
     memcpy(message.u.reach.ranks, ranks, count * sizeof(ranks[0]));
     engine_send(session, &message);
+}
+
+static void engine_arrived(void *context)
+{
+    anysource_match(context);
 }
 
 static bool engine_is_plain(const struct lockstep_session *session,
@@ -267,6 +273,7 @@ struct transport_events engine_events(struct lockstep_session *session)
                                      .mismatch = engine_mismatch,
                                      .form_failed = engine_form_failed,
                                      .reach = engine_reach,
+                                     .arrived = engine_arrived,
                                      .enqueued = engine_enqueued,
                                      .summed = engine_summed,
                                      .device_failed = engine_device_failed,

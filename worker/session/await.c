@@ -85,14 +85,7 @@ static uint64_t await_uses(const struct lockstep_session *session, uint64_t spac
         if (hash64(work->name, strlen(work->name)) == space)
             return work->uses;
     }
-    for (uint32_t i = 0; i < SESSION_MAX_NAMES; i++) {
-        const struct name_use *use = &session->works.names[(space + i) % SESSION_MAX_NAMES];
-        if (use->hash == space)
-            return use->uses;
-        if (use->hash == 0)
-            break;
-    }
-    return 0;
+    return work_uses_locked(session, space);
 }
 
 // True if this rank has not made the call, and cannot make it while the trainer is blocked. Another
@@ -123,7 +116,9 @@ static bool await_lacks(const struct lockstep_session *session, const struct awa
     case AWAIT_START:
         return session->starts < key->number;
     case AWAIT_COLLECTIVE:
-        return await_uses(session, key->space) <= key->number;
+        // A receive from any source may begin it while the trainer is blocked.
+        return session->works.unmatched_count == 0 &&
+               await_uses(session, key->space) <= key->number;
     case AWAIT_CALL:
         return await_call_lacks(session, key);
     case AWAIT_NONE:

@@ -22,6 +22,18 @@ static bool group_has(const struct lockstep_group *group, uint32_t rank)
     return (group->members[rank / 64] >> rank % 64 & 1) != 0;
 }
 
+uint32_t group_place(const struct lockstep_group *group, uint32_t rank)
+{
+    uint32_t place = 0;
+    if (!group)
+        return rank;
+    if (!group_has(group, rank))
+        return UINT32_MAX;
+    while (group->ranks[place].rank != rank)
+        place++;
+    return place;
+}
+
 // Copies the ranks. Returns 0, or a failure if they are not ranks of the world, or not different.
 static int group_copy(struct lockstep_group *group, const uint32_t *ranks)
 {

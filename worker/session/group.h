@@ -41,6 +41,8 @@ int group_free(struct lockstep_group *group);
 // Frees all groups of a session that is being closed.
 void group_free_all(struct lockstep_session *session);
 
+// Returns the place of a rank of the world; UINT32_MAX: it is no member. group NULL: all ranks.
+uint32_t group_place(const struct lockstep_group *group, uint32_t rank);
 // The world's rank of the member at this place. group NULL: all ranks.
 static inline uint32_t group_rank(const struct lockstep_group *group, uint32_t place)
 {

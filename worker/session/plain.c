@@ -9,7 +9,8 @@
 // all members has a confirmation (work_confirm). A group of one member only copies.
 //
 // Names. The tag's space is the hash of the name, and of the group if there is one; so each group
-// has names of its own. SEND and RECEIVE also have the tag, the source and the destination in it.
+// has names of its own. SEND and RECEIVE also have the tag, the source and the destination in it. A
+// RECEIVE from any source gets the source later (anysource.c).
 
 #include "worker/session/plain.h"
 
@@ -17,6 +18,7 @@
 #include "base/hash64.h"
 #include "base/text.h"
 #include "worker/kernels/kernels.h"
+#include "worker/session/anysource.h"
 #include "worker/session/group.h"
 #include "worker/session/session.h"
 #include "worker/session/shape.h"
@@ -38,6 +40,7 @@ struct plain {
     bool library; // True if the library makes the collective, and not the trainer.
     bool asynchronous;
     bool local; // True if this rank is the only member.
+    bool any; // True if it is a receive from any source.
     bool confirmed;
     struct shape shape;
     struct collective collective; // Without tag, extents and context.
@@ -58,6 +61,16 @@ static bool plain_is_pair(lockstep_collective_kind kind)
     return kind == LOCKSTEP_SEND || kind == LOCKSTEP_RECEIVE;
 }
 
+static int plain_check_any(const struct plain *plain)
+{
+    const struct lockstep_collective *what = plain->what;
+    if (plain->any && plain->size > 1)
+        return 0;
+    return error_set(LOCKSTEP_E_INVALID, "%s '%s': %s", shape_name(what->kind), what->name,
+                     plain->any ? "there is no other member to receive from"
+                                : "LOCKSTEP_ANY_SOURCE is for receives; name the peer");
+}
+
 static int plain_check_members(const struct plain *plain, uint32_t own)
 {
     const struct lockstep_collective *what = plain->what;
@@ -65,6 +78,8 @@ static int plain_check_members(const struct plain *plain, uint32_t own)
     const uint32_t place = pair ? what->peer : what->root;
     if (!pair && !shape_is_rooted(what->kind))
         return 0;
+    if (pair && place == LOCKSTEP_ANY_SOURCE)
+        return plain_check_any(plain);
     if (place >= plain->size)
         return error_set(LOCKSTEP_E_INVALID,
                          "%s '%s': there is no member %" PRIu32 " among %" PRIu32,
@@ -108,6 +123,7 @@ static int plain_read(struct lockstep_session *session, struct plain *plain)
     struct collective like = plain_like(what);
     if (barrier)
         like.dtype = DTYPE_INT32;
+    plain->any = what->kind == LOCKSTEP_RECEIVE && what->peer == LOCKSTEP_ANY_SOURCE;
     plain->size = group ? group->size : session->world.size;
     plain->local = plain->size == 1;
     int status = plain->library ? 0 : work_check(session, what->name, 0, &like);
@@ -124,27 +140,27 @@ static int plain_read(struct lockstep_session *session, struct plain *plain)
 
 // ---- How it travels ----------------------------------------------------------------------------
 
+uint64_t plain_pair_space(const char *name, const struct lockstep_group *group, uint32_t tag,
+                          uint32_t from, uint32_t to)
+{
+    const uint64_t identity[] = {
+        hash64(name, strlen(name)), group ? group->space : 0, false, true, tag, from, to};
+    const uint64_t space = hash64(identity, sizeof(identity));
+    return space == 0 ? 1 : space;
+}
+
 static uint64_t plain_space(const struct plain *plain, uint32_t own)
 {
     const struct lockstep_collective *what = plain->what;
+    const struct lockstep_group *group = plain->group;
     const uint64_t name = hash64(what->name, strlen(what->name));
-    const bool pair = plain_is_pair(what->kind);
-    if (!plain->group && !pair)
+    if (what->kind == LOCKSTEP_SEND)
+        return plain_pair_space(what->name, group, what->tag, own, what->peer);
+    if (what->kind == LOCKSTEP_RECEIVE)
+        return plain_pair_space(what->name, group, what->tag, what->peer, own);
+    if (!group)
         return name == 0 ? 1 : name; // As lockstep_allreduce has it.
-    const bool sends = what->kind == LOCKSTEP_SEND;
-    const uint64_t identity[] = {
-        name,
-        plain->group ? plain->group->space : 0,
-        plain->creates,
-        pair,
-        pair ? what->tag : 0,
-        !pair   ? 0
-        : sends ? own
-                : what->peer,
-        !pair   ? 0
-        : sends ? what->peer
-                : own,
-    };
+    const uint64_t identity[] = {name, group->space, plain->creates, 0, 0, 0, 0};
     const uint64_t space = hash64(identity, sizeof(identity));
     return space == 0 ? 1 : space;
 }
@@ -285,8 +301,11 @@ static void plain_fill(struct plain *plain, struct lockstep_work *work, struct n
     work->count = what->count;
     work->tag = what->tag;
     work->varies = what->input_counts || what->output_counts;
-    work->passes =
-        what->kind == LOCKSTEP_SEND && what->count * plain->shape.element <= LOCKSTEP_EAGER_BYTES;
+    work->passes = plain->any || (what->kind == LOCKSTEP_SEND &&
+                                  what->count * plain->shape.element <= LOCKSTEP_EAGER_BYTES);
+    work->sender = what->kind == LOCKSTEP_RECEIVE ? what->sender : NULL;
+    if (work->sender)
+        *work->sender = what->peer;
     work->confirmed = false;
     text_copy(work->name, sizeof(work->name), what->name);
     work->collective = plain->collective;
@@ -307,7 +326,7 @@ static int plain_take_locked(struct lockstep_session *session, struct plain *pla
     const uint32_t count = plain->range_count;
     struct name_use *use = work_use_locked(session, plain->space);
     int status = 0;
-    if (!use)
+    if (!use || (plain->any && !work_may_name_locked(session)))
         return LOCKSTEP_E_INVALID;
     for (uint32_t i = 0; i < count && status == 0; i++)
         status = lent_check_locked(session, plain->what->name, use->uses, &ranges[i]);
@@ -320,6 +339,7 @@ static int plain_take_locked(struct lockstep_session *session, struct plain *pla
         lent_add_locked(work, &ranges[i]);
     await_begun_locked(session);
     plain_fill(plain, work, use);
+    session->works.unmatched_count += plain->any;
     if (plain->confirmed)
         work_confirm(work);
     *taken = work;
@@ -329,6 +349,8 @@ static int plain_take_locked(struct lockstep_session *session, struct plain *pla
 void plain_end_locked(struct lockstep_work *work)
 {
     mutex_assert_held(&work->session->mutex);
+    if (anysource_is(work))
+        anysource_forget_locked(work);
     if (work->group)
         work->group->works--;
     free(work->part);

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct lockstep_group;
 struct lockstep_session;
 struct lockstep_work;
 
@@ -27,6 +28,10 @@ int plain_call(struct lockstep_session *session, const struct lockstep_collectiv
                uint32_t timeout_ms, bool told, struct lockstep_work **begun);
 // Waits until all members of a new group have made it. Returns 0, or a failure.
 int plain_meet(struct lockstep_group *group);
+// Returns the space of the tag of a send and its receive. from and to: places in the group, or
+// among all ranks.
+uint64_t plain_pair_space(const char *name, const struct lockstep_group *group, uint32_t tag,
+                          uint32_t from, uint32_t to);
 // The work is freed: gives up what plain_begin has allocated for it. Caller holds the session's
 // mutex.
 void plain_end_locked(struct lockstep_work *work);

@@ -403,7 +403,8 @@ static bool shape_receives(const struct shape *shape, uint32_t place)
     case LOCKSTEP_GATHER:
         return shape->is_root;
     case LOCKSTEP_RECEIVE:
-        return place == what->peer;
+        // This rank stands for a sender that is not known yet.
+        return place == (what->peer == LOCKSTEP_ANY_SOURCE ? shape->rank : what->peer);
     case LOCKSTEP_ALL_GATHER:
     case LOCKSTEP_ALL_TO_ALL:
         return true;

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "base/utf8.h"
 #include "worker/kernels/kernels.h"
+#include "worker/session/anysource.h"
 #include "worker/session/group.h"
 #include "worker/session/plain.h"
 #include "worker/session/session.h"
@@ -39,27 +40,44 @@ uint64_t work_signature(const struct collective *collective)
     return hash64(identity, sizeof(identity));
 }
 
-static struct name_use *work_name_locked(struct lockstep_session *session, uint64_t hash)
+// Returns the entry of a name, or the free entry where it belongs. NULL: neither is there.
+static struct name_use *work_name_locked(const struct lockstep_session *session, uint64_t hash)
 {
     mutex_assert_held(&session->mutex);
     for (uint32_t i = 0; i < SESSION_MAX_NAMES; i++) {
         struct name_use *use = &session->works.names[(hash + i) % SESSION_MAX_NAMES];
-        if (use->hash == 0)
-            use->hash = hash;
-        if (use->hash == hash)
+        if (use->hash == hash || use->hash == 0)
             return use;
     }
     return NULL;
 }
 
+uint32_t work_uses_locked(const struct lockstep_session *session, uint64_t hash)
+{
+    const struct name_use *use = work_name_locked(session, hash);
+    return use ? use->uses : 0;
+}
+
+bool work_may_name_locked(const struct lockstep_session *session)
+{
+    if (session->works.names_used + session->works.unmatched_count < SESSION_MAX_NAMES)
+        return true;
+    (void)error_set(LOCKSTEP_E_INVALID,
+                    "collectives have at most %d different names; use a name again instead of "
+                    "numbering it",
+                    SESSION_MAX_NAMES);
+    return false;
+}
+
 struct name_use *work_use_locked(struct lockstep_session *session, uint64_t hash)
 {
     struct name_use *use = work_name_locked(session, hash);
-    if (!use)
-        (void)error_set(LOCKSTEP_E_INVALID,
-                        "collectives have at most %d different names; use a name again instead of "
-                        "numbering it",
-                        SESSION_MAX_NAMES);
+    if (use && use->hash == hash)
+        return use;
+    if (!work_may_name_locked(session))
+        return NULL;
+    use->hash = hash;
+    session->works.names_used++;
     return use;
 }
 
@@ -337,6 +355,10 @@ void work_launch(struct lockstep_work *work)
     work->missing = work->confirmed ? 2 : 1;
     work->session->engine.plain_in_flight++;
     work->session->engine.buffers_in_flight += work_is_repeated(work);
+    if (anysource_is(work)) {
+        anysource_begin(work);
+        return;
+    }
     transport_launch(transport, &work->collective);
     if (work->confirmed)
         transport_launch(transport, &work->confirmation);

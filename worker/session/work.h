@@ -6,6 +6,7 @@
 #ifndef WORKER_SESSION_WORK_H
 #define WORKER_SESSION_WORK_H
 
+#include "base/list.h"
 #include "worker/session/lent.h"
 #include "worker/session/notify.h"
 #include "worker/transport/flow/collective.h"
@@ -49,9 +50,15 @@ struct lockstep_work {
     // set by plain.c, then constant until the work is freed. kind 0: the rest is not set.
     lockstep_collective_kind kind;
     bool creates; // True if it is the meeting of lockstep_group_create.
-    bool passes; // True if it may complete before the other ranks have begun it.
+    // True if its wait is not reported: a send that may complete before its receive has begun, or a
+    // receive from any source, which any of several ranks can end.
+    bool passes;
     struct lockstep_group *group; // NULL: all ranks.
-    uint32_t member; // The place of the root, or of the peer.
+    // The place of the root, or of the peer. LOCKSTEP_ANY_SOURCE until a receive from any source
+    // has its message (anysource.h).
+    uint32_t member;
+    uint32_t *sender; // Borrowed: where a receive writes the place of the sender. NULL: nowhere.
+    struct list unmatched; // In works.unmatched.
     uint64_t count; // As the trainer gave it, for texts, as the next two.
     uint32_t tag;
     bool varies; // True if the parts have counts of their own.
@@ -93,6 +100,11 @@ struct works {
     uint32_t taken; // Work for the trainer that is not free.
     const struct lockstep_work *awaited; // The work for which a call waits now, or NULL.
     struct name_use *names; // [SESSION_MAX_NAMES]
+    uint32_t names_used;
+    // Receives from any source that have no message yet, the oldest first. Each will need one more
+    // name.
+    struct list unmatched;
+    uint32_t unmatched_count; // Also those that are not in the list yet.
     struct notify notify;
     struct lockstep_group *groups; // Open groups, the newest first.
     uint32_t group_count;
@@ -119,8 +131,12 @@ void work_exchanged_locked(struct lockstep_work *work);
 // ---- For plain.c -------------------------------------------------------------------------------
 
 // Returns how often the name with this hash was used, or NULL with the error text set. Caller holds
-// the session's mutex, as for the next three.
+// the session's mutex, as for the next five.
 struct name_use *work_use_locked(struct lockstep_session *session, uint64_t hash);
+// True if the session may have one more name; else the error text is set.
+bool work_may_name_locked(const struct lockstep_session *session);
+// Returns how many collectives with this hash of a name this rank has begun.
+uint32_t work_uses_locked(const struct lockstep_session *session, uint64_t hash);
 // Returns work for the trainer, or NULL with the error text set.
 struct lockstep_work *work_take_locked(struct lockstep_session *session);
 // The work is done without a launch.

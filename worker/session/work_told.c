@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "worker/kernels/kernels.h"
+#include "worker/session/anysource.h"
 #include "worker/session/group.h"
 #include "worker/session/session.h"
 #include "worker/session/shape.h"
@@ -33,7 +34,9 @@ static void work_told_kind(const struct lockstep_work *work, struct text *text)
 {
     const bool pair = work->kind == LOCKSTEP_SEND || work->kind == LOCKSTEP_RECEIVE;
     text_append(text, "%s", shape_name(work->kind));
-    if (pair)
+    if (anysource_is(work))
+        text_append(text, " from any source");
+    else if (pair)
         text_append(text, " %s rank %" PRIu32, work->kind == LOCKSTEP_SEND ? "to" : "from",
                     group_rank(work->group, work->member));
     if (pair && work->tag != 0)

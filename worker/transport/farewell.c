@@ -159,6 +159,7 @@ const char *farewell_ended(struct peer_link *peer)
             farewell_hear_loss(peer, farewell);
     }
     peer->left = leaves;
+    peer->flows->early.changed |= leaves;
     return NULL;
 }
 
@@ -188,4 +189,11 @@ void farewell_forget(struct transport *transport)
     transport->farewells.has_goodbye = false;
     transport->farewells.told_count = transport->farewells.losses_told = 0;
     memset(transport->farewells.losses_known, 0, sizeof(transport->farewells.losses_known));
+}
+
+void transport_miss(struct transport *transport, uint32_t rank)
+{
+    struct peer_link *peer = peer_of_rank(&transport->flows, rank);
+    if (peer && peer->left)
+        peer_lose(peer, "it has left");
 }

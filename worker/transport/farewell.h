@@ -53,5 +53,7 @@ void transport_tell(struct transport *transport, const struct farewell *farewell
 // The farewell of a peer that has sent LEAVE; NULL: that peer has not sent LEAVE. Borrowed until
 // the generation ends.
 const struct farewell *transport_farewell(struct transport *transport, uint32_t rank);
+// This rank needs a peer that has sent LEAVE: the peer is lost (LOSS_LEFT).
+void transport_miss(struct transport *transport, uint32_t rank);
 
 #endif

@@ -66,6 +66,13 @@ bool further_report(struct transport *transport)
     return count > 0;
 }
 
+void transport_want(struct transport *transport, uint32_t rank)
+{
+    thread_assert(&transport->flows.thread);
+    if (rank < transport->flows.world.rank)
+        (void)peer_want(&transport->flows, rank); // A failure is recorded as a loss.
+}
+
 struct peer_link *further_admit(struct transport *transport, uint32_t rank)
 {
     const char *text = NULL;

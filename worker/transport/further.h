@@ -23,6 +23,8 @@ bool further_report(struct transport *transport);
 // memory for one more.
 struct peer_link *further_admit(struct transport *transport, uint32_t rank);
 
+// Makes the link to a rank, if this rank has none yet and is the side that connects.
+void transport_want(struct transport *transport, uint32_t rank);
 // The answer to the event reach: the address of one of these ranks. Returns false, and changes
 // nothing, if the address of this rank is not awaited. After the end of the generation an answer is
 // dropped, and the function returns true.

@@ -235,7 +235,12 @@ static bool transport_report_work(struct transport *transport)
         events->mismatch(events->context, transport_whole(transport, flow->collective),
                          flow->mismatch_rank, flow->mismatch_text);
     }
-    return flow != NULL;
+    if (flow || !transport->flows.early.asked || !transport->flows.early.changed)
+        return flow != NULL;
+    transport->flows.early.asked = false;
+    if (events->arrived)
+        events->arrived(events->context);
+    return true;
 }
 
 bool transport_needs(struct transport *transport, const struct peer_link *peer)
@@ -413,6 +418,15 @@ void transport_wave(struct transport *transport, struct wave *wave)
     thread_assert(&transport->flows.thread);
     assert(transport->flows.formed);
     wave_join(&transport->flows, wave);
+}
+
+bool transport_arrivals(struct transport *transport,
+                        bool (*take)(void *context, uint32_t rank,
+                                     const struct collective_tag *tag),
+                        void *context)
+{
+    thread_assert(&transport->flows.thread);
+    return flow_arrivals(&transport->flows, take, context);
 }
 
 void transport_blame(struct transport *transport, uint32_t rank, const char *text)

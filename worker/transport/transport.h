@@ -61,6 +61,13 @@ void transport_launch(struct transport *transport, struct collective *collective
 // False: the caller must launch it next, before any other call.
 bool transport_exchange(struct transport *transport, struct collective *collective);
 void transport_wave(struct transport *transport, struct wave *wave);
+// Calls take for each collective that a peer has begun and that this rank has not launched, in the
+// order in which their first frames arrived, until take returns true. `rank` has sent the first
+// frame. take must not launch. Returns true if take did. Else the event `arrived` follows once.
+bool transport_arrivals(struct transport *transport,
+                        bool (*take)(void *context, uint32_t rank,
+                                     const struct collective_tag *tag),
+                        void *context);
 
 // Sends, receives and reduces what it can, and waits at most timeout_ms (-1: no bound) for more.
 // Returns after any event, and after transport_wake.

@@ -65,6 +65,9 @@ struct transport_events {
     // owner passes each to transport_reach, now or later. At most LOCKSTEP_REACH_RANKS ranks, and
     // no rank twice in a generation. May be NULL.
     void (*reach)(void *context, const uint32_t *ranks, uint32_t count);
+    // A peer has begun a collective that this rank has not launched, or a peer has left. Once after
+    // each call of transport_arrivals that asked for it. May be NULL.
+    void (*arrived)(void *context);
     // All work of a collective on this rank's device is enqueued: work that the caller enqueues
     // after device_stream_follow from now on sees the results. done() follows, with the used bits
     // and the weight. May be NULL.

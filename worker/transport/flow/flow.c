@@ -74,7 +74,24 @@ struct flow *flow_of(struct peer_link *peer, const struct frame_header *header, 
     }
     flow->opener = peer;
     peer->flows_early++;
+    list_push_back(&flows->early.flows, &flow->turn);
+    flows->early.changed = true;
     return flow;
+}
+
+bool flow_arrivals(struct flows *flows,
+                   bool (*take)(void *context, uint32_t rank, const struct collective_tag *tag),
+                   void *context)
+{
+    bool taken = false;
+    flows->early.changed = false;
+    list_for_each (node, &flows->early.flows) {
+        const struct flow *flow = list_entry(node, struct flow, turn);
+        if ((taken = take(context, flow->opener->rank, &flow->tag)))
+            break;
+    }
+    flows->early.asked = !taken;
+    return taken;
 }
 
 // ---- frames -------------------------------------------------------------------------------------
@@ -161,10 +178,12 @@ static void flow_launch_on(struct flows *flows, struct collective *collective,
 {
     struct flow *flow = flow_find(flows, &collective->tag);
     assert(!flow || !flow->collective);
-    if (flow)
+    if (flow) {
         flow->opener->flows_early--;
-    else
+        list_remove(&flow->turn);
+    } else {
         flow = flow_make(flows, &collective->tag);
+    }
     collective->weight_total = 0;
     collective->first_sent_us = 0;
     collective->last_received_us = 0;
@@ -301,6 +320,8 @@ void flow_forget(struct flows *flows)
         if ((*way)->forget)
             (*way)->forget(flows);
     }
+    list_init(&flows->early.flows);
+    flows->early.asked = false;
     list_init(&flows->active);
     list_init(&flows->feed);
     list_init(&flows->local);

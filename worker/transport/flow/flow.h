@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 struct collective;
+struct collective_tag;
 struct flow;
 struct frame_header;
 struct peer_link;
@@ -37,6 +38,12 @@ void flow_mismatch(struct flows *flows, struct flow *flow, uint32_t rank, const 
 // Returns the flow of a frame, and makes it if this frame is the first of its collective. NULL: not
 // possible, *text says why.
 struct flow *flow_of(struct peer_link *peer, const struct frame_header *header, const char **text);
+// Calls take for each collective that a peer has begun and that this rank has not launched, in the
+// order in which their first frames arrived, until take returns true. Returns true if it did. Else
+// the event `arrived` follows once.
+bool flow_arrivals(struct flows *flows,
+                   bool (*take)(void *context, uint32_t rank, const struct collective_tag *tag),
+                   void *context);
 // Handles a CREDIT frame: the peer has room for more frames. Returns NULL, or what is impossible
 // about the frame.
 const char *flow_credit(struct peer_link *peer, const struct frame_header *header);

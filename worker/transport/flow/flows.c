@@ -47,9 +47,9 @@ static void flows_size_parts(struct flows *flows)
 void flows_init(struct flows *flows, const struct ways *ways)
 {
     struct flow_pools *pools = &flows->pools;
-    struct list *const lists[] = {&flows->active,     &flows->feed,         &flows->local,
-                                  &flows->done,       &flows->mismatched,   &flows->waves.joined,
-                                  &flows->waves.done, &flows->waves.arrived};
+    struct list *const lists[] = {&flows->active,     &flows->feed,          &flows->local,
+                                  &flows->done,       &flows->mismatched,    &flows->waves.joined,
+                                  &flows->waves.done, &flows->waves.arrived, &flows->early.flows};
     flows->ways = ways;
     for (size_t i = 0; i < FLOWS_BUCKETS; i++)
         list_init(&flows->buckets[i]);

@@ -32,7 +32,8 @@ struct shared;
 // first.
 struct flow {
     struct list bucket; // In flows.buckets.
-    struct list turn; // In flows.active, .local, .done or .mismatched, or in none.
+    // In flows.early.flows, .active, .local, .done or .mismatched, or in none.
+    struct list turn;
     struct collective_tag tag;
     struct collective *collective; // NULL until it is launched here.
     // The peer whose frame came before the launch here; NULL: the launch was first.
@@ -90,6 +91,13 @@ struct flow_waves {
     struct list arrived;
 };
 
+// Collectives that peers have begun and that this rank has not launched.
+struct flow_early {
+    struct list flows; // In the order in which their first frames arrived.
+    bool asked; // True if the event `arrived` was asked for.
+    bool changed; // True if a flow was added, or a peer has left, since flow_arrivals looked.
+};
+
 struct flows {
     // set at open, then constant
     const struct ways *ways; // The ways of reducing.
@@ -113,6 +121,7 @@ struct flows {
     uint64_t agreed_bytes_per_s; // Bandwidth of the slowest link of all; 0: not agreed yet.
     struct list buckets[FLOWS_BUCKETS];
     uint32_t frames_parked;
+    struct flow_early early;
     struct list active; // Launched and not done.
     // The flows of `active` that have stripes to start, in the order of their launch.
     struct list feed;

@@ -18,8 +18,8 @@ docs/python.md is the guide; lockstep.h is the manual.
 """
 
 from ._library import bin_path, include_path, lib, library_path
-from ._native import (PARAMETER_FROZEN, PARAMETER_SHARED, AbortPolicy, BufferPolicy,
-                      CollectiveKind, Dtype, GradientKind, LogLevel, MetricKind, OnFailure, Op,
+from ._native import (ANY_SOURCE, PARAMETER_FROZEN, PARAMETER_SHARED, AbortPolicy,
+                      BufferPolicy, CollectiveKind, Dtype, GradientKind, LogLevel, MetricKind, OnFailure, Op,
                       Order, Report, Status, StepView, Sum, TransportKind, Uneven, Unplanned,
                       UnusedPolicy, Wire)
 from ._native import VERSION as __version__
@@ -33,8 +33,8 @@ from .session import Session
 from .step import Call, Step
 
 __all__ = [
-    "PARAMETER_FROZEN", "PARAMETER_SHARED", "AbortPolicy", "BadConfig", "Buffer", "BufferPolicy",
-    "Call", "Closed", "Collective", "CollectiveKind", "Dtype", "Forked", "GradientKind", "Group",
+    "ANY_SOURCE", "PARAMETER_FROZEN", "PARAMETER_SHARED", "AbortPolicy", "BadConfig", "Buffer",
+    "BufferPolicy", "Call", "Closed", "Collective", "CollectiveKind", "Dtype", "Forked", "GradientKind", "Group",
     "Invalid", "LibraryMismatch", "LockstepError", "LogLevel", "Memory", "MetricKind", "Mismatch",
     "Module", "OnFailure", "Op", "Order", "Parameter", "PeerLost", "Report", "Session", "Status",
     "Step", "StepView", "Sum", "SystemFailure", "Timeout", "TransportKind", "Uneven", "Unplanned",

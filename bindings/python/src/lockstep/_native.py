@@ -22,6 +22,8 @@ or in an earlier module."""
 WAIT_FOREVER = 4294967295
 MAX_GROUPS = 64
 """Open groups of one session."""
+ANY_SOURCE = 4294967295
+"""As the peer of a RECEIVE: any other member of the group."""
 
 
 class Status(IntEnum):
@@ -712,9 +714,10 @@ class lockstep_collective(Struct):
         ("peer", ctypes.c_uint32),
         ("tag", ctypes.c_uint32),
         ("weight", ctypes.c_uint64),
+        ("sender", POINTER(ctypes.c_uint32)),
     ]
     INITIAL = {
-        "struct_bytes": 120,
+        "struct_bytes": 128,
         "kind": 1,
         "dtype": 1,
         "weight": 1,
@@ -920,7 +923,7 @@ LAYOUT: Dict[Any, Tuple[int, int, Dict[str, Tuple[int, int]]]] = {
         "deferred": (168, 8),
         "gradient_norm": (176, 8),
     }),
-    lockstep_collective: (120, 8, {
+    lockstep_collective: (128, 8, {
         "struct_bytes": (0, 8),
         "kind": (8, 4),
         "group": (16, 8),
@@ -938,6 +941,7 @@ LAYOUT: Dict[Any, Tuple[int, int, Dict[str, Tuple[int, int]]]] = {
         "peer": (100, 4),
         "tag": (104, 4),
         "weight": (112, 8),
+        "sender": (120, 8),
     }),
     lockstep_devices: (664, 8, {
         "struct_bytes": (0, 8),

@@ -52,11 +52,18 @@ class Collective:
     target_counts: Counts = None
     target_offsets: Counts = None
     keep: List[Any] = field(default_factory=list, repr=False)
+    _sender: Any = field(default_factory=lambda: ctypes.c_uint32(_native.ANY_SOURCE), repr=False,
+                         compare=False)
 
     @property
     def result(self) -> Any:
         """The array that gets the result."""
         return self.target if self.target is not None else self.source
+
+    @property
+    def sender(self) -> int:
+        """A receive that is done: the member that has sent."""
+        return self._sender.value
 
     def struct(self, rank: int, size: int) -> Any:
         """The struct for this place among the members. Raises Invalid if sizes do not fit."""
@@ -72,6 +79,8 @@ class Collective:
             what.count = self._count(source, target, rank, size)
         what.input = source.address if source else None
         what.output = target.address if target else None
+        if self.kind == CollectiveKind.RECEIVE:
+            what.sender = ctypes.pointer(self._sender)
         what.op = int(enum_of(Op, self.op, "op"))
         for name, value in (("root", self.root), ("peer", self.peer), ("tag", self.tag),
                             ("weight", self.weight)):
@@ -239,7 +248,8 @@ def send(name: str, source: Any, peer: int, tag: int = 0) -> Collective:
 
 
 def receive(name: str, target: Any, peer: int, tag: int = 0) -> Collective:
-    """target becomes what member `peer` sends with the same name and tag."""
+    """target becomes what member `peer` sends with the same name and tag. ANY_SOURCE: any other
+    member; sender says which."""
     return Collective(CollectiveKind.RECEIVE, name, None, target, peer=peer, tag=tag)
 
 
@@ -271,6 +281,11 @@ class Work:
     def result(self) -> Any:
         """The array that gets the result."""
         return self._what.result
+
+    @property
+    def sender(self) -> int:
+        """A receive that is done: the member that has sent."""
+        return self._what.sender
 
     def _ask(self, timeout_ms: int) -> int:
         status: int = lib.lockstep_work_wait(self._handle, timeout_ms)

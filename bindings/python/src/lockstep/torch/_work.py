@@ -14,7 +14,7 @@ import ctypes
 import threading
 import time
 from collections import deque
-from typing import Any, Callable, Deque, Dict, List, Optional, Set
+from typing import Any, Callable, Deque, Dict, List, Optional, Set, Union
 
 import torch
 import torch.distributed as dist
@@ -266,10 +266,12 @@ class Engine:
 class Work(dist._Work):  # type: ignore[misc,name-defined]
     """A call of c10d in flight."""
 
-    def __init__(self, job: Job, seconds: Optional[float], source: int = -1) -> None:
+    def __init__(self, job: Job, seconds: Optional[float],
+                 source: Union[int, ctypes.c_uint32] = -1) -> None:
         super().__init__()
         self._job = job
         self._seconds = seconds  # The timeout of the group.
+        # The library writes the sender of a receive from any source there.
         self._source = source
 
     def wait(self, timeout: Any = None) -> bool:
@@ -296,10 +298,10 @@ class Work(dist._Work):  # type: ignore[misc,name-defined]
         self.wait()
 
     def source_rank(self) -> int:
-        return self._source
+        return self._source if isinstance(self._source, int) else self._source.value
 
     def _source_rank(self) -> int:
-        return self._source
+        return self.source_rank()
 
     def get_future(self) -> "torch.futures.Future[Any]":
         return self._job.future()

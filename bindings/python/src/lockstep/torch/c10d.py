@@ -15,7 +15,7 @@ import ctypes
 import sys
 import threading
 from datetime import timedelta
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Union
 
 import torch
 import torch.distributed as dist
@@ -169,7 +169,7 @@ class LockstepGroup(dist.ProcessGroup):
         return ctypes.cast(array, ctypes.POINTER(ctypes.c_uint64))
 
     def _begin(self, what: str, plan: Plan, result: List[torch.Tensor], options: Any = None,
-               lane: int = COLLECTIVES, source: int = -1) -> Work:
+               lane: int = COLLECTIVES, source: Union[int, ctypes.c_uint32] = -1) -> Work:
         if lane == COLLECTIVES:
             self._serial += 1
         plan.begin()
@@ -463,7 +463,13 @@ class LockstepGroup(dist.ProcessGroup):
                            tensors, None, SENDS if kind == Kind.SEND else RECEIVES, peer)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
-        raise Unsupported("the backend lockstep has no receive from any source: name the source")
+        """The tensor becomes what any rank sends to this one. The work's source_rank says which."""
+        plan, (tensor,), sender = Plan(), tensors_of(tensors), ctypes.c_uint32()
+        plan.structs.append(self._move(
+            Kind.RECEIVE, None, plan.output(tensor), 1, peer=_native.ANY_SOURCE, tag=tag % _TAGS,
+            sender=ctypes.pointer(sender)))
+        return self._begin(f"recv of rank {self._place} from any rank, tag {tag},", plan,
+                           [tensor], None, RECEIVES, sender)
 
     # --- groups from this one, and the end -------------------------------------------------------
 
