@@ -415,11 +415,12 @@ int engine_start(struct lockstep_session *session)
         .host = config->advertise,
         .port_first = config->port_first,
         .port_last = config->port_last,
-        // What is final of a slot in shared memory is not known yet (flow/way.h).
-        .shares = config->transport == LOCKSTEP_TRANSPORT_AUTO &&
-                  config->on_failure != LOCKSTEP_ON_FAILURE_CONTINUE,
+        .shares = config->transport == LOCKSTEP_TRANSPORT_AUTO,
         .torn_bytes = config->torn_bytes,
-        .regions = session->memory.regions,
+        // Mates that store into each other's memory do not know exactly what is final there, so
+        // ranks that go on after a death exchange copies.
+        .regions =
+            config->on_failure == LOCKSTEP_ON_FAILURE_CONTINUE ? NULL : session->memory.regions,
         .device = session->devices.first,
         .further = &session->devices.all[1],
         .further_count = session->devices.count > 0 ? session->devices.count - 1 : 0,
