@@ -99,6 +99,15 @@ static const char *receive_check_grant(struct direct_row *row, const struct fram
     return NULL;
 }
 
+// A part that is sent without credit is gone at once, and the exchange may be complete here. If the
+// peer awaits a longer part, its credit comes after that. The peer reports the difference itself,
+// because it gets fewer elements than it awaits.
+static bool receive_is_late_credit(const struct flow *flow, const struct frame_header *header)
+{
+    return !flow->part && direct_is_exchange(flow) && header->part == DIRECT_GRANT_FINALS &&
+           header->payload_bytes == 0 && header->used_bytes == 0;
+}
+
 // Checks whether a frame with the right signature may arrive now. Returns NULL, or what is
 // impossible about the frame.
 static const char *receive_check(const struct peer_link *peer, struct flow *flow,
@@ -200,6 +209,8 @@ const char *direct_begin(struct peer_link *peer, struct stream *stream)
     else if (stream->header.signature != flow->collective->signature)
         flow_mismatch(flows, flow, peer->rank, flow_signature_text);
     if (flow->mismatched || flow->way != &direct_way)
+        return NULL;
+    if (receive_is_late_credit(flow, &stream->header))
         return NULL;
     text = receive_check(peer, flow, &stream->header, stream->used);
     if (text || flow->mismatched)
