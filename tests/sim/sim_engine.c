@@ -996,6 +996,10 @@ static void engine_heard(struct sim_worker *worker, const struct down_message *m
     case DOWN_QUERY:
         order_queried(&state->order, &message->u.query);
         break;
+    case DOWN_PREPARE: // Only jobs that go on after a loss get these four: test_sim_crash.
+    case DOWN_RECORD_PART:
+    case DOWN_DECISION:
+    case DOWN_EXCLUDED:
     case DOWN_INSPECT:
     case DOWN_ADDRESSES:
     case DOWN_TUNING: // The simulated data plane has no links to measure.

@@ -409,6 +409,10 @@ static void script_received(struct sim_worker *worker, const struct down_message
     case DOWN_TUNING:
     case DOWN_QUERY:
     case DOWN_INSPECT:
+    case DOWN_PREPARE:
+    case DOWN_RECORD_PART:
+    case DOWN_DECISION:
+    case DOWN_EXCLUDED:
     case DOWN_ADDRESSES:
     case DOWN_LAYOUT_PART:
         return;

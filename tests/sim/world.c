@@ -167,6 +167,10 @@ static void down_happens(struct world *world, uint32_t r)
     case DOWN_LAYOUT_PART:
     case DOWN_TUNING:
     case DOWN_INSPECT:
+    case DOWN_PREPARE:
+    case DOWN_RECORD_PART:
+    case DOWN_DECISION:
+    case DOWN_EXCLUDED:
     case DOWN_ADDRESSES:
         break;
     }

@@ -139,6 +139,10 @@ static void core_action(void *context, const struct coordinator_action *action)
     case DOWN_MANIFEST_REQUEST:
     case DOWN_TUNING:
     case DOWN_INSPECT:
+    case DOWN_PREPARE:
+    case DOWN_RECORD_PART:
+    case DOWN_DECISION:
+    case DOWN_EXCLUDED:
     case DOWN_ADDRESSES:
         break;
     }

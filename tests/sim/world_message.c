@@ -171,6 +171,9 @@ void world_up_text(const struct up_message *message, char *text, size_t bytes)
     case UP_LINKS:
     case UP_MODULES:
     case UP_ANSWER:
+    case UP_RECORD_PART:
+    case UP_REPORT:
+    case UP_REFUSE:
     case UP_REACH:
         break;
     }
@@ -215,6 +218,10 @@ void world_down_text(const struct down_message *message, char *text, size_t byte
     case DOWN_LAYOUT_PART:
     case DOWN_TUNING:
     case DOWN_INSPECT:
+    case DOWN_PREPARE:
+    case DOWN_RECORD_PART:
+    case DOWN_DECISION:
+    case DOWN_EXCLUDED:
     case DOWN_ADDRESSES:
         break;
     }

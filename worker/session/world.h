@@ -8,14 +8,18 @@
 #include "protos/tuning.h"
 #include "protos/types.h"
 
+#include <stdatomic.h>
+
 struct collective;
 struct lockstep_session;
 
 struct session_world {
-    // set when the generation formed, then constant
+    // Written by the driver under the session's mutex when a generation forms. After a death the
+    // next one forms while other threads run; only rank and size are read by threads without the
+    // mutex.
     struct generation_id generation;
-    uint32_t rank;
-    uint32_t size;
+    _Atomic(uint32_t) rank;
+    _Atomic(uint32_t) size;
     uint32_t chunk_bytes;
     uint32_t hosts; // As in struct locality.
     uint32_t devices; // Number of ranks with a device.

@@ -254,6 +254,8 @@ static void draw_hello(struct fuzz *fuzz, struct up_hello *hello)
     const uint32_t job = (uint32_t)draw(fuzz, FUZZ_JOBS);
     *hello = story_hello("x", draw(fuzz, 20) == 0 ? draw_number(fuzz, 5) : 1 + job, "h");
     hello->job[0] = (char)('a' + job);
+    if (job == 1 && draw(fuzz, 20) != 0)
+        hello->on_failure = FAILURE_CONTINUE;
     hello->host[0] = hello->host_id[0] = (char)('A' + draw(fuzz, 3));
     if (job == 2 && draw(fuzz, 10) != 0)
         hello->world_max = 4;
@@ -317,7 +319,7 @@ static enum up_kind draw_kind(struct fuzz *fuzz, uint32_t place)
     const struct story *story = &fuzz->story;
     const uint32_t peer = fuzz->peers[place];
     if (draw(fuzz, 60) == 0)
-        return (enum up_kind)draw(fuzz, UP_REACH + 2);
+        return (enum up_kind)draw(fuzz, UP_REFUSE + 2);
     if (story->generation[peer].number == 0)
         return UP_HEARTBEAT;
     switch (story->last[peer % STORY_LAST].kind) {
@@ -335,6 +337,8 @@ static enum up_kind draw_kind(struct fuzz *fuzz, uint32_t place)
         return UP_MANIFEST_PART;
     case DOWN_HALT:
         return draw(fuzz, 2) == 0 ? UP_LEAVE : UP_FAIL;
+    case DOWN_PREPARE:
+        return draw(fuzz, 3) == 0 ? UP_REPORT : UP_RECORD_PART;
     case DOWN_VERIFIED:
         if (story->rank[peer] == 0 && fuzz->layouts[place] < 3)
             return UP_LAYOUT_PART;
@@ -346,6 +350,9 @@ static enum up_kind draw_kind(struct fuzz *fuzz, uint32_t place)
     case DOWN_LAYOUT_PART:
     case DOWN_QUERY:
     case DOWN_INSPECT:
+    case DOWN_RECORD_PART:
+    case DOWN_DECISION:
+    case DOWN_EXCLUDED:
     case DOWN_ADDRESSES:
         break;
     }
@@ -367,6 +374,17 @@ static struct slot_id draw_slot(struct fuzz *fuzz, uint32_t place, enum up_kind 
     if (draw(fuzz, 100) == 0)
         return slot(draw_number(fuzz, 3), draw_number(fuzz, 2), draw_number(fuzz, 2));
     return slot(index % 3, index / 3 % 2, index / 6);
+}
+
+static void draw_record(struct fuzz *fuzz, struct record_part *part)
+{
+    part->kind = (enum record_kind)draw_number(fuzz, RECORD_COMMIT + 1);
+    part->position = draw_number(fuzz, 3);
+    part->total = draw_number(fuzz, 9);
+    part->first = draw(fuzz, 4) == 0 ? draw_number(fuzz, 3) : 0;
+    part->count = draw(fuzz, 4) == 0 ? draw_number(fuzz, 9) : part->total;
+    for (uint32_t i = 0; i < LOCKSTEP_RECORD_PART; i++)
+        part->words[i] = draw_number(fuzz, 9);
 }
 
 static void draw_replan(struct fuzz *fuzz, struct up_replan *replan)
@@ -448,6 +466,7 @@ static void draw_message(struct fuzz *fuzz, uint32_t place, struct up_message *m
 {
     const uint64_t step = draw(fuzz, 100) == 0 ? draw(fuzz, 5) : fuzz->steps[place];
     const uint64_t phase = draw(fuzz, 100) == 0;
+    const struct down_message *last = &fuzz->story.last[fuzz->peers[place] % STORY_LAST];
     memset(message, 0, sizeof(*message));
     message->kind = draw_kind(fuzz, place);
     const struct slot_id id = draw_slot(fuzz, place, message->kind);
@@ -531,6 +550,20 @@ static void draw_message(struct fuzz *fuzz, uint32_t place, struct up_message *m
         message->u.reach.count = draw_number(fuzz, LOCKSTEP_REACH_RANKS);
         for (uint32_t i = 0; i < LOCKSTEP_REACH_RANKS; i++)
             message->u.reach.ranks[i] = draw_number(fuzz, 2);
+        return;
+    case UP_RECORD_PART:
+        draw_record(fuzz, &message->u.record_part);
+        return;
+    case UP_REPORT:
+        message->u.report.ballot = last->u.prepare.ballot;
+        if (last->kind != DOWN_PREPARE || draw(fuzz, 20) == 0)
+            message->u.report.ballot = (struct generation_id){draw_number(fuzz, 9), 0xc0};
+        message->u.report.settled = draw_number(fuzz, 3);
+        message->u.report.step = draw_number(fuzz, 3);
+        message->u.report.flags = draw_number(fuzz, REPORT_FLAGS);
+        return;
+    case UP_REFUSE:
+        message->u.refuse.promised.number = draw_number(fuzz, 4);
         return;
     case UP_NONE:
         return;
