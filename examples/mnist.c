@@ -15,6 +15,11 @@
 //     its leaves: then the parameters have the same bits on any number of workers.
 //
 // Nothing else is exchanged in a step: losses are summed once an epoch.
+//
+// With --survive the workers go on when one of them is killed (config.on_failure): samples are
+// dealt again to those that are left. Collectives outside of steps do not work in this mode yet. So
+// losses are metrics of the steps, and each rank measures the accuracy and tells its hash by
+// itself.
 #include <lockstep/lockstep.h>
 
 #include <errno.h>
@@ -54,6 +59,7 @@ struct options {
     uint64_t seed;
     uint32_t virtual_ranks; // 0: a rank is one leaf.
     bool json;
+    bool survive; // True if the others go on when a worker dies.
 };
 
 // ---- small tools -------------------------------------------------------------------------------
@@ -456,6 +462,8 @@ struct trainer {
     double last_loss; // Mean over this rank's samples of the last step: only for the progress bar.
     int steps_per_epoch;
     int steps_done;
+    double all_loss; // With --survive: the sum over the samples of the epoch, of all ranks.
+    double all_samples; // Their number.
     double started_s;
     double bar_s; // When the progress was last shown.
     FILE *log;
@@ -507,12 +515,16 @@ static void trainer_open(struct trainer *trainer)
     struct lockstep_config config = LOCKSTEP_CONFIG_INIT;
     config.bucket_first_bytes = 128 << 10;
     config.virtual_ranks = trainer->options.virtual_ranks;
+    if (trainer->options.survive)
+        config.on_failure = LOCKSTEP_ON_FAILURE_CONTINUE;
     check(lockstep_open(&config, &trainer->session));
     check(lockstep_world(trainer->session, &trainer->rank, &trainer->world_size));
     check(lockstep_leaves(trainer->session, &trainer->first_leaf, &trainer->leaves,
                           &trainer->all_leaves));
 
-    int capacity = trainer->options.batch / (int)trainer->all_leaves + 1;
+    // The last survivor has the whole batch.
+    int parts = trainer->options.survive ? 1 : (int)trainer->all_leaves;
+    int capacity = trainer->options.batch / parts + 1;
     network_init(&trainer->net, (size_t)(capacity > EVALUATE_BATCH ? capacity : EVALUATE_BATCH));
     // The other ranks begin with zeros, and get rank 0's values from lockstep_start.
     if (trainer->rank == 0)
@@ -536,6 +548,44 @@ static void train_backward(struct trainer *trainer, lockstep_call *call, size_t 
     }
 }
 
+// The weight of a step is needed before its view, so the world is asked before the step begins. If
+// a rank dies just then, no rank trains on its samples of this step.
+static void deal_again(struct trainer *trainer)
+{
+    if (!trainer->options.survive)
+        return;
+    struct lockstep_world_change change = LOCKSTEP_WORLD_CHANGE_INIT;
+    check(lockstep_world_change(trainer->session, &change));
+    if (change.changes == 0)
+        return;
+    trainer->rank = trainer->first_leaf = change.rank;
+    trainer->world_size = trainer->all_leaves = change.world_size;
+}
+
+static void tell_change(const struct trainer *trainer)
+{
+    struct lockstep_world_change change = LOCKSTEP_WORLD_CHANGE_INIT;
+    check(lockstep_world_change(trainer->session, &change));
+    if (trainer->options.json)
+        printf("{\"event\": \"change\", \"step\": %" PRIu64 ", \"rank\": %" PRIu32
+               ", \"rank_before\": %" PRIu32 ", \"world_size\": %" PRIu32 "}\n",
+               change.step, change.rank, change.rank_before, change.world_size);
+    else
+        printf("step %" PRIu64 ": rank %" PRIu32 " goes on as rank %" PRIu32 " of %" PRIu32
+               ": %s\n",
+               change.step, change.rank_before, change.rank, change.world_size, change.text);
+}
+
+// Adds up the losses of the step that has ended, over all ranks.
+static void survive_losses(struct trainer *trainer)
+{
+    double value;
+    check(lockstep_metric_read(trainer->session, "loss_sum", &value, NULL));
+    trainer->all_loss += value;
+    check(lockstep_metric_read(trainer->session, "images", &value, NULL));
+    trainer->all_samples += value;
+}
+
 // Forward and backward on one leaf's part of samples[batch]. Returns the sum of its losses. Without
 // --virtual-ranks a rank has one leaf.
 static double train_leaf(struct trainer *trainer, const int *samples, int batch, uint32_t leaf)
@@ -545,7 +595,10 @@ static double train_leaf(struct trainer *trainer, const int *samples, int batch,
     struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
     options.weight = (uint64_t)count;
     options.accumulate = leaf + 1 < trainer->first_leaf + trainer->leaves;
-    check(lockstep_step_begin(trainer->session, &options, NULL));
+    struct lockstep_step_view view = LOCKSTEP_STEP_VIEW_INIT;
+    check(lockstep_step_begin(trainer->session, &options, &view));
+    if (view.changed)
+        tell_change(trainer);
 
     network_load(&trainer->net, &trainer->training, samples + first, count);
     network_forward(&trainer->net, (size_t)count);
@@ -556,7 +609,13 @@ static double train_leaf(struct trainer *trainer, const int *samples, int batch,
     train_backward(trainer, call, (size_t)count);
     check(lockstep_call_end(call));
     check(lockstep_counter_add(trainer->session, "samples", count));
+    if (trainer->options.survive) {
+        check(lockstep_metric_add(trainer->session, "loss_sum", LOCKSTEP_METRIC_SUM, loss));
+        check(lockstep_metric_add(trainer->session, "images", LOCKSTEP_METRIC_SUM, count));
+    }
     check(lockstep_step_end(trainer->session, NULL));
+    if (trainer->options.survive)
+        survive_losses(trainer);
     if (count > 0)
         trainer->last_loss = loss / count;
     return loss;
@@ -566,19 +625,24 @@ static double train_leaf(struct trainer *trainer, const int *samples, int batch,
 static double train_step(struct trainer *trainer, const int *samples, int batch, double rate)
 {
     double loss = 0;
+    deal_again(trainer);
     for (uint32_t i = 0; i < trainer->leaves; i++)
         loss += train_leaf(trainer, samples, batch, trainer->first_leaf + i);
     network_update(&trainer->net, (float)rate, (float)trainer->options.momentum);
     return loss;
 }
 
-// The share of test images that are recognized: each rank tries its part of them.
+// The share of test images that are recognized: each rank tries its part of them. With --survive
+// each rank tries all.
 static double measure_accuracy(struct trainer *trainer)
 {
     check(lockstep_mark(trainer->session, "measuring the accuracy"));
-    int end = part(trainer->test.count, trainer->rank + 1, trainer->world_size);
+    const bool alone = trainer->options.survive;
+    const uint32_t own = alone ? 0 : trainer->rank;
+    const uint32_t parts = alone ? 1 : trainer->world_size;
+    int end = part(trainer->test.count, own + 1, parts);
     int64_t correct = 0;
-    for (int first = part(trainer->test.count, trainer->rank, trainer->world_size); first < end;) {
+    for (int first = part(trainer->test.count, own, parts); first < end;) {
         int count = end - first < EVALUATE_BATCH ? end - first : EVALUATE_BATCH;
         network_load(&trainer->net, &trainer->test, trainer->test_order + first, count);
         network_forward(&trainer->net, (size_t)count);
@@ -586,8 +650,9 @@ static double measure_accuracy(struct trainer *trainer)
             network_correct(&trainer->net, &trainer->test, trainer->test_order + first, count);
         first += count;
     }
-    check(lockstep_allreduce(trainer->session, "correct", &correct, 1, LOCKSTEP_INT64, LOCKSTEP_SUM,
-                             LOCKSTEP_WAIT_FOREVER));
+    if (!alone)
+        check(lockstep_allreduce(trainer->session, "correct", &correct, 1, LOCKSTEP_INT64,
+                                 LOCKSTEP_SUM, LOCKSTEP_WAIT_FOREVER));
     return (double)correct / trainer->test.count;
 }
 
@@ -661,7 +726,7 @@ static void tell_epoch(const struct trainer *trainer, int epoch, double loss)
 
 static void tell_end(const struct trainer *trainer, uint64_t hash, uint32_t equal)
 {
-    if (trainer->rank != 0)
+    if (trainer->rank != 0 && !trainer->options.survive)
         return;
     double seconds = now_s() - trainer->started_s;
     int64_t samples;
@@ -672,6 +737,11 @@ static void tell_end(const struct trainer *trainer, uint64_t hash, uint32_t equa
                ", \"world_size\": %" PRIu32 "}\n",
                trainer->accuracy, seconds, trainer->steps_done, samples, hash, equal,
                trainer->world_size);
+    else if (trainer->options.survive)
+        printf("rank %" PRIu32 " of %" PRIu32 ": test accuracy %.2f %%, %d steps, %" PRId64
+               " samples, %.1f s, parameters: hash 0x%016" PRIx64 "\n",
+               trainer->rank, trainer->world_size, 100 * trainer->accuracy, trainer->steps_done,
+               samples, seconds, hash);
     else
         printf("test accuracy %.2f %%, %d steps, %" PRId64 " samples, %.1f s\n"
                "parameters: hash 0x%016" PRIx64 " equal on %" PRIu32 " of %" PRIu32 " ranks\n",
@@ -703,6 +773,11 @@ static int batch_of(const struct trainer *trainer, int step)
 // them. Returns the mean loss over all samples.
 static double collect_losses(struct trainer *trainer, int steps)
 {
+    if (trainer->options.survive) {
+        double mean = trainer->all_loss / trainer->all_samples;
+        trainer->all_loss = trainer->all_samples = 0;
+        return mean;
+    }
     check(lockstep_allreduce(trainer->session, "losses", trainer->losses, (uint64_t)steps,
                              LOCKSTEP_FLOAT64, LOCKSTEP_SUM, LOCKSTEP_WAIT_FOREVER));
     double loss = 0;
@@ -753,6 +828,11 @@ static void train(struct trainer *trainer)
         train_epoch(trainer, epoch);
 
     uint64_t hash;
+    if (trainer->options.survive) { // The output of each rank has its own hash.
+        check(lockstep_state_hash(trainer->session, &hash));
+        tell_end(trainer, hash, 1);
+        return;
+    }
     uint32_t equal = hashes_equal(trainer, &hash);
     tell_end(trainer, hash, equal);
     check(lockstep_state_check(trainer->session));
@@ -773,6 +853,7 @@ static void print_help(void)
          "  --seed N           of the first weights and of the order of images (1)\n"
          "  --steps N          stop after N steps\n"
          "  --virtual-ranks N  the same bits on 1 to N workers: N parts of a batch (0: off)\n"
+         "  --survive          the others go on when a worker is killed\n"
          "  --log-losses FILE  write step,loss for every step\n"
          "  --json             one JSON object a line instead of text\n"
          "  --help             this text\n"
@@ -833,12 +914,16 @@ static struct options parse_options(int argc, char **argv)
             exit(0);
         } else if (strcmp(argv[i], "--json") == 0) {
             options.json = true;
+        } else if (strcmp(argv[i], "--survive") == 0) {
+            options.survive = true;
         } else if (i + 1 == argc || !parse_option(&options, argv[i], argv[i + 1])) {
             fail("%s: not an option, or its value is missing; try --help", argv[i]);
         } else {
             i++;
         }
     }
+    if (options.survive && options.log_losses)
+        fail("--log-losses does not go together with --survive");
     return options;
 }
 

@@ -107,7 +107,7 @@ TEST_BIN := $(TEST_C:%.c=$(BUILD)/%)
 TEST_ENV = BUILD=$(abspath $(BUILD)) LOCKSTEP_TEST_BIN=$(abspath $(BUILD)/bin) \
     LOCKSTEP_TEST_LIB=$(abspath $(BUILD)/lib) CC="$(CC)" LOCKSTEP_TEST_SANITIZER=$(SAN)
 
-.PHONY: test check sim explore conformance conformance-algorithms recovery mutants nightly kill healthy asan tsan ubsan lint format demo torch aarch64
+.PHONY: test check sim explore conformance conformance-algorithms recovery mutants nightly kill healthy asan tsan ubsan lint format demo demo-recovery torch aarch64
 
 # Unit tests and simulations start no program of ours, so for them alone none need link.
 NEEDS_PROGRAMS := $(filter-out tests/unit/% tests/sim/%,$(TEST_C) $(TEST_SH))
@@ -296,6 +296,9 @@ abuse: all $(ABUSED) ## Hostile clients against a coordinator and a job that tra
 
 demo: all ## Train the demo on this machine
 	@BUILD=$(abspath $(BUILD)) tools/demo
+
+demo-recovery: all ## Train while workers are killed, and the others go on
+	@BUILD=$(abspath $(BUILD)) tools/demo-recovery
 
 torch: all ## Train with PyTorch, beside DistributedDataParallel (RANKS=n)
 	@$(TEST_ENV) tools/torch-smoke
