@@ -167,6 +167,17 @@ static void ballot_exclude(struct coordinator *core, struct job *job)
     }
 }
 
+// Heartbeats are older than reports.
+static void ballot_settled(struct coordinator *core, struct job *job)
+{
+    job->ballot.settled = 0;
+    for (uint32_t rank = 0; rank < job->count; rank++) {
+        const struct worker *worker = job_worker(core, job, rank);
+        if (!decision_removes(job, rank) && worker->report.settled > job->ballot.settled)
+            job->ballot.settled = worker->report.settled;
+    }
+}
+
 static void ballot_decide(struct coordinator *core, struct job *job)
 {
     const char *why = decision_send(core, job);
@@ -175,6 +186,7 @@ static void ballot_decide(struct coordinator *core, struct job *job)
         return;
     }
     ballot_exclude(core, job);
+    ballot_settled(core, job);
     job->ballot.active = false;
     job->ballot.forming = true;
     roster_reform(core, job);
@@ -285,5 +297,5 @@ void ballot_linked(struct coordinator *core, struct job *job)
     ballot->spent_ms += ballot->lasted_ms;
     journal_log(core, job, "recovered",
                 "%" PRIu32 " rank%s go on after step %" PRIu64 " in %" PRIu64 " ms; %s", job->count,
-                job->count == 1 ? "" : "s", job->settled, ballot->lasted_ms, ballot->text);
+                job->count == 1 ? "" : "s", ballot->settled, ballot->lasted_ms, ballot->text);
 }

@@ -24,6 +24,7 @@ struct ballot {
     uint32_t cause; // The first suspect: its rank in the generation that ends.
     uint64_t suspects[LOCKSTEP_RANK_WORDS]; // Set of ranks of the generation that ends.
     char text[LOCKSTEP_TEXT_BYTES]; // The sentence about the first suspect.
+    uint64_t settled; // The last step that is committed, by the last decision.
     struct records records;
     // Valid for the life of the job.
     uint32_t recoveries; // Recoveries that are complete.

@@ -170,7 +170,7 @@ static void print_recovery(FILE *out, const struct palette *palette, const char 
         fprintf(out, "    %sthe other ranks finish the step:%s %s\n", palette->alarm, palette->off,
                 text);
     else
-        fprintf(out, "    %s recoveries, the last in %s ms: %s\n",
+        fprintf(out, "    recoveries: %s, the last in %s ms: %s\n",
                 number(recovery, "count", count, sizeof(count)),
                 number(recovery, "last_ms", last, sizeof(last)), text);
 }

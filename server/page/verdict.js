@@ -30,7 +30,7 @@ const verdict = (state, rows, rate) => {
   const slow = rows.filter(row => row.slow);
   if (isEnded(job)) return [`ended ${job.state === 'finished' && !job.failed ? 'well' : 'fault'}`, ...ending(job), endingDetail(job)];
   if (stall) return ['bad', `Stalled for ${time(stall.age_ms)}`, stall.sentence, `Step ${job.settled} is the last one that all ranks finished.`];
-  if (job.recovery.active) return ['warn', 'Recovering', job.recovery.text, `The other ranks finish step ${job.settled + 1} and go on.`];
+  if (job.recovery.active) return ['warn', 'Recovering', job.recovery.text, 'The other ranks finish the step and go on.'];
   if (job.state === 'gathering') {
     return ['', 'Waiting for ranks', `${job.joined} of ${counted(job.world_size, 'rank')} have joined.`, ''];
   }
@@ -102,7 +102,7 @@ const showFacts = (state, rate) => {
     ['Network', rate?.bytes ? speed(rate.bytes) : '–', rate?.bytes ? 'sent by all ranks' : rate ? 'nothing sent' : ''],
     ['Ranks', over || job.joined === job.world_size ? job.world_size : `${job.joined} of ${job.world_size}`, job.hosts ? `on ${counted(job.hosts, 'host')}` : ''],
     ['Running for', ran === null ? '–' : time(ran), over ? 'until the end' : ''],
-    ['Start', job.generation.number || '–', job.generation.number > 1 ? 'after restarts' : ''],
+    ['Start', job.generation.number || '–', job.generation.number < 2 ? '' : job.recovery.count ? 'recoveries count' : 'after restarts'],
     ['Bucket order', job.plan_number ? 'learned' : 'learning', ''],
     ['Recoveries', job.recovery.count, job.recovery.count ? `the last took ${time(job.recovery.last_ms)}` : ''],
     ['Device', job.device_classes.join(', ') || '–', ''],
