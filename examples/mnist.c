@@ -554,7 +554,7 @@ static void deal_again(struct trainer *trainer)
 {
     if (!trainer->options.survive)
         return;
-    struct lockstep_world_change change = LOCKSTEP_WORLD_CHANGE_INIT;
+    struct lockstep_change change = LOCKSTEP_CHANGE_INIT;
     check(lockstep_world_change(trainer->session, &change));
     if (change.changes == 0)
         return;
@@ -564,7 +564,7 @@ static void deal_again(struct trainer *trainer)
 
 static void tell_change(const struct trainer *trainer)
 {
-    struct lockstep_world_change change = LOCKSTEP_WORLD_CHANGE_INIT;
+    struct lockstep_change change = LOCKSTEP_CHANGE_INIT;
     check(lockstep_world_change(trainer->session, &change));
     if (trainer->options.json)
         printf("{\"event\": \"change\", \"step\": %" PRIu64 ", \"rank\": %" PRIu32

@@ -743,8 +743,8 @@ LOCKSTEP_API int lockstep_step_begin(lockstep_session *session,
                                      const struct lockstep_step_options *options,
                                      struct lockstep_step_view *view);
 
-/* The last change of the world. Set struct_bytes (LOCKSTEP_WORLD_CHANGE_INIT). */
-struct lockstep_world_change {
+/* The last change of the world. Set struct_bytes (LOCKSTEP_CHANGE_INIT). */
+struct lockstep_change {
     size_t struct_bytes;
     uint64_t changes; /* Number of changes so far. With 0 the other fields are 0. */
     /* The step that the ranks finished in the new world; or the next step, if none was open. */
@@ -759,9 +759,9 @@ struct lockstep_world_change {
     char text[256]; /* Which rank was lost, and why. */
 };
 
-#define LOCKSTEP_WORLD_CHANGE_INIT \
+#define LOCKSTEP_CHANGE_INIT \
     { \
-        sizeof(struct lockstep_world_change), 0, 0, 0, 0, 0, 0, 0, 0, {0}, "" \
+        sizeof(struct lockstep_change), 0, 0, 0, 0, 0, 0, 0, 0, {0}, "" \
     }
 
 /* The last change of the world in a session with config.on_failure continue. When a rank dies, the
@@ -771,8 +771,7 @@ struct lockstep_world_change {
  * the view of the next step says so. The learning rate and the data of the lost rank are the
  * trainer's to decide.
  * Blocks: no. Threads: the trainer's. Returns: E_INVALID with a struct_bytes of another version. */
-LOCKSTEP_API int lockstep_world_change(lockstep_session *session,
-                                       struct lockstep_world_change *change);
+LOCKSTEP_API int lockstep_world_change(lockstep_session *session, struct lockstep_change *change);
 
 /* Sets the rule for ranks that run out of data, from the next step on, in place of config.uneven.
  * Every rank counts as a rank with data again, also after LOCKSTEP_FINISHED. So an epoch in which

@@ -77,7 +77,7 @@ static int use_step_begin(void *s)
 }
 static int use_world_change(void *s)
 {
-    struct lockstep_world_change change = LOCKSTEP_WORLD_CHANGE_INIT;
+    struct lockstep_change change = LOCKSTEP_CHANGE_INIT;
     return lockstep_world_change(s, &change);
 }
 static int use_uneven_set(void *s)

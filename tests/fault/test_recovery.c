@@ -49,7 +49,7 @@ struct told {
     uint64_t slowest_us;
     uint64_t generation;
     uint32_t changed; // Steps whose view says that the world has changed.
-    struct lockstep_world_change change;
+    struct lockstep_change change;
 };
 
 struct shared {
@@ -192,7 +192,7 @@ static void rank_trains(struct told *told, uint32_t rank, uint32_t size, const c
         rank_looks(told, gradients, step, size);
         atomic_store(&told->ended, step);
     }
-    told->change = (struct lockstep_world_change)LOCKSTEP_WORLD_CHANGE_INIT;
+    told->change = (struct lockstep_change)LOCKSTEP_CHANGE_INIT;
     status = lockstep_world_change(session, &told->change);
     if (status < 0)
         rank_fails(told, status, "world_change");

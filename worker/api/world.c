@@ -9,10 +9,10 @@
 
 #include <string.h>
 
-#define CHANGE_LOST (sizeof((struct lockstep_world_change){0}.lost) / sizeof(uint32_t))
+#define CHANGE_LOST (sizeof((struct lockstep_change){0}.lost) / sizeof(uint32_t))
 
 // The ranks of the world before that were removed.
-static void change_lost(const uint64_t *removed, struct lockstep_world_change *change)
+static void change_lost(const uint64_t *removed, struct lockstep_change *change)
 {
     for (uint32_t rank = 0; rank < change->world_size_before; rank++) {
         if ((removed[rank / 64] >> rank % 64 & 1) == 0)
@@ -23,15 +23,15 @@ static void change_lost(const uint64_t *removed, struct lockstep_world_change *c
     }
 }
 
-int lockstep_world_change(lockstep_session *session, struct lockstep_world_change *change)
+int lockstep_world_change(lockstep_session *session, struct lockstep_change *change)
 {
     const int status = session_check(session);
     if (status < 0)
         return status;
     if (!change || change->struct_bytes != sizeof(*change))
         return error_set(LOCKSTEP_E_INVALID, "change is NULL or of another version: begin with "
-                                             "LOCKSTEP_WORLD_CHANGE_INIT");
-    *change = (struct lockstep_world_change)LOCKSTEP_WORLD_CHANGE_INIT;
+                                             "LOCKSTEP_CHANGE_INIT");
+    *change = (struct lockstep_change)LOCKSTEP_CHANGE_INIT;
     mutex_lock(&session->mutex);
     const struct world_change *last = &session->step.change;
     if (last->number > 0) {

@@ -584,7 +584,7 @@ class StepView(NamedTuple):
     """0."""
 
 
-class lockstep_world_change(Struct):
+class lockstep_change(Struct):
     """The last change of the world."""
 
     _fields_ = [
@@ -883,7 +883,7 @@ LAYOUT: Dict[Any, Tuple[int, int, Dict[str, Tuple[int, int]]]] = {
         "changed": (40, 4),
         "reserved": (44, 4),
     }),
-    lockstep_world_change: (376, 8, {
+    lockstep_change: (376, 8, {
         "struct_bytes": (0, 8),
         "changes": (8, 8),
         "step": (16, 8),
@@ -1045,7 +1045,7 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     ]),
     "lockstep_world_change": (ctypes.c_int, [
         ctypes.c_void_p,  # session
-        POINTER(lockstep_world_change),  # change
+        POINTER(lockstep_change),  # change
     ]),
     "lockstep_uneven_set": (ctypes.c_int, [
         ctypes.c_void_p,  # session
