@@ -53,7 +53,7 @@ static void impossible_farewells_are_refused(void **state)
     static const struct {
         size_t at;
         uint8_t value;
-    } pokes[] = {{0, 3}, {1, 1}, {3, 0x80}, {4, 3}, {7, 1}, {8, 3}, {11, 1}, {12, 1}, {15, 1}};
+    } pokes[] = {{0, 4}, {1, 1}, {3, 0x80}, {4, 3}, {7, 1}, {8, 3}, {11, 1}, {12, 1}, {15, 1}};
     uint8_t bytes[FAREWELL_BYTES + 1] = {0};
     struct farewell farewell = example();
     static const struct farewell none;
