@@ -23,7 +23,7 @@ uint64_t beat_silence_ms(const struct coordinator *core)
 
 bool beat_frozen(const struct coordinator *core, const struct worker *worker, uint64_t now_ms)
 {
-    return worker->connected && now_ms > worker->heard_ms &&
+    return (worker->connected || worker->back.away_ms != 0) && now_ms > worker->heard_ms &&
            now_ms - worker->heard_ms > beat_silence_ms(core);
 }
 
@@ -32,7 +32,7 @@ bool beat_frozen(const struct coordinator *core, const struct worker *worker, ui
 // heartbeats arrive either.
 bool beat_stopped(const struct coordinator *core, const struct worker *worker, uint64_t now_ms)
 {
-    return worker->connected && worker->beat.stopped_ms != 0 &&
+    return (worker->connected || worker->back.away_ms != 0) && worker->beat.stopped_ms != 0 &&
            now_ms - worker->beat.stopped_ms <= beat_silence_ms(core) &&
            (!worker->beat.traced || beat_frozen(core, worker, now_ms));
 }

@@ -17,6 +17,7 @@
 #include "coordinator/links.h"
 #include "coordinator/names.h"
 #include "coordinator/publish.h"
+#include "coordinator/resume.h"
 #include "coordinator/roster.h"
 #include "coordinator/sentence.h"
 #include "coordinator/sides.h"
@@ -30,7 +31,7 @@ size_t coordinator_bytes(void)
     return sizeof(struct coordinator);
 }
 
-static_assert(offsetof(struct coordinator, words) <= 72 * 1024 * 1024 &&
+static_assert(offsetof(struct coordinator, words) <= 76 * 1024 * 1024 &&
                   sizeof(struct coordinator) <= 272 * 1024 * 1024,
               "a small daemon stays small");
 
@@ -298,7 +299,7 @@ static bool core_generation_fits(const struct coordinator *core, const struct wo
     if (message->kind == UP_HEARTBEAT && message->generation.number == 0)
         return true;
     return message->generation.number == worker->generation &&
-           message->generation.incarnation == core->config.incarnation;
+           message->generation.incarnation == core->jobs[worker->job].resuming.incarnation;
 }
 
 static void core_message_arrived(struct coordinator *core, coordinator_peer peer,
@@ -317,15 +318,15 @@ static void core_message_arrived(struct coordinator *core, coordinator_peer peer
         core_from_member(core, worker, message);
 }
 
-static void core_stream_ended(struct coordinator *core, coordinator_peer peer, const char *text)
+static void core_stream_ended(struct coordinator *core, const struct coordinator_event *event)
 {
-    struct worker *worker = table_worker(core, peer);
+    struct worker *worker = table_worker(core, event->peer);
     if (!worker)
         return;
     if (worker->stage == STAGE_GATHERING)
         join_forget(core, worker);
-    else
-        verdict_death(core, worker, text);
+    else if (event->proven || !resume_away(core, worker))
+        verdict_death(core, worker, event->text);
 }
 
 static void core_tick(struct coordinator *core)
@@ -339,6 +340,7 @@ static void core_tick(struct coordinator *core)
         crossing_tick(core, job);
         sides_tick(core, job);
         stall_tick(core, job);
+        resume_tick(core, job);
     }
 }
 
@@ -355,7 +357,10 @@ void coordinator_step(struct coordinator *coordinator, const struct coordinator_
         core_message_arrived(coordinator, event->peer, event->message);
         break;
     case EVENT_CLOSED:
-        core_stream_ended(coordinator, event->peer, event->text);
+        core_stream_ended(coordinator, event);
+        break;
+    case EVENT_PROBED:
+        resume_probed(coordinator, event);
         break;
     case EVENT_TICK:
         core_tick(coordinator);
@@ -392,6 +397,8 @@ uint64_t coordinator_deadline(const struct coordinator *coordinator)
             own = sides_deadline(job);
         if (stall_deadline(job) < own)
             own = stall_deadline(job);
+        if (job_running(job) && job->resuming.due_ms < own)
+            own = job->resuming.due_ms;
         if (own < deadline)
             deadline = own;
     }
@@ -410,6 +417,7 @@ bool coordinator_peer_view(const struct coordinator *coordinator, coordinator_pe
     const struct worker *worker = &coordinator->workers[entry - 1];
     memcpy(view->job, coordinator->jobs[worker->job].name, sizeof(view->job));
     view->generation = worker->generation;
+    view->incarnation = coordinator->jobs[worker->job].resuming.incarnation;
     view->rank = worker->rank;
     memcpy(view->host, worker->hello.host, sizeof(view->host));
     view->pid = worker->hello.pid;
@@ -430,6 +438,8 @@ const char *coordinator_job_state_name(enum job_state state)
         return "halted";
     case JOB_FINISHED:
         return "finished";
+    case JOB_RESUMING:
+        return "resuming";
     }
     return "unknown";
 }

@@ -93,7 +93,11 @@
 // plan of its phase, if the last new plan is not in force yet, or if plans of the phase were
 // replaced LOCKSTEP_REPLAN_TIMES since it was learned.
 //
-// Failure. A worker is lost when its stream ends without UP_LEAVE, or when any member sends UP_LOST
+// Silence. A stream that ends without UP_LEAVE before the links are tuned is a death. Afterwards it
+// is silence: the member is away until it comes back, and nothing ends. See resume.c, which also
+// rebuilds the jobs of a coordinator that has ended from what their members say.
+//
+// Failure. A worker is lost when its process is proven to be gone, or when any member sends UP_LOST
 // with left == false. All connected members get HALT_LOST (also the lost worker, when only its
 // links are broken), whose text names rank and host ("rank 2 on host b was lost: ..."), and the
 // generation has ended. The first cause wins; further losses in the same generation change nothing.
@@ -167,7 +171,10 @@ typedef uint64_t coordinator_peer;
 
 enum coordinator_event_kind {
     EVENT_MESSAGE, // `peer` sent `message`. The core knows a peer from its first message on.
-    EVENT_CLOSED, // The stream of `peer` has ended; `text` has the reason.
+    // The stream of `peer` has ended; `text` has the reason. This is silence, not a death, unless
+    // `proven` is set or the world has not formed yet.
+    EVENT_CLOSED,
+    EVENT_PROBED, // Answers ACTION_PROBE of `peer`: `reached` or `refused`, or neither.
     EVENT_TICK, // The time of coordinator_deadline has come.
     EVENT_DRAIN, // The coordinator shuts down: the core accepts no new workers.
     EVENT_STOPPING, // The user has stopped all jobs; `text` has the signal's name.
@@ -179,6 +186,9 @@ struct coordinator_event {
     enum coordinator_event_kind kind;
     coordinator_peer peer;
     const struct up_message *message; // EVENT_MESSAGE; borrowed for the call.
+    bool proven; // EVENT_CLOSED: true if the worker's process is known to be gone.
+    bool reached; // EVENT_PROBED: true if the data port accepted a connection.
+    bool refused; // EVENT_PROBED: true if the host answered that nothing listens there.
     // Hash of the address that a hello came from; limits the jobs of one address. 0: no limit.
     uint64_t origin;
     // EVENT_CLOSED, where it may be NULL; EVENT_STOPPING; EVENT_ABSENT. Borrowed.
@@ -194,6 +204,9 @@ enum coordinator_action_kind {
     // The server ends the stream of `peer` after all messages already sent. EVENT_CLOSED need not
     // follow. No EVENT_MESSAGE of this peer may follow: the core would take it for a new stream.
     ACTION_CLOSE,
+    // The server tries to connect to the data port at the address `text` of `peer`, a worker whose
+    // stream may have ended, and reports EVENT_PROBED. It may drop the request.
+    ACTION_PROBE,
     ACTION_LOG, // One line for the log: log_id is a fixed snake_case id, text has logfmt fields.
 };
 
@@ -231,6 +244,9 @@ enum job_state {
     JOB_RUNNING = 2,
     JOB_HALTED = 3, // A verdict ended the generation; halt_text says why.
     JOB_FINISHED = 4, // All members have closed their sessions.
+    // Only in views: the job runs, and this coordinator has not heard of all members since its own
+    // start.
+    JOB_RESUMING = 5,
 };
 
 // The metrics and counters of a job.
@@ -437,6 +453,7 @@ struct event_view {
 struct peer_view {
     char job[LOCKSTEP_JOB_NAME_BYTES];
     uint64_t generation;
+    uint64_t incarnation; // Of the coordinator that formed the generation.
     uint32_t rank;
     char host[LOCKSTEP_HOST_BYTES];
     uint32_t pid;

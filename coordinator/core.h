@@ -94,6 +94,20 @@ enum stage {
     STAGE_OUT, // The worker was a member of an earlier generation and is still connected.
 };
 
+// A member whose stream has ended, or that has come back on another stream: see resume.c.
+struct comeback {
+    uint64_t away_ms; // When the stream ended; 0: it has not, or the worker is no member.
+    uint64_t probe_ms; // When its data port is probed again; valid while away.
+    bool unseen; // True if the member has not said hello to this coordinator yet.
+    bool reached; // True if a probe has reached its data port: only then a refusal proves anything.
+    bool starts; // True if an UP_START follows that this coordinator may have already.
+    uint32_t rounds; // Rounds of lockstep_start that the member knew to be complete.
+    uint32_t recalls; // Number of UP_READY that say again what the member has made or was granted.
+    uint64_t step; // The step of these messages; 0: none is expected.
+    uint32_t grants; // The member has the first `grants` grants of that step.
+    bool learned; // True if the member holds the plan of that step.
+};
+
 struct worker {
     coordinator_peer peer;
     enum stage stage;
@@ -144,6 +158,8 @@ struct worker {
     struct up_start start;
     uint64_t grouped; // Bit m is 1 if module m has a group.
     uint64_t absent; // Bit m is 1 if the worker is no member of that group.
+
+    struct comeback back;
 
     // Set in a ballot.
     bool reported; // True if the worker has answered the present ballot; `report` is valid then.
@@ -286,6 +302,15 @@ struct gathering {
     uint64_t deadline_ms; // When join_tick is due; UINT64_MAX: never.
 };
 
+// Members of a running job that have no stream.
+struct resuming {
+    // Incarnation of the coordinator that formed the generation: another one than ours in a job
+    // that this coordinator has rebuilt from what its members said.
+    uint64_t incarnation;
+    uint32_t unseen; // Members that have not said hello to this coordinator yet.
+    uint64_t due_ms; // When a data port is probed next; UINT64_MAX: never.
+};
+
 // The verdict that ended a generation.
 struct halt {
     enum halt_kind kind;
@@ -327,6 +352,7 @@ struct job {
 
     struct halt halt;
     struct ballot ballot;
+    struct resuming resuming;
 
     // Valid for the life of the generation.
     uint64_t formed_ms; // When the generation formed; 0: it has not formed yet.

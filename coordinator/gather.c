@@ -42,6 +42,8 @@ static void gather_reset(struct job *job)
     job->halt.step = 0;
     job->halt.has_rank = false;
     job->halt.text[0] = '\0';
+    job->resuming.unseen = 0;
+    job->resuming.due_ms = UINT64_MAX;
     job->difference.active = false;
     learning_reset(&job->learning);
     ballot_reset(job);
@@ -61,6 +63,7 @@ struct job *gather_create(struct coordinator *core, const char *name)
     job->used = true;
     sentence_clean(job->name, sizeof(job->name), name, LOCKSTEP_JOB_NAME_BYTES);
     job->number = core->number_floor;
+    job->resuming.incarnation = core->config.incarnation;
     job->outs = 0;
     job->messages_total = 0;
     job->dropped_total = 0;

@@ -12,6 +12,7 @@
 #include "coordinator/gather.h"
 #include "coordinator/gpus.h"
 #include "coordinator/job.h"
+#include "coordinator/resume.h"
 #include "coordinator/roster.h"
 #include "coordinator/send.h"
 #include "coordinator/sentence.h"
@@ -397,9 +398,17 @@ static enum refusal join_place(struct coordinator *core, const struct up_hello *
                      LOCKSTEP_MAX_JOBS);
         return REFUSAL_FULL;
     }
+    if (job_running(job) && job->connected == 0 && !resume_deserted(core, job)) {
+        sentence_add(sentence,
+                     "job '%s' is running with %" PRIu32
+                     " workers, all of whose control connections have ended a moment ago; it can "
+                     "be joined if none of them comes back",
+                     job->name, job->count);
+        return REFUSAL_DRAINING;
+    }
     // Some workers have closed their sessions, and the others will soon: this worker comes too
     // early.
-    if (job_running(job) && job->left > 0) {
+    if (job_running(job) && job->connected > 0 && job->left > 0) {
         sentence_add(sentence,
                      "job '%s' has not ended: %" PRIu32 " of its %" PRIu32
                      " workers have closed their sessions and the others have not; it can be "
@@ -407,7 +416,7 @@ static enum refusal join_place(struct coordinator *core, const struct up_hello *
                      job->name, job->left, job->count);
         return REFUSAL_DRAINING;
     }
-    if (job_running(job)) {
+    if (job_running(job) && job->connected > 0) {
         sentence_add(sentence,
                      "job '%s' is running with %" PRIu32
                      " workers: wait until it ends, or choose another job name",
@@ -464,6 +473,10 @@ void join_hello(struct coordinator *core, coordinator_peer peer, const struct up
     sentence_begin(&sentence, text, sizeof(text));
     join_clean(&hello, &message->u.hello);
     enum refusal refusal = join_check(&hello, &sentence);
+    if (refusal == REFUSAL_NONE && hello.resumes) {
+        resume_hello(core, peer, &hello);
+        return;
+    }
     if (refusal == REFUSAL_NONE && core->draining) {
         refusal = REFUSAL_DRAINING;
         sentence_add(&sentence, "the coordinator is going down; open the session again");

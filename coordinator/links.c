@@ -11,6 +11,7 @@
 #include "coordinator/core.h"
 #include "coordinator/job.h"
 #include "coordinator/names.h"
+#include "coordinator/resume.h"
 #include "coordinator/send.h"
 #include "coordinator/sentence.h"
 #include "coordinator/table.h"
@@ -110,6 +111,7 @@ static void links_decide(struct coordinator *core, struct job *job)
     ballot_linked(core, job);
     core_message(core, job, DOWN_TUNING)->u.tuning = tuning;
     core_send_all(core, job);
+    resume_probe_all(core, job);
     core_log(core, "links_tuned",
              "job=%s generation=%" PRIu64 " latency_ns=%" PRIu64 " bytes_per_s=%" PRIu64
              " doubling_bytes=%" PRIu64 " halving_bytes=%" PRIu64 " shares=%d wish=%s",

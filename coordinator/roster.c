@@ -287,7 +287,11 @@ void roster_form(struct coordinator *core, struct job *job)
     roster_assign(core, job, &roster);
     memcpy(workers, job->workers, sizeof(workers[0]) * job->count);
     core->formed = true;
+    if (job->number < core->number_floor)
+        job->number =
+            core->number_floor; // A rebuilt job may be younger than one that was forgotten.
     job->number++;
+    job->resuming.incarnation = core->config.incarnation;
     job->state = JOB_STARTING;
     job->formed_ms = core->now;
     job->gathering.deadline_ms = UINT64_MAX;
@@ -328,6 +332,7 @@ void roster_reform(struct coordinator *core, struct job *job)
     roster.size = job->count;
     learning_recover(core, job);
     job->number = job->ballot.number;
+    job->resuming.incarnation = core->config.incarnation;
     job->linked = 0;
     job->tuned = false;
     job->queried_step = 0;
@@ -345,6 +350,22 @@ void roster_reform(struct coordinator *core, struct job *job)
     stall_reset(job);
     roster_group(core, job, &roster);
     roster_announce(core, job, &roster);
+}
+
+// The members of a rebuilt job have their ranks already.
+void roster_restored(struct coordinator *core, struct job *job)
+{
+    struct roster roster = {.size = job->count};
+    struct roster_hosts sharing;
+    uint32_t sizes[LOCKSTEP_MAX_WORLD] = {0};
+    roster_group(core, job, &roster);
+    for (uint16_t rank = 0; rank < roster.size; rank++) {
+        roster.at[rank] = rank;
+        sizes[roster.group[rank]]++;
+    }
+    roster_find_hosts(&roster, sizes, &sharing);
+    job->hosts = sharing.count;
+    job->placement = cost_place(sharing.of, roster.size, sharing.count);
 }
 
 // ---- Addresses that a member asks for ----------------------------------------------------------

@@ -15,6 +15,8 @@ struct worker;
 // ranks.
 void roster_reform(struct coordinator *core, struct job *job);
 void roster_form(struct coordinator *core, struct job *job);
+// All members of a rebuilt job have said who they are: finds their hosts.
+void roster_restored(struct coordinator *core, struct job *job);
 // Answers a member that asks for the addresses of other members.
 void roster_reach(struct coordinator *core, struct worker *worker, const struct up_reach *reach);
 

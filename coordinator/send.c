@@ -13,7 +13,7 @@ struct down_message *core_message(struct coordinator *core, const struct job *jo
 {
     memset(&core->out, 0, sizeof(core->out));
     core->out.kind = kind;
-    core->out.generation.incarnation = core->config.incarnation;
+    core->out.generation.incarnation = !job ? core->config.incarnation : job->resuming.incarnation;
     core->out.generation.number = !job ? 0 : job->number;
     return &core->out;
 }

@@ -78,6 +78,22 @@ struct worker *core_worker_new(struct coordinator *core, coordinator_peer peer)
     return worker;
 }
 
+struct worker *core_worker_absent(struct coordinator *core)
+{
+    struct worker *worker = worker_take(core);
+    if (worker)
+        memset(worker, 0, sizeof(*worker));
+    return worker;
+}
+
+void core_reconnect(struct coordinator *core, struct worker *worker, coordinator_peer peer)
+{
+    worker->peer = peer;
+    worker->connected = true;
+    core->peers[table_find(core, peer)] = (uint16_t)(core_worker_index(core, worker) + 1);
+    core_job_of(core, worker)->connected++;
+}
+
 void core_worker_free(struct coordinator *core, struct worker *worker)
 {
     if (worker->connected)

@@ -27,6 +27,12 @@ void core_disconnect(struct coordinator *core, struct worker *worker);
 // Returns a new record for this peer, or NULL if all are in use.
 struct worker *core_worker_new(struct coordinator *core, coordinator_peer peer);
 
+// Returns a new record without a stream, or NULL if all are in use.
+struct worker *core_worker_absent(struct coordinator *core);
+
+// Gives a member whose record has no stream this one.
+void core_reconnect(struct coordinator *core, struct worker *worker, coordinator_peer peer);
+
 void core_worker_free(struct coordinator *core, struct worker *worker);
 
 uint16_t core_worker_index(const struct coordinator *core, const struct worker *worker);

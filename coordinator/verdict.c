@@ -65,11 +65,33 @@ static void verdict_log(struct coordinator *core, struct job *job, const struct 
     journal_note(core, job, "generation_halted", "%s", job->halt.text);
 }
 
+// Makes the message of the job's verdict.
+static void verdict_message(struct coordinator *core, const struct job *job, const char *text)
+{
+    struct sentence sentence;
+    struct down_halt *halt = &core_message(core, job, DOWN_HALT)->u.halt;
+    halt->step = job->halt.step;
+    halt->kind = job->halt.kind;
+    halt->has_rank = job->halt.has_rank;
+    halt->rank = job->halt.rank;
+    sentence_begin(&sentence, halt->text, sizeof(halt->text));
+    sentence_add(&sentence, "%s", text);
+    if (job->halt.has_rank && job_worker(core, job, job->halt.rank)->vanished) {
+        sentence_begin(&sentence, halt->cause, sizeof(halt->cause));
+        sentence_add(&sentence, "%s", job_worker(core, job, job->halt.rank)->heartbeat.failure);
+    }
+}
+
+void verdict_repeat(struct coordinator *core, const struct job *job, const struct worker *worker)
+{
+    verdict_message(core, job, job->halt.text);
+    core_send(core, worker);
+}
+
 // Stores the verdict in the job, and sends it to every member.
 static void verdict_tell(struct coordinator *core, struct job *job, const struct verdict *verdict)
 {
     struct sentence sentence;
-    struct down_halt *halt = &core_message(core, job, DOWN_HALT)->u.halt;
     if (job->state != JOB_HALTED)
         job->ended_ms = core->now;
     job->state = JOB_HALTED;
@@ -81,16 +103,7 @@ static void verdict_tell(struct coordinator *core, struct job *job, const struct
     job->learning.active = false;
     sentence_begin(&sentence, job->halt.text, sizeof(job->halt.text));
     sentence_add(&sentence, "%s", verdict->text);
-    halt->step = verdict->step;
-    halt->kind = verdict->kind;
-    halt->has_rank = verdict->has_rank;
-    halt->rank = verdict->rank;
-    sentence_begin(&sentence, halt->text, sizeof(halt->text));
-    sentence_add(&sentence, "%s", verdict->text);
-    if (verdict->has_rank && job_worker(core, job, verdict->rank)->vanished) {
-        sentence_begin(&sentence, halt->cause, sizeof(halt->cause));
-        sentence_add(&sentence, "%s", job_worker(core, job, verdict->rank)->heartbeat.failure);
-    }
+    verdict_message(core, job, verdict->text);
     core_send_all(core, job);
 }
 
@@ -358,6 +371,14 @@ void verdict_death(struct coordinator *core, struct worker *worker, const char *
     if (clean[0] != '\0')
         sentence_add(&sentence, " (%s)", clean);
     verdict_lost_text(core, job, worker, cause, advice);
+}
+
+void verdict_gone(struct coordinator *core, struct worker *worker)
+{
+    verdict_lost_text(core, core_job_of(core, worker), worker,
+                      "its control stream ended without a goodbye, and nothing listens at its data "
+                      "port any more",
+                      &advice_ended);
 }
 
 static bool verdict_lost_possible(const struct job *job, const struct worker *worker,

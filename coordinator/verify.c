@@ -97,6 +97,14 @@ static bool verify_begin(struct coordinator *core, struct job *job, struct worke
     return true;
 }
 
+static bool verify_grouped(struct coordinator *core, const struct job *job)
+{
+    bool grouped = false;
+    for (uint32_t i = 0; i < job->count; i++)
+        grouped = grouped || job_worker(core, job, i)->start.grouped;
+    return grouped;
+}
+
 static void verify_done(struct coordinator *core, struct job *job)
 {
     job->state = JOB_RUNNING;
@@ -104,14 +112,12 @@ static void verify_done(struct coordinator *core, struct job *job)
     job->started = 0;
     job->zero_defer = job_worker(core, job, 0)->start.zero_defer;
     job->strict = false;
-    bool grouped = false;
     for (uint32_t i = 0; i < job->count; i++) {
         struct worker *worker = job_worker(core, job, i);
         worker->started = false;
         job->strict = job->strict || worker->start.strict;
-        grouped = grouped || worker->start.grouped;
     }
-    core_message(core, job, DOWN_VERIFIED)->u.verified.grouped = grouped;
+    core_message(core, job, DOWN_VERIFIED)->u.verified.grouped = verify_grouped(core, job);
     core_send_all(core, job);
     core_log(core, "manifests_verified", "job=%s generation=%" PRIu64 " world=%" PRIu32, job->name,
              job->number, job->count);
@@ -142,11 +148,37 @@ static bool verify_possible(struct coordinator *core, struct worker *worker,
     return false;
 }
 
+// A member that was away in lockstep_start says UP_START again. Returns true if this coordinator
+// knows it already. If the round is complete, the member has missed that.
+static bool verify_again(struct coordinator *core, struct job *job, struct worker *worker)
+{
+    if (!worker->back.starts)
+        return false;
+    worker->back.starts = false;
+    if (worker->back.rounds == job->rounds)
+        return worker->started;
+    core_message(core, job, DOWN_VERIFIED)->u.verified.grouped = verify_grouped(core, job);
+    core_send(core, worker);
+    return true;
+}
+
+void verify_passed(struct coordinator *core, struct job *job)
+{
+    core_message(core, job, DOWN_VERIFIED)->u.verified.grouped = verify_grouped(core, job);
+    for (uint32_t i = 0; job->started > 0 && i < job->count; i++) {
+        struct worker *worker = job_worker(core, job, i);
+        if (worker->started)
+            core_send(core, worker);
+        worker->started = false;
+    }
+    job->started = 0;
+}
+
 void verify_start(struct coordinator *core, struct worker *worker, const struct up_start *start)
 {
     struct job *job = core_job_of(core, worker);
     struct worker *lowest = NULL;
-    if (!verify_possible(core, worker, start))
+    if (verify_again(core, job, worker) || !verify_possible(core, worker, start))
         return;
     worker->started = true;
     worker->start = *start;

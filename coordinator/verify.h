@@ -17,4 +17,8 @@ void verify_start(struct coordinator *core, struct worker *worker, const struct 
 // both.
 void verify_parted(struct coordinator *core, struct worker *learner);
 
+// A member that has come back knows that the round is complete, and this coordinator did not know:
+// tells it to the members that wait.
+void verify_passed(struct coordinator *core, struct job *job);
+
 #endif

@@ -108,9 +108,9 @@ bool coordinator_job_view(const struct coordinator *coordinator, uint32_t job,
         return false;
     memcpy(view->name, from->name, sizeof(view->name));
     memcpy(view->halt_text, from->halt.text, sizeof(view->halt_text));
-    view->state = from->state;
+    view->state = job_running(from) && from->resuming.unseen > 0 ? JOB_RESUMING : from->state;
     view->generation.number = from->number;
-    view->generation.incarnation = coordinator->config.incarnation;
+    view->generation.incarnation = from->resuming.incarnation;
     view->world_size = from->state == JOB_GATHERING ? from->gathering.world_max : from->count;
     view->joined = from->connected;
     view->left = from->left;

@@ -8,6 +8,7 @@
 
 #include "protos/limits.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 // Element types. The numbers are on the wire and in the public header.
@@ -111,6 +112,19 @@ enum halt_kind {
     HALT_PROTOCOL = 8, // A worker sent a message that is impossible: a bug. The text names it.
     HALT_LAYOUT = 9, // Bucket layouts or learned slots differ between ranks.
     HALT_TUNING = 10, // Ranks request different algorithms, or one that the world cannot run.
+};
+
+// The speed of the links, measured when the generation formed, and the thresholds that follow from
+// it. All ranks of a generation have the same tuning.
+struct tuning {
+    uint64_t latency_ns; // One-way time of a few bytes on the slowest link.
+    // Bandwidth of the slowest link in one direction, while all links are busy.
+    uint64_t bytes_per_s;
+    uint64_t doubling_bytes; // Payloads up to this size travel by ALGORITHM_DOUBLING.
+    // Payloads above doubling_bytes and up to this size travel by ALGORITHM_HALVING.
+    uint64_t halving_bytes;
+    bool shares; // True if all workers have mapped the shared memory of their host.
+    uint32_t wish; // enum plan_algorithm that every rank requests, or ALGORITHM_BY_SIZE.
 };
 
 // Part of the layout that rank 0 proposes for a module. The layout may be new, or the one that the

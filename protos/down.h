@@ -79,19 +79,6 @@ struct locality {
     uint32_t predecessor; // Rank.
 };
 
-// The speed of the links, measured when the generation formed, and the thresholds that follow from
-// it. All ranks of a generation have the same tuning.
-struct tuning {
-    uint64_t latency_ns; // One-way time of a few bytes on the slowest link.
-    // Bandwidth of the slowest link in one direction, while all links are busy.
-    uint64_t bytes_per_s;
-    uint64_t doubling_bytes; // Payloads up to this size travel by ALGORITHM_DOUBLING.
-    // Payloads above doubling_bytes and up to this size travel by ALGORITHM_HALVING.
-    uint64_t halving_bytes;
-    bool shares; // True if all workers have mapped the shared memory of their host.
-    uint32_t wish; // enum plan_algorithm that every rank requests, or ALGORITHM_BY_SIZE.
-};
-
 // A worker learns the addresses only of the peers that it has links to, not of the whole world. It
 // asks for others when it needs them (UP_REACH).
 struct down_generation {

@@ -329,6 +329,10 @@ static_assert((LOCKSTEP_WINDOW & (LOCKSTEP_WINDOW - 1)) == 0, "the window is a p
 #define LOCKSTEP_SIDES_MS 300
 #define LOCKSTEP_OPEN_TIMEOUT_MS 60000
 #define LOCKSTEP_OPEN_TIMEOUT_MAX_MS 86400000 // One day; a longer timeout is reduced to it.
+// A running job of which no member has been connected for AWAY_MS gives its name to a new world.
+// The coordinator probes the data port of a member that is away every PROBE_MS.
+#define LOCKSTEP_AWAY_MS 30000
+#define LOCKSTEP_PROBE_MS 2000
 #define LOCKSTEP_HELLO_MS 5000 // How long a new connection may take to prove membership.
 // How long a worker whose connection to a peer was reset waits for the coordinator's verdict. The
 // verdict comes at once, except on busy machines.

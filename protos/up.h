@@ -50,6 +50,36 @@ struct gpu {
     char nccl_missing[LOCKSTEP_NAME_BYTES]; // Why NCCL cannot be used; empty if it can.
 };
 
+struct up_start {
+    uint64_t manifest_hash;
+    uint32_t item_count; // Items of the manifest, see struct manifest_item.
+    uint32_t root; // Rank whose state is broadcast; compared like the manifest.
+    uint64_t settled; // Last step that is settled on this rank; 0 before the first one.
+    // True if a wait for a slot defers the earlier slots of the plan that this rank has not made
+    // yet: they travel as zeros. The manifest contains this option, so it is equal on all ranks.
+    bool zero_defer;
+    bool strict; // True if the worker's data plane matches collectives by their order.
+    bool grouped; // True if the worker has registered modules with a group.
+};
+
+// Where a member of a generation is that comes back: its stream had ended, or its coordinator. What
+// the coordinator needs of a learning step follows the hello: UP_READY for each slot that the rank
+// has made or was granted, then layouts, UP_WAIT and UP_END as if for the first time.
+struct up_resume {
+    struct generation_id generation;
+    uint32_t rank;
+    uint32_t world_size;
+    uint64_t settled; // Last step that is settled on this rank.
+    uint32_t rounds; // Rounds of lockstep_start that this rank knows to be complete.
+    bool starting; // True if the rank is in lockstep_start; UP_START follows.
+    uint64_t plan_number; // Highest number of a plan that the rank holds.
+    uint64_t learning_step; // The step that the rank learns; 0: none.
+    bool learned; // True if the rank holds the plan of that step.
+    uint32_t recalls; // Number of UP_READY that follow for slots of that step.
+    struct tuning tuning; // Tuning of the generation.
+    struct up_start start; // The rank's last UP_START; zeros: it has sent none.
+};
+
 struct up_hello {
     uint32_t version; // LOCKSTEP_PROTOCOL_VERSION
     char job[LOCKSTEP_JOB_NAME_BYTES];
@@ -83,18 +113,9 @@ struct up_hello {
     // Why the GPU that the user chose for this worker cannot be used; empty: no problem. The worker
     // joins nevertheless, so that the coordinator can report the problem to all workers.
     char gpu_problem[LOCKSTEP_NAME_BYTES];
-};
-
-struct up_start {
-    uint64_t manifest_hash;
-    uint32_t item_count; // Items of the manifest, see struct manifest_item.
-    uint32_t root; // Rank whose state is broadcast; compared like the manifest.
-    uint64_t settled; // Last step that is settled on this rank; 0 before the first one.
-    // True if a wait for a slot defers the earlier slots of the plan that this rank has not made
-    // yet: they travel as zeros. The manifest contains this option, so it is equal on all ranks.
-    bool zero_defer;
-    bool strict; // True if the worker's data plane matches collectives by their order.
-    bool grouped; // True if the worker has registered modules with a group.
+    bool resumes; // True if the worker is a member of a generation and comes back: `resume` is
+                  // valid.
+    struct up_resume resume;
 };
 
 enum manifest_kind {
@@ -132,6 +153,11 @@ struct up_ready {
     struct slot_id slot;
     enum dtype dtype;
     uint64_t elements;
+    // Only in what follows a hello that resumes: 1 + the slot's place in the order of grants; 0:
+    // the slot is not granted as far as this rank knows.
+    uint32_t granted;
+    // The same: the slot is granted, and this rank has not made it; dtype and elements may be zero.
+    bool unmade;
 };
 
 struct up_wait {
@@ -239,11 +265,21 @@ struct up_fail {
     char form[LOCKSTEP_FORM_BYTES];
 };
 
+// How the reporter of a loss knows that the process is gone. The end of a connection alone is no
+// proof: a rank that freezes closes its own connections.
+enum loss_proof {
+    PROOF_NONE = 0,
+    PROOF_PROCESS = 1, // A mate of the same host saw the process end.
+    PROOF_PORT = 2, // Its data port refuses connections, or belongs to another worker.
+    PROOF_WORD = 3, // The rank said so itself.
+};
+
 struct up_lost {
     uint32_t rank; // The peer that was lost.
     bool left; // True if the peer closed its session: it sent a LEAVE frame.
     bool silent; // True if the peer's host stopped acknowledging data.
     bool impossible; // True if the peer broke the protocol; it may be alive.
+    enum loss_proof proof;
     // The first step that the reporter cannot complete without the peer.
     uint64_t step;
     char text[LOCKSTEP_TEXT_BYTES]; // The data plane's error: "connection reset by peer".

@@ -15,6 +15,7 @@
 #include "server/http/tls_limits.h"
 #include "server/launcher.h"
 #include "server/options.h"
+#include "server/prober.h"
 #include "server/process.h"
 #include "server/rpc/descriptors.h"
 #include "server/rpc/loop.h"
@@ -51,6 +52,8 @@ struct daemon {
     bool signals_started;
     struct launcher launcher;
     bool launcher_started;
+    struct prober prober;
+    bool prober_started;
     bool ports_written;
     char error[LOCKSTEP_TEXT_BYTES];
 };
@@ -179,6 +182,17 @@ static int start_launcher(struct daemon *daemon)
     return code == 0 ? 0 : -1;
 }
 
+static int start_prober(struct daemon *daemon)
+{
+    const int code = prober_start(&daemon->prober, wake_server, daemon);
+    daemon->prober_started = code == 0;
+    if (code == 0)
+        service_probe(daemon->service, &daemon->prober);
+    else
+        snprintf(daemon->error, sizeof(daemon->error), "no thread for probes: %s", strerror(code));
+    return code == 0 ? 0 : -1;
+}
+
 static int write_ports(struct daemon *daemon)
 {
     const struct options *options = &daemon->options;
@@ -294,6 +308,8 @@ static void take_apart(struct daemon *daemon)
         process_signals_stop(&daemon->signals);
     if (daemon->launcher_started)
         launcher_stop(&daemon->launcher);
+    if (daemon->prober_started)
+        prober_stop(&daemon->prober);
     if (daemon->server)
         rpc_server_close(daemon->server);
     if (daemon->board_open) {
@@ -311,7 +327,8 @@ static int run(struct daemon *daemon)
     process_block_signals();
     uint64_t descriptors = descriptors_limit(DESCRIPTORS + RPC_NEWCOMERS);
     if (limit_tls(daemon) < 0 || open_streams(daemon) < 0 || open_http(daemon) < 0 ||
-        start_signals(daemon) < 0 || start_launcher(daemon) < 0 || write_ports(daemon) < 0)
+        start_signals(daemon) < 0 || start_launcher(daemon) < 0 || start_prober(daemon) < 0 ||
+        write_ports(daemon) < 0)
         return -1;
     announce(daemon, descriptors);
     rpc_server_run(daemon->server);

@@ -36,6 +36,7 @@ struct service {
     void *server;
     struct service_shown shown; // Empty if HTTP is off.
     struct launcher *launcher; // Borrowed; NULL: none.
+    struct prober *prober; // Borrowed; NULL: none.
     void *memory; // The core's memory; owned.
     struct coordinator *core;
     uint64_t incarnation;
@@ -104,6 +105,10 @@ static void act(void *context, const struct coordinator_action *action)
         break;
     case ACTION_CLOSE:
         service->calls->finish(service->server, action->peer, RPC_OK, "");
+        break;
+    case ACTION_PROBE:
+        if (service->prober)
+            prober_ask(service->prober, action->peer, action->text);
         break;
     case ACTION_LOG:
         log_event(service->config.log, level_of(action->log_id), action->log_id, "%s",
@@ -194,7 +199,7 @@ static void keep_answer(struct service *service, rpc_peer peer, const struct up_
     if (service->shown.archive && coordinator_peer_view(service->core, peer, &view) &&
         view.asked != 0 && view.asked == answer->id &&
         message->generation.number == view.generation &&
-        message->generation.incarnation == service->incarnation)
+        message->generation.incarnation == view.incarnation)
         archive_put(service->shown.archive, &view, answer, clock_now_ms());
 }
 
@@ -360,9 +365,23 @@ static void pass_launcher(struct service *service)
     }
 }
 
+// Tells the core which data ports were reached.
+static void pass_probes(struct service *service)
+{
+    struct prober_answer answer;
+    while (service->prober && prober_take(service->prober, &answer)) {
+        struct coordinator_event event = {.kind = EVENT_PROBED,
+                                          .peer = answer.peer,
+                                          .reached = answer.reached,
+                                          .refused = answer.refused};
+        step(service, &event);
+    }
+}
+
 static uint64_t on_turn(void *context, uint64_t now_ms)
 {
     struct service *service = context;
+    pass_probes(service);
     pass_launcher(service);
     if (!service->draining && atomic_load_explicit(&service->drain_wanted, memory_order_relaxed))
         begin_drain(service, now_ms);
@@ -434,6 +453,11 @@ void service_show(struct service *service, const struct service_shown *shown)
 void service_serve(struct service *service, struct launcher *launcher)
 {
     service->launcher = launcher;
+}
+
+void service_probe(struct service *service, struct prober *prober)
+{
+    service->prober = prober;
 }
 
 void service_drain(struct service *service)

@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 #include "server/launcher.h"
+#include "server/prober.h"
 #include "server/rpc/server.h"
 #include "server/state/archive.h"
 #include "server/state/asks.h"
@@ -54,6 +55,10 @@ void service_show(struct service *service, const struct service_shown *shown);
 // Sets the launcher that this coordinator belongs to. Borrowed until close. Without it the service
 // has no launcher.
 void service_serve(struct service *service, struct launcher *launcher);
+
+// Sets the prober that reaches the data ports of workers. Borrowed until close. Without it no port
+// is probed.
+void service_probe(struct service *service, struct prober *prober);
 
 // Begins to drain. From the next turn on, which the caller must cause with rpc_server_wake, the
 // service takes no new workers and is not ready. The service stops when all streams have ended or

@@ -10,6 +10,24 @@
 #include "protos/codec/internal.h"
 #include "protos/codec/recovery.h"
 
+static void check_start(const struct up_start *start, struct codec_fault *fault)
+{
+    codec_check_number(start->item_count, LOCKSTEP_MAX_ITEMS, "a manifest has too many items",
+                       fault);
+    codec_check_rank(start->root, fault);
+}
+
+static void check_resume(const struct up_resume *resume, struct codec_fault *fault)
+{
+    codec_check_rank(resume->rank, fault);
+    codec_check_number(resume->world_size, LOCKSTEP_MAX_WORLD,
+                       "a world is above LOCKSTEP_MAX_WORLD", fault);
+    codec_check_number(resume->recalls, LOCKSTEP_MAX_SLOTS, "a step is above LOCKSTEP_MAX_SLOTS",
+                       fault);
+    codec_check_algorithm(resume->tuning.wish, fault);
+    check_start(&resume->start, fault);
+}
+
 static void check_hello(const struct up_hello *hello, struct codec_fault *fault)
 {
     codec_check_text(hello->job, sizeof(hello->job), fault);
@@ -21,13 +39,8 @@ static void check_hello(const struct up_hello *hello, struct codec_fault *fault)
     codec_check_text(hello->device, sizeof(hello->device), fault);
     codec_check_text(hello->gpu.nccl_missing, sizeof(hello->gpu.nccl_missing), fault);
     codec_check_text(hello->gpu_problem, sizeof(hello->gpu_problem), fault);
-}
-
-static void check_start(const struct up_start *start, struct codec_fault *fault)
-{
-    codec_check_number(start->item_count, LOCKSTEP_MAX_ITEMS, "a manifest has too many items",
-                       fault);
-    codec_check_rank(start->root, fault);
+    if (hello->resumes)
+        check_resume(&hello->resume, fault);
 }
 
 static void check_manifest_item(const struct manifest_item *item, struct codec_fault *fault)
@@ -49,6 +62,14 @@ static void check_manifest_part(const struct up_manifest_part *part, struct code
                      fault);
     for (uint32_t i = 0; i < part->count && fault->status == CODEC_OK; i++)
         check_manifest_item(&part->items[i], fault);
+}
+
+static void check_ready(const struct up_ready *ready, struct codec_fault *fault)
+{
+    codec_check_slot(&ready->slot, fault);
+    codec_check_dtype(ready->dtype, fault);
+    codec_check_number(ready->granted, LOCKSTEP_MAX_SLOTS, "a step is above LOCKSTEP_MAX_SLOTS",
+                       fault);
 }
 
 static void check_wait(const struct up_wait *wait, struct codec_fault *fault)
@@ -265,8 +286,7 @@ void codec_check_up(const struct up_message *message, struct codec_fault *fault)
         check_manifest_part(&message->u.manifest_part, fault);
         return;
     case UP_READY:
-        codec_check_slot(&message->u.ready.slot, fault);
-        codec_check_dtype(message->u.ready.dtype, fault);
+        check_ready(&message->u.ready, fault);
         return;
     case UP_WAIT:
         check_wait(&message->u.wait, fault);
@@ -284,6 +304,8 @@ void codec_check_up(const struct up_message *message, struct codec_fault *fault)
         return;
     case UP_LOST:
         codec_check_rank(message->u.lost.rank, fault);
+        codec_check_number((uint32_t)message->u.lost.proof, PROOF_WORD, "a proof is unknown",
+                           fault);
         codec_check_text(message->u.lost.text, sizeof(message->u.lost.text), fault);
         return;
     case UP_LEAVE:

@@ -13,6 +13,7 @@
 #include "protos/codec/codec.h"
 #include "protos/codec/internal.h"
 #include "protos/codec/recovery.h"
+#include "protos/codec/resume.h"
 
 #include "protos/control.pb.h"
 
@@ -116,16 +117,6 @@ static void down_halt_out(wire_DownHalt *wire, const struct down_halt *halt)
     codec_text_out(wire->cause, halt->cause, sizeof(wire->cause));
 }
 
-static void down_tuning_out(wire_DownTuning *wire, const struct tuning *tuning)
-{
-    wire->latency_ns = tuning->latency_ns;
-    wire->bytes_per_s = tuning->bytes_per_s;
-    wire->doubling_bytes = tuning->doubling_bytes;
-    wire->halving_bytes = tuning->halving_bytes;
-    wire->shares = tuning->shares;
-    wire->wish = (wire_PlanAlgorithm)tuning->wish;
-}
-
 static void down_out(wire_Down *wire, const struct down_message *message)
 {
     wire->has_generation = codec_generation_out(&wire->generation, &message->generation);
@@ -162,7 +153,7 @@ static void down_out(wire_Down *wire, const struct down_message *message)
         down_halt_out(&wire->u.halt, &message->u.halt);
         break;
     case DOWN_TUNING:
-        down_tuning_out(&wire->u.tuning, &message->u.tuning);
+        codec_tuning_out(&wire->u.tuning, &message->u.tuning);
         break;
     case DOWN_QUERY:
         wire->u.query.step = message->u.query.step;
@@ -281,16 +272,6 @@ static void down_halt_in(struct down_halt *halt, const wire_DownHalt *wire,
     codec_text_in(halt->cause, wire->cause, sizeof(halt->cause), fault);
 }
 
-static void down_tuning_in(struct tuning *tuning, const wire_DownTuning *wire)
-{
-    tuning->latency_ns = wire->latency_ns;
-    tuning->bytes_per_s = wire->bytes_per_s;
-    tuning->doubling_bytes = wire->doubling_bytes;
-    tuning->halving_bytes = wire->halving_bytes;
-    tuning->shares = wire->shares;
-    tuning->wish = (uint32_t)wire->wish;
-}
-
 static void down_in(struct down_message *message, const wire_Down *wire, struct codec_fault *fault)
 {
     codec_generation_in(&message->generation, &wire->generation, wire->has_generation);
@@ -327,7 +308,7 @@ static void down_in(struct down_message *message, const wire_Down *wire, struct 
         down_halt_in(&message->u.halt, &wire->u.halt, fault);
         break;
     case DOWN_TUNING:
-        down_tuning_in(&message->u.tuning, &wire->u.tuning);
+        codec_tuning_in(&message->u.tuning, &wire->u.tuning);
         break;
     case DOWN_QUERY:
         message->u.query.step = wire->u.query.step;

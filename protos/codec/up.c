@@ -14,6 +14,7 @@
 #include "protos/codec/internal.h"
 #include "protos/codec/place.h"
 #include "protos/codec/recovery.h"
+#include "protos/codec/resume.h"
 
 #include "protos/control.pb.h"
 
@@ -84,6 +85,9 @@ static void up_hello_out(wire_UpHello *wire, const struct up_hello *hello)
                sizeof(hello->further_gpus[i].bytes));
     }
     codec_text_out(wire->gpu_problem, hello->gpu_problem, sizeof(wire->gpu_problem));
+    wire->has_resume = hello->resumes;
+    if (hello->resumes)
+        codec_resume_out(&wire->resume, &hello->resume);
 }
 
 static void up_manifest_item_out(wire_ManifestItem *wire, const struct manifest_item *item)
@@ -116,6 +120,8 @@ static void up_ready_out(wire_UpReady *wire, const struct up_ready *ready)
     codec_slot_out(&wire->slot, &ready->slot);
     wire->dtype = (wire_Dtype)ready->dtype;
     wire->elements = ready->elements;
+    wire->granted = ready->granted;
+    wire->unmade = ready->unmade;
 }
 
 static void up_wait_out(wire_UpWait *wire, const struct up_wait *wait)
@@ -168,6 +174,7 @@ static void up_lost_out(wire_UpLost *wire, const struct up_lost *lost)
     wire->left = lost->left;
     wire->silent = lost->silent;
     wire->impossible = lost->impossible;
+    wire->proof = (wire_LossProof)lost->proof;
     wire->step = lost->step;
     codec_text_out(wire->text, lost->text, sizeof(wire->text));
 }
@@ -189,13 +196,7 @@ static void up_out(wire_Up *wire, const struct up_message *message)
         up_hello_out(&wire->u.hello, &message->u.hello);
         break;
     case UP_START:
-        wire->u.start.manifest_hash = message->u.start.manifest_hash;
-        wire->u.start.item_count = message->u.start.item_count;
-        wire->u.start.root = message->u.start.root;
-        wire->u.start.settled = message->u.start.settled;
-        wire->u.start.zero_defer = message->u.start.zero_defer;
-        wire->u.start.strict = message->u.start.strict;
-        wire->u.start.grouped = message->u.start.grouped;
+        codec_start_out(&wire->u.start, &message->u.start);
         break;
     case UP_MANIFEST_PART:
         up_manifest_part_out(&wire->u.manifest_part, &message->u.manifest_part);
@@ -301,6 +302,9 @@ static void up_hello_in(struct up_hello *hello, const wire_UpHello *wire, struct
         codec_bytes_in(hello->further_gpus[i].bytes, sizeof(hello->further_gpus[i].bytes),
                        wire->further_gpus[i].bytes, wire->further_gpus[i].size, fault);
     codec_text_in(hello->gpu_problem, wire->gpu_problem, sizeof(hello->gpu_problem), fault);
+    hello->resumes = wire->has_resume;
+    if (wire->has_resume)
+        codec_resume_in(&hello->resume, &wire->resume);
 }
 
 static void up_manifest_item_in(struct manifest_item *item, const wire_ManifestItem *wire,
@@ -335,6 +339,8 @@ static void up_ready_in(struct up_ready *ready, const wire_UpReady *wire, struct
     codec_slot_in(&ready->slot, &wire->slot, wire->has_slot, fault);
     ready->dtype = (enum dtype)wire->dtype;
     ready->elements = wire->elements;
+    ready->granted = wire->granted;
+    ready->unmade = wire->unmade;
 }
 
 static void up_wait_in(struct up_wait *wait, const wire_UpWait *wire, struct codec_fault *fault)
@@ -386,6 +392,7 @@ static void up_lost_in(struct up_lost *lost, const wire_UpLost *wire, struct cod
     lost->left = wire->left;
     lost->silent = wire->silent;
     lost->impossible = wire->impossible;
+    lost->proof = (enum loss_proof)wire->proof;
     lost->step = wire->step;
     codec_text_in(lost->text, wire->text, sizeof(lost->text), fault);
 }
@@ -407,13 +414,7 @@ static void up_in(struct up_message *message, const wire_Up *wire, struct codec_
         up_hello_in(&message->u.hello, &wire->u.hello, fault);
         break;
     case UP_START:
-        message->u.start.manifest_hash = wire->u.start.manifest_hash;
-        message->u.start.item_count = wire->u.start.item_count;
-        message->u.start.root = wire->u.start.root;
-        message->u.start.settled = wire->u.start.settled;
-        message->u.start.zero_defer = wire->u.start.zero_defer;
-        message->u.start.strict = wire->u.start.strict;
-        message->u.start.grouped = wire->u.start.grouped;
+        codec_start_in(&message->u.start, &wire->u.start);
         break;
     case UP_MANIFEST_PART:
         up_manifest_part_in(&message->u.manifest_part, &wire->u.manifest_part, fault);

@@ -34,6 +34,7 @@ const verdict = (state, rows, rate) => {
   if (job.state === 'gathering') {
     return ['', 'Waiting for ranks', `${job.joined} of ${counted(job.world_size, 'rank')} have joined.`, ''];
   }
+  if (job.state === 'resuming') return ['', 'Resuming', `${job.joined} of ${counted(job.world_size, 'rank')} have come back to this coordinator. Training goes on.`, ''];
   if (job.state === 'starting') return ['', 'Starting', 'The ranks compare their modules and parameters.', ''];
   const age = job.settled_age_ms === null ? '' : `All ranks had finished it ${time(job.settled_age_ms)} ago.`;
   if (slow.length) {

@@ -63,11 +63,11 @@ static void by_kind(struct text *text, const char *name, const char *help, const
 
 static void metric_jobs(struct text *text, const struct snapshot *snapshot)
 {
-    uint64_t counts[JOB_FINISHED + 1] = {0};
+    uint64_t counts[JOB_RESUMING + 1] = {0};
     for (uint32_t i = 0; i < snapshot->job_count; i++)
         counts[snapshot->jobs[i].view.state]++;
     family(text, "jobs", "gauge", "Jobs by state.");
-    for (int state = 0; state <= JOB_FINISHED; state++)
+    for (int state = 0; state <= JOB_RESUMING; state++)
         sample(text, "jobs", "state", coordinator_job_state_name((enum job_state)state),
                counts[state]);
 }

@@ -143,7 +143,8 @@ static void own_certificate_is_checked_first(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char error[LOCKSTEP_TEXT_BYTES] = "";
-        struct control_events events = {worker_received, worker_ended, &first, NULL};
+        struct control_events events = {
+            .received = worker_received, .ended = worker_ended, .context = &first};
         const struct control_target target = {"127.0.0.1:1", 1000, below(cases[i].directory),
                                               cases[i].job};
         assert_int_equal(control_open(&target, &events, &first.control, error, sizeof(error)), -1);
@@ -162,7 +163,8 @@ static void plaintext_gets_nowhere(void **state)
     memset(&first, 0, sizeof(first));
     mutex_init(&first.mutex);
     cond_init(&first.changed);
-    struct control_events events = {worker_received, worker_ended, &first, NULL};
+    struct control_events events = {
+        .received = worker_received, .ended = worker_ended, .context = &first};
     snprintf(address, sizeof(address), "127.0.0.1:%u", server.grpc);
     const struct control_target target = {address, test_bound_ms(500), NULL, NULL};
     assert_int_equal(control_open(&target, &events, &first.control, error, sizeof(error)), 0);

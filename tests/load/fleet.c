@@ -292,7 +292,7 @@ static bool open_worker(uint32_t index)
 {
     char error[LOCKSTEP_TEXT_BYTES];
     struct worker *worker = &workers[index];
-    struct control_events events = {on_message, on_ended, worker, NULL};
+    struct control_events events = {.received = on_message, .ended = on_ended, .context = worker};
     worker->id = options.first + index;
     const struct control_target target = {options.address, LOCKSTEP_OPEN_TIMEOUT_MS, NULL, NULL};
     if (control_open(&target, &events, &worker->control, error, sizeof(error)) < 0) {

@@ -225,6 +225,8 @@ static void core_action(void *context, const struct coordinator_action *action)
 {
     char text[DESCRIBE_BYTES];
     struct sim *sim = context;
+    if (action->kind == ACTION_PROBE)
+        return;
     if (action->kind == ACTION_LOG) {
         sim_trace(sim, "coordinator logs %s %s", action->log_id, action->text);
         return;
@@ -270,7 +272,8 @@ static void core_step(struct sim *sim, struct coordinator_event *event)
 
 static void core_stream_end(struct sim *sim, const struct sim_event *ended, const char *text)
 {
-    struct coordinator_event event = {.kind = EVENT_CLOSED, .peer = ended->peer, .text = text};
+    struct coordinator_event event = {
+        .kind = EVENT_CLOSED, .peer = ended->peer, .text = text, .proven = true};
     if (ended->worker->peer == ended->peer)
         ended->worker->peer = 0;
     core_step(sim, &event);

@@ -110,7 +110,7 @@ static void core_action(void *context, const struct coordinator_action *action)
     const uint32_t r = action->kind == ACTION_LOG ? 0 : rank_of(action->peer);
     struct world_rank *rank = &world->state.ranks[r];
     char text[WORLD_TEXT];
-    if (action->kind == ACTION_LOG)
+    if (action->kind == ACTION_LOG || action->kind == ACTION_PROBE)
         return;
     if (action->kind == ACTION_CLOSE) {
         world_fault(world, "the coordinator ends the stream of rank %" PRIu32, r);
@@ -163,8 +163,9 @@ void world_core_hears(struct world *world, uint32_t r, const struct up_message *
 
 void world_core_ended(struct world *world, uint32_t r)
 {
-    core_happens(world, &(struct coordinator_event){
-                            .kind = EVENT_CLOSED, .peer = peer_of(r), .text = "reset"});
+    core_happens(world,
+                 &(struct coordinator_event){
+                     .kind = EVENT_CLOSED, .peer = peer_of(r), .text = "reset", .proven = true});
 }
 
 // ---- The beginning -----------------------------------------------------------------------------

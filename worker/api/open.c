@@ -84,6 +84,11 @@ static void open_ended(void *context, const char *text)
         session_fail(session, LOCKSTEP_E_SYSTEM, "no memory");
 }
 
+static void open_stands(void *context)
+{
+    session_post(context, (struct command){.kind = COMMAND_CONTROL_STANDS});
+}
+
 // Without a sink, one line on stderr says why lockstep_open does not return.
 static void open_unreached(void *context, const char *text)
 {
@@ -290,7 +295,8 @@ static int open_connect(struct lockstep_session *session)
     const struct config *config = &session->config;
     const struct control_target target = {config->coordinator, config->open_timeout_ms,
                                           config->tls_dir, config->job};
-    const struct control_events events = {open_received, open_ended, session, open_unreached};
+    const struct control_events events = {open_received,  open_ended, session,
+                                          open_unreached, open_ended, open_stands};
     struct up_message hello;
     char error[LOCKSTEP_TEXT_BYTES];
     int status;

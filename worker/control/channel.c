@@ -110,9 +110,9 @@ static grpc_channel *channel_create(struct channel *channel)
     return created;
 }
 
-void channel_renew(struct channel *channel)
+void channel_renew(struct channel *channel, bool anew)
 {
-    if (control_credentials_renew(channel->credentials)) {
+    if (control_credentials_renew(channel->credentials) || anew) {
         grpc_channel_destroy(channel->now);
         channel->now = channel_create(channel);
     }

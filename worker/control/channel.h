@@ -9,6 +9,7 @@
 #include "protos/limits.h"
 
 #include <signal.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -38,8 +39,9 @@ int channel_locate(struct channel *channel, const struct control_target *target,
 // Starts gRPC and makes the channel. Returns 0, or -1; in both cases the caller must call
 // channel_close and grpc_shutdown later.
 int channel_open(struct channel *channel);
-// Replaces the channel if the certificates have changed.
-void channel_renew(struct channel *channel);
+// Replaces the channel if `anew` is true, so that names are looked up again, or if the certificates
+// have changed.
+void channel_renew(struct channel *channel, bool anew);
 // Frees all gRPC objects of the channel, but does not shut down gRPC.
 void channel_close(struct channel *channel);
 

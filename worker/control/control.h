@@ -22,12 +22,18 @@ struct control_events {
     // The control thread calls these functions, one at a time. They must not block and must not
     // call control_close.
     void (*received)(void *context, const struct down_message *message); // Borrowed for the call.
-    // The stream ended: text is a sentence ("connection refused", "unavailable: ..."). Called once.
+    // The stream ended for good: text is a sentence ("connection refused", "unavailable: ...").
+    // Called once.
     void (*ended)(void *context, const char *text);
     void *context;
     // The coordinator is not reached yet: text is a sentence. Called once at most, soon after the
     // opening. May be NULL.
     void (*unreached)(void *context, const char *text);
+    // A kept stream ended, and the control begins another one; text is a sentence. The messages
+    // that waited are dropped. May be NULL, as the next one: then no stream is kept.
+    void (*broke)(void *context, const char *text);
+    // Another stream stands: it takes a hello, and after it all other messages.
+    void (*stands)(void *context);
 };
 
 // The coordinator's address, and how to connect to it. Copied.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The worker's end of the control stream over the gRPC C core (1.51). That API is semi-private, so
-// only this file, channel.c and credentials.c use it. The file knows no protocol: messages come in
-// as structs and go out as structs.
+// only this file, call.c, channel.c and credentials.c use it. The file knows no protocol: messages
+// come in as structs and go out as structs. It only looks at what a message means for the stream.
 //
 // Threads. The caller of control_open prepares everything; from then on one control thread runs the
 // completion queue, drives the call and reports events. The other public functions only use the
@@ -17,8 +17,12 @@
 //     STANDING    gRPC has sent the call's headers. From here the first failure ends the stream.
 //     ENDED       the end was reported; all gRPC objects are freed.
 //
-// A call is over when its status and all other batches have completed; only then is the call
-// released. The status batch is started alone because it always "succeeds".
+// A stream is *kept* once the world has formed (DOWN_TUNING), if the user handles broke() and
+// stands(). The end of a kept stream is reported as broke(), and the control begins another one, to
+// the next address, with a new channel, which looks the name up again. It goes on until it is
+// closed: pauses between attempts grow to AGAIN_LAST_MS and are random, so that the workers of a
+// job do not come all at once. When a stream stands again, stands() is reported, and the first
+// message must be a hello. Only a refusal that no attempt can change ends the attempts.
 //
 // gRPC does not survive fork: a child process must not call any function of this file.
 
@@ -32,6 +36,7 @@
 #include "base/text.h"
 #include "base/thread.h"
 #include "protos/codec/codec.h"
+#include "worker/control/call.h"
 #include "worker/control/channel.h"
 #include "worker/control/credentials.h"
 #include "worker/control/mailbox.h"
@@ -39,7 +44,6 @@
 #include "worker/control/sentences.h"
 
 #include <assert.h>
-#include <grpc/byte_buffer_reader.h>
 #include <grpc/grpc.h>
 #include <grpc/support/time.h>
 #include <signal.h>
@@ -47,21 +51,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define METHOD "/lockstep.v1.Coordinator/Session"
 #define RETRY_FIRST_MS 10
 #define RETRY_LAST_MS 250
+#define AGAIN_LAST_MS 1000 // The longest pause between two attempts to reach the coordinator again.
+#define ATTEMPT_MS 3000 // How long one of these attempts may take.
 #define NEVER UINT64_MAX
-
-// The operation that has completed. At most one batch of each kind is in flight.
-enum tag {
-    TAG_WAKE = 1,
-    TAG_START, // The call's headers were written.
-    TAG_HEADERS, // The peer's headers came. gRPC delivers no message until they are requested.
-    TAG_STATUS,
-    TAG_RECEIVE,
-    TAG_SEND,
-    TAG_HALF_CLOSE,
-};
 
 enum stage {
     CONNECTING,
@@ -81,24 +75,19 @@ struct control {
     enum stage stage;
     struct channel channel;
     struct reach reach;
-    grpc_call *call; // NULL between two attempts.
-    unsigned pending; // Batches of the call that have not completed.
-    bool cancelled; // True if this worker cancelled the call; then `reason` says why.
-    bool has_status; // True if the status has completed; then no other batch is started.
-    bool sending; // True while a TAG_SEND is in flight.
-    bool half_closed; // True if TAG_HALF_CLOSE was started.
+    struct call call;
     uint64_t retry_at; // NEVER while a call is in progress.
     uint64_t retry_delay_ms;
-    grpc_byte_buffer *received;
-    grpc_metadata_array headers;
-    grpc_metadata_array trailers;
-    grpc_status_code status;
-    grpc_slice status_details;
-    char reason[LOCKSTEP_TEXT_BYTES];
     char ended_text[LOCKSTEP_TEXT_BYTES];
     struct down_message message;
+    int status; // The last call's status.
     bool answered; // True if the coordinator has sent more than a welcome: no new stream is begun.
     char later[LOCKSTEP_TEXT_BYTES]; // Text of a refusal that asks to come later; "": none came.
+    bool kept; // True once the world has formed.
+    bool again; // True from the first end of a kept stream on.
+    bool rests; // True after a refusal that no attempt can change: none is made any more.
+    uint64_t attempt_until; // When the present attempt to reach the coordinator again is given up.
+    uint8_t bytes[LOCKSTEP_MESSAGE_BYTES]; // The message that came last.
 
     struct mailbox mailbox; // Used by any thread.
 };
@@ -109,18 +98,15 @@ struct control {
 static void reason_from_status(struct control *control, bool *from_peer)
 {
     char details[LOCKSTEP_TEXT_BYTES];
-    size_t size = GRPC_SLICE_LENGTH(control->status_details);
-    struct text text;
-    text_init(&text, details, sizeof(details));
-    text_append_bytes(&text, (const char *)GRPC_SLICE_START_PTR(control->status_details), size);
+    call_details(&control->call, details, sizeof(details));
     *from_peer = !sentences_is_transport_error(details);
     if (*from_peer && control->stage == STANDING)
-        text_copy(control->reason, sizeof(control->reason), details);
+        text_copy(control->call.reason, sizeof(control->call.reason), details);
     else
-        sentences_shorten(details, control->reason, sizeof(control->reason));
+        sentences_shorten(details, control->call.reason, sizeof(control->call.reason));
 }
 
-static enum ending_status ending_status(grpc_status_code status)
+static enum ending_status ending_status(int status)
 {
     if (status == GRPC_STATUS_OK)
         return ENDING_OK;
@@ -132,93 +118,34 @@ static enum ending_status ending_status(grpc_status_code status)
 static struct ending ending_of(const struct control *control, bool from_peer)
 {
     return (struct ending){.address = control->address,
-                           .reason = control->reason,
+                           .reason = control->call.reason,
                            .refusal = reach_refusal(&control->reach),
                            .connect_timeout_ms = control->connect_timeout_ms,
                            .plaintext = !control->channel.credentials,
                            .connecting = control->stage == CONNECTING,
-                           .cancelled = control->cancelled,
+                           .cancelled = control->call.cancelled,
                            .from_peer = from_peer,
                            .status = ending_status(control->status)};
 }
 
 // ---- The call ----------------------------------------------------------------------------------
 
-// Starts a batch of one operation. A refusal would be a bug in this file, so the function asserts.
-static void start(struct control *control, grpc_op *op, enum tag tag)
-{
-    void *name = (void *)(uintptr_t)tag;
-    grpc_call_error error = grpc_call_start_batch(control->call, op, 1, name, NULL);
-    assert(error == GRPC_CALL_OK);
-    (void)error;
-    control->pending++;
-}
-
-static void start_receive(struct control *control)
-{
-    grpc_op op = {.op = GRPC_OP_RECV_MESSAGE};
-    op.data.recv_message.recv_message = &control->received;
-    start(control, &op, TAG_RECEIVE);
-}
-
-static void start_headers(struct control *control)
-{
-    grpc_op op = {.op = GRPC_OP_RECV_INITIAL_METADATA};
-    op.data.recv_initial_metadata.recv_initial_metadata = &control->headers;
-    start(control, &op, TAG_HEADERS);
-}
-
-static void start_status(struct control *control)
-{
-    grpc_op op = {.op = GRPC_OP_RECV_STATUS_ON_CLIENT};
-    op.data.recv_status_on_client.trailing_metadata = &control->trailers;
-    op.data.recv_status_on_client.status = &control->status;
-    op.data.recv_status_on_client.status_details = &control->status_details;
-    start(control, &op, TAG_STATUS);
-}
-
 static void attempt(struct control *control)
 {
-    channel_renew(&control->channel);
+    channel_renew(&control->channel, control->again);
     // A channel that has failed reconnects only when it is asked to, and on its own schedule.
     grpc_channel_check_connectivity_state(control->channel.now, 1);
     control->retry_at = NEVER;
-    control->has_status = false;
-    grpc_metadata_array_init(&control->headers);
-    grpc_metadata_array_init(&control->trailers);
-    control->call = grpc_channel_create_call(
-        control->channel.now, NULL, GRPC_PROPAGATE_DEFAULTS, control->channel.cq,
-        grpc_slice_from_static_string(METHOD), NULL, gpr_inf_future(GPR_CLOCK_REALTIME), NULL);
-    start_status(control);
-    start_headers(control);
-    grpc_op op = {.op = GRPC_OP_SEND_INITIAL_METADATA};
-    start(control, &op, TAG_START);
-}
-
-// Ends the call with a reason of this worker. All batches complete soon.
-static void cancel(struct control *control, const char *reason)
-{
-    if (!control->call || control->cancelled || control->has_status)
-        return;
-    control->cancelled = true;
-    text_copy(control->reason, sizeof(control->reason), reason);
-    grpc_call_cancel(control->call, NULL);
-}
-
-static void release_call(struct control *control)
-{
-    grpc_metadata_array_destroy(&control->headers);
-    grpc_metadata_array_destroy(&control->trailers);
-    grpc_slice_unref(control->status_details);
-    grpc_call_unref(control->call);
-    control->call = NULL;
+    control->attempt_until = clock_now_ms() + ATTEMPT_MS;
+    if (!call_begin(&control->call, &control->channel))
+        control->retry_at = clock_now_ms() + control->retry_delay_ms;
 }
 
 // Begins a new stream: a worker that waits for its world says hello again, to a coordinator that
 // has restarted or now has room. All other queued messages were for the old stream and are dropped.
 static bool begin_again(struct control *control, uint64_t now)
 {
-    if (control->stage != STANDING || control->answered || control->cancelled ||
+    if (control->stage != STANDING || control->answered || control->call.cancelled ||
         control->status == GRPC_STATUS_UNIMPLEMENTED ||
         control->status == GRPC_STATUS_PERMISSION_DENIED || now >= control->connect_deadline ||
         mailbox_is_closing(&control->mailbox))
@@ -226,32 +153,68 @@ static bool begin_again(struct control *control, uint64_t now)
     if (!mailbox_begin_again(&control->mailbox, (uint32_t)(control->connect_deadline - now)))
         return false;
     control->stage = CONNECTING;
-    control->has_status = control->sending = control->half_closed = false;
     return true;
+}
+
+// Sets when the coordinator is tried again: after a random time of half the pause at least.
+static void retry_later(struct control *control, uint64_t now, uint64_t longest_ms)
+{
+    const uint64_t half_ms = control->retry_delay_ms / 2;
+    uint64_t moment = clock_now_us() ^ (uint64_t)(uintptr_t)control;
+    moment = (moment ^ moment >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    control->retry_at = now + half_ms + (moment >> 32) % (half_ms + 1);
+    control->retry_delay_ms *= 2;
+    if (control->retry_delay_ms > longest_ms)
+        control->retry_delay_ms = longest_ms;
+}
+
+// The call of a kept stream is over. Says so if the stream stood.
+static void call_over_again(struct control *control, const char *text, uint64_t now)
+{
+    const bool stood = control->stage == STANDING;
+    mailbox_break(&control->mailbox);
+    if (!control->again)
+        control->retry_delay_ms = RETRY_FIRST_MS;
+    control->again = true;
+    control->stage = CONNECTING;
+    control->retry_at = NEVER;
+    if (!control->rests)
+        retry_later(control, now, AGAIN_LAST_MS);
+    if (stood && mailbox_report_begin(&control->mailbox)) {
+        control->events.broke(control->events.context, text);
+        mailbox_report_end(&control->mailbox);
+    }
 }
 
 // All batches of the call have completed: tries again, or ends the stream.
 static void call_over(struct control *control)
 {
     bool from_peer = false;
-    if (!control->cancelled)
+    if (!control->call.cancelled)
         reason_from_status(control, &from_peer);
-    release_call(control);
+    control->status = call_status(&control->call);
+    call_end(&control->call);
     uint64_t now = clock_now_ms();
-    if (control->stage == CONNECTING && !control->cancelled &&
+    if (control->kept && !mailbox_is_closing(&control->mailbox)) {
+        char text_of_end[LOCKSTEP_TEXT_BYTES];
+        const struct ending broken = ending_of(control, from_peer);
+        struct text words;
+        text_init(&words, text_of_end, sizeof(text_of_end));
+        sentences_end(&broken, &words);
+        call_over_again(control, text_of_end, now);
+        return;
+    }
+    if (control->stage == CONNECTING && !control->call.cancelled &&
         !mailbox_is_closing(&control->mailbox))
-        reach_look(&control->reach, &control->channel, control->reason, now);
-    if (control->stage == CONNECTING && !control->cancelled)
+        reach_look(&control->reach, &control->channel, control->call.reason, now);
+    if (control->stage == CONNECTING && !control->call.cancelled)
         control->later[0] = '\0'; // No coordinator answers now, so the old refusal is void.
     if (begin_again(control, now))
         control->retry_delay_ms = RETRY_FIRST_MS;
-    if (control->stage == CONNECTING && !control->cancelled &&
+    if (control->stage == CONNECTING && !control->call.cancelled &&
         reach_may_retry(&control->reach, now, control->connect_deadline) &&
         !mailbox_is_closing(&control->mailbox)) {
-        control->retry_at = now + control->retry_delay_ms;
-        control->retry_delay_ms *= 2;
-        if (control->retry_delay_ms > RETRY_LAST_MS)
-            control->retry_delay_ms = RETRY_LAST_MS;
+        retry_later(control, now, RETRY_LAST_MS);
         return;
     }
     const struct ending ending = ending_of(control, from_peer);
@@ -277,13 +240,29 @@ static bool comes_again(struct control *control)
     return true;
 }
 
-static void decode(struct control *control, const grpc_slice *bytes)
+// What the message means for the stream: the world has formed; the coordinator is back; or it will
+// not have this worker.
+static void look(struct control *control)
+{
+    const struct down_message *message = &control->message;
+    if (message->kind == DOWN_TUNING) {
+        control->kept = control->events.broke && control->events.stands;
+        control->reach.tell_at = NEVER;
+    } else if (message->kind == DOWN_WELCOME) {
+        control->retry_delay_ms = RETRY_FIRST_MS;
+    } else if (message->kind == DOWN_REFUSED) {
+        control->rests = message->u.refused.refusal == REFUSAL_INVALID ||
+                         message->u.refused.refusal == REFUSAL_VERSION;
+    }
+}
+
+static void decode(struct control *control, size_t size)
 {
     const char *detail = NULL;
-    if (codec_decode_down(GRPC_SLICE_START_PTR(*bytes), GRPC_SLICE_LENGTH(*bytes),
-                          &control->message, &detail) == CODEC_OK) {
-        if (comes_again(control))
+    if (codec_decode_down(control->bytes, size, &control->message, &detail) == CODEC_OK) {
+        if (!control->kept && comes_again(control))
             return;
+        look(control);
         if (mailbox_report_begin(&control->mailbox)) {
             control->events.received(control->events.context, &control->message);
             mailbox_report_end(&control->mailbox);
@@ -293,55 +272,31 @@ static void decode(struct control *control, const grpc_slice *bytes)
     char text[LOCKSTEP_TEXT_BYTES];
     snprintf(text, sizeof(text), "coordinator %s sent a message that cannot be read: %s",
              control->address, detail ? detail : "malformed");
-    cancel(control, text);
+    call_cancel(&control->call, text);
 }
 
-// A NULL buffer means that the peer sends no more messages; the status gives the reason.
 static void on_receive(struct control *control)
 {
-    if (!control->received)
-        return;
-    grpc_byte_buffer_reader reader;
-    if (grpc_byte_buffer_reader_init(&reader, control->received)) {
-        grpc_slice bytes = grpc_byte_buffer_reader_readall(&reader);
-        grpc_byte_buffer_reader_destroy(&reader);
-        decode(control, &bytes);
-        grpc_slice_unref(bytes);
-    }
-    grpc_byte_buffer_destroy(control->received);
-    control->received = NULL;
-    start_receive(control);
+    const size_t size = call_take(&control->call, control->bytes, sizeof(control->bytes));
+    if (size != SIZE_MAX)
+        decode(control, size);
 }
 
 // ---- Messages out ------------------------------------------------------------------------------
-
-static void send_now(struct control *control, const struct outgoing *item)
-{
-    grpc_slice bytes = grpc_slice_from_copied_buffer((const char *)item->bytes, item->size);
-    grpc_byte_buffer *buffer = grpc_raw_byte_buffer_create(&bytes, 1);
-    grpc_slice_unref(bytes);
-    grpc_op op = {.op = GRPC_OP_SEND_MESSAGE};
-    op.data.send_message.send_message = buffer;
-    start(control, &op, TAG_SEND);
-    grpc_byte_buffer_destroy(buffer);
-    control->sending = true;
-}
 
 // Sends the next message, or half-closes. One message is in flight at a time: gRPC completes a send
 // when flow control has accepted it, so a peer that does not read fills only this worker's queue.
 static void pump(struct control *control)
 {
-    if (control->stage != STANDING || !control->call || control->has_status || control->cancelled ||
-        control->sending || control->half_closed)
+    if (control->stage != STANDING || !control->call.parts || control->call.has_status ||
+        control->call.cancelled || control->call.sending || control->call.half_closed)
         return;
     struct outgoing *item = mailbox_pop(&control->mailbox);
     if (item) {
-        send_now(control, item);
+        call_send(&control->call, item->bytes, item->size);
         free(item);
     } else if (mailbox_is_closing(&control->mailbox)) {
-        grpc_op op = {.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT};
-        start(control, &op, TAG_HALF_CLOSE);
-        control->half_closed = true;
+        call_half_close(&control->call);
     }
 }
 
@@ -352,7 +307,7 @@ static void wake_locked(struct control *control)
     if (control->mailbox.ended || control->mailbox.waking)
         return;
     control->mailbox.waking = true;
-    channel_wake(&control->channel, (void *)(uintptr_t)TAG_WAKE);
+    channel_wake(&control->channel, (void *)(uintptr_t)CALL_WAKE);
 }
 
 // ---- Time --------------------------------------------------------------------------------------
@@ -364,8 +319,8 @@ static void connect_timed_out(struct control *control)
     text_init(&text, sentence, sizeof(sentence));
     const struct ending ending = ending_of(control, false);
     sentences_connect_failure(&ending, &text);
-    if (control->call) {
-        cancel(control, sentence);
+    if (control->call.parts) {
+        call_cancel(&control->call, sentence);
     } else {
         text_copy(control->ended_text, sizeof(control->ended_text), sentence);
         control->stage = ENDED;
@@ -392,13 +347,21 @@ static void check_time(struct control *control)
     if (control->stage == CONNECTING && reach_tells(&control->reach, now))
         tell_unreached(control);
     if (now >= mailbox_linger_until(&control->mailbox)) {
-        cancel(control, "the session was closed");
-        if (!control->call)
+        call_cancel(&control->call, "the session was closed");
+        if (!control->call.parts)
             control->stage = ENDED;
     }
-    if (control->stage == CONNECTING && now >= control->connect_deadline)
+    if (control->again && control->stage == CONNECTING) {
+        if (mailbox_is_closing(&control->mailbox))
+            call_cancel(&control->call, "the session was closed");
+        if (mailbox_is_closing(&control->mailbox) && !control->call.parts)
+            control->stage = ENDED;
+        else if (control->call.parts && now >= control->attempt_until)
+            call_cancel(&control->call, "no answer");
+    } else if (control->stage == CONNECTING && now >= control->connect_deadline) {
         connect_timed_out(control);
-    if (control->stage == CONNECTING && !control->call && now >= control->retry_at)
+    }
+    if (control->stage == CONNECTING && !control->call.parts && now >= control->retry_at)
         attempt(control);
 }
 
@@ -406,10 +369,13 @@ static uint64_t next_deadline(struct control *control)
 {
     uint64_t at = control->retry_at;
     const uint64_t linger = mailbox_linger_until(&control->mailbox);
-    if (!control->cancelled && linger < at)
+    if (!control->call.cancelled && linger < at)
         at = linger;
-    if (!control->cancelled && control->stage == CONNECTING && control->connect_deadline < at)
-        at = control->connect_deadline;
+    const uint64_t attempt = !control->again       ? control->connect_deadline
+                             : control->call.parts ? control->attempt_until
+                                                   : NEVER;
+    if (!control->call.cancelled && control->stage == CONNECTING && attempt < at)
+        at = attempt;
     if (control->stage == CONNECTING && control->reach.tell_at < at)
         at = control->reach.tell_at;
     return at;
@@ -419,37 +385,44 @@ static uint64_t next_deadline(struct control *control)
 
 static void on_start(struct control *control, bool ok)
 {
-    if (!ok || control->cancelled)
+    if (!ok || control->call.cancelled)
         return;
     control->stage = STANDING;
-    start_receive(control);
+    call_receive(&control->call);
+    if (!control->again)
+        return;
+    mailbox_stand(&control->mailbox);
+    if (mailbox_report_begin(&control->mailbox)) {
+        control->events.stands(control->events.context);
+        mailbox_report_end(&control->mailbox);
+    }
 }
 
-static void on_completion(struct control *control, enum tag tag, bool ok)
+static void on_completion(struct control *control, enum call_tag tag, bool ok)
 {
     switch (tag) {
-    case TAG_WAKE:
+    case CALL_WAKE:
         mailbox_woken(&control->mailbox);
         return; // Not a batch of the call.
-    case TAG_START:
+    case CALL_START:
         on_start(control, ok);
         break;
-    case TAG_STATUS:
-        control->has_status = true;
+    case CALL_STATUS:
+        control->call.has_status = true;
         break;
-    case TAG_RECEIVE:
+    case CALL_RECEIVE:
         on_receive(control);
         break;
-    case TAG_SEND:
-        control->sending = false;
+    case CALL_SEND:
+        control->call.sending = false;
         mailbox_sent(&control->mailbox);
         break;
-    case TAG_HEADERS:
-    case TAG_HALF_CLOSE:
+    case CALL_HEADERS:
+    case CALL_HALF_CLOSE:
         break;
     }
-    control->pending--;
-    if (control->pending == 0)
+    control->call.pending--;
+    if (control->call.pending == 0)
         call_over(control);
 }
 
@@ -476,7 +449,7 @@ static void run(void *argument)
     while (control->stage != ENDED) {
         grpc_event event = channel_next(&control->channel, next_deadline(control));
         if (event.type == GRPC_OP_COMPLETE)
-            on_completion(control, (enum tag)(uintptr_t)event.tag, event.success != 0);
+            on_completion(control, (enum call_tag)(uintptr_t)event.tag, event.success != 0);
         check_time(control);
         pump(control);
     }
@@ -561,13 +534,21 @@ int control_open(const struct control_target *target, const struct control_event
 int control_send(struct control *control, const struct up_message *message)
 {
     mutex_lock(&control->mailbox.mutex);
-    if (message->kind == UP_HELLO)
+    if (message->kind == UP_HELLO && !message->u.hello.resumes)
         control->mailbox.hello = *message;
     int result = mailbox_push_locked(&control->mailbox, message);
     if (result == 0)
         wake_locked(control);
     mutex_unlock(&control->mailbox.mutex);
     return result;
+}
+
+bool control_hello(struct control *control, struct up_message *hello)
+{
+    mutex_lock(&control->mailbox.mutex);
+    *hello = control->mailbox.hello;
+    mutex_unlock(&control->mailbox.mutex);
+    return hello->kind == UP_HELLO;
 }
 
 bool control_is_idle(struct control *control)

@@ -23,10 +23,13 @@ struct up_message;
 // in error: -1 (address or certificates unusable) or -2 (no memory, no thread).
 int control_open(const struct control_target *target, const struct control_events *events,
                  struct control **control, char *error, size_t error_bytes);
-// Queues a copy of message; any thread; never blocks. Returns 0; -1: the stream has ended; -2:
+// Queues a copy of message; any thread; never blocks. Returns 0; -1: the stream has ended, or the
+// message cannot begin the stream that stands again; -2:
 // LOCKSTEP_SEND_QUEUE messages wait, or message is a heartbeat and another heartbeat waits; -3: the
 // message cannot be encoded (a bug); -4: there is no memory for the copy.
 int control_send(struct control *control, const struct up_message *message);
+// Returns false if there is none; else fills *hello with the hello of the first stream. Any thread.
+bool control_hello(struct control *control, struct up_message *hello);
 // True if no message waits to be sent: gRPC has taken all messages, or the stream has ended. Any
 // thread.
 bool control_is_idle(struct control *control);

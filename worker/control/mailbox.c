@@ -27,11 +27,22 @@ void mailbox_fini(struct mailbox *mailbox)
 
 // ---- Messages ----------------------------------------------------------------------------------
 
+// True if the message may follow: after the end of a kept stream only a hello, once.
+static bool mailbox_begins_locked(struct mailbox *mailbox, const struct up_message *message)
+{
+    const bool hello = message->kind == UP_HELLO;
+    if (mailbox->broken && hello && mailbox->stands)
+        mailbox->broken = mailbox->stands = false;
+    else if (mailbox->broken || (mailbox->kept && hello))
+        return false;
+    return true;
+}
+
 int mailbox_push_locked(struct mailbox *mailbox, const struct up_message *message)
 {
     const bool heartbeat = message->kind == UP_HEARTBEAT;
     mutex_assert_held(&mailbox->mutex);
-    if (mailbox->ended || mailbox->closing)
+    if (mailbox->ended || mailbox->closing || !mailbox_begins_locked(mailbox, message))
         return -1;
     if (mailbox->queued == LOCKSTEP_SEND_QUEUE || (heartbeat && mailbox->heartbeat_queued))
         return -2;
@@ -103,6 +114,22 @@ bool mailbox_begin_again(struct mailbox *mailbox, uint32_t open_timeout_ms)
     }
     mutex_unlock(&mailbox->mutex);
     return known;
+}
+
+void mailbox_break(struct mailbox *mailbox)
+{
+    mutex_lock(&mailbox->mutex);
+    mailbox_drop_locked(mailbox);
+    mailbox->broken = mailbox->kept = true;
+    mailbox->stands = mailbox->sends = false;
+    mutex_unlock(&mailbox->mutex);
+}
+
+void mailbox_stand(struct mailbox *mailbox)
+{
+    mutex_lock(&mailbox->mutex);
+    mailbox->stands = true;
+    mutex_unlock(&mailbox->mutex);
 }
 
 void mailbox_close(struct mailbox *mailbox)

@@ -32,6 +32,11 @@ struct mailbox {
     unsigned queued; // Messages in the queue.
     bool sends; // True while gRPC has not taken the message that left the queue last.
     bool heartbeat_queued; // True while a heartbeat waits; then further heartbeats are refused.
+    // True from the end of a kept stream until a hello has begun another one; `stands` is true from
+    // the moment at which this other one takes a hello.
+    bool broken;
+    bool stands;
+    bool kept; // True after the first end of a kept stream.
     bool waking; // True while a wake-up of the control thread is outstanding.
     bool ended; // True if the mailbox accepts no message and no call wakes the thread.
     bool closing; // True after control_close was called; then no event is reported.
@@ -60,6 +65,11 @@ bool mailbox_is_idle(struct mailbox *mailbox);
 // Empties the queue and queues the hello again, with this timeout. Returns false if there is no
 // hello yet. Control thread.
 bool mailbox_begin_again(struct mailbox *mailbox, uint32_t open_timeout_ms);
+// A kept stream has ended: empties the queue, and takes no message until mailbox_stand. Control
+// thread.
+void mailbox_break(struct mailbox *mailbox);
+// Another stream stands: the mailbox takes a hello, and then all messages. Control thread.
+void mailbox_stand(struct mailbox *mailbox);
 // From here on the mailbox accepts no message, no call wakes the control thread, and only the
 // control thread uses gRPC's objects. Control thread.
 void mailbox_close(struct mailbox *mailbox);

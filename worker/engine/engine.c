@@ -22,6 +22,7 @@
 #include "worker/engine/parts.h"
 #include "worker/engine/progress.h"
 #include "worker/engine/recovery.h"
+#include "worker/engine/resume.h"
 #include "worker/engine/tell.h"
 #include "worker/engine/waits.h"
 #include "worker/order/header.h"
@@ -241,6 +242,15 @@ static void engine_command(struct lockstep_session *session, const struct comman
         inspect_answer(session);
         return;
     }
+    if (command->kind == COMMAND_CONTROL_STANDS) {
+        engine_control_stands(session);
+        return;
+    }
+    if (command->kind == COMMAND_CONTROL_ENDED) {
+        engine_control_ended(session, command->pointer);
+        session_drop(command);
+        return;
+    }
     // After an abort the trainer's commands are ignored. Messages of the coordinator are still
     // handled, because its answer to the abort is one of them.
     if (session->end.abort_text[0] != '\0' && command->kind < COMMAND_MESSAGE)
@@ -291,12 +301,11 @@ static void engine_command(struct lockstep_session *session, const struct comman
         case COMMAND_MESSAGE:
             engine_message(session, command->pointer);
             break;
-        case COMMAND_CONTROL_ENDED:
-            engine_control_ended(session, command->pointer);
-            break;
         case COMMAND_ABORT:
             engine_abort(session, -(int)command->value, command->pointer);
             break;
+        case COMMAND_CONTROL_ENDED:
+        case COMMAND_CONTROL_STANDS:
         case COMMAND_INSPECT:
         case COMMAND_STOP:
             break;

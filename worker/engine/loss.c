@@ -142,6 +142,7 @@ void engine_peer_lost(void *context, uint32_t rank, enum peer_loss how, const ch
     message.u.lost.left = how == LOSS_LEFT;
     message.u.lost.silent = how == LOSS_SILENT;
     message.u.lost.impossible = how == LOSS_IMPOSSIBLE;
+    message.u.lost.proof = how == LOSS_LEFT ? PROOF_WORD : PROOF_NONE;
     message.u.lost.step = loss.step;
     text_copy(message.u.lost.text, sizeof(message.u.lost.text), text);
     text_copy(loss.text, sizeof(loss.text), text);

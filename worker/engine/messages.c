@@ -12,6 +12,7 @@
 #include "worker/engine/parts.h"
 #include "worker/engine/progress.h"
 #include "worker/engine/recovery.h"
+#include "worker/engine/resume.h"
 #include "worker/engine/tell.h"
 #include "worker/engine/tune.h"
 #include "worker/engine/waits.h"
@@ -35,14 +36,16 @@ void engine_send(struct lockstep_session *session, struct up_message *message)
     int result;
     char text[LOCKSTEP_TEXT_BYTES + 128];
     message->generation = session->world.generation;
+    engine_remember(session, message);
+    if (session->end.control_gone && engine_can_wait(session, message))
+        return; // Said again when the coordinator is back, if it still matters then.
     atomic_fetch_add_explicit(&session->tallies.control_messages, 1, memory_order_relaxed);
     result = control_send(session->control, message);
     if (result == 0)
         return;
-    // -1: the stream has ended, and engine_control_ended is about to learn it. It tells the order
-    // core, which then does without an answer to UP_BLOCKED. If this rank has reported a loss and
-    // waits for the verdict, it decides alone.
-    if (result == -1 && (message->kind == UP_BLOCKED || session->end.verdict_deadline_ms != 0))
+    // -1: the stream has ended, and engine_control_ended is about to learn it. What matters is said
+    // again on the next stream.
+    if (result == -1 && engine_can_wait(session, message))
         return;
     if (result == -1) {
         snprintf(text, sizeof(text), "the coordinator is gone and is needed here: %s",
@@ -328,7 +331,7 @@ void engine_message(struct lockstep_session *session, const struct down_message 
 {
     if (message->kind != DOWN_WELCOME && message->kind != DOWN_REFUSED)
         atomic_fetch_add_explicit(&session->tallies.control_messages, 1, memory_order_relaxed);
-    if (session->world.generation.number != 0 &&
+    if (session->world.generation.number != 0 && message->kind != DOWN_REFUSED &&
         !(message->kind == DOWN_GENERATION && recovery_expects(session, &message->generation)) &&
         (message->generation.number != session->world.generation.number ||
          message->generation.incarnation != session->world.generation.incarnation))
@@ -336,10 +339,14 @@ void engine_message(struct lockstep_session *session, const struct down_message 
     switch (message->kind) {
     case DOWN_WELCOME:
         watch_interval(session->watch, message->u.welcome.heartbeat_ms);
+        engine_control_back(session);
         break;
     case DOWN_REFUSED:
-        engine_fail(session, error_status_of_refusal(message->u.refused.refusal),
-                    message->u.refused.text);
+        if (session->world.formed)
+            engine_control_refused(session, &message->u.refused);
+        else
+            engine_fail(session, error_status_of_refusal(message->u.refused.refusal),
+                        message->u.refused.text);
         break;
     case DOWN_GENERATION:
         engine_generation(session, message);
@@ -389,43 +396,5 @@ void engine_message(struct lockstep_session *session, const struct down_message 
     case DOWN_INSPECT: // The watch handles it.
     case DOWN_NONE:
         break;
-    }
-}
-
-// The control stream has ended. Training goes on without the coordinator; a session that forms its
-// world, starts or learns fails.
-void engine_control_ended(struct lockstep_session *session, const char *why)
-{
-    char text[LOCKSTEP_TEXT_BYTES + 128];
-    uint32_t awaited = 0;
-    session->end.control_gone = true;
-    text_copy(session->end.control_text, sizeof(session->end.control_text), why);
-    engine_wait_alone(session);
-    // A loss that the coordinator has not answered: the session does not go on.
-    if (recovery_is_on(session) && session->end.losses.count > 0 &&
-        session->end.verdict_deadline_ms == 0)
-        session->end.verdict_deadline_ms = clock_now_ms();
-    engine_decide_alone(session);
-    if (!session->world.formed || session->engine.starting ||
-        session->engine.order->recovery.frozen) {
-        engine_fail(session, LOCKSTEP_E_UNREACHABLE, why);
-        return;
-    }
-    if (transport_awaits_address(session->transport, &awaited)) {
-        engine_unreached(session, awaited);
-        return;
-    }
-    atomic_store_explicit(&session->gate.alone_ms, clock_now_ms(), memory_order_relaxed);
-    atomic_store_explicit(&session->gate.alone, true, memory_order_release);
-    log_event(&session->log, LOG_LEVEL_WARN, "coordinator_lost",
-              "text=%s hint=training goes on, and stalls are not diagnosed any more; new modules "
-              "and phases cannot be learned",
-              why);
-    if (session->engine.order->open && session->engine.order->learning) {
-        snprintf(text, sizeof(text),
-                 "step %" PRIu64 ": the coordinator was lost while the order of "
-                 "phase '%s' was being learned: %s",
-                 session->engine.order->step, session->engine.phase, why);
-        engine_fail(session, LOCKSTEP_E_UNREACHABLE, text);
     }
 }

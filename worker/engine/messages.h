@@ -16,6 +16,5 @@ const char *engine_peer_host(const struct lockstep_session *session, uint32_t ra
 // Fails the session: a link to this rank is wanted, and the coordinator is gone.
 void engine_unreached(struct lockstep_session *session, uint32_t rank);
 void engine_message(struct lockstep_session *session, const struct down_message *message);
-void engine_control_ended(struct lockstep_session *session, const char *why);
 
 #endif

@@ -141,6 +141,12 @@ void engine_wait_alone(struct lockstep_session *session)
     wait_limit(session);
 }
 
+void engine_wait_together(struct lockstep_session *session)
+{
+    session->end.halt_deadline_ms = 0;
+    order_coordinator_back(session->engine.order);
+}
+
 bool engine_wait_overdue(struct lockstep_session *session, char *bytes, size_t size)
 {
     if (session->end.halt_deadline_ms == 0 || clock_now_ms() < session->end.halt_deadline_ms)

@@ -26,6 +26,8 @@ void engine_wait_released(struct lockstep_session *session, const struct order_a
 void engine_wait_bucket(struct lockstep_session *session, const struct collective *collective);
 // The coordinator is lost: waits get a deadline from now on.
 void engine_wait_alone(struct lockstep_session *session);
+// A coordinator listens again: waits have no deadline any more, and are reported again.
+void engine_wait_together(struct lockstep_session *session);
 // True, once, if a wait has passed its deadline without a coordinator. Then writes the error text.
 bool engine_wait_overdue(struct lockstep_session *session, char *bytes, size_t size);
 

@@ -427,6 +427,16 @@ void order_queried(struct order *order, const struct down_query *query)
     order_advance(order);
 }
 
+void order_coordinator_back(struct order *order)
+{
+    order->alone = false;
+    order->waits.said.wait_count = 0;
+    order->waits.said_wait.step = 0;
+    order->waits.changed = true;
+    if (!order->failed)
+        order_advance(order);
+}
+
 void order_coordinator_lost(struct order *order)
 {
     order->alone = true;

@@ -27,6 +27,8 @@ void order_need(const struct order *order, struct call_id call, struct slot_set 
 void order_queried(struct order *order, const struct down_query *query);
 // The connection to the coordinator has ended. From now on the rank reports no wait.
 void order_coordinator_lost(struct order *order);
+// Another connection to a coordinator stands, which has heard of no wait: the rank reports again.
+void order_coordinator_back(struct order *order);
 // A step begins: forgets all waits and reports of the last step.
 void order_waits_reset(struct order *order);
 // A slot was given up before its call was made on this rank: marks the waits for that call as

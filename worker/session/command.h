@@ -26,6 +26,7 @@ enum command_kind {
     // the driver still carries them out.
     COMMAND_MESSAGE, // pointer: struct down_message, given
     COMMAND_CONTROL_ENDED, // pointer: text, given
+    COMMAND_CONTROL_STANDS, // Another control stream stands.
     COMMAND_ABORT, // pointer: text, given; value: the status without its sign
     COMMAND_INSPECT, // The watch asks for the state that only the driver may read.
     COMMAND_STOP, // value: 1 to send this rank's last frames first, 0 to end at once

@@ -39,6 +39,15 @@ struct engine_state {
     struct engine_recovery *recovery;
 };
 
+// resume.c: what another coordinator must be told.
+#define SESSION_NAMED_PARTS (LOCKSTEP_MAX_MODULES / LOCKSTEP_NAMES_PART + 1)
+
+struct engine_said {
+    struct up_start start; // The last UP_START; zeros: none.
+    uint32_t named_count;
+    struct up_modules named[SESSION_NAMED_PARTS]; // The last UP_MODULES.
+};
+
 // tell.c and loss.c: how the session ends.
 struct engine_end {
     bool stop; // True if the engine thread is to end.

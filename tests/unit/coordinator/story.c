@@ -50,6 +50,8 @@ static void story_action(void *context, const struct coordinator_action *action)
 {
     char text[DESCRIBE_BYTES];
     struct story *story = context;
+    if (action->kind == ACTION_PROBE)
+        return;
     if (action->kind == ACTION_LOG) {
         if (story->logging)
             story_write(story, "log %s %s\n", action->log_id, action->text);
@@ -287,9 +289,25 @@ void story_leave(struct story *story, uint32_t peer, uint64_t settled)
 
 void story_close(struct story *story, uint32_t peer, const char *text)
 {
-    struct coordinator_event event = {.kind = EVENT_CLOSED, .peer = peer, .text = text};
+    struct coordinator_event event = {
+        .kind = EVENT_CLOSED, .peer = peer, .text = text, .proven = true};
     story_write(story, "%" PRIu32 " broke\n", peer);
     story->known[peer] = false;
+    story_step(story, &event);
+}
+
+void story_cut(struct story *story, uint32_t peer)
+{
+    struct coordinator_event event = {.kind = EVENT_CLOSED, .peer = peer};
+    story_write(story, "%" PRIu32 " is cut\n", peer);
+    story->known[peer] = false;
+    story_step(story, &event);
+}
+
+void story_probed(struct story *story, uint32_t peer, bool reached, bool refused)
+{
+    struct coordinator_event event = {
+        .kind = EVENT_PROBED, .peer = peer, .reached = reached, .refused = refused};
     story_step(story, &event);
 }
 

@@ -82,7 +82,12 @@ void story_fail(struct story *story, uint32_t peer, uint64_t step, enum halt_kin
                 const char *text);
 void story_lost(struct story *story, uint32_t peer, uint32_t rank, uint64_t step, bool left);
 void story_leave(struct story *story, uint32_t peer, uint64_t settled);
+// A worker's process ends.
 void story_close(struct story *story, uint32_t peer, const char *text);
+// The stream of a worker ends; its process may be alive.
+void story_cut(struct story *story, uint32_t peer);
+// The data port of a worker was probed.
+void story_probed(struct story *story, uint32_t peer, bool reached, bool refused);
 void story_drain(struct story *story);
 // A worker of the job has ended and never said hello.
 void story_absent(struct story *story, const char *job, const char *text);

@@ -28,10 +28,11 @@
 // codec and into random_up or random_down below. Then this number changes.
 #if defined(__LP64__)
 static_assert(sizeof(struct gpu) == 284, "a new field?");
-static_assert(sizeof(struct up_hello) == 1376, "a new field?");
+static_assert(sizeof(struct up_hello) == 1512, "a new field?");
 static_assert(sizeof(struct up_start) == 32, "a new field?");
 static_assert(sizeof(struct manifest_item) == 664, "a new field?");
-static_assert(sizeof(struct up_ready) == 40, "a new field?");
+static_assert(sizeof(struct up_resume) == 136, "a new field?");
+static_assert(sizeof(struct up_ready) == 48, "a new field?");
 static_assert(sizeof(struct up_wait) == 216, "a new field?");
 static_assert(sizeof(struct layout_part) == 8208, "a new field?");
 static_assert(sizeof(struct up_end) == 16, "a new field?");
@@ -42,7 +43,7 @@ static_assert(sizeof(struct await_key) == 24, "a new field?");
 static_assert(sizeof(struct await) == 960, "a new field?");
 static_assert(sizeof(struct up_heartbeat) == 3832, "a new field?");
 static_assert(sizeof(struct up_fail) == 1504, "a new field?");
-static_assert(sizeof(struct up_lost) == 1040, "a new field?");
+static_assert(sizeof(struct up_lost) == 1048, "a new field?");
 static_assert(sizeof(struct up_leave) == 648, "a new field?");
 static_assert(sizeof(struct down_welcome) == 8, "a new field?");
 static_assert(sizeof(struct down_refused) == 1028, "a new field?");
@@ -143,6 +144,19 @@ static void example_hello(struct up_hello *hello)
     hello->further_gpu_count = 2;
     hello->further_gpus[0].bytes[0] = 0xf2;
     hello->further_gpus[1].bytes[15] = 0xf3;
+    hello->resumes = true;
+    hello->resume = (struct up_resume){.generation = {7, 0x0102030405060708u},
+                                       .rank = 1,
+                                       .world_size = 2,
+                                       .settled = 811,
+                                       .rounds = 1,
+                                       .starting = true,
+                                       .plan_number = 3,
+                                       .learning_step = 812,
+                                       .learned = true,
+                                       .recalls = 5,
+                                       .tuning = {1, 2, 3, 4, true, ALGORITHM_RING},
+                                       .start = {9, 8, 0, 7, true, true, true}};
 }
 
 static void example_layout(struct layout_part *part)
@@ -281,6 +295,8 @@ static void example_up(int kind, union any_message *any)
         message->u.ready.slot = slot;
         message->u.ready.dtype = DTYPE_FLOAT32;
         message->u.ready.elements = 1000;
+        message->u.ready.granted = 4;
+        message->u.ready.unmade = true;
         break;
     case UP_WAIT:
         message->u.wait.step = 812;
@@ -313,6 +329,7 @@ static void example_up(int kind, union any_message *any)
         message->u.lost.left = true;
         message->u.lost.silent = true;
         message->u.lost.impossible = true;
+        message->u.lost.proof = PROOF_PORT;
         message->u.lost.step = 812;
         strcpy(message->u.lost.text, "reset");
         break;
@@ -646,6 +663,28 @@ static struct slot_id random_slot(uint64_t *state)
     return slot;
 }
 
+static void random_resume(uint64_t *state, struct up_resume *resume)
+{
+    resume->generation.number = random_number(state);
+    resume->generation.incarnation = random_number(state);
+    resume->rank = random_below(state, LOCKSTEP_MAX_WORLD);
+    resume->world_size = random_below(state, LOCKSTEP_MAX_WORLD + 1);
+    resume->settled = random_number(state);
+    resume->rounds = (uint32_t)random_number(state);
+    resume->starting = random_bool(state);
+    resume->plan_number = random_number(state);
+    resume->learning_step = random_number(state);
+    resume->learned = random_bool(state);
+    resume->recalls = random_below(state, LOCKSTEP_MAX_SLOTS + 1);
+    resume->tuning.latency_ns = random_number(state);
+    resume->tuning.bytes_per_s = random_number(state);
+    resume->tuning.shares = random_bool(state);
+    resume->start.manifest_hash = random_number(state);
+    resume->start.item_count = random_below(state, LOCKSTEP_MAX_ITEMS + 1);
+    resume->start.settled = random_number(state);
+    resume->start.grouped = random_bool(state);
+}
+
 static void random_hello(uint64_t *state, struct up_hello *hello)
 {
     hello->version = (uint32_t)random_number(state);
@@ -668,6 +707,9 @@ static void random_hello(uint64_t *state, struct up_hello *hello)
     hello->started = random_number(state);
     hello->cores = random_number(state);
     RANDOM_TEXT(state, hello->gpu_problem);
+    hello->resumes = random_bool(state);
+    if (hello->resumes)
+        random_resume(state, &hello->resume);
     hello->has_gpu = random_bool(state);
     if (!hello->has_gpu)
         return;
@@ -1048,6 +1090,8 @@ static void random_up(int kind, uint64_t *state, union any_message *any)
         message->u.ready.slot = random_slot(state);
         message->u.ready.dtype = (enum dtype)random_below(state, DTYPE_LAST + 1);
         message->u.ready.elements = random_number(state);
+        message->u.ready.granted = random_below(state, LOCKSTEP_MAX_SLOTS + 1);
+        message->u.ready.unmade = random_bool(state);
         break;
     case UP_WAIT:
         random_wait(state, &message->u.wait);
@@ -1076,6 +1120,7 @@ static void random_up(int kind, uint64_t *state, union any_message *any)
         message->u.lost.left = random_bool(state);
         message->u.lost.silent = random_bool(state);
         message->u.lost.impossible = random_bool(state);
+        message->u.lost.proof = (enum loss_proof)random_below(state, PROOF_WORD + 1);
         message->u.lost.step = random_number(state);
         RANDOM_TEXT(state, message->u.lost.text);
         break;

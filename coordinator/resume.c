@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Members whose streams end and come back, and jobs that outlive their coordinator. Runs inside
+// coordinator_step.
+//
+// The end of a stream is silence, not a death (rule M4 of membership). The member is *away*: it
+// stays a member, its job goes on, and stalls that it causes are found as before. Death is proven
+// by a refusal of the member's data port, by another member (UP_LOST), or by the launcher. A
+// refusal counts only if a probe has reached that port before, because a firewall may refuse, too.
+// While a member is away its port is probed again and again.
+//
+// A member comes back with a hello that says `resumes`. To a coordinator that knows its generation
+// it proves itself by its uuid and rank, and gets again what it may have missed: the verdict, if
+// the generation has ended; DOWN_VERIFIED; what it lacks of a learning step.
+//
+// A coordinator that does not know the generation has restarted. It rebuilds the job from what the
+// members say: the first one that comes back brings the generation and the size of the world. The
+// members that have not come back are *unseen*. Meanwhile members train, heartbeats count, and a
+// learning step waits for all members as it always does. Generation numbers, plan numbers and
+// rounds go on. The job keeps the incarnation of the coordinator that formed its generation.
+//
+// A living generation is worth more than workers that gather under its name: these are sent away
+// and come again. A new world may take the name of a job of which no member is connected for
+// LOCKSTEP_AWAY_MS. Members that come back afterwards are refused.
+
+#include "coordinator/resume.h"
+
+#include "coordinator/ballot.h"
+#include "coordinator/core.h"
+#include "coordinator/gather.h"
+#include "coordinator/job.h"
+#include "coordinator/join.h"
+#include "coordinator/journal.h"
+#include "coordinator/roster.h"
+#include "coordinator/send.h"
+#include "coordinator/sentence.h"
+#include "coordinator/stall.h"
+#include "coordinator/table.h"
+#include "coordinator/verdict.h"
+#include "coordinator/verify.h"
+
+// ---- Away --------------------------------------------------------------------------------------
+
+static void resume_probe(struct coordinator *core, const struct worker *worker)
+{
+    const struct coordinator_action action = {
+        .kind = ACTION_PROBE, .peer = worker->peer, .text = worker->hello.address};
+    if (worker->hello.address[0] != '\0')
+        core->sink.action(core->sink.context, &action);
+}
+
+void resume_probe_all(struct coordinator *core, struct job *job)
+{
+    for (uint32_t i = 0; i < job->count; i++)
+        if (job_worker(core, job, i)->connected)
+            resume_probe(core, job_worker(core, job, i));
+}
+
+bool resume_away(struct coordinator *core, struct worker *worker)
+{
+    struct job *job = core_job_of(core, worker);
+    if (worker->stage != STAGE_MEMBER || !job_running(job) || !job->tuned ||
+        core->stopped_by[0] != '\0')
+        return false;
+    core_disconnect(core, worker);
+    worker->asked = 0;
+    worker->back.away_ms = core->now;
+    worker->back.probe_ms = core->now + LOCKSTEP_PROBE_MS;
+    if (worker->back.probe_ms < job->resuming.due_ms)
+        job->resuming.due_ms = worker->back.probe_ms;
+    journal_note(core, job, "worker_away",
+                 "the control stream of rank %" PRIu32 " has ended; the rank may come back",
+                 worker->rank);
+    core_log(core, "worker_away", "job=%s generation=%" PRIu64 " rank=%" PRIu32, job->name,
+             job->number, worker->rank);
+    resume_probe(core, worker);
+    return true;
+}
+
+// Returns the worker that was probed: a connected one, or a member that is away.
+static struct worker *resume_probed_worker(struct coordinator *core, coordinator_peer peer)
+{
+    struct worker *worker = table_worker(core, peer);
+    for (uint32_t i = 0; !worker && i < core->worker_top; i++) {
+        struct worker *other = &core->workers[i];
+        if (other->stage == STAGE_MEMBER && other->back.away_ms != 0 && other->peer == peer)
+            worker = other;
+    }
+    return worker;
+}
+
+void resume_probed(struct coordinator *core, const struct coordinator_event *event)
+{
+    struct worker *worker = resume_probed_worker(core, event->peer);
+    if (!worker || worker->stage != STAGE_MEMBER)
+        return;
+    worker->back.reached = worker->back.reached || event->reached;
+    if (worker->back.away_ms == 0 || !event->refused || !worker->back.reached ||
+        !job_running(core_job_of(core, worker)))
+        return;
+    verdict_gone(core, worker);
+}
+
+void resume_tick(struct coordinator *core, struct job *job)
+{
+    uint64_t next = UINT64_MAX;
+    if (!job_running(job) || core->now < job->resuming.due_ms)
+        return;
+    for (uint32_t i = 0; i < job->count; i++) {
+        struct worker *worker = job_worker(core, job, i);
+        if (worker->back.away_ms == 0 || worker->back.unseen)
+            continue;
+        if (core->now >= worker->back.probe_ms) {
+            worker->back.probe_ms = core->now + LOCKSTEP_PROBE_MS;
+            resume_probe(core, worker);
+        }
+        if (worker->back.probe_ms < next)
+            next = worker->back.probe_ms;
+    }
+    job->resuming.due_ms = next;
+}
+
+bool resume_deserted(const struct coordinator *core, const struct job *job)
+{
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct worker *worker = &core->workers[job->workers[i]];
+        if (worker->connected ||
+            (!worker->left && core->now < worker->back.away_ms + LOCKSTEP_AWAY_MS))
+            return false;
+    }
+    return true;
+}
+
+// ---- What a returning member says ---------------------------------------------------------------
+
+static void resume_refuse(struct coordinator *core, coordinator_peer peer, enum refusal refusal,
+                          const struct up_hello *hello, const char *why)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    struct sentence sentence;
+    sentence_begin(&sentence, text, sizeof(text));
+    sentence_add(&sentence,
+                 "the worker on %s (pid %" PRIu32 ") wants to go on as rank %" PRIu32
+                 " of generation %" PRIu64 " of job '%s', but %s",
+                 hello->host, hello->pid, hello->resume.rank, hello->resume.generation.number,
+                 hello->job, why);
+    join_refuse(core, peer, refusal, text);
+}
+
+// True if the job's last generation is the one that the member names.
+static bool resume_knows(const struct job *job, const struct up_resume *resume)
+{
+    return job->number == resume->generation.number &&
+           job->resuming.incarnation == resume->generation.incarnation;
+}
+
+// Returns why a member of the job's last generation is refused, or NULL.
+static const char *resume_fault(const struct job *job, const struct worker *worker,
+                                const struct up_hello *hello)
+{
+    if (job->count != hello->resume.world_size)
+        return "the world has another size";
+    if (!worker->back.unseen && memcmp(&worker->hello.uuid, &hello->uuid, sizeof(hello->uuid)) != 0)
+        return "that rank belongs to another worker";
+    if (worker->left)
+        return "that rank has closed its session";
+    return NULL;
+}
+
+// ---- Coming back --------------------------------------------------------------------------------
+
+// Stores how far the member is.
+static void resume_progress(struct coordinator *core, struct job *job, struct worker *worker)
+{
+    const struct up_resume *resume = &worker->hello.resume;
+    struct comeback *back = &worker->back;
+    back->rounds = resume->rounds;
+    back->starts = resume->starting;
+    if (resume->rounds > job->rounds) {
+        job->rounds = resume->rounds;
+        job->state = JOB_RUNNING;
+        job->zero_defer = resume->start.zero_defer;
+        verify_passed(core, job);
+    }
+    job->strict = job->strict || resume->start.strict;
+    if (!worker->started)
+        worker->start = resume->start;
+    if (resume->settled > worker->heartbeat.settled)
+        worker->heartbeat.settled = resume->settled;
+    job_settled(core, job, resume->settled);
+    if (resume->plan_number > job->learning.plan_number)
+        job->learning.plan_number = resume->plan_number;
+}
+
+static void resume_announce(struct coordinator *core, struct job *job, const struct worker *worker,
+                            bool unseen)
+{
+    if (!unseen) {
+        journal_note(core, job, "worker_back", "rank %" PRIu32 " has come back", worker->rank);
+        core_log(core, "worker_back", "job=%s generation=%" PRIu64 " rank=%" PRIu32, job->name,
+                 job->number, worker->rank);
+        return;
+    }
+    if (--job->resuming.unseen > 0)
+        return;
+    roster_restored(core, job);
+    journal_log(core, job, "job_resumed",
+                "all %" PRIu32 " ranks of generation %" PRIu64
+                " have come back to this coordinator; the last settled step is %" PRIu64,
+                job->count, job->number, job->settled);
+}
+
+static void resume_welcome(struct coordinator *core, const struct job *job,
+                           const struct worker *worker)
+{
+    struct down_welcome *welcome = &core_message(core, job, DOWN_WELCOME)->u.welcome;
+    welcome->version = LOCKSTEP_PROTOCOL_VERSION;
+    welcome->heartbeat_ms = core->config.heartbeat_ms;
+    core_send(core, worker);
+}
+
+static void resume_return(struct coordinator *core, struct job *job, coordinator_peer peer,
+                          const struct up_hello *hello)
+{
+    struct worker *worker = job_worker(core, job, hello->resume.rank);
+    const bool unseen = worker->back.unseen;
+    core_close(core, worker); // The server may not have seen the end of the old stream yet.
+    worker->hello = *hello;
+    worker->heard_ms = core->now;
+    worker->asked = 0;
+    worker->awaits = worker->lacks = 0;
+    worker->back = (struct comeback){.reached = worker->back.reached};
+    core_reconnect(core, worker, peer);
+    resume_welcome(core, job, worker);
+    if (job->state == JOB_HALTED) {
+        verdict_repeat(core, job, worker);
+        return;
+    }
+    resume_progress(core, job, worker);
+    resume_announce(core, job, worker, unseen);
+    resume_probe(core, worker);
+    ballot_resumed(core, worker);
+}
+
+// ---- A job that this coordinator does not know -------------------------------------------------
+
+static void resume_give_back(struct coordinator *core, const uint16_t *workers, uint32_t count)
+{
+    while (count-- > 0)
+        core_worker_free(core, &core->workers[workers[count]]);
+}
+
+// Takes records for all members. Forgets other jobs if there is no room.
+static bool resume_take(struct coordinator *core, uint32_t count, uint16_t *workers)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        struct worker *worker = core_worker_absent(core);
+        while (!worker && job_recycle(core))
+            worker = core_worker_absent(core);
+        if (!worker) {
+            resume_give_back(core, workers, i);
+            return false;
+        }
+        worker->stage = STAGE_OUT; // Not free any more, and no member yet.
+        workers[i] = core_worker_index(core, worker);
+    }
+    return true;
+}
+
+// Makes the members of a generation that this coordinator has not formed. All are unseen.
+static void resume_fill(struct coordinator *core, struct job *job, const struct up_hello *hello,
+                        const uint16_t *workers)
+{
+    const struct up_resume *resume = &hello->resume;
+    job->number = resume->generation.number;
+    job->resuming.incarnation = resume->generation.incarnation;
+    job->state = JOB_STARTING;
+    job->count = resume->world_size;
+    job->gathering.world_min = hello->world_min;
+    job->gathering.world_max = hello->world_max;
+    job->gathering.window_ms = hello->window_ms;
+    job->gathering.origin = core->origin;
+    job->linked = job->count;
+    job->tuned = true;
+    job->tuning = resume->tuning;
+    job->formed_ms = core->now;
+    job->resuming.unseen = job->count;
+    for (uint32_t rank = 0; rank < job->count; rank++) {
+        struct worker *worker = &core->workers[workers[rank]];
+        job->workers[rank] = workers[rank];
+        worker->stage = STAGE_MEMBER;
+        worker->job = (uint16_t)(job - core->jobs);
+        worker->rank = rank;
+        worker->generation = job->number;
+        worker->linked = true;
+        worker->heard_ms = core->now;
+        worker->back.away_ms = core->now;
+        worker->back.unseen = true;
+        sentence_clean(worker->hello.host, sizeof(worker->hello.host), "unknown",
+                       sizeof("unknown"));
+    }
+    stall_reset(job);
+    journal_log(core, job, "job_resuming",
+                "rank %" PRIu32 " of %" PRIu32 " of generation %" PRIu64
+                " was formed by another coordinator and has come to this one",
+                resume->rank, job->count, job->number);
+}
+
+// Returns the job for a generation that this coordinator does not know, or NULL: the hello was
+// refused.
+static struct job *resume_rebuild(struct coordinator *core, coordinator_peer peer,
+                                  const struct up_hello *hello)
+{
+    uint16_t workers[LOCKSTEP_MAX_WORLD];
+    if (!resume_take(core, hello->resume.world_size, workers)) {
+        resume_refuse(core, peer, REFUSAL_FULL, hello,
+                      "this coordinator has no room for its world");
+        return NULL;
+    }
+    struct job *job = job_find(core, hello->job);
+    while (job && job->state == JOB_GATHERING && job->count > 0)
+        join_turn_away(core, job_worker(core, job, job->count - 1), REFUSAL_DRAINING,
+                       "a world of this job is running; it can be joined when that has ended");
+    if (job)
+        gather_again(core, job);
+    else
+        job = gather_create(core, hello->job);
+    if (!job) {
+        resume_give_back(core, workers, hello->resume.world_size);
+        resume_refuse(core, peer, REFUSAL_FULL, hello, "this coordinator has no room for its job");
+        return NULL;
+    }
+    resume_fill(core, job, hello, workers);
+    return job;
+}
+
+// ---- Hello
+// ---------------------------------------------------------------------------------------
+
+// Returns why the member cannot be of the job as this coordinator knows it, or NULL.
+static const char *resume_conflict(const struct job *job, const struct up_resume *resume)
+{
+    const bool known = resume_knows(job, resume);
+    if (known && (job->state == JOB_GATHERING || job->state == JOB_FINISHED))
+        return "that generation has ended";
+    if (!known && job_running(job))
+        return "that job is running as another generation";
+    if (!known && job->resuming.incarnation == resume->generation.incarnation &&
+        job->number > resume->generation.number)
+        return "a later generation of that job has ended already";
+    return NULL;
+}
+
+void resume_hello(struct coordinator *core, coordinator_peer peer, const struct up_hello *hello)
+{
+    const struct up_resume *resume = &hello->resume;
+    struct job *job = job_find(core, hello->job);
+    const char *why = NULL;
+    if (core->draining) {
+        resume_refuse(core, peer, REFUSAL_DRAINING, hello, "the coordinator is going down");
+        return;
+    }
+    if (resume->generation.number == 0 || resume->rank >= resume->world_size ||
+        resume->world_size > LOCKSTEP_MAX_WORLD)
+        why = "there is no such rank";
+    else if (job)
+        why = resume_conflict(job, resume);
+    if (!why && (!job || !resume_knows(job, resume))) {
+        job = resume_rebuild(core, peer, hello);
+        if (!job)
+            return;
+    }
+    if (!why)
+        why = resume_fault(job, job_worker(core, job, resume->rank), hello);
+    if (why)
+        resume_refuse(core, peer, REFUSAL_INVALID, hello, why);
+    else
+        resume_return(core, job, peer, hello);
+}

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions of resume.c that other files call.
+
+#ifndef COORDINATOR_RESUME_H
+#define COORDINATOR_RESUME_H
+
+#include "coordinator/coordinator.h"
+
+struct job;
+struct worker;
+
+// The stream of a member has ended. Returns true if this is silence: the member is away now. False:
+// it is the worker's end.
+bool resume_away(struct coordinator *core, struct worker *worker);
+// A member of a generation opens another stream. The hello is checked and clean.
+void resume_hello(struct coordinator *core, coordinator_peer peer, const struct up_hello *hello);
+// A data port was probed.
+void resume_probed(struct coordinator *core, const struct coordinator_event *event);
+// Asks the server to reach the data ports of all members.
+void resume_probe_all(struct coordinator *core, struct job *job);
+void resume_tick(struct coordinator *core, struct job *job);
+// True if no member of the job is connected, and none was for LOCKSTEP_AWAY_MS.
+bool resume_deserted(const struct coordinator *core, const struct job *job);
+
+#endif

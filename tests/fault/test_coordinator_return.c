@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The coordinator is killed and started again, or stopped, while real workers train. No step ends
+// with an error, the results are right, and the coordinator knows the job again.
+
+#include "tests/fault/process_world.h"
+
+#include "base/clock.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <lockstep/lockstep.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define SIZE 3
+#define ROUNDS 3
+#define BACK_MS slow_ms(3000) // From the return of the coordinator to the full view of the job.
+
+static struct coordinator_process coordinator;
+static struct world world;
+
+static int teardown(void **state)
+{
+    (void)state;
+    world_teardown(&world, &coordinator);
+    return 0;
+}
+
+static void begin(void)
+{
+    const char *const arguments[] = {"--http=127.0.0.1:0", NULL};
+    struct script scripts[SIZE];
+    for (uint32_t rank = 0; rank < SIZE; rank++)
+        scripts[rank] = (struct script){.report_every = 5};
+    coordinator_start(&coordinator, arguments);
+    world_start(&world, &coordinator, "job", SIZE, scripts);
+}
+
+static void coordinator_kill(void)
+{
+    coordinator_signal(&coordinator, SIGKILL);
+    coordinator_wait(&coordinator);
+}
+
+// Starts a coordinator at the address of the one that has ended.
+static void restart(void)
+{
+    char listen[64];
+    const char *const arguments[] = {listen, "--http=127.0.0.1:0", NULL};
+    snprintf(listen, sizeof(listen), "--listen=127.0.0.1:%u", coordinator.port);
+    coordinator_start(&coordinator, arguments);
+}
+
+// Fills text with what the coordinator says about its jobs; empty: it did not answer.
+static void ask(char *text, size_t capacity)
+{
+    static const char request[] = "GET /api/v1/jobs HTTP/1.0\r\nHost: localhost\r\n\r\n";
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(coordinator.http_port)};
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    size_t size = 0;
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0 &&
+        write(fd, request, sizeof(request) - 1) == (ssize_t)sizeof(request) - 1) {
+        for (ssize_t got = 1; got > 0 && size<capacity - 1; size += got> 0 ? (size_t)got : 0)
+            got = read(fd, text + size, capacity - 1 - size);
+    }
+    text[size] = '\0';
+    if (fd >= 0)
+        close(fd);
+}
+
+// Waits until the coordinator says this of the job. Returns how long that took.
+static uint64_t expect_said(const char *piece, uint64_t ms)
+{
+    static char text[1 << 16];
+    const uint64_t since_ms = clock_now_ms();
+    do {
+        ask(text, sizeof(text));
+        if (strstr(text, piece))
+            return clock_now_ms() - since_ms;
+        pause_us(20000);
+    } while (clock_now_ms() - since_ms < ms);
+    fail_msg("the coordinator does not say %s within %llu ms: %s", piece, (unsigned long long)ms,
+             text);
+    return 0;
+}
+
+static uint64_t last_step(void)
+{
+    struct report report;
+    uint64_t step = 0;
+    for (uint32_t rank = 0; rank < SIZE; rank++) {
+        world_expect(&world, rank, REPORT_STEP, &report);
+        step = report.settled > step ? report.settled : step;
+    }
+    return step;
+}
+
+static void train_to(uint64_t step)
+{
+    for (uint32_t rank = 0; rank < SIZE; rank++)
+        world_expect_step(&world, rank, step);
+}
+
+static void expect_good_end(void)
+{
+    struct report done[SIZE];
+    world_stop(&world);
+    for (uint32_t rank = 0; rank < SIZE; rank++) {
+        world_expect(&world, rank, REPORT_DONE, &done[rank]);
+        assert_int_equal(done[rank].value, done[0].value);
+    }
+    world_join(&world);
+}
+
+// Condition: the coordinator is killed and comes back, again and again. Decision: no step fails;
+// the new one knows all ranks within its bound; at the end the job is finished for it.
+static void it_comes_back_again_and_again(void **state)
+{
+    (void)state;
+    begin();
+    train_to(10);
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        coordinator_kill();
+        const uint64_t step = last_step();
+        train_to(step + 10);
+        restart();
+        const uint64_t took_ms = expect_said("\"state\":\"running\"", BACK_MS);
+        printf("round %u: all ranks are back after %llu ms\n", round, (unsigned long long)took_ms);
+        train_to(step + 20);
+    }
+    expect_good_end();
+    expect_said("\"state\":\"finished\"", BACK_MS);
+}
+
+// Condition: a rank is killed after the return. Decision: the others learn its name at once, and
+// the new coordinator says so.
+static void a_death_after_its_return_is_reported(void **state)
+{
+    struct report report;
+    (void)state;
+    begin();
+    train_to(10);
+    coordinator_kill();
+    restart();
+    expect_said("\"state\":\"running\"", BACK_MS);
+    const uint64_t killed_us = world_kill(&world, 1);
+    for (uint32_t rank = 0; rank < SIZE; rank += 2) {
+        world_expect(&world, rank, REPORT_FAILED, &report);
+        assert_int_equal(report.status, LOCKSTEP_E_PEER_LOST);
+        assert_non_null(strstr(report.text, "rank 1"));
+        assert_true(report.at_us - killed_us < LOST_MS * 1000);
+    }
+    expect_said("\"state\":\"halted\"", BACK_MS);
+    expect_said("rank 1 on host", BACK_MS);
+    world_join(&world);
+}
+
+// Condition: a rank is killed while the coordinator is away. Decision: the survivors name it, and
+// tell the coordinator that comes after.
+static void a_death_in_its_absence_is_told(void **state)
+{
+    struct report report;
+    (void)state;
+    begin();
+    train_to(10);
+    coordinator_kill();
+    train_to(20);
+    const uint64_t killed_us = world_kill(&world, 1);
+    for (uint32_t rank = 0; rank < SIZE; rank += 2) {
+        world_expect(&world, rank, REPORT_FAILED, &report);
+        assert_int_equal(report.status, LOCKSTEP_E_PEER_LOST);
+        assert_non_null(strstr(report.text, "rank 1"));
+        assert_true(report.at_us - killed_us < LOST_MS * 1000);
+    }
+    world_join(&world);
+}
+
+// Condition: all ranks are killed at once. Decision: the coordinator finds their ports closed, and
+// the name is free for the next world at once.
+static void all_die_at_once(void **state)
+{
+    (void)state;
+    begin();
+    train_to(10);
+    for (uint32_t rank = 0; rank < SIZE; rank++)
+        world_kill(&world, rank);
+    expect_said("\"state\":\"halted\"", BACK_MS);
+    world_join(&world);
+}
+
+#define TEST(name) cmocka_unit_test_teardown(name, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(it_comes_back_again_and_again),
+        TEST(a_death_after_its_return_is_reported),
+        TEST(a_death_in_its_absence_is_told),
+        TEST(all_die_at_once),
+    };
+    return cmocka_run_group_tests_name("coordinator_return", tests, NULL, NULL);
+}

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Members whose streams end and come back, and coordinators that have restarted:
+// coordinator/resume.c.
+
+#include "tests/unit/coordinator/story.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+// The hello of rank `rank` of job "j", whose members are the streams rank + 1 of story_run.
+static struct up_hello back_hello(const struct story *story, uint32_t rank, uint32_t world)
+{
+    char host[16];
+    snprintf(host, sizeof(host), "h%u", rank + 1);
+    struct up_hello hello = story_hello("j", world, host);
+    hello.uuid.bytes[0] = (uint8_t)(rank + 1);
+    hello.resumes = true;
+    hello.resume.generation = story->generation[rank + 1];
+    hello.resume.rank = rank;
+    hello.resume.world_size = world;
+    hello.resume.settled = 7;
+    hello.resume.rounds = 1;
+    hello.resume.plan_number = 3;
+    return hello;
+}
+
+// Forms a world whose workers have uuids, and starts it.
+static void run_world(struct story *story, uint32_t world)
+{
+    for (uint32_t rank = 0; rank < world; rank++) {
+        char host[16];
+        snprintf(host, sizeof(host), "h%u", rank + 1);
+        struct up_hello hello = story_hello("j", world, host);
+        hello.uuid.bytes[0] = (uint8_t)(rank + 1);
+        story_say_hello(story, rank + 1, &hello);
+    }
+    for (uint32_t rank = 0; rank < world; rank++)
+        story_links(story, rank + 1, &(struct up_links){.wish = ALGORITHM_BY_SIZE});
+    for (uint32_t rank = 0; rank < world; rank++)
+        story_start(story, rank + 1, 5, 3, 0);
+    story_forget(story);
+}
+
+// A stream that knows the generation of another one.
+static void come_back(struct story *story, uint32_t peer, const struct up_hello *hello)
+{
+    story->generation[peer] = hello->resume.generation;
+    story->rank[peer] = hello->resume.rank;
+    story_say_hello(story, peer, hello);
+}
+
+static void expect_running(const struct story *story)
+{
+    assert_int_equal(story_job(story, 0).state, JOB_RUNNING);
+}
+
+// Condition: a stream ends. Decision: nothing ends; the member comes back on another stream.
+static void a_stream_that_ends_is_silence(void **state)
+{
+    struct story *story = *state;
+    run_world(story, 2);
+    story_cut(story, 2);
+    story_sleep(story, 120000);
+    expect_running(story);
+    assert_int_equal(story_job(story, 0).joined, 1);
+    struct up_hello hello = back_hello(story, 1, 2);
+    come_back(story, 12, &hello);
+    assert_int_equal(story->last[12].kind, DOWN_WELCOME);
+    assert_int_equal(story_job(story, 0).joined, 2);
+    story_lost(story, 12, 0, 8, false);
+    assert_int_equal(story->last[12].kind, DOWN_HALT);
+    assert_int_equal(story->last[12].u.halt.rank, 0);
+}
+
+// Condition: the old stream has not ended for the coordinator. Decision: the new one takes its
+// place.
+static void a_new_stream_replaces_the_old_one(void **state)
+{
+    struct story *story = *state;
+    run_world(story, 2);
+    struct up_hello hello = back_hello(story, 1, 2);
+    come_back(story, 12, &hello);
+    assert_int_equal(story->last[12].kind, DOWN_WELCOME);
+    assert_true(story->closed[2]);
+    assert_int_equal(story_job(story, 0).joined, 2);
+    expect_running(story);
+}
+
+// Condition: nothing listens at the data port of a member that is away. Decision: lost, if the port
+// was reached before; a refusal of a firewall proves nothing.
+static void a_refusal_is_proof_of_a_port_that_was_reached(void **state)
+{
+    struct story *story = *state;
+    run_world(story, 2);
+    story_cut(story, 2);
+    story_probed(story, 2, false, true);
+    expect_running(story);
+    story_probed(story, 2, true, false);
+    expect_running(story);
+    story_probed(story, 2, false, true);
+    assert_int_equal(story_job(story, 0).state, JOB_HALTED);
+    assert_int_equal(story->last[1].kind, DOWN_HALT);
+    assert_int_equal(story->last[1].u.halt.rank, 1);
+    assert_non_null(strstr(story->last[1].u.halt.text, "nothing listens at its data port"));
+}
+
+// Condition: a port of a member with a stream refuses. Decision: nothing; the stream is alive.
+static void a_refusal_of_a_connected_member_is_nothing(void **state)
+{
+    struct story *story = *state;
+    run_world(story, 2);
+    story_probed(story, 2, true, false);
+    story_probed(story, 2, false, true);
+    expect_running(story);
+}
+
+// Condition: the generation ended while a member was away. Decision: it gets the verdict.
+static void a_verdict_is_said_again(void **state)
+{
+    struct story *story = *state;
+    run_world(story, 3);
+    story_cut(story, 3);
+    story_lost(story, 1, 1, 8, false);
+    struct up_hello hello = back_hello(story, 2, 3);
+    come_back(story, 13, &hello);
+    assert_int_equal(story->last[13].kind, DOWN_HALT);
+    assert_int_equal(story->last[13].u.halt.rank, 1);
+    assert_int_equal(story->last[13].u.halt.kind, HALT_LOST);
+}
+
+static void expect_refused(struct story *story, const struct up_hello *hello, const char *piece)
+{
+    static uint32_t peer = 100;
+    peer++;
+    story_say_hello(story, peer, hello);
+    assert_int_equal(story->last[peer % STORY_LAST].kind, DOWN_REFUSED);
+    if (!strstr(story->last[peer % STORY_LAST].u.refused.text, piece))
+        fail_msg("'%s' is not in: %s", piece, story->last[peer % STORY_LAST].u.refused.text);
+}
+
+// Condition: what a returning worker says is wrong. Decision: it is refused, and the job goes on.
+static void wrong_members_are_refused(void **state)
+{
+    struct story *story = *state;
+    run_world(story, 2);
+    story_cut(story, 2);
+    struct up_hello hello = back_hello(story, 1, 2);
+    hello.uuid.bytes[3] = 9;
+    expect_refused(story, &hello, "that rank belongs to another worker");
+    hello = back_hello(story, 1, 2);
+    hello.resume.generation.number++;
+    expect_refused(story, &hello, "running as another generation");
+    hello = back_hello(story, 1, 2);
+    hello.resume.generation.incarnation++;
+    expect_refused(story, &hello, "running as another generation");
+    hello = back_hello(story, 1, 2);
+    hello.resume.rank = 2;
+    expect_refused(story, &hello, "no such rank");
+    hello = back_hello(story, 1, 2);
+    hello.resume.world_size = 3;
+    expect_refused(story, &hello, "another size");
+    expect_running(story);
+    story_leave(story, 1, 7);
+    hello = back_hello(story, 0, 2);
+    expect_refused(story, &hello, "has closed its session");
+}
+
+static void a_finished_job_takes_none_back(void **state)
+{
+    struct story *story = *state;
+    run_world(story, 2);
+    story_leave(story, 1, 7);
+    story_leave(story, 2, 7);
+    struct up_hello hello = back_hello(story, 1, 2);
+    expect_refused(story, &hello, "that generation has ended");
+}
+
+// ---- A coordinator that has restarted ----------------------------------------------------------
+
+static const struct generation_id elsewhere = {4, 0xabcdef};
+
+static struct up_hello foreign_hello(struct story *story, uint32_t rank, uint32_t world)
+{
+    struct up_hello hello = back_hello(story, rank, world);
+    hello.resume.generation = elsewhere;
+    return hello;
+}
+
+// Condition: the members of a generation come to a coordinator that does not know it. Decision: the
+// job is "resuming" until all are back; then it runs, with its own generation and plan numbers.
+static void a_job_is_rebuilt(void **state)
+{
+    struct story *story = *state;
+    for (uint32_t rank = 0; rank < 3; rank++) {
+        struct up_hello hello = foreign_hello(story, rank, 3);
+        hello.resume.settled = 7 + rank;
+        come_back(story, rank + 1, &hello);
+        assert_int_equal(story->last[rank + 1].kind, DOWN_WELCOME);
+        assert_int_equal(story_job(story, 0).state, rank < 2 ? JOB_RESUMING : JOB_RUNNING);
+    }
+    const struct job_view job = story_job(story, 0);
+    assert_int_equal(job.generation.number, 4);
+    assert_int_equal(job.generation.incarnation, 0xabcdef);
+    assert_int_equal(job.settled, 9);
+    assert_int_equal(job.plan_number, 3);
+    assert_int_equal(job.world_size, 3);
+    assert_int_equal(job.hosts, 3);
+    story_lost(story, 2, 0, 10, false);
+    assert_int_equal(story->last[2].kind, DOWN_HALT);
+    assert_int_equal(story->last[2].generation.incarnation, 0xabcdef);
+    assert_int_equal(story->last[2].u.halt.rank, 0);
+}
+
+// Condition: workers wait for a world of that name. Decision: they come again; the generation
+// lives.
+static void a_living_generation_goes_before_gatherers(void **state)
+{
+    struct story *story = *state;
+    struct up_hello fresh = story_hello("j", 2, "x");
+    story_say_hello(story, 9, &fresh);
+    struct up_hello hello = foreign_hello(story, 0, 2);
+    come_back(story, 1, &hello);
+    assert_int_equal(story->last[1].kind, DOWN_WELCOME);
+    assert_int_equal(story->last[9].kind, DOWN_REFUSED);
+    assert_int_equal(story->last[9].u.refused.refusal, REFUSAL_DRAINING);
+}
+
+// Condition: no member is connected. Decision: a new world has to wait, and then gets the name.
+static void a_deserted_name_is_given_away(void **state)
+{
+    struct story *story = *state;
+    run_world(story, 2);
+    story_cut(story, 1);
+    story_cut(story, 2);
+    struct up_hello fresh = story_hello("j", 2, "x");
+    story_say_hello(story, 9, &fresh);
+    assert_int_equal(story->last[9].kind, DOWN_REFUSED);
+    assert_int_equal(story->last[9].u.refused.refusal, REFUSAL_DRAINING);
+    story_sleep(story, LOCKSTEP_AWAY_MS);
+    story_say_hello(story, 10, &fresh);
+    assert_int_equal(story->last[10].kind, DOWN_WELCOME);
+    struct up_hello hello = back_hello(story, 1, 2);
+    expect_refused(story, &hello, "that generation has ended");
+}
+
+// Condition: the rebuilt job ends, and forms again. Decision: generation numbers go on.
+static void generations_go_on_after_a_rebuilt_one(void **state)
+{
+    struct story *story = *state;
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        struct up_hello hello = foreign_hello(story, rank, 2);
+        come_back(story, rank + 1, &hello);
+    }
+    story_lost(story, 2, 0, 10, false);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        char host[16];
+        snprintf(host, sizeof(host), "n%u", rank);
+        struct up_hello hello = story_hello("j", 2, host);
+        story_say_hello(story, 20 + rank, &hello);
+    }
+    assert_int_equal(story->last[20].kind, DOWN_GENERATION);
+    assert_int_equal(story->last[20].generation.number, 5);
+    assert_int_not_equal(story->last[20].generation.incarnation, 0xabcdef);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, story_setup, story_teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(a_stream_that_ends_is_silence),
+        TEST(a_new_stream_replaces_the_old_one),
+        TEST(a_refusal_is_proof_of_a_port_that_was_reached),
+        TEST(a_refusal_of_a_connected_member_is_nothing),
+        TEST(a_verdict_is_said_again),
+        TEST(wrong_members_are_refused),
+        TEST(a_finished_job_takes_none_back),
+        TEST(a_job_is_rebuilt),
+        TEST(a_living_generation_goes_before_gatherers),
+        TEST(a_deserted_name_is_given_away),
+        TEST(generations_go_on_after_a_rebuilt_one),
+    };
+    return cmocka_run_group_tests_name("coordinator_resume", tests, NULL, NULL);
+}

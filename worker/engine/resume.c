@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The end of the control stream, and its return. Once the world has formed, training goes on
+// without a coordinator; a session that starts or learns fails. The control stream comes back by
+// itself, to the same coordinator or to another one. Then this rank says where it is (struct
+// up_resume), and says again what the coordinator needs and may not know: names of modules, and a
+// loss. What the coordinator knows already changes nothing there. Driver only.
+
+#include "worker/engine/resume.h"
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "worker/control/grpc.h"
+#include "worker/engine/decisions.h"
+#include "worker/engine/messages.h"
+#include "worker/engine/parts.h"
+#include "worker/engine/recovery.h"
+#include "worker/engine/tell.h"
+#include "worker/engine/waits.h"
+#include "worker/order/waits.h"
+#include "worker/session/session.h"
+#include "worker/transport/further.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+void engine_remember(struct lockstep_session *session, const struct up_message *message)
+{
+    struct engine_said *said = &session->said;
+    if (message->kind == UP_START) {
+        said->start = message->u.start;
+    } else if (message->kind == UP_MODULES) {
+        if (message->u.modules.first == 0)
+            said->named_count = 0;
+        if (said->named_count < SESSION_NAMED_PARTS)
+            said->named[said->named_count++] = message->u.modules;
+    }
+}
+
+// ---- Without a coordinator ----------------------------------------------------------------------
+
+bool engine_can_wait(const struct lockstep_session *session, const struct up_message *message)
+{
+    const bool needed = message->kind == UP_START || message->kind == UP_READY ||
+                        message->kind == UP_WAIT || message->kind == UP_LAYOUT_PART ||
+                        message->kind == UP_END || message->kind == UP_REACH ||
+                        message->kind == UP_MANIFEST_PART;
+    return (session->world.formed && !needed) || session->end.verdict_deadline_ms != 0;
+}
+
+void engine_control_ended(struct lockstep_session *session, const char *why)
+{
+    char text[LOCKSTEP_TEXT_BYTES + 128];
+    const bool again = session->end.control_gone;
+    uint32_t awaited = 0;
+    session->end.control_gone = true;
+    text_copy(session->end.control_text, sizeof(session->end.control_text), why);
+    if (session->end.over || atomic_load_explicit(&session->gate.failed, memory_order_acquire))
+        return;
+    engine_wait_alone(session);
+    // A loss that the coordinator has not answered: the session does not go on.
+    if (recovery_is_on(session) && session->end.losses.count > 0 &&
+        session->end.verdict_deadline_ms == 0)
+        session->end.verdict_deadline_ms = clock_now_ms();
+    engine_decide_alone(session);
+    if (!session->world.formed || session->engine.starting ||
+        session->engine.order->recovery.frozen) {
+        engine_fail(session, LOCKSTEP_E_UNREACHABLE, why);
+        return;
+    }
+    if (transport_awaits_address(session->transport, &awaited)) {
+        engine_unreached(session, awaited);
+        return;
+    }
+    if (again || atomic_load_explicit(&session->gate.alone, memory_order_relaxed))
+        return;
+    atomic_store_explicit(&session->gate.alone_ms, clock_now_ms(), memory_order_relaxed);
+    atomic_store_explicit(&session->gate.alone, true, memory_order_release);
+    log_event(
+        &session->log, LOG_LEVEL_WARN, "coordinator_lost",
+        "text=%s hint=training goes on, and stalls are not diagnosed until it is back; until then "
+        "new modules and phases cannot be learned",
+        why);
+    if (session->engine.order->open && session->engine.order->learning) {
+        snprintf(text, sizeof(text),
+                 "step %" PRIu64 ": the coordinator was lost while the order of "
+                 "phase '%s' was being learned: %s",
+                 session->engine.order->step, session->engine.phase, why);
+        engine_fail(session, LOCKSTEP_E_UNREACHABLE, text);
+    }
+}
+
+void engine_control_refused(struct lockstep_session *session, const struct down_refused *refused)
+{
+    session->end.control_gone = true;
+    engine_wait_alone(session);
+    if (strcmp(session->end.control_text, refused->text) == 0)
+        return; // It was refused before, with the same words.
+    text_copy(session->end.control_text, sizeof(session->end.control_text), refused->text);
+    log_event(&session->log, LOG_LEVEL_WARN, "coordinator_refused", "text=%s", refused->text);
+}
+
+// ---- Another stream -----------------------------------------------------------------------------
+
+static void resume_describe(const struct lockstep_session *session, struct up_hello *hello)
+{
+    const struct order *order = session->engine.order;
+    struct up_resume *resume = &hello->resume;
+    hello->resumes = true;
+    *resume = (struct up_resume){.generation = session->world.generation,
+                                 .rank = session->world.rank,
+                                 .world_size = session->world.size,
+                                 .settled = order->settled,
+                                 .rounds = order->headers.starts - session->engine.starting,
+                                 .starting = session->engine.starting,
+                                 .plan_number = order->plans.number,
+                                 .tuning = session->world.tuning,
+                                 .start = session->said.start};
+}
+
+// This rank has lost another one, and the coordinator may not know.
+static void resume_tell_loss(struct lockstep_session *session)
+{
+    const struct farewell *loss = losses_first(&session->end.losses, session->world.rank);
+    struct up_message message = {.kind = UP_LOST};
+    if (!loss || loss->rank == session->world.rank)
+        return;
+    message.u.lost.rank = loss->rank;
+    message.u.lost.left = loss->kind == FAREWELL_LEFT;
+    message.u.lost.step = loss->step != 0 ? loss->step : 1;
+    text_copy(message.u.lost.text, sizeof(message.u.lost.text), loss->text);
+    engine_send(session, &message);
+}
+
+static void resume_say_again(struct lockstep_session *session)
+{
+    const struct engine_said *said = &session->said;
+    struct up_message message = {.kind = UP_MODULES};
+    for (uint32_t i = 0; i < said->named_count; i++) {
+        message.u.modules = said->named[i];
+        engine_send(session, &message);
+    }
+    resume_tell_loss(session);
+}
+
+void engine_control_stands(struct lockstep_session *session)
+{
+    struct up_message hello;
+    if (!session->world.formed || !control_hello(session->control, &hello))
+        return;
+    resume_describe(session, &hello.u.hello);
+    if (control_send(session->control, &hello) < 0)
+        return; // That stream has ended already; another one follows.
+    session->end.control_gone = false;
+    resume_say_again(session);
+    if (!session->end.over)
+        engine_wait_together(session);
+}
+
+void engine_control_back(struct lockstep_session *session)
+{
+    if (!session->world.formed || !atomic_load_explicit(&session->gate.alone, memory_order_relaxed))
+        return;
+    session->end.control_text[0] = '\0';
+    atomic_store_explicit(&session->gate.alone, false, memory_order_release);
+    log_event(&session->log, LOG_LEVEL_INFO, "coordinator_back", "rank=%" PRIu32,
+              session->world.rank);
+}
