@@ -27,7 +27,7 @@
 
 void engine_remember(struct lockstep_session *session, const struct up_message *message)
 {
-    struct engine_said *said = &session->said;
+    struct engine_said *said = &session->engine.said;
     if (message->kind == UP_START) {
         said->start = message->u.start;
     } else if (message->kind == UP_MODULES) {
@@ -116,7 +116,7 @@ static void resume_describe(const struct lockstep_session *session, struct up_he
                                  .starting = session->engine.starting,
                                  .plan_number = order->plans.number,
                                  .tuning = session->world.tuning,
-                                 .start = session->said.start};
+                                 .start = session->engine.said.start};
 }
 
 // This rank has lost another one, and the coordinator may not know.
@@ -135,7 +135,7 @@ static void resume_tell_loss(struct lockstep_session *session)
 
 static void resume_say_again(struct lockstep_session *session)
 {
-    const struct engine_said *said = &session->said;
+    const struct engine_said *said = &session->engine.said;
     struct up_message message = {.kind = UP_MODULES};
     for (uint32_t i = 0; i < said->named_count; i++) {
         message.u.modules = said->named[i];

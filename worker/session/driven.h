@@ -15,6 +15,15 @@
 
 struct engine_recovery;
 
+// resume.c: what another coordinator must be told.
+#define SESSION_NAMED_PARTS (LOCKSTEP_MAX_MODULES / LOCKSTEP_NAMES_PART + 1)
+
+struct engine_said {
+    struct up_start start; // The last UP_START; zeros: none.
+    uint32_t named_count;
+    struct up_modules named[SESSION_NAMED_PARTS]; // The last UP_MODULES.
+};
+
 // engine.c, decisions.c, events.c, messages.c and waits.c
 struct engine_state {
     struct order *order;
@@ -28,6 +37,7 @@ struct engine_state {
     uint32_t buffers_in_flight; // Plain collectives in flight for groups of buffers.
     bool commit_held; // True while the commit wave waits for groups of buffers.
     uint32_t waits; // Waits of lockstep_call_wait that the order core has not answered.
+    struct engine_said said;
     struct wave_bounds wave_bounds; // The bounds of the open step.
     struct wave open_wave;
     struct wave close_wave;
@@ -37,15 +47,6 @@ struct engine_state {
     uint64_t step_bytes_copied;
     // recovery.c. NULL: the session does not go on after a death.
     struct engine_recovery *recovery;
-};
-
-// resume.c: what another coordinator must be told.
-#define SESSION_NAMED_PARTS (LOCKSTEP_MAX_MODULES / LOCKSTEP_NAMES_PART + 1)
-
-struct engine_said {
-    struct up_start start; // The last UP_START; zeros: none.
-    uint32_t named_count;
-    struct up_modules named[SESSION_NAMED_PARTS]; // The last UP_MODULES.
 };
 
 // tell.c and loss.c: how the session ends.

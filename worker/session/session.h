@@ -88,7 +88,6 @@ struct lockstep_session {
 
     // driver only
     struct engine_state engine;
-    struct engine_said said;
     struct engine_end end;
     struct landing landing;
 

@@ -172,7 +172,8 @@ void story_say_hello(struct story *story, uint32_t peer, const struct up_hello *
 {
     struct up_message message = {.kind = UP_HELLO, .u.hello = *hello};
     snprintf(message.u.hello.address, sizeof(message.u.hello.address), "w%" PRIu32, peer);
-    memcpy(message.u.hello.uuid.bytes, &peer, sizeof(peer));
+    if (!hello->resumes)
+        memcpy(message.u.hello.uuid.bytes, &peer, sizeof(peer));
     message.u.hello.pid = 100 + peer;
     story_say(story, peer, &message);
 }
