@@ -51,7 +51,7 @@ static bool ballot_has_quorum(struct coordinator *core, const struct job *job)
     for (uint32_t rank = 0; rank < job->count; rank++) {
         const struct worker *worker = job_worker(core, job, rank);
         if (decision_removes(job, rank))
-            proven = proven && !worker->connected; // Its process has ended.
+            proven = proven && worker->dead;
         else
             kept++;
     }
@@ -59,16 +59,16 @@ static bool ballot_has_quorum(struct coordinator *core, const struct job *job)
 }
 
 // Returns NULL, or why the job cannot go on without this member.
-static const char *ballot_obstacle(struct coordinator *core, const struct job *job)
+static const char *ballot_obstacle(const struct job *job)
 {
     if (job->state != JOB_RUNNING)
         return "the job cannot go on without it, because lockstep_start was not complete";
     if (job->left > 0)
         return "the job cannot go on without it, because ranks have left already";
-    if (!ballot_has_quorum(core, job))
-        return "the job cannot go on without it: the ranks that are left are less than half, and "
-               "the others are not known to be dead";
-    return NULL;
+    for (uint32_t rank = 0; rank < job->count; rank++)
+        if (!decision_removes(job, rank))
+            return NULL;
+    return "the job cannot go on without it: no rank is left";
 }
 
 // ---- Verdicts ----------------------------------------------------------------------------------
@@ -115,41 +115,8 @@ static void ballot_begin(struct coordinator *core, struct job *job, uint64_t abo
         if (!decision_removes(job, rank))
             ballot_ask(core, job, worker);
     }
-}
-
-bool ballot_suspect(struct coordinator *core, struct job *job, struct worker *worker,
-                    const char *text, const char **why)
-{
-    struct ballot *ballot = &job->ballot;
-    const bool first = !ballot->active && !ballot->forming;
-    const bool again = decision_removes(job, worker->rank);
-    *why = NULL;
-    if (worker->hello.on_failure != FAILURE_CONTINUE || !job_running(job))
-        return false;
-    if (again)
-        return true;
-    ballot->suspects[worker->rank / 64] |= UINT64_C(1) << worker->rank % 64;
-    if (first || !ballot->active) {
-        struct sentence sentence;
-        if (first)
-            ballot->began_ms = core->now;
-        ballot->cause = worker->rank;
-        sentence_begin(&sentence, ballot->text, sizeof(ballot->text));
-        sentence_add(&sentence, "%s", text);
-    }
-    *why = ballot_obstacle(core, job);
-    if (*why && !ballot->active) {
-        ballot_reset(job);
-        return false;
-    }
-    if (*why) {
-        ballot_give_up(core, job, *why);
-        return true;
-    }
-    stall_end(core, job, "the ranks that are left finish the step");
-    journal_log(core, job, "recovery_began", "%s", ballot->text);
-    ballot_begin(core, job, 0);
-    return true;
+    ballot->proof_ms =
+        ballot_has_quorum(core, job) ? UINT64_MAX : core->now + LOCKSTEP_BALLOT_PROOF_MS;
 }
 
 // ---- The decision ------------------------------------------------------------------------------
@@ -198,6 +165,52 @@ static bool ballot_complete(struct coordinator *core, const struct job *job)
     for (uint32_t rank = 0; rank < job->count; rank++)
         if (!decision_removes(job, rank) && !job_worker(core, job, rank)->reported)
             return false;
+    return true;
+}
+
+// Decides if all members that are kept have reported, and are enough.
+static void ballot_try(struct coordinator *core, struct job *job)
+{
+    if (job->ballot.active && ballot_complete(core, job) && ballot_has_quorum(core, job))
+        ballot_decide(core, job);
+}
+
+// ---- Suspects ----------------------------------------------------------------------------------
+
+bool ballot_suspect(struct coordinator *core, struct job *job, struct worker *worker,
+                    const char *text, const char **why)
+{
+    struct ballot *ballot = &job->ballot;
+    const bool first = !ballot->active && !ballot->forming;
+    const bool again = decision_removes(job, worker->rank);
+    *why = NULL;
+    if (worker->hello.on_failure != FAILURE_CONTINUE || !job_running(job))
+        return false;
+    if (again) {
+        ballot_try(core, job); // There may be a proof now.
+        return true;
+    }
+    ballot->suspects[worker->rank / 64] |= UINT64_C(1) << worker->rank % 64;
+    if (first || !ballot->active) {
+        struct sentence sentence;
+        if (first)
+            ballot->began_ms = core->now;
+        ballot->cause = worker->rank;
+        sentence_begin(&sentence, ballot->text, sizeof(ballot->text));
+        sentence_add(&sentence, "%s", text);
+    }
+    *why = ballot_obstacle(job);
+    if (*why && !ballot->active) {
+        ballot_reset(job);
+        return false;
+    }
+    if (*why) {
+        ballot_give_up(core, job, *why);
+        return true;
+    }
+    stall_end(core, job, "the ranks that are left finish the step");
+    journal_log(core, job, "recovery_began", "%s", ballot->text);
+    ballot_begin(core, job, 0);
     return true;
 }
 
@@ -263,8 +276,7 @@ void ballot_report(struct coordinator *core, struct worker *worker, const struct
     }
     worker->reported = true;
     worker->report = *report;
-    if (ballot_complete(core, job))
-        ballot_decide(core, job);
+    ballot_try(core, job);
 }
 
 void ballot_refuse(struct coordinator *core, struct worker *worker, const struct up_refuse *refuse)
@@ -274,11 +286,29 @@ void ballot_refuse(struct coordinator *core, struct worker *worker, const struct
         ballot_begin(core, job, refuse->promised.number);
 }
 
+// M2: without enough members the ballot waits until all others are proven dead.
+void ballot_tick(struct coordinator *core, struct job *job)
+{
+    if (!job_running(job) || core->now < ballot_deadline(job))
+        return;
+    job->ballot.proof_ms = UINT64_MAX;
+    if (!ballot_has_quorum(core, job))
+        ballot_give_up(core, job,
+                       "the job cannot go on without it: the ranks that are left are less than "
+                       "half, and the others are not known to be dead");
+}
+
+uint64_t ballot_deadline(const struct job *job)
+{
+    return job_running(job) && job->ballot.active ? job->ballot.proof_ms : UINT64_MAX;
+}
+
 // M7: nothing is said once.
 void ballot_resumed(struct coordinator *core, struct worker *worker)
 {
     struct job *job = core_job_of(core, worker);
-    if (worker->hello.on_failure != FAILURE_CONTINUE || !job_running(job))
+    if (worker->hello.on_failure != FAILURE_CONTINUE || !job_running(job) ||
+        decision_removes(job, worker->rank))
         return;
     if (job->ballot.active && !worker->reported)
         ballot_ask(core, job, worker);

@@ -21,6 +21,8 @@ struct ballot {
     bool forming; // True from the decision until all links of the new generation stand.
     uint64_t number; // Number of the last ballot of the job; 0: none.
     uint64_t began_ms; // When the first rank of this recovery became a suspect.
+    // When a ballot ends that too few members answer; UINT64_MAX: they are enough.
+    uint64_t proof_ms;
     uint32_t cause; // The first suspect: its rank in the generation that ends.
     uint64_t suspects[LOCKSTEP_RANK_WORDS]; // Set of ranks of the generation that ends.
     char text[LOCKSTEP_TEXT_BYTES]; // The sentence about the first suspect.
@@ -45,6 +47,9 @@ void ballot_refuse(struct coordinator *core, struct worker *worker, const struct
 void ballot_resumed(struct coordinator *core, struct worker *worker);
 // All links of a generation stand.
 void ballot_linked(struct coordinator *core, struct job *job);
+void ballot_tick(struct coordinator *core, struct job *job);
+// When ballot_tick is due; UINT64_MAX: never.
+uint64_t ballot_deadline(const struct job *job);
 void ballot_reset(struct job *job);
 
 #endif

@@ -323,10 +323,12 @@ static void core_stream_ended(struct coordinator *core, const struct coordinator
     struct worker *worker = table_worker(core, event->peer);
     if (!worker)
         return;
-    if (worker->stage == STAGE_GATHERING)
+    if (worker->stage == STAGE_GATHERING) {
         join_forget(core, worker);
-    else if (event->proven || !resume_away(core, worker))
+    } else if (event->proven || !resume_away(core, worker)) {
+        worker->dead = event->proven;
         verdict_death(core, worker, event->text);
+    }
 }
 
 static void core_tick(struct coordinator *core)
@@ -341,6 +343,7 @@ static void core_tick(struct coordinator *core)
         sides_tick(core, job);
         stall_tick(core, job);
         resume_tick(core, job);
+        ballot_tick(core, job);
     }
 }
 
@@ -399,6 +402,8 @@ uint64_t coordinator_deadline(const struct coordinator *coordinator)
             own = stall_deadline(job);
         if (job_running(job) && job->resuming.due_ms < own)
             own = job->resuming.due_ms;
+        if (ballot_deadline(job) < own)
+            own = ballot_deadline(job);
         if (own < deadline)
             deadline = own;
     }

@@ -126,6 +126,7 @@ struct worker {
     // The failure after which the worker left, clean; empty: it left without a failure.
     char left_cause[LOCKSTEP_FAREWELL_TEXT_BYTES];
     bool lost; // True if the worker was lost, or broke the protocol.
+    bool dead; // True if there is proof that its process is gone (rule M4).
     // True if the worker was lost because its process ended: its last heartbeat may say why.
     bool vanished;
 

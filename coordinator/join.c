@@ -177,6 +177,7 @@ static void join_form(struct coordinator *core, struct job *job)
     sentence_begin(&sentence, text, sizeof(text));
     if (!gpus_conflict(core, job, &sentence)) {
         roster_form(core, job);
+        resume_probe_all(core, job);
         return;
     }
     while (job->count > 0)

@@ -27,6 +27,7 @@
 
 #include "coordinator/ballot.h"
 #include "coordinator/core.h"
+#include "coordinator/decision.h"
 #include "coordinator/gather.h"
 #include "coordinator/job.h"
 #include "coordinator/join.h"
@@ -52,28 +53,38 @@ static void resume_probe(struct coordinator *core, const struct worker *worker)
 void resume_probe_all(struct coordinator *core, struct job *job)
 {
     for (uint32_t i = 0; i < job->count; i++)
-        if (job_worker(core, job, i)->connected)
+        if (job_worker(core, job, i)->connected && !job_worker(core, job, i)->back.reached)
             resume_probe(core, job_worker(core, job, i));
+}
+
+// The stream of a member has ended: seeks a proof of its death.
+static void resume_seek_proof(struct coordinator *core, struct job *job, struct worker *worker)
+{
+    core_disconnect(core, worker);
+    worker->asked = 0;
+    worker->back.away_ms = core->now;
+    worker->back.probe_ms = core->now + LOCKSTEP_PROBE_SOON_MS;
+    if (worker->back.probe_ms < job->resuming.due_ms)
+        job->resuming.due_ms = worker->back.probe_ms;
+    resume_probe(core, worker);
 }
 
 bool resume_away(struct coordinator *core, struct worker *worker)
 {
     struct job *job = core_job_of(core, worker);
-    if (worker->stage != STAGE_MEMBER || !job_running(job) || !job->tuned ||
-        core->stopped_by[0] != '\0')
+    if (worker->stage != STAGE_MEMBER || !job_running(job) || core->stopped_by[0] != '\0')
         return false;
-    core_disconnect(core, worker);
-    worker->asked = 0;
-    worker->back.away_ms = core->now;
-    worker->back.probe_ms = core->now + LOCKSTEP_PROBE_MS;
-    if (worker->back.probe_ms < job->resuming.due_ms)
-        job->resuming.due_ms = worker->back.probe_ms;
+    if (!job->tuned) {
+        if (worker->hello.on_failure == FAILURE_CONTINUE && job->ballot.forming)
+            resume_seek_proof(core, job, worker);
+        return false;
+    }
+    resume_seek_proof(core, job, worker);
     journal_note(core, job, "worker_away",
                  "the control stream of rank %" PRIu32 " has ended; the rank may come back",
                  worker->rank);
     core_log(core, "worker_away", "job=%s generation=%" PRIu64 " rank=%" PRIu32, job->name,
              job->number, worker->rank);
-    resume_probe(core, worker);
     return true;
 }
 
@@ -104,20 +115,26 @@ void resume_probed(struct coordinator *core, const struct coordinator_event *eve
 void resume_tick(struct coordinator *core, struct job *job)
 {
     uint64_t next = UINT64_MAX;
+    struct worker *missed = NULL;
     if (!job_running(job) || core->now < job->resuming.due_ms)
         return;
-    for (uint32_t i = 0; i < job->count; i++) {
-        struct worker *worker = job_worker(core, job, i);
+    for (uint32_t rank = 0; rank < job->count; rank++) {
+        struct worker *worker = job_worker(core, job, rank);
         if (worker->back.away_ms == 0 || worker->back.unseen)
             continue;
         if (core->now >= worker->back.probe_ms) {
             worker->back.probe_ms = core->now + LOCKSTEP_PROBE_MS;
             resume_probe(core, worker);
         }
+        if (job->ballot.active && !decision_removes(job, rank) &&
+            core->now >= worker->back.away_ms + LOCKSTEP_BALLOT_AWAY_MS)
+            missed = worker;
         if (worker->back.probe_ms < next)
             next = worker->back.probe_ms;
     }
     job->resuming.due_ms = next;
+    if (missed)
+        verdict_missed(core, missed);
 }
 
 bool resume_deserted(const struct coordinator *core, const struct job *job)
@@ -230,6 +247,7 @@ static void resume_return(struct coordinator *core, struct job *job, coordinator
     worker->asked = 0;
     worker->awaits = worker->lacks = 0;
     worker->back = (struct comeback){.reached = worker->back.reached};
+    worker->dead = false;
     core_reconnect(core, worker, peer);
     resume_welcome(core, job, worker);
     if (job->state == JOB_HALTED) {

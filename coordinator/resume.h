@@ -17,7 +17,7 @@ bool resume_away(struct coordinator *core, struct worker *worker);
 void resume_hello(struct coordinator *core, coordinator_peer peer, const struct up_hello *hello);
 // A data port was probed.
 void resume_probed(struct coordinator *core, const struct coordinator_event *event);
-// Asks the server to reach the data ports of all members.
+// Asks the server to reach the data ports of all members, as long as it has not.
 void resume_probe_all(struct coordinator *core, struct job *job);
 void resume_tick(struct coordinator *core, struct job *job);
 // True if no member of the job is connected, and none was for LOCKSTEP_AWAY_MS.

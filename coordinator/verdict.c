@@ -375,10 +375,21 @@ void verdict_death(struct coordinator *core, struct worker *worker, const char *
 
 void verdict_gone(struct coordinator *core, struct worker *worker)
 {
+    worker->dead = true;
     verdict_lost_text(core, core_job_of(core, worker), worker,
                       "its control stream ended without a goodbye, and nothing listens at its data "
                       "port any more",
                       &advice_ended);
+}
+
+void verdict_missed(struct coordinator *core, struct worker *worker)
+{
+    char cause[LOCKSTEP_TEXT_BYTES / 2];
+    struct sentence sentence;
+    sentence_begin(&sentence, cause, sizeof(cause));
+    sentence_add(&sentence, "its control stream ended, and it has not come back for ");
+    sentence_seconds(&sentence, core->now - worker->back.away_ms);
+    verdict_lost_text(core, core_job_of(core, worker), worker, cause, &advice_silent);
 }
 
 static bool verdict_lost_possible(const struct job *job, const struct worker *worker,
@@ -433,6 +444,7 @@ void verdict_lost(struct coordinator *core, struct worker *worker, const struct 
         verdict_cut(core, job, worker, peer, lost);
         return;
     }
+    peer->dead = peer->dead || lost->proof == PROOF_PROCESS || lost->proof == PROOF_PORT;
     sentence_clean(clean, sizeof(clean), lost->text, sizeof(lost->text));
     sentence_begin(&sentence, cause, sizeof(cause));
     core_rank_name(&sentence, worker);

@@ -29,7 +29,7 @@ ROWS = [
     ("wrong certificate", strangers.wrong_certificate),
     ("no token", strangers.without_token),
     ("impossible frames", strangers.impossible_frames),
-    ("closed data ports", strangers.closed_ports),
+    ("data ports of ranks that train", strangers.training_ports),
     ("garbage on every port", floods.garbage),
     ("impossible messages", floods.impossible_messages),
     ("slow loris", floods.slow_loris),

@@ -115,21 +115,13 @@ def impossible_frames(victim):
     return f"{len(said)} frames to a rank that waits, {len(range(0, len(whole), 7))} torn ones: closed, nothing said"
 
 
-def closed_ports(victim):
-    """A rank whose world has formed listens no more: nobody can say anything to it."""
+def training_ports(victim):
+    """Ranks that train hear a stranger's hello, answer with a challenge, and hang up."""
     knocked = 0
     begun = time.monotonic()
     while time.monotonic() - begun < 2:
-        for port in victim.closed:
-            try:
-                # From another address: a socket that the kernel gives this very port as its own
-                # would otherwise connect to itself.
-                sockets.connect(port, source="127.0.0.2").close()
-            except ConnectionRefusedError:
-                knocked += 1
-                continue
-            # A process that has nothing to do with this test may have taken the port since.
-            if any(victim.listens(worker) for worker in victim.workers):
-                raise AssertionError(f"port {port} of a rank that trains is open")
+        for port in victim.training:
+            refused(port, frames.frame(frames.HELLO, bytes(64)), f"a stranger at port {port}")
+            knocked += 1
         time.sleep(0.01)
-    return f"{knocked} connections to {len(victim.closed)} ranks, refused by the kernel"
+    return f"{knocked} hellos to {len(victim.training)} ranks that train, all refused"

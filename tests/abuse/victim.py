@@ -113,19 +113,19 @@ class Victim:
             time.sleep(0.02)
         with open(ports, encoding="utf-8") as file:
             self.grpc, self.http = (int(port) for port in re.findall(r"=(\d+)", file.read()))
-        self.closed = free_ports(RANKS)
+        self.training = free_ports(RANKS)
         self.workers = [self.worker(f"{BUILD}/tests/abuse/trainer", self.folder, job=JOB, world=RANKS,
-                                    LOCKSTEP_DATA_PORTS=f"{port}-{port}") for port in self.closed]
+                                    LOCKSTEP_DATA_PORTS=f"{port}-{port}") for port in self.training]
         while self.steps() < 20:
             self.must_run()
             time.sleep(0.05)
-        # A rank listens until its world has formed, so strangers meet one that waits for another.
+        # Strangers meet a rank that waits for another, too.
         self.waiting = self.worker(f"{BUILD}/examples/hello", job="waiting", world=2,
                                    LOCKSTEP_OPEN_TIMEOUT_MS="3000000")
         self.data = [listening_port(self.waiting)]
         self.ports = [self.grpc, self.http, *self.data]
         self.secrets = [JOB, MODULE, "\"threads\"", socket.gethostname()] + [
-            f":{port}" for port in self.data + self.closed]
+            f":{port}" for port in self.data + self.training]
         self.thread.start()
 
     def certificates(self):

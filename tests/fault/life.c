@@ -6,6 +6,7 @@
 
 #include <limits.h>
 #include <lockstep/lockstep.h>
+#include <netinet/in.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,13 +54,19 @@ static void life_open(const struct life *life, struct outcome *outcome, lockstep
     outcome->open_ms = clock_now_ms() - from_ms;
 }
 
-// Checks that no socket of this process listens: a rank closes its listener when its world forms.
+// Checks that only the data port of this process listens: a rank closes its listener for ranks of
+// this host when its world forms.
 static void life_listens(struct outcome *outcome)
 {
+    uint32_t ports = 0;
     for (int fd = 0; outcome->status == 0 && fd < LIFE_DESCRIPTORS; fd++) {
-        int listens = 0;
+        int listens = 0, domain = 0;
         socklen_t size = sizeof(listens);
         if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) < 0 || listens == 0)
+            continue;
+        size = sizeof(domain);
+        if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_INET &&
+            ports++ == 0)
             continue;
         outcome->status = INT_MIN;
         snprintf(outcome->text, sizeof(outcome->text), "descriptor %d still listens", fd);

@@ -35,7 +35,7 @@ static void engine_formed(void *context)
     struct lockstep_session *session = context;
     struct up_message message = {.kind = UP_LINKS};
     session->engine.linked = true;
-    // All neighbours are connected. A later generation needs the listeners.
+    // All neighbours are connected. A later generation needs both listeners.
     if (!recovery_is_on(session))
         transport_settle_doors(session->transport);
     tune_links(session, &message.u.links);

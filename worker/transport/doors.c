@@ -90,11 +90,7 @@ void transport_close_doors(struct transport *transport)
 
 void transport_settle_doors(struct transport *transport)
 {
-    const struct flows *flows = &transport->flows;
-    if (flows->peer_count + 1 == flows->world.world_size)
-        transport_close_doors(transport);
-    else
-        doors_shut(transport, &transport->doors.mates);
+    doors_shut(transport, &transport->doors.mates);
 }
 
 void doors_tick(struct transport *transport, uint64_t now_ms)

@@ -50,9 +50,9 @@ uint64_t doors_deadline(const struct transport *transport);
 // Called when the generation did not form. If this rank lacked descriptors or memory for its links,
 // reports that as a peer_lost event (LOSS_HERE) and returns true.
 bool doors_report(struct transport *transport);
-// Called when the generation has formed. Closes the listeners through which no link can come any
-// more: all, if all ranks are neighbours of this one; else the listener for ranks of this host,
-// which all are neighbours.
+// Called when the generation has formed. Closes the listener for ranks of this host, which all are
+// neighbours. The TCP listener stays open as long as the session: links to further ranks come
+// through it, and a refusal of its port proves to the coordinator that this process is gone.
 void transport_settle_doors(struct transport *transport);
 // Closes the listeners: no rank can connect from now on, and no later generation can form.
 void transport_close_doors(struct transport *transport);

@@ -232,8 +232,54 @@ static void test_a_minority_does_not_decide(void **state)
     story_expect_piece(story, "4 < prepare ballot 3, suspects 6: the link between");
     cut.u.lost.rank = 3;
     story_say(story, 1, &cut);
+    report_idle(story, 1, 4);
+    assert_int_equal(story_job(story, 0).state, JOB_RUNNING); // It waits for proofs.
+    story_sleep(story, LOCKSTEP_BALLOT_PROOF_MS);
     story_expect_piece(story, "the ranks that are left are less than half");
     assert_int_equal(story_job(story, 0).state, JOB_HALTED);
+}
+
+// Three of four are lost, and proofs of that come one after another: the last one decides.
+static void test_a_minority_decides_when_the_others_are_dead(void **state)
+{
+    struct story *story = *state;
+    struct up_message lost = {.kind = UP_LOST, .u.lost = {.step = 6, .text = "gone"}};
+    run(story, 4);
+    for (uint32_t rank = 1; rank <= 3; rank++) {
+        lost.u.lost.rank = rank;
+        story_say(story, 1, &lost);
+        story_probed(story, rank + 1, true, false);
+    }
+    report_idle(story, 1, 4);
+    for (uint32_t peer = 2; peer <= 4; peer++) {
+        assert_int_equal(story_job(story, 0).world_size, 4);
+        story_cut(story, peer);
+        story_probed(story, peer, false, true);
+    }
+    story_expect_piece(story, "1 < generation 4: rank 0 of 1");
+    links(story, 1);
+    assert_int_equal(story_job(story, 0).state, JOB_RUNNING);
+    assert_int_equal(story_job(story, 0).recoveries, 1);
+}
+
+// Rank 2 is away during a ballot. It is asked again when it comes back (M7); if it does not come
+// back, the ballot begins anew without it.
+static void test_a_member_that_is_away_is_awaited(void **state)
+{
+    struct story *story = *state;
+    run(story, 4);
+    story_cut(story, 3);
+    story_close(story, 2, NULL);
+    report_idle(story, 1, 2);
+    report_idle(story, 4, 2);
+    story_sleep(story, LOCKSTEP_BALLOT_AWAY_MS / 2);
+    assert_int_equal(story_job(story, 0).state, JOB_RUNNING);
+    story_forget(story);
+    story_sleep(story, LOCKSTEP_BALLOT_AWAY_MS);
+    story_expect_piece(story, "4 < prepare ballot 3, suspects 6");
+    report_idle(story, 1, 3);
+    report_idle(story, 4, 3);
+    story_expect_piece(story, "4 < generation 3: rank 1 of 2");
 }
 
 static void test_a_rank_that_is_removed_alive_is_told(void **state)
@@ -400,6 +446,8 @@ int main(void)
         TEST(test_a_second_death_begins_anew),
         TEST(test_a_death_while_the_links_form),
         TEST(test_a_minority_does_not_decide),
+        TEST(test_a_minority_decides_when_the_others_are_dead),
+        TEST(test_a_member_that_is_away_is_awaited),
         TEST(test_a_rank_that_is_removed_alive_is_told),
         TEST(test_all_but_one_die),
         TEST(test_a_rank_that_promised_more),
