@@ -71,6 +71,10 @@ static void life_listens(struct outcome *outcome)
         outcome->status = INT_MIN;
         snprintf(outcome->text, sizeof(outcome->text), "descriptor %d still listens", fd);
     }
+    if (outcome->status == 0 && ports == 0) {
+        outcome->status = INT_MIN;
+        snprintf(outcome->text, sizeof(outcome->text), "the data port does not listen any more");
+    }
 }
 
 static void life_register(struct outcome *outcome, lockstep_session *session,
