@@ -290,7 +290,8 @@ static inline void worker_open_patient(struct worker *worker, uint16_t port, con
     memset(worker, 0, sizeof(*worker));
     mutex_init(&worker->mutex);
     cond_init(&worker->changed);
-    struct control_events events = {worker_received, worker_ended, worker, NULL};
+    struct control_events events = {
+        .received = worker_received, .ended = worker_ended, .context = worker};
     snprintf(address, sizeof(address), "127.0.0.1:%u", port);
     const struct control_target target = {address, patience_ms, tls_dir, job};
     if (control_open(&target, &events, &worker->control, error, sizeof(error)) < 0)

@@ -63,7 +63,7 @@ class Collective:
     @property
     def sender(self) -> int:
         """A receive that is done: the member that has sent."""
-        return self._sender.value
+        return int(self._sender.value)
 
     def struct(self, rank: int, size: int) -> Any:
         """The struct for this place among the members. Raises Invalid if sizes do not fit."""
