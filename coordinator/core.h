@@ -442,7 +442,7 @@ struct coordinator {
     // Last, because only these are large: a job touches as many words as it needs.
     struct redo_room redo;
     uint32_t words[LOCKSTEP_MAX_JOBS][LOCKSTEP_MAX_LAYOUT_WORDS]; // By job: layouts of learning.
-    uint64_t records[LOCKSTEP_MAX_JOBS][RECORDS_WORDS]; // By job: reports of a ballot.
+    uint64_t records[LOCKSTEP_MAX_JOBS][LOCKSTEP_BALLOT_WORDS]; // By job: reports of a ballot.
 };
 
 #endif

@@ -108,7 +108,7 @@ static uint64_t *records_head(struct records *records, uint64_t key)
 static uint64_t *records_begin(struct records *records, uint64_t key, uint32_t total)
 {
     uint64_t *head = &records->words[records->used];
-    if (RECORDS_WORDS - records->used < RECORDS_HEAD + total)
+    if (LOCKSTEP_BALLOT_WORDS - records->used < RECORDS_HEAD + total)
         return NULL;
     records->used += RECORDS_HEAD + total;
     head[0] = key;
@@ -122,7 +122,7 @@ const char *records_add(struct records *records, uint32_t rank, const struct rec
     uint64_t *head = records_head(records, key);
     if (!head && part->first != 0)
         return "reported a record from its middle on";
-    if (!head && part->total > RECORDS_WORDS)
+    if (!head && part->total > LOCKSTEP_BALLOT_WORDS)
         return records_full;
     if (!head)
         head = records_begin(records, key, part->total);

@@ -6,15 +6,11 @@
 #ifndef COORDINATOR_RECORDS_H
 #define COORDINATOR_RECORDS_H
 
+#include "protos/limits.h"
 #include "protos/types.h"
 
 #include <stdbool.h>
 #include <stdint.h>
-
-enum records_limit {
-    // Words of one job's pool: the reports of 1,024 ranks with 16 unfinished slots each fit.
-    RECORDS_WORDS = 1 << 18,
-};
 
 // Records one behind the other in `words`, each with a head of two words: its kind, rank and
 // position, then its total and the number of words that have arrived.

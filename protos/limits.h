@@ -134,6 +134,8 @@ static_assert(LOCKSTEP_MAX_PARAMETERS / LOCKSTEP_BUCKET_PARAMETERS + LOCKSTEP_MA
 #define LOCKSTEP_MESSAGE_BYTES 32768 // One encoded message. nanopb's sizes have 16 bits.
 #define LOCKSTEP_RECORD_PART 1024 // Words of a record of recovery in one message.
 #define LOCKSTEP_MAX_RECORD_WORDS 65536 // Words of one record of recovery.
+// Words of all records of one ballot: the reports of 1,024 ranks with 16 unfinished slots each fit.
+#define LOCKSTEP_BALLOT_WORDS (1 << 18)
 #define LOCKSTEP_ROW_WORDS 3 // Words of a row in RECORD_ROWS.
 #define LOCKSTEP_REDO_ROWS (LOCKSTEP_MAX_RECORD_WORDS / LOCKSTEP_ROW_WORDS) // Rows of one slot.
 #define LOCKSTEP_REACH_RANKS 32 // Ranks whose addresses one message asks for.
