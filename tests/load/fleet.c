@@ -394,15 +394,22 @@ static void leave(void)
     }
 }
 
-// Rank 1 dies, and all others leave after the verdict.
+// Rank 1 dies, another rank sees it, and all others leave after the verdict. The end of a control
+// stream alone is no death.
 static void lose(void)
 {
+    static struct up_message message = {.kind = UP_LOST,
+                                        .u.lost = {.rank = 1, .text = "connection closed by peer"}};
     uint32_t i = 0;
     while (i + 1 < options.count && atomic_load(&workers[i].rank) != 1)
         i++;
     atomic_store(&workers[i].trains, false);
     control_close(workers[i].control, 0);
     workers[i].control = NULL;
+    i = i == 0 ? 1 : 0;
+    message.generation = workers[i].generation;
+    message.u.lost.step = (clock_now_ms() - atomic_load(&started_ms)) / STEP_MS + 1;
+    say(&workers[i], &message);
     usleep(LINGER_MS * 1000);
     leave();
 }
