@@ -34,10 +34,8 @@
 #define START_LINE_BYTES 1024
 // For HTTP connections, and for all other descriptors that gRPC does not open.
 #define DESCRIPTORS (512 + 128)
-// The core's room for layouts and ballots does not count for --memory-mib: a job touches what it
-// proposes and reports.
-#define MEMORY_ROOM_BYTES \
-    (LOCKSTEP_MAX_JOBS * (4ull * LOCKSTEP_MAX_LAYOUT_WORDS + 8ull * LOCKSTEP_BALLOT_WORDS))
+// The core's room for layouts does not count for --memory-mib: a job touches what it proposes.
+#define MEMORY_LAYOUTS_BYTES (4ull * LOCKSTEP_MAX_JOBS * LOCKSTEP_MAX_LAYOUT_WORDS)
 
 struct daemon {
     struct options options;
@@ -108,7 +106,7 @@ static int open_streams(struct daemon *daemon)
         .service = SERVICE_NAME,
         .log = &daemon->log,
         .tls_dir = daemon->options.tls_dir,
-        .memory_bytes = ((uint64_t)daemon->options.memory_mib << 20) + MEMORY_ROOM_BYTES,
+        .memory_bytes = ((uint64_t)daemon->options.memory_mib << 20) + MEMORY_LAYOUTS_BYTES,
         .descriptors = DESCRIPTORS,
     };
     struct rpc_events events = service_events(daemon->service);

@@ -6,6 +6,8 @@
 
 #include "server/rpc/budget.h"
 
+#include "protos/limits.h"
+
 #include <arpa/inet.h>
 #include <malloc.h>
 #include <netinet/in.h>
@@ -22,10 +24,14 @@
     4096 // Fewer unread bytes do not show that a client does not read: an answer takes time.
 #define NAME_BYTES (INET6_ADDRSTRLEN + 32)
 
+// The core's room for ballots, most of which is never touched.
+#define BALLOTS_BYTES (8ull * LOCKSTEP_MAX_JOBS * LOCKSTEP_BALLOT_WORDS)
+
 uint64_t budget_memory(void)
 {
     const struct mallinfo2 info = mallinfo2();
-    return info.uordblks + info.hblkhd;
+    const uint64_t memory = info.uordblks + info.hblkhd;
+    return memory > BALLOTS_BYTES ? memory - BALLOTS_BYTES : 0;
 }
 
 void budget_trim(void)
