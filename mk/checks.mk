@@ -94,7 +94,7 @@ NO_ADDRESSES := $(patsubst %,tests/%,browser/test_page.sh fault/test_stall_place
     sim/test_sim_explore.c sim/test_sim_vectors.c conformance/test_reducer_mnist.c conformance/test_reducer_random.c \
     conformance/test_reducer_sums.c \
     conformance/test_progress.c golden/test_bench.sh golden/test_cpp.sh golden/test_doctor.sh golden/test_exports.sh golden/test_install.sh golden/test_launchers.sh \
-    golden/test_mnist.sh golden/test_peers_report.sh golden/test_run_tests.sh golden/test_startup.c golden/test_gpu.sh)
+    golden/test_mnist.sh golden/test_peers_report.sh golden/test_recovery_demo.sh golden/test_run_tests.sh golden/test_startup.c golden/test_gpu.sh)
 addressed = $(if $(SANITIZED),$(filter-out $(NO_ADDRESSES),$(1)),$(1))
 # Long programs that make test leaves to the night, unless ONLY names them: no fault of tests/mutants
 # needs them, and docs/internals/testing.md says what covers each of them by day.
