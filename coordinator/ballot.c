@@ -26,6 +26,7 @@
 #include "coordinator/stall_end.h"
 #include "coordinator/table.h"
 #include "coordinator/verdict.h"
+#include "protos/redo.h"
 
 void ballot_reset(struct job *job)
 {
@@ -187,7 +188,7 @@ bool ballot_suspect(struct coordinator *core, struct job *job, struct worker *wo
     if (worker->hello.on_failure != FAILURE_CONTINUE || !job_running(job))
         return false;
     if (again) {
-        ballot_try(core, job); // There may be a proof now.
+        ballot_try(core, job); // A proof may have come.
         return true;
     }
     ballot->suspects[worker->rank / 64] |= UINT64_C(1) << worker->rank % 64;
@@ -216,33 +217,12 @@ bool ballot_suspect(struct coordinator *core, struct job *job, struct worker *wo
 
 // ---- Reports -----------------------------------------------------------------------------------
 
-static uint32_t record_bound(enum record_kind kind)
-{
-    switch (kind) {
-    case RECORD_RUNS:
-        return LOCKSTEP_MAX_RECORD_WORDS;
-    case RECORD_USED:
-        return LOCKSTEP_BUCKET_PARAMETERS / 64;
-    case RECORD_FINAL:
-    case RECORD_GIVEN:
-        return LOCKSTEP_SLOT_WORDS;
-    case RECORD_OPENING:
-    case RECORD_CLOSING:
-    case RECORD_COMMIT:
-        return LOCKSTEP_WAVE_BYTES / 8;
-    case RECORD_NONE:
-    case RECORD_ROWS:
-        break;
-    }
-    return 0;
-}
-
 void ballot_record(struct coordinator *core, struct worker *worker, const struct record_part *part)
 {
     struct job *job = core_job_of(core, worker);
     if (!job->ballot.active || worker->reported)
-        return; // Of a ballot that is over; or a report that was sent twice.
-    if (part->total > record_bound(part->kind) || part->position >= LOCKSTEP_MAX_SLOTS ||
+        return; // The ballot is over, or the report was sent twice.
+    if (part->total > record_bound(part->kind, true) || part->position >= LOCKSTEP_MAX_SLOTS ||
         part->count > LOCKSTEP_RECORD_PART) {
         verdict_protocol(core, worker, "reported a record of kind %d that cannot be",
                          (int)part->kind);

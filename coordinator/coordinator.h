@@ -290,7 +290,8 @@ struct job_view {
     uint32_t recoveries; // Deaths, or several at one time, after which the job went on.
     uint64_t recovery_spent_ms; // The time of all of them, from suspicion to links that stand.
     uint64_t recovery_lasted_ms; // The time of the last one.
-    char recovery_text[LOCKSTEP_TEXT_BYTES]; // Who was lost last; empty: nobody was.
+    char recovery_text[LOCKSTEP_TEXT_BYTES]; // The sentence about the rank that was lost last, or
+                                             // empty.
     // Number of the ranks that left after a failure; the lowest of these ranks, and its failure.
     uint32_t failed;
     uint32_t failed_rank;
@@ -453,7 +454,7 @@ struct event_view {
 struct peer_view {
     char job[LOCKSTEP_JOB_NAME_BYTES];
     uint64_t generation;
-    uint64_t incarnation; // Of the coordinator that formed the generation.
+    uint64_t incarnation; // Incarnation of the coordinator that formed the generation.
     uint32_t rank;
     char host[LOCKSTEP_HOST_BYTES];
     uint32_t pid;

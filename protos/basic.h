@@ -53,6 +53,11 @@ struct slot_set {
     uint64_t words[LOCKSTEP_SLOT_WORDS];
 };
 
+static inline bool slot_set_has(const struct slot_set *set, uint32_t position)
+{
+    return (set->words[position / 64] >> position % 64 & 1) != 0;
+}
+
 // Names a generation, that is a fixed set of members. A restarted coordinator may count generations
 // from 1 again, but its incarnation is different.
 struct generation_id {

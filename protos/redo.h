@@ -6,6 +6,9 @@
 #ifndef PROTOS_REDO_H
 #define PROTOS_REDO_H
 
+#include "protos/basic.h"
+#include "protos/limits.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -35,5 +38,29 @@ struct redo_row {
     uint32_t owner; // A rank of the new generation.
     enum redo_kind kind;
 };
+
+// The most words of a record of this kind; 0: it does not travel in this direction. up: true for a
+// part of a report, false for a part of a decision.
+static inline uint32_t record_bound(enum record_kind kind, bool up)
+{
+    switch (kind) {
+    case RECORD_RUNS:
+        return up ? LOCKSTEP_MAX_RECORD_WORDS : 0;
+    case RECORD_ROWS:
+        return up ? 0 : LOCKSTEP_MAX_RECORD_WORDS;
+    case RECORD_USED:
+        return LOCKSTEP_BUCKET_PARAMETERS / 64;
+    case RECORD_FINAL:
+    case RECORD_GIVEN:
+        return up ? LOCKSTEP_SLOT_WORDS : 0;
+    case RECORD_OPENING:
+    case RECORD_CLOSING:
+    case RECORD_COMMIT:
+        return LOCKSTEP_WAVE_BYTES / 8;
+    case RECORD_NONE:
+        break;
+    }
+    return 0;
+}
 
 #endif

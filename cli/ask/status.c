@@ -156,7 +156,8 @@ static void print_numbers(FILE *out, const char *job)
         fprintf(out, "\n");
 }
 
-// Prints who was lost last, and that the other ranks go on, or how often they did.
+// Prints a line about the rank that was lost last: the other ranks are finishing the step, or how
+// often they have gone on after a loss.
 static void print_recovery(FILE *out, const struct palette *palette, const char *recovery)
 {
     char text[LOCKSTEP_TEXT_BYTES];

@@ -7,6 +7,7 @@
 
 #include "protos/codec/check.h"
 #include "protos/codec/codec.h"
+#include "protos/redo.h"
 
 #include "protos/control.pb.h"
 
@@ -123,29 +124,6 @@ static void check_ballot(const struct generation_id *ballot, struct codec_fault 
 {
     if (ballot->number == 0)
         codec_fault_set(fault, CODEC_INVALID, "a ballot has no number");
-}
-
-// The longest record of each kind; 0: not in this direction.
-static uint32_t record_bound(enum record_kind kind, bool up)
-{
-    switch (kind) {
-    case RECORD_RUNS:
-        return up ? LOCKSTEP_MAX_RECORD_WORDS : 0;
-    case RECORD_ROWS:
-        return up ? 0 : LOCKSTEP_MAX_RECORD_WORDS;
-    case RECORD_USED:
-        return LOCKSTEP_BUCKET_PARAMETERS / 64;
-    case RECORD_FINAL:
-    case RECORD_GIVEN:
-        return up ? LOCKSTEP_SLOT_WORDS : 0;
-    case RECORD_OPENING:
-    case RECORD_CLOSING:
-    case RECORD_COMMIT:
-        return LOCKSTEP_WAVE_BYTES / 8;
-    case RECORD_NONE:
-        break;
-    }
-    return 0;
 }
 
 void codec_check_record(const struct record_part *part, bool up, struct codec_fault *fault)

@@ -132,11 +132,6 @@ static struct collective *slot_collective(struct lockstep_session *session,
     return &slot_contribution(session, id)->runs[id->bucket].collective;
 }
 
-static bool set_has(const struct slot_set *set, uint32_t position)
-{
-    return (set->words[position / 64] >> position % 64 & 1) != 0;
-}
-
 static void recovery_say_used(struct lockstep_session *session, uint32_t position,
                               const uint64_t *used, uint32_t words)
 {
@@ -178,7 +173,7 @@ static uint32_t recovery_used_from(const struct engine_recovery *recovery,
 {
     uint32_t highest = 0;
     for (uint32_t i = 0; i < recovery->facts.slot_count; i++)
-        if (set_has(&recovery->facts.final, i))
+        if (slot_set_has(&recovery->facts.final, i))
             highest = i;
     const uint32_t window = order->options.window;
     const uint32_t from = highest >= window ? highest - window : 0;
@@ -197,9 +192,10 @@ static const char *recovery_say_slots(struct lockstep_session *session)
     recovery_say_set(session, RECORD_FINAL, &recovery->facts.final);
     for (uint32_t i = 0; i < recovery->facts.slot_count && !why; i++) {
         const struct collective *collective = slot_collective(session, &order->slots[i].id);
-        if (set_has(&recovery->facts.final, i) && i >= used_from)
+        if (slot_set_has(&recovery->facts.final, i) && i >= used_from)
             recovery_say_used(session, i, collective->used, units_words(collective->unit_count));
-        else if (set_has(&recovery->facts.contributed, i) && !set_has(&recovery->facts.final, i))
+        else if (slot_set_has(&recovery->facts.contributed, i) &&
+                 !slot_set_has(&recovery->facts.final, i))
             why = recovery_say_runs(session, i);
     }
     return why;
@@ -493,11 +489,11 @@ void recovery_redo(struct lockstep_session *session, const struct order_action *
                                          .kind = (enum redo_kind)(rows->words[3 * i + 2] & 1)};
         for (uint32_t i = 0; used && i < used->have && i < words; i++)
             bits[i] = used->words[i];
-        const struct transport_redo redo = {.rows = table,
-                                            .count = rows->have / 3,
-                                            .used = bits,
-                                            .whole =
-                                                set_has(&recovery->facts.final, action->index)};
+        const struct transport_redo redo = {
+            .rows = table,
+            .count = rows->have / 3,
+            .used = bits,
+            .whole = slot_set_has(&recovery->facts.final, action->index)};
         if (action->index < recovery->redo_low)
             recovery->redo_low = action->index;
         engine_count_launch(&session->step.times);

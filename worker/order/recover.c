@@ -16,11 +16,6 @@ static void set_add(struct slot_set *set, uint32_t position)
     set->words[position / 64] |= UINT64_C(1) << position % 64;
 }
 
-static bool set_has(const struct slot_set *set, uint32_t position)
-{
-    return (set->words[position / 64] >> position % 64 & 1) != 0;
-}
-
 static bool set_empty(const struct slot_set *set)
 {
     uint64_t all = 0;
@@ -96,9 +91,9 @@ static bool recover_redo(struct order *order, const struct slot_set *launched,
 {
     for (uint32_t i = 0; i < LOCKSTEP_MAX_SLOTS; i++) {
         struct order_slot *slot = &order->slots[i];
-        if (!set_has(redo, i))
+        if (!slot_set_has(redo, i))
             continue;
-        if (i >= order->slot_count || !set_has(launched, i))
+        if (i >= order->slot_count || !slot_set_has(launched, i))
             return false;
         slot->state = SLOT_LAUNCHED;
         order_emit(order, &(struct order_action){.kind = ORDER_REDO,

@@ -206,7 +206,7 @@ using work_ptr = c10::intrusive_ptr<c10d::Work>;
 
 struct collectives : public c10d::Backend {
     std::shared_ptr<engine> owner;
-    std::shared_ptr<const std::string> name; // Of the group's collectives.
+    std::shared_ptr<const std::string> name; // The name of the group's collectives.
     std::vector<int64_t> ranks; // Ranks of the world.
     lockstep_group *handle; // NULL: all ranks.
     milliseconds limit; // 0: none.

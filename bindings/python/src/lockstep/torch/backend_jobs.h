@@ -29,7 +29,7 @@ struct call {
 struct job : std::enable_shared_from_this<job> {
     // Set before the job begins, then constant.
     std::shared_ptr<engine> owner;
-    std::shared_ptr<const std::string> name; // Of the collective.
+    std::shared_ptr<const std::string> name; // The name of the collective.
     const char *text = "";
     OpType type = OpType::UNKNOWN;
     enum lane lane = COLLECTIVES;
@@ -405,7 +405,7 @@ void engine::pump_locked()
         while (!ended && !queued.empty() && begin_locked(queued.front())) {
             const job_ptr one = queued.front();
             queued.pop_front();
-            if (one->error && one->handles.empty()) // It never began.
+            if (one->error && one->handles.empty()) // The collective never began.
                 submit([one] { one->look(); });
         }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the backend in C++ needs of liblockstep.so, of Python and of PyTorch's exceptions.
+// The functions of liblockstep.so and of Python, and PyTorch's exceptions, that the backend in C++
+// uses.
 
 #pragma once
 
@@ -23,7 +24,7 @@
 #include <set>
 #include <thread>
 
-// What this file needs of Python's stable ABI.
+// The functions of Python's stable ABI that this file uses.
 struct _object;
 extern "C" {
 int PyGILState_Ensure(void);
