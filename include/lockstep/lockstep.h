@@ -756,7 +756,7 @@ struct lockstep_change {
     uint32_t world_size_before;
     uint32_t lost_count; /* Number of ranks that were lost. */
     uint32_t lost[16]; /* The first of them: their numbers in the world before. */
-    char text[256]; /* Which rank was lost, and why. */
+    char text[256]; /* Which rank was lost last, and why, with its number at that time. */
 };
 
 #define LOCKSTEP_CHANGE_INIT \
@@ -764,12 +764,15 @@ struct lockstep_change {
         sizeof(struct lockstep_change), 0, 0, 0, 0, 0, 0, 0, 0, {0}, "" \
     }
 
-/* The last change of the world in a session with config.on_failure continue. When a rank dies, the
- * others finish the step: lockstep_step_end returns OK on each of them, with the same bits. Each
- * element is the weighted mean over a set of ranks that contains all survivors; the lost rank may
- * be in it. Survivors keep their order, so ranks and the world's size may be others from then on:
- * the view of the next step says so. The learning rate and the data of the lost rank are the
- * trainer's to decide.
+/* The last change of the world in a session with config.on_failure continue. Changes that no
+ * lockstep_step_begin lies between count as one: the world before is that before the first of them,
+ * and `lost` holds the ranks of all.
+ *
+ * When a rank dies, the others finish the step: lockstep_step_end returns OK on each of them, with
+ * the same bits. Each element is the weighted mean over a set of ranks that contains all survivors;
+ * the lost rank may be in it. Survivors keep their order, so ranks and the world's size may be
+ * others from then on: the view of the next step says so. The learning rate and the data of the
+ * lost rank are the trainer's to decide.
  * Blocks: no. Threads: the trainer's. Returns: E_INVALID with a struct_bytes of another version. */
 LOCKSTEP_API int lockstep_world_change(lockstep_session *session, struct lockstep_change *change);
 

@@ -253,6 +253,13 @@ class session : public detail::owner<lockstep_session, lockstep_close>
     explicit session(const lockstep_config &config) : session(&config) {}
 
     void abort(const char *reason = nullptr) { check(lockstep_abort(get(), reason)); }
+    // How the world has changed (config.on_failure LOCKSTEP_ON_FAILURE_CONTINUE).
+    lockstep_change world_change() const
+    {
+        lockstep_change made = LOCKSTEP_CHANGE_INIT;
+        check(lockstep_world_change(get(), &made));
+        return made;
+    }
 
     uint32_t rank() const { return world().first; }
     uint32_t world_size() const { return world().second; }
@@ -392,7 +399,7 @@ class description
     description(description &&) = default;
     description &operator=(description &&) = default;
 
-    // Everything but parameters and buffers.
+    // Everything but parameters and buffers. A module of a group has config.group = group.get().
     lockstep_module_config config = LOCKSTEP_MODULE_INIT;
 
     // The next parameter or buffer. The reference is valid until the next call of this function.

@@ -145,6 +145,7 @@ static void alone()
         lockstep::work moved = std::move(work); // Its destructor waits.
     }
     CHECK(one.bits == 0x3c00);
+    CHECK(session.world_change().changes == 0);
     lockstep::group group(session, {0}, "alone");
     CHECK(group.rank() == 0 && group.size() == 1);
     lockstep::work work = group.begin(lockstep::broadcast("x", &memory[0], 2));
@@ -161,7 +162,8 @@ static void alone()
     CHECK(moved.get() == nullptr);
 }
 
-// Buckets one by one, gradients of another type, means without a place, and ranks without data.
+// Buckets one by one, gradients of another type, means without a place, a module of a group, and
+// ranks without data.
 static void further()
 {
     double wide = 3;
@@ -177,6 +179,12 @@ static void further()
     made.mixed_parameter("wide", &wide, {}, &narrow);
     made.parameter("given", &norm, {});
     lockstep::module module(session, made);
+    float shard = 0, shard_gradient = 0;
+    lockstep::group both(session, {1, 0}, "both");
+    lockstep::description of_both("expert");
+    of_both.config.group = both.get();
+    of_both.parameter("shard", &shard, {}, &shard_gradient);
+    lockstep::module expert(session, of_both); // It is closed before its group.
     session.start();
     const float rank = static_cast<float>(session.rank());
     session.uneven(LOCKSTEP_UNEVEN_ALL);
@@ -198,14 +206,19 @@ static void further()
         }
         CHECK(seen[0] && seen[1] && seen[2]);
         CHECK(failure_of([&] { module.bucket(99); }).status() == LOCKSTEP_E_INVALID);
+        lockstep::call of_group(step, expert);
+        shard_gradient = 4 * rank;
+        of_group.ready(0);
+        of_group.end();
         step.end();
     }
+    CHECK(shard_gradient == 2);
     CHECK(gradients[0] == 1 && gradients[1] == 1 && narrow == 1);
     const std::vector<void *> means = module.means();
     CHECK(means[0] == gradients && means[1] == &narrow && means[2]);
     CHECK((means[2] == &given) == (session.rank() == 0));
     CHECK(*static_cast<float *>(means[2]) == 3);
-    CHECK(session.report(1).gradient_norm == std::sqrt(3.0 + 9.0));
+    CHECK(session.report(1).gradient_norm == std::sqrt(3.0 + 9.0 + 4.0));
     lockstep_step_options options = LOCKSTEP_STEP_INIT;
     options.exhausted = 1;
     CHECK(lockstep::step(session, options).finished());

@@ -117,7 +117,9 @@ static void step_fill_view(struct lockstep_session *session, uint32_t exhausted,
     if (!view)
         return;
     mutex_lock(&session->mutex);
-    const uint64_t changes = session->step.change.number;
+    struct world_change *change = &session->step.change;
+    const bool changed = change->number != change->seen;
+    change->seen = change->number;
     view->generation = session->world.generation.number;
     view->rank = session->world.rank;
     view->world_size = session->world.size;
@@ -126,10 +128,9 @@ static void step_fill_view(struct lockstep_session *session, uint32_t exhausted,
     view->learning = session->step.learning ? 1 : 0;
     view->exhausted = exhausted;
     if (view->struct_bytes >= sizeof(*view)) {
-        view->changed = changes != session->step.changes_seen;
+        view->changed = changed;
         view->reserved = 0;
     }
-    session->step.changes_seen = changes;
 }
 
 static int step_check_window(const struct lockstep_session *session, const char *phase)

@@ -130,12 +130,13 @@ static struct order_options engine_order_options(const struct config *config)
                                   .wait_while_open = config->wait_while_open};
 }
 
-static void engine_set_world(struct lockstep_session *session, const struct down_message *message)
+static void engine_set_world(struct lockstep_session *session, const struct down_message *message,
+                             bool first)
 {
     const struct down_generation *start = &message->u.generation_start;
     mutex_lock(&session->mutex);
-    session->step.change.rank_before = session->world.rank;
-    session->step.change.size_before = session->world.size;
+    if (!first)
+        recovery_changes_locked(session);
     memcpy(session->world.peers, start->peers, sizeof(session->world.peers));
     session->world.generation = message->generation;
     session->world.peer_count = start->peer_count;
@@ -171,7 +172,7 @@ static void engine_generation(struct lockstep_session *session, const struct dow
     memcpy(world.secret, start->secret, sizeof(world.secret));
     memcpy(world.devices, start->gpus, sizeof(world.devices));
     world.devices_meet = start->gpus_meet;
-    engine_set_world(session, message);
+    engine_set_world(session, message, first);
     options.strict = session->devices.first && device_flow_is_strict(&world);
     watch_formed(session->watch, &start->locality);
     if (!first) {

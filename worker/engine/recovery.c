@@ -390,6 +390,15 @@ bool recovery_expects(const struct lockstep_session *session,
            generation->incarnation == recovery->decision.ballot.incarnation;
 }
 
+void recovery_changes_locked(struct lockstep_session *session)
+{
+    const struct down_decision *decision = &session->engine.recovery->decision;
+    struct world_change *change = &session->step.change;
+    change_add(change, session->world.rank, session->world.size, decision->removed);
+    change->step = decision->settled + 1;
+    text_copy(change->text, sizeof(change->text), decision->text);
+}
+
 // Ranks have other numbers from now on.
 void recovery_forms(struct lockstep_session *session)
 {
@@ -449,14 +458,6 @@ void recovery_goes_on(struct lockstep_session *session)
     }
     if (behind)
         engine_committed(session, &outcome);
-    mutex_lock(&session->mutex);
-    session->step.change.number++;
-    session->step.change.step = decision.settled + 1;
-    text_copy(session->step.change.text, sizeof(session->step.change.text),
-              recovery->decision.text);
-    memcpy(session->step.change.removed, recovery->decision.removed,
-           sizeof(session->step.change.removed));
-    mutex_unlock(&session->mutex);
     log_event(&session->log, LOG_LEVEL_WARN, "recovered",
               "generation=%" PRIu64 " rank=%" PRIu32 " world_size=%" PRIu32 " settled=%" PRIu64
               " text=%s",

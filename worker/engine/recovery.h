@@ -34,6 +34,8 @@ void recovery_excluded(struct lockstep_session *session, const struct down_exclu
 // of the generation are to be made.
 bool recovery_expects(const struct lockstep_session *session,
                       const struct generation_id *generation);
+// The world of the decision is about to replace the present one. Caller holds the session's mutex.
+void recovery_changes_locked(struct lockstep_session *session);
 // The world of the decision is set, and its links are about to be made.
 void recovery_forms(struct lockstep_session *session);
 // The links of the new generation stand and it is tuned: the rank goes on. Does nothing in the

@@ -7,6 +7,7 @@
 
 #include "protos/limits.h"
 #include "worker/order/payloads.h"
+#include "worker/session/change.h"
 #include "worker/session/metrics.h"
 
 #include <lockstep/lockstep.h>
@@ -37,16 +38,6 @@ struct step_times {
     uint64_t overlap_us; // The part of in_flight_us before `end`.
 };
 
-// The last change of the world in which this session goes on.
-struct world_change {
-    uint64_t number; // Changes so far.
-    uint64_t step; // The step that the ranks finished, or were about to begin.
-    uint32_t rank_before; // This rank's number in the world before, and its size.
-    uint32_t size_before;
-    uint64_t removed[LOCKSTEP_RANK_WORDS]; // Set of ranks of the world before.
-    char text[LOCKSTEP_TEXT_BYTES];
-};
-
 struct step {
     // trainer; the driver reads them while a step is open or lockstep_start has not been answered
     uint64_t number; // Number of the open or last step, from 1. Steps of one window share a number.
@@ -67,7 +58,6 @@ struct step {
     struct step_times times;
     // trainer
     uint64_t openings; // Number of the last step whose open wave this rank has joined.
-    uint64_t changes_seen; // Number of changes of the world when the last step began.
     struct lockstep_report report;
 
     // guarded by the session's mutex

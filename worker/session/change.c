@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Adds up changes of the world: change.h.
+
+#include "worker/session/change.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+static bool has(const uint64_t *set, uint32_t rank)
+{
+    return (set[rank / 64] >> rank % 64 & 1) != 0;
+}
+
+// Survivors keep their order. So the rank r of the present world is the r-th rank of the world
+// before that was not removed.
+void change_add(struct world_change *change, uint32_t rank, uint32_t size,
+                      const uint64_t *removed)
+{
+    uint32_t present = 0;
+    if (change->number == change->seen) {
+        change->rank_before = rank;
+        change->size_before = size;
+        memset(change->removed, 0, sizeof(change->removed));
+    }
+    for (uint32_t before = 0; before < change->size_before; before++) {
+        if (has(change->removed, before))
+            continue;
+        if (has(removed, present))
+            change->removed[before / 64] |= UINT64_C(1) << before % 64;
+        present++;
+    }
+    change->number++;
+}
