@@ -14,8 +14,7 @@ static bool has(const uint64_t *set, uint32_t rank)
 
 // Survivors keep their order. So the rank r of the present world is the r-th rank of the world
 // before that was not removed.
-void change_add(struct world_change *change, uint32_t rank, uint32_t size,
-                      const uint64_t *removed)
+void change_add(struct world_change *change, uint32_t rank, uint32_t size, const uint64_t *removed)
 {
     uint32_t present = 0;
     if (change->number == change->seen) {

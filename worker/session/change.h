@@ -22,7 +22,6 @@ struct world_change {
 };
 
 // The world of `size` ranks, in which this rank is `rank`, loses the set `removed`.
-void change_add(struct world_change *change, uint32_t rank, uint32_t size,
-                      const uint64_t *removed);
+void change_add(struct world_change *change, uint32_t rank, uint32_t size, const uint64_t *removed);
 
 #endif
