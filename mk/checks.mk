@@ -107,7 +107,7 @@ TEST_BIN := $(TEST_C:%.c=$(BUILD)/%)
 TEST_ENV = BUILD=$(abspath $(BUILD)) LOCKSTEP_TEST_BIN=$(abspath $(BUILD)/bin) \
     LOCKSTEP_TEST_LIB=$(abspath $(BUILD)/lib) CC="$(CC)" LOCKSTEP_TEST_SANITIZER=$(SAN)
 
-.PHONY: test check sim explore conformance conformance-algorithms recovery mutants nightly kill healthy asan tsan ubsan lint format demo demo-recovery torch aarch64
+.PHONY: test check sim explore conformance conformance-algorithms recovery recovery-soak mutants nightly kill healthy asan tsan ubsan lint format demo demo-recovery torch aarch64
 
 # Unit tests and simulations start no program of ours, so for them alone none need link.
 NEEDS_PROGRAMS := $(filter-out tests/unit/% tests/sim/%,$(TEST_C) $(TEST_SH))
@@ -180,6 +180,16 @@ conformance-algorithms: all $(CASE_BIN) $(FAKES) ## The conformance tests over e
 RECOVERY := $(BUILD)/tests/conformance/test_transport_recovery
 recovery: $(RECOVERY) ## A rank dies at every turn of every way of reducing, and the others finish
 	@$(TEST_ENV) LOCKSTEP_TEST_ALGORITHMS=all tools/run-tests $(RECOVERY)
+
+# One job after the other, whose ranks are killed and stopped at random.
+SOAK := $(BUILD)/tests/soak/recovery
+SOAK_SECONDS := $(if $(HOURS),$$(($(HOURS) * 3600)),$(or $(SECONDS),60))
+$(SOAK): $(call objects,tests/soak/*.c) $(call helpers,fault) $(ARCHIVES)
+	$(say) LD $@
+	@mkdir -p $(@D)
+	$(Q)$(TEST_LINK) -o $@ -Wl,--start-group $^ -Wl,--end-group $(TEST_LIBS)
+recovery-soak: all $(SOAK) ## Ranks and the coordinator die and stop at random for HOURS, or SECONDS (60) (SEED=n)
+	@$(TEST_ENV) $(SOAK) --seconds $(SOAK_SECONDS) $(if $(SEED),--seed $(SEED))
 
 mutants: ## Break the library on purpose: each fault has to fail its case (CASE=07)
 	@CASE=$(CASE) $(TEST_ENV) JOBS=$(JOBS) tools/mutants
