@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tests/fault/recovery_job.h"
+
+#include "base/clock.h"
+#include "base/hash64.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+const uint64_t job_elements[JOB_TENSORS] = {90000, 7, 32768, 1, 40001};
+
+static struct told *shared; // [JOB_RANKS]
+static struct coordinator_process coordinator;
+static uint64_t random_state;
+
+// ---- The trainer --------------------------------------------------------------------------------
+
+void job_fails(struct job_rank *rank, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(rank->told->text, sizeof(rank->told->text), format, arguments);
+    va_end(arguments);
+    if (atomic_load(&rank->told->failed) == 0)
+        atomic_store(&rank->told->failed, -99);
+    _exit(1);
+}
+
+void job_require(struct job_rank *rank, int status, const char *where)
+{
+    if (status >= 0)
+        return;
+    atomic_store(&rank->told->failed, status);
+    job_fails(rank, "%s: %s", where, lockstep_error_text());
+}
+
+float job_gradient(uint32_t rank, uint64_t step, uint64_t element)
+{
+    static const float ranks[JOB_RANKS] = {1, 11, 101, 769};
+    return ranks[rank] * (float)(1 + (element + step) % 5);
+}
+
+void job_hash(uint64_t *hash, const void *bytes, size_t count)
+{
+    *hash = *hash * 31 + hash64(bytes, count);
+}
+
+int job_begin(struct job_rank *rank, const struct lockstep_step_options *options,
+              struct lockstep_step_view *view)
+{
+    struct lockstep_step_view own = LOCKSTEP_STEP_VIEW_INIT;
+    const int status = lockstep_step_begin(rank->session, options, &own);
+    job_require(rank, status, "step_begin");
+    rank->told->changed += own.changed;
+    if (view)
+        *view = own;
+    return status;
+}
+
+void job_backward(struct job_rank *rank, uint64_t step)
+{
+    lockstep_call *call;
+    int status = lockstep_call_begin(rank->module, &call);
+    for (uint32_t t = JOB_TENSORS; t-- > 0 && status == 0;) {
+        for (uint64_t e = 0; e < job_elements[t]; e++)
+            rank->gradients[t][e] = job_gradient(rank->rank, step, e);
+        status = lockstep_grad_ready(rank->module, call, t, NULL, NULL);
+    }
+    if (status == 0)
+        status = lockstep_call_end(call);
+    job_require(rank, status, "call");
+}
+
+int job_end(struct job_rank *rank)
+{
+    const uint64_t began = clock_now_us();
+    const int status = lockstep_step_end(rank->session, NULL);
+    const uint64_t took = clock_now_us() - began;
+    if (took > rank->told->slowest_us)
+        rank->told->slowest_us = took;
+    return status;
+}
+
+// The set of ranks whose mean this is; UINT32_MAX: none. Sums are exact in float.
+static uint32_t look_set(const struct job_rank *rank, float value, uint64_t step, uint64_t element,
+                         const uint64_t *weights)
+{
+    for (uint32_t set = 1; set < 1u << rank->size; set++) {
+        float sum = 0;
+        uint64_t total = 0;
+        for (uint32_t r = 0; r < rank->size; r++) {
+            if ((set >> r & 1) == 0)
+                continue;
+            sum += (float)weights[r] * job_gradient(r, step, element);
+            total += weights[r];
+        }
+        if (total > 0 && sum / (float)total == value)
+            return set;
+    }
+    return UINT32_MAX;
+}
+
+void job_look(struct job_rank *rank, uint64_t step, const uint64_t *weights, uint64_t *hash)
+{
+    uint32_t all = (1u << rank->size) - 1;
+    uint32_t some = 0;
+    for (uint32_t t = 0; t < JOB_TENSORS; t++) {
+        const float *gradient = rank->gradients[t];
+        job_hash(hash, gradient, job_elements[t] * sizeof(float));
+        for (uint64_t e = 0; e < job_elements[t]; e++) {
+            const uint32_t set = look_set(rank, gradient[e], step, e, weights);
+            if (set == UINT32_MAX)
+                job_fails(rank, "step %llu: element %llu of tensor %u is %g, which is no mean",
+                          (unsigned long long)step, (unsigned long long)e, t, (double)gradient[e]);
+            all &= set;
+            some |= set;
+        }
+    }
+    // A rank of weight 0 is in every set and in none.
+    for (uint32_t r = 0; r < rank->size; r++)
+        if (weights[r] == 0) {
+            all |= 1u << r;
+            some |= 1u << r;
+        }
+    rank->told->missing[step] = ((1u << rank->size) - 1) & ~some;
+    rank->told->partial[step] = some & ~all;
+}
+
+static void rank_registers(struct job_rank *rank, struct lockstep_module_config *config)
+{
+    struct lockstep_parameter tensors[JOB_TENSORS];
+    int64_t shapes[JOB_TENSORS];
+    char names[JOB_TENSORS][16];
+    memset(tensors, 0, sizeof(tensors));
+    for (uint32_t t = 0; t < JOB_TENSORS; t++) {
+        rank->gradients[t] = calloc(job_elements[t], sizeof(float));
+        snprintf(names[t], sizeof(names[t]), "t%u", t);
+        shapes[t] = (int64_t)job_elements[t];
+        tensors[t].name = names[t];
+        tensors[t].dtype = LOCKSTEP_FLOAT32;
+        tensors[t].dims = 1;
+        tensors[t].shape = &shapes[t];
+        tensors[t].data = calloc(job_elements[t], sizeof(float));
+        tensors[t].gradient = rank->gradients[t];
+    }
+    config->name = "m";
+    config->parameters = tensors;
+    config->parameter_count = JOB_TENSORS;
+    job_require(rank, lockstep_module_register(rank->session, config, &rank->module), "register");
+}
+
+static void rank_trains(const struct job *job, uint32_t number)
+{
+    struct job_rank rank = {.job = job, .told = &shared[number], .rank = number, .size = job->size};
+    struct lockstep_config config = LOCKSTEP_CONFIG_INIT;
+    struct lockstep_module_config module = LOCKSTEP_MODULE_INIT;
+    char address[64];
+    snprintf(address, sizeof(address), "127.0.0.1:%u", job->port);
+    config.coordinator = address;
+    config.world_size = job->size;
+    config.rank_hint = (int32_t)number;
+    config.on_failure = LOCKSTEP_ON_FAILURE_CONTINUE;
+    config.transport = job->tcp ? LOCKSTEP_TRANSPORT_TCP : LOCKSTEP_TRANSPORT_AUTO;
+    config.bucket_first_bytes = config.bucket_last_bytes = 64 * 1024;
+    config.bucket_bytes = 512 * 1024;
+    if (job->configure)
+        job->configure(&config, &module);
+    job_require(&rank, lockstep_open(&config, &rank.session), "open");
+    rank_registers(&rank, &module);
+    if (job->loads)
+        job->loads(&rank);
+    job_require(&rank, lockstep_start(rank.session), "start");
+    for (uint64_t step = 1; step <= JOB_STEPS; step++) {
+        uint64_t hash = 1;
+        atomic_store(&rank.told->begun, step);
+        job->step(&rank, step, &hash);
+        rank.told->hash[step] = hash | 1;
+        atomic_store(&rank.told->ended, step);
+    }
+    rank.told->change = (struct lockstep_change)LOCKSTEP_CHANGE_INIT;
+    job_require(&rank, lockstep_world_change(rank.session, &rank.told->change), "world_change");
+    if (job->ends)
+        job->ends(&rank);
+    lockstep_close(rank.session);
+    _exit(0);
+}
+
+// ---- The test -----------------------------------------------------------------------------------
+
+void job_memory(void)
+{
+    shared = mmap(NULL, JOB_RANKS * sizeof(*shared), PROT_READ | PROT_WRITE,
+                  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED)
+        abort();
+}
+
+void job_seed(void)
+{
+    const char *value = getenv("LOCKSTEP_TEST_FAULT_SEED");
+    const uint64_t seed =
+        value && value[0] != '\0' ? (uint64_t)strtoull(value, NULL, 10) : (uint64_t)getpid();
+    printf("LOCKSTEP_TEST_FAULT_SEED=%llu\n", (unsigned long long)seed);
+    random_state = seed * 2654435761u + 1;
+}
+
+uint32_t job_rounds(uint32_t otherwise)
+{
+    const char *value = getenv("LOCKSTEP_TEST_FAULT_ROUNDS");
+    return value && value[0] != '\0' ? (uint32_t)strtoul(value, NULL, 10) : otherwise;
+}
+
+uint64_t job_random(uint64_t bound)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return random_state % bound;
+}
+
+const struct told *job_told(uint32_t rank)
+{
+    return &shared[rank];
+}
+
+int job_teardown(void **state)
+{
+    (void)state;
+    if (coordinator.pid > 0)
+        kill(coordinator.pid, SIGKILL);
+    coordinator.pid = 0;
+    return 0;
+}
+
+static bool job_await(uint32_t rank, uint64_t step)
+{
+    const uint64_t deadline = clock_now_ms() + WAIT_MS;
+    while (atomic_load(&shared[rank].begun) < step) {
+        if (clock_now_ms() > deadline || atomic_load(&shared[rank].failed) != 0)
+            return false;
+        pause_us(200);
+    }
+    return true;
+}
+
+static void job_describe(const struct job *job)
+{
+    for (uint32_t r = 0; r < job->size; r++)
+        printf("  rank %u: begun %llu, ended %llu, failed %d %s\n", r,
+               (unsigned long long)atomic_load(&shared[r].begun),
+               (unsigned long long)atomic_load(&shared[r].ended), atomic_load(&shared[r].failed),
+               shared[r].text);
+}
+
+// Kills a rank that is not the last one, in the first step or later.
+static uint32_t job_kill(const struct job *job, pid_t *pids, uint32_t round, uint32_t death)
+{
+    const uint64_t spread = round % 4 == 3 ? 1 : 8;
+    const uint64_t step = 1 + (JOB_STEPS - 10) * death / job->deaths + job_random(spread);
+    const uint32_t victim = (round + death) % (job->size - 1);
+    const uint64_t delay = job_random(4000);
+    int status;
+    if (!job_await(victim, step)) {
+        job_describe(job);
+        fail_msg("%s: rank %u does not come to step %llu", job->name, victim,
+                 (unsigned long long)step);
+    }
+    pause_us(delay);
+    kill(pids[victim], SIGKILL);
+    assert_true(process_reap(pids[victim], WAIT_MS, &status));
+    printf("%s: rank %u of %u dies in step %llu + %llu us\n", job->name, victim, job->size,
+           (unsigned long long)step, (unsigned long long)delay);
+    return 1u << victim;
+}
+
+static void job_check_ends(const struct job *job, const pid_t *pids, uint32_t dead)
+{
+    for (uint32_t r = 0; r < job->size; r++) {
+        int status = 0;
+        if ((dead >> r & 1) != 0)
+            continue;
+        const bool ended = process_reap(pids[r], WAIT_MS, &status);
+        if (ended && status == 0)
+            continue;
+        job_describe(job);
+        fail_msg("%s: rank %u %s 0x%x", job->name, r, ended ? "ends with" : "does not end",
+                 (unsigned)status);
+    }
+}
+
+// Of a rank that was killed, the steps that it has ended.
+static void job_check_steps(const struct job *job, uint32_t dead)
+{
+    const struct told *last = &shared[job->size - 1];
+    for (uint32_t r = 0; r < job->size; r++) {
+        const struct told *told = &shared[r];
+        const uint64_t to = (dead >> r & 1) != 0 ? atomic_load(&told->ended) : JOB_STEPS;
+        for (uint64_t step = 1; step <= to; step++) {
+            if (told->hash[step] != last->hash[step])
+                fail_msg("%s: ranks %u and %u differ in step %llu", job->name, r, job->size - 1,
+                         (unsigned long long)step);
+            if (((told->missing[step] | told->partial[step]) & ~dead) != 0)
+                fail_msg("%s: step %llu lacks gradients of survivors", job->name,
+                         (unsigned long long)step);
+        }
+    }
+}
+
+uint32_t job_run(struct job *job, uint32_t round, const char *const *arguments)
+{
+    pid_t pids[JOB_RANKS];
+    uint32_t dead = 0;
+    memset(shared, 0, JOB_RANKS * sizeof(*shared));
+    coordinator_start(&coordinator, arguments);
+    job->port = coordinator.port;
+    for (uint32_t r = 0; r < job->size; r++) {
+        pids[r] = process_fork();
+        assert_true(pids[r] >= 0);
+        if (pids[r] == 0)
+            rank_trains(job, r);
+    }
+    for (uint32_t d = 0; d < job->deaths; d++)
+        dead |= job_kill(job, pids, round, d);
+    job_check_ends(job, pids, dead);
+    const struct told *last = &shared[job->size - 1];
+    // Changes between two steps count as one.
+    assert_in_range(last->changed, job->deaths > 0, job->deaths);
+    assert_int_equal(last->change.changes, last->changed);
+    job_check_steps(job, dead);
+    coordinator_stop(&coordinator);
+    return dead;
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// For tests of jobs whose survivors go on (config.on_failure continue): real processes on one
+// coordinator, of which some are killed by SIGKILL at random instants. A test gives a job its
+// trainer. What a rank finds out about its steps goes into shared memory (struct told), and
+// recovery_job_run checks what all jobs promise: survivors end well, hold equal bits in each step,
+// and no gradient of a survivor is missing.
+//
+// Gradients are whole numbers that are unique for each rank, step and element, so a mean shows
+// whose gradients are in it. Ranks are named by their number in the first world, which is their
+// hint.
+
+#ifndef LOCKSTEP_TESTS_RECOVERY_JOB_H
+#define LOCKSTEP_TESTS_RECOVERY_JOB_H
+
+#include "tests/fault/process_world.h"
+
+#include <lockstep/lockstep.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
+enum {
+    JOB_RANKS = 4,
+    JOB_STEPS = 40,
+    JOB_TENSORS = 5,
+};
+
+extern const uint64_t job_elements[JOB_TENSORS];
+
+// What a rank tells the test. Steps count from 1 in this job, also if it was loaded.
+struct told {
+    _Atomic(uint64_t) begun; // The last step that it has begun.
+    _Atomic(uint64_t) ended;
+    _Atomic(int) failed; // A status, or 0.
+    char text[512];
+    uint64_t hash[JOB_STEPS + 1]; // All that a step gives; 0: the rank has not made the step.
+    uint32_t missing[JOB_STEPS + 1]; // Ranks whose gradients are in no element, as a set.
+    uint32_t partial[JOB_STEPS + 1]; // Ranks whose gradients are in some elements only.
+    int64_t total; // What a test counts over the whole job.
+    uint32_t changed; // Steps whose view says that the world has changed.
+    uint64_t slowest_us; // The slowest step_end.
+    struct lockstep_change change;
+};
+
+struct job;
+
+// A rank, in its own process.
+struct job_rank {
+    const struct job *job;
+    struct told *told;
+    uint32_t rank; // In the first world.
+    uint32_t size; // Of the first world.
+    lockstep_session *session;
+    lockstep_module *module;
+    float *gradients[JOB_TENSORS];
+};
+
+struct job {
+    const char *name;
+    uint32_t size;
+    uint32_t deaths;
+    bool tcp; // Else the transport is chosen by itself: shared memory.
+    uint16_t port;
+    // NULL: nothing more is configured.
+    void (*configure)(struct lockstep_config *config, struct lockstep_module_config *module);
+    void (*loads)(struct job_rank *rank); // Before lockstep_start; NULL: nothing.
+    // Makes a step, from begin to end. hash: of all that it gives, to be extended.
+    void (*step)(struct job_rank *rank, uint64_t step, uint64_t *hash);
+    void (*ends)(struct job_rank *rank); // After the last step; NULL: nothing.
+};
+
+// ---- In a rank ---------------------------------------------------------------------------------
+
+// Ends the process if the status is a failure.
+void job_require(struct job_rank *rank, int status, const char *where);
+__attribute__((noreturn, format(printf, 2, 3))) void job_fails(struct job_rank *rank,
+                                                               const char *format, ...);
+// Gradient of a rank: below 2^12, and such that any two means of ranks with small weights differ.
+float job_gradient(uint32_t rank, uint64_t step, uint64_t element);
+// step_begin, which counts changes of the world. Returns its status.
+int job_begin(struct job_rank *rank, const struct lockstep_step_options *options,
+              struct lockstep_step_view *view);
+// One call with all gradients, which are written first.
+void job_backward(struct job_rank *rank, uint64_t step);
+// step_end; the status is left to the caller.
+int job_end(struct job_rank *rank);
+// Looks which ranks' gradients are in the means of all tensors, of which rank r has the weight
+// weights[r]. Writes `missing` and `partial`, and extends the hash.
+void job_look(struct job_rank *rank, uint64_t step, const uint64_t *weights, uint64_t *hash);
+void job_hash(uint64_t *hash, const void *bytes, size_t count);
+
+// ---- In the test -------------------------------------------------------------------------------
+
+void job_memory(void); // Once, before any job.
+void job_seed(void); // Reads LOCKSTEP_TEST_FAULT_SEED, and prints the seed.
+// LOCKSTEP_TEST_FAULT_ROUNDS, which counts the jobs of each kind.
+uint32_t job_rounds(uint32_t otherwise);
+uint64_t job_random(uint64_t bound);
+// Runs the job on a coordinator of its own and checks it. `round` chooses who dies and when.
+// arguments: of the coordinator, or NULL. Returns the set of ranks that were killed.
+uint32_t job_run(struct job *job, uint32_t round, const char *const *arguments);
+// What rank r has told, also if it was killed. Valid until the next job.
+const struct told *job_told(uint32_t rank);
+int job_teardown(void **state); // Of a test that failed.
+
+#endif

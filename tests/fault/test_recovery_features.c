@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Survivors of a death go on (config.on_failure continue) in jobs that use more of the library than
+// plain steps: windows that accumulate, weights, saved layouts, certificates and encrypted data,
+// counters, metrics, parameters that are not used. recovery_job.h says what every job has to
+// promise.
+
+#include "tests/fault/recovery_job.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const uint64_t equal_weights[JOB_RANKS] = {1, 1, 1, 1};
+static char folder[] = "/tmp/lockstep-recovery-XXXXXX";
+
+static const char *path_of(const char *name)
+{
+    static char path[256];
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    return path;
+}
+
+static void step_plain(struct job_rank *rank, uint64_t step, uint64_t *hash)
+{
+    job_begin(rank, NULL, NULL);
+    job_backward(rank, step);
+    job_require(rank, job_end(rank), "step_end");
+    job_look(rank, step, equal_weights, hash);
+}
+
+// ---- Windows that accumulate --------------------------------------------------------------------
+
+// Adds a part of the gradients to what is there.
+static void accumulate_part(struct job_rank *rank, uint64_t step, bool last)
+{
+    lockstep_call *call;
+    int status = lockstep_call_begin(rank->module, &call);
+    for (uint32_t t = JOB_TENSORS; t-- > 0 && status == 0;) {
+        for (uint64_t e = 0; e < job_elements[t]; e++) {
+            const float part = job_gradient(rank->rank, 0, 0);
+            rank->gradients[t][e] =
+                last ? rank->gradients[t][e] + job_gradient(rank->rank, step, e) - part : part;
+        }
+        status = lockstep_grad_ready(rank->module, call, t, NULL, NULL);
+    }
+    if (status == 0)
+        status = lockstep_call_end(call);
+    job_require(rank, status, "call");
+}
+
+static void step_accumulates(struct job_rank *rank, uint64_t step, uint64_t *hash)
+{
+    struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
+    options.accumulate = 1;
+    job_begin(rank, &options, NULL);
+    accumulate_part(rank, step, false);
+    job_require(rank, lockstep_step_end(rank->session, NULL), "the end of a step that accumulates");
+    job_begin(rank, NULL, NULL);
+    accumulate_part(rank, step, true);
+    job_require(rank, job_end(rank), "step_end");
+    job_look(rank, step, equal_weights, hash);
+}
+
+static void windows_accumulate(void **state)
+{
+    (void)state;
+    for (uint32_t round = 0; round < job_rounds(2); round++) {
+        struct job job = {.name = "accumulation",
+                          .size = 3 + round % 2,
+                          .deaths = 1 + round % 2,
+                          .tcp = round % 4 < 2,
+                          .step = step_accumulates};
+        job_run(&job, round, NULL);
+    }
+}
+
+// ---- Weights ------------------------------------------------------------------------------------
+
+// Rank 0 has no samples in every fourth step.
+static uint64_t weight_of(uint32_t rank, uint64_t step)
+{
+    return rank == 0 && step % 4 == 0 ? 0 : 1 + (rank + step) % 3;
+}
+
+static void step_weighs(struct job_rank *rank, uint64_t step, uint64_t *hash)
+{
+    struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
+    uint64_t weights[JOB_RANKS];
+    for (uint32_t r = 0; r < JOB_RANKS; r++)
+        weights[r] = weight_of(r, step);
+    options.weight = weights[rank->rank];
+    job_begin(rank, &options, NULL);
+    job_backward(rank, step);
+    job_require(rank, job_end(rank), "step_end");
+    job_look(rank, step, weights, hash);
+}
+
+static void steps_have_weights(void **state)
+{
+    (void)state;
+    for (uint32_t round = 0; round < job_rounds(2); round++) {
+        struct job job = {.name = "weights",
+                          .size = 3 + round % 2,
+                          .deaths = 1 + round % 2,
+                          .tcp = round % 2 == 0,
+                          .step = step_weighs};
+        job_run(&job, round, NULL);
+    }
+}
+
+// ---- Saved layouts ------------------------------------------------------------------------------
+
+static void layout_loads(struct job_rank *rank)
+{
+    job_require(rank, lockstep_session_load(rank->session, path_of("saved")), "load");
+}
+
+static void layout_saves(struct job_rank *rank)
+{
+    char name[32];
+    snprintf(name, sizeof(name), "saved-%u", rank->rank);
+    job_require(rank, lockstep_session_save(rank->session, path_of(name)), "save");
+}
+
+// Compares the files that survivors have saved, and makes the last one the file that is loaded.
+static void compare_saved(uint32_t size, uint32_t dead)
+{
+    char first[4096] = "";
+    char last[4096];
+    for (uint32_t r = size; r-- > 0;) {
+        char name[32];
+        snprintf(name, sizeof(name), "saved-%u", r);
+        if ((dead >> r & 1) != 0)
+            continue;
+        FILE *file = fopen(path_of(name), "r");
+        assert_non_null(file);
+        const size_t count = fread(last, 1, sizeof(last) - 1, file);
+        last[count] = '\0';
+        fclose(file);
+        if (first[0] == '\0')
+            memcpy(first, last, sizeof(first));
+        assert_string_equal(first, last);
+    }
+    char from[256];
+    snprintf(from, sizeof(from), "%s/saved-%u", folder, size - 1);
+    assert_int_equal(rename(from, path_of("saved")), 0);
+}
+
+// Each job loads what the survivors of the one before have saved.
+static void layouts_are_saved_and_loaded(void **state)
+{
+    (void)state;
+    for (uint32_t round = 0; round < job_rounds(3); round++) {
+        struct job job = {.name = "saved layouts",
+                          .size = 2 + round % 3,
+                          .deaths = round == 0 ? 0 : 1,
+                          .tcp = round % 2 == 0,
+                          .loads = round == 0 ? NULL : layout_loads,
+                          .step = step_plain,
+                          .ends = layout_saves};
+        compare_saved(job.size, job_run(&job, round, NULL));
+    }
+}
+
+// ---- Certificates -------------------------------------------------------------------------------
+
+static void configure_tls(struct lockstep_config *config, struct lockstep_module_config *module)
+{
+    static char certificates[256];
+    (void)module;
+    snprintf(certificates, sizeof(certificates), "%s/ca/worker", folder);
+    config->tls_dir = certificates;
+    config->data_encryption = "tls";
+}
+
+static void data_is_encrypted(void **state)
+{
+    const char *bin = getenv("LOCKSTEP_TEST_BIN");
+    char command[512];
+    char option[300];
+    const char *const arguments[] = {option, NULL};
+    (void)state;
+    snprintf(command, sizeof(command), "%s/lockstep certs init --dir %s/ca --name 127.0.0.1 >&2",
+             bin ? bin : "build/bin", folder);
+    assert_int_equal(system(command), 0);
+    snprintf(option, sizeof(option), "--tls-dir=%s/ca/coordinator", folder);
+    for (uint32_t round = 0; round < job_rounds(2); round++) {
+        struct job job = {.name = "certificates",
+                          .size = 2 + round % 3,
+                          .deaths = round % 3 == 2 ? 2 : 1,
+                          .tcp = round % 3 < 2,
+                          .configure = configure_tls,
+                          .step = step_plain};
+        job_run(&job, round, arguments);
+    }
+}
+
+// ---- Counters and metrics -----------------------------------------------------------------------
+
+// What a rank adds: a digit of its own, to the base of 1000.
+static int64_t digit_of(uint32_t rank)
+{
+    int64_t digit = 1;
+    while (rank-- > 0)
+        digit *= 1000;
+    return digit;
+}
+
+static void step_counts(struct job_rank *rank, uint64_t step, uint64_t *hash)
+{
+    double sum;
+    double most;
+    job_begin(rank, NULL, NULL);
+    job_backward(rank, step);
+    job_require(rank, lockstep_counter_add(rank->session, "samples", digit_of(rank->rank)),
+                "counter_add");
+    job_require(rank,
+                lockstep_metric_add(rank->session, "sum", LOCKSTEP_METRIC_SUM,
+                                    (double)digit_of(rank->rank)),
+                "metric_add");
+    job_require(rank,
+                lockstep_metric_add(rank->session, "most", LOCKSTEP_METRIC_MAX,
+                                    (double)(step * 10 + rank->rank)),
+                "metric_add");
+    job_require(rank, job_end(rank), "step_end");
+    job_look(rank, step, equal_weights, hash);
+    job_require(rank, lockstep_counter_read(rank->session, "samples", &rank->told->total),
+                "counter_read");
+    job_require(rank, lockstep_metric_read(rank->session, "sum", &sum, NULL), "metric_read");
+    job_require(rank, lockstep_metric_read(rank->session, "most", &most, NULL), "metric_read");
+    job_hash(hash, &rank->told->total, sizeof(rank->told->total));
+    job_hash(hash, &sum, sizeof(sum));
+    job_hash(hash, &most, sizeof(most));
+    if ((int64_t)sum / digit_of(rank->rank) % 1000 != 1)
+        job_fails(rank, "step %llu: the sum %.0f lacks this rank", (unsigned long long)step, sum);
+    if (most < (double)(step * 10 + rank->rank))
+        job_fails(rank, "step %llu: the maximum is %.0f", (unsigned long long)step, most);
+}
+
+static void counters_and_metrics_go_on(void **state)
+{
+    (void)state;
+    for (uint32_t round = 0; round < job_rounds(2); round++) {
+        struct job job = {.name = "counters",
+                          .size = 3 + round % 2,
+                          .deaths = 1 + round % 2,
+                          .tcp = round % 2 == 0,
+                          .step = step_counts};
+        const uint32_t dead = job_run(&job, round, NULL);
+        const int64_t total = job_told(job.size - 1)->total;
+        for (uint32_t r = 0; r < job.size; r++) {
+            const int64_t counted = total / digit_of(r) % 1000;
+            // What a rank added in the step in which it died may be missing.
+            if ((dead >> r & 1) == 0)
+                assert_int_equal(counted, JOB_STEPS);
+            else
+                assert_in_range(counted, atomic_load(&job_told(r)->ended),
+                                atomic_load(&job_told(r)->begun));
+        }
+    }
+}
+
+// ---- Parameters that are not used ---------------------------------------------------------------
+
+enum {
+    SPARSE = 2
+}; // The tensor that one rank uses in a step.
+static const float untouched = -7;
+
+static void step_uses_some(struct job_rank *rank, uint64_t step, uint64_t *hash, bool accepted)
+{
+    const uint32_t user = (uint32_t)(step % rank->size);
+    lockstep_call *call;
+    job_begin(rank, NULL, NULL);
+    int status = lockstep_call_begin(rank->module, &call);
+    for (uint32_t t = JOB_TENSORS; t-- > 0 && status == 0;) {
+        const bool uses = t != SPARSE || user == rank->rank;
+        for (uint64_t e = 0; e < job_elements[t]; e++)
+            rank->gradients[t][e] = uses ? job_gradient(rank->rank, step, e) : untouched;
+        if (uses)
+            status = lockstep_grad_ready(rank->module, call, t, NULL, NULL);
+    }
+    if (status == 0)
+        status = lockstep_call_end(call);
+    job_require(rank, status, "call");
+    status = job_end(rank);
+    job_hash(hash, &status, sizeof(status));
+    if (status != (accepted ? 0 : LOCKSTEP_E_UNUSED))
+        job_fails(rank, "step_end is %d: %s", status, lockstep_error_text());
+    // All of the tensor is a mean over some ranks, or none of it was written.
+    const float *means = rank->gradients[SPARSE];
+    const bool written = means[0] != untouched;
+    for (uint64_t e = 0; e < job_elements[SPARSE]; e++) {
+        const float given = job_gradient(user, step, e);
+        bool right = written ? means[e] == 0 && user != rank->rank : means[e] == untouched;
+        for (uint32_t n = 1; n <= rank->size && written; n++)
+            right = right || means[e] == given / (float)n;
+        if (!right)
+            job_fails(rank, "step %llu: element %llu of the tensor that only rank %u uses is %g",
+                      (unsigned long long)step, (unsigned long long)e, user, (double)means[e]);
+    }
+    job_hash(hash, means, job_elements[SPARSE] * sizeof(float));
+    job_hash(hash, rank->gradients[0], job_elements[0] * sizeof(float));
+}
+
+static void step_accepts_unused(struct job_rank *rank, uint64_t step, uint64_t *hash)
+{
+    step_uses_some(rank, step, hash, true);
+}
+
+static void step_reports_unused(struct job_rank *rank, uint64_t step, uint64_t *hash)
+{
+    step_uses_some(rank, step, hash, rank->size == 1);
+}
+
+static void configure_accepts(struct lockstep_config *config, struct lockstep_module_config *module)
+{
+    (void)config;
+    module->unused = LOCKSTEP_UNUSED_ACCEPT;
+}
+
+static void parameters_are_not_used(void **state)
+{
+    (void)state;
+    for (uint32_t round = 0; round < job_rounds(4); round++) {
+        const bool accepts = round % 2 == 0;
+        struct job job = {.name = accepts ? "unused accepted" : "unused errors",
+                          .size = 3 + round / 2 % 2,
+                          .deaths = 1 + round / 2 % 2,
+                          .tcp = round % 8 < 4,
+                          .configure = accepts ? configure_accepts : NULL,
+                          .step = accepts ? step_accepts_unused : step_reports_unused};
+        job_run(&job, round, NULL);
+    }
+}
+
+static int remove_folder(void **state)
+{
+    char command[300];
+    (void)state;
+    snprintf(command, sizeof(command), "rm -rf %s", folder);
+    return system(command);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(windows_accumulate, job_teardown),
+        cmocka_unit_test_teardown(steps_have_weights, job_teardown),
+        cmocka_unit_test_teardown(layouts_are_saved_and_loaded, job_teardown),
+        cmocka_unit_test_teardown(data_is_encrypted, job_teardown),
+        cmocka_unit_test_teardown(counters_and_metrics_go_on, job_teardown),
+        cmocka_unit_test_teardown(parameters_are_not_used, job_teardown),
+    };
+    job_memory();
+    job_seed();
+    if (!mkdtemp(folder))
+        return 1;
+    return cmocka_run_group_tests(tests, NULL, remove_folder);
+}
