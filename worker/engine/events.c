@@ -269,6 +269,7 @@ struct transport_events engine_events(struct lockstep_session *session)
                                      .wave_done = engine_wave_done,
                                      .header = engine_header,
                                      .peer_lost = engine_peer_lost,
+                                     .mate_gone = engine_mate_gone,
                                      .told = engine_told,
                                      .mismatch = engine_mismatch,
                                      .form_failed = engine_form_failed,

@@ -14,6 +14,7 @@
 #include "worker/engine/recovery.h"
 #include "worker/engine/tell.h"
 #include "worker/session/note.h"
+#include "worker/transport/deaths.h"
 #include "worker/transport/farewell.h"
 #include "worker/transport/transport.h"
 
@@ -142,7 +143,9 @@ void engine_peer_lost(void *context, uint32_t rank, enum peer_loss how, const ch
     message.u.lost.left = how == LOSS_LEFT;
     message.u.lost.silent = how == LOSS_SILENT;
     message.u.lost.impossible = how == LOSS_IMPOSSIBLE;
-    message.u.lost.proof = how == LOSS_LEFT ? PROOF_WORD : PROOF_NONE;
+    message.u.lost.proof = how == LOSS_LEFT                                 ? PROOF_WORD
+                           : transport_take_death(session->transport, rank) ? PROOF_PROCESS
+                                                                            : PROOF_NONE;
     message.u.lost.step = loss.step;
     text_copy(message.u.lost.text, sizeof(message.u.lost.text), text);
     text_copy(loss.text, sizeof(loss.text), text);
@@ -159,6 +162,21 @@ void engine_peer_lost(void *context, uint32_t rank, enum peer_loss how, const ch
     // A loss before the first step counts for step 1. A rank that gives up then says the same.
     seen.step = message.u.lost.step != 0 ? message.u.lost.step : 1;
     engine_report(session, &message, &seen);
+}
+
+// The loss may have been reported before, without this proof. A frozen rank says it, too: the
+// coordinator may await its report.
+void engine_mate_gone(void *context, uint32_t rank)
+{
+    struct lockstep_session *session = context;
+    struct up_message message = {.kind = UP_LOST};
+    if (session->end.over || session->end.control_gone)
+        return; // Another rank says it, or the coordinator asks the data port of that rank.
+    message.u.lost.rank = rank;
+    message.u.lost.proof = PROOF_PROCESS;
+    message.u.lost.step = engine_lost_step(session, rank);
+    text_copy(message.u.lost.text, sizeof(message.u.lost.text), "its process has ended");
+    engine_send(session, &message);
 }
 
 void engine_told(void *context, uint32_t from, const struct farewell *loss)

@@ -11,8 +11,9 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-// Two listeners, the eventfd that wakes the engine, epoll, one per link, one per guest, one spare.
-#define DESCRIPTORS_MOST (4 + LOCKSTEP_MAX_LINKS + LOCKSTEP_MAX_UNPROVEN + 1)
+// Two listeners, the eventfd that wakes the engine, epoll, one per link, one per guest, one per
+// mate, one spare.
+#define DESCRIPTORS_MOST (4 + LOCKSTEP_MAX_LINKS + LOCKSTEP_MAX_UNPROVEN + LOCKSTEP_MAX_MATES + 1)
 
 struct transport;
 

@@ -10,6 +10,7 @@
 #include "worker/link/loopback.h"
 #include "worker/link/tcp.h"
 #include "worker/link/unix.h"
+#include "worker/transport/deaths.h"
 #include "worker/transport/descriptors.h"
 #include "worker/transport/device/devices.h"
 #include "worker/transport/device/rendezvous.h"
@@ -175,6 +176,7 @@ void transport_close(struct transport *transport)
     measure_forget(transport);
     devices_close(&transport->flows);
     peers_forget(&transport->flows);
+    deaths_close(transport);
     transport_close_doors(transport);
     if (transport->flows.attention.descriptor >= 0)
         (void)close(transport->flows.attention.descriptor);
@@ -237,6 +239,7 @@ int transport_form(struct transport *transport, const struct transport_world *wo
     transport->doors.lack = 0;
     transport->flows.form_deadline_ms = clock_now_ms() + world->form_timeout_ms;
     rendezvous_form(&transport->flows, &transport->rendezvous);
+    deaths_form(transport);
     wait_prepare(transport);
     return 0;
 }

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "worker/kernels/kernels.h"
+#include "worker/transport/deaths.h"
 #include "worker/transport/descriptors.h"
 #include "worker/transport/device/device_flow.h"
 #include "worker/transport/device/devices.h"
@@ -138,6 +139,7 @@ static void transport_check(struct transport *transport, uint64_t now_ms)
     if (now_ms < transport->checked_ms + TRANSPORT_CHECK_MS)
         return;
     transport->checked_ms = now_ms;
+    deaths_check(transport);
     for (uint32_t i = 0; i < transport->flows.links.count; i++) {
         struct peer_link *peer = transport->flows.links.all[i];
         if (peer->state == PEER_PROVEN && peer->stream.link->ops->check(peer->stream.link) < 0)
@@ -299,7 +301,8 @@ static bool transport_dispatch(struct transport *transport)
     while (transport_report_formed(transport) ||
            (transport->headers.count > 0 && headers_report(transport)) ||
            transport_report_work(transport) || further_report(transport) ||
-           farewell_report(transport) || transport_report_lost(transport))
+           farewell_report(transport) || transport_report_lost(transport) ||
+           (transport->flows.mates.untold > 0 && deaths_report(transport)))
         any = true;
     return any;
 }

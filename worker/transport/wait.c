@@ -40,6 +40,7 @@
 #include "worker/transport/wait.h"
 
 #include "base/clock.h"
+#include "worker/transport/deaths.h"
 #include "worker/transport/flow/flows.h"
 #include "worker/transport/form.h"
 #include "worker/transport/host/host.h"
@@ -112,6 +113,9 @@ static void wait_event(struct transport *transport, const struct epoll_event *ev
         return;
     case ENDPOINT_PEER:
         wait_peer_event((struct peer_link *)(void *)endpoint, event->events);
+        return;
+    case ENDPOINT_PROCESS:
+        deaths_event(transport, (struct mate_process *)(void *)endpoint);
         return;
     }
 }

@@ -51,6 +51,9 @@ struct transport_events {
     // be any rank, also this one. At most once per peer, and after the events of everything that
     // arrived before.
     void (*peer_lost)(void *context, uint32_t rank, enum peer_loss loss, const char *text);
+    // The process of a mate is gone, by its pidfd. This rank had no link to it, or has reported the
+    // loss before the proof came. May be NULL.
+    void (*mate_gone)(void *context, uint32_t rank);
     // Rank `from` tells that some rank was lost, to which this rank may have no link. Once for each
     // lost rank; this rank has already passed the news on to its other peers. May be NULL.
     void (*told)(void *context, uint32_t from, const struct farewell *farewell);

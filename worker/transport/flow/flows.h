@@ -17,6 +17,7 @@
 #include "worker/transport/flow/attention.h"
 #include "worker/transport/flow/collective.h"
 #include "worker/transport/flow/events.h"
+#include "worker/transport/flow/mates.h"
 #include "worker/transport/flow/peers.h"
 #include "worker/transport/flow/way.h"
 
@@ -136,6 +137,7 @@ struct flows {
     bool pairs_queued; // True if PAIR frames were queued since the last call of pair_feed.
     struct flow_pools pools;
     struct peer_links links;
+    struct mates mates; // The processes of the mates.
     struct peer_link peers[LOCKSTEP_MAX_NEIGHBOURS]; // The neighbours.
 };
 

@@ -32,6 +32,7 @@ enum endpoint_kind {
     ENDPOINT_MATES, // The listener for processes of this host.
     ENDPOINT_GUEST,
     ENDPOINT_PEER,
+    ENDPOINT_PROCESS, // The process of a mate.
 };
 
 struct endpoint {

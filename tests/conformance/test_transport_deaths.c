@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Proofs that a mate is dead: its process has ended. The end of a link is none. Two real processes;
+// this one is rank 0.
+
+#include "base/clock.h"
+#include "tests/support/bounds.h"
+#include "worker/kernels/kernels.h"
+#include "worker/transport/deaths.h"
+#include "worker/transport/lifecycle.h"
+#include "worker/transport/transport.h"
+#include "worker/watch/proc.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define BOUND_MS 20000
+#define STILL_MS 2500 // More than two checks of links.
+
+enum ending {
+    RUNS, // Until it is killed.
+    LEAVES,
+    HAS_CHILD, // The same as RUNS, and a child holds all its descriptors.
+    CUTS, // It closes its links without a goodbye, and lives on.
+};
+
+struct rank {
+    uint32_t number;
+    struct transport *transport;
+    bool formed;
+    uint32_t lost;
+    uint32_t gone;
+    char address[LOCKSTEP_ADDRESS_BYTES];
+    pid_t pids[2];
+    int other[2]; // Pipe to the other process, and from it.
+};
+
+static void on_formed(void *context)
+{
+    ((struct rank *)context)->formed = true;
+}
+
+static void on_lost(void *context, uint32_t number, enum peer_loss loss, const char *text)
+{
+    struct rank *rank = context;
+    (void)number;
+    (void)loss;
+    (void)text;
+    rank->lost++;
+}
+
+static void on_gone(void *context, uint32_t number)
+{
+    struct rank *rank = context;
+    assert_int_equal(number, 1);
+    rank->gone++;
+}
+
+static void rank_open(struct rank *rank)
+{
+    const struct transport_config config = {
+        .kind = TRANSPORT_TCP,
+        .host = "127.0.0.1",
+        .shares = true,
+        .events = {
+            .formed = on_formed, .peer_lost = on_lost, .mate_gone = on_gone, .context = rank}};
+    char error[256] = "";
+    if (transport_open(&config, &rank->transport, error, sizeof(error)) < 0)
+        fail_msg("%s", error);
+}
+
+static uint64_t started(pid_t pid)
+{
+    char text[16];
+    snprintf(text, sizeof(text), "%d", (int)pid);
+    return watch_proc_started("/proc", text);
+}
+
+static void rank_form(struct rank *rank)
+{
+    struct peer peer = {.rank = 1 - rank->number};
+    snprintf(peer.address, sizeof(peer.address), "%s", transport_address(rank->transport));
+    assert_int_equal(write(rank->other[1], peer.address, sizeof(peer.address)),
+                     sizeof(peer.address));
+    assert_int_equal(read(rank->other[0], peer.address, sizeof(peer.address)),
+                     sizeof(peer.address));
+    struct transport_world world = {
+        .generation = {.number = 4, .incarnation = 5},
+        .rank = rank->number,
+        .world_size = 2,
+        .chunk_bytes = 65536,
+        .locality = {.hosts = 1,
+                     .mate_count = 2,
+                     .mates = {0, 1},
+                     .mate_pids = {(uint32_t)rank->pids[0], (uint32_t)rank->pids[1]},
+                     .mate_started = {started(rank->pids[0]), started(rank->pids[1])},
+                     .local = rank->number,
+                     .rings = 1},
+        .peer_count = 1,
+        .peers = &peer,
+        .form_timeout_ms = test_bound_ms(BOUND_MS)};
+    assert_int_equal(transport_form(rank->transport, &world), 0);
+    const uint64_t until_ms = clock_now_ms() + test_bound_ms(BOUND_MS);
+    while (!rank->formed && clock_now_ms() < until_ms)
+        transport_progress(rank->transport, 100);
+    assert_true(rank->formed);
+}
+
+static void other_runs(struct rank *rank, enum ending ending)
+{
+    char formed;
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    rank->number = 1;
+    rank->pids[0] = getppid();
+    rank->pids[1] = getpid();
+    rank_open(rank);
+    rank_form(rank);
+    while (read(rank->other[0], &formed, 1) != 1) // The first rank has formed, too.
+        continue;
+    if (ending == HAS_CHILD && fork() == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, 0);
+        (void)alarm(60);
+        (void)pause();
+        _exit(0);
+    }
+    if (ending == CUTS)
+        transport_abandon(rank->transport);
+    if (ending == LEAVES) {
+        transport_leave(rank->transport, BOUND_MS);
+        _exit(0);
+    }
+    for (;;)
+        (void)pause();
+}
+
+static void rank_begin(struct rank *rank, enum ending ending)
+{
+    int down[2];
+    int up[2];
+    memset(rank, 0, sizeof(*rank));
+    assert_int_equal(pipe(down), 0);
+    assert_int_equal(pipe(up), 0);
+    rank->pids[0] = getpid();
+    rank->pids[1] = fork();
+    assert_true(rank->pids[1] >= 0);
+    if (rank->pids[1] == 0) {
+        rank->other[0] = down[0];
+        rank->other[1] = up[1];
+        other_runs(rank, ending);
+    }
+    rank->other[0] = up[0];
+    rank->other[1] = down[1];
+    (void)close(down[0]);
+    (void)close(up[1]);
+    rank_open(rank);
+    rank_form(rank);
+    assert_int_equal(write(rank->other[1], "f", 1), 1);
+}
+
+static void rank_end(struct rank *rank)
+{
+    int status;
+    transport_abandon(rank->transport);
+    transport_close(rank->transport);
+    kill(rank->pids[1], SIGKILL);
+    assert_int_equal(waitpid(rank->pids[1], &status, 0), rank->pids[1]);
+    (void)close(rank->other[0]);
+    (void)close(rank->other[1]);
+}
+
+static void rank_progress(struct rank *rank, uint64_t ms)
+{
+    const uint64_t until_ms = clock_now_ms() + ms;
+    while (clock_now_ms() < until_ms)
+        transport_progress(rank->transport, 50);
+}
+
+// Returns true if the death was proven, by whichever way.
+static bool rank_proves(struct rank *rank)
+{
+    const uint64_t until_ms = clock_now_ms() + test_bound_ms(BOUND_MS);
+    bool proven = false;
+    while (clock_now_ms() < until_ms && !(rank->lost > 0 && proven)) {
+        transport_progress(rank->transport, 50);
+        proven = proven || rank->gone > 0 ||
+                 (rank->lost > 0 && transport_take_death(rank->transport, 1));
+    }
+    return proven;
+}
+
+static void a_killed_mate_is_lost_and_gone(void **state)
+{
+    struct rank rank;
+    (void)state;
+    rank_begin(&rank, RUNS);
+    kill(rank.pids[1], SIGKILL);
+    assert_true(rank_proves(&rank));
+    rank_progress(&rank, 50);
+    assert_int_equal(rank.lost, 1);
+    assert_true(rank.gone <= 1);
+    rank_end(&rank);
+}
+
+// Its links stand, because its child has them. It is gone all the same.
+static void a_child_does_not_keep_it_alive(void **state)
+{
+    struct rank rank;
+    (void)state;
+    rank_begin(&rank, HAS_CHILD);
+    kill(rank.pids[1], SIGKILL);
+    assert_true(rank_proves(&rank));
+    assert_int_equal(rank.lost, 1);
+    rank_end(&rank);
+}
+
+static void a_stopped_mate_is_neither(void **state)
+{
+    struct rank rank;
+    (void)state;
+    rank_begin(&rank, RUNS);
+    kill(rank.pids[1], SIGSTOP);
+    rank_progress(&rank, STILL_MS);
+    assert_int_equal(rank.lost, 0);
+    assert_int_equal(rank.gone, 0);
+    assert_false(transport_take_death(rank.transport, 1));
+    rank_end(&rank);
+}
+
+static void a_link_that_ends_is_no_proof(void **state)
+{
+    struct rank rank;
+    (void)state;
+    rank_begin(&rank, CUTS);
+    rank_progress(&rank, STILL_MS);
+    assert_int_equal(rank.lost, 1);
+    assert_int_equal(rank.gone, 0);
+    assert_false(transport_take_death(rank.transport, 1));
+    rank_end(&rank);
+}
+
+// A mate that says goodbye ends, too. Nobody is told.
+static void a_mate_that_leaves_is_no_news(void **state)
+{
+    struct rank rank;
+    int status;
+    (void)state;
+    rank_begin(&rank, LEAVES);
+    rank_progress(&rank, 200);
+    transport_leave(rank.transport, BOUND_MS);
+    assert_int_equal(rank.gone, 0);
+    assert_int_equal(rank.lost, 0);
+    assert_int_equal(waitpid(rank.pids[1], &status, 0), rank.pids[1]);
+    transport_close(rank.transport);
+    (void)close(rank.other[0]);
+    (void)close(rank.other[1]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_killed_mate_is_lost_and_gone),
+        cmocka_unit_test(a_child_does_not_keep_it_alive),
+        cmocka_unit_test(a_stopped_mate_is_neither),
+        cmocka_unit_test(a_link_that_ends_is_no_proof),
+        cmocka_unit_test(a_mate_that_leaves_is_no_news),
+    };
+    kernels_environment();
+    return cmocka_run_group_tests_name("deaths", tests, NULL, NULL);
+}
