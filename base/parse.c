@@ -103,3 +103,15 @@ bool parse_address(const char *string, char *host, size_t host_capacity, uint16_
     *port = (uint16_t)number;
     return true;
 }
+
+bool parse_next_address(const char **list, char *address, size_t capacity)
+{
+    const char *first = *list + strspn(*list, " ");
+    const size_t length = strncmp(first, "unix:", 5) == 0 ? strlen(first) : strcspn(first, ",");
+    if (length == 0 || length >= capacity)
+        return false;
+    memcpy(address, first, length);
+    address[length] = '\0';
+    *list = first[length] == ',' ? first + length + 1 : NULL;
+    return true;
+}

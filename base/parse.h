@@ -21,4 +21,10 @@ bool parse_duration_ms(const char *string, uint64_t *value_ms);
 // must fit into host_capacity bytes with its NUL. The port is 0 to 65535.
 bool parse_address(const char *string, char *host, size_t host_capacity, uint16_t *port);
 
+// Takes the first address off a list such as "a:1,b:2" or "a:1, unix:/path": copies it, and sets
+// *list to the rest, NULL after the last one. A path is the last of its list, because it may
+// contain commas. Spaces after a comma are skipped. The address is not checked. Returns false if it
+// is empty, or does not fit into `capacity` bytes with its NUL.
+bool parse_next_address(const char **list, char *address, size_t capacity);
+
 #endif

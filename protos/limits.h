@@ -21,6 +21,8 @@
 #define LOCKSTEP_JOB_NAME_BYTES 64 // A Kubernetes label value has at most 63 characters.
 #define LOCKSTEP_HOST_BYTES 128 // Name of a host as texts show it; Linux host names have 64 bytes.
 #define LOCKSTEP_ADDRESS_BYTES 160 // "tcp:[2001:db8::1]:65535", or a DNS name and a port.
+#define LOCKSTEP_COORDINATORS 8 // Addresses at which a worker looks for the coordinator.
+#define LOCKSTEP_COORDINATOR_BYTES (LOCKSTEP_COORDINATORS * LOCKSTEP_ADDRESS_BYTES)
 #define LOCKSTEP_FORM_BYTES 192 // Text of a rank's call of a collective: struct up_fail, `form`.
 #define LOCKSTEP_GROUP_NAME_BYTES 64 // Name of a group of ranks.
 #define LOCKSTEP_DETAIL_BYTES 128 // Kind and group of a collective: struct await, `detail`.

@@ -55,7 +55,8 @@ struct hosts {
     uint64_t beat_at; // When the hosts hear next that the launcher is there.
     bool stopped; // True once the hosts were told to kill their workers.
     bool broken[2]; // True once the hosts know that nobody reads stdout or stderr.
-    char coordinator[LOCKSTEP_ADDRESS_BYTES]; // Its address, or where host 0 listens; "": private.
+    char coordinator[LOCKSTEP_COORDINATOR_BYTES]; // Its address, or where host 0 listens; "":
+                                                  // private.
     char dashboard[DAEMON_DASHBOARD_BYTES];
     int failure; // The exit status of a host that failed before all ranks had started, or 0.
 };

@@ -143,6 +143,22 @@ static int set_address(const char *name, const char *value, bool port_zero, cons
     return 0;
 }
 
+// A list is for a coordinator that is joined; check_options refuses another one.
+static int set_coordinator(struct run_options *options, const char *value)
+{
+    char address[LOCKSTEP_ADDRESS_BYTES];
+    const char *ignored;
+    int result = strlen(value) < LOCKSTEP_COORDINATOR_BYTES ? 0 : CLI_MISUSE;
+    options->coordinator = value;
+    for (const char *rest = value; rest && result == 0;)
+        result = parse_next_address(&rest, address, sizeof(address))
+                     ? set_address("coordinator", address, false, &ignored)
+                     : CLI_MISUSE;
+    return result == 0
+               ? 0
+               : cli_misuse("run", "--coordinator %s: not HOST:PORT, or a list of these", value);
+}
+
 // Workers of host 0 also connect to this address, so it must not be a wildcard.
 static int set_bind(struct run_options *options, const char *value)
 {
@@ -201,7 +217,7 @@ static int set_option(void *given, int key, char *value)
     case KEY_NODE_RANK:
         return set_number("node-rank", value, 0, &options->node_rank);
     case KEY_COORDINATOR:
-        return set_address("coordinator", value, false, &options->coordinator);
+        return set_coordinator(options, value);
     case KEY_JOIN:
         options->join = true;
         return 0;
@@ -290,6 +306,11 @@ static int check_options(const struct run_options *options)
             return result;
     }
     const bool starts = !options->coordinator || (several && !options->join);
+    if (starts && options->coordinator && strchr(options->coordinator, ','))
+        return cli_misuse("run",
+                          "--coordinator %s: the coordinator is started at one address; a "
+                          "list is for one that runs already (--join)",
+                          options->coordinator);
     if (!starts && options->http)
         return cli_misuse("run",
                           "--http belongs to a coordinator that is started here, not to one that "

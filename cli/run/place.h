@@ -14,7 +14,7 @@
 
 // The values of the variables as text. The caller keeps them until the child is started.
 struct place_text {
-    char coordinator[LOCKSTEP_ADDRESS_BYTES];
+    char coordinator[LOCKSTEP_COORDINATOR_BYTES];
     char dashboard[DAEMON_DASHBOARD_BYTES];
     char world_size[RUN_CODE_BYTES];
     char rank[RUN_CODE_BYTES];

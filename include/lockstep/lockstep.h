@@ -199,8 +199,10 @@ LOCKSTEP_API void lockstep_log_to_fd(void *context, lockstep_log_level level, co
  * lockstep_open copies the strings. */
 struct lockstep_config {
     size_t struct_bytes; /* sizeof(struct lockstep_config), set by the initializer. */
-    /* "host:port" or "unix:/path". NULL, and no LOCKSTEP_COORDINATOR in the environment: a world of
-     * one, without any network. If a launcher started several processes, that is E_CONFIG. */
+    /* "host:port" or "unix:/path", or up to 8 of these, separated by commas: each is tried in turn,
+     * and a name is looked up at every attempt. A path is the last one. NULL, and no
+     * LOCKSTEP_COORDINATOR in the environment: a world of one, without any network. If a launcher
+     * started several processes, that is E_CONFIG. */
     const char *coordinator;
     const char *job; /* At most 63 characters. NULL: the launcher's name of the run, or "default" if
                         it has none. */
@@ -303,7 +305,7 @@ struct lockstep_config {
 
 /* Joins the job and waits until its world has formed and this worker is connected to its peers.
  * When the coordinator goes away before that, the worker goes on trying to reach it, or another
- * coordinator at its address, until open_timeout_ms has passed. While some workers of an earlier
+ * coordinator at its addresses, until open_timeout_ms has passed. While some workers of an earlier
  * world of the same job have closed their sessions and others have not, the worker waits for these
  * others, in the same way.
  * config: NULL means all defaults and the environment.

@@ -332,6 +332,57 @@ static void a_coordinator_that_starts_later_is_found(void **state)
     daemon_stop(&daemon);
 }
 
+// ---- Several addresses -------------------------------------------------------------------------
+
+static int taken_port(char *address, size_t capacity);
+static int listener(char *address, size_t capacity);
+
+// Condition: of three addresses one refuses, one is silent, and a coordinator is at the last one.
+// Decision: it is found, in less than the time to connect.
+static void each_address_is_tried(void **state)
+{
+    struct daemon daemon;
+    struct record record;
+    char refusing[64];
+    char silent[64];
+    char list[256];
+    (void)state;
+    const int taken = taken_port(refusing, sizeof(refusing));
+    const int deaf = listener(silent, sizeof(silent));
+    daemon_start(&daemon, 0);
+    snprintf(list, sizeof(list), "%s, %s,%s", refusing, silent, daemon.address);
+    struct control *control = open_to(list, test_bound_ms(60000), &record);
+    struct up_message message = hello("list", 1);
+    assert_int_equal(control_send(control, &message), 0);
+    assert_true(reaches(&record, &record.received[DOWN_WELCOME], 1, test_bound_ms(PATIENCE_MS)));
+    control_close(control, 0);
+    daemon_stop(&daemon);
+    close(taken);
+    close(deaf);
+}
+
+// Condition: no address leads to a coordinator. Decision: the sentence has each of them, and why.
+static void every_address_is_named_with_its_reason(void **state)
+{
+    struct record record;
+    char refusing[64];
+    char list[256];
+    char piece[128];
+    (void)state;
+    const int taken = taken_port(refusing, sizeof(refusing));
+    snprintf(list, sizeof(list), "%s,nowhere.invalid:7,unix:/nowhere/at,all", refusing);
+    struct control *control = open_to(list, REFUSED_MS, &record);
+    assert_true(reaches(&record, &record.ended, 1, test_bound_ms(PATIENCE_MS)));
+    print_message("several addresses: %s\n", record.text);
+    snprintf(piece, sizeof(piece), "LOCKSTEP_COORDINATOR: %s: connection refused; ", refusing);
+    assert_non_null(strstr(record.text, piece));
+    assert_non_null(strstr(record.text, "; nowhere.invalid:7: "));
+    assert_null(strstr(record.text, "no answer yet"));
+    assert_non_null(strstr(record.text, "; unix:/nowhere/at,all: "));
+    control_close(control, 0);
+    close(taken);
+}
+
 // ---- A coordinator that ends -------------------------------------------------------------------
 
 static void a_killed_coordinator_ends_the_stream(void **state)
@@ -617,6 +668,8 @@ int main(void)
         cmocka_unit_test(a_worker_that_waits_says_hello_again),
         cmocka_unit_test(the_coordinators_own_words_come_through),
         cmocka_unit_test(a_stopped_coordinator_fills_the_queue_and_no_more),
+        cmocka_unit_test(each_address_is_tried),
+        cmocka_unit_test(every_address_is_named_with_its_reason),
         cmocka_unit_test(a_refused_port_is_told_in_a_sentence),
         cmocka_unit_test(an_unknown_name_is_told_in_a_sentence),
         cmocka_unit_test(a_silent_port_is_given_up_at_the_deadline),

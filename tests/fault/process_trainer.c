@@ -339,12 +339,10 @@ static int trainer_open(struct trainer *trainer, uint32_t round)
 {
     const struct trainer_place *place = trainer->place;
     struct lockstep_config config = LOCKSTEP_CONFIG_INIT;
-    char coordinator[32];
     char job[64];
     char device[24];
-    snprintf(coordinator, sizeof(coordinator), "127.0.0.1:%u", place->coordinator_port);
     snprintf(job, sizeof(job), round == 0 ? "%s" : "%s-%u", place->job, round);
-    config.coordinator = coordinator;
+    config.coordinator = place->coordinator;
     config.job = job;
     config.world_size = place->world_size;
     config.rank_hint = (int32_t)place->rank;

@@ -122,7 +122,7 @@ struct world_shared {
 };
 
 struct trainer_place {
-    uint16_t coordinator_port;
+    char coordinator[160]; // Its address, or a list of addresses.
     uint32_t rank;
     uint32_t world_size;
     int socket; // The trainer sends reports on it, and receives the byte of world_release.

@@ -189,7 +189,7 @@ static void world_start_worker(struct world *world, struct trainer_place *place,
 void world_start(struct world *world, const struct coordinator_process *coordinator,
                  const char *job, uint32_t size, const struct script *scripts)
 {
-    struct trainer_place place = {.coordinator_port = coordinator->port, .world_size = size};
+    struct trainer_place place = {.world_size = size};
     int lifeline[2];
     memset(world, 0, sizeof(*world));
     world->size = size;
@@ -198,6 +198,10 @@ void world_start(struct world *world, const struct coordinator_process *coordina
     assert_true(world->shared != MAP_FAILED);
     assert_int_equal(pipe2(lifeline, O_CLOEXEC), 0);
     world->lifeline = lifeline[1];
+    if (coordinator->list)
+        snprintf(place.coordinator, sizeof(place.coordinator), "%s", coordinator->list);
+    else
+        snprintf(place.coordinator, sizeof(place.coordinator), "127.0.0.1:%u", coordinator->port);
     place.lifeline = lifeline[0];
     place.shared = world->shared;
     snprintf(place.job, sizeof(place.job), "%s", job);

@@ -37,6 +37,8 @@ struct coordinator_process {
     pid_t pid; // 0: none.
     uint16_t port;
     uint16_t http_port; // 0: the HTTP side is off, which is the default.
+    // Where workers look for it, if that is not port alone; coordinator_start leaves it as it is.
+    const char *list;
 };
 
 // Returns when the coordinator is ready. arguments: NULL, or further arguments up to a NULL.

@@ -35,14 +35,19 @@ static int teardown(void **state)
     return 0;
 }
 
-static void begin(void)
+static void train(void)
 {
-    const char *const arguments[] = {"--http=127.0.0.1:0", NULL};
     struct script scripts[SIZE];
     for (uint32_t rank = 0; rank < SIZE; rank++)
         scripts[rank] = (struct script){.report_every = 5};
-    coordinator_start(&coordinator, arguments);
     world_start(&world, &coordinator, "job", SIZE, scripts);
+}
+
+static void begin(void)
+{
+    const char *const arguments[] = {"--http=127.0.0.1:0", NULL};
+    coordinator_start(&coordinator, arguments);
+    train();
 }
 
 static void coordinator_kill(void)
@@ -131,6 +136,35 @@ static void it_comes_back_again_and_again(void **state)
     expect_said("\"state\":\"finished\"", BACK_MS);
 }
 
+// Condition: the coordinator comes back at another address of the list, and goes back to the first.
+// Decision: no step fails, and each new one knows all ranks.
+static void it_comes_back_at_another_address(void **state)
+{
+    static const char *const at[] = {"--listen=127.0.0.3", "--listen=127.0.0.2"};
+    static char list[128];
+    char listen[64];
+    const char *const arguments[] = {listen, "--http=127.0.0.1:0", NULL};
+    uint64_t step = 10;
+    (void)state;
+    snprintf(listen, sizeof(listen), "%s:0", at[1]);
+    coordinator_start(&coordinator, arguments);
+    const uint16_t port = coordinator.port;
+    snprintf(list, sizeof(list), "127.0.0.2:%u,127.0.0.3:%u", port, port);
+    coordinator.list = list;
+    train();
+    train_to(step);
+    for (uint32_t round = 0; round < 2; round++) {
+        coordinator_kill();
+        snprintf(listen, sizeof(listen), "%s:%u", at[round], port);
+        coordinator_start(&coordinator, arguments);
+        const uint64_t took_ms = expect_said("\"state\":\"running\"", BACK_MS);
+        printf("%s: all ranks are there after %llu ms\n", listen, (unsigned long long)took_ms);
+        train_to(step += 50);
+    }
+    expect_good_end();
+    coordinator.list = NULL;
+}
+
 // Condition: a rank is killed after the return. Decision: the others learn its name at once, and
 // the new coordinator says so.
 static void a_death_after_its_return_is_reported(void **state)
@@ -193,6 +227,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(it_comes_back_again_and_again),
+        TEST(it_comes_back_at_another_address),
         TEST(a_death_after_its_return_is_reported),
         TEST(a_death_in_its_absence_is_told),
         TEST(all_die_at_once),

@@ -130,17 +130,28 @@ size_t call_take(struct call *call, uint8_t *bytes, size_t capacity)
     return size;
 }
 
-int call_status(const struct call *call)
+enum ending_status call_status(const struct call *call)
 {
-    return (int)call->parts->status;
+    const grpc_status_code status = call->parts->status;
+    if (status == GRPC_STATUS_OK)
+        return ENDING_OK;
+    if (status == GRPC_STATUS_PERMISSION_DENIED)
+        return ENDING_REFUSED;
+    return status == GRPC_STATUS_UNIMPLEMENTED ? ENDING_UNKNOWN_METHOD : ENDING_OTHER;
 }
 
-void call_details(const struct call *call, char *details, size_t capacity)
+void call_learn_reason(struct call *call, bool stood, bool *from_peer)
 {
     const grpc_slice *slice = &call->parts->status_details;
+    char details[LOCKSTEP_TEXT_BYTES];
     struct text text;
-    text_init(&text, details, capacity);
+    text_init(&text, details, sizeof(details));
     text_append_bytes(&text, (const char *)GRPC_SLICE_START_PTR(*slice), GRPC_SLICE_LENGTH(*slice));
+    *from_peer = !sentences_is_transport_error(details);
+    if (*from_peer && stood)
+        text_copy(call->reason, sizeof(call->reason), details);
+    else
+        sentences_shorten(details, call->reason, sizeof(call->reason));
 }
 
 void call_end(struct call *call)

@@ -7,6 +7,7 @@
 #define WORKER_CONTROL_CALL_H
 
 #include "protos/limits.h"
+#include "worker/control/sentences.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -49,9 +50,11 @@ void call_cancel(struct call *call, const char *reason);
 // Copies the message that came into bytes[capacity], and waits for the next one. Returns its size;
 // SIZE_MAX: the peer sends no more messages, and the status gives the reason.
 size_t call_take(struct call *call, uint8_t *bytes, size_t capacity);
-// The status of a call whose batches have all completed, and the text that came with it.
-int call_status(const struct call *call);
-void call_details(const struct call *call, char *text, size_t capacity);
+// The status of a call whose batches have all completed.
+enum ending_status call_status(const struct call *call);
+// Sets `reason` from the text of the status: the peer's own words, or a shorter form of gRPC's
+// words. stood: the call was established. All batches of the call have completed.
+void call_learn_reason(struct call *call, bool stood, bool *from_peer);
 // Frees a call whose batches have all completed.
 void call_end(struct call *call);
 

@@ -27,6 +27,7 @@
 #define KEEPALIVE_MS 20000 // The server accepts pings that are at least 10 s apart.
 #define KEEPALIVE_TIMEOUT_MS 10000
 #define UNIX_PREFIX "unix:"
+#define DNS_PREFIX "dns:///"
 // The host name for the certificate check if the coordinator's address is a path.
 #define UNIX_HOST "localhost"
 
@@ -112,10 +113,12 @@ static grpc_channel *channel_create(struct channel *channel)
 
 void channel_renew(struct channel *channel, bool anew)
 {
-    if (control_credentials_renew(channel->credentials) || anew) {
-        grpc_channel_destroy(channel->now);
-        channel->now = channel_create(channel);
-    }
+    const bool named = strncmp(channel->target, DNS_PREFIX, strlen(DNS_PREFIX)) == 0;
+    if (!control_credentials_renew(channel->credentials) && !anew && !channel->moved && !named)
+        return;
+    grpc_channel_destroy(channel->now);
+    channel->now = channel_create(channel);
+    channel->moved = false;
 }
 
 static int channel_make(struct channel *channel)
@@ -195,29 +198,37 @@ static void channel_target(const char *address, const char *host, uint16_t port,
     else if (strchr(host, ':'))
         snprintf(target, capacity, "ipv6:[%s]:%u", host, port);
     else
-        snprintf(target, capacity, "dns:///%s:%u", host, port);
+        snprintf(target, capacity, DNS_PREFIX "%s:%u", host, port);
 }
 
-int channel_locate(struct channel *channel, const struct control_target *target, char *error,
-                   size_t error_bytes)
+int channel_aim(struct channel *channel, const char *address, char *error, size_t error_bytes)
 {
     char host[LOCKSTEP_ADDRESS_BYTES];
+    char target[sizeof(channel->target)];
     uint16_t port = 0;
-    const bool local = strncmp(target->address, UNIX_PREFIX, strlen(UNIX_PREFIX)) == 0;
+    const bool local = strncmp(address, UNIX_PREFIX, strlen(UNIX_PREFIX)) == 0;
     if (local) {
         text_copy(host, sizeof(host), UNIX_HOST);
-    } else if (!parse_address(target->address, host, sizeof(host), &port) || port == 0) {
+    } else if (!parse_address(address, host, sizeof(host), &port) || port == 0) {
         snprintf(error, error_bytes,
                  "the coordinator's address \"%s\" is not HOST:PORT, [IPV6]:PORT or unix:PATH",
-                 target->address);
+                 address);
         return -1;
     }
-    channel_target(target->address, local ? NULL : host, port, channel->target,
-                   sizeof(channel->target));
+    channel_target(address, local ? NULL : host, port, target, sizeof(target));
+    channel->moved = channel->moved || strcmp(target, channel->target) != 0;
+    text_copy(channel->target, sizeof(channel->target), target);
     text_copy(channel->host, sizeof(channel->host), local ? "" : host);
     channel->port = port;
+    control_credentials_aim(channel->credentials, host, port);
+    return 0;
+}
+
+int channel_certify(struct channel *channel, const struct control_target *target, char *error,
+                    size_t error_bytes)
+{
     if (!target->tls_dir || target->tls_dir[0] == '\0')
         return 0;
-    return control_credentials_open(target->tls_dir, target->job, host, port, &channel->credentials,
-                                    error, error_bytes);
+    return control_credentials_open(target->tls_dir, target->job, &channel->credentials, error,
+                                    error_bytes);
 }

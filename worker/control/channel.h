@@ -21,9 +21,12 @@ struct grpc_completion_queue;
 struct grpc_event;
 
 struct channel {
-    char target[LOCKSTEP_ADDRESS_BYTES + 32]; // The coordinator's address as gRPC writes it.
-    char host[LOCKSTEP_ADDRESS_BYTES]; // Of the coordinator's address; "": a path.
+    // The coordinator's address that is tried now, as gRPC writes it. The channel in use may still
+    // be one to another address.
+    char target[LOCKSTEP_ADDRESS_BYTES + 32];
+    char host[LOCKSTEP_ADDRESS_BYTES]; // Its host; "": it is a path.
     uint16_t port;
+    bool moved; // True if the channel in use leads to another address.
     struct control_credentials *credentials; // NULL: plaintext.
     struct grpc_completion_queue *cq;
     struct grpc_channel *now; // The channel in use; replaced when the certificates have changed.
@@ -33,14 +36,17 @@ struct channel {
     struct grpc_call *wake_call;
 };
 
-// Sets the target and opens the credentials. Returns 0, or -1 with a sentence in error.
-int channel_locate(struct channel *channel, const struct control_target *target, char *error,
-                   size_t error_bytes);
+// Opens the credentials. Returns 0, or -1 with a sentence in error. The caller then calls
+// channel_aim.
+int channel_certify(struct channel *channel, const struct control_target *target, char *error,
+                    size_t error_bytes);
+// Sets the address that is tried from now on. Returns 0, or -1 with a sentence in error.
+int channel_aim(struct channel *channel, const char *address, char *error, size_t error_bytes);
 // Starts gRPC and makes the channel. Returns 0, or -1; in both cases the caller must call
 // channel_close and grpc_shutdown later.
 int channel_open(struct channel *channel);
-// Replaces the channel if `anew` is true, so that names are looked up again, or if the certificates
-// have changed.
+// Replaces the channel if it leads to another address; if that is a name, or `anew` is true, so
+// that the name is looked up again; or if the certificates have changed.
 void channel_renew(struct channel *channel, bool anew);
 // Frees all gRPC objects of the channel, but does not shut down gRPC.
 void channel_close(struct channel *channel);

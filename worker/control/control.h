@@ -30,7 +30,8 @@ struct control_events {
     // opening. May be NULL.
     void (*unreached)(void *context, const char *text);
     // A kept stream ended, and the control begins another one; text is a sentence. The messages
-    // that waited are dropped. May be NULL, as the next one: then no stream is kept.
+    // that waited are dropped. Called again when attempts fail for another reason than before; text
+    // then names every address. May be NULL, as the next one: then no stream is kept.
     void (*broke)(void *context, const char *text);
     // Another stream stands: it takes a hello, and after it all other messages.
     void (*stands)(void *context);
@@ -38,7 +39,9 @@ struct control_events {
 
 // The coordinator's address, and how to connect to it. Copied.
 struct control_target {
-    const char *address; // "host:port", "[::1]:port" or "unix:/path".
+    // "host:port", "[::1]:port" or "unix:/path", or a list of these (base/parse.h): each is tried
+    // in turn. A name is looked up at every attempt.
+    const char *address;
     uint64_t connect_timeout_ms;
     const char *tls_dir; // base/tls_files.h; NULL or "": plaintext.
     const char *job; // The job that this worker's certificate must be for.

@@ -21,9 +21,9 @@ struct control_credentials {
     // set at open, then constant
     char directory[LOCKSTEP_TEXT_BYTES];
     char job[LOCKSTEP_JOB_NAME_BYTES];
-    char host[LOCKSTEP_ADDRESS_BYTES];
-    uint16_t port;
     // control thread only
+    char host[LOCKSTEP_ADDRESS_BYTES]; // The address that is tried now.
+    uint16_t port;
     struct tls_files files; // The files in use.
     struct tls_stamp refused; // The stamp of the last files that could not be used.
 };
@@ -95,9 +95,17 @@ const char *control_credentials_host(const struct control_credentials *credentia
     return credentials->host;
 }
 
-int control_credentials_open(const char *directory, const char *job, const char *host,
-                             uint16_t port, struct control_credentials **result, char *error,
-                             size_t error_bytes)
+void control_credentials_aim(struct control_credentials *credentials, const char *host,
+                             uint16_t port)
+{
+    if (!credentials)
+        return;
+    text_copy(credentials->host, sizeof(credentials->host), host);
+    credentials->port = port;
+}
+
+int control_credentials_open(const char *directory, const char *job,
+                             struct control_credentials **result, char *error, size_t error_bytes)
 {
     char fault[LOCKSTEP_TEXT_BYTES];
     struct text text;
@@ -108,8 +116,6 @@ int control_credentials_open(const char *directory, const char *job, const char 
     }
     text_copy(credentials->directory, sizeof(credentials->directory), directory);
     text_copy(credentials->job, sizeof(credentials->job), job);
-    text_copy(credentials->host, sizeof(credentials->host), host);
-    credentials->port = port;
     if (tls_files_load(directory, job, &credentials->files, fault, sizeof(fault)) < 0) {
         text_init(&text, error, error_bytes);
         text_append(&text, "certificates of this worker (LOCKSTEP_TLS_DIR, config.tls_dir): %s",

@@ -5,8 +5,8 @@
 // be valid for the host of the coordinator's address, and name lockstep://coordinator. Only
 // credentials.c includes gRPC; the types below are declared without gRPC's headers.
 //
-// Threads: the control thread, except control_credentials_open, and except functions that gRPC
-// calls during handshakes.
+// Threads: the control thread, and before it runs the thread that opens the control; gRPC's threads
+// call some functions during handshakes.
 
 #ifndef WORKER_CONTROL_CREDENTIALS_H
 #define WORKER_CONTROL_CREDENTIALS_H
@@ -18,11 +18,16 @@
 struct grpc_channel_credentials;
 struct control_credentials; // Opaque.
 
-// Reads and checks the files for a worker of this job. host: a name or an address, as in the
-// coordinator's address. All texts are copied. Returns 0, or -1 with a sentence in error.
-int control_credentials_open(const char *directory, const char *job, const char *host,
-                             uint16_t port, struct control_credentials **credentials, char *error,
+// Reads and checks the files for a worker of this job. All texts are copied. Returns 0, or -1 with
+// a sentence in error. The caller then names the coordinator's address.
+int control_credentials_open(const char *directory, const char *job,
+                             struct control_credentials **credentials, char *error,
                              size_t error_bytes);
+
+// Names the coordinator's address for channels that are made from now on, and for explanations.
+// host: a name or an address. Does nothing if credentials is NULL.
+void control_credentials_aim(struct control_credentials *credentials, const char *host,
+                             uint16_t port);
 
 // Loads the files again if they have changed and can be used. Returns true if a new channel is
 // needed. Returns false if credentials is NULL.

@@ -18,11 +18,13 @@
 //     ENDED       the end was reported; all gRPC objects are freed.
 //
 // A stream is *kept* once the world has formed (DOWN_TUNING), if the user handles broke() and
-// stands(). The end of a kept stream is reported as broke(), and the control begins another one, to
-// the next address, with a new channel, which looks the name up again. It goes on until it is
-// closed: pauses between attempts grow to AGAIN_LAST_MS and are random, so that the workers of a
-// job do not come all at once. When a stream stands again, stands() is reported, and the first
-// message must be a hello. Only a refusal that no attempt can change ends the attempts.
+// stands(). The end of a kept stream is reported as broke(), and the control begins another one,
+// with a new channel, which looks a name up again. It goes on until it is closed: pauses between
+// attempts (pause.h) grow to AGAIN_LAST_MS. When a stream stands again, stands() is reported, and
+// the first message must be a hello. Only a refusal that no attempt can change ends the attempts.
+//
+// Several addresses are tried in turn (addresses.h). An attempt that fails, or a coordinator that
+// sends the worker away, leads to the next address; the end of a stream that stood does not.
 //
 // gRPC does not survive fork: a child process must not call any function of this file.
 
@@ -36,11 +38,12 @@
 #include "base/text.h"
 #include "base/thread.h"
 #include "protos/codec/codec.h"
+#include "worker/control/addresses.h"
 #include "worker/control/call.h"
 #include "worker/control/channel.h"
 #include "worker/control/credentials.h"
 #include "worker/control/mailbox.h"
-#include "worker/control/reach.h"
+#include "worker/control/pause.h"
 #include "worker/control/sentences.h"
 
 #include <assert.h>
@@ -51,7 +54,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RETRY_FIRST_MS 10
 #define RETRY_LAST_MS 250
 #define AGAIN_LAST_MS 1000 // The longest pause between two attempts to reach the coordinator again.
 #define ATTEMPT_MS 3000 // How long one of these attempts may take.
@@ -66,7 +68,6 @@ enum stage {
 struct control {
     // set at open, then constant
     struct control_events events;
-    char address[LOCKSTEP_ADDRESS_BYTES];
     uint64_t connect_timeout_ms;
     uint64_t connect_deadline;
     struct thread thread;
@@ -74,19 +75,20 @@ struct control {
     // control thread only
     enum stage stage;
     struct channel channel;
-    struct reach reach;
+    struct addresses addresses;
     struct call call;
-    uint64_t retry_at; // NEVER while a call is in progress.
-    uint64_t retry_delay_ms;
-    char ended_text[LOCKSTEP_TEXT_BYTES];
+    struct pause pause; // Until the next attempt.
+    char ended_text[LOCKSTEP_TEXT_BYTES]; // Also the last words of broke().
+    char tried[LOCKSTEP_TEXT_BYTES]; // What addresses_say has said.
     struct down_message message;
-    int status; // The last call's status.
+    enum ending_status status; // The last call's status.
     bool answered; // True if the coordinator has sent more than a welcome: no new stream is begun.
     char later[LOCKSTEP_TEXT_BYTES]; // Text of a refusal that asks to come later; "": none came.
     bool kept; // True once the world has formed.
     bool again; // True from the first end of a kept stream on.
-    bool rests; // True after a refusal that no attempt can change: none is made any more.
-    uint64_t attempt_until; // When the present attempt to reach the coordinator again is given up.
+    bool sent_away; // True if the coordinator has refused the present stream.
+    bool skips; // True if the present attempt was given up for the next one.
+    uint64_t attempt_until; // When the present attempt is given up, if it is limited.
     uint8_t bytes[LOCKSTEP_MESSAGE_BYTES]; // The message that came last.
 
     struct mailbox mailbox; // Used by any thread.
@@ -94,51 +96,41 @@ struct control {
 
 // ---- Sentences ---------------------------------------------------------------------------------
 
-// Sets `reason` from the call's status: the peer's own words, or a shorter form of gRPC's words.
-static void reason_from_status(struct control *control, bool *from_peer)
+static struct ending ending_of(struct control *control, bool from_peer)
 {
-    char details[LOCKSTEP_TEXT_BYTES];
-    call_details(&control->call, details, sizeof(details));
-    *from_peer = !sentences_is_transport_error(details);
-    if (*from_peer && control->stage == STANDING)
-        text_copy(control->call.reason, sizeof(control->call.reason), details);
-    else
-        sentences_shorten(details, control->call.reason, sizeof(control->call.reason));
-}
-
-static enum ending_status ending_status(int status)
-{
-    if (status == GRPC_STATUS_OK)
-        return ENDING_OK;
-    if (status == GRPC_STATUS_PERMISSION_DENIED)
-        return ENDING_REFUSED;
-    return status == GRPC_STATUS_UNIMPLEMENTED ? ENDING_UNKNOWN_METHOD : ENDING_OTHER;
-}
-
-static struct ending ending_of(const struct control *control, bool from_peer)
-{
-    return (struct ending){.address = control->address,
+    struct address *address = addresses_now(&control->addresses);
+    struct text text;
+    text_init(&text, control->tried, sizeof(control->tried));
+    if (control->addresses.count > 1)
+        addresses_say(&control->addresses, &text);
+    return (struct ending){.address = address->text,
                            .reason = control->call.reason,
-                           .refusal = reach_refusal(&control->reach),
+                           .refusal = reach_refusal(&address->reach),
+                           .tried = control->tried,
                            .connect_timeout_ms = control->connect_timeout_ms,
                            .plaintext = !control->channel.credentials,
                            .connecting = control->stage == CONNECTING,
                            .cancelled = control->call.cancelled,
                            .from_peer = from_peer,
-                           .status = ending_status(control->status)};
+                           .status = control->status};
 }
 
 // ---- The call ----------------------------------------------------------------------------------
 
 static void attempt(struct control *control)
 {
+    char error[LOCKSTEP_TEXT_BYTES];
+    // control_open has checked all addresses.
+    (void)channel_aim(&control->channel, addresses_now(&control->addresses)->text, error,
+                      sizeof(error));
+    control->sent_away = control->skips = false;
     channel_renew(&control->channel, control->again);
     // A channel that has failed reconnects only when it is asked to, and on its own schedule.
     grpc_channel_check_connectivity_state(control->channel.now, 1);
-    control->retry_at = NEVER;
+    control->pause.until_ms = NEVER;
     control->attempt_until = clock_now_ms() + ATTEMPT_MS;
     if (!call_begin(&control->call, &control->channel))
-        control->retry_at = clock_now_ms() + control->retry_delay_ms;
+        pause_begin(&control->pause, clock_now_ms(), RETRY_LAST_MS);
 }
 
 // Begins a new stream: a worker that waits for its world says hello again, to a coordinator that
@@ -146,9 +138,8 @@ static void attempt(struct control *control)
 static bool begin_again(struct control *control, uint64_t now)
 {
     if (control->stage != STANDING || control->answered || control->call.cancelled ||
-        control->status == GRPC_STATUS_UNIMPLEMENTED ||
-        control->status == GRPC_STATUS_PERMISSION_DENIED || now >= control->connect_deadline ||
-        mailbox_is_closing(&control->mailbox))
+        control->status == ENDING_UNKNOWN_METHOD || control->status == ENDING_REFUSED ||
+        now >= control->connect_deadline || mailbox_is_closing(&control->mailbox))
         return false;
     if (!mailbox_begin_again(&control->mailbox, (uint32_t)(control->connect_deadline - now)))
         return false;
@@ -156,71 +147,77 @@ static bool begin_again(struct control *control, uint64_t now)
     return true;
 }
 
-// Sets when the coordinator is tried again: after a random time of half the pause at least.
-static void retry_later(struct control *control, uint64_t now, uint64_t longest_ms)
-{
-    const uint64_t half_ms = control->retry_delay_ms / 2;
-    uint64_t moment = clock_now_us() ^ (uint64_t)(uintptr_t)control;
-    moment = (moment ^ moment >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    control->retry_at = now + half_ms + (moment >> 32) % (half_ms + 1);
-    control->retry_delay_ms *= 2;
-    if (control->retry_delay_ms > longest_ms)
-        control->retry_delay_ms = longest_ms;
-}
-
-// The call of a kept stream is over. Says so if the stream stood.
+// The call of a kept stream is over. Says so if the stream stood, or there is something new to say.
 static void call_over_again(struct control *control, const char *text, uint64_t now)
 {
-    const bool stood = control->stage == STANDING;
+    const bool says = control->stage == STANDING || strcmp(text, control->ended_text) != 0;
     mailbox_break(&control->mailbox);
     if (!control->again)
-        control->retry_delay_ms = RETRY_FIRST_MS;
+        pause_reset(&control->pause);
     control->again = true;
     control->stage = CONNECTING;
-    control->retry_at = NEVER;
-    if (!control->rests)
-        retry_later(control, now, AGAIN_LAST_MS);
-    if (stood && mailbox_report_begin(&control->mailbox)) {
+    control->pause.until_ms = NEVER;
+    if (!addresses_rest(&control->addresses))
+        pause_begin(&control->pause, now, AGAIN_LAST_MS);
+    text_copy(control->ended_text, sizeof(control->ended_text), text);
+    if (says && mailbox_report_begin(&control->mailbox)) {
         control->events.broke(control->events.context, text);
         mailbox_report_end(&control->mailbox);
     }
 }
 
+// Stores why an attempt failed, and goes to the next address. A kept stream does not look for the
+// reason, because that blocks.
+static void learn_of_failure(struct control *control, uint64_t now)
+{
+    if (control->stage != CONNECTING)
+        return;
+    addresses_failed(&control->addresses, control->call.reason);
+    if (!control->kept && !control->call.cancelled && !mailbox_is_closing(&control->mailbox))
+        reach_look(&addresses_now(&control->addresses)->reach, &control->channel,
+                   control->call.reason, now);
+}
+
+static void say_end(struct control *control, bool from_peer, char *bytes, size_t size)
+{
+    struct ending ending = ending_of(control, from_peer);
+    struct text text;
+    ending.cancelled = ending.cancelled && !control->skips;
+    text_init(&text, bytes, size);
+    sentences_end(&ending, &text);
+}
+
 // All batches of the call have completed: tries again, or ends the stream.
 static void call_over(struct control *control)
 {
+    char text[LOCKSTEP_TEXT_BYTES];
     bool from_peer = false;
     if (!control->call.cancelled)
-        reason_from_status(control, &from_peer);
+        call_learn_reason(&control->call, control->stage == STANDING, &from_peer);
     control->status = call_status(&control->call);
     call_end(&control->call);
     uint64_t now = clock_now_ms();
+    const bool turns = control->stage == CONNECTING || control->sent_away;
+    const bool cancelled = control->call.cancelled && !control->skips;
+    learn_of_failure(control, now);
+    say_end(control, from_peer, text, sizeof(text));
+    if (turns && !mailbox_is_closing(&control->mailbox))
+        addresses_turn(&control->addresses);
     if (control->kept && !mailbox_is_closing(&control->mailbox)) {
-        char text_of_end[LOCKSTEP_TEXT_BYTES];
-        const struct ending broken = ending_of(control, from_peer);
-        struct text words;
-        text_init(&words, text_of_end, sizeof(text_of_end));
-        sentences_end(&broken, &words);
-        call_over_again(control, text_of_end, now);
+        call_over_again(control, text, now);
         return;
     }
-    if (control->stage == CONNECTING && !control->call.cancelled &&
-        !mailbox_is_closing(&control->mailbox))
-        reach_look(&control->reach, &control->channel, control->call.reason, now);
-    if (control->stage == CONNECTING && !control->call.cancelled)
+    if (control->stage == CONNECTING && !cancelled)
         control->later[0] = '\0'; // No coordinator answers now, so the old refusal is void.
     if (begin_again(control, now))
-        control->retry_delay_ms = RETRY_FIRST_MS;
-    if (control->stage == CONNECTING && !control->call.cancelled &&
-        reach_may_retry(&control->reach, now, control->connect_deadline) &&
+        pause_reset(&control->pause);
+    if (control->stage == CONNECTING && !cancelled &&
+        addresses_may_retry(&control->addresses, now, control->connect_deadline) &&
         !mailbox_is_closing(&control->mailbox)) {
-        retry_later(control, now, RETRY_LAST_MS);
+        pause_begin(&control->pause, now, RETRY_LAST_MS);
         return;
     }
-    const struct ending ending = ending_of(control, from_peer);
-    struct text text;
-    text_init(&text, control->ended_text, sizeof(control->ended_text));
-    sentences_end(&ending, &text);
+    text_copy(control->ended_text, sizeof(control->ended_text), text);
     control->stage = ENDED;
 }
 
@@ -247,12 +244,12 @@ static void look(struct control *control)
     const struct down_message *message = &control->message;
     if (message->kind == DOWN_TUNING) {
         control->kept = control->events.broke && control->events.stands;
-        control->reach.tell_at = NEVER;
+        control->addresses.tell_at = NEVER;
     } else if (message->kind == DOWN_WELCOME) {
-        control->retry_delay_ms = RETRY_FIRST_MS;
+        pause_reset(&control->pause);
     } else if (message->kind == DOWN_REFUSED) {
-        control->rests = message->u.refused.refusal == REFUSAL_INVALID ||
-                         message->u.refused.refusal == REFUSAL_VERSION;
+        addresses_now(&control->addresses)->rests = message->u.refused.refusal == REFUSAL_INVALID ||
+                                                    message->u.refused.refusal == REFUSAL_VERSION;
     }
 }
 
@@ -260,6 +257,7 @@ static void decode(struct control *control, size_t size)
 {
     const char *detail = NULL;
     if (codec_decode_down(control->bytes, size, &control->message, &detail) == CODEC_OK) {
+        control->sent_away = control->sent_away || control->message.kind == DOWN_REFUSED;
         if (!control->kept && comes_again(control))
             return;
         look(control);
@@ -271,7 +269,7 @@ static void decode(struct control *control, size_t size)
     }
     char text[LOCKSTEP_TEXT_BYTES];
     snprintf(text, sizeof(text), "coordinator %s sent a message that cannot be read: %s",
-             control->address, detail ? detail : "malformed");
+             addresses_now(&control->addresses)->text, detail ? detail : "malformed");
     call_cancel(&control->call, text);
 }
 
@@ -341,43 +339,52 @@ static void tell_unreached(struct control *control)
     }
 }
 
+// True if the present attempt is given up at attempt_until: another one follows.
+static bool attempt_is_limited(const struct control *control)
+{
+    const bool tries = control->stage == CONNECTING && control->call.parts;
+    return tries && !control->call.cancelled && (control->again || control->addresses.count > 1);
+}
+
 static void check_time(struct control *control)
 {
     uint64_t now = clock_now_ms();
-    if (control->stage == CONNECTING && reach_tells(&control->reach, now))
+    if (control->stage == CONNECTING && addresses_tells(&control->addresses, now))
         tell_unreached(control);
     if (now >= mailbox_linger_until(&control->mailbox)) {
         call_cancel(&control->call, "the session was closed");
         if (!control->call.parts)
             control->stage = ENDED;
     }
-    if (control->again && control->stage == CONNECTING) {
-        if (mailbox_is_closing(&control->mailbox))
-            call_cancel(&control->call, "the session was closed");
-        if (mailbox_is_closing(&control->mailbox) && !control->call.parts)
+    if (control->again && control->stage == CONNECTING && mailbox_is_closing(&control->mailbox)) {
+        call_cancel(&control->call, "the session was closed");
+        if (!control->call.parts)
             control->stage = ENDED;
-        else if (control->call.parts && now >= control->attempt_until)
-            call_cancel(&control->call, "no answer");
-    } else if (control->stage == CONNECTING && now >= control->connect_deadline) {
+    } else if (!control->again && control->stage == CONNECTING &&
+               now >= control->connect_deadline) {
         connect_timed_out(control);
     }
-    if (control->stage == CONNECTING && !control->call.parts && now >= control->retry_at)
+    if (attempt_is_limited(control) && now >= control->attempt_until) {
+        control->skips = true;
+        call_cancel(&control->call, "no answer");
+    }
+    if (control->stage == CONNECTING && !control->call.parts && now >= control->pause.until_ms)
         attempt(control);
 }
 
 static uint64_t next_deadline(struct control *control)
 {
-    uint64_t at = control->retry_at;
+    uint64_t at = control->pause.until_ms;
     const uint64_t linger = mailbox_linger_until(&control->mailbox);
     if (!control->call.cancelled && linger < at)
         at = linger;
-    const uint64_t attempt = !control->again       ? control->connect_deadline
-                             : control->call.parts ? control->attempt_until
-                                                   : NEVER;
-    if (!control->call.cancelled && control->stage == CONNECTING && attempt < at)
-        at = attempt;
-    if (control->stage == CONNECTING && control->reach.tell_at < at)
-        at = control->reach.tell_at;
+    if (attempt_is_limited(control) && control->attempt_until < at)
+        at = control->attempt_until;
+    if (!control->call.cancelled && control->stage == CONNECTING && !control->again &&
+        control->connect_deadline < at)
+        at = control->connect_deadline;
+    if (control->stage == CONNECTING && control->addresses.tell_at < at)
+        at = control->addresses.tell_at;
     return at;
 }
 
@@ -479,16 +486,33 @@ static struct control *allocate(const struct control_target *target,
     if (!control)
         return NULL;
     control->events = *events;
-    text_copy(control->address, sizeof(control->address), target->address);
     control->connect_timeout_ms = target->connect_timeout_ms;
     uint64_t now = clock_now_ms();
     control->connect_deadline =
         target->connect_timeout_ms < NEVER - now ? now + target->connect_timeout_ms : NEVER;
-    control->reach.tell_at = now + REACH_TELL_MS;
-    control->retry_at = NEVER;
-    control->retry_delay_ms = RETRY_FIRST_MS;
+    control->pause.until_ms = NEVER;
+    pause_reset(&control->pause);
     mailbox_init(&control->mailbox);
     return control;
+}
+
+// Reads the addresses, and checks each. Returns false with a sentence in error.
+static bool locate(struct control *control, const char *list, char *error, size_t error_bytes)
+{
+    struct addresses *addresses = &control->addresses;
+    if (!addresses_read(addresses, list)) {
+        snprintf(error, error_bytes,
+                 "the coordinator's addresses \"%.512s\" are not 1 to %d of HOST:PORT, [IPV6]:PORT "
+                 "or unix:PATH",
+                 list, LOCKSTEP_COORDINATORS);
+        return false;
+    }
+    addresses->tell_at = clock_now_ms() + ADDRESSES_TELL_MS;
+    for (uint32_t i = addresses->count; i-- > 0;)
+        if (channel_aim(&control->channel, addresses->all[i].text, error, error_bytes) < 0)
+            return false;
+    control->channel.moved = false; // There is no channel yet.
+    return true;
 }
 
 // Called with signals blocked. Returns 0; -2 after undoing everything.
@@ -496,7 +520,7 @@ static int start_thread(struct control *control, char *error, size_t error_bytes
 {
     int failure = 0;
     if (channel_open(&control->channel) < 0)
-        snprintf(error, error_bytes, "gRPC cannot make a channel to %s", control->address);
+        snprintf(error, error_bytes, "gRPC cannot make a channel to %s", control->channel.target);
     else if ((failure = thread_start(&control->thread, "lockstep-ctl", run, control)) != 0)
         snprintf(error, error_bytes, "cannot start the control thread: %s", strerror(failure));
     else
@@ -514,7 +538,8 @@ int control_open(const struct control_target *target, const struct control_event
         snprintf(error, error_bytes, "out of memory for the control stream");
         return -2;
     }
-    if (channel_locate(&opened->channel, target, error, error_bytes) < 0) {
+    if (channel_certify(&opened->channel, target, error, error_bytes) < 0 ||
+        !locate(opened, target->address, error, error_bytes)) {
         release(opened);
         return -1;
     }

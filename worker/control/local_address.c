@@ -41,7 +41,7 @@ static int facing(const struct addrinfo *candidate, char *text, size_t text_byte
     return result;
 }
 
-int control_local_address(const char *address, char *text, size_t text_bytes)
+static int control_facing(const char *address, char *text, size_t text_bytes)
 {
     char host[LOCKSTEP_ADDRESS_BYTES];
     char service[8];
@@ -70,5 +70,18 @@ int control_local_address(const char *address, char *text, size_t text_bytes)
          candidate = candidate->ai_next)
         result = facing(candidate, text, text_bytes);
     freeaddrinfo(found);
+    return result;
+}
+
+// The first address that leads somewhere counts. The others are tried after it.
+int control_local_address(const char *list, char *text, size_t text_bytes)
+{
+    char address[LOCKSTEP_ADDRESS_BYTES];
+    int result = -1;
+    for (const char *rest = list; rest && result != 0 && result != -2;) {
+        if (!parse_next_address(&rest, address, sizeof(address)))
+            return -1;
+        result = control_facing(address, text, text_bytes);
+    }
     return result;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A coordinator that cannot be reached; reach.h has the contract.
+// An address at which no coordinator is reached; reach.h has the contract.
 
 #include "worker/control/reach.h"
 
@@ -54,12 +54,4 @@ bool reach_may_retry(const struct reach *reach, uint64_t now_ms, uint64_t deadli
     const uint64_t patience_ms = reach->mismatch ? MISMATCH_MS : REFUSED_MS;
     return now_ms < deadline_ms &&
            (reach->refused_since == 0 || now_ms < reach->refused_since + patience_ms);
-}
-
-bool reach_tells(struct reach *reach, uint64_t now_ms)
-{
-    if (now_ms < reach->tell_at)
-        return false;
-    reach->tell_at = UINT64_MAX;
-    return !reach->mismatch; // The stream ends soon, with the same words.
 }

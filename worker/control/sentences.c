@@ -47,6 +47,11 @@ static const char *sentences_hint(const struct ending *ending)
 
 void sentences_connect_failure(const struct ending *ending, struct text *text)
 {
+    if (ending->tried[0] != '\0') {
+        text_append(text, "cannot reach a coordinator at any address of LOCKSTEP_COORDINATOR: %s",
+                    ending->tried);
+        return;
+    }
     text_append(text, "cannot reach coordinator %s: ", ending->address);
     if (ending->refusal[0] != '\0')
         text_append(text, "%s", ending->refusal);
@@ -59,13 +64,18 @@ void sentences_connect_failure(const struct ending *ending, struct text *text)
 
 void sentences_unreached(const struct ending *ending, struct text *text)
 {
-    text_append(text, "cannot reach coordinator %s yet: ", ending->address);
-    if (ending->refusal[0] != '\0') {
+    const bool single = ending->tried[0] == '\0';
+    text_append(text, "cannot reach coordinator %s yet: ",
+                single ? ending->address : "at any of its addresses");
+    if (single && ending->refusal[0] != '\0') {
         text_append(text, "%s", ending->refusal);
         return;
     }
-    text_append(text, "%s%s", ending->reason[0] ? ending->reason : "no answer",
-                sentences_hint(ending));
+    if (single)
+        text_append(text, "%s%s", ending->reason[0] ? ending->reason : "no answer",
+                    sentences_hint(ending));
+    else
+        text_append(text, "%s", ending->tried);
     text_append(text, "; trying for %.1f s (LOCKSTEP_OPEN_TIMEOUT_MS)",
                 (double)ending->connect_timeout_ms / 1000.0);
 }

@@ -23,6 +23,7 @@ struct ending {
     const char *address;
     const char *reason; // The reason of the end; "": none.
     const char *refusal; // The reason why a certificate was refused; "": none was refused.
+    const char *tried; // All addresses, each with the reason why it failed; "": there is only one.
     uint64_t connect_timeout_ms;
     bool plaintext; // True if this worker has no certificates.
     bool connecting; // True if the stream was never established.

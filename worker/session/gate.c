@@ -81,7 +81,7 @@ void session_late_text(const struct lockstep_session *session, char text[SESSION
     if (atomic_load_explicit(&session->gate.alone, memory_order_acquire))
         snprintf(
             text, SESSION_LATE_BYTES,
-            "; the coordinator at %s is gone since %" PRIu64
+            "; the coordinator at %.159s is gone since %" PRIu64
             " s, so nothing can say which rank is late",
             session->config.coordinator,
             (clock_now_ms() - atomic_load_explicit(&session->gate.alone_ms, memory_order_relaxed)) /

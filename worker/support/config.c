@@ -100,22 +100,16 @@ static int config_names(const struct lockstep_config *given, struct config *conf
     const char *coordinator = config_environment("LOCKSTEP_COORDINATOR");
     const char *job = config_environment("LOCKSTEP_JOB");
     const char *advertise = config_environment("LOCKSTEP_ADVERTISE");
-    char host[LOCKSTEP_HOST_BYTES];
-    uint16_t port;
     int status;
     if (!coordinator)
         coordinator = given->coordinator;
     config->solo = !coordinator;
     status = config_string(config->coordinator, sizeof(config->coordinator), coordinator,
                            "the coordinator's address");
+    if (status == 0)
+        status = config_place_coordinator(coordinator);
     if (status < 0)
         return status;
-    if (coordinator && strncmp(coordinator, "unix:/", 6) != 0 &&
-        (!parse_address(coordinator, host, sizeof(host), &port) || port == 0))
-        return error_set(
-            LOCKSTEP_E_CONFIG,
-            "the coordinator's address '%s' is not of the form host:port or unix:/path",
-            coordinator);
     if (!job)
         job = !given->job ? CONFIG_DEFAULT_JOB : given->job;
     if (job[0] == '\0')
@@ -127,20 +121,31 @@ static int config_names(const struct lockstep_config *given, struct config *conf
                          advertise ? advertise : given->advertise, "the advertised address");
 }
 
-// True if the coordinator's address certainly leads to this host. A host name may lead to any host.
-static bool config_coordinator_is_local(const struct config *config)
+// True if an address of the coordinator certainly leads to this host. A host name may lead to any
+// host.
+static bool config_address_is_local(const char *address)
 {
     char host[LOCKSTEP_ADDRESS_BYTES];
     struct in_addr four;
     struct in6_addr six;
     uint16_t port;
-    if (!parse_address(config->coordinator, host, sizeof(host), &port))
+    if (!parse_address(address, host, sizeof(host), &port))
         return true; // A path.
     if (inet_pton(AF_INET, host, &four) == 1)
         return ntohl(four.s_addr) >> 24 == IN_LOOPBACKNET;
     if (inet_pton(AF_INET6, host, &six) == 1)
         return IN6_IS_ADDR_LOOPBACK(&six);
     return strcmp(host, "localhost") == 0;
+}
+
+static bool config_coordinator_is_local(const struct config *config)
+{
+    char address[LOCKSTEP_ADDRESS_BYTES];
+    const char *rest = config->coordinator;
+    bool local = true;
+    while (local && rest && parse_next_address(&rest, address, sizeof(address)))
+        local = config_address_is_local(address);
+    return local;
 }
 
 static int config_plaintext(const struct config *config)

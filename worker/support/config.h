@@ -52,7 +52,7 @@ extern _Atomic(uint32_t) config_torn_bytes;
 
 struct config {
     bool solo; // True for a world of one without a coordinator.
-    char coordinator[LOCKSTEP_ADDRESS_BYTES];
+    char coordinator[LOCKSTEP_COORDINATOR_BYTES]; // Addresses, separated by commas.
     char tls_dir[LOCKSTEP_TEXT_BYTES]; // Empty: the connection to the coordinator is plaintext.
     char job[LOCKSTEP_JOB_NAME_BYTES];
     char host[LOCKSTEP_HOST_BYTES];

@@ -191,3 +191,27 @@ int config_place(const struct lockstep_config *given, struct config *config)
         status = place_check_job(config);
     return status == 0 ? place_check_rank(config, place_rank_name(given, &place)) : status;
 }
+
+int config_place_coordinator(const char *list)
+{
+    char address[LOCKSTEP_ADDRESS_BYTES];
+    char host[LOCKSTEP_ADDRESS_BYTES];
+    uint32_t count = 0;
+    uint16_t port;
+    for (const char *rest = list; rest; count++) {
+        const bool taken = parse_next_address(&rest, address, sizeof(address));
+        if (!taken || (strncmp(address, "unix:/", 6) != 0 &&
+                       (!parse_address(address, host, sizeof(host), &port) || port == 0)))
+            return error_set(
+                LOCKSTEP_E_CONFIG,
+                "the coordinator's address '%s' is not of the form host:port or unix:/path, or a "
+                "list of these that are separated by commas",
+                taken ? address : list);
+    }
+    return count <= LOCKSTEP_COORDINATORS
+               ? 0
+               : error_set(LOCKSTEP_E_CONFIG,
+                           "the coordinator has %u addresses in '%s', and at most %d can be named; "
+                           "a name that leads to several addresses counts as one",
+                           count, list, LOCKSTEP_COORDINATORS);
+}

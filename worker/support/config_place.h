@@ -16,4 +16,7 @@ struct lockstep_config;
 // is known. Returns 0, or LOCKSTEP_E_CONFIG.
 int config_place(const struct lockstep_config *given, struct config *config);
 
+// Checks the list of the coordinator's addresses. NULL is fine. Returns 0, or LOCKSTEP_E_CONFIG.
+int config_place_coordinator(const char *list);
+
 #endif

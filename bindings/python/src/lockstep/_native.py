@@ -335,7 +335,8 @@ class SessionOptions(TypedDict, total=False):
     """The options that struct lockstep_config has."""
 
     coordinator: Optional[str]
-    """"host:port" or "unix:/path"."""
+    """"host:port" or "unix:/path", or up to 8 of these, separated by commas: each is tried in
+    turn, and a name is looked up at every attempt."""
     job: Optional[str]
     """At most 63 characters."""
     world_size: int
