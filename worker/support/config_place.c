@@ -23,6 +23,7 @@
 #include "worker/support/config.h"
 
 #include "base/launcher.h"
+#include "base/parse.h"
 #include "protos/job_name.h"
 #include "protos/limits.h"
 #include "worker/support/error.h"
