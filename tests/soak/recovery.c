@@ -36,6 +36,7 @@ enum {
     // after a death a recovery may go on.
     BACK_US = 3000000,
     SAY_MS = 60000,
+    SLOW_US = 1000000, // A recovery that takes longer is described.
 };
 
 enum kind {
@@ -319,31 +320,52 @@ static const char *look(void)
     return NULL;
 }
 
+// When the last survivor has ended the first step in a world of so few ranks.
+static uint64_t ended_with_us(uint32_t left)
+{
+    uint64_t last_us = 0;
+    for (uint32_t member = 0; member < MEMBERS; member++) {
+        const struct told_step *steps = run.told[member].steps;
+        uint64_t step = 2;
+        if ((run.alive >> member & 1) == 0)
+            continue;
+        while (step <= run.job.steps && steps[step].world_size > left)
+            step++;
+        if (steps[step - 1].ended_us > last_us)
+            last_us = steps[step - 1].ended_us;
+    }
+    return last_us;
+}
+
+// What was beside a death: also what happened before the survivors had finished their step.
+static enum beside beside_of(const struct event *event, uint64_t until_us)
+{
+    enum beside beside = event->kind == KILL_BESIDE ? BESIDE_PAUSE : BESIDE_NOTHING;
+    for (; event < &run.events[run.event_count] && event->at_us < until_us; event++) {
+        if (event->kind == KILL_BOTH || event->kind >= COORDINATOR_KILL)
+            return BESIDE_COORDINATOR;
+        if (event->kind == PAUSE)
+            beside = BESIDE_PAUSE;
+    }
+    return beside;
+}
+
 // Adds the time from each death to the end of the step that the last survivor finished after it.
-static void add_latencies(void)
+static void add_latencies(uint64_t seed, uint64_t number)
 {
     for (uint32_t i = 0; i < run.event_count; i++) {
         const struct event *event = &run.events[i];
-        const enum beside beside = event->kind == KILL_BESIDE ? BESIDE_PAUSE
-                                   : event->kind == KILL_BOTH ? BESIDE_COORDINATOR
-                                                              : BESIDE_NOTHING;
-        uint64_t last_us = 0;
-        if (deaths_of(event->kind) == 0)
+        const uint64_t last_us = deaths_of(event->kind) > 0 ? ended_with_us(event->left) : 0;
+        if (last_us <= event->at_us)
             continue;
-        for (uint32_t member = 0; member < MEMBERS; member++) {
-            const struct told_step *steps = run.told[member].steps;
-            for (uint64_t step = 2; step <= run.job.steps && (run.alive >> member & 1) != 0;
-                 step++) {
-                if (steps[step].world_size > event->left)
-                    continue;
-                if (steps[step - 1].ended_us > last_us)
-                    last_us = steps[step - 1].ended_us;
-                break;
-            }
-        }
-        if (last_us > event->at_us && total.latency_count[beside] < LATENCIES_MAX)
-            total.latencies[beside][total.latency_count[beside]++] =
-                (uint32_t)(last_us - event->at_us);
+        const enum beside beside = beside_of(event, last_us);
+        const uint32_t took_us = (uint32_t)(last_us - event->at_us);
+        if (total.latency_count[beside] < LATENCIES_MAX)
+            total.latencies[beside][total.latency_count[beside]++] = took_us;
+        if (took_us < SLOW_US || beside != BESIDE_NOTHING)
+            continue;
+        printf("slow: %u ms after event %u\n", took_us / 1000, i);
+        describe(seed, number);
     }
 }
 
@@ -415,7 +437,7 @@ static void one_job(uint64_t seed, uint64_t number, bool hold)
         total.steps +=
             member == (uint32_t)__builtin_ctz(run.alive) ? atomic_load(&run.told[member].begun) : 0;
     if (!wrong) {
-        add_latencies();
+        add_latencies(seed, number);
     } else if (is_forgiven()) {
         total.forgiven++;
     } else {
