@@ -222,9 +222,9 @@ struct lockstep_config {
     const char *data_ports; /* Ports to listen on, "20000-20099". NULL: any free port. */
     const char *host_id; /* Equal on workers that share memory. NULL: from the machine. */
     lockstep_transport_kind transport;
-    /* Equal on all ranks. LOCKSTEP_ON_FAILURE_CONTINUE works with gradients in host memory that are
-     * reduced at the end of the step. What it does not go together with yet is E_UNSUPPORTED, with
-     * a text that names it: docs/recovery.md has the list. */
+    /* Equal on all ranks. LOCKSTEP_ON_FAILURE_CONTINUE works with gradients and buffers in host
+     * memory. What it does not go together with yet is E_UNSUPPORTED, with a text that names it:
+     * docs/recovery.md has the list. */
     lockstep_on_failure on_failure;
     size_t bucket_first_bytes; /* Cap of the first bucket of each dtype. 0: 1 MiB. */
     /* Cap of the other buckets. 0: 4 MiB, or more if a module is so large that 4 MiB would make
@@ -877,7 +877,8 @@ LOCKSTEP_API int lockstep_call_abort(lockstep_call *call);
  * module that owns them (LOCKSTEP_PARAMETER_SHARED) are waited for, too. On devices, the result of
  * a gradient that no ended call reported is written after all work that the legacy default stream
  * was given before this function was called. A trainer that writes a gradient before
- * lockstep_step_end must not expect the gradient to be intact or final when a rank dies. Unused
+ * lockstep_step_end must not expect the gradient to be intact or final when a rank dies, and with
+ * config.on_failure continue must not write it: other ranks may take it from this one. Unused
  * parameters are reported at lockstep_step_end, as always.
  *
  * A rank that waits makes no other call, so ranks that wait in different orders may wait for each

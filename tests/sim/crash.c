@@ -81,8 +81,10 @@ static void draw_step(struct crash_world *world, struct crash_program *program, 
 {
     uint32_t *made = &program->count[step];
     for (uint32_t i = 0; i < count; i++)
-        if (crash_draw(world, 8) != 0)
+        if (world->config.waits || crash_draw(world, 8) != 0)
             program->calls[step][(*made)++] = base[i];
+    if (world->config.waits)
+        return;
     if (*made > 1 && crash_draw(world, 4) == 0) {
         const struct crash_call first = program->calls[step][0];
         program->calls[step][0] = program->calls[step][1];

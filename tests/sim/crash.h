@@ -49,6 +49,9 @@ struct crash_config {
     uint32_t ranks;
     bool uneven; // True if steps begin with an open wave.
     bool suspicions; // True if ranks that live may be suspected.
+    // True if trainers wait for calls before the end of the step. Then all ranks make the same
+    // calls: ranks that wait in other orders may wait for each other.
+    bool waits;
     // Event and action after which a rank dies; UINT32_MAX: none. An action is one of a rank's
     // order core: that rank dies within the event.
     uint32_t kill_at[2];
@@ -128,6 +131,7 @@ enum crash_mode {
     CRASH_BETWEEN, // The trainer is between steps.
     CRASH_OPENING, // The trainer waits for the open wave.
     CRASH_BACKWARD,
+    CRASH_WAITING, // The trainer waits for its last call.
     CRASH_ENDING, // The trainer is in step_end.
     CRASH_DONE,
     CRASH_DEAD,
@@ -146,6 +150,9 @@ struct crash_rank {
     uint32_t world; // Set of ranks of its generation.
     uint64_t step;
     uint32_t made; // Calls of the step that were made.
+    bool waited; // True if the trainer has waited for the last of them.
+    // By position in the step's order: what the trainer has read after a wait; 0: nothing.
+    uint32_t read[CRASH_SLOTS][CRASH_ELEMENTS];
     struct crash_wave waves[WAVE_KINDS];
     struct open_wave opened; // Result of the last open wave.
     struct close_wave closed;
@@ -238,6 +245,7 @@ struct crash_world {
     uint32_t values[CRASH_STEPS + 1][CRASH_SLOTS][CRASH_ELEMENTS];
     uint32_t recoveries; // Decisions.
     uint32_t repeated; // Slots that were repeated.
+    uint32_t waits; // Waits that were answered.
     char fault[CRASH_TEXT];
 };
 
@@ -279,6 +287,7 @@ void crash_final_happens(struct crash_world *world, uint32_t r, uint32_t slot, u
 
 // crash_check.c
 void crash_check_commit(struct crash_world *world, uint32_t r);
+void crash_check_wait(struct crash_world *world, uint32_t r, const struct order_action *action);
 void crash_check_settled(struct crash_world *world, uint32_t r);
 void crash_check_decision(struct crash_world *world, uint32_t members, uint64_t settled);
 void crash_check_event(struct crash_world *world);

@@ -11,6 +11,8 @@
 //   R6  only a decision excludes: a rank that no decision removed runs to the end
 //   R9  of two members one has settled at most one step more, and then nothing of the next step is
 //       final
+//   wait a trainer goes on when all of its call is final in its memory, and what it reads then is
+//       what the step ends with
 //   end a step that is settled on two ranks has equal bits on both, and each element holds the
 //       gradients of all ranks that settled it and gave some
 
@@ -45,6 +47,25 @@ void crash_check_commit(struct crash_world *world, uint32_t r)
     }
 }
 
+void crash_check_wait(struct crash_world *world, uint32_t r, const struct order_action *action)
+{
+    struct crash_rank *rank = &world->ranks[r];
+    if (rank->mode != CRASH_WAITING || action->release != RELEASE_FINAL)
+        crash_fault(world, "rank %u goes on from a wait that is not over: %d", r,
+                    (int)action->release);
+    world->waits++;
+    for (uint32_t slot = 0; slot < rank->order.slot_count; slot++) {
+        const struct slot_id *id = &rank->order.slots[slot].id;
+        if (id->module != action->call.module || id->call != action->call.call)
+            continue;
+        for (uint32_t e = 0; e < CRASH_ELEMENTS; e++) {
+            if (!rank->slots[slot].elements[e].final)
+                crash_fault(world, "rank %u reads position %u, which is not final", r, slot);
+            rank->read[slot][e] = rank->slots[slot].elements[e].value;
+        }
+    }
+}
+
 void crash_check_settled(struct crash_world *world, uint32_t r)
 {
     const struct crash_rank *rank = &world->ranks[r];
@@ -67,6 +88,9 @@ void crash_check_settled(struct crash_world *world, uint32_t r)
             if (*value != element->value)
                 crash_fault(world, "step %u, position %u: rank %u holds other bits", (unsigned)step,
                             slot, r);
+            if (rank->read[slot][e] != 0 && rank->read[slot][e] != element->value)
+                crash_fault(world, "step %u, position %u: rank %u has read other bits",
+                            (unsigned)step, slot, r);
             if (!rank->order.slots[slot].zero && !crash_in(element->value, r))
                 crash_fault(world, "step %u, position %u: the gradients of rank %u are missing",
                             (unsigned)step, slot, r);
@@ -125,6 +149,7 @@ void crash_check_end(struct crash_world *world)
     static const char *const modes[] = {"between steps",
                                         "in the open wave",
                                         "in its backward pass",
+                                        "in a wait",
                                         "in step_end",
                                         "done",
                                         "dead",

@@ -308,6 +308,6 @@ void crash_core_hears(struct crash_world *world, uint32_t r, const struct crash_
         crash_fault(world, "rank %u says something of another generation", r);
     if (message->up == UP_READY || message->up == UP_END)
         learning_hears(world, r, message);
-    else if (message->up != UP_REPLAN)
+    else if (message->up != UP_REPLAN && message->up != UP_WAIT && message->up != UP_BLOCKED)
         crash_fault(world, "rank %u says something unexpected: %d", r, (int)message->up);
 }

@@ -91,6 +91,7 @@ static void rank_settles(struct crash_world *world, uint32_t r)
     crash_say(world, "    rank %u settles step %u", r, (unsigned)rank->step);
     crash_check_settled(world, r);
     memset(rank->slots, 0, sizeof(rank->slots));
+    memset(rank->read, 0, sizeof(rank->read));
     rank->mode = rank->step == CRASH_STEPS ? CRASH_DONE : CRASH_BETWEEN;
 }
 
@@ -152,8 +153,11 @@ static void rank_acts(void *context, const struct order_action *action)
     case ORDER_FAILED:
         crash_fault(world, "rank %u fails: %s", r, action->text ? action->text : "unplanned calls");
         break;
-    case ORDER_DEFER:
     case ORDER_RELEASE:
+        crash_check_wait(world, r, action);
+        rank->mode = CRASH_BACKWARD;
+        break;
+    case ORDER_DEFER:
     case ORDER_IMPOSSIBLE:
         crash_fault(world, "rank %u decides something unexpected: %d %s", r, (int)action->kind,
                     action->text ? action->text : "");
@@ -185,6 +189,7 @@ static void trainer_begins(struct crash_world *world, uint32_t r)
         buckets[m] = 1 + m % 2;
     rank->step++;
     rank->made = 0;
+    rank->waited = true;
     rank->mode = CRASH_BACKWARD;
     order_step_begun(&rank->order, rank->step, rank->program.phase[rank->step], buckets);
 }
@@ -279,6 +284,7 @@ bool crash_trainer_can(const struct crash_world *world, uint32_t r)
         return true;
     case CRASH_OPENING:
         return rank->order.recovery.opened;
+    case CRASH_WAITING:
     case CRASH_ENDING:
     case CRASH_DONE:
     case CRASH_DEAD:
@@ -296,6 +302,16 @@ static void trainer_makes(struct crash_world *world, uint32_t r)
         const struct slot_id id = {.module = call->module, .call = call->call, .bucket = bucket};
         order_slot_ready(&rank->order, id, DTYPE_FLOAT32, CRASH_ELEMENTS);
     }
+    rank->waited = !world->config.waits || crash_draw(world, 3) == 0;
+}
+
+// The answer may come at once, and sets the mode again.
+static void trainer_waits(struct crash_rank *rank)
+{
+    const struct crash_call *call = &rank->program.calls[rank->step][rank->made - 1];
+    rank->waited = true;
+    rank->mode = CRASH_WAITING;
+    order_wait_begun(&rank->order, (struct call_id){.module = call->module, .call = call->call});
 }
 
 void crash_trainer_acts(struct crash_world *world, uint32_t r)
@@ -310,6 +326,8 @@ void crash_trainer_acts(struct crash_world *world, uint32_t r)
         order_step_opening(&rank->order, rank->step + 1, &opening);
     } else if (rank->mode != CRASH_BACKWARD) {
         trainer_begins(world, r);
+    } else if (!rank->waited) {
+        trainer_waits(rank);
     } else if (rank->made < rank->program.count[rank->step]) {
         trainer_makes(world, r);
     } else {

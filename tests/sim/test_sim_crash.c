@@ -19,7 +19,7 @@
 enum {
     SEEDS = 3, // Of each kind. LOCKSTEP_TEST_SIM_SEEDS / SEEDS_SHARE replaces it.
     SEEDS_SHARE = 250, // One seed is some hundreds of worlds.
-    KINDS = 4,
+    KINDS = 6,
 };
 
 static struct crash_world world;
@@ -29,6 +29,7 @@ struct tally {
     uint64_t events;
     uint64_t recoveries;
     uint64_t repeated;
+    uint64_t waits;
 };
 
 static uint32_t seed_count(void)
@@ -37,13 +38,15 @@ static uint32_t seed_count(void)
     return text ? (uint32_t)strtoul(text, NULL, 10) / SEEDS_SHARE + 1 : SEEDS;
 }
 
-// Kinds: steps that begin at once or with an open wave; ranks that are suspected and live.
+// Kinds: steps that begin at once or with an open wave; ranks that are suspected and live; trainers
+// that wait for calls.
 static struct crash_config configure(uint64_t seed, uint32_t kind)
 {
     return (struct crash_config){.seed = seed * KINDS + kind,
                                  .ranks = 2 + (uint32_t)(seed % 3),
-                                 .uneven = (kind & 1) != 0,
-                                 .suspicions = (kind & 2) != 0,
+                                 .uneven = kind < 4 && (kind & 1) != 0,
+                                 .suspicions = kind < 4 ? (kind & 2) != 0 : kind == 5,
+                                 .waits = kind >= 4,
                                  .kill_at = {UINT32_MAX, UINT32_MAX},
                                  .kill_action = UINT32_MAX};
 }
@@ -65,6 +68,7 @@ static void run(const struct crash_config *config, struct tally *tally)
     tally->events += world.events;
     tally->recoveries += world.recoveries;
     tally->repeated += world.repeated;
+    tally->waits += world.waits;
 }
 
 // The second death comes some events after the first one, mostly within its recovery.
@@ -94,8 +98,8 @@ static void kill_within(struct crash_config config, uint32_t actions, struct tal
 static void report(const char *what, const struct tally *tally)
 {
     printf("%s: %" PRIu64 " worlds, %" PRIu64 " events, %" PRIu64 " recoveries, %" PRIu64
-           " slots repeated\n",
-           what, tally->worlds, tally->events, tally->recoveries, tally->repeated);
+           " slots repeated, %" PRIu64 " waits\n",
+           what, tally->worlds, tally->events, tally->recoveries, tally->repeated, tally->waits);
 }
 
 static void run_alone(const char *text)
@@ -112,6 +116,7 @@ static void run_alone(const char *text)
     config.ranks = drawn.ranks;
     config.uneven = drawn.uneven;
     config.suspicions = drawn.suspicions;
+    config.waits = drawn.waits;
     world.prints = true;
     run(&config, &tally);
 }
@@ -119,9 +124,12 @@ static void run_alone(const char *text)
 static void survivors_settle_every_step(void **state)
 {
     const char *alone = getenv("LOCKSTEP_TEST_CRASH");
-    static const char *const kinds[KINDS] = {"deaths", "deaths, open waves",
+    static const char *const kinds[KINDS] = {"deaths",
+                                             "deaths, open waves",
                                              "deaths and suspicions",
-                                             "deaths and suspicions, open waves"};
+                                             "deaths and suspicions, open waves",
+                                             "deaths, waits",
+                                             "deaths and suspicions, waits"};
     (void)state;
     if (alone) {
         run_alone(alone);
@@ -139,6 +147,7 @@ static void survivors_settle_every_step(void **state)
         }
         report(kinds[kind], &tally);
         assert_true(tally.recoveries > 0 && tally.repeated > 0);
+        assert_true(tally.waits > 0 == kind >= 4);
     }
 }
 

@@ -6,6 +6,10 @@
 // the engine learns that the step ends, so it runs beside the last buckets. The commit wave waits
 // for the collective, so when step_end returns on a rank, the buffers are equal on all ranks. All
 // ranks have the same step number, so the same buffers are due on all of them. Trainer.
+//
+// With config.on_failure continue each rank keeps a copy of the due buffers. If a rank dies before
+// the step is settled, the survivors put the copies back and exchange all of them again
+// (worker/engine/repeat.c).
 
 #include "worker/api/buffers.h"
 
@@ -17,6 +21,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static bool buffers_repeats(const struct tensor *buffer)
 {
@@ -66,6 +71,7 @@ static void buffers_make_group(struct lockstep_session *session, struct buffer_g
 {
     group->tensors = session->buffers.tensors + *used;
     group->extents = session->buffers.extents + *used;
+    group->kept = NULL;
     group->work = buffers_work(session, group);
     buffers_fill_group(session, group);
     if (group->count == 0)
@@ -75,9 +81,7 @@ static void buffers_make_group(struct lockstep_session *session, struct buffer_g
     *used += group->count;
 }
 
-// Makes one group for each combination of policy, dtype and place that occurs. All ranks make the
-// same groups, because their manifests are equal and they have agreed on the places.
-int buffers_make(struct lockstep_session *session)
+static int buffers_make_groups(struct lockstep_session *session)
 {
     uint32_t used = 0;
     session->buffers.tensors = calloc(session->tensor_count + 1, sizeof(*session->buffers.tensors));
@@ -97,6 +101,41 @@ int buffers_make(struct lockstep_session *session)
     return 0;
 }
 
+static uint64_t buffers_bytes(const struct buffer_group *group)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < group->count; i++)
+        bytes += group->tensors[i]->elements * dtype_size(group->dtype);
+    return bytes;
+}
+
+// Allocates the copies of the buffers for sessions that go on after a death.
+static int buffers_make_copies(struct lockstep_session *session)
+{
+    uint64_t bytes = 0;
+    if (session->config.on_failure != LOCKSTEP_ON_FAILURE_CONTINUE || session->config.solo)
+        return 0;
+    for (uint32_t g = 0; g < session->buffers.group_count; g++)
+        bytes += buffers_bytes(&session->buffers.groups[g]);
+    session->buffers.kept = malloc(bytes + 1);
+    if (!session->buffers.kept)
+        return error_set(LOCKSTEP_E_SYSTEM, "no memory for a copy of the buffers");
+    bytes = 0;
+    for (uint32_t g = 0; g < session->buffers.group_count; g++) {
+        session->buffers.groups[g].kept = session->buffers.kept + bytes;
+        bytes += buffers_bytes(&session->buffers.groups[g]);
+    }
+    return 0;
+}
+
+// Makes one group for each combination of policy, dtype and place that occurs. All ranks make the
+// same groups, because their manifests are equal and they have agreed on the places.
+int buffers_make(struct lockstep_session *session)
+{
+    const int status = buffers_make_groups(session);
+    return status < 0 ? status : buffers_make_copies(session);
+}
+
 void buffers_fini(struct lockstep_session *session)
 {
     for (uint32_t g = 0; g < session->buffers.group_count; g++) {
@@ -106,6 +145,8 @@ void buffers_fini(struct lockstep_session *session)
     }
     free(session->buffers.tensors);
     free(session->buffers.extents);
+    free(session->buffers.kept);
+    session->buffers.kept = NULL;
     session->buffers.tensors = NULL;
     session->buffers.extents = NULL;
     session->buffers.group_count = 0;
@@ -141,6 +182,17 @@ static void buffers_follow(const struct lockstep_session *session, struct buffer
     like->ready_count = 1;
 }
 
+// Copies what the group exchanges in this step.
+static void buffers_keep(const struct buffer_group *group, uint32_t count)
+{
+    uint8_t *kept = group->kept;
+    for (uint32_t i = 0; i < count; i++) {
+        const uint64_t bytes = group->extents[i].elements * dtype_size(group->dtype);
+        memcpy(kept, group->extents[i].in, bytes);
+        kept += bytes;
+    }
+}
+
 static void buffers_begin_group(const struct lockstep_session *session, struct buffer_group *group,
                                 uint64_t step, void *stream)
 {
@@ -149,7 +201,7 @@ static void buffers_begin_group(const struct lockstep_session *session, struct b
                                                            : COLLECTIVE_ALLREDUCE,
         .dtype = group->dtype,
         .op = group->policy == LOCKSTEP_BUFFER_MEAN ? REDUCE_MEAN : REDUCE_SUM,
-        .root = group->policy == LOCKSTEP_BUFFER_BROADCAST ? session->config.root : 0,
+        .root = group->policy == LOCKSTEP_BUFFER_BROADCAST ? session->world.root : 0,
         .extents = group->extents};
     for (uint32_t i = 0; i < group->count; i++) {
         const struct tensor *tensor = group->tensors[i];
@@ -160,6 +212,8 @@ static void buffers_begin_group(const struct lockstep_session *session, struct b
         like.elements += tensor->elements;
     }
     group->in_flight = like.extent_count > 0;
+    if (group->kept)
+        buffers_keep(group, like.extent_count);
     if (group->in_flight)
         buffers_follow(session, group, stream, &like);
     if (group->in_flight)

@@ -87,9 +87,6 @@ static int wait_check(struct lockstep_call *call)
         return status;
     session = call->module->session;
     name = call->module->name;
-    status = session_check_lasts(session, "a wait for a call");
-    if (status < 0)
-        return status;
     if (!session->step.is_open || call->step != session->step.number)
         return error_set(
             LOCKSTEP_E_INVALID,

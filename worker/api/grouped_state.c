@@ -53,7 +53,7 @@ static int state_open(struct grouped_state *state)
     const struct lockstep_group *group = module->grouped.group;
     const size_t room = (size_t)module->parameter_count + module->buffer_count + 1;
     for (uint32_t i = 0; i < group->size; i++) {
-        if (group->ranks[i].rank == state->session->config.root)
+        if (group->ranks[i].rank == state->session->world.root)
             state->root = i;
     }
     state->tensors = calloc(room, sizeof(*state->tensors));

@@ -437,6 +437,7 @@ static int open_alone(struct config *config)
 static int open_enter(struct lockstep_session *session)
 {
     const struct visit visit = progress_enter(&session->tracker, API_OPEN, PROGRESS_NO_MODULE, 0);
+    session->world.root = session->config.root;
     if (!session->config.solo)
         return progress_leave(&visit, open_join(session));
     session->world.size = 1;

@@ -271,7 +271,7 @@ static int state_start(struct lockstep_session *session)
         status = residency_matters(session) ? state_settle_places(session)
                                             : residency_check_loaded(session);
     if (status == 0 && !session->config.solo)
-        status = state_broadcast(session, session->config.root);
+        status = state_broadcast(session, session->world.root);
     if (status == 0 && !session->config.solo)
         status = grouped_state_sync(session);
     if (status < 0)
@@ -299,11 +299,11 @@ int lockstep_start(lockstep_session *session)
         return error_set(LOCKSTEP_E_INVALID,
                          "the session has been started already; no module was registered and no "
                          "module was closed since");
-    if (session->config.root >= session->world.size)
+    if (session->world.root >= session->world.size)
         return error_set(LOCKSTEP_E_CONFIG,
                          "config.root %" PRIu32 " does not fit the world of %" PRIu32
                          " that has formed",
-                         session->config.root, session->world.size);
+                         session->world.root, session->world.size);
     const int overlap = overlap_check_moved(session);
     if (overlap < 0)
         return overlap;
@@ -357,7 +357,7 @@ static int state_report(const struct lockstep_session *session, const struct sta
     if (differing == 0)
         return 0;
     text_append(&text, "%" PRIu32 " of %" PRIu32 " tensors differ from those of rank %" PRIu32 ":",
-                differing, list->count, session->config.root);
+                differing, list->count, session->world.root);
     for (uint32_t i = 0, named = 0; i < list->count && named < STATE_NAMED; i++) {
         const struct state_tensor *state = &list->tensors[i];
         if (list->vector[i] == 0)
@@ -378,7 +378,7 @@ static int state_check(struct lockstep_session *session)
     int status = state_collect(session, &list);
     if (status < 0)
         return status;
-    status = state_compare(session, session->config.root, &list);
+    status = state_compare(session, session->world.root, &list);
     if (status == 0)
         status = state_sum(session, &list);
     if (status == 0)

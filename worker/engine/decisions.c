@@ -330,7 +330,7 @@ static void engine_trace_final(const struct lockstep_session *session, uint32_t 
                 id->bucket, 0);
 }
 
-void engine_slot_final(struct lockstep_session *session, const struct collective *collective)
+void engine_slot_final(struct lockstep_session *session, struct collective *collective)
 {
     engine_count_landing(session);
     engine_count_times(session, collective);

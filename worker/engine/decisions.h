@@ -20,6 +20,6 @@ void engine_count_launch(struct step_times *times);
 // flight, only notes that the wave is held.
 void engine_join_commit(struct lockstep_session *session, uint64_t step);
 // Tells the order core that the bucket of this collective is final.
-void engine_slot_final(struct lockstep_session *session, const struct collective *collective);
+void engine_slot_final(struct lockstep_session *session, struct collective *collective);
 
 #endif

@@ -22,6 +22,7 @@
 #include "worker/engine/parts.h"
 #include "worker/engine/progress.h"
 #include "worker/engine/recovery.h"
+#include "worker/engine/repeat.h"
 #include "worker/engine/resume.h"
 #include "worker/engine/tell.h"
 #include "worker/engine/waits.h"
@@ -205,7 +206,7 @@ static void engine_start_command(struct lockstep_session *session)
         engine_send_modules(session, session->common_count, &names);
     transport_reserve(session->transport, LOCKSTEP_WINDOW + session->buffers.group_count);
     message.u.start.manifest_hash = session->manifest_hash;
-    message.u.start.root = session->config.root;
+    message.u.start.root = session->world.root;
     message.u.start.item_count = module_manifest_count(session);
     message.u.start.settled = session->engine.order->settled;
     message.u.start.strict = session->engine.order->options.strict;
@@ -287,7 +288,8 @@ static void engine_command(struct lockstep_session *session, const struct comman
             engine_step_end(session);
             break;
         case COMMAND_PLAIN:
-            work_launch(command->pointer);
+            if (!repeat_holds(session, command->pointer))
+                work_launch(command->pointer);
             break;
         case COMMAND_START:
             engine_start_command(session);
@@ -317,7 +319,7 @@ static void engine_command(struct lockstep_session *session, const struct comman
 static bool engine_exchange(struct lockstep_session *session, const struct command *command)
 {
     return command->kind == COMMAND_PLAIN && !session->end.over &&
-           session->end.abort_text[0] == '\0' &&
+           !session->engine.order->recovery.frozen && session->end.abort_text[0] == '\0' &&
            !atomic_load_explicit(&session->gate.failed, memory_order_acquire) &&
            work_exchange(command->pointer);
 }

@@ -11,6 +11,7 @@
 #include "worker/engine/messages.h"
 #include "worker/engine/parts.h"
 #include "worker/engine/progress.h"
+#include "worker/engine/repeat.h"
 #include "worker/engine/tell.h"
 #include "worker/memory/units.h"
 #include "worker/order/promise.h"
@@ -260,11 +261,11 @@ static void recovery_freeze(struct lockstep_session *session)
     recovery->decided = false;
     recovery_drop_records(recovery);
     order_freeze(session->engine.order);
-    if (session->engine.plain_in_flight > 0)
-        why = "a collective is in flight that is no gradient";
-    else if (session->engine.starting)
+    if (session->engine.starting)
         why = "it is in lockstep_start";
-    else if (transport_freeze(session->transport, &recovery->promise.ballot) < 0)
+    else
+        why = repeat_freeze(session);
+    if (!why && transport_freeze(session->transport, &recovery->promise.ballot) < 0)
         why = "it has no memory for what is final";
     session->engine.linked = false;
     session->step.times.in_flight = 0;
@@ -395,6 +396,7 @@ void recovery_changes_locked(struct lockstep_session *session)
     const struct down_decision *decision = &session->engine.recovery->decision;
     struct world_change *change = &session->step.change;
     change_add(change, session->world.rank, session->world.size, decision->removed);
+    session->world.root = change_place(session->world.root, session->world.size, decision->removed);
     change->step = decision->settled + 1;
     text_copy(change->text, sizeof(change->text), decision->text);
 }
@@ -467,6 +469,8 @@ void recovery_goes_on(struct lockstep_session *session)
         engine_propose_layouts(session);
     recovery->redo_low = UINT32_MAX;
     recovery->redo_step = decision.settled + 1;
+    if (!behind)
+        repeat_go_on(session);
     order_recover(order, &decision);
     progress_order(session);
     recovery_drop_records(recovery);

@@ -66,16 +66,17 @@ void engine_wait_released(struct lockstep_session *session, const struct order_a
                 action->release);
 }
 
-void engine_wait_bucket(struct lockstep_session *session, const struct collective *collective)
+void engine_wait_bucket(struct lockstep_session *session, struct collective *collective)
 {
     struct contribution *contribution = collective->context;
-    const struct bucket_run *run =
-        (const void *)((const char *)collective - offsetof(struct bucket_run, collective));
+    struct bucket_run *run = (void *)((char *)collective - offsetof(struct bucket_run, collective));
     const uint32_t count =
         atomic_load_explicit(&contribution->finished_count, memory_order_relaxed);
-    // The result of a slot that was given up is not in user memory before the end of the step.
-    if (session->engine.order->slots[collective->tag.slot].forfeited)
+    // The result of a slot that was given up is not in user memory before the end of the step. A
+    // slot that is repeated after a death may be final for the second time.
+    if (session->engine.order->slots[collective->tag.slot].forfeited || run->listed)
         return;
+    run->listed = true;
     contribution->finished[count] = (uint32_t)(run - contribution->runs);
     atomic_store(&contribution->finished_count, count + 1);
     if (atomic_load(&contribution->takers) == 0)

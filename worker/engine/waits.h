@@ -23,7 +23,7 @@ void engine_wait_announced(struct lockstep_session *session, uint32_t module, ui
 // ORDER_RELEASE: the order core answers a wait.
 void engine_wait_released(struct lockstep_session *session, const struct order_action *action);
 // A bucket is final: if its results are in user memory, threads may take it.
-void engine_wait_bucket(struct lockstep_session *session, const struct collective *collective);
+void engine_wait_bucket(struct lockstep_session *session, struct collective *collective);
 // The coordinator is lost: waits get a deadline from now on.
 void engine_wait_alone(struct lockstep_session *session);
 // A coordinator listens again: waits have no deadline any more, and are reported again.

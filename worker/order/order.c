@@ -374,6 +374,15 @@ static uint32_t order_unplaced_index(const struct order *order, const struct slo
     return i;
 }
 
+// The slots that are left stay in the order in which they became ready: a rank that goes on after a
+// death reports them again, and the order of a plan is that of the reports.
+static void order_place(struct order *order, uint32_t index)
+{
+    order->unplaced_count--;
+    memmove(&order->unplaced[index], &order->unplaced[index + 1],
+            (order->unplaced_count - index) * sizeof(order->unplaced[0]));
+}
+
 static void order_append(struct order *order, const struct order_slot *slot)
 {
     const uint32_t index = order_unplaced_index(order, &slot->id);
@@ -384,7 +393,7 @@ static void order_append(struct order *order, const struct order_slot *slot)
     if (order_is_absent(order, &slot->id))
         to->state = SLOT_FINAL;
     if (index < order->unplaced_count)
-        order->unplaced[index] = order->unplaced[--order->unplaced_count];
+        order_place(order, index);
 }
 
 // True if the policy forbids the calls outside the plan, or a step has no room for all of them.

@@ -25,6 +25,9 @@ struct buffer_group {
     const struct tensor **tensors; // [count], in manifest order.
     struct extent *extents; // [count]: the extents of this step. driver while in flight
     uint32_t count;
+    // Copies of the buffers of this step as they were before the exchange, one after the other, if
+    // the session goes on after a death; else NULL. driver while in flight
+    uint8_t *kept;
     struct lockstep_work *work; // Reserved for this group, so the trainer cannot use it up.
 
     bool in_flight; // trainer
@@ -38,6 +41,7 @@ struct buffers {
     uint32_t group_count;
     const struct tensor **tensors; // The array into which each group's `tensors` points. Owned.
     struct extent *extents; // The array into which each group's `extents` points. Owned.
+    uint8_t *kept; // The memory into which each group's `kept` points. Owned.
 };
 
 #endif

@@ -12,6 +12,17 @@ static bool has(const uint64_t *set, uint32_t rank)
     return (set[rank / 64] >> rank % 64 & 1) != 0;
 }
 
+uint32_t change_place(uint32_t rank, uint32_t size, const uint64_t *removed)
+{
+    uint32_t place = 0;
+    uint32_t left = 0;
+    for (uint32_t before = 0; before < size; before++) {
+        left += !has(removed, before);
+        place += before < rank && !has(removed, before);
+    }
+    return place < left ? place : 0;
+}
+
 // Survivors keep their order. So the rank r of the present world is the r-th rank of the world
 // before that was not removed.
 void change_add(struct world_change *change, uint32_t rank, uint32_t size, const uint64_t *removed)

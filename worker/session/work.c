@@ -339,8 +339,6 @@ void work_repeat(struct lockstep_work *work, const struct collective *like)
         .step = 0, .space = hash64(work->name, strlen(work->name)), .slot = work->uses++};
     collective->weight = 1;
     collective->context = work;
-    collective->algorithm = world_algorithm(session, collective);
-    collective->signature = work_signature(collective);
     mutex_lock(&session->mutex);
     work->state = WORK_IN_FLIGHT;
     mutex_unlock(&session->mutex);
@@ -349,9 +347,24 @@ void work_repeat(struct lockstep_work *work, const struct collective *like)
 
 // ---- Driver ------------------------------------------------------------------------------------
 
+// What depends on the world is chosen when the work is launched: a death may have changed the
+// world.
+static void work_choose_repeated(struct lockstep_work *work)
+{
+    struct collective *collective = &work->collective;
+    const struct order *order = work->session->engine.order;
+    work->step = order->open ? order->step : 0;
+    if (collective->kind == COLLECTIVE_BROADCAST)
+        collective->root = work->session->world.root;
+    collective->algorithm = world_algorithm(work->session, collective);
+    collective->signature = work_signature(collective);
+}
+
 void work_launch(struct lockstep_work *work)
 {
     struct transport *transport = work->session->transport;
+    if (work_is_repeated(work))
+        work_choose_repeated(work);
     work->missing = work->confirmed ? 2 : 1;
     work->session->engine.plain_in_flight++;
     work->session->engine.buffers_in_flight += work_is_repeated(work);

@@ -34,6 +34,7 @@ struct lockstep_work {
     struct collective confirmation; // Confirms that all ranks began the same broadcast.
     bool confirmed; // True if the work has a confirmation.
     uint32_t missing; // Collectives of this work that are not done yet: 0 to 2.
+    uint64_t step; // Of a group of buffers: the step that was open at the launch; 0: none was.
     struct extent extent;
     struct extent barrier_extent;
     int32_t barrier; // The element of a barrier, or of a confirmation.

@@ -15,11 +15,14 @@ struct lockstep_session;
 
 struct session_world {
     // Written by the driver under the session's mutex when a generation forms. After a death the
-    // next one forms while other threads run; only rank and size are read by threads without the
-    // mutex.
+    // next one forms while other threads run; only rank, size and root are read by threads without
+    // the mutex.
     struct generation_id generation;
     _Atomic(uint32_t) rank;
     _Atomic(uint32_t) size;
+    // The rank whose parameters and buffers the others receive: config.root of the first
+    // generation, or the next rank that is left after it.
+    _Atomic(uint32_t) root;
     uint32_t chunk_bytes;
     uint32_t hosts; // As in struct locality.
     uint32_t devices; // Number of ranks with a device.

@@ -115,6 +115,7 @@ static void contribution_step_begin(struct contribution *contribution)
         contribution->runs[b].put_off = contribution->runs[b].decided = false;
         contribution->runs[b].taken = false;
         contribution->runs[b].enqueued = contribution->runs[b].told = false;
+        contribution->runs[b].listed = false;
     }
     atomic_store_explicit(&contribution->ready_count, 0, memory_order_relaxed);
     memset(contribution->used_anywhere, 0,

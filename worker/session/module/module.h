@@ -95,6 +95,8 @@ struct bucket_run {
     bool enqueued;
     bool told; // True if the order core was told that the bucket is final, and it is not done yet.
 
+    bool listed; // driver only; worker/engine/waits.c; true if the bucket is in finished[].
+
     // driver only; worker/session/module/deferral.c
     bool put_off; // True if the bucket is deferred: its gradients count in a later step.
     bool decided; // True if the bucket travels in this step.
