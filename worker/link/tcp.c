@@ -74,9 +74,16 @@ static bool tcp_parse(const char *host, uint16_t port, union tcp_address *addres
     return false;
 }
 
+// BBR paces the bytes, which halves the throughput of loopback and of short links. A socket that
+// was connected with BBR is paced for ever, even if it gets another algorithm later. So the
+// algorithm is set before connect, and before listen, because an accepted socket inherits it.
 static int tcp_socket(int family)
 {
-    return socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
+    static const char cubic[] = "cubic";
+    const int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
+    if (fd >= 0)
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, cubic, sizeof(cubic) - 1);
+    return fd;
 }
 
 static void tcp_set(int fd, int level, int option, int value)
@@ -87,7 +94,6 @@ static void tcp_set(int fd, int level, int option, int value)
 
 static void tcp_tune(int fd)
 {
-    static const char cubic[] = "cubic";
     tcp_set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
     // Bytes that are not on the wire yet stay in the stream's queue, where urgent frames can
     // overtake them.
@@ -96,8 +102,6 @@ static void tcp_tune(int fd)
     tcp_set(fd, IPPROTO_TCP, TCP_KEEPIDLE, TCP_KEEP_IDLE_S);
     tcp_set(fd, IPPROTO_TCP, TCP_KEEPINTVL, TCP_KEEP_INTERVAL_S);
     tcp_set(fd, IPPROTO_TCP, TCP_KEEPCNT, TCP_KEEP_COUNT);
-    // BBR paces the bytes, which halves the throughput of loopback and of short links.
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, cubic, sizeof(cubic) - 1);
 }
 
 // ---- links --------------------------------------------------------------------------------------

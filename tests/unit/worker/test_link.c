@@ -20,10 +20,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define BOUND_MS 20000
@@ -484,6 +489,61 @@ static void port_ranges(void **state)
     same->ops->close(same);
 }
 
+// Makes reno the algorithm of new sockets, in a network of this process alone. False: not possible.
+static bool use_reno(void)
+{
+    static const char name[] = "/proc/sys/net/ipv4/tcp_congestion_control";
+    if (unshare(CLONE_NEWNET) < 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) < 0)
+        return false;
+    const int fd = open(name, O_WRONLY | O_CLOEXEC);
+    const bool written = fd >= 0 && write(fd, "reno", 4) == 4;
+    if (fd >= 0)
+        (void)close(fd);
+    return written;
+}
+
+enum {
+    CHILD_GOOD,
+    CHILD_BAD,
+    CHILD_HAS_NO_NETWORK,
+    CHILD_HAS_NO_CUBIC,
+};
+
+static int listen_with_cubic(void)
+{
+    char chosen[16] = "";
+    char error[256] = "";
+    socklen_t length = sizeof(chosen);
+    if (!use_reno())
+        return CHILD_HAS_NO_NETWORK;
+    const int bare = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (setsockopt(bare, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5) < 0)
+        return CHILD_HAS_NO_CUBIC;
+    struct listener *listener = tcp_listener_open("0.0.0.0", 0, 0, error, sizeof(error));
+    if (!listener || getsockopt(listener->fd, IPPROTO_TCP, TCP_CONGESTION, chosen, &length) < 0)
+        return CHILD_BAD;
+    return strncmp(chosen, "cubic", sizeof(chosen)) == 0 ? CHILD_GOOD : CHILD_BAD;
+}
+
+// An accepted socket never is of the algorithm that the system chooses: with BBR it would be paced
+// for ever.
+static void listeners_choose_the_algorithm(void **state)
+{
+    (void)state;
+    int status = 0;
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0)
+        _exit(listen_with_cubic());
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) == CHILD_HAS_NO_NETWORK || WEXITSTATUS(status) == CHILD_HAS_NO_CUBIC) {
+        print_message("skipped: no network of its own, or no cubic\n");
+        skip();
+    }
+    assert_int_equal(WEXITSTATUS(status), CHILD_GOOD);
+}
+
 #define TEST(function) \
     { \
 #function, function \
@@ -501,7 +561,7 @@ int main(void)
         STAMPS = sizeof(stamped) / sizeof(stamped[0]),
         KINDS = sizeof(kinds) / sizeof(kinds[0])
     };
-    static struct CMUnitTest tests[STAMPS * KINDS + 3];
+    static struct CMUnitTest tests[STAMPS * KINDS + 4];
     static char names[STAMPS * KINDS][80];
     size_t count = 0;
     for (size_t k = 0; k < KINDS; k++) {
@@ -515,5 +575,6 @@ int main(void)
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(unusable_addresses);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(port_ranges);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(addresses_of_parts);
+    tests[count++] = (struct CMUnitTest)cmocka_unit_test(listeners_choose_the_algorithm);
     return _cmocka_run_group_tests("link", tests, count, NULL, NULL);
 }
