@@ -17,7 +17,7 @@ enum {
     SETS = 1 << MEMBERS
 };
 
-static const float parts[MEMBERS] = {1, 9, 81, 729, 6561};
+static const float parts[MEMBERS] = {1, 9, 81, 729, 6561, 59049, 531441, 4782969};
 static const int64_t elements[TENSORS] = {30000, 7, 8192, 1, 12001};
 
 uint64_t rank_random(uint64_t *state)
@@ -32,14 +32,17 @@ uint64_t rank_random(uint64_t *state)
 
 // A gradient is 9^member times a number of the step and the element, and weights are 1 to 3. So a
 // sum is five digits of base 9 times the other number, in which a gradient that is lost or there
-// twice is a digit. No two sets have one mean. All sums are whole numbers below 2^24, thus exact.
+// twice is a digit. No two sets have one mean. All sums are whole numbers below 2^24, thus exact;
+// for more than five members only if the other number is 1.
 static uint64_t weight_of(uint32_t member, uint64_t step)
 {
     return 1 + (member + step) % 3;
 }
 
-static float number_of(uint64_t step, uint64_t element)
+static float number_of(const struct rank_job *job, uint64_t step, uint64_t element)
 {
+    if (job->members > MEMBERS_USUAL)
+        return 1;
     uint64_t state = step << 32 | element;
     return (float)(1 + rank_random(&state) % 757);
 }
@@ -81,10 +84,11 @@ static _Noreturn void rank_fails(struct told *told, int status, const char *wher
     _exit(1);
 }
 
-static void rank_looks(struct told *told, float *const *gradients, uint64_t step)
+static void rank_looks(struct told *told, const struct rank_job *job, float *const *gradients,
+                       uint64_t step)
 {
     struct told_step *said = &told->steps[step];
-    uint32_t set = SETS - 1;
+    uint32_t set = (1u << job->members) - 1;
     struct sums sums;
     sums_of_step(&sums, step);
     said->everywhere = SETS - 1;
@@ -92,7 +96,7 @@ static void rank_looks(struct told *told, float *const *gradients, uint64_t step
     for (uint32_t t = 0; t < TENSORS; t++) {
         said->hash = said->hash * 31 + hash64(gradients[t], (size_t)elements[t] * sizeof(float));
         for (uint64_t e = 0; e < (uint64_t)elements[t]; e++) {
-            set = set_of(&sums, gradients[t][e], number_of(step, e + 100000 * t), set);
+            set = set_of(&sums, gradients[t][e], number_of(job, step, e + 100000 * t), set);
             if (set == SETS) {
                 snprintf(told->text, sizeof(told->text),
                          "step %llu: element %llu of tensor %u is %.9g, which is no mean",
@@ -123,12 +127,12 @@ static void rank_open(struct rank *rank)
     const enum exchange way = rank->job->way;
     config.coordinator = rank->job->coordinator;
     config.job = "soak";
-    config.world_size = MEMBERS;
+    config.world_size = rank->job->members;
     config.rank_hint = (int32_t)rank->member;
     config.on_failure = LOCKSTEP_ON_FAILURE_CONTINUE;
     config.transport = way == WAY_TCP ? LOCKSTEP_TRANSPORT_TCP : LOCKSTEP_TRANSPORT_AUTO;
     if (way == WAY_HOSTS)
-        config.host_id = rank->member < 3 ? "one host" : "another host";
+        config.host_id = rank->member < (rank->job->members + 1) / 2 ? "one host" : "another host";
     config.bucket_first_bytes = config.bucket_last_bytes = 16 * 1024;
     config.bucket_bytes = 64 * 1024;
     const int status = lockstep_open(&config, &rank->session);
@@ -176,7 +180,8 @@ static int rank_call(struct rank *rank, uint64_t step, uint64_t *random)
     int status = lockstep_call_begin(rank->module, &call);
     for (uint32_t t = TENSORS; t-- > 0 && status == 0;) {
         for (uint64_t e = 0; e < (uint64_t)elements[t]; e++)
-            rank->gradients[t][e] = parts[rank->member] * number_of(step, e + 100000 * t);
+            rank->gradients[t][e] =
+                parts[rank->member] * number_of(rank->job, step, e + 100000 * t);
         if (t == pause_at)
             pause_us(rank_random(random) % 2000);
         status = lockstep_grad_ready(rank->module, call, t, NULL, NULL);
@@ -204,7 +209,7 @@ static void rank_step(struct rank *rank, uint64_t step, uint64_t *random)
         rank_fails(rank->told, status, "step_end");
     const uint64_t now = clock_now_us();
     said->took_us = now - since;
-    rank_looks(rank->told, rank->gradients, step);
+    rank_looks(rank->told, rank->job, rank->gradients, step);
     said->ended_us = now;
 }
 

@@ -11,7 +11,8 @@
 #include <stdint.h>
 
 enum {
-    MEMBERS = 5,
+    MEMBERS = 8, // At most.
+    MEMBERS_USUAL = 5,
     STEPS_MAX = 128,
     NO_MEAN = -99, // told.failed: an element is the mean over no set of members.
 };
@@ -21,7 +22,7 @@ enum exchange {
     WAY_TCP,
     WAY_MEMORY,
     WAY_REGISTERED, // In shared memory, with gradients in memory of the library.
-    WAY_HOSTS, // Members 3 and 4 say that they are on another host.
+    WAY_HOSTS, // The upper half of the members says that it is on another host.
     WAYS
 };
 
@@ -46,6 +47,7 @@ struct rank_job {
     const char *coordinator; // Its address.
     uint64_t seed; // Of the times at which gradients are ready.
     uint64_t steps;
+    uint32_t members;
     enum exchange way;
 };
 

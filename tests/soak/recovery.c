@@ -6,8 +6,9 @@
 // started again. Every step of every survivor has to end with OK, and its results have to be the
 // exact weighted means over sets that contain every survivor, with equal bits.
 //
-//     recovery [--seconds S] [--seed N] [--job N] [--hold]
+//     recovery [--seconds S] [--seed N] [--job N] [--hold] [--ranks N] [--one-death]
 //
+// --one-death: in each job one rank is killed, and nothing else happens. --ranks: in place of five.
 // What happens in a job, and at which step, depends on the seed and the job's number only. --job
 // runs that one alone. --hold: after a failure everything stays as it is, for a debugger. A line of
 // JSON is printed every minute and at the end. Ends with code 0 if nothing failed.
@@ -100,6 +101,7 @@ static uint64_t coordinator_back_us; // When it was started last.
 static uint64_t last_kill_us; // Of a rank.
 static char address[64];
 static volatile sig_atomic_t enough;
+static bool one_death;
 
 static void on_signal(int number)
 {
@@ -137,7 +139,7 @@ static void plan(uint64_t seed, uint64_t number)
 {
     uint64_t random = seed * 1000003 + number;
     const uint32_t left = 1 + (uint32_t)(rank_random(&random) % 2);
-    uint32_t alive = (1u << MEMBERS) - 1;
+    uint32_t alive = (1u << run.job.members) - 1;
     uint64_t step = 0;
     run.job.way = (enum exchange)(number % WAYS);
     run.job.coordinator = address;
@@ -146,9 +148,9 @@ static void plan(uint64_t seed, uint64_t number)
         struct event *event = &run.events[run.event_count];
         const uint32_t count = (uint32_t)__builtin_popcount(alive);
         step += 1 + rank_random(&random) % GAP;
-        if (count <= left || step + TAIL > STEPS_MAX)
+        if (count <= left || step + TAIL > STEPS_MAX || (one_death && run.event_count == 1))
             break;
-        *event = (struct event){.kind = draw_kind(&random, count), .step = step};
+        *event = (struct event){.kind = one_death ? KILL : draw_kind(&random, count), .step = step};
         event->victim = draw_member(&random, alive);
         event->other = count > 1 ? draw_member(&random, alive & ~(1u << event->victim)) : 0;
         event->delay_us = rank_random(&random) % 6000;
@@ -174,7 +176,7 @@ static void describe(uint64_t seed, uint64_t number)
                event->step, event->delay_us, kind_names[event->kind], event->victim, event->other,
                event->rest_us, event->at_us == 0 ? " (not reached)" : "");
     }
-    for (uint32_t member = 0; member < MEMBERS; member++)
+    for (uint32_t member = 0; member < run.job.members; member++)
         printf("  member %u: pid %d, begun %" PRIu64 ", failed %d %s\n", member,
                (int)run.pids[member], atomic_load(&run.told[member].begun),
                atomic_load(&run.told[member].failed), run.told[member].text);
@@ -399,9 +401,9 @@ static const char *play(void)
 {
     const char *wrong = NULL;
     memset(run.told, 0, MEMBERS * sizeof(*run.told));
-    run.alive = (1u << MEMBERS) - 1;
+    run.alive = (1u << run.job.members) - 1;
     run.forgivable = false;
-    for (uint32_t member = 0; member < MEMBERS; member++) {
+    for (uint32_t member = 0; member < run.job.members; member++) {
         run.pids[member] = process_fork();
         if (run.pids[member] == 0)
             rank_train(&run.told[member], &run.job, member);
@@ -514,6 +516,7 @@ int main(int argc, char **argv)
     uint64_t seed = (uint64_t)getpid();
     uint64_t job = UINT64_MAX;
     bool hold = false;
+    run.job.members = MEMBERS_USUAL;
     for (int i = 1; i < argc; i++) {
         const uint64_t value = i + 1 < argc ? strtoull(argv[i + 1], NULL, 10) : 0;
         if (strcmp(argv[i], "--seconds") == 0)
@@ -522,6 +525,10 @@ int main(int argc, char **argv)
             seed = value;
         else if (strcmp(argv[i], "--job") == 0)
             job = value;
+        else if (strcmp(argv[i], "--ranks") == 0 && value >= 2 && value <= MEMBERS)
+            run.job.members = (uint32_t)value;
+        else if (strcmp(argv[i], "--one-death") == 0)
+            one_death = true;
         else if (strcmp(argv[i], "--hold") == 0)
             hold = true;
     }
