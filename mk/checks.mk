@@ -74,7 +74,7 @@ chosen = $(if $(ONLY),$(foreach file,$(1),$(if $(findstring $(ONLY),$(file)),$(f
 # A race needs two threads. THREADED leaves out what starts none: simulations, most unit tests,
 # transports whose peer is played by the test, and those of processes that have one thread each.
 WITH_THREADS := $(if $(THREADED),$(shell grep -lE 'thread_start|pthread_create|rank_threads_run' tests/unit/*/test_*.c))
-ONE_THREAD := $(if $(THREADED),tests/fault/test_shared_death.c $(shell grep -lE 'transport_(stage|couple)\.h' tests/conformance/test_*.c | \
+ONE_THREAD := $(if $(THREADED),tests/fault/test_shared_death.c $(shell grep -lE 'transport_(stage|couple|crew)\.h' tests/conformance/test_*.c | \
     xargs grep -LE 'thread_start|pthread_create|fleet_run'))
 # Races are in what threads share. These programs look at numbers, sizes, limits and refusals, or start jobs by scripts
 # whose processes share what other programs have: fault/test_run_output.sh stands for `lockstep run`.
@@ -93,7 +93,7 @@ NO_ADDRESSES := $(patsubst %,tests/%,browser/test_page.sh fault/test_stall_place
     fault/test_healthy.c fault/test_two_level_hosts.sh fault/test_address_hosts.sh fault/test_watch_python.sh \
     sim/test_sim_explore.c sim/test_sim_vectors.c conformance/test_reducer_mnist.c conformance/test_reducer_random.c \
     conformance/test_reducer_sums.c \
-    conformance/test_progress.c golden/test_bench.sh golden/test_cpp.sh golden/test_doctor.sh golden/test_exports.sh golden/test_install.sh golden/test_launchers.sh \
+    conformance/test_progress.c fault/test_recovery_unharmed.c golden/test_bench.sh golden/test_cpp.sh golden/test_doctor.sh golden/test_exports.sh golden/test_install.sh golden/test_launchers.sh \
     golden/test_mnist.sh golden/test_peers_report.sh golden/test_recovery_demo.sh golden/test_run_tests.sh golden/test_startup.c golden/test_gpu.sh)
 addressed = $(if $(SANITIZED),$(filter-out $(NO_ADDRESSES),$(1)),$(1))
 # Long programs that make test leaves to the night, unless ONLY names them: no fault of tests/mutants

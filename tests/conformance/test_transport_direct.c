@@ -302,6 +302,17 @@ static void script_plans(struct member *member)
     free(sides);
 }
 
+static bool is_short(void)
+{
+    const char *sanitizer = getenv("LOCKSTEP_TEST_SANITIZER");
+    return sanitizer && sanitizer[0] != '\0' && !test_everything();
+}
+
+static uint32_t most_ranks(const struct fleet_options *variant)
+{
+    return variant->torn_bytes > 0 || is_short() ? 3 : 5;
+}
+
 // The sizes of a world; UINT64_MAX ends them. Two ranks also fill several windows.
 static uint64_t sizes_of(const struct fleet_options *variant, uint32_t world, size_t index)
 {
@@ -326,7 +337,7 @@ static void run_plans(const struct fleet_options *variant, uint32_t world, const
 static void test_exchanges(void **state)
 {
     const struct fleet_options *variant = *state;
-    for (uint32_t world = 2; world <= (variant->torn_bytes > 0 ? 3 : 5); world = 2 * world - 1) {
+    for (uint32_t world = 2; world <= most_ranks(variant); world = 2 * world - 1) {
         struct plan plans[24];
         uint32_t count = 0;
         for (size_t s = 0; sizes_of(variant, world, s) != UINT64_MAX; s++) {
@@ -354,7 +365,7 @@ static void test_reductions(void **state)
                  {DTYPE_FLOAT32, REDUCE_MEAN, true},  {DTYPE_BFLOAT16, REDUCE_SUM, false},
                  {DTYPE_FLOAT16, REDUCE_MEAN, false}, {DTYPE_INT32, REDUCE_MAX, false}};
     const struct fleet_options *variant = *state;
-    for (uint32_t world = 2; world <= (variant->torn_bytes > 0 ? 3 : 5); world = 2 * world - 1) {
+    for (uint32_t world = 2; world <= most_ranks(variant); world = 2 * world - 1) {
         struct plan plans[2 * 6 * LENGTH(forms)];
         uint32_t count = 0;
         for (size_t s = 0; sizes_of(variant, world, s) != UINT64_MAX; s++) {
@@ -496,9 +507,7 @@ static void test_other_lengths(void **state)
 // Under a sanitizer the plain links show what there is to see.
 static bool left_out(const struct fleet_options *variant)
 {
-    const char *sanitizer = getenv("LOCKSTEP_TEST_SANITIZER");
-    return sanitizer && sanitizer[0] != '\0' && !test_everything() &&
-           (variant->encrypts || variant->mates || variant->torn_bytes > 0);
+    return is_short() && (variant->encrypts || variant->mates || variant->torn_bytes > 0);
 }
 
 int main(void)

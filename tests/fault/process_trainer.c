@@ -349,6 +349,8 @@ static int trainer_open(struct trainer *trainer, uint32_t round)
     if (trainer->script->way.two_hosts)
         config.host_id = place->rank < (place->world_size + 1) / 2 ? "one host" : "another host";
     config.open_timeout_ms = trainer->script->open_timeout_ms;
+    if (trainer->script->survives)
+        config.on_failure = LOCKSTEP_ON_FAILURE_CONTINUE;
     config.halt_timeout_ms = trainer->script->halt_timeout_ms;
     config.bucket_first_bytes = bucket_bytes / 4;
     config.bucket_bytes = bucket_bytes;
@@ -493,7 +495,7 @@ static int trainer_train(struct trainer *trainer)
         // The order has been learned: from here on each bucket is one run of memory.
         if (trainer->step == 1)
             status = model_place(trainer);
-        if (status == 0 && trainer->step % 2 == 0)
+        if (status == 0 && trainer->step % 2 == 0 && !trainer->script->survives)
             status = step_metrics(trainer);
         if (status == 0 && trainer->step == trainer->script->starts_after)
             status = trainer_start_again(trainer);

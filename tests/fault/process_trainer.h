@@ -85,6 +85,7 @@ struct script {
     struct way way;
     uint32_t rounds; // Number of sessions, one after the other, each of its own job; 0: one.
     uint32_t open_timeout_ms;
+    bool survives; // True: on_failure is continue, and there are no plain collectives.
 };
 
 enum report_kind {
