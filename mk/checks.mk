@@ -107,7 +107,7 @@ TEST_BIN := $(TEST_C:%.c=$(BUILD)/%)
 TEST_ENV = BUILD=$(abspath $(BUILD)) LOCKSTEP_TEST_BIN=$(abspath $(BUILD)/bin) \
     LOCKSTEP_TEST_LIB=$(abspath $(BUILD)/lib) CC="$(CC)" LOCKSTEP_TEST_SANITIZER=$(SAN)
 
-.PHONY: test check sim explore conformance conformance-algorithms recovery recovery-soak mutants nightly kill healthy asan tsan ubsan lint format demo demo-recovery torch aarch64
+.PHONY: test check sim explore model conformance conformance-algorithms recovery recovery-soak mutants nightly kill healthy asan tsan ubsan lint format demo demo-recovery torch aarch64
 
 # Unit tests and simulations start no program of ours, so for them alone none need link.
 NEEDS_PROGRAMS := $(filter-out tests/unit/% tests/sim/%,$(TEST_C) $(TEST_SH))
@@ -163,6 +163,9 @@ sim: ## Run the simulator with more seeds (SEEDS=n)
 EXPLORER := $(BUILD)/tests/sim/test_sim_explore
 explore: $(EXPLORER) ## Every interleaving of small worlds (FAMILY=name)
 	@LOCKSTEP_TEST_EXPLORE=$(or $(FAMILY),all) $(EXPLORER)
+
+model: ## Check the rules of membership on their model (MODEL="fuzz --seconds 600")
+	@python3 -B tests/models/membership $(or $(MODEL),quick)
 
 # --- the numbered cases ---------------------------------------------------------------------------
 
