@@ -1,4 +1,6 @@
-{{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
+{{- /*
+SPDX-License-Identifier: Apache-2.0
+*/ -}}
 {{- /* An image by its digest, or else by its tag. */ -}}
 {{- define "lockstep.image" -}}
 {{- if .digest -}}
