@@ -307,6 +307,12 @@ $(ABUSED): $(BUILD)/obj/tests/abuse/trainer.o $(LIBRARY)
 abuse: all $(ABUSED) ## Hostile clients against a coordinator and a job that trains (ONLY=text)
 	@$(TEST_ENV) tests/abuse/main.py $(ONLY)
 
+# What no other goal runs, because it needs packages, root, or processors that nobody else uses.
+.PHONY: extra
+extra: ## Run abuse, launch-test and deploy-test, one after the other
+	@failed=; for goal in abuse launch-test deploy-test; do $(MAKE) $$goal || failed="$$failed $$goal"; done; \
+	    [ -z "$$failed" ] || echo "extra: failed:$$failed"; [ -z "$$failed" ]
+
 demo: all ## Train the demo on this machine
 	@BUILD=$(abspath $(BUILD)) tools/demo
 
