@@ -408,6 +408,10 @@ static const char *play(void)
         if (run.pids[member] == 0)
             rank_train(&run.told[member], &run.job, member);
     }
+    // A death while others are in lockstep_start is the end of those.
+    for (uint32_t member = 0; member < run.job.members && !wrong; member++)
+        if (!await_step(member, 1))
+            wrong = "a rank does not start";
     for (uint32_t i = 0; i < run.event_count && !wrong; i++) {
         struct event *event = &run.events[i];
         if (!await_step(event->victim, event->step))
