@@ -11,6 +11,12 @@ daemons=()
 
 cleanup() {
     [ ${#daemons[@]} = 0 ] || kill "${daemons[@]}" 2>/dev/null
+    # A daemon of others may not end by that.
+    for _ in $(seq 100); do
+        [ -n "$(jobs -pr)" ] || break
+        sleep 0.1
+    done
+    jobs -pr | xargs -r kill -KILL 2>/dev/null
     wait
     rm -rf "$work"
 }
