@@ -147,7 +147,7 @@ static void survivors_settle_every_step(void **state)
         }
         report(kinds[kind], &tally);
         assert_true(tally.recoveries > 0 && tally.repeated > 0);
-        assert_true(tally.waits > 0 == kind >= 4);
+        assert_true((tally.waits > 0) == (kind >= 4));
     }
 }
 
