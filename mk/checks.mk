@@ -180,7 +180,7 @@ conformance-algorithms: all $(CASE_BIN) $(FAKES) ## The conformance tests over e
 	    $(filter $(BUILD)/tests/conformance/%,$(CASE_BIN))
 
 # A rank dies at every turn of every way of reducing, and others in the repetition.
-RECOVERY := $(BUILD)/tests/conformance/test_transport_recovery
+RECOVERY := $(patsubst %,$(BUILD)/tests/conformance/test_transport_%,recovery fence)
 recovery: $(RECOVERY) ## A rank dies at every turn of every way of reducing, and the others finish
 	@$(TEST_ENV) LOCKSTEP_TEST_ALGORITHMS=all tools/run-tests $(RECOVERY)
 

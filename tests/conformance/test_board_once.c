@@ -134,7 +134,7 @@ static void a_block_is_read_whole(void **state)
     assert_true(moving != MAP_FAILED);
     for (uint32_t at = 0; at < 8; at++) {
         for (uint64_t blocks = 1; blocks < 4; blocks++) {
-            struct board_filled block = {0};
+            struct board_place block = {.filled = false};
             board_describe(moving, 5, 50, 500);
             board_publish(&moving->filled, 5);
             board_publish(&moving->spread, 4);
@@ -144,8 +144,9 @@ static void a_block_is_read_whole(void **state)
             between_begin(moving, PAGE, fill_next);
             const bool taken = board_take_block(moving, &block);
             between_end();
-            if (!taken)
-                continue; // The block is already spread, so there is nothing to take.
+            assert_true(taken);
+            if (!block.filled)
+                continue; // Its description may be incomplete.
             assert_int_equal(block.first, 10 * block.run);
             assert_int_equal(block.count, 100 * block.run);
             assert_true(block.run >= 5 && block.run <= 5 + blocks);
@@ -157,21 +158,28 @@ static void a_block_is_read_whole(void **state)
 static void a_block_is_taken_when_it_is_filled(void **state)
 {
     struct board_block *block = aligned_alloc(BOARD_LINE, sizeof(*block));
-    struct board_filled taken = {0};
+    struct board_place taken = {.filled = true};
     (void)state;
     memset(block, 0, sizeof(*block));
-    assert_false(board_take_block(block, &taken)); // No block was made yet.
+    assert_true(board_take_block(block, &taken));
+    assert_false(taken.filled); // No block was made yet.
     board_describe(block, 7, 70, 700);
-    assert_false(board_take_block(block, &taken)); // The block is being summed.
+    assert_true(board_take_block(block, &taken));
+    assert_false(taken.filled); // The block is being summed.
     board_publish(&block->filled, 1);
     assert_true(board_take_block(block, &taken));
+    assert_true(taken.filled);
+    assert_false(taken.spread);
     assert_int_equal(taken.run, 7);
     assert_int_equal(taken.first, 70);
     assert_int_equal(taken.count, 700);
     board_publish(&block->spread, 1);
-    assert_false(board_take_block(block, &taken)); // All ranks have the block.
+    assert_true(board_take_block(block, &taken));
+    assert_true(taken.spread); // All ranks have the block.
     board_describe(block, 8, 80, 800);
-    assert_false(board_take_block(block, &taken));
+    assert_true(board_take_block(block, &taken));
+    assert_false(taken.filled);
+    assert_int_equal(taken.first, 80);
     free(block);
 }
 

@@ -4,8 +4,7 @@
 // was begun by the coordinator's rule. Every element must be a mean over a set that contains all
 // survivors, with equal bits on all of them (docs/internals/recovery.md).
 
-#include "tests/conformance/transport_crew.h"
-#include "tests/support/bounds.h"
+#include "tests/conformance/transport_every_death.h"
 #include "worker/kernels/kernels.h"
 
 #include <setjmp.h>
@@ -15,51 +14,9 @@
 
 #include <cmocka.h>
 
+#include <stdlib.h>
+
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
-
-// By day every `by_day`-th turn is tried; all with LOCKSTEP_TEST_ALGORITHMS=all.
-static uint32_t stride(uint32_t by_day)
-{
-    return test_everything() ? 1 : by_day;
-}
-
-static void add(struct crew_tally *sum, const struct crew_tally *one)
-{
-    sum->turns += one->turns;
-    sum->have += one->have;
-    sum->reduce += one->reduce;
-    sum->again += one->again;
-    sum->whole += one->whole;
-}
-
-// One death at every turn of the victim, and once nobody dies. second: also a death in the
-// repetition, at a turn that the seed gives.
-static uint32_t deaths(const struct crew_plan *plan, uint32_t step, bool second,
-                       struct crew_tally *sum)
-{
-    struct crew_plan run = *plan;
-    struct crew_tally tally = {0};
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < CREW_DEATHS; i++)
-        run.turns[i] = CREW_NEVER;
-    crew_run(&run, &tally);
-    const uint32_t turns = tally.turns;
-    for (uint32_t turn = (uint32_t)(plan->seed % step); turn <= turns; turn += step) {
-        struct crew_tally one = {0};
-        run = *plan;
-        run.turns[0] = turn;
-        run.seed = plan->seed * 1000 + turn;
-        run.end = (enum crew_end)((plan->seed + turn) % CREW_ENDS);
-        run.victims[1] = (uint32_t)(run.seed % 3);
-        run.turns[1] = second ? (uint32_t)(run.seed * 7 % 41) : CREW_NEVER;
-        run.victims[2] = (uint32_t)(run.seed % 2);
-        run.turns[2] = second ? (uint32_t)(run.seed * 5 % 53) : CREW_NEVER;
-        crew_run(&run, &one);
-        add(sum, &one);
-        count++;
-    }
-    return count;
-}
 
 struct way {
     const char *name;
@@ -87,12 +44,6 @@ static struct crew_plan plan_of(const struct way *way, uint32_t world)
                               .dtype = DTYPE_FLOAT32};
 }
 
-static void report(const char *what, uint32_t runs, const struct crew_tally *sum)
-{
-    print_message("%s: %u runs, %u rows given, %u rows summed, %u slots again, %u slots whole\n",
-                  what, runs, sum->have, sum->reduce, sum->again, sum->whole);
-}
-
 static void every_turn_of(const struct way *way, bool second)
 {
     struct crew_tally sum = {0};
@@ -103,10 +54,10 @@ static void every_turn_of(const struct way *way, bool second)
             plan.units = (enum crew_units)units;
             plan.seed = world * 7 + units;
             plan.victims[0] = (world + units) % world;
-            runs += deaths(&plan, stride(second ? 11 : 7), second, &sum);
+            runs += every_death_run(&plan, every_death_stride(second ? 11 : 7), second, &sum);
         }
     }
-    report(way->name, runs, &sum);
+    every_death_report(way->name, runs, &sum);
     assert_true(sum.have > 0 && sum.again > 0);
     assert_true(sum.reduce > 0 || !way->cuts);
 }
@@ -151,9 +102,9 @@ static void formats(void **state)
             plan.slots = 2;
             plan.seed = k + 3;
             plan.victims[0] = (uint32_t)k % 3;
-            runs += deaths(&plan, stride(9), k == 1, &sum);
+            runs += every_death_run(&plan, every_death_stride(9), k == 1, &sum);
         }
-        report(ways[w].name, runs, &sum);
+        every_death_report(ways[w].name, runs, &sum);
         assert_true(sum.have > 0);
     }
 }
@@ -169,7 +120,8 @@ static void weight_of_the_dead(void **state)
         plan.weightless = true;
         plan.seed = w;
         plan.victims[0] = (uint32_t)w % 3;
-        report(ways[w].name, deaths(&plan, stride(3), true, &sum), &sum);
+        every_death_report(ways[w].name, every_death_run(&plan, every_death_stride(3), true, &sum),
+                           &sum);
     }
 }
 
@@ -186,7 +138,8 @@ static void over_tcp(void **state)
         plan.chunk_bytes = 4096;
         plan.seed = w;
         plan.victims[0] = (uint32_t)w % 3;
-        report(ways[w].name, deaths(&plan, stride(5), true, &sum), &sum);
+        every_death_report(ways[w].name, every_death_run(&plan, every_death_stride(5), true, &sum),
+                           &sum);
     }
 }
 
@@ -213,10 +166,10 @@ static void in_memory(void **state)
                 plan.units = (enum crew_units)((world + s) % CREW_UNITS);
                 plan.seed = world + 10 * s;
                 plan.victims[0] = (uint32_t)(world + s) % world;
-                runs += deaths(&plan, stride(7), s == 1, &sum);
+                runs += every_death_run(&plan, every_death_stride(7), s == 1, &sum);
             }
         }
-        report(memory[w].name, runs, &sum);
+        every_death_report(memory[w].name, runs, &sum);
         assert_true(sum.have > 0 && sum.again > 0);
         assert_true(sum.reduce > 0);
     }
@@ -230,5 +183,7 @@ int main(void)
         cmocka_unit_test(over_tcp),   cmocka_unit_test(in_memory),
     };
     kernels_environment();
+    if (getenv("LOCKSTEP_TEST_FILTER"))
+        cmocka_set_test_filter(getenv("LOCKSTEP_TEST_FILTER"));
     return cmocka_run_group_tests_name("recovery", tests, NULL, NULL);
 }

@@ -8,8 +8,10 @@
 #include "coordinator/redo.h"
 #include "protos/topology.h"
 #include "tests/conformance/transport_fleet.h"
+#include "tests/conformance/transport_tear.h"
 #include "worker/kernels/dtype.h"
 #include "worker/kernels/kernels.h"
+#include "worker/memory/regions.h"
 #include "worker/memory/units.h"
 #include "worker/transport/freeze.h"
 #include "worker/transport/lifecycle.h"
@@ -27,6 +29,8 @@
 #define CREW_BOUND_MS 20000
 #define CREW_EARLY_TURNS 6 // Turns after which the last rank has launched.
 #define CREW_LATE_TURNS 12 // Turns of the survivors between a death and the freeze, at most.
+#define CREW_FENCE_MS 5
+#define CREW_ASIDE 1000 // Bytes of a region before a slot: blocks do not end where pages do.
 #define CREW_UNTOUCHED (-7) // Less the rank: it differs between ranks.
 
 struct hand;
@@ -38,6 +42,7 @@ struct task {
     uint64_t ends[CREW_UNIT_COUNT];
     uint64_t used;
     uint8_t *memory;
+    uint8_t *region; // NULL: the memory is private.
     bool launched;
     bool done;
     bool settled; // True if it was done in an earlier generation.
@@ -49,7 +54,9 @@ struct hand {
     uint32_t first_rank; // In the first generation.
     uint32_t rank; // In the present one.
     struct transport *transport;
+    struct regions *regions; // NULL: none.
     bool dead;
+    bool asleep; // True while it is stopped inside of a turn.
     bool formed;
     bool frozen;
     uint32_t turns; // In this generation, from formed on.
@@ -65,6 +72,8 @@ struct crew {
     uint64_t random;
     uint32_t generation;
     uint32_t count; // Ranks of the present generation.
+    bool private; // True if the ranks have made their memory private.
+    bool refused; // True if it is not known what is final.
     struct hand *members[CREW_MAX]; // By rank in the present generation.
     uint32_t sets; // Generations so far; members_of[g]: bits by first rank.
     uint32_t members_of[CREW_DEATHS + 1];
@@ -216,8 +225,9 @@ static double crew_tolerance(const struct crew_plan *plan, double mean)
 static double crew_before(const struct hand *hand, uint32_t slot, uint64_t element)
 {
     const struct crew_plan *plan = hand->crew->plan;
+    const double times = plan->sums ? (double)crew_weight(plan, hand->first_rank) : 1;
     return crew_uses(plan, hand->first_rank, crew_unit_of(plan, element))
-               ? crew_input(hand->first_rank, slot, element)
+               ? times * crew_input(hand->first_rank, slot, element)
                : CREW_UNTOUCHED - (double)hand->first_rank;
 }
 
@@ -326,6 +336,9 @@ static void hand_open(struct crew *crew, struct hand *hand)
         .host = "127.0.0.1",
         .shares = crew->plan->mates,
         .torn_bytes = crew->plan->torn_bytes,
+        .regions = hand->regions,
+        .recovers = true,
+        .fence_ms = CREW_FENCE_MS,
         .latency_ns = 1000,
         .bytes_per_s = 1000000000,
         .events = {.formed = on_formed,
@@ -339,13 +352,28 @@ static void hand_open(struct crew *crew, struct hand *hand)
         crew_fail(crew, __LINE__, error);
 }
 
+static void task_take_memory(const struct crew_plan *plan, const struct hand *hand,
+                             struct task *task)
+{
+    const size_t bytes = plan->elements * dtype_size(plan->dtype);
+    void *region = NULL;
+    if (!hand->regions) {
+        task->memory = calloc(plan->elements, dtype_size(plan->dtype));
+        return;
+    }
+    if (regions_make(hand->regions, CREW_ASIDE + bytes + LOCKSTEP_REGION_BYTES, &region) < 0)
+        crew_fail(hand->crew, __LINE__, "no memory that mates can map");
+    task->region = region;
+    task->memory = task->region + CREW_ASIDE;
+}
+
 static void task_make(const struct crew_plan *plan, const struct hand *hand, uint32_t slot,
                       struct task *task)
 {
     const uint32_t units = plan->units == CREW_PLAIN ? 1 : CREW_UNIT_COUNT;
     const size_t size = dtype_size(plan->dtype);
     uint64_t first = 0;
-    task->memory = calloc(plan->elements, size);
+    task_take_memory(plan, hand, task);
     for (uint64_t e = 0; e < plan->elements; e++)
         crew_put(plan->dtype, task->memory, e, crew_before(hand, slot, e));
     for (uint32_t u = 0; u < units; u++) {
@@ -372,6 +400,7 @@ static void task_make(const struct crew_plan *plan, const struct hand *hand, uin
         .extent_count = units,
         .elements = plan->elements,
         .weight = crew_weight(plan, hand->first_rank),
+        .input_is_sum = plan->sums,
         .unit_ends = plan->units == CREW_PLAIN ? NULL : task->ends,
         .unit_count = plan->units == CREW_PLAIN ? 0 : units,
         .used = &task->used,
@@ -398,11 +427,49 @@ static void hand_turn(const struct crew *crew, struct hand *hand)
     transport_progress(hand->transport, 0);
 }
 
+// The page at which the rank stops. Most pages are of elements that it sums.
+static uint8_t *hand_page(const struct crew *crew, const struct hand *hand)
+{
+    const struct crew_plan *plan = crew->plan;
+    const uint64_t bytes = plan->elements * dtype_size(plan->dtype) / crew->count;
+    const uint64_t pages = 1 + bytes / TEAR_PAGE_BYTES;
+    const uint32_t slot = plan->tear_page % plan->slots;
+    const uint64_t first = (CREW_ASIDE + hand->rank * bytes) / TEAR_PAGE_BYTES;
+    const uint64_t at = (first + plan->tear_page / plan->slots % pages) * TEAR_PAGE_BYTES;
+    const uint32_t other = 1 + plan->tear_mate % (crew->count - 1);
+    const struct hand *mate = crew->members[(hand->rank + other) % crew->count];
+    uint32_t number = 0;
+    uint64_t offset = 0;
+    if (plan->tear == CREW_TEARS_OWN)
+        return hand->tasks[slot].region + at;
+    CREW_CHECK(crew,
+               regions_find(mate->regions, mate->tasks[slot].region + at, 1, &number, &offset));
+    uint8_t *page = regions_of(hand->regions, mate->rank, number, offset, TEAR_PAGE_BYTES);
+    CREW_CHECK(crew, page);
+    return page;
+}
+
+// One turn, in which the rank may stop. True: it has stopped.
+static bool hand_tear(const struct crew *crew, struct hand *hand)
+{
+    if (hand->turns == hand->launches_at)
+        hand_launch(crew, hand);
+    hand->turns++;
+    hand->asleep = tear_turn(hand->transport, hand_page(crew, hand));
+    crew->tally->torn += hand->asleep;
+    return hand->asleep;
+}
+
 static void hand_die(const struct crew *crew, struct hand *hand)
 {
     hand->dead = true;
     if (crew->plan->end == CREW_STOPS)
         return;
+    if (hand->regions) {
+        // The kernel, not the rank, ends the links: the rank says nothing to its mates.
+        tear_links(hand->transport);
+        return;
+    }
     if (crew->plan->end == CREW_RESETS)
         transport_abandon(hand->transport);
     transport_close(hand->transport);
@@ -410,6 +477,24 @@ static void hand_die(const struct crew *crew, struct hand *hand)
 }
 
 // ---- a generation -------------------------------------------------------------------------------
+
+// Waits until all ranks have mapped the memory of all.
+static void crew_map(const struct crew *crew)
+{
+    const uint64_t since_ms = clock_now_ms();
+    uint32_t number = 0;
+    uint64_t offset = 0;
+    for (uint32_t i = 0; crew->count > 1 && i < crew->count; i++) {
+        const struct hand *hand = crew->members[i];
+        for (uint32_t s = 0; s < crew->plan->slots; s++) {
+            while (!regions_find(hand->regions, hand->tasks[s].memory, 1, &number, &offset)) {
+                for (uint32_t k = 0; k < crew->count; k++)
+                    transport_progress(crew->members[k]->transport, 0);
+                CREW_CHECK(crew, clock_now_ms() - since_ms < fleet_bound_ms(CREW_BOUND_MS));
+            }
+        }
+    }
+}
 
 static void crew_form(struct crew *crew)
 {
@@ -443,6 +528,8 @@ static void crew_form(struct crew *crew)
         }
         CREW_CHECK(crew, clock_now_ms() - since_ms < fleet_bound_ms(CREW_BOUND_MS));
     }
+    if (crew->plan->registered && !crew->private)
+        crew_map(crew);
 }
 
 static bool hand_is_done(const struct crew *crew, const struct hand *hand)
@@ -453,31 +540,42 @@ static bool hand_is_done(const struct crew *crew, const struct hand *hand)
     return done;
 }
 
+// The rank that stops inside of a turn in this generation; NULL: none.
+static struct hand *crew_torn(const struct crew *crew, uint32_t victim)
+{
+    if (crew->generation > 0 || crew->plan->tear == CREW_WHOLE)
+        return NULL;
+    return crew->members[(victim + crew->plan->sleeps) % crew->count];
+}
+
 // Drives all ranks until all are done or the victim has died. True: it has died.
 static bool crew_drive(struct crew *crew)
 {
     const struct crew_plan *plan = crew->plan;
-    const uint32_t dies = crew->generation < CREW_DEATHS && crew->count > 1
-                              ? plan->turns[crew->generation]
-                              : CREW_NEVER;
+    const bool may_die = crew->generation < CREW_DEATHS && crew->count > 1;
+    const uint32_t number = may_die ? plan->victims[crew->generation] % crew->count : 0;
+    const uint32_t dies = may_die ? plan->turns[crew->generation] : CREW_NEVER;
     const uint64_t since_ms = clock_now_ms();
-    struct hand *victim = crew->members[0];
-    if (crew->generation < CREW_DEATHS)
-        victim = crew->members[plan->victims[crew->generation] % crew->count];
+    struct hand *victim = crew->members[number];
+    const struct hand *torn = crew_torn(crew, number);
     for (;;) {
         bool done = true;
         for (uint32_t i = 0; i < crew->count; i++)
             done = done && hand_is_done(crew, crew->members[i]);
         if (crew->generation == 0)
             crew->tally->turns = victim->turns;
-        if (victim->turns >= dies) {
+        if (victim->turns >= dies && (!torn || torn->asleep)) {
             hand_die(crew, victim);
             return true;
         }
         if (done)
             return false;
-        hand_turn(crew, crew->members[crew_draw(crew, crew->count)]);
         CREW_CHECK(crew, clock_now_ms() - since_ms < fleet_bound_ms(CREW_BOUND_MS));
+        struct hand *hand = crew->members[crew_draw(crew, crew->count)];
+        if (hand == torn && hand->turns >= dies)
+            (void)(hand->asleep || hand_tear(crew, hand));
+        else
+            hand_turn(crew, hand);
     }
 }
 
@@ -491,8 +589,11 @@ static void crew_freeze(struct crew *crew)
         left += !crew->members[i]->dead;
     while (left > 0) {
         struct hand *hand = crew->members[crew_draw(crew, crew->count)];
-        if (hand->dead || hand->frozen)
+        if (hand->dead || hand->frozen || (hand->asleep && left > 1))
             continue;
+        if (hand->asleep)
+            tear_wake();
+        hand->asleep = false;
         if (late > 0 || crew_draw(crew, 3) > 0) {
             late -= late > 0;
             hand_turn(crew, hand);
@@ -522,7 +623,7 @@ struct word {
     uint64_t used;
 };
 
-static void hand_report(const struct crew *crew, const struct hand *hand, uint32_t slot,
+static void hand_report(struct crew *crew, const struct hand *hand, uint32_t slot,
                         struct word *word)
 {
     const struct task *task = &hand->tasks[slot];
@@ -539,7 +640,10 @@ static void hand_report(const struct crew *crew, const struct hand *hand, uint32
     if (!task->launched)
         return;
     transport_final(hand->transport, &task->collective, &finals);
-    if (finals.unknown)
+    if (finals.unknown && !crew->plan->sums && crew->plan->world == 2 && crew->tally->torn > 0 &&
+        crew->plan->end == CREW_STOPS)
+        crew->refused = true;
+    else if (finals.unknown)
         crew_fail(crew, __LINE__, finals.unknown);
     word->report.run_count = finals.run_count;
     word->report.runs = finals.runs;
@@ -575,6 +679,8 @@ static void crew_redo(struct crew *crew, uint32_t slot)
     uint32_t count = 0;
     for (uint32_t i = 0; i < crew->count; i++) {
         hand_report(crew, crew->members[i], slot, &words[i]);
+        if (crew->refused)
+            return;
         crew_check_report(crew, crew->members[i], slot, &words[i]);
         reports[i] = words[i].report;
         used |= words[i].used;
@@ -610,12 +716,24 @@ static void crew_redo(struct crew *crew, uint32_t slot)
 // Puts the survivors together again.
 static void crew_recover(struct crew *crew)
 {
+    crew->private = crew->tally->torn > 0;
     crew_freeze(crew);
     crew_bury(crew);
     crew->generation++;
     crew_form(crew);
-    for (uint32_t s = 0; s < crew->plan->slots; s++)
+    for (uint32_t s = 0; s < crew->plan->slots && !crew->refused; s++)
         crew_redo(crew, s);
+}
+
+static void hand_give_memory(const struct crew_plan *plan, struct hand *hand)
+{
+    for (uint32_t s = 0; s < plan->slots; s++) {
+        if (hand->regions)
+            (void)regions_free(hand->regions, hand->tasks[s].region);
+        else
+            free(hand->tasks[s].memory);
+    }
+    regions_close(hand->regions);
 }
 
 void crew_run(const struct crew_plan *plan, struct crew_tally *tally)
@@ -634,19 +752,27 @@ void crew_run(const struct crew_plan *plan, struct crew_tally *tally)
         struct hand *hand = &crew->hands[i];
         *hand = (struct hand){.crew = crew, .first_rank = i};
         crew->members[i] = hand;
+        if (plan->registered)
+            hand->regions = regions_open();
         hand_open(crew, hand);
         for (uint32_t s = 0; s < plan->slots; s++)
             task_make(plan, hand, s, &hand->tasks[s]);
     }
     crew_form(crew);
-    while (crew_drive(crew))
+    while (!crew->refused && crew_drive(crew))
         crew_recover(crew);
-    crew_check(crew);
+    tally->refused = crew->refused;
+    if (!crew->refused)
+        crew_check(crew);
+    // A rank that was stopped inside of its stores goes on after its exclusion.
+    tear_wake();
+    if (!crew->refused && plan->end == CREW_STOPS)
+        crew_check(crew);
     for (uint32_t i = 0; i < plan->world; i++) {
         if (crew->hands[i].transport)
             transport_close(crew->hands[i].transport);
-        for (uint32_t s = 0; s < plan->slots; s++)
-            free(crew->hands[i].tasks[s].memory);
     }
+    for (uint32_t i = 0; i < plan->world; i++)
+        hand_give_memory(plan, &crew->hands[i]);
     free(crew);
 }

@@ -28,6 +28,15 @@ enum crew_end {
     CREW_ENDS,
 };
 
+// Registered memory: where the first victim dies inside of its last turn, at a page of memory that
+// it can no longer access. It may not come there.
+enum crew_tear {
+    CREW_WHOLE, // It dies between two turns.
+    CREW_TEARS_OWN, // It cannot write the page of its own memory, which it sums into.
+    CREW_TEARS_MATE, // It cannot write the page of a mate's memory.
+    CREW_TEARS,
+};
+
 enum crew_units {
     CREW_PLAIN, // No units.
     CREW_USED, // Every rank uses every unit.
@@ -40,6 +49,13 @@ struct crew_plan {
     enum transport_kind kind;
     uint32_t torn_bytes;
     bool mates; // True if ranks share memory.
+    bool registered; // True if they reduce straight in each other's memory.
+    bool sums; // True if inputs are multiplied by their weights already.
+    enum crew_tear tear; // How the first victim dies.
+    uint32_t tear_page; // The page, modulo those of the elements that the rank sums.
+    uint32_t tear_mate; // The mate, modulo their number.
+    // Another rank stops in the same way, and goes on when all others have frozen.
+    bool sleeps;
     uint32_t hosts; // 0: one.
     enum plan_algorithm algorithm;
     uint32_t world;
@@ -66,6 +82,8 @@ struct crew_tally {
     uint32_t again; // Number of slots that ran again as a whole.
     uint32_t whole; // Number of slots that were final on every survivor.
     uint32_t inside; // Number of rows that begin or end inside a chunk or an unfinished slot.
+    uint32_t torn; // Number of ranks that stopped inside of a turn.
+    uint32_t refused; // Number of runs in which it is not known what is final.
 };
 
 // Runs the plan. A failure of the oracle, or a hang, ends the program with the plan in its text.

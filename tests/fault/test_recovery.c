@@ -2,8 +2,10 @@
 //
 // Jobs whose survivors go on (config.on_failure continue): real processes on one coordinator, of
 // which some are killed by SIGKILL at random instants of their steps. Every step of every survivor
-// ends with OK. Gradients are unique for each rank, step and element, so each result shows whose
-// gradients are in it: those of all survivors. The results of all survivors have equal bits.
+// ends with OK. They exchange over TCP, in memory of the host, or in registered memory; there a
+// survivor may be stopped while another rank dies. Gradients are unique for each rank, step and
+// element, so each result shows whose gradients are in it: those of all survivors. The results of
+// all survivors have equal bits.
 //
 // LOCKSTEP_TEST_FAULT_ROUNDS jobs (9), chosen by LOCKSTEP_TEST_FAULT_SEED, which is printed.
 
@@ -33,6 +35,7 @@ enum {
     STEPS = 40,
     TENSORS = 5,
     FIRST_STEP = 1, // Learns the order.
+    STOPPED_US = 1300000,
 };
 
 static const uint64_t tensor_elements[TENSORS] = {90000, 7, 32768, 1, 40001};
@@ -48,6 +51,8 @@ struct told {
     uint32_t partial[STEPS + 1]; // Ranks whose gradients are in some elements only.
     uint64_t slowest_us;
     uint64_t generation;
+    uint32_t in_place; // Steps that copied no gradient.
+    uint64_t last_in_place; // The last one of them.
     uint32_t changed; // Steps whose view says that the world has changed.
     struct lockstep_change change;
 };
@@ -115,6 +120,18 @@ static void rank_looks(struct told *told, float *const *gradients, uint64_t step
     told->partial[step] = some & ~all;
 }
 
+static void rank_notes_copies(struct told *told, lockstep_session *session, uint64_t step)
+{
+    struct lockstep_report report = LOCKSTEP_REPORT_INIT;
+    const int status = lockstep_step_report(session, step, 0, &report);
+    if (status < 0)
+        rank_fails(told, status, "step_report");
+    if (report.bytes_copied > 0)
+        return;
+    told->in_place++;
+    told->last_in_place = step;
+}
+
 static void rank_trains(struct told *told, uint32_t rank, uint32_t size, const char *transport)
 {
     struct lockstep_config config = LOCKSTEP_CONFIG_INIT;
@@ -164,6 +181,17 @@ static void rank_trains(struct told *told, uint32_t rank, uint32_t size, const c
     status = lockstep_start(session);
     if (status < 0)
         rank_fails(told, status, "start");
+    if (strcmp(transport, "registered") == 0) {
+        // The ranks reduce straight in each other's memory.
+        void *places[TENSORS];
+        status = lockstep_module_gradients(module, places, TENSORS);
+        if (status < 0)
+            rank_fails(told, status, "gradients");
+        for (uint32_t t = 0; t < TENSORS; t++) {
+            free(gradients[t]);
+            gradients[t] = places[t];
+        }
+    }
     for (uint64_t step = 1; step <= STEPS; step++) {
         struct lockstep_step_view view = LOCKSTEP_STEP_VIEW_INIT;
         atomic_store(&told->begun, step);
@@ -190,6 +218,7 @@ static void rank_trains(struct told *told, uint32_t rank, uint32_t size, const c
         if (took > told->slowest_us)
             told->slowest_us = took;
         rank_looks(told, gradients, step, size);
+        rank_notes_copies(told, session, step);
         atomic_store(&told->ended, step);
     }
     told->change = (struct lockstep_change)LOCKSTEP_CHANGE_INIT;
@@ -244,6 +273,8 @@ static void one_job(uint32_t round, uint32_t size, uint32_t deaths, const char *
 {
     pid_t pids[RANKS];
     uint32_t dead = 0;
+    // A rank that survives is stopped meanwhile, for longer than its mates wait for it.
+    const bool stops = strcmp(transport, "registered") == 0 && size > 2 && round % 4 == 1;
     memset(shared, 0, sizeof(*shared));
     for (uint32_t r = 0; r < size; r++) {
         pids[r] = process_fork();
@@ -263,8 +294,14 @@ static void one_job(uint32_t round, uint32_t size, uint32_t deaths, const char *
                      (unsigned long long)step);
         }
         pause_us(delay);
+        if (stops)
+            kill(pids[size - 1], SIGSTOP);
         kill(pids[victim], SIGKILL);
         assert_true(process_reap(pids[victim], WAIT_MS, &status));
+        if (stops) {
+            pause_us(STOPPED_US);
+            kill(pids[size - 1], SIGCONT);
+        }
         dead |= 1u << victim;
         printf("round %u: %s, rank %u of %u dies in step %llu + %llu us\n", round, transport,
                victim, size, (unsigned long long)step, (unsigned long long)delay);
@@ -303,11 +340,15 @@ static void one_job(uint32_t round, uint32_t size, uint32_t deaths, const char *
                          (unsigned long long)step);
         }
     }
-    printf("round %u: ok, slowest step_end %llu us\n", round, (unsigned long long)last->slowest_us);
+    printf("round %u: ok, slowest step_end %llu us, %u steps in place, the last one %llu%s\n",
+           round, (unsigned long long)last->slowest_us, last->in_place,
+           (unsigned long long)last->last_in_place, stops ? ", a survivor was stopped" : "");
+    assert_true(strcmp(transport, "registered") != 0 || last->in_place > 0);
 }
 
 static void survivors_finish_every_step(void **state)
 {
+    static const char *const transports[] = {"registered", "tcp", "auto"};
     const uint64_t rounds = environment_number("LOCKSTEP_TEST_FAULT_ROUNDS", 9);
     const uint64_t seed = environment_number("LOCKSTEP_TEST_FAULT_SEED", (uint64_t)getpid());
     (void)state;
@@ -317,7 +358,7 @@ static void survivors_finish_every_step(void **state)
         const uint32_t size = 2 + round % 3;
         const uint32_t deaths = size == 2 ? 1 : 1 + round / 3 % (size - 1);
         coordinator_start(&coordinator, NULL);
-        one_job(round, size, deaths, round % 2 == 0 ? "tcp" : "auto");
+        one_job(round, size, deaths, transports[(round + round / 3) % 3]);
         coordinator_stop(&coordinator);
     }
 }

@@ -97,8 +97,8 @@ static void use_rows(const struct board_row *said, uint32_t count)
 // Checks that an accepted block is the one that was described.
 static void use_block(const struct board_block *block)
 {
-    struct board_filled filled;
-    if (!board_take_block(block, &filled))
+    struct board_place filled;
+    if (!board_take_block(block, &filled) || !filled.filled || filled.spread)
         return;
     FUZZ_CHECK(board_read(&block->filled) != 0 && filled.run == block->run &&
                filled.first == block->first && filled.count == block->count);

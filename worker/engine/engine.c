@@ -428,10 +428,8 @@ int engine_start(struct lockstep_session *session)
         .port_last = config->port_last,
         .shares = config->transport == LOCKSTEP_TRANSPORT_AUTO,
         .torn_bytes = config->torn_bytes,
-        // Mates that store into each other's memory do not know exactly what is final there, so
-        // ranks that go on after a death exchange copies.
-        .regions =
-            config->on_failure == LOCKSTEP_ON_FAILURE_CONTINUE ? NULL : session->memory.regions,
+        .regions = session->memory.regions,
+        .recovers = config->on_failure == LOCKSTEP_ON_FAILURE_CONTINUE,
         .device = session->devices.first,
         .further = &session->devices.all[1],
         .further_count = session->devices.count > 0 ? session->devices.count - 1 : 0,

@@ -18,6 +18,7 @@
 #include "worker/transport/farewell.h"
 #include "worker/transport/flow/finals.h"
 #include "worker/transport/flow/flow.h"
+#include "worker/transport/host/fence.h"
 #include "worker/transport/host/two_level.h"
 #include "worker/transport/lifecycle.h"
 #include "worker/transport/redo.h"
@@ -266,6 +267,7 @@ int transport_freeze(struct transport *transport, const struct generation_id *ba
     thread_assert(&transport->flows.thread);
     if (!transport->forming.has_world)
         return 0;
+    fence_freeze(&transport->flows);
     freeze_links(transport, ballot);
     freeze_redos(transport);
     freeze_flows(transport);

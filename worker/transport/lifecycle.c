@@ -58,6 +58,8 @@ static void transport_init(struct transport *transport, const struct transport_c
     transport->encrypts = config->encrypts;
     transport->flows.events = config->events;
     transport->flows.regions = config->regions;
+    transport->flows.recovers = config->recovers;
+    transport->flows.fence_ms = config->fence_ms;
     transport->descriptors.epoll = -1;
     transport->flows.attention.descriptor = -1;
     transport->descriptors.wake_endpoint.kind = ENDPOINT_WAKE;

@@ -130,6 +130,11 @@ struct transport_config {
     uint16_t port_first; // 0: any port.
     uint16_t port_last;
     struct regions *regions; // Registered regions of the caller's memory; borrowed. NULL: none.
+    // True if the caller may freeze a generation. Equal on all ranks.
+    bool recovers;
+    // How long transport_freeze waits for a rank that is inside of this rank's memory, in ms. Then
+    // this rank makes its memory private. 0: 1000 ms.
+    uint64_t fence_ms;
     struct device *device; // This rank's first device; borrowed. NULL: none.
     // [further_count]: this rank's other devices, for replicas; borrowed.
     struct device *const *further;

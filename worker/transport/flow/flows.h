@@ -104,6 +104,8 @@ struct flows {
     const struct ways *ways; // The ways of reducing.
     struct transport_events events;
     struct regions *regions; // Borrowed; NULL: none.
+    bool recovers; // True if a generation may be frozen, and its collectives go on in the next one.
+    uint64_t fence_ms; // How long a freeze waits for a mate that is writing to this rank's memory.
     enum slot_fill slot_fill;
     uint32_t processors; // Number of processors that this process may run on.
     // set at transport_form, then constant for the generation

@@ -100,6 +100,7 @@ void board_unmap(struct board *board)
 static void board_take_memory(struct board_memory *to, const struct board_memory *from)
 {
     to->rows = board_word(&from->rows);
+    to->sums = board_word(&from->sums);
     to->block = board_word(&from->block);
     to->row.offset = board_long(&from->row.offset);
     to->row.elements = board_long(&from->row.elements);
@@ -186,7 +187,8 @@ const char *board_check_run(const struct board_run *run, uint32_t seats)
 //
 // A sequence lock: `filled` is 0 while the words after it change. Each word is stored with release,
 // so none is visible before that 0; and loaded with acquire, so a reader that has read a word of
-// the next block sees that `filled` has changed.
+// the next block sees that `filled` has changed. `run` is stored last and loaded first: the owner
+// may die in between, and then its last block is of an earlier run, which has been stored.
 
 // After memory is revoked a correct rank begins only a few more blocks.
 #define BOARD_BLOCK_TRIES 64
@@ -194,17 +196,17 @@ const char *board_check_run(const struct board_run *run, uint32_t seats)
 void board_describe(struct board_block *block, uint64_t run, uint64_t first, uint64_t count)
 {
     atomic_store_explicit(&block->filled.value, 0, memory_order_relaxed);
-    atomic_store_explicit(&block->run, run, memory_order_release);
     atomic_store_explicit(&block->first, first, memory_order_release);
     atomic_store_explicit(&block->count, count, memory_order_release);
+    atomic_store_explicit(&block->run, run, memory_order_release);
 }
 
-bool board_take_block(const struct board_block *from, struct board_filled *to)
+bool board_take_block(const struct board_block *from, struct board_place *to)
 {
     for (uint32_t i = 0; i < BOARD_BLOCK_TRIES; i++) {
         const uint64_t filled = board_read(&from->filled);
-        if (filled == 0 || filled == board_read(&from->spread))
-            return false;
+        to->filled = filled != 0;
+        to->spread = filled != 0 && filled == board_read(&from->spread);
         to->run = atomic_load_explicit(&from->run, memory_order_acquire);
         to->first = atomic_load_explicit(&from->first, memory_order_acquire);
         to->count = atomic_load_explicit(&from->count, memory_order_acquire);

@@ -74,6 +74,8 @@ struct board_row {
 // Where the inputs and outputs of one rank are, in the order of the elements.
 struct board_memory {
     uint32_t rows; // Number of rows. 0: some of the memory is not registered.
+    // Not 0 if the mean over this rank alone is not its input: the input is a sum of samples.
+    uint32_t sums;
     // With several rows: the row block of the seat that lists them. Constant until its rank has
     // done the run; by then all mates have read it.
     uint32_t block;
@@ -150,19 +152,22 @@ static_assert(sizeof(struct board_notice) == BOARD_LINE, "a notice is a pair of 
 
 // A block of final bytes that its owner copies from its memory to that of all ranks. If the owner
 // dies between `filled` and `spread`, each mate copies the block from the owner's memory itself.
+// All elements of the owner's slice before the block are final in the memory of all ranks.
 struct board_block {
     struct board_counter writing; // 1: the owner may be writing to the memory of mates.
     // Total number of filled blocks: the block described below is final in the owner's memory. 0:
     // it is being described or summed.
     struct board_counter filled;
     struct board_counter spread; // Total number of blocks that are in the memory of all ranks.
-    _Atomic uint64_t run;
     _Atomic uint64_t first; // First element of the block in the run.
     _Atomic uint64_t count;
+    _Atomic uint64_t run;
 };
 
-// A filled block, as a mate has read it.
-struct board_filled {
+// A block, as a mate has read it.
+struct board_place {
+    bool filled; // True if the block is final in the owner's memory.
+    bool spread; // True if the block is in the memory of all ranks.
     uint64_t run;
     uint64_t first;
     uint64_t count;
@@ -296,8 +301,9 @@ const char *board_check_run(const struct board_run *run, uint32_t seats);
 
 // Describes a block that is not filled yet. Only the block's owner calls this.
 void board_describe(struct board_block *block, uint64_t run, uint64_t first, uint64_t count);
-// Reads a block description while its owner may go on to the next block. False: every filled block
-// is already in the memory of all ranks, or the description keeps changing.
-bool board_take_block(const struct board_block *from, struct board_filled *to);
+// Reads a block description while its owner may go on to the next block. False: the description
+// keeps changing. If the block is not filled, and its description is incomplete, then either `run`
+// is that of an earlier block, which has been stored, or `first` is that of the block.
+bool board_take_block(const struct board_block *from, struct board_place *to);
 
 #endif

@@ -5,41 +5,44 @@
 // reduced. With two levels a part is final in user memory only when its piece is copied out. A shot
 // is final when it is done.
 //
-// In registered memory mates write, too, and they do not say how far they are in a slice. So
-// nothing exact can be said there. Engine thread.
+// In registered memory mates write, too; fence.c knows how far they are. Engine thread.
 
 #include "worker/transport/host/finals.h"
 
 #include "worker/transport/flow/finals.h"
+#include "worker/transport/host/fence.h"
 #include "worker/transport/host/host.h"
 #include "worker/transport/host/pieces.h"
 
-// Returns the run of a flow. NULL: this rank has not seen it, so nothing of it is written.
-static const struct host_run *finals_run(const struct shared *shared, const struct flow *flow)
+// Finds the run of a flow. False: this rank has not seen it, so nothing of it is written.
+static bool finals_run(const struct shared *shared, const struct flow *flow, uint64_t *number)
 {
     for (uint64_t i = shared->runs_done; i < shared->runs_seen; i++) {
-        const struct host_run *run = &shared->runs[i % BOARD_RUNS];
-        if (run->flow == flow)
-            return run;
+        *number = i;
+        if (shared->runs[i % BOARD_RUNS].flow == flow)
+            return true;
     }
-    return NULL;
+    return false;
 }
 
 void host_finals(const struct flows *flows, const struct flow *flow, struct finals *finals)
 {
     const struct shared *shared = flows->shared;
-    const struct host_run *run = finals_run(shared, flow);
-    if (!run)
+    uint64_t number = 0;
+    if (!finals_run(shared, flow, &number))
         return;
+    const struct host_run *run = &shared->runs[number % BOARD_RUNS];
     for (uint32_t i = 0; i < shared->seats; i++) {
         if (shared->mates[i] && shared->mates[i]->impossible)
             finals->unknown = "a rank of its host has written something impossible";
     }
-    if (run->registered)
-        finals->unknown = "it ran in memory that the ranks of its host have mapped";
     if (finals->unknown)
         return;
     finals_weigh(finals, run->partial ? run->total : run->weight);
+    if (run->registered) {
+        fence_finals(shared, run, number, finals);
+        return;
+    }
     for (uint64_t piece = run->first; piece < run->first + run->pieces; piece++) {
         const struct ring_span whole = pieces_span(flow, run, piece);
         if (piece < shared->out.piece)

@@ -334,7 +334,7 @@ static void host_see(struct shared *shared, const struct board_run *from)
         host_run_done(shared, run);
 }
 
-static bool host_see_runs(struct shared *shared)
+bool host_see_runs(struct shared *shared)
 {
     const struct board_head *head = shared->board.head;
     const uint64_t runs = board_read(&head->runs);

@@ -36,8 +36,18 @@ struct host_run {
     bool partial; // True with two levels: the sum of this host is then reduced between hosts.
     uint64_t total; // Partial runs: the weight of all hosts, once a part is final.
     bool registered;
+    // Registered runs: true if each block is announced before it is copied to the mates. False: one
+    // loop stores to both ranks.
+    bool announces;
     uint64_t ordinal; // Number of this run, counted over registered runs.
     struct rows memory[LOCKSTEP_MAX_MATES]; // By seat.
+};
+
+// How far a mate has come with its slices, as read behind the fence (fence.c).
+struct fence_place {
+    uint64_t stored; // Registered runs whose slice of the mate is final here.
+    uint64_t run; // The run that the mate was working on.
+    uint64_t end; // In that run: its elements up to this one are final here.
 };
 
 // Runs in registered memory.
@@ -50,6 +60,9 @@ struct registered {
     uint64_t finish; // Every registered run before this one is done here.
     bool stopped; // True once a mate has revoked its memory: nothing more is written.
     uint32_t ended; // One bit per seat: the mate's link has ended, so it writes nothing more.
+    bool fenced; // True once no mate can write to this rank's memory.
+    const char *unclear; // Why it is not known what mates have written; NULL: it is known.
+    struct fence_place places[LOCKSTEP_MAX_MATES]; // By seat; valid if fenced.
     uint32_t news; // Value of regions_news() when new regions were passed last.
     bool again; // True if a link had no room for a region.
     uint64_t mapped_heard[LOCKSTEP_MAX_MATES]; // By seat: reports of mapped regions that were read.
@@ -214,6 +227,8 @@ void host_lack(struct shared *shared, uint32_t seat);
 
 // Does all work that is possible now, without waiting. True if it did anything.
 bool host_work(struct flows *flows);
+// Reads the runs that the leader has appended, and begins them. True if there were any.
+bool host_see_runs(struct shared *shared);
 // True if host_work would do something. No system call.
 bool host_pending(const struct flows *flows);
 // The way of reducing in shared memory of one host, also with two levels.

@@ -5,8 +5,12 @@
 #ifndef WORKER_TRANSPORT_HOST_REGISTERED_H
 #define WORKER_TRANSPORT_HOST_REGISTERED_H
 
+#include "worker/memory/span.h"
+
 #include <stdbool.h>
 #include <stdint.h>
+
+#define REGISTERED_BLOCKS 16 // Blocks written between two checks of `revoked`.
 
 struct board_run;
 struct flow;
@@ -29,7 +33,12 @@ const char *registered_read(struct shared *shared, const struct board_run *from,
 // anything.
 bool registered_work(struct shared *shared);
 bool registered_pending(const struct shared *shared);
-// Revokes this rank's memory. Returns when no mate writes to it any more.
-void registered_let_go(struct shared *shared);
+// Returns the elements of a run that a seat sums.
+struct ring_span registered_slice(const struct shared *shared, const struct host_run *run,
+                                  uint32_t seat);
+// Copies final bytes from the memory of seat `from` to that of seat `to`; to BOARD_NONE: to all
+// other seats.
+void registered_copy_span(const struct shared *shared, const struct host_run *run,
+                          struct ring_span span, uint32_t from, uint32_t to);
 
 #endif

@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "worker/transport/host/board.h"
+#include "worker/transport/host/fence.h"
 #include "worker/transport/host/host.h"
 #include "worker/transport/host/passing.h"
 #include "worker/transport/host/registered.h"
@@ -289,7 +290,7 @@ void host_forget(struct flows *flows)
         return;
     if (shared->fd >= 0)
         (void)close(shared->fd);
-    registered_let_go(shared);
+    fence_let_go(shared);
     board_unmap(&shared->board);
     sequence_fini(&shared->sequence);
     two_level_end(shared);
