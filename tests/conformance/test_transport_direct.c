@@ -18,9 +18,14 @@
 
 #include <cmocka.h>
 
+#include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 #define GUARD 0x5a // The byte behind each memory.
@@ -30,8 +35,49 @@ static const struct fleet_options variants[] = {
     {.name = "torn 7", .kind = TRANSPORT_LOOPBACK, .torn_bytes = 7, .chunk_bytes = 512},
     {.name = "tcp", .kind = TRANSPORT_TCP, .chunk_bytes = 256 * 1024},
     {.name = "memory", .kind = TRANSPORT_TCP, .mates = true, .chunk_bytes = 64 * 1024},
+    {.name = "unread", .kind = TRANSPORT_TCP, .mates = true, .chunk_bytes = 64 * 1024},
+    {.name = "half read", .kind = TRANSPORT_TCP, .mates = true, .chunk_bytes = 64 * 1024},
     {.name = "tls", .kind = TRANSPORT_TCP, .encrypts = true, .chunk_bytes = 64 * 1024},
 };
+
+// ---- reading a mate's memory --------------------------------------------------------------------
+
+static atomic_uint reads; // Reads of parts in the memory of a mate that have succeeded.
+static atomic_bool may_read; // False: the kernel refuses, as between containers.
+static atomic_bool reads_fail; // True: each third read of a part fails.
+static atomic_uint read_attempts;
+
+// In place of the C library's.
+ssize_t process_vm_readv(pid_t pid, const struct iovec *here, unsigned long here_count,
+                         const struct iovec *there, unsigned long there_count, unsigned long flags)
+{
+    const bool part = here->iov_len > sizeof(uint64_t);
+    if (!atomic_load(&may_read) ||
+        (part && atomic_load(&reads_fail) && atomic_fetch_add(&read_attempts, 1) % 3 == 2)) {
+        errno = EPERM;
+        return -1;
+    }
+    if (part)
+        atomic_fetch_add(&reads, 1);
+    return syscall(SYS_process_vm_readv, pid, here, here_count, there, there_count, flags);
+}
+
+static void readers_set(const struct fleet_options *variant)
+{
+    atomic_store(&may_read, strcmp(variant->name, "unread") != 0);
+    atomic_store(&reads_fail, strcmp(variant->name, "half read") == 0);
+    atomic_store(&reads, 0);
+}
+
+static void readers_check(const struct fleet_options *variant)
+{
+    if (variant->mates && strcmp(variant->name, "unread") != 0)
+        assert_true(atomic_load(&reads) > 0);
+    else
+        assert_int_equal(atomic_load(&reads), 0);
+}
+
+// ---- plans --------------------------------------------------------------------------------------
 
 // What a member does; the same on all members.
 struct plan {
@@ -331,6 +377,7 @@ static void run_plans(const struct fleet_options *variant, uint32_t world, const
     options.world = world;
     options.hosts = world > LOCKSTEP_MAX_MATES ? world : 0;
     options.algorithm = ALGORITHM_DIRECT;
+    readers_set(variant);
     fleet_run(&options, script_plans, &task);
 }
 
@@ -352,6 +399,7 @@ static void test_exchanges(void **state)
                                                .without = k == 3 ? 0 : FLEET_MAX};
         }
         run_plans(variant, world, plans, count);
+        readers_check(variant);
     }
 }
 
@@ -494,6 +542,7 @@ static void test_other_lengths(void **state)
     options.world = 2;
     options.algorithm = ALGORITHM_DIRECT;
     const size_t pairs = options.torn_bytes > 0 || options.encrypts ? 0 : LENGTH(lengths);
+    readers_set(*state);
     for (size_t i = 0; i < pairs * LENGTH(lengths); i++) {
         struct quarrel quarrel = {lengths[i / LENGTH(lengths)], lengths[i % LENGTH(lengths)],
                                   (uint32_t)(i / 7 % 3)};
@@ -521,7 +570,9 @@ int main(void)
     size_t count = 0;
     for (size_t i = 0; i < LENGTH(stamped); i++) {
         const struct fleet_options *variant = &variants[i % LENGTH(variants)];
-        if (left_out(variant))
+        const bool reads_less = strstr(variant->name, "read") != NULL;
+        if (left_out(variant) ||
+            (reads_less && each[i / LENGTH(variants)].test_func != test_exchanges))
             continue;
         stamped[count] = each[i / LENGTH(variants)];
         snprintf(names[count], sizeof(names[count]), "%s/%s", stamped[count].name, variant->name);

@@ -52,7 +52,8 @@ static const struct wrong wrong_frames[] = {
     {DIRECT_ANNOUNCE, 0, 0, 0, 1, DTYPE_FLOAT32, 0}, // What a reduction does not have.
     {DIRECT_GRANT_INPUTS, 0, 1, 0, 1, DTYPE_FLOAT32, 0}, // Credit where none is needed.
     {DIRECT_GRANT_FINALS, 0, 1, 0, 1, DTYPE_FLOAT32, 0},
-    {6, 0, 0, 0, 1, DTYPE_FLOAT32, 0},
+    {DIRECT_TAKEN, 0, 0, 0, 1, DTYPE_FLOAT32, 0},
+    {7, 0, 0, 0, 1, DTYPE_FLOAT32, 0},
     {UINT32_MAX, 0, 0, 0, 1, DTYPE_FLOAT32, 0},
 };
 
@@ -137,6 +138,7 @@ static void impossible_parts(void **state)
                                          {DIRECT_ANNOUNCE, 4, 0, 0, 1, DTYPE_FLOAT32, 100},
                                          {DIRECT_INPUT, 400, 0, 0, 1, DTYPE_FLOAT32, 100},
                                          {DIRECT_GRANT_FINALS, 0, 1, 0, 1, DTYPE_FLOAT32, 100},
+                                         {DIRECT_TAKEN, 0, 0, 0, 1, DTYPE_FLOAT32, 100},
                                          {DIRECT_GRANT_INPUTS, 0, 1, 0, 1, DTYPE_FLOAT32, 100}};
     for (size_t i = 0; i < LENGTH(wrong); i++) {
         struct stage stage;
@@ -160,6 +162,36 @@ static void impossible_parts(void **state)
         stage_expect_impossible(&stage);
         for (size_t e = 0; e < LENGTH(memory); e++)
             assert_true(memory[e] == 7);
+        stage_close(&stage);
+    }
+}
+
+// The puppet says that it has read a part that lies in no memory of its host, and announces twice.
+static void parts_that_were_not_offered(void **state)
+{
+    static float memory[100000]; // So many need credit.
+    const struct stage_variant *variant = *state;
+    // In memory the part is offered.
+    for (int twice = variant->mates ? 1 : 0; twice < 2; twice++) {
+        struct stage stage;
+        const struct collective_part part = {1, memory, LENGTH(memory)};
+        const struct collective_parts sends = {.sends = &part, .send_count = 1};
+        const struct collective_parts receives = {.receives = &part, .receive_count = 1};
+        struct collective collective = {.kind = COLLECTIVE_EXCHANGE,
+                                        .dtype = DTYPE_FLOAT32,
+                                        .algorithm = ALGORITHM_DIRECT,
+                                        .tag = {.step = STAGE_STEP, .space = STAGE_SPACE},
+                                        .signature = STAGE_SIGNATURE,
+                                        .parts = twice ? &receives : &sends};
+        stage_form(&stage, variant);
+        struct frame_header header =
+            direct_header(&stage, twice ? DIRECT_ANNOUNCE : DIRECT_TAKEN, 0);
+        header.weight = LENGTH(memory);
+        transport_launch(stage.transport, &collective);
+        if (twice)
+            assert_true(stage_send_frame(&stage, &header, NULL));
+        (void)stage_send_frame(&stage, &header, NULL);
+        stage_expect_impossible(&stage);
         stage_close(&stage);
     }
 }
@@ -203,9 +235,9 @@ static void direct_disagrees(void **state)
 int main(void)
 {
     static const struct stage_test tests[] = {
-        STAGE_TEST(impossible_frames),         STAGE_TEST(a_piece_comes_twice),
-        STAGE_TEST(a_result_without_an_input), STAGE_TEST(impossible_parts),
-        STAGE_TEST(direct_disagrees),
+        STAGE_TEST(impossible_frames),           STAGE_TEST(a_piece_comes_twice),
+        STAGE_TEST(a_result_without_an_input),   STAGE_TEST(impossible_parts),
+        STAGE_TEST(parts_that_were_not_offered), STAGE_TEST(direct_disagrees),
     };
     return stage_run("hostile direct", tests, LENGTH(tests));
 }

@@ -38,6 +38,7 @@
 #include "worker/link/shm.h"
 
 #include "worker/link/shm_memory.h"
+#include "worker/link/shm_pull.h"
 #include "worker/link/shm_socket.h"
 
 #include <errno.h>
@@ -406,6 +407,8 @@ static const struct link_ops shm_ops = {
     .wake = shm_wake,
     .pass = shm_pass,
     .take = shm_take,
+    .pull = shm_pull,
+    .pulls = shm_pull_may,
     .shut = shm_shut,
     .close = shm_close,
 };

@@ -68,6 +68,10 @@ struct shm_side {
     _Alignas(
         SHM_LINE_BYTES) _Atomic uint64_t passed; // Descriptors that this side has passed so far.
     _Atomic uint64_t taken; // Descriptors of the other side that this side has taken so far.
+    // Where a copy of `probe` lies in this side's process, for shm_pull.c; 0: nowhere. Set before
+    // the first byte is written.
+    _Alignas(SHM_LINE_BYTES) _Atomic uint64_t probe_address;
+    _Atomic uint64_t probe; // A random number.
 };
 
 // The memory of a link. Index 0 belongs to the side that made the memory: the direction that it

@@ -7,6 +7,7 @@
 #include "worker/link/shm_socket.h"
 
 #include "worker/link/shm_memory.h"
+#include "worker/link/shm_pull.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -26,6 +27,7 @@ static void socket_attach(struct shm_link *shm)
     const int own = shm->maker ? 0 : 1;
     shm_ring_writer_init(&shm->writer, shm->memory, own);
     shm_ring_reader_init(&shm->reader, shm->memory, 1 - own);
+    shm_pull_offer(shm);
     shm->ready = true;
     shm->full = true; // There was no room before this call, so pending has to report the room.
 }

@@ -38,6 +38,13 @@ struct shm_note {
     int fd;
 };
 
+// Whether this side can read the memory of the other process.
+enum shm_pulls {
+    SHM_PULL_UNTRIED = 0,
+    SHM_PULL_WORKS,
+    SHM_PULL_REFUSED,
+};
+
 // A link in memory. Owner's thread only.
 struct shm_link {
     struct link link;
@@ -65,6 +72,9 @@ struct shm_link {
     uint64_t passed; // Descriptors passed to the peer so far.
     uint64_t taken; // Descriptors of the peer that were taken so far.
     uint64_t announced; // The peer's count of passed descriptors, as shm_pending last saw it.
+    uint64_t probe; // This side's random number, which the peer reads to find this process.
+    enum shm_pulls pulls;
+    pid_t pid; // The peer's process. Set by the first pull.
     uint32_t note_first; // Index of the oldest note in notes[], which is a ring.
     uint32_t note_count;
     struct shm_note notes[SHM_NOTES];

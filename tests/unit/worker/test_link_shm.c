@@ -373,6 +373,29 @@ static void strangers_pass_nothing(void **state)
     assert_int_equal(open_descriptors(), before);
 }
 
+// ---- reading the other process's memory ---------------------------------------------------------
+
+// The puppet's number is in no memory of this process, or there is none.
+static void numbers_that_are_not_found(void **state)
+{
+    static const uint64_t here = 4711;
+    uint64_t copy = 0;
+    (void)state;
+    for (int found = 0; found < 2; found++) {
+        struct puppet puppet;
+        puppet_stands(&puppet, true);
+        const struct link_ops *ops = puppet.link->ops;
+        assert_true(ops->pulls(puppet.link));
+        atomic_store(&puppet.memory->sides[1].probe_address, (uintptr_t)&here);
+        atomic_store(&puppet.memory->sides[1].probe, found ? here : here + 1);
+        const int status = ops->pull(puppet.link, (uintptr_t)&here, &copy, sizeof(copy));
+        assert_int_equal(status, found ? 0 : -1);
+        assert_int_equal(copy, found ? here : 0);
+        assert_true(ops->pulls(puppet.link) == (found != 0));
+        puppet_close(&puppet);
+    }
+}
+
 // ---- two good ends ------------------------------------------------------------------------------
 
 // Two links with each other. ends[0] made the memory.
@@ -399,6 +422,27 @@ static void pair_open(struct link *ends[2])
         (void)ends[i]->ops->pending(ends[i]); // The room that has come into being.
         assert_false(ends[i]->ops->pending(ends[i]));
     }
+}
+
+// Memory that is not there is not read, nor that of a peer that has gone; the link stays whole.
+static void a_side_reads_the_other(void **state)
+{
+    static const uint8_t bytes[3] = {1, 2, 3};
+    uint8_t copy[3] = {0};
+    struct link *ends[2];
+    (void)state;
+    pair_open(ends);
+    for (int i = 0; i < 2; i++) {
+        memset(copy, 0, sizeof(copy));
+        assert_int_equal(ends[i]->ops->pull(ends[i], (uintptr_t)bytes, copy, sizeof(copy)), 0);
+        assert_memory_equal(copy, bytes, sizeof(copy));
+        assert_int_equal(ends[i]->ops->pull(ends[i], 16, copy, sizeof(copy)), -1);
+    }
+    assert_int_equal(link_send(ends[0], bytes, sizeof(bytes)), sizeof(bytes));
+    assert_int_equal(link_receive(ends[1], copy, sizeof(copy)), sizeof(copy));
+    ends[0]->ops->close(ends[0], false);
+    assert_int_equal(ends[1]->ops->pull(ends[1], (uintptr_t)bytes, copy, sizeof(copy)), -1);
+    ends[1]->ops->close(ends[1], false);
 }
 
 static bool rings(struct link *link)
@@ -623,6 +667,8 @@ int main(void)
         cmocka_unit_test(memory_that_is_none),
         cmocka_unit_test(descriptors_out_of_place),
         cmocka_unit_test(strangers_pass_nothing),
+        cmocka_unit_test(numbers_that_are_not_found),
+        cmocka_unit_test(a_side_reads_the_other),
         cmocka_unit_test(bells_are_for_sleepers),
         cmocka_unit_test(descriptors_are_handed_over),
         cmocka_unit_test(no_wake_up_is_lost),

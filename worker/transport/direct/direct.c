@@ -47,6 +47,7 @@
 #include "worker/kernels/dtype.h"
 #include "worker/transport/direct/finals.h"
 #include "worker/transport/direct/launch.h"
+#include "worker/transport/direct/pull.h"
 #include "worker/transport/direct/receive.h"
 #include "worker/transport/direct/sum.h"
 
@@ -109,18 +110,21 @@ static struct frame_header direct_header(const struct flows *flows, const struct
     };
 }
 
-// Queues a frame that only says something. False: no memory.
-static bool direct_say(struct flows *flows, const struct flow *flow, struct peer_link *peer,
-                       enum direct_part part, uint32_t credit, uint64_t weight)
+bool direct_say(struct flows *flows, const struct flow *flow, struct peer_link *peer,
+                struct direct_word word)
 {
-    struct frame_header header = direct_header(flows, flow, part);
-    header.credit = credit;
-    header.weight = weight;
+    struct frame_header header = direct_header(flows, flow, word.part);
+    header.credit = word.credit;
+    header.weight = word.weight;
+    header.payload_bytes = word.address != 0 ? DIRECT_ADDRESS_BYTES : 0;
     struct out_frame *frame = flows_frame(flows, &header);
     if (!frame) {
         peer_lose(peer, peer_no_memory);
         return false;
     }
+    frame->stripe = word.address; // The payload; the frame itself is its memory.
+    frame->source = word.address != 0 ? SOURCE_BUFFER : SOURCE_NONE;
+    frame->buffer = (const uint8_t *)&frame->stripe;
     stream_queue(&peer->stream, frame);
     return true;
 }
@@ -237,7 +241,8 @@ static bool direct_grant_inputs(struct flows *flows, const struct flow *flow,
     if (row->granted > 0 && opened - row->granted < run->window / 2 && opened < row->count)
         return false;
     row->granted = opened;
-    return direct_say(flows, flow, member->peer, DIRECT_GRANT_INPUTS, opened, 0);
+    return direct_say(flows, flow, member->peer,
+                      (struct direct_word){.part = DIRECT_GRANT_INPUTS, .credit = opened});
 }
 
 // ---- final bytes --------------------------------------------------------------------------------
@@ -283,17 +288,21 @@ static bool direct_send_final(struct flows *flows, struct flow *flow, struct dir
     return direct_send(flows, flow, run, index, &cargo);
 }
 
-// Grants the whole part of a member of an exchange, if few others are on their way.
+// Grants the whole part of a member of an exchange, if few others are on their way. A part that
+// this rank may read itself is granted only once that has failed.
 static bool direct_grant_part(struct flows *flows, const struct flow *flow, struct direct_run *run,
                               struct direct_member *member)
 {
     struct direct_row *row = &member->finals_in;
-    if (row->granted == row->count || run->grants == DIRECT_SENDERS)
+    if (row->granted == row->count || run->grants == DIRECT_SENDERS || pull_may_come(member))
         return false;
     row->granted = row->count;
+    member->counted = true;
     run->grants++;
-    return direct_say(flows, flow, member->peer, DIRECT_GRANT_FINALS, row->count,
-                      member->receive->elements);
+    return direct_say(flows, flow, member->peer,
+                      (struct direct_word){.part = DIRECT_GRANT_FINALS,
+                                           .credit = row->count,
+                                           .weight = member->receive->elements});
 }
 
 // ---- feeding ------------------------------------------------------------------------------------
@@ -321,12 +330,7 @@ static bool direct_feed_member(struct flows *flows, struct flow *flow, struct di
     const struct stream *stream = member->peer ? &member->peer->stream : NULL;
     if (!stream || member->peer->state != PEER_PROVEN || member->peer->lost)
         return false;
-    bool any = !member->announced;
-    if (!member->announced) {
-        member->announced = true;
-        if (!direct_say(flows, flow, member->peer, DIRECT_ANNOUNCE, 0, member->send->elements))
-            return false;
-    }
+    bool any = !member->announced && pull_announce(flows, flow, member);
     any |= direct_is_exchange(flow) ? direct_grant_part(flows, flow, run, member)
                                     : direct_grant_inputs(flows, flow, run, member);
     const uint32_t inputs = direct_least(member->inputs_out.granted, member->inputs_out.count);
@@ -341,7 +345,7 @@ static bool direct_feed_member(struct flows *flows, struct flow *flow, struct di
             return any;
         any = true;
     }
-    return any;
+    return pull_some(flows, flow, member) || any; // It may end the flow.
 }
 
 // Each rank begins with the member behind it, so that not all send to the first member at once.
@@ -356,7 +360,7 @@ static bool direct_feed(struct flows *flows)
         if (flow->way != &direct_way || !run)
             continue;
         const uint32_t first = run->own == DIRECT_NO_MEMBER ? flows->world.rank : run->own + 1;
-        for (uint32_t i = 0; i < run->count; i++)
+        for (uint32_t i = 0; flow->part == run && i < run->count; i++)
             any |= direct_feed_member(flows, flow, run, (first + i) % run->count);
     }
     return any;

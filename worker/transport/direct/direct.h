@@ -18,12 +18,17 @@ enum direct_part {
     DIRECT_INPUT = 0, // A piece of the sender's input. weight: the input's weight.
     DIRECT_SUM = 1, // The same, but the input is multiplied by its weight already.
     DIRECT_FINAL = 2, // A piece of final bytes. weight: total weight, or elements of the part.
-    // A part that needs credit will come. weight: its elements. No payload, as the next two.
+    // A part will come. weight: its elements. The payload is the address of the part in the memory
+    // of the sender (DIRECT_ADDRESS_BYTES), if the receiver may read it there; or none.
     DIRECT_ANNOUNCE = 3,
     DIRECT_GRANT_INPUTS = 4, // The receiver has room for the inputs below `credit`.
     // The receiver has room for the final pieces below `credit`. weight: the elements it awaits.
     DIRECT_GRANT_FINALS = 5,
+    DIRECT_TAKEN = 6, // The receiver has read the announced part itself. weight: its elements.
 };
+
+#define DIRECT_ADDRESS_BYTES \
+    sizeof(uint64_t) // In the byte order of the host that both sides share.
 
 // The pieces that one rank sends to another: those sent from here, or those received here.
 struct direct_row {
@@ -47,6 +52,12 @@ struct direct_member {
     const struct collective_part *send; // NULL: none.
     const struct collective_part *receive; // NULL: none.
     bool announced; // True if this rank has announced its part, or need not.
+    bool offered; // True if the announcement had the address of the part.
+    bool heard; // True if the member has announced its part.
+    bool
+        counted; // True if this rank has granted the member's part: it counts in direct_run.grants.
+    uint64_t offer; // The address of the member's part in its memory. 0: none, or it was read.
+    uint64_t pulled; // Bytes of it that were read.
     // Inputs of the member for own piece i, in entry i modulo the window.
     uint8_t *inputs[DIRECT_WINDOW]; // NULL: zeros.
     uint64_t weights[DIRECT_WINDOW];
@@ -120,6 +131,16 @@ static inline struct ring_span direct_span(const struct direct_member *member, u
 
 // True if a part of so many elements is sent without credit.
 bool direct_is_eager(const struct flow *flow, uint64_t elements);
+// A frame that only says something.
+struct direct_word {
+    enum direct_part part;
+    uint32_t credit;
+    uint64_t weight;
+    uint64_t address; // 0: no payload.
+};
+// Queues it. False: no memory.
+bool direct_say(struct flows *flows, const struct flow *flow, struct peer_link *peer,
+                struct direct_word word);
 // Called after something has arrived or was sent: adds what is complete, opens pieces, and ends the
 // flow when all is done.
 void direct_advance(struct flows *flows, struct flow *flow);

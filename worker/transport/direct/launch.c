@@ -189,7 +189,7 @@ static bool launch_exchange(struct flows *flows, struct flow *flow, struct direc
             member->finals_out.granted = member->finals_out.count;
         if (member->receive && direct_is_eager(flow, member->receive->elements))
             member->finals_in.granted = member->finals_in.count;
-        member->announced = member->finals_out.granted == member->finals_out.count;
+        member->announced = !member->send;
         launch_count(flow, member);
     }
     return true;

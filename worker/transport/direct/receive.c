@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "worker/kernels/dtype.h"
 #include "worker/transport/direct/direct.h"
+#include "worker/transport/direct/pull.h"
 #include "worker/transport/direct/sum.h"
 #include "worker/transport/flow/flow.h"
 #include "worker/transport/flow/park.h"
@@ -78,7 +79,7 @@ static const char *receive_check_part(struct flows *flows, struct flow *flow,
         return NULL;
     }
     if (header->part == DIRECT_ANNOUNCE)
-        return header->payload_bytes == 0 && row->begun == 0 ? NULL : "it announces nothing";
+        return pull_check_announcement(member, header);
     if (header->credit != row->begun || header->credit >= row->granted)
         return "its piece is not the next one, or has no credit";
     uint64_t bytes = 0;
@@ -143,6 +144,7 @@ static const char *receive_check(const struct peer_link *peer, struct flow *flow
                         : "a reduction has no announcements";
     case DIRECT_GRANT_INPUTS:
         return receive_check_grant(&member->inputs_out, header);
+    case DIRECT_TAKEN:
     case DIRECT_GRANT_FINALS:
         if (!exchange || !member->send)
             return "nothing here needs this credit";
@@ -151,7 +153,8 @@ static const char *receive_check(const struct peer_link *peer, struct flow *flow
                             true);
             return NULL;
         }
-        return receive_check_grant(&member->finals_out, header);
+        return header->part == DIRECT_TAKEN ? pull_check_taken(member, header)
+                                            : receive_check_grant(&member->finals_out, header);
     }
     return "its part is unknown";
 }
@@ -175,7 +178,7 @@ static const char *receive_target(struct flows *flows, struct flow *flow, struct
     if (header->payload_bytes == 0)
         return NULL;
     stream->target.kind = TARGET_BUFFER;
-    if (direct_is_exchange(flow)) {
+    if (direct_is_exchange(flow) && header->part == DIRECT_FINAL) {
         stream->target.buffer = receive_place(flow, member, header->credit);
         return NULL;
     }
@@ -247,8 +250,7 @@ static void take_final(struct flows *flows, struct flow *flow, struct direct_mem
     if (direct_is_exchange(flow)) {
         if (block)
             memcpy(receive_place(flow, member, header->credit), block, header->payload_bytes);
-        if (member->finals_in.done == member->finals_in.count &&
-            !direct_is_eager(flow, member->receive->elements))
+        if (member->finals_in.done == member->finals_in.count && member->counted)
             run->grants--;
     } else {
         if (direct_is_mean(flow))
@@ -289,6 +291,10 @@ void direct_take(const struct peer_link *peer, struct flow *flow, const struct f
         member->finals_out.granted = header->credit;
         return;
     case DIRECT_ANNOUNCE:
+        pull_hear(flows, member, block);
+        return;
+    case DIRECT_TAKEN:
+        pull_end(flows, flow, member);
         return;
     }
     flow->collective->last_received_us = clock_now_us();
