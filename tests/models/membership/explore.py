@@ -21,7 +21,9 @@ def each(kind, *what):
 TWO = split(2, ((0,),))
 # name -> (world, faults of which each may come once, most faults, most PREPAREs of a coordinator)
 WORLDS = {
-    "two, split": (dict(n=2), TWO, 1, 2),
+    "small: two, split": (dict(n=2), TWO, 1, 2),
+    "small: two, one coordinator, death": (dict(n=2, coordinators=1), each("kill", 1), 1, 1),
+    "small: one, newcomer": (dict(n=1, newcomers=1), [], 0, 1),
     "two, split, two steps": (dict(n=2, steps=2), TWO, 1, 2),
     "two, split and heal": (dict(n=2), TWO + each("heal", None), 2, 1),
     "two, cut": (dict(n=2), each("cut", (0, 1)), 1, 1),
@@ -31,7 +33,7 @@ WORLDS = {
     "two, coordinator dies": (dict(n=2), each("coordinator", 0) + TWO, 2, 1),
     "two, leaver": (dict(n=2, leavers=(1,), steps=2), [], 0, 1),
     "two, leaver and death": (dict(n=2, leavers=(1,)), each("kill", 0), 1, 1),
-    "one, newcomer": (dict(n=1, newcomers=1), each("kill", 1), 1, 1),
+    "one, newcomer, death": (dict(n=1, newcomers=1), each("kill", 1), 1, 1),
     "two, newcomer": (dict(n=2, newcomers=1), [], 0, 1),
     "two, newcomer, split": (dict(n=2, newcomers=1), split(3, ((0, 2),)), 1, 1),
     "three, one coordinator, death": (dict(n=3, coordinators=1), each("kill", 2), 1, 1),
