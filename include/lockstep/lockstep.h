@@ -95,7 +95,8 @@ typedef enum lockstep_status {
     LOCKSTEP_E_PEER_LOST = -8, /* A worker is gone: restart from the last checkpoint. */
     LOCKSTEP_E_CLOSED = -9, /* The session was closed or aborted: stop using it. */
     LOCKSTEP_E_SYSTEM = -10, /* The operating system refused; the text says what. */
-    LOCKSTEP_E_FORKED = -11 /* The session belongs to the parent process. */
+    LOCKSTEP_E_FORKED = -11, /* The session belongs to the parent process. */
+    LOCKSTEP_E_CHANGED = -12 /* The world changed, and the session goes on: call again. */
 } lockstep_status;
 
 /* The name of a status: "LOCKSTEP_E_TIMEOUT", or "unknown status". Never NULL. Blocks: no. Threads:
@@ -1060,9 +1061,14 @@ typedef enum lockstep_op {
  * E_PEER_LOST with its text. So LOCKSTEP_WAIT_FOREVER is the usual choice. The asynchronous forms
  * borrow data until lockstep_work_wait has returned anything but E_TIMEOUT, which also frees the
  * work.
+ *
+ * With config.on_failure continue a collective that a death has hit ends alike on every survivor:
+ * OK, or E_CHANGED, also on a rank that calls it only afterwards. With E_CHANGED the memory is
+ * undefined, the session goes on, and the collective is to be called again. E_CHANGED of
+ * lockstep_broadcast may also say, on one rank, that ranks have other numbers (docs/recovery.md).
  * data: [count] elements; memory that another collective has borrowed, even in part, is E_INVALID,
  * and the text names both. Blocks: as said. Threads: the trainer's. Returns: E_MISMATCH,
- * E_PEER_LOST, E_INVALID, E_UNSUPPORTED (dtype). */
+ * E_PEER_LOST, E_CHANGED, E_INVALID, E_UNSUPPORTED (dtype). */
 LOCKSTEP_API int lockstep_allreduce(lockstep_session *session, const char *name, void *data,
                                     uint64_t count, lockstep_dtype dtype, lockstep_op op,
                                     uint32_t timeout_ms);

@@ -388,11 +388,22 @@ static void what_does_not_go_together_is_named(void **state)
                                         "loopback"};
     lockstep_session *session = open_alone();
     lockstep_group *group;
+    struct lockstep_collective gather = LOCKSTEP_COLLECTIVE_INIT;
+    lockstep_work *work;
     int32_t data = 1;
+    int32_t all = 0;
     (void)state;
-    refused(lockstep_barrier(session, "b", 1000), "collective");
-    refused(lockstep_allreduce(session, "a", &data, 1, LOCKSTEP_INT32, LOCKSTEP_SUM, 1000),
-            "collective");
+    assert_int_equal(lockstep_barrier(session, "b", 1000), 0);
+    assert_int_equal(lockstep_allreduce(session, "a", &data, 1, LOCKSTEP_INT32, LOCKSTEP_SUM, 1000),
+                     0);
+    gather.kind = LOCKSTEP_ALL_GATHER;
+    gather.name = "g";
+    gather.input = &data;
+    gather.output = &all;
+    gather.count = 1;
+    gather.dtype = LOCKSTEP_INT32;
+    refused(lockstep_collective_run(session, &gather, 1000), "collective");
+    refused(lockstep_collective_begin(session, &gather, &work), "collective");
     refused(lockstep_group_create(session, ranks, 1, "g", &group), "group");
     refused(lockstep_uneven_set(session, LOCKSTEP_UNEVEN_ALL), "uneven");
     lockstep_close(session);

@@ -19,7 +19,26 @@
 #include <inttypes.h>
 #include <string.h>
 
-static const char collective_lasting[] = "a plain collective";
+// 0, or a failure if the session cannot run a collective now. names_rank: the collective names a
+// rank. The first one after a death fails if the trainer does not know yet that ranks may have
+// other numbers.
+static int collective_check(struct lockstep_session *session, bool names_rank)
+{
+    const int status = session_check(session);
+    if (status < 0 || !names_rank)
+        return status;
+    mutex_lock(&session->mutex);
+    const int told = agreement_numbers_locked(session);
+    mutex_unlock(&session->mutex);
+    return told;
+}
+
+// Only collectives of all ranks that lockstep_allreduce, _broadcast and _barrier can express go on
+// after a death.
+static int collective_check_lasts(const struct lockstep_session *session)
+{
+    return session_check_lasts(session, "a collective of this kind, or out of place,");
+}
 
 // Finds out whether the data is in the memory of this rank's device, and sets like->device if it
 // is. Other ranks may have theirs on the host. A failure if it is on another device.
@@ -48,9 +67,7 @@ static int collective_async(struct lockstep_session *session, const char *name, 
     if (!work)
         return error_set(LOCKSTEP_E_INVALID, "work is NULL: nowhere to put the handle");
     *work = NULL;
-    status = session_check(session);
-    if (status == 0)
-        status = session_check_lasts(session, collective_lasting);
+    status = collective_check(session, like->kind == COLLECTIVE_BROADCAST);
     if (status == 0)
         status = collective_find(session, name, data, count, like);
     if (status == 0)
@@ -95,9 +112,7 @@ static int collective_blocking(struct lockstep_session *session, const char *nam
                                struct lockstep_work **left)
 {
     struct lockstep_work *work;
-    int status = session_check(session);
-    if (status == 0)
-        status = session_check_lasts(session, collective_lasting);
+    int status = collective_check(session, like->kind == COLLECTIVE_BROADCAST);
     if (status == 0)
         status = collective_find(session, name, data, count, like);
     if (status < 0)
@@ -271,9 +286,9 @@ static int collective_wait(struct lockstep_session *session,
     void *data;
     int status = session_check(session);
     if (status == 0)
-        status = session_check_lasts(session, collective_lasting);
-    if (status == 0)
         status = collective_read(session, given, &what);
+    if (status == 0)
+        status = collective_check(session, what.kind == LOCKSTEP_BROADCAST);
     if (status < 0)
         return status;
     if (collective_is_named(session, &what, &data)) {
@@ -281,6 +296,9 @@ static int collective_wait(struct lockstep_session *session,
         return collective_blocking(session, what.name, data, collective_count(&what), &like,
                                    timeout_ms, left);
     }
+    status = collective_check_lasts(session);
+    if (status < 0)
+        return status;
     const struct visit visit =
         progress_enter(&session->tracker, API_COLLECTIVE, PROGRESS_NO_MODULE, 0);
     await_enter(API_COLLECTIVE_RUN, LOCKSTEP_MAX_MODULES);
@@ -315,16 +333,17 @@ int lockstep_collective_begin(lockstep_session *session, const struct lockstep_c
     *work = NULL;
     int status = session_check(session);
     if (status == 0)
-        status = session_check_lasts(session, collective_lasting);
-    if (status == 0)
         status = collective_read(session, given, &what);
+    if (status == 0)
+        status = collective_check(session, what.kind == LOCKSTEP_BROADCAST);
     if (status < 0)
         return status;
     if (collective_is_named(session, &what, &data)) {
         struct collective like = collective_like(&what);
         return collective_async(session, what.name, data, collective_count(&what), &like, work);
     }
-    return plain_begin(session, &what, work);
+    status = collective_check_lasts(session);
+    return status < 0 ? status : plain_begin(session, &what, work);
 }
 
 // ---- Work --------------------------------------------------------------------------------------

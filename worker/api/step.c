@@ -120,6 +120,7 @@ static void step_fill_view(struct lockstep_session *session, uint32_t exhausted,
     struct world_change *change = &session->step.change;
     const bool changed = change->number != change->seen;
     change->seen = change->number;
+    session->works.changes_told = change->number;
     view->generation = session->world.generation.number;
     view->rank = session->world.rank;
     view->world_size = session->world.size;

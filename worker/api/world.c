@@ -34,6 +34,7 @@ int lockstep_world_change(lockstep_session *session, struct lockstep_change *cha
     *change = (struct lockstep_change)LOCKSTEP_CHANGE_INIT;
     mutex_lock(&session->mutex);
     const struct world_change *last = &session->step.change;
+    session->works.changes_told = last->number;
     if (last->number > 0) {
         change->changes = last->number;
         change->step = last->step;

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "protos/topology.h"
+#include "worker/engine/accord.h"
 #include "worker/engine/landing.h"
 #include "worker/engine/messages.h"
 #include "worker/engine/parts.h"
@@ -187,7 +188,7 @@ static void engine_join_close(struct lockstep_session *session, const struct ord
 // the order core does not know of buffers.
 void engine_join_commit(struct lockstep_session *session, uint64_t step)
 {
-    session->engine.commit_held = session->engine.buffers_in_flight > 0;
+    session->engine.commit_held = session->engine.buffers_in_flight > 0 || accord_is_open(session);
     if (session->engine.commit_held || session->engine.order->given_up == step)
         return;
     mutex_lock(&session->mutex);

@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "worker/device/device.h"
+#include "worker/engine/accord.h"
 #include "worker/engine/decisions.h"
 #include "worker/engine/landing.h"
 #include "worker/engine/loss.h"
@@ -121,6 +122,11 @@ static void engine_done(void *context, struct collective *collective)
     struct lockstep_session *session = context;
     if (engine_is_plain(session, collective)) {
         work_done(collective->context);
+        if (session->engine.commit_held)
+            engine_join_commit(session, session->engine.order->step);
+        return;
+    }
+    if (accord_done(session, collective)) {
         if (session->engine.commit_held)
             engine_join_commit(session, session->engine.order->step);
         return;

@@ -5,6 +5,7 @@
 #include "worker/engine/recovery.h"
 
 #include "base/text.h"
+#include "worker/engine/accord.h"
 #include "worker/engine/decisions.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/events.h"
@@ -77,6 +78,7 @@ void recovery_free(struct lockstep_session *session)
         return;
     recovery_drop_records(recovery);
     free(recovery->records);
+    accord_free(session);
     free(recovery);
     session->engine.recovery = NULL;
 }
@@ -469,6 +471,7 @@ void recovery_goes_on(struct lockstep_session *session)
         engine_propose_layouts(session);
     recovery->redo_low = UINT32_MAX;
     recovery->redo_step = decision.settled + 1;
+    accord_begin(session);
     if (!behind)
         repeat_go_on(session);
     order_recover(order, &decision);

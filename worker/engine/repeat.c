@@ -10,6 +10,7 @@
 
 #include "worker/engine/repeat.h"
 
+#include "worker/engine/accord.h"
 #include "worker/engine/tell.h"
 #include "worker/kernels/kernels.h"
 #include "worker/session/session.h"
@@ -20,9 +21,11 @@
 const char *repeat_freeze(struct lockstep_session *session)
 {
     struct engine_state *engine = &session->engine;
-    if (engine->plain_in_flight > engine->buffers_in_flight ||
-        (engine->buffers_in_flight > 0 && !engine->order->open))
-        return "a collective is in flight that is no gradient";
+    const char *why = accord_freeze(session);
+    if (engine->buffers_in_flight > 0 && !engine->order->open)
+        why = "lockstep_state_sync is in flight";
+    if (why)
+        return why;
     engine->plain_in_flight = engine->buffers_in_flight = 0;
     engine->commit_held = false;
     return NULL;
@@ -36,6 +39,8 @@ static bool repeat_is_buffers(const struct lockstep_session *session,
 
 bool repeat_holds(struct lockstep_session *session, struct lockstep_work *work)
 {
+    if (accord_holds(session, work))
+        return true;
     if (!session->engine.order->recovery.frozen)
         return false;
     if (repeat_is_buffers(session, work)) {
@@ -44,8 +49,8 @@ bool repeat_holds(struct lockstep_session *session, struct lockstep_work *work)
     }
     session->end.over_abruptly = true;
     engine_fail(session, LOCKSTEP_E_PEER_LOST,
-                "a rank was lost, and this rank cannot go on without it: a collective was begun "
-                "that is no gradient");
+                "a rank was lost, and this rank cannot go on without it: a collective of the "
+                "library was begun");
     return true;
 }
 

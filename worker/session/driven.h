@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct accord;
 struct engine_recovery;
 
 // resume.c: what another coordinator must be told.
@@ -45,6 +46,7 @@ struct engine_state {
     uint64_t step_bytes_sent; // The session's total at the beginning of the step; so the next two.
     uint64_t step_bytes_received;
     uint64_t step_bytes_copied;
+    struct accord *accord; // accord.c; NULL: there was none.
     // recovery.c. NULL: the session does not go on after a death.
     struct engine_recovery *recovery;
 };

@@ -306,7 +306,7 @@ static void plain_fill(struct plain *plain, struct lockstep_work *work, struct n
     work->sender = what->kind == LOCKSTEP_RECEIVE ? what->sender : NULL;
     if (work->sender)
         *work->sender = what->peer;
-    work->confirmed = false;
+    work->confirmed = work->changed = work->agreement.wanted = false;
     text_copy(work->name, sizeof(work->name), what->name);
     work->collective = plain->collective;
     work->collective.tag =

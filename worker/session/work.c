@@ -248,6 +248,12 @@ static int work_make_locked(struct lockstep_session *session, const struct plain
                             enum work_caller caller, void *data, const struct collective *like,
                             struct lockstep_work **made)
 {
+    if (session->works.outcomes.count > 0 &&
+        agreement_outcome(&session->works.outcomes, form->use->hash, form->use->uses) ==
+            OUTCOME_CHANGED) {
+        form->use->uses++;
+        return agreement_error_locked(session, form->name);
+    }
     const struct lent_range range = {(uintptr_t)data,
                                      (uintptr_t)data + form->elements * dtype_size(like->dtype),
                                      .written = true};
@@ -286,6 +292,11 @@ static int work_make_locked(struct lockstep_session *session, const struct plain
     if (collective->kind == COLLECTIVE_BROADCAST &&
         strncmp(work->name, WORK_LIBRARY_PREFIX, strlen(WORK_LIBRARY_PREFIX)) != 0)
         work_confirm(work);
+    work->changed = false;
+    work->agreement.wanted = caller == CALLER_TRAINER && !session->config.solo &&
+                             session->config.on_failure == LOCKSTEP_ON_FAILURE_CONTINUE;
+    if (work->agreement.wanted)
+        agreement_make(work);
     *made = work;
     return 0;
 }
@@ -297,6 +308,11 @@ static int work_form_locked(struct lockstep_session *session, enum work_caller c
 {
     struct plain_form library; // Not kept: works.form is for the trainer's calls.
     struct plain_form *form = caller == CALLER_TRAINER ? &session->works.form : &library;
+    if (caller == CALLER_TRAINER && like->kind == COLLECTIVE_BROADCAST) {
+        const int told = agreement_numbers_locked(session);
+        if (told < 0)
+            return told;
+    }
     if (caller != CALLER_TRAINER || !form_is(form, name, count, like)) {
         const int status = caller == CALLER_TRAINER ? work_check(session, name, count, like) : 0;
         if (status < 0)
@@ -379,7 +395,7 @@ void work_launch(struct lockstep_work *work)
 
 bool work_exchange(struct lockstep_work *work)
 {
-    return !work->confirmed && !work->stage &&
+    return !work->confirmed && !work->stage && !work->agreement.wanted &&
            transport_exchange(work->session->transport, &work->collective);
 }
 
@@ -392,7 +408,7 @@ void work_exchanged_locked(struct lockstep_work *work)
 void work_done(struct lockstep_work *work)
 {
     struct lockstep_session *session = work->session;
-    if (--work->missing > 0)
+    if (--work->missing > 0 || agreement_follows(work))
         return;
     session->engine.plain_in_flight--;
     session->engine.buffers_in_flight -= work_is_repeated(work);
@@ -433,6 +449,8 @@ int work_await_locked(struct lockstep_work *work, const struct command *command,
     session->works.awaited = NULL;
     if (work->state != WORK_DONE && session->gate.failure != 0)
         status = session_failure_locked(session);
+    else if (work->state == WORK_DONE && work->changed)
+        status = agreement_error_locked(session, work->name);
     else if (work->state == WORK_FREE)
         status = error_set(LOCKSTEP_E_INVALID,
                            "collective '%s' was waited for already: its work "

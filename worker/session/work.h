@@ -7,6 +7,7 @@
 #define WORKER_SESSION_WORK_H
 
 #include "base/list.h"
+#include "worker/session/agreement.h"
 #include "worker/session/lent.h"
 #include "worker/session/notify.h"
 #include "worker/transport/flow/collective.h"
@@ -35,11 +36,13 @@ struct lockstep_work {
     bool confirmed; // True if the work has a confirmation.
     uint32_t missing; // Collectives of this work that are not done yet: 0 to 2.
     uint64_t step; // Of a group of buffers: the step that was open at the launch; 0: none was.
+    struct agreement agreement;
     struct extent extent;
     struct extent barrier_extent;
     int32_t barrier; // The element of a barrier, or of a confirmation.
     // guarded by session.mutex
     enum work_state state;
+    bool changed; // True if the work is done without a result, because the world has changed.
     struct lockstep_work *next_free;
     struct notify_function notify;
     // For each range that the work has borrowed: 1 + its index in works.lent; 0: no range.
@@ -110,6 +113,8 @@ struct works {
     struct lockstep_group *groups; // Open groups, the newest first.
     uint32_t group_count;
     struct plain_form form; // The trainer's last collective.
+    struct outcomes outcomes;
+    uint64_t changes_told; // The number of the last change of the world that the trainer knows of.
 };
 
 // On whose behalf a collective runs. The trainer may not use names of the library.

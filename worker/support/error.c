@@ -77,6 +77,8 @@ const char *lockstep_status_name(int status)
         return "LOCKSTEP_E_SYSTEM";
     case LOCKSTEP_E_FORKED:
         return "LOCKSTEP_E_FORKED";
+    case LOCKSTEP_E_CHANGED:
+        return "LOCKSTEP_E_CHANGED";
     default:
         return "unknown status";
     }

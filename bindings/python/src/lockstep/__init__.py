@@ -26,15 +26,16 @@ from ._native import VERSION as __version__
 from .arrays import Memory, memory_of
 from .collectives import (Collective, Group, Work, all_gather, all_to_all, allreduce, barrier,
                           broadcast, gather, receive, reduce, reduce_scatter, scatter, send)
-from .errors import (BadConfig, Closed, Forked, Invalid, LibraryMismatch, LockstepError, Mismatch,
-                     PeerLost, SystemFailure, Timeout, Unreachable, Unsupported, Unused)
+from .errors import (BadConfig, Changed, Closed, Forked, Invalid, LibraryMismatch, LockstepError,
+                     Mismatch, PeerLost, SystemFailure, Timeout, Unreachable, Unsupported, Unused)
 from .module import Buffer, Module, Parameter
 from .session import Session
 from .step import Call, Step
 
 __all__ = [
     "ANY_SOURCE", "PARAMETER_FROZEN", "PARAMETER_SHARED", "AbortPolicy", "BadConfig", "Buffer",
-    "BufferPolicy", "Call", "Closed", "Collective", "CollectiveKind", "Dtype", "Forked", "GradientKind", "Group",
+    "BufferPolicy", "Call", "Changed", "Closed", "Collective", "CollectiveKind", "Dtype", "Forked",
+    "GradientKind", "Group",
     "Invalid", "LibraryMismatch", "LockstepError", "LogLevel", "Memory", "MetricKind", "Mismatch",
     "Module", "OnFailure", "Op", "Order", "Parameter", "PeerLost", "Report", "Session", "Status",
     "Step", "StepView", "Sum", "SystemFailure", "Timeout", "TransportKind", "Uneven", "Unplanned",

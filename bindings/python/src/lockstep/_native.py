@@ -55,6 +55,8 @@ class Status(IntEnum):
     """The operating system refused; the text says what."""
     E_FORKED = -11
     """The session belongs to the parent process."""
+    E_CHANGED = -12
+    """The world changed, and the session goes on: call again."""
 
 
 class OnFailure(IntEnum):

@@ -96,6 +96,12 @@ class Forked(LockstepError):
     status = Status.E_FORKED
 
 
+class Changed(LockstepError):
+    """The world changed, and the session goes on: call again."""
+
+    status = Status.E_CHANGED
+
+
 class LibraryMismatch(ImportError):
     """liblockstep.so is missing, or does not fit this package: the text says how."""
 

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What becomes of plain collectives that a death has hit. Each member of the new generation tells
+// all others in one allreduce, the *accord*, which plain collectives of the trainer are in flight
+// on it, whether it has their results, and the outcomes that it knows of earlier accords. All get
+// the same table, and so the same outcomes:
+//
+//     some rank knows an outcome         that one: its trainer may have seen it
+//     some rank is without the result    changed: it fails on every rank (LOCKSTEP_E_CHANGED)
+//     all that name it have the result   done: a rank that does not name it has completed it
+//
+// The last line needs that a rank has a result only when all ranks have begun the collective
+// (work_confirm), and that no rank completes it before all have the result (agreement.h).
+//
+// Until the accord is complete no plain collective is launched: it may be one that has failed on
+// other ranks. A rank that begins such a collective later gets the error then. Collectives that
+// were made and not launched before the accord began count as in flight: their trainer did not know
+// the new world. Driver only.
+
+#include "worker/engine/accord.h"
+
+#include "worker/engine/tell.h"
+#include "worker/session/session.h"
+#include "worker/session/work.h"
+#include "worker/session/world.h"
+
+#include <stdlib.h>
+
+enum {
+    ACCORD_ROWS = 2 * LOCKSTEP_MAX_PLAIN, // Of a rank: its works in flight, and outcomes.
+    ACCORD_WORDS = 2, // Of a row: the space, and the slot with the status.
+};
+
+enum accord_status {
+    STATUS_WITHOUT = 1, // In flight, without the result.
+    STATUS_WITH,
+    STATUS_DONE, // The outcome of an earlier accord, as the next one.
+    STATUS_CHANGED,
+};
+
+struct accord {
+    bool active;
+    struct collective collective;
+    struct extent extent;
+    uint32_t rows; // Of this rank.
+    uint64_t words[]; // [ranks][ACCORD_ROWS][ACCORD_WORDS]; a row of zeros ends a rank's part.
+};
+
+static bool accord_is_on(const struct lockstep_session *session)
+{
+    return session->config.on_failure == LOCKSTEP_ON_FAILURE_CONTINUE;
+}
+
+// True if the work is a plain collective of the trainer that has not ended.
+static bool accord_open_locked(const struct lockstep_work *work)
+{
+    mutex_assert_held(&work->session->mutex);
+    return work->state == WORK_IN_FLIGHT && work->agreement.wanted;
+}
+
+const char *accord_freeze(struct lockstep_session *session)
+{
+    const char *why = NULL;
+    mutex_lock(&session->mutex);
+    for (uint32_t i = 0; i < LOCKSTEP_MAX_PLAIN; i++) {
+        struct lockstep_work *work = &session->works.all[i];
+        if (accord_open_locked(work))
+            work->missing = 0;
+        else if (work->state == WORK_IN_FLIGHT)
+            why = "a collective of the library is in flight";
+    }
+    mutex_unlock(&session->mutex);
+    if (session->engine.accord)
+        session->engine.accord->active = false;
+    return why;
+}
+
+bool accord_is_open(const struct lockstep_session *session)
+{
+    return session->engine.accord && session->engine.accord->active;
+}
+
+bool accord_holds(struct lockstep_session *session, struct lockstep_work *work)
+{
+    bool holds;
+    if (!accord_is_on(session))
+        return false;
+    mutex_lock(&session->mutex);
+    // An accord may have launched or ended it before its command came.
+    holds = work->agreement.wanted && (!accord_open_locked(work) || work->missing > 0);
+    mutex_unlock(&session->mutex);
+    return holds || (work->agreement.wanted &&
+                     (session->engine.order->recovery.frozen || accord_is_open(session)));
+}
+
+void accord_free(struct lockstep_session *session)
+{
+    free(session->engine.accord);
+    session->engine.accord = NULL;
+}
+
+// ---- Telling -----------------------------------------------------------------------------------
+
+static void accord_add(struct accord *accord, uint32_t rank, uint64_t space, uint32_t slot,
+                       enum accord_status status)
+{
+    uint64_t *row = &accord->words[((size_t)rank * ACCORD_ROWS + accord->rows++) * ACCORD_WORDS];
+    row[0] = space;
+    row[1] = (uint64_t)slot << 3 | (uint64_t)status;
+}
+
+// Makes room when half of it is used: forgets outcomes that were decided before the last accord
+// that decided any. An outcome stays while this rank has not begun its collective.
+static void accord_prune_locked(struct lockstep_session *session)
+{
+    struct outcomes *outcomes = &session->works.outcomes;
+    uint64_t newest = 0;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < outcomes->count; i++)
+        if (outcomes->all[i].generation > newest)
+            newest = outcomes->all[i].generation;
+    for (uint32_t i = 0; i < outcomes->count; i++) {
+        const struct outcome outcome = outcomes->all[i];
+        if (outcomes->count < LOCKSTEP_MAX_PLAIN / 2 || outcome.generation == newest ||
+            work_uses_locked(session, outcome.space) <= outcome.slot)
+            outcomes->all[kept++] = outcome;
+    }
+    outcomes->count = kept;
+}
+
+static void accord_fill_locked(struct lockstep_session *session, struct accord *accord)
+{
+    const uint32_t rank = session->world.rank;
+    for (uint32_t i = 0; i < LOCKSTEP_MAX_PLAIN; i++) {
+        const struct lockstep_work *work = &session->works.all[i];
+        if (accord_open_locked(work))
+            accord_add(accord, rank, work->collective.tag.space, work->collective.tag.slot,
+                       work->agreement.reached ? STATUS_WITH : STATUS_WITHOUT);
+    }
+    for (uint32_t i = 0; i < session->works.outcomes.count; i++) {
+        const struct outcome *outcome = &session->works.outcomes.all[i];
+        accord_add(accord, rank, outcome->space, outcome->slot,
+                   outcome->kind == OUTCOME_DONE ? STATUS_DONE : STATUS_CHANGED);
+    }
+}
+
+void accord_begin(struct lockstep_session *session)
+{
+    const size_t words = (size_t)session->world.size * ACCORD_ROWS * ACCORD_WORDS;
+    const uint64_t number = session->world.generation.number;
+    accord_free(session);
+    struct accord *accord = calloc(1, sizeof(*accord) + words * sizeof(accord->words[0]));
+    if (!accord) {
+        engine_fail(session, LOCKSTEP_E_SYSTEM, "no memory to go on after a death");
+        return;
+    }
+    session->engine.accord = accord;
+    accord->active = true;
+    work_forget_form(session);
+    mutex_lock(&session->mutex);
+    accord_prune_locked(session);
+    accord_fill_locked(session, accord);
+    mutex_unlock(&session->mutex);
+    accord->extent = (struct extent){.in = accord->words, .out = accord->words, .elements = words};
+    // No name of the trainer has this space: hashes of names are never 0.
+    accord->collective = (struct collective){.kind = COLLECTIVE_ALLREDUCE,
+                                             .dtype = DTYPE_UINT64,
+                                             .op = REDUCE_MAX,
+                                             .tag = {.slot = (uint32_t)number},
+                                             .signature = number,
+                                             .extents = &accord->extent,
+                                             .extent_count = 1,
+                                             .elements = words,
+                                             .weight = 1};
+    accord->collective.algorithm = world_algorithm(session, &accord->collective);
+    transport_launch(session->transport, &accord->collective);
+}
+
+// ---- The outcomes ------------------------------------------------------------------------------
+
+static enum outcome_kind accord_outcome(const struct accord *accord, uint32_t ranks, uint64_t space,
+                                        uint64_t slot)
+{
+    bool found[STATUS_CHANGED + 1] = {false};
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+        const uint64_t *row = &accord->words[(size_t)rank * ACCORD_ROWS * ACCORD_WORDS];
+        for (uint32_t i = 0; i < ACCORD_ROWS && row[1] != 0; i++, row += ACCORD_WORDS)
+            if (row[0] == space && row[1] >> 3 == slot && (row[1] & 7) <= STATUS_CHANGED)
+                found[row[1] & 7] = true;
+    }
+    if (found[STATUS_CHANGED])
+        return OUTCOME_CHANGED;
+    return found[STATUS_WITHOUT] && !found[STATUS_DONE] ? OUTCOME_CHANGED : OUTCOME_DONE;
+}
+
+// Returns false if there are more outcomes than a session keeps.
+static bool accord_conclude_locked(struct lockstep_session *session)
+{
+    const struct accord *accord = session->engine.accord;
+    const uint32_t ranks = session->world.size;
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+        const uint64_t *row = &accord->words[(size_t)rank * ACCORD_ROWS * ACCORD_WORDS];
+        for (uint32_t i = 0; i < ACCORD_ROWS && row[1] != 0; i++, row += ACCORD_WORDS) {
+            const struct outcome outcome = {.space = row[0],
+                                            .slot = (uint32_t)(row[1] >> 3),
+                                            .kind =
+                                                accord_outcome(accord, ranks, row[0], row[1] >> 3),
+                                            .generation = session->world.generation.number};
+            if (!agreement_keep(&session->works.outcomes, &outcome))
+                return false;
+        }
+    }
+    return true;
+}
+
+// Ends the work as the accord says, or launches it if no rank has named it.
+static void accord_apply(struct lockstep_session *session, struct lockstep_work *work)
+{
+    enum outcome_kind outcome = OUTCOME_NONE;
+    mutex_lock(&session->mutex);
+    const bool held = accord_open_locked(work) && work->missing == 0;
+    if (held)
+        outcome = agreement_outcome(&session->works.outcomes, work->collective.tag.space,
+                                    work->collective.tag.slot);
+    if (outcome != OUTCOME_NONE) {
+        work->changed = outcome == OUTCOME_CHANGED;
+        work_complete_locked(work);
+    }
+    mutex_unlock(&session->mutex);
+    if (held && outcome == OUTCOME_NONE)
+        work_launch(work);
+}
+
+bool accord_done(struct lockstep_session *session, const struct collective *collective)
+{
+    struct accord *accord = session->engine.accord;
+    if (!accord || collective != &accord->collective)
+        return false;
+    accord->active = false;
+    mutex_lock(&session->mutex);
+    const bool fits = accord_conclude_locked(session);
+    mutex_unlock(&session->mutex);
+    if (!fits) {
+        engine_fail(session, LOCKSTEP_E_PEER_LOST,
+                    "a rank was lost, and too many collectives were in flight to go on");
+        return true;
+    }
+    for (uint32_t i = 0; i < LOCKSTEP_MAX_PLAIN; i++)
+        accord_apply(session, &session->works.all[i]);
+    return true;
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Agreements of plain collectives, and outcomes of those that a death has hit: agreement.h.
+
+#include "worker/session/agreement.h"
+
+#include "base/hash64.h"
+#include "worker/session/session.h"
+#include "worker/session/work.h"
+#include "worker/session/world.h"
+#include "worker/support/error.h"
+
+void agreement_make(struct lockstep_work *work)
+{
+    struct agreement *agreement = &work->agreement;
+    const struct collective *collective = &work->collective;
+    const uint64_t space[] = {collective->tag.space, 2};
+    agreement->reached = false;
+    work->missing = 0;
+    agreement->extent =
+        (struct extent){.in = &agreement->element, .out = &agreement->element, .elements = 1};
+    agreement->collective = (struct collective){
+        .kind = COLLECTIVE_ALLREDUCE,
+        .dtype = DTYPE_INT32,
+        .op = REDUCE_SUM,
+        .tag = {.space = hash64(space, sizeof(space)), .slot = collective->tag.slot},
+        .signature = collective->signature,
+        .extents = &agreement->extent,
+        .extent_count = 1,
+        .elements = 1,
+        .weight = 1,
+        .context = work,
+    };
+}
+
+bool agreement_follows(struct lockstep_work *work)
+{
+    struct agreement *agreement = &work->agreement;
+    if (!agreement->wanted || agreement->reached)
+        return false;
+    agreement->reached = true;
+    work->missing = 1;
+    agreement->collective.algorithm = world_algorithm(work->session, &agreement->collective);
+    transport_launch(work->session->transport, &agreement->collective);
+    return true;
+}
+
+int agreement_error_locked(struct lockstep_session *session, const char *name)
+{
+    const struct world_change *change = &session->step.change;
+    mutex_assert_held(&session->mutex);
+    session->works.changes_told = change->number;
+    return error_set(LOCKSTEP_E_CHANGED,
+                     "collective '%s': the world changed while it ran, and its memory is undefined "
+                     "now: call it again, on every rank; %s",
+                     name, change->text);
+}
+
+int agreement_numbers_locked(struct lockstep_session *session)
+{
+    const uint64_t changes = session->step.change.number;
+    mutex_assert_held(&session->mutex);
+    if (session->works.changes_told == changes)
+        return 0;
+    session->works.changes_told = changes;
+    return error_set(LOCKSTEP_E_CHANGED,
+                     "ranks may have other numbers, because the world has changed: ask "
+                     "lockstep_world_change, and call it again with the number that the root has "
+                     "now");
+}
+
+enum outcome_kind agreement_outcome(const struct outcomes *outcomes, uint64_t space, uint32_t slot)
+{
+    for (uint32_t i = 0; i < outcomes->count; i++)
+        if (outcomes->all[i].space == space && outcomes->all[i].slot == slot)
+            return outcomes->all[i].kind;
+    return OUTCOME_NONE;
+}
+
+bool agreement_keep(struct outcomes *outcomes, const struct outcome *outcome)
+{
+    if (agreement_outcome(outcomes, outcome->space, outcome->slot) != OUTCOME_NONE)
+        return true;
+    if (outcomes->count == LOCKSTEP_MAX_PLAIN)
+        return false;
+    outcomes->all[outcomes->count++] = *outcome;
+    return true;
+}
