@@ -3,10 +3,12 @@
 // Ballots: when the members of a job freeze, and who belongs to the next generation. The rules are
 // in docs/internals/recovery.md; M2, M4, M5 and M7 are names of it. Runs inside coordinator_step.
 //
-// A rank that is lost becomes a suspect of a ballot. Every other member is told to freeze and to
-// report (DOWN_PREPARE). A further suspect begins the ballot anew with a higher number. When all
-// other members have reported, the decision is sent, and the roster forms the next generation of
-// them. If there can be no decision, the job ends with the verdict on the first suspect.
+// A rank that is lost, by a proof or because its host does not answer for the bound, becomes a
+// suspect of a ballot (suspicion.c has those of which there is no proof). Every other member is
+// told to freeze and to report (DOWN_PREPARE). A further suspect begins the ballot anew with a
+// higher number. When all other members have reported, the decision is sent, and the roster forms
+// the next generation of them. If there can be no decision, the job ends with the verdict on the
+// first suspect.
 //
 // This coordinator is the only one of the job, and it has made the generation that ends. So by M2
 // the members that are kept must be at least half of that generation, unless all others are proven
@@ -32,6 +34,7 @@ void ballot_reset(struct job *job)
 {
     job->ballot.active = false;
     job->ballot.forming = false;
+    job->ballot.suspicion_ms = UINT64_MAX;
     memset(job->ballot.suspects, 0, sizeof(job->ballot.suspects));
     records_reset(&job->ballot.records);
 }
@@ -213,6 +216,20 @@ bool ballot_suspect(struct coordinator *core, struct job *job, struct worker *wo
     journal_log(core, job, "recovery_began", "%s", ballot->text);
     ballot_begin(core, job, 0);
     return true;
+}
+
+void ballot_anew(struct coordinator *core, struct job *job, uint32_t rank, const char *text)
+{
+    struct ballot *ballot = &job->ballot;
+    struct sentence sentence;
+    if (!ballot->forming)
+        ballot->began_ms = core->now;
+    ballot->cause = rank;
+    sentence_begin(&sentence, ballot->text, sizeof(ballot->text));
+    sentence_add(&sentence, "%s", text);
+    stall_end(core, job, "the ranks connect anew");
+    journal_log(core, job, "recovery_began", "%s", ballot->text);
+    ballot_begin(core, job, 0);
 }
 
 // ---- Reports -----------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ struct ballot {
     uint64_t began_ms; // When the first rank of this recovery became a suspect.
     // When a ballot ends that too few members answer; UINT64_MAX: they are enough.
     uint64_t proof_ms;
+    uint64_t suspicion_ms; // When suspicion_tick is due; UINT64_MAX: never.
     uint32_t cause; // The first suspect: its rank in the generation that ends.
     uint64_t suspects[LOCKSTEP_RANK_WORDS]; // Set of ranks of the generation that ends.
     char text[LOCKSTEP_TEXT_BYTES]; // The sentence about the first suspect.
@@ -39,6 +40,9 @@ struct ballot {
 // why the others cannot go on though they should.
 bool ballot_suspect(struct coordinator *core, struct job *job, struct worker *worker,
                     const char *text, const char **why);
+// Links have ended between members of which none is known to be dead: all of them freeze, report
+// and connect anew. rank: one of these members; text: the sentence about it.
+void ballot_anew(struct coordinator *core, struct job *job, uint32_t rank, const char *text);
 void ballot_record(struct coordinator *core, struct worker *worker, const struct record_part *part);
 void ballot_report(struct coordinator *core, struct worker *worker, const struct up_report *report);
 void ballot_refuse(struct coordinator *core, struct worker *worker, const struct up_refuse *refuse);

@@ -21,6 +21,7 @@
 #include "coordinator/roster.h"
 #include "coordinator/sentence.h"
 #include "coordinator/sides.h"
+#include "coordinator/suspicion.h"
 #include "coordinator/table.h"
 #include "coordinator/verdict.h"
 #include "coordinator/verify.h"
@@ -344,6 +345,7 @@ static void core_tick(struct coordinator *core)
         stall_tick(core, job);
         resume_tick(core, job);
         ballot_tick(core, job);
+        suspicion_tick(core, job);
     }
 }
 
@@ -404,6 +406,8 @@ uint64_t coordinator_deadline(const struct coordinator *coordinator)
             own = job->resuming.due_ms;
         if (ballot_deadline(job) < own)
             own = ballot_deadline(job);
+        if (suspicion_deadline(job) < own)
+            own = suspicion_deadline(job);
         if (own < deadline)
             deadline = own;
     }

@@ -33,6 +33,7 @@
 //   history.c      step times and metrics over a job's whole run
 //   journal.c      the log of a job
 //   verdict.c      halts, lost workers, leaving workers
+//   suspicion.c    members that others have lost without a proof of death
 //   sides.c        the verdict on a collective that two ranks call differently
 //   view.c         copies of the state for HTTP and tests
 //   stall_view.c   copies of stalls for HTTP and tests
@@ -108,6 +109,16 @@ struct comeback {
     bool learned; // True if the member holds the plan of that step.
 };
 
+// A member that another one has lost without a proof of death: see suspicion.c.
+struct accusation {
+    uint64_t until_ms; // How long a proof is awaited; 0: the member is not accused.
+    uint64_t probe_ms; // When its data port is probed next.
+    uint64_t pause_ms; // Pause between two probes.
+    uint64_t step; // As the accuser said.
+    uint32_t by; // Rank of the accuser.
+    char text[128]; // What the accuser saw, clean.
+};
+
 struct worker {
     coordinator_peer peer;
     enum stage stage;
@@ -161,6 +172,7 @@ struct worker {
     uint64_t absent; // Bit m is 1 if the worker is no member of that group.
 
     struct comeback back;
+    struct accusation accused;
 
     // Set in a ballot.
     bool reported; // True if the worker has answered the present ballot; `report` is valid then.

@@ -42,7 +42,7 @@
 
 // ---- Away --------------------------------------------------------------------------------------
 
-static void resume_probe(struct coordinator *core, const struct worker *worker)
+void resume_ask_port(struct coordinator *core, const struct worker *worker)
 {
     const struct coordinator_action action = {
         .kind = ACTION_PROBE, .peer = worker->peer, .text = worker->hello.address};
@@ -54,7 +54,7 @@ void resume_probe_all(struct coordinator *core, struct job *job)
 {
     for (uint32_t i = 0; i < job->count; i++)
         if (job_worker(core, job, i)->connected && !job_worker(core, job, i)->back.reached)
-            resume_probe(core, job_worker(core, job, i));
+            resume_ask_port(core, job_worker(core, job, i));
 }
 
 // The stream of a member has ended: seeks a proof of its death.
@@ -66,7 +66,7 @@ static void resume_seek_proof(struct coordinator *core, struct job *job, struct 
     worker->back.probe_ms = core->now + LOCKSTEP_PROBE_SOON_MS;
     if (worker->back.probe_ms < job->resuming.due_ms)
         job->resuming.due_ms = worker->back.probe_ms;
-    resume_probe(core, worker);
+    resume_ask_port(core, worker);
 }
 
 bool resume_away(struct coordinator *core, struct worker *worker)
@@ -106,7 +106,8 @@ void resume_probed(struct coordinator *core, const struct coordinator_event *eve
     if (!worker || worker->stage != STAGE_MEMBER)
         return;
     worker->back.reached = worker->back.reached || event->reached;
-    if (worker->back.away_ms == 0 || !event->refused || !worker->back.reached ||
+    const bool awaited = worker->back.away_ms != 0 || worker->accused.until_ms != 0;
+    if (!awaited || !event->refused || !worker->back.reached ||
         !job_running(core_job_of(core, worker)))
         return;
     verdict_gone(core, worker);
@@ -124,7 +125,7 @@ void resume_tick(struct coordinator *core, struct job *job)
             continue;
         if (core->now >= worker->back.probe_ms) {
             worker->back.probe_ms = core->now + LOCKSTEP_PROBE_MS;
-            resume_probe(core, worker);
+            resume_ask_port(core, worker);
         }
         if (job->ballot.active && !decision_removes(job, rank) &&
             core->now >= worker->back.away_ms + LOCKSTEP_BALLOT_AWAY_MS)
@@ -256,7 +257,7 @@ static void resume_return(struct coordinator *core, struct job *job, coordinator
     }
     resume_progress(core, job, worker);
     resume_announce(core, job, worker, unseen);
-    resume_probe(core, worker);
+    resume_ask_port(core, worker);
     ballot_resumed(core, worker);
 }
 
@@ -324,6 +325,66 @@ static void resume_fill(struct coordinator *core, struct job *job, const struct 
                 resume->rank, job->count, job->number);
 }
 
+// Says to a rank that the others have gone on without it. generation: the rank's own. now: that of
+// the others.
+static void resume_exclude(struct coordinator *core, coordinator_peer peer,
+                           struct generation_id generation, struct generation_id now,
+                           const char *text)
+{
+    struct down_excluded *excluded = &core_message(core, NULL, DOWN_EXCLUDED)->u.excluded;
+    struct sentence sentence;
+    core->out.generation = generation;
+    excluded->ballot = now;
+    sentence_begin(&sentence, excluded->text, sizeof(excluded->text));
+    sentence_add(&sentence, "%s", text);
+    core_send_peer(core, peer);
+}
+
+// A later generation of this job is known now: excludes the members that have come back as those
+// of an earlier one.
+static void resume_exclude_all(struct coordinator *core, struct job *job)
+{
+    for (uint32_t rank = 0; rank < job->count; rank++) {
+        const struct worker *worker = job_worker(core, job, rank);
+        const struct generation_id generation = {.number = job->number,
+                                                 .incarnation = job->resuming.incarnation};
+        const struct generation_id later = {.number = job->number + 1,
+                                            .incarnation = core->config.incarnation};
+        if (worker->connected)
+            resume_exclude(core, worker->peer, generation, later,
+                           "a later generation of the job goes on");
+    }
+}
+
+// True if the others have gone on without this rank, and it is not known to be one of them.
+static bool resume_was_removed(struct coordinator *core, const struct job *job,
+                               const struct up_hello *hello)
+{
+    if (!job || !job_running(job) || hello->on_failure != FAILURE_CONTINUE ||
+        job->resuming.unseen > 0 || hello->resume.generation.number >= job->number)
+        return false;
+    for (uint32_t rank = 0; rank < job->count; rank++)
+        if (memcmp(&job_worker(core, job, rank)->hello.uuid, &hello->uuid, sizeof(hello->uuid)) ==
+            0)
+            return false;
+    return true;
+}
+
+// A rank that was removed comes back on another stream: nothing is said once (M7).
+static void resume_removed(struct coordinator *core, const struct job *job, coordinator_peer peer,
+                           const struct up_hello *hello)
+{
+    const struct generation_id now = {.number = job->number,
+                                      .incarnation = job->resuming.incarnation};
+    const struct coordinator_action close = {.kind = ACTION_CLOSE, .peer = peer};
+    resume_exclude(core, peer, hello->resume.generation, now,
+                   job->ballot.text[0] != '\0' ? job->ballot.text
+                                               : "a later generation of the job goes on");
+    core_log(core, "worker_excluded", "job=%s generation=%" PRIu64 " rank=%" PRIu32, job->name,
+             hello->resume.generation.number, hello->resume.rank);
+    core->sink.action(core->sink.context, &close);
+}
+
 // Returns the job for a generation that this coordinator does not know, or NULL: the hello was
 // refused.
 static struct job *resume_rebuild(struct coordinator *core, coordinator_peer peer,
@@ -339,6 +400,8 @@ static struct job *resume_rebuild(struct coordinator *core, coordinator_peer pee
     while (job && job->state == JOB_GATHERING && job->count > 0)
         join_turn_away(core, job_worker(core, job, job->count - 1), REFUSAL_DRAINING,
                        "a world of this job is running; it can be joined when that has ended");
+    if (job && job_running(job))
+        resume_exclude_all(core, job);
     if (job)
         gather_again(core, job);
     else
@@ -355,13 +418,22 @@ static struct job *resume_rebuild(struct coordinator *core, coordinator_peer pee
 // ---- Hello
 // ---------------------------------------------------------------------------------------
 
-// Returns why the member cannot be of the job as this coordinator knows it, or NULL.
-static const char *resume_conflict(const struct job *job, const struct up_resume *resume)
+// True if this coordinator has rebuilt the job from what a rank said that the others have gone on
+// without: this member is of a later generation, which counts.
+static bool resume_is_newer(const struct job *job, const struct up_hello *hello)
 {
+    return hello->on_failure == FAILURE_CONTINUE && job->resuming.unseen > 0 &&
+           hello->resume.generation.number > job->number;
+}
+
+// Returns why the member cannot be of the job as this coordinator knows it, or NULL.
+static const char *resume_conflict(const struct job *job, const struct up_hello *hello)
+{
+    const struct up_resume *resume = &hello->resume;
     const bool known = resume_knows(job, resume);
     if (known && (job->state == JOB_GATHERING || job->state == JOB_FINISHED))
         return "that generation has ended";
-    if (!known && job_running(job))
+    if (!known && job_running(job) && !resume_is_newer(job, hello))
         return "that job is running as another generation";
     if (!known && job->resuming.incarnation == resume->generation.incarnation &&
         job->number > resume->generation.number)
@@ -381,8 +453,12 @@ void resume_hello(struct coordinator *core, coordinator_peer peer, const struct 
     if (resume->generation.number == 0 || resume->rank >= resume->world_size ||
         resume->world_size > LOCKSTEP_MAX_WORLD)
         why = "there is no such rank";
-    else if (job)
-        why = resume_conflict(job, resume);
+    else if (job && !resume_was_removed(core, job, hello))
+        why = resume_conflict(job, hello);
+    if (!why && resume_was_removed(core, job, hello)) {
+        resume_removed(core, job, peer, hello);
+        return;
+    }
     if (!why && (!job || !resume_knows(job, resume))) {
         job = resume_rebuild(core, peer, hello);
         if (!job)

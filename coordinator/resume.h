@@ -15,6 +15,8 @@ struct worker;
 bool resume_away(struct coordinator *core, struct worker *worker);
 // A member of a generation opens another stream. The hello is checked and clean.
 void resume_hello(struct coordinator *core, coordinator_peer peer, const struct up_hello *hello);
+// Asks the server to connect to the data port of a member.
+void resume_ask_port(struct coordinator *core, const struct worker *worker);
 // A data port was probed.
 void resume_probed(struct coordinator *core, const struct coordinator_event *event);
 // Asks the server to reach the data ports of all members, as long as it has not.

@@ -344,6 +344,7 @@ void roster_reform(struct coordinator *core, struct job *job)
         worker->rank = rank;
         worker->generation = job->number;
         worker->linked = false;
+        worker->accused.until_ms = 0;
         worker->blocked.wait_count = 0;
         worker->awaits = worker->lacks = 0;
     }

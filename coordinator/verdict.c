@@ -15,6 +15,7 @@
 #include "coordinator/beat.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/core.h"
+#include "coordinator/decision.h"
 #include "coordinator/job.h"
 #include "coordinator/journal.h"
 #include "coordinator/names.h"
@@ -22,6 +23,7 @@
 #include "coordinator/sentence.h"
 #include "coordinator/sides.h"
 #include "coordinator/stall_end.h"
+#include "coordinator/suspicion.h"
 #include "coordinator/table.h"
 
 const char *verdict_kind_name(enum halt_kind kind)
@@ -314,7 +316,7 @@ static void verdict_lost_text(struct coordinator *core, struct job *job, struct 
 // Makes the verdict on a link that is cut: both ranks are alive and connected to the coordinator,
 // but one does not acknowledge the other's data.
 static void verdict_cut(struct coordinator *core, struct job *job, const struct worker *worker,
-                        struct worker *peer, const struct up_lost *lost)
+                        struct worker *peer, uint64_t step)
 {
     char text[LOCKSTEP_TEXT_BYTES];
     struct sentence sentence;
@@ -327,7 +329,7 @@ static void verdict_cut(struct coordinator *core, struct job *job, const struct 
                  " is cut: in step %" PRIu64 " nothing that rank %" PRIu32
                  " sends is acknowledged any more, and both ranks are alive; look at the network "
                  "between these two hosts%s",
-                 lost->step, worker->rank, verdict_again_advice(worker));
+                 step, worker->rank, verdict_again_advice(worker));
     verdict_on(core, job, peer, text);
 }
 
@@ -377,9 +379,37 @@ void verdict_gone(struct coordinator *core, struct worker *worker)
 {
     worker->dead = true;
     verdict_lost_text(core, core_job_of(core, worker), worker,
-                      "its control stream ended without a goodbye, and nothing listens at its data "
-                      "port any more",
+                      worker->back.away_ms != 0
+                          ? "its control stream ended without a goodbye, and nothing listens at "
+                            "its data port any more"
+                          : "its links have ended, and nothing listens at its data port any more",
                       &advice_ended);
+}
+
+// In a ballot all links end. Otherwise the generation cannot go on without the link, so the ranks
+// connect anew. If that has failed before, the link is cut.
+void verdict_unproven(struct coordinator *core, struct worker *worker)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    struct sentence sentence;
+    struct job *job = core_job_of(core, worker);
+    const struct worker *accuser = job_worker(core, job, worker->accused.by);
+    if (job->ballot.active)
+        return;
+    if (job->ballot.forming && worker->connected && !beat_frozen(core, worker, core->now)) {
+        verdict_cut(core, job, accuser, worker, worker->accused.step);
+        return;
+    }
+    sentence_begin(&sentence, text, sizeof(text));
+    sentence_add(&sentence, "the link between ");
+    core_rank_name(&sentence, accuser);
+    sentence_add(&sentence, " and ");
+    core_rank_name(&sentence, worker);
+    sentence_add(&sentence,
+                 " has ended in step %" PRIu64 " (%s), and nothing shows that a process has ended: "
+                 "the ranks connect anew",
+                 worker->accused.step, worker->accused.text);
+    ballot_anew(core, job, worker->rank, text);
 }
 
 void verdict_missed(struct coordinator *core, struct worker *worker)
@@ -440,11 +470,17 @@ void verdict_lost(struct coordinator *core, struct worker *worker, const struct 
         verdict_left(core, job, peer, worker, earlier ? first_open : lost->step);
         return;
     }
+    // Of two ranks that do not reach each other the one goes that was accused first.
+    if (lost->silent && decision_removes(job, worker->rank))
+        return;
     if (lost->silent && peer->connected && !beat_frozen(core, peer, core->now)) {
-        verdict_cut(core, job, worker, peer, lost);
+        verdict_cut(core, job, worker, peer, lost->step);
         return;
     }
     peer->dead = peer->dead || lost->proof == PROOF_PROCESS || lost->proof == PROOF_PORT;
+    if (!peer->dead && !lost->silent && !lost->impossible &&
+        suspicion_awaits(core, worker, peer, lost))
+        return;
     sentence_clean(clean, sizeof(clean), lost->text, sizeof(lost->text));
     sentence_begin(&sentence, cause, sizeof(cause));
     core_rank_name(&sentence, worker);

@@ -38,6 +38,8 @@ void verdict_leave(struct coordinator *core, struct worker *worker, const struct
 // The stream of a worker has ended without UP_LEAVE. text: the reason; may be NULL.
 // The process of a member that is away is known to be gone.
 void verdict_gone(struct coordinator *core, struct worker *worker);
+// A member was accused by another one, and no proof of its death has come.
+void verdict_unproven(struct coordinator *core, struct worker *worker);
 // A ballot waits for a member that is away, and that has not come back.
 void verdict_missed(struct coordinator *core, struct worker *worker);
 // Sends the verdict of the ended generation to a member that has come back.

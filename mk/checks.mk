@@ -89,7 +89,7 @@ raced = $(if $(THREADED),$(filter-out $(NO_RACES),$(1)),$(1))
 # A sanitizer finds elsewhere, in less time, what it would find here. These look at places where
 # threads wait, at numbers that are the same in every build, at what the machine does, and at our
 # scripts. SANITIZED leaves them out.
-NO_ADDRESSES := $(patsubst %,tests/%,browser/test_page.sh fault/test_stall_places.c fault/test_stall_hosts.sh fault/test_phases.sh \
+NO_ADDRESSES := $(patsubst %,tests/%,browser/test_page.sh fault/test_stall_places.c fault/test_stall_hosts.sh fault/test_pauses.sh fault/test_phases.sh \
     fault/test_healthy.c fault/test_two_level_hosts.sh fault/test_address_hosts.sh fault/test_watch_python.sh \
     sim/test_sim_explore.c sim/test_sim_vectors.c conformance/test_reducer_mnist.c conformance/test_reducer_random.c \
     conformance/test_reducer_sums.c \
@@ -181,8 +181,9 @@ conformance-algorithms: all $(CASE_BIN) $(FAKES) ## The conformance tests over e
 
 # A rank dies at every turn of every way of reducing, and others in the repetition.
 RECOVERY := $(patsubst %,$(BUILD)/tests/conformance/test_transport_%,recovery fence)
-recovery: $(RECOVERY) ## A rank dies at every turn of every way of reducing, and the others finish
-	@$(TEST_ENV) LOCKSTEP_TEST_ALGORITHMS=all tools/run-tests $(RECOVERY)
+recovery: all $(RECOVERY) ## A rank dies at every turn of every way of reducing, and the others finish
+	@$(TEST_ENV) LOCKSTEP_TEST_ALGORITHMS=all LOCKSTEP_TEST_LONG_CUT=1 tools/run-tests $(RECOVERY) \
+	    tests/fault/test_pauses.sh
 
 # One job after the other, whose ranks are killed and stopped at random.
 SOAK := $(BUILD)/tests/soak/recovery

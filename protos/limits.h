@@ -343,6 +343,10 @@ static_assert((LOCKSTEP_WINDOW & (LOCKSTEP_WINDOW - 1)) == 0, "the window is a p
 // members that are left are too few to decide.
 #define LOCKSTEP_BALLOT_AWAY_MS 10000
 #define LOCKSTEP_BALLOT_PROOF_MS 5000
+// How long a proof is awaited of the death of a member that another one has lost, and the first
+// pause between two probes of its data port; pauses grow.
+#define LOCKSTEP_ACCUSED_MS 1000
+#define LOCKSTEP_ACCUSED_PROBE_MS 2
 #define LOCKSTEP_HELLO_MS 5000 // How long a new connection may take to prove membership.
 // How long a worker whose connection to a peer was reset waits for the coordinator's verdict. The
 // verdict comes at once, except on busy machines.

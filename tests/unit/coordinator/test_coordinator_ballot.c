@@ -243,7 +243,7 @@ static void test_a_minority_does_not_decide(void **state)
 static void test_a_minority_decides_when_the_others_are_dead(void **state)
 {
     struct story *story = *state;
-    struct up_message lost = {.kind = UP_LOST, .u.lost = {.step = 6, .text = "gone"}};
+    struct up_message lost = {.kind = UP_LOST, .u.lost = {.step = 6, .silent = true}};
     run(story, 4);
     for (uint32_t rank = 1; rank <= 3; rank++) {
         lost.u.lost.rank = rank;

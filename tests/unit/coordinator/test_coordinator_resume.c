@@ -217,6 +217,64 @@ static void a_job_is_rebuilt(void **state)
     assert_int_equal(story->last[2].u.halt.rank, 0);
 }
 
+// ---- Ranks that the others have gone on without
+// --------------------------------------------------
+
+static void expect_excluded(const struct story *story, uint32_t peer)
+{
+    const struct down_message *last = &story->last[peer % STORY_LAST];
+    assert_int_equal(last->kind, DOWN_EXCLUDED);
+    assert_int_equal(last->generation.number, elsewhere.number);
+    assert_int_equal(last->generation.incarnation, elsewhere.incarnation);
+    assert_int_equal(last->u.excluded.ballot.number, elsewhere.number + 1);
+}
+
+static struct up_hello going_on(struct story *story, uint32_t rank, uint32_t world, bool later)
+{
+    struct up_hello hello = foreign_hello(story, rank, world);
+    hello.on_failure = FAILURE_CONTINUE;
+    hello.resume.generation.number += later;
+    return hello;
+}
+
+// Condition: a rank comes back whose generation is over, while a later one of the job runs.
+// Decision: it is told that the others have gone on without it. Nothing else changes.
+static void a_removed_rank_comes_back(void **state)
+{
+    struct story *story = *state;
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        const struct up_hello hello = going_on(story, rank, 2, true);
+        come_back(story, rank + 1, &hello);
+    }
+    struct up_hello hello = going_on(story, 2, 3, false);
+    come_back(story, 13, &hello);
+    expect_excluded(story, 13);
+    assert_true(story->closed[13]);
+    expect_running(story);
+    assert_int_equal(story_job(story, 0).joined, 2);
+    hello = going_on(story, 0, 3, false); // A member that does not know of the decision yet.
+    expect_refused(story, &hello, "running as another generation");
+}
+
+// Condition: the rank that was removed is the first one that comes to a new coordinator. Decision:
+// the later generation counts, and that rank is told.
+static void a_removed_rank_comes_first(void **state)
+{
+    struct story *story = *state;
+    struct up_hello hello = going_on(story, 2, 3, false);
+    come_back(story, 13, &hello);
+    assert_int_equal(story_job(story, 0).state, JOB_RESUMING);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        hello = going_on(story, rank, 2, true);
+        come_back(story, rank + 1, &hello);
+        assert_int_equal(story->last[rank + 1].kind, DOWN_WELCOME);
+    }
+    expect_excluded(story, 13);
+    expect_running(story);
+    assert_int_equal(story_job(story, 0).generation.number, elsewhere.number + 1);
+    assert_int_equal(story_job(story, 0).world_size, 2);
+}
+
 // Condition: workers wait for a world of that name. Decision: they come again; the generation
 // lives.
 static void a_living_generation_goes_before_gatherers(void **state)
@@ -281,6 +339,8 @@ int main(void)
         TEST(a_verdict_is_said_again),
         TEST(wrong_members_are_refused),
         TEST(a_finished_job_takes_none_back),
+        TEST(a_removed_rank_comes_back),
+        TEST(a_removed_rank_comes_first),
         TEST(a_job_is_rebuilt),
         TEST(a_living_generation_goes_before_gatherers),
         TEST(a_deserted_name_is_given_away),

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The end of a link is no death: what the coordinator does with losses of which nobody has a proof,
+// in jobs whose ranks go on.
+
+#include "coordinator/view.h"
+#include "tests/unit/coordinator/story.h"
+
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum {
+    COMMITTED = 5
+}; // The last step that is committed on every rank.
+
+#define ANEW \
+    "the link between rank 1 (host h2) and rank 0 (host h1) has ended in step 6 (connection " \
+    "reset by peer), and nothing shows that a process has ended: the ranks connect anew"
+
+// Streams 1..world of job "j" run, and go on after a loss.
+static void run(struct story *story, uint32_t world)
+{
+    for (uint32_t peer = 1; peer <= world; peer++) {
+        char host[16];
+        snprintf(host, sizeof(host), "h%" PRIu32, peer);
+        struct up_hello hello = story_hello("j", world, host);
+        hello.on_failure = FAILURE_CONTINUE;
+        story_say_hello(story, peer, &hello);
+    }
+    for (uint32_t peer = 1; peer <= world; peer++)
+        story_links(story, peer, &(struct up_links){.wish = ALGORITHM_BY_SIZE});
+    for (uint32_t peer = 1; peer <= world; peer++)
+        story_start(story, peer, 7, 3, 0);
+    story_forget(story);
+}
+
+static void report(struct story *story, uint32_t peer, uint64_t ballot)
+{
+    struct up_message message = {.kind = UP_REPORT,
+                                 .u.report = {.ballot = {.number = ballot, .incarnation = 0xc0},
+                                              .settled = COMMITTED,
+                                              .step = COMMITTED}};
+    story_say(story, peer, &message);
+}
+
+static void links(struct story *story, uint32_t peer)
+{
+    story_links(story, peer, &(struct up_links){.wish = ALGORITHM_BY_SIZE});
+}
+
+static void lost(struct story *story, uint32_t peer, uint32_t rank, enum loss_proof proof)
+{
+    struct up_message message = {
+        .kind = UP_LOST,
+        .u.lost = {.rank = rank, .step = 6, .proof = proof, .text = "connection reset by peer"}};
+    story_say(story, peer, &message);
+}
+
+static void silent(struct story *story, uint32_t peer, uint32_t rank)
+{
+    struct up_message message = {.kind = UP_LOST,
+                                 .u.lost = {.rank = rank, .step = 6, .silent = true}};
+    story_say(story, peer, &message);
+}
+
+// The trace has no ballot and no verdict.
+static void expect_nothing(struct story *story)
+{
+    assert_null(strstr(story->trace, "prepare"));
+    assert_null(strstr(story->trace, "halt"));
+    assert_int_equal(story_job(story, 0).state, JOB_RUNNING);
+    assert_int_equal(story_job(story, 0).world_size, 3);
+    story_forget(story);
+}
+
+static void test_the_end_of_a_link_begins_nothing(void **state)
+{
+    struct story *story = *state;
+    run(story, 3);
+    lost(story, 1, 1, PROOF_NONE);
+    lost(story, 3, 1, PROOF_NONE);
+    story_sleep(story, LOCKSTEP_ACCUSED_MS - 1);
+    expect_nothing(story);
+}
+
+static void test_a_mate_has_the_proof(void **state)
+{
+    struct story *story = *state;
+    run(story, 3);
+    lost(story, 1, 1, PROOF_NONE);
+    expect_nothing(story);
+    lost(story, 3, 1, PROOF_PROCESS);
+    story_expect_piece(story, "1 < prepare ballot 2, suspects 2: rank 1 on host h2 was lost");
+    report(story, 1, 2);
+    report(story, 3, 2);
+    assert_int_equal(story_job(story, 0).world_size, 2);
+}
+
+// Its stream has not ended yet. A port that nobody has reached before proves nothing.
+static void test_the_port_has_the_proof(void **state)
+{
+    struct story *story = *state;
+    run(story, 3);
+    lost(story, 1, 1, PROOF_NONE);
+    story_probed(story, 2, false, true);
+    expect_nothing(story);
+    story_probed(story, 2, true, false);
+    expect_nothing(story);
+    story_probed(story, 2, false, true);
+    story_expect_piece(story, "1 < prepare ballot 2, suspects 2: rank 1 on host h2 was lost: its "
+                              "links have ended, and nothing listens at its data port any more");
+}
+
+// A port that refuses is no proof of anything about a member that nobody misses.
+static void test_a_refusal_alone_is_nothing(void **state)
+{
+    struct story *story = *state;
+    run(story, 3);
+    story_probed(story, 2, true, false);
+    story_probed(story, 2, false, true);
+    expect_nothing(story);
+}
+
+// No proof comes: all freeze and connect anew, and nobody is removed.
+static void test_all_connect_anew(void **state)
+{
+    struct story *story = *state;
+    run(story, 3);
+    lost(story, 1, 1, PROOF_NONE);
+    lost(story, 2, 0, PROOF_NONE);
+    story_forget(story);
+    story_sleep(story, LOCKSTEP_ACCUSED_MS);
+    story_expect_piece(story, "1 < prepare ballot 2, suspects 0: " ANEW
+                              "\n2 < prepare ballot 2, suspects 0: " ANEW
+                              "\n3 < prepare ballot 2, suspects 0: " ANEW "\n");
+    lost(story, 3, 0, PROOF_NONE); // It has frozen, and its links have ended.
+    story_sleep(story, 3 * LOCKSTEP_ACCUSED_MS);
+    assert_null(strstr(story->trace, "prepare"));
+    for (uint32_t peer = 1; peer <= 3; peer++)
+        report(story, peer, 2);
+    story_expect_piece(story, "decision ballot 2, settled 5, step 5, flags 0, removed 0\n");
+    for (uint32_t peer = 1; peer <= 3; peer++)
+        links(story, peer);
+    assert_int_equal(story_job(story, 0).world_size, 3);
+    assert_int_equal(story_job(story, 0).recoveries, 1);
+    story_forget(story);
+    story_sleep(story, 3 * LOCKSTEP_ACCUSED_MS);
+    expect_nothing(story);
+}
+
+// That does not help: the link is cut, and the accused rank goes.
+static void test_a_link_that_does_not_come_back_is_cut(void **state)
+{
+    struct story *story = *state;
+    run(story, 3);
+    lost(story, 1, 1, PROOF_NONE);
+    story_sleep(story, LOCKSTEP_ACCUSED_MS);
+    for (uint32_t peer = 1; peer <= 3; peer++)
+        report(story, peer, 2);
+    lost(story, 1, 1, PROOF_NONE);
+    story_forget(story);
+    story_sleep(story, LOCKSTEP_ACCUSED_MS);
+    story_expect_piece(story, "3 < prepare ballot 3, suspects 2: the link between rank 0 (host h1) "
+                              "and rank 1 (host h2) is cut");
+    report(story, 1, 3);
+    report(story, 3, 3);
+    story_expect_piece(story, "2 < excluded by ballot 3");
+}
+
+// Both do not hear each other. One of them goes, not both.
+static void test_of_a_cut_pair_one_goes(void **state)
+{
+    struct story *story = *state;
+    run(story, 3);
+    silent(story, 1, 1);
+    story_expect_piece(story, "3 < prepare ballot 2, suspects 2");
+    silent(story, 2, 0);
+    silent(story, 2, 2);
+    assert_null(strstr(story->trace, "prepare"));
+    report(story, 1, 2);
+    report(story, 3, 2);
+    assert_int_equal(story_job(story, 0).world_size, 2);
+}
+
+// A member that is away, and that others have lost, has time to come back.
+static void test_two_silences_are_no_proof(void **state)
+{
+    struct story *story = *state;
+    run(story, 3);
+    story_cut(story, 2);
+    lost(story, 1, 1, PROOF_NONE);
+    story_sleep(story, LOCKSTEP_ACCUSED_MS);
+    story_expect_piece(story, "3 < prepare ballot 2, suspects 0: ");
+    report(story, 1, 2);
+    report(story, 3, 2);
+    assert_int_equal(story_job(story, 0).world_size, 3);
+    story_sleep(story, LOCKSTEP_BALLOT_AWAY_MS);
+    story_expect_piece(story, "3 < prepare ballot 3, suspects 2: ");
+}
+
+// Where a loss ends the job, it does so at once.
+static void test_without_the_policy_a_loss_is_the_end(void **state)
+{
+    struct story *story = *state;
+    story_run(story, 3);
+    lost(story, 1, 1, PROOF_NONE);
+    story_expect_piece(story, "3 < halt lost");
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, story_setup, story_teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_the_end_of_a_link_begins_nothing),
+        TEST(test_a_mate_has_the_proof),
+        TEST(test_the_port_has_the_proof),
+        TEST(test_a_refusal_alone_is_nothing),
+        TEST(test_all_connect_anew),
+        TEST(test_a_link_that_does_not_come_back_is_cut),
+        TEST(test_of_a_cut_pair_one_goes),
+        TEST(test_two_silences_are_no_proof),
+        TEST(test_without_the_policy_a_loss_is_the_end),
+    };
+    return cmocka_run_group_tests_name("suspicion", tests, NULL, NULL);
+}
