@@ -58,6 +58,7 @@ struct told {
     uint64_t dies_at;
     uint32_t dies_by;
     bool dies_copying;
+    uint64_t late_at; // The rank begins the broadcast of this turn long after the others; 0: none.
     char text[512];
     uint32_t count;
     uint32_t changed; // Collectives that ended with LOCKSTEP_E_CHANGED.
@@ -216,6 +217,8 @@ static void copy(struct trainer *trainer, uint32_t turn, uint32_t count)
         const uint32_t root = turn % 2 == 0 ? 0 : trainer->world_size - 1;
         fill(trainer, trainer->data[0], turn, count);
         arm(trainer, turn, true);
+        if (trainer->told->late_at == turn)
+            pause_us(100000);
         status = lockstep_broadcast(trainer->session, "copy", trainer->data[0], count,
                                     LOCKSTEP_FLOAT32, root, LOCKSTEP_WAIT_FOREVER);
         if (status == LOCKSTEP_E_CHANGED && strstr(lockstep_error_text(), "other numbers"))
@@ -375,6 +378,8 @@ static void one_job(uint32_t round, uint32_t deaths, const char *transport, uint
         first->dies_at = 5;
         first->dies_by = (uint32_t)draw(&random_state, ELEMENTS);
         first->dies_copying = round % 2 == 0;
+        // It begins when the broadcast has failed on the others.
+        told_of[RANKS - 2].late_at = round % 4 == 0 ? first->dies_at : 0;
     }
     for (uint32_t r = 0; r < RANKS; r++) {
         pids[r] = process_fork();

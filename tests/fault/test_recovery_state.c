@@ -41,8 +41,8 @@ struct told {
     _Atomic(uint64_t) begun; // The last step that it has begun.
     _Atomic(uint64_t) ended;
     _Atomic(int) failed; // A status, or 0.
-    // The rank kills itself in this step, as soon as it has the last element of its means; 0:
-    // never.
+    // The rank kills itself in this step, as soon as it has the last element of its sums, or in
+    // an odd step of a gradient; 0: never.
     uint64_t dies_at;
     char text[512];
     uint64_t hash[STEPS + 1]; // Of all results of a step.
@@ -213,12 +213,14 @@ static void write_buffers(struct trainer *trainer, uint64_t step)
     }
 }
 
-static void *die_by_buffers(void *argument)
+static void *die_by_result(void *argument)
 {
     const struct trainer *trainer = argument;
-    const volatile float *mean = &trainer->means[BUFFER - 1];
-    const float own = value_of(trainer->rank, trainer->told->dies_at, BUFFER - 1);
-    while (*mean == own)
+    const uint64_t step = trainer->told->dies_at;
+    const volatile int32_t *sum = &trainer->sums[BUFFER - 1];
+    const volatile float *mean = &trainer->gradients[1][0][ELEMENTS - 1];
+    const float own = value_of(trainer->rank, step, ELEMENTS - 1);
+    while (step % 2 == 0 ? *sum == 1 << 4 * trainer->rank : *mean == own)
         continue;
     kill(getpid(), SIGKILL);
     return NULL;
@@ -263,14 +265,14 @@ static void train_step(struct trainer *trainer, uint64_t step)
         read = module_hash(trainer, 0);
         told->waits++;
     }
-    make_call(trainer, 1, step);
-    if ((step + trainer->rank) % 2 == 0)
-        take_buckets(trainer, step);
     write_buffers(trainer, step);
+    make_call(trainer, 1, step);
     pthread_t thread;
     if (told->dies_at == step)
-        expect(trainer, pthread_create(&thread, NULL, die_by_buffers, trainer) == 0, "thread",
-               step);
+        expect(trainer, pthread_create(&thread, NULL, die_by_result, trainer) == 0, "thread", step);
+    // In even steps the last buckets travel beside the buffers.
+    if (step % 2 == 1)
+        take_buckets(trainer, step);
     expect(trainer, lockstep_step_end(trainer->session, NULL) == 0, "step_end", step);
     expect(trainer, !waits || read == module_hash(trainer, 0), "the results have changed", step);
     for (uint32_t e = 0; e < ELEMENTS; e++)
@@ -371,7 +373,8 @@ static void one_job(uint32_t round, uint32_t deaths, const char *transport)
     pid_t pids[RANKS];
     uint32_t dead = 0;
     memset(told_of, 0, RANKS * sizeof(*told_of));
-    const uint64_t alone = 2 + 2 * random_below(4); // The sums are due.
+    // In even steps the sums are due.
+    const uint64_t alone = 2 + 2 * random_below(4) + (round % 4 == 3);
     const uint32_t first = (round + 1) % (RANKS - 1);
     if (round % 2 == 1)
         told_of[first].dies_at = alone;
