@@ -4,9 +4,10 @@
 //
 // `settled` is the highest number of committed steps. A member that is one step behind has all
 // slots of that step final (rule R2), so the step is committed on it, too: it gets the value of the
-// commit wave. The members that are not behind may have a step open. A wave of that step that is
-// complete on one of them is complete on all: its value is handed on. Every slot of that step is
-// looked at by itself (redo.c).
+// commit wave. If the step was opened and not run, because no rank had data, the value of its open
+// wave is handed on instead. The members that are not behind may have a step open. A wave of that
+// step that is complete on one of them is complete on all: its value is handed on. Every slot of
+// that step is looked at by itself (redo.c).
 //
 // All of it is done twice: first to find out whether a decision is possible, then to send it.
 
@@ -17,6 +18,8 @@
 #include "coordinator/job.h"
 #include "coordinator/redo.h"
 #include "coordinator/send.h"
+
+#define DECISION_FLAGS (REPORT_OPENED | REPORT_BEGUN | REPORT_CLOSED | REPORT_SKIPPED)
 
 struct decision {
     struct coordinator *core;
@@ -90,6 +93,17 @@ static void decision_send_record(const struct decision *decision, enum record_ki
 
 // ---- The open step -----------------------------------------------------------------------------
 
+// True if a member that is behind can be told that `settled` is over: it has joined the commit
+// wave, or the open wave of a step that is not run.
+static bool decision_follows(const struct decision *decision, const struct up_report *report)
+{
+    const bool waits = report->step == decision->settled && (report->flags & REPORT_BEGUN) == 0;
+    if (report->settled + 1 != decision->settled)
+        return false;
+    return (decision->flags & REPORT_SKIPPED) != 0 ? waits
+                                                   : (report->flags & REPORT_ALL_FINAL) != 0;
+}
+
 static const char *decision_look(struct decision *decision)
 {
     for (uint32_t i = 0; i < decision->members; i++) {
@@ -103,9 +117,15 @@ static const char *decision_look(struct decision *decision)
         if (report->settled == decision->settled) {
             if (report->step > decision->step)
                 decision->step = report->step;
-            decision->flags |= report->flags & (REPORT_OPENED | REPORT_BEGUN | REPORT_CLOSED);
-        } else if (report->settled + 1 != decision->settled ||
-                   (report->flags & REPORT_ALL_FINAL) == 0) {
+            decision->flags |= report->flags & DECISION_FLAGS;
+        }
+    }
+    // An open wave of the next step is complete, so all members have joined it: nobody is behind.
+    if ((decision->flags & REPORT_OPENED) != 0)
+        decision->flags &= ~(uint32_t)REPORT_SKIPPED;
+    for (uint32_t i = 0; i < decision->members; i++) {
+        const struct up_report *report = decision_report(decision, i);
+        if (report->settled != decision->settled && !decision_follows(decision, report)) {
             return "their reports contradict each other: a step is committed on one rank and not "
                    "final on another";
         }
@@ -121,6 +141,8 @@ static const char *decision_wave(const struct decision *decision, enum record_ki
     for (uint32_t i = 0; i < decision->members; i++) {
         if (!decision_present(decision, i) || !decision_find(decision, i, kind, 0, &record))
             continue;
+        if (kind == RECORD_OPENING && (decision_report(decision, i)->flags & flag) == 0)
+            continue; // It is of the step before.
         if (decision->sends)
             decision_send_record(decision, kind, 0, record.words, record.total);
         return NULL;
@@ -140,10 +162,12 @@ static bool decision_is_behind(const struct decision *decision)
 
 static const char *decision_waves(const struct decision *decision)
 {
-    const char *why = decision_wave(decision, RECORD_OPENING, REPORT_OPENED);
+    const uint32_t opening =
+        (decision->flags & REPORT_SKIPPED) != 0 ? REPORT_SKIPPED : REPORT_OPENED;
+    const char *why = decision_wave(decision, RECORD_OPENING, opening);
     if (!why)
         why = decision_wave(decision, RECORD_CLOSING, REPORT_CLOSED);
-    if (!why && decision_is_behind(decision))
+    if (!why && (decision->flags & REPORT_SKIPPED) == 0 && decision_is_behind(decision))
         why = decision_wave(decision, RECORD_COMMIT, 0);
     return why;
 }

@@ -382,6 +382,9 @@ void learning_recover(struct coordinator *core, struct job *job)
         slot_keep(core, job, &learning->slots[kept++], &learning->slots[i]);
     }
     learning->slot_count = kept;
+    // Without a grant, perhaps none of the members has begun the step. Then they may never do: with
+    // ranks that run out of data, the open wave is joined anew.
+    learning->active = kept > 0;
     learning->entered = learning->ended = 0;
     memset(learning->table, 0, sizeof(learning->table));
     for (uint32_t i = 0; i < kept; i++)

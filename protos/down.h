@@ -160,8 +160,9 @@ struct down_decision {
     struct generation_id ballot; // Also the id of the new generation.
     uint64_t settled; // The last step that is committed: RECORD_COMMIT has its wave.
     uint64_t step; // As in struct up_report, of the members that are furthest.
-    uint32_t
-        flags; // REPORT_OPENED, REPORT_BEGUN and REPORT_CLOSED, if they are true of any member.
+    // REPORT_OPENED, REPORT_BEGUN, REPORT_CLOSED and REPORT_SKIPPED, if they are true of any member
+    // that has committed `settled`.
+    uint32_t flags;
     uint64_t removed[LOCKSTEP_RANK_WORDS]; // Set of ranks of the old generation.
     char text[LOCKSTEP_TEXT_BYTES]; // "rank 2 on host b died"; for logs and lockstep_world_change.
 };

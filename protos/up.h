@@ -357,8 +357,10 @@ enum report_flag { // Bits.
     REPORT_ALL_FINAL =
         8, // All slots of `step` are final here: the rank has joined the commit wave.
     REPORT_SUSPECT = 16, // This rank is itself among the suspects of the ballot.
+    // The step `settled` was opened and not run, because no rank had data: RECORD_OPENING is of it.
+    REPORT_SKIPPED = 32,
 };
-#define REPORT_FLAGS 31u
+#define REPORT_FLAGS 63u
 
 // What a frozen rank knows, with the records before it. From the report on the rank writes nothing
 // and sends nothing of its old generation.

@@ -96,6 +96,8 @@ int job_end(struct job_rank *rank)
 static uint32_t look_set(const struct job_rank *rank, float value, uint64_t step, uint64_t element,
                          const uint64_t *weights)
 {
+    if (value == JOB_UNTOUCHED)
+        return 0;
     for (uint32_t set = 1; set < 1u << rank->size; set++) {
         float sum = 0;
         uint64_t total = 0;

@@ -26,6 +26,7 @@ enum {
 };
 
 extern const uint64_t job_elements[JOB_TENSORS];
+#define JOB_UNTOUCHED (-7.0f) // A gradient that a rank has not produced.
 
 // What a rank tells the test. Steps count from 1 in this job, also if it was loaded.
 struct told {
@@ -85,7 +86,8 @@ void job_backward(struct job_rank *rank, uint64_t step);
 // step_end; the status is left to the caller.
 int job_end(struct job_rank *rank);
 // Looks which ranks' gradients are in the means of all tensors, of which rank r has the weight
-// weights[r]. Writes `missing` and `partial`, and extends the hash.
+// weights[r]. An element that is JOB_UNTOUCHED has those of none. Writes `missing` and `partial`,
+// and extends the hash.
 void job_look(struct job_rank *rank, uint64_t step, const uint64_t *weights, uint64_t *hash);
 void job_hash(uint64_t *hash, const void *bytes, size_t count);
 

@@ -2,8 +2,8 @@
 //
 // Survivors of a death go on (config.on_failure continue) in jobs that use more of the library than
 // plain steps: windows that accumulate, weights, saved layouts, certificates and encrypted data,
-// counters, metrics, parameters that are not used. recovery_job.h says what every job has to
-// promise.
+// counters, metrics, parameters that are not used, ranks that run out of data. recovery_job.h says
+// what every job has to promise.
 
 #include "tests/fault/recovery_job.h"
 
@@ -273,7 +273,6 @@ static void counters_and_metrics_go_on(void **state)
 enum {
     SPARSE = 2
 }; // The tensor that one rank uses in a step.
-static const float untouched = -7;
 
 static void step_uses_some(struct job_rank *rank, uint64_t step, uint64_t *hash, bool accepted)
 {
@@ -284,7 +283,7 @@ static void step_uses_some(struct job_rank *rank, uint64_t step, uint64_t *hash,
     for (uint32_t t = JOB_TENSORS; t-- > 0 && status == 0;) {
         const bool uses = t != SPARSE || user == rank->rank;
         for (uint64_t e = 0; e < job_elements[t]; e++)
-            rank->gradients[t][e] = uses ? job_gradient(rank->rank, step, e) : untouched;
+            rank->gradients[t][e] = uses ? job_gradient(rank->rank, step, e) : JOB_UNTOUCHED;
         if (uses)
             status = lockstep_grad_ready(rank->module, call, t, NULL, NULL);
     }
@@ -297,10 +296,10 @@ static void step_uses_some(struct job_rank *rank, uint64_t step, uint64_t *hash,
         job_fails(rank, "step_end is %d: %s", status, lockstep_error_text());
     // All of the tensor is a mean over some ranks, or none of it was written.
     const float *means = rank->gradients[SPARSE];
-    const bool written = means[0] != untouched;
+    const bool written = means[0] != JOB_UNTOUCHED;
     for (uint64_t e = 0; e < job_elements[SPARSE]; e++) {
         const float given = job_gradient(user, step, e);
-        bool right = written ? means[e] == 0 && user != rank->rank : means[e] == untouched;
+        bool right = written ? means[e] == 0 && user != rank->rank : means[e] == JOB_UNTOUCHED;
         for (uint32_t n = 1; n <= rank->size && written; n++)
             right = right || means[e] == given / (float)n;
         if (!right)
@@ -342,6 +341,92 @@ static void parameters_are_not_used(void **state)
     }
 }
 
+// ---- Ranks that run out of data -----------------------------------------------------------------
+
+// Steps of an epoch for which a rank has data.
+static uint64_t data_of(uint32_t rank, uint32_t epoch)
+{
+    return 1 + (rank * 5 + epoch * 7) % 8;
+}
+
+static void step_runs_out(struct job_rank *rank, uint64_t step, uint64_t *hash)
+{
+    static uint64_t epoch_step = 0; // Of this process. Epochs are equal on all ranks.
+    static uint32_t epoch = 0;
+    struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
+    struct lockstep_step_view view;
+    uint64_t weights[JOB_RANKS];
+    epoch_step++;
+    for (uint32_t r = 0; r < JOB_RANKS; r++)
+        weights[r] = epoch_step <= data_of(r, epoch);
+    options.exhausted = weights[rank->rank] == 0;
+    const int status = job_begin(rank, &options, &view);
+    job_hash(hash, &status, sizeof(status));
+    if (status == LOCKSTEP_FINISHED) {
+        epoch++;
+        epoch_step = 0;
+        job_require(rank, lockstep_uneven_set(rank->session, LOCKSTEP_UNEVEN_ALL), "uneven_set");
+        return;
+    }
+    if (options.exhausted == 0)
+        job_backward(rank, step);
+    for (uint32_t t = 0; t < JOB_TENSORS && options.exhausted != 0; t++)
+        for (uint64_t e = 0; e < job_elements[t]; e++)
+            rank->gradients[t][e] = JOB_UNTOUCHED;
+    job_require(rank, job_end(rank), "step_end");
+    job_look(rank, step, weights, hash);
+}
+
+// With the other rule an epoch ends with the first rank that has no data.
+static void step_runs_out_first(struct job_rank *rank, uint64_t step, uint64_t *hash)
+{
+    static uint64_t epoch_step = 0;
+    static uint32_t epoch = 0;
+    struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
+    epoch_step++;
+    options.exhausted = epoch_step > data_of(rank->rank, epoch);
+    const int status = job_begin(rank, &options, NULL);
+    job_hash(hash, &status, sizeof(status));
+    if (status == LOCKSTEP_FINISHED) {
+        epoch++;
+        epoch_step = 0;
+        job_require(rank, lockstep_uneven_set(rank->session, LOCKSTEP_UNEVEN_FIRST), "uneven_set");
+        return;
+    }
+    if (options.exhausted != 0)
+        job_fails(rank, "step %llu begins without data", (unsigned long long)step);
+    job_backward(rank, step);
+    job_require(rank, job_end(rank), "step_end");
+    job_look(rank, step, equal_weights, hash);
+}
+
+static void configure_all(struct lockstep_config *config, struct lockstep_module_config *module)
+{
+    (void)module;
+    config->uneven = LOCKSTEP_UNEVEN_ALL;
+}
+
+static void configure_first(struct lockstep_config *config, struct lockstep_module_config *module)
+{
+    (void)module;
+    config->uneven = LOCKSTEP_UNEVEN_FIRST;
+}
+
+static void ranks_run_out_of_data(void **state)
+{
+    (void)state;
+    for (uint32_t round = 0; round < job_rounds(6); round++) {
+        const bool all = round % 3 != 2;
+        struct job job = {.name = all ? "uneven, all" : "uneven, first",
+                          .size = 2 + round % 3,
+                          .deaths = round % 3 == 0 ? 1 : 1 + round / 3 % 2,
+                          .tcp = round % 2 == 0,
+                          .configure = all ? configure_all : configure_first,
+                          .step = all ? step_runs_out : step_runs_out_first};
+        job_run(&job, round, NULL);
+    }
+}
+
 static int remove_folder(void **state)
 {
     char command[300];
@@ -359,6 +444,7 @@ int main(void)
         cmocka_unit_test_teardown(data_is_encrypted, job_teardown),
         cmocka_unit_test_teardown(counters_and_metrics_go_on, job_teardown),
         cmocka_unit_test_teardown(parameters_are_not_used, job_teardown),
+        cmocka_unit_test_teardown(ranks_run_out_of_data, job_teardown),
     };
     job_memory();
     job_seed();

@@ -106,7 +106,8 @@ static void draw_programs(struct crash_world *world)
     for (uint32_t r = 0; r < world->config.ranks; r++) {
         struct crash_program *program = &world->ranks[r].program;
         memcpy(program->phase, phases, sizeof(phases));
-        program->data = crash_draw(world, CRASH_STEPS + 1);
+        program->data[0] = crash_draw(world, CRASH_STEPS);
+        program->data[1] = crash_draw(world, CRASH_STEPS + 1);
         for (uint32_t step = 1; step <= CRASH_STEPS; step++)
             draw_step(world, program, step, base, count);
     }

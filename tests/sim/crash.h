@@ -68,7 +68,9 @@ struct crash_program {
     uint32_t count[CRASH_STEPS + 1]; // Calls of each step, from step 1.
     struct crash_call calls[CRASH_STEPS + 1][CRASH_CALLS];
     uint32_t phase[CRASH_STEPS + 1];
-    uint32_t data; // Steps for which the rank has data, if steps begin with an open wave.
+    // The last step for which the rank has data, if steps begin with an open wave, in each of two
+    // epochs. The step between them is opened, and skipped.
+    uint32_t data[2];
 };
 
 struct crash_element {
@@ -129,6 +131,7 @@ struct crash_channel {
 
 enum crash_mode {
     CRASH_BETWEEN, // The trainer is between steps.
+    CRASH_FINISHED, // The trainer is between two epochs.
     CRASH_OPENING, // The trainer waits for the open wave.
     CRASH_BACKWARD,
     CRASH_WAITING, // The trainer waits for its last call.
@@ -153,8 +156,8 @@ struct crash_rank {
     bool waited; // True if the trainer has waited for the last of them.
     // By position in the step's order: what the trainer has read after a wait; 0: nothing.
     uint32_t read[CRASH_SLOTS][CRASH_ELEMENTS];
+    uint32_t epoch;
     struct crash_wave waves[WAVE_KINDS];
-    struct open_wave opened; // Result of the last open wave.
     struct close_wave closed;
     struct crash_slot slots[CRASH_SLOTS]; // By position in the step's order.
     uint32_t header_count;
@@ -187,6 +190,7 @@ struct crash_decision {
     struct generation_id ballot;
     uint32_t members;
     uint64_t settled;
+    bool skipped;
     bool has_opened;
     bool has_closed;
     struct open_wave opened;

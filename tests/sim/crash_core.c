@@ -125,6 +125,7 @@ static void learning_recovers(struct crash_world *world)
         learning->grants[i] = i;
     }
     learning->count = kept;
+    learning->active = kept > 0;
     learning->entered = learning->ended = 0;
 }
 
@@ -237,12 +238,19 @@ static void decide_slot(struct crash_world *world, struct crash_decision *decisi
 
 static void decide_waves(struct crash_world *world, struct crash_decision *decision)
 {
+    bool has_next = false; // True if a member has the result of the next step's open wave.
     for (uint32_t r = 0; r < world->config.ranks; r++) {
         const struct crash_report *report = &world->core.reports[r];
+        if (crash_in(decision->members, r) && report->facts.skipped &&
+            report->facts.settled == decision->settled && !has_next) {
+            decision->skipped = decision->has_opened = true;
+            decision->opened = report->opened;
+        }
         if (!crash_in(decision->members, r) || report->facts.step != decision->settled + 1)
             continue;
         if (report->facts.opened && world->config.uneven) {
-            decision->has_opened = true;
+            decision->skipped = false;
+            decision->has_opened = has_next = true;
             decision->opened = report->opened;
         }
         if (report->facts.closed) {

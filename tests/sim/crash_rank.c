@@ -199,10 +199,9 @@ static void trainer_opened(struct crash_world *world, uint32_t r, const struct o
                            uint32_t world_size)
 {
     struct crash_rank *rank = &world->ranks[r];
-    rank->opened = *result;
     if (result->exhausted < world_size)
         return; // An event of its own begins the step.
-    rank->mode = CRASH_DONE;
+    rank->mode = rank->epoch++ == 0 ? CRASH_FINISHED : CRASH_DONE;
 }
 
 void crash_wave_completes(struct crash_world *world, uint32_t r, enum wave_kind kind)
@@ -217,7 +216,7 @@ void crash_wave_completes(struct crash_world *world, uint32_t r, enum wave_kind 
         for (uint32_t q = first + 1; q < CRASH_RANKS; q++)
             if (crash_in(generation->members, q))
                 order_open_merge(&result, &generation->openings[wave->step][q]);
-        order_open_completed(&rank->order);
+        order_open_completed(&rank->order, &result);
         trainer_opened(world, r, &result, rank->order.world_size);
     } else if (kind == WAVE_CLOSE) {
         struct close_wave result = generation->closes[wave->step][first];
@@ -280,6 +279,7 @@ bool crash_trainer_can(const struct crash_world *world, uint32_t r)
     const struct crash_rank *rank = &world->ranks[r];
     switch (rank->mode) {
     case CRASH_BETWEEN:
+    case CRASH_FINISHED:
     case CRASH_BACKWARD:
         return true;
     case CRASH_OPENING:
@@ -317,8 +317,11 @@ static void trainer_waits(struct crash_rank *rank)
 void crash_trainer_acts(struct crash_world *world, uint32_t r)
 {
     struct crash_rank *rank = &world->ranks[r];
-    if (rank->mode == CRASH_BETWEEN && world->config.uneven) {
-        struct open_wave opening = {.exhausted = rank->step >= rank->program.data,
+    if (rank->mode == CRASH_FINISHED) {
+        rank->mode = CRASH_BETWEEN;
+        order_step_skipped(&rank->order, ++rank->step);
+    } else if (rank->mode == CRASH_BETWEEN && world->config.uneven) {
+        struct open_wave opening = {.exhausted = rank->step >= rank->program.data[rank->epoch],
                                     .first = rank->order.rank};
         if (opening.exhausted != 0)
             opening.first = OPEN_NOBODY;
@@ -345,7 +348,7 @@ static void rank_reports(struct crash_world *world, uint32_t r)
                                     .report = {.ballot = rank->promise.ballot}};
     order_report(&rank->order, &message.report.facts);
     memcpy(message.report.slots, rank->slots, sizeof(rank->slots));
-    message.report.opened = rank->opened;
+    message.report.opened = rank->order.recovery.result;
     message.report.closed = rank->order.verdict;
     crash_push(world, &rank->up, &message);
 }
@@ -391,6 +394,7 @@ static void rank_goes_on(struct crash_world *world, uint32_t r, const struct cra
         .rank = place_of(decision->members, r),
         .world_size = (uint32_t)__builtin_popcount(decision->members),
         .settled = decision->settled,
+        .skipped = decision->skipped,
         .opened = decision->has_opened ? &decision->opened : NULL,
         .closed = decision->has_closed ? &decision->closed : NULL,
         .redo = decision->redo};
@@ -399,7 +403,7 @@ static void rank_goes_on(struct crash_world *world, uint32_t r, const struct cra
         rank->slots[slot].launched = rank->slots[slot].repeated = false;
     memset(rank->waves, 0, sizeof(rank->waves));
     order_recover(&rank->order, &order_decision);
-    if (waits && decision->has_opened && crash_lives(rank))
+    if (waits && rank->order.recovery.opened && crash_lives(rank))
         trainer_opened(world, r, &decision->opened, world_size);
 }
 

@@ -55,6 +55,7 @@ static int uneven_open(struct lockstep_session *session, uint64_t step,
     if (options->exhausted == 0 && options->phase)
         text_copy(opening->phase, sizeof(opening->phase), options->phase);
     mutex_unlock(&session->mutex);
+    session->step.opening_size = 1;
     if (session->config.solo)
         return 0;
     return step_await(session, &command, &session->step.opened, step, COND_NO_DEADLINE);
@@ -82,7 +83,7 @@ int uneven_agree(struct lockstep_session *session, struct lockstep_step_options 
         return status;
     *exhausted = agreed->exhausted;
     session->step.exhausted = options->exhausted != 0;
-    if (agreed->exhausted == session->world.size ||
+    if (agreed->exhausted == session->step.opening_size ||
         (agreed->exhausted > 0 && session->step.uneven == LOCKSTEP_UNEVEN_FIRST)) {
         uneven_finish(session);
         return LOCKSTEP_FINISHED;
@@ -130,9 +131,7 @@ static int uneven_check_set(struct lockstep_session *session, lockstep_uneven un
 
 int lockstep_uneven_set(lockstep_session *session, lockstep_uneven uneven)
 {
-    int status = uneven_check_set(session, uneven);
-    if (status == 0 && uneven != LOCKSTEP_UNEVEN_NONE)
-        status = session_check_lasts(session, "a rule for uneven data");
+    const int status = uneven_check_set(session, uneven);
     if (status < 0)
         return status;
     session->step.uneven = uneven;

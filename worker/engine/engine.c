@@ -52,6 +52,9 @@ static void engine_step_open(struct lockstep_session *session, uint64_t step)
     mutex_lock(&session->mutex);
     opening = session->step.opening;
     mutex_unlock(&session->mutex);
+    // The trainer may have read the number before the world has changed.
+    if (opening.first != OPEN_NOBODY)
+        opening.first = session->engine.order->rank;
     order_uneven(session->engine.order, session->step.uneven);
     order_step_opening(session->engine.order, step, &opening);
 }
@@ -262,7 +265,7 @@ static void engine_command(struct lockstep_session *session, const struct comman
             engine_step_open(session, command->value);
             break;
         case COMMAND_STEP_SKIP:
-            order_resume(session->engine.order, command->value);
+            order_step_skipped(session->engine.order, command->value);
             atomic_store(&session->progress->settled, command->value);
             break;
         case COMMAND_STEP_BEGIN:

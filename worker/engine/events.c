@@ -19,6 +19,7 @@
 #include "worker/engine/tune.h"
 #include "worker/kernels/kernels.h"
 #include "worker/order/header.h"
+#include "worker/order/recover.h"
 #include "worker/session/anysource.h"
 #include "worker/session/counters.h"
 #include "worker/session/headroom.h"
@@ -137,12 +138,14 @@ static void engine_done(void *context, struct collective *collective)
         engine_slot_final(session, collective);
 }
 
-static void engine_opened(struct lockstep_session *session, const struct wave *wave)
+void engine_opened(struct lockstep_session *session, uint64_t step, const struct open_wave *result,
+                   uint32_t world_size)
 {
     mutex_lock(&session->mutex);
-    memcpy(&session->step.opening, wave->payload, sizeof(session->step.opening));
+    session->step.opening = *result;
     session->step.opening.phase[LOCKSTEP_NAME_BYTES - 1] = '\0';
-    session->step.opened = wave->step;
+    session->step.opening_size = world_size;
+    session->step.opened = step;
     drive_changed_locked(session);
     mutex_unlock(&session->mutex);
 }
@@ -160,7 +163,9 @@ static void engine_wave_done(void *context, struct wave *wave)
 {
     struct lockstep_session *session = context;
     if (wave->kind == WAVE_OPEN) {
-        engine_opened(session, wave);
+        const struct open_wave *result = (const struct open_wave *)wave->payload;
+        order_open_completed(session->engine.order, result);
+        engine_opened(session, wave->step, result, session->engine.order->world_size);
         return;
     }
     if (wave->kind == WAVE_CLOSE) {

@@ -204,6 +204,15 @@ static const char *recovery_say_slots(struct lockstep_session *session)
     return why;
 }
 
+// True if this rank has the result of the open wave of its present step, or of the step that it has
+// skipped.
+static bool recovery_has_opening(const struct lockstep_session *session)
+{
+    const struct order_facts *facts = &session->engine.recovery->facts;
+    return facts->skipped ||
+           (facts->opened && session->engine.order->recovery.result_step == facts->step);
+}
+
 static void recovery_say_waves(struct lockstep_session *session)
 {
     const struct order *order = session->engine.order;
@@ -214,6 +223,9 @@ static void recovery_say_waves(struct lockstep_session *session)
     mutex_unlock(&session->mutex);
     if (recovery->facts.settled > 0)
         recovery_say_wave(session, RECORD_COMMIT, &outcome, sizeof(outcome));
+    if (recovery_has_opening(session))
+        recovery_say_wave(session, RECORD_OPENING, &order->recovery.result,
+                          sizeof(order->recovery.result));
     if (recovery->facts.closed && !order->learning)
         recovery_say_wave(session, RECORD_CLOSING, &order->verdict, sizeof(order->verdict));
 }
@@ -234,7 +246,8 @@ static const char *recovery_report(struct lockstep_session *session)
     report->ballot = recovery->promise.ballot;
     report->settled = facts->settled;
     report->step = facts->step;
-    report->flags = (facts->begun ? REPORT_BEGUN : 0u) |
+    report->flags = (recovery_has_opening(session) && !facts->skipped ? REPORT_OPENED : 0u) |
+                    (facts->skipped ? REPORT_SKIPPED : 0u) | (facts->begun ? REPORT_BEGUN : 0u) |
                     (facts->closed && !order->learning ? REPORT_CLOSED : 0u) |
                     (facts->all_final ? REPORT_ALL_FINAL : 0u);
     if (facts->begun) {
@@ -444,17 +457,23 @@ void recovery_goes_on(struct lockstep_session *session)
     struct order *order = session->engine.order;
     struct commit_wave outcome;
     struct close_wave closed;
+    struct open_wave opened;
     if (!recovery || !recovery->decided)
         return;
     struct order_decision decision = {.generation = session->world.generation,
                                       .rank = session->world.rank,
                                       .world_size = session->world.size,
-                                      .settled = recovery->decision.settled};
+                                      .settled = recovery->decision.settled,
+                                      .skipped = (recovery->decision.flags & REPORT_SKIPPED) != 0};
+    const uint32_t size_before = order->world_size;
     recovery->decided = false;
     recovery_redo_set(recovery, &decision.redo);
     if (record_wave(recovery, RECORD_CLOSING, &closed, sizeof(closed)))
         decision.closed = &closed;
-    const bool behind = decision.settled != order->settled;
+    if (record_wave(recovery, RECORD_OPENING, &opened, sizeof(opened)))
+        decision.opened = &opened;
+    const bool behind = decision.settled == order->settled + 1 && !decision.skipped;
+    const bool waits = order->opening != 0 && !order->recovery.opened;
     if (behind && !record_wave(recovery, RECORD_COMMIT, &outcome, sizeof(outcome))) {
         engine_fail(session, LOCKSTEP_E_MISMATCH,
                     "the decision on a lost rank lacks the end of a step");
@@ -475,6 +494,9 @@ void recovery_goes_on(struct lockstep_session *session)
     if (!behind)
         repeat_go_on(session);
     order_recover(order, &decision);
+    // The wave was complete in the world before.
+    if (waits && order->recovery.opened)
+        engine_opened(session, order->opening, &opened, size_before);
     progress_order(session);
     recovery_drop_records(recovery);
 }

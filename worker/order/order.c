@@ -150,6 +150,12 @@ void order_resume(struct order *order, uint64_t settled)
     order->settled = order->step = settled;
 }
 
+void order_step_skipped(struct order *order, uint64_t step)
+{
+    order->settled = order->step = order->recovery.skipped = step;
+    order->opening = 0;
+}
+
 static void order_adopt_plan(struct order *order, struct order_plan *plan)
 {
     plan->used = order->step;

@@ -400,6 +400,9 @@ struct order_recovery {
     // True if this rank has the result of the open wave of the step in order.opening.
     bool opened;
     struct open_wave opening; // This rank's part of its last open wave.
+    struct open_wave result; // The result of the last open wave that is complete on this rank.
+    uint64_t result_step; // The step of that wave; 0: none.
+    uint64_t skipped; // The last step that was opened and not run; 0: none.
 };
 
 // The order core of one rank. Owner: order.c, except the structs above, whose owners are named
@@ -469,6 +472,8 @@ void order_resume(struct order *order, uint64_t settled);
 // The trainer called step_begin. opening is this rank's contribution to the open wave. The caller
 // gives the result of the wave to the trainer: the step begins after that result, or never.
 void order_step_opening(struct order *order, uint64_t step, const struct open_wave *opening);
+// The step was opened and is not run, because no rank has data. It counts as settled.
+void order_step_skipped(struct order *order, uint64_t step);
 // The modules that this rank does not have, from the next step on: bit m is 1 for module m.
 void order_set_absent(struct order *order, uint64_t absent);
 // The step begins. buckets: the number of buckets of each module in the layout in force,

@@ -31,9 +31,11 @@ void order_freeze(struct order *order)
     memset(&order->headers.early_opening, 0, sizeof(order->headers.early_opening));
 }
 
-void order_open_completed(struct order *order)
+void order_open_completed(struct order *order, const struct open_wave *result)
 {
     order->recovery.opened = true;
+    order->recovery.result = *result;
+    order->recovery.result_step = order->opening;
 }
 
 void order_report(const struct order *order, struct order_facts *facts)
@@ -42,6 +44,8 @@ void order_report(const struct order *order, struct order_facts *facts)
     facts->settled = order->settled;
     facts->step = order->opening != 0 ? order->opening : order->open ? order->step : order->settled;
     facts->opened = order->opening != 0 ? order->recovery.opened : order->open;
+    facts->skipped = order->settled > 0 && order->recovery.skipped == order->settled &&
+                     order->recovery.result_step == order->settled;
     if (order->opening != 0 || !order->open)
         return;
     facts->begun = true;
@@ -63,6 +67,13 @@ static const char *recover_impossible(const struct order *order,
                                       const struct order_decision *decision)
 {
     if (decision->settled == order->settled)
+        return NULL;
+    // The trainer may skip a step while the rank is frozen: then the rank is ahead of its report.
+    if (decision->settled + 1 == order->settled && order->recovery.skipped == order->settled &&
+        set_empty(&decision->redo))
+        return NULL;
+    if (decision->skipped && decision->settled == order->settled + 1 && decision->opened &&
+        order->opening == decision->settled && set_empty(&decision->redo))
         return NULL;
     if (decision->settled != order->settled + 1)
         return "the decision names a settled step that no member can have settled";
@@ -109,10 +120,11 @@ static bool recover_redo(struct order *order, const struct slot_set *launched,
 static void recover_opening(struct order *order, const struct order_decision *decision)
 {
     struct open_wave *opening = &order->recovery.opening;
+    const uint64_t step = decision->settled + (decision->skipped ? 0 : 1);
     if (order->recovery.opened)
         return;
-    if (decision->opened) {
-        order->recovery.opened = true;
+    if (decision->opened && order->opening == step) {
+        order_open_completed(order, decision->opened);
         return;
     }
     if (opening->first != OPEN_NOBODY)
@@ -162,7 +174,7 @@ void order_recover(struct order *order, const struct order_decision *decision)
         order_fail(order, HALT_PROTOCOL, impossible);
         return;
     }
-    if (decision->settled != order->settled)
+    if (decision->settled == order->settled + 1 && !decision->skipped)
         order_commit_completed(order);
     else if (decision->closed && order->opening == 0 && !order->learning)
         order_close_completed(order, decision->closed);

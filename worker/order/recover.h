@@ -13,6 +13,8 @@
 //   a wave, so the wave cannot be joined again with less: the result is handed on. A wave that no
 //   member has is joined again by the new world.
 // - A rank that is one step behind has joined the commit wave of that step (R2). The step settles.
+//   Or the step was opened and no rank had data, and another rank has skipped it already: then this
+//   rank gets the result of that open wave.
 // - Slots of the open step: a slot of which some element is final on some member is repeated
 //   (ORDER_REDO), unless it is done on every member. Also a slot that is whole on every member and
 //   not done on all of them: otherwise it would run again with inputs that are gone. Repeated slots
@@ -42,6 +44,9 @@ struct order_facts {
     bool begun; // True if the step is open.
     bool closed; // True if this rank has the result of the step's close wave, or the learned plan.
     bool all_final; // True if this rank has joined the step's commit wave.
+    // True if the step `settled` was opened and not run, and this rank does not have the result of
+    // a later open wave.
+    bool skipped;
     uint32_t slot_count; // Slots of the step that have a position.
     struct slot_set contributed; // Slots that this rank has launched.
     struct slot_set final; // Slots that are done: final in this rank's memory.
@@ -53,6 +58,9 @@ struct order_decision {
     uint32_t rank;
     uint32_t world_size;
     uint64_t settled; // The last step that some member has settled.
+    // True if some member has skipped `settled`. A rank that has not gets the result of the open
+    // wave of that step in `opened`.
+    bool skipped;
     // The result of the next step's open wave and close wave; NULL: no member has it.
     const struct open_wave *opened;
     const struct close_wave *closed;
@@ -68,7 +76,7 @@ void order_report(const struct order *order, struct order_facts *facts);
 // caller hands that result to the trainer afterwards. In a learning step that has ended here, the
 // new rank 0 sends its layout proposals before.
 void order_recover(struct order *order, const struct order_decision *decision);
-// The open wave of the step that is being opened has a result on this rank.
-void order_open_completed(struct order *order);
+// The open wave of the step that is being opened has a result on this rank. The result is copied.
+void order_open_completed(struct order *order, const struct open_wave *result);
 
 #endif

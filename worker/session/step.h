@@ -64,6 +64,7 @@ struct step {
     uint64_t opened; // Number of the last step whose open wave is complete.
     uint64_t settled; // Number of the last settled step.
     struct open_wave opening; // This rank's part of the open wave; then its result.
+    uint32_t opening_size; // Number of ranks that have joined the wave of that result.
     struct commit_wave contribution; // This rank's part of the commit wave. Filled at step_end.
     struct commit_wave outcome; // The result of the last commit wave.
     struct world_change change;

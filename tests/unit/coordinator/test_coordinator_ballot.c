@@ -151,6 +151,49 @@ static void test_who_is_behind_gets_the_commit(void **state)
                               "1 < decision ballot 2, settled 6, step 6, flags 0, removed 2\n");
 }
 
+// Step 6 was opened, and no rank had data. Rank 0 has skipped it, and rank 2 waits for the word.
+static void test_who_is_behind_gets_the_skip(void **state)
+{
+    struct story *story = *state;
+    run(story, 3);
+    story_close(story, 2, NULL);
+    RECORD(story, 1, RECORD_OPENING, 0, 4712);
+    report(story, 1, 2, COMMITTED + 1, COMMITTED + 2, REPORT_SKIPPED);
+    story_forget(story);
+    report(story, 3, 2, COMMITTED, COMMITTED + 1, 0);
+    story_expect_piece(story, "1 < opening of 0 [4712]\n3 < opening of 0 [4712]\n"
+                              "1 < decision ballot 2, settled 6, step 7, flags 32, removed 2\n");
+}
+
+// Rank 0 has the result of the next open wave, so rank 2's older one is not handed on.
+static void test_an_older_skip_does_not_count(void **state)
+{
+    struct story *story = *state;
+    run(story, 3);
+    story_close(story, 2, NULL);
+    RECORD(story, 1, RECORD_OPENING, 0, 4712);
+    report(story, 1, 2, COMMITTED, COMMITTED + 1, REPORT_SKIPPED);
+    RECORD(story, 3, RECORD_OPENING, 0, 4713);
+    story_forget(story);
+    report(story, 3, 2, COMMITTED, COMMITTED + 1, REPORT_OPENED);
+    story_expect_piece(story, "1 < opening of 0 [4713]\n3 < opening of 0 [4713]\n"
+                              "1 < decision ballot 2, settled 5, step 6, flags 1, removed 2\n");
+}
+
+// A rank that has begun a step, and one that says that nobody ran it.
+static void test_a_step_that_one_rank_skips(void **state)
+{
+    struct story *story = *state;
+    run(story, 3);
+    story_close(story, 2, NULL);
+    RECORD(story, 1, RECORD_OPENING, 0, 4712);
+    report(story, 1, 2, COMMITTED + 1, COMMITTED + 1, REPORT_SKIPPED);
+    story_forget(story);
+    report(story, 3, 2, COMMITTED, COMMITTED + 1, REPORT_BEGUN);
+    story_expect_piece(story, "1 < halt lost step 0: " DIED
+                              "; their reports contradict each other: a step is committed");
+}
+
 static void test_reports_that_contradict_each_other(void **state)
 {
     struct story *story = *state;
@@ -441,6 +484,9 @@ int main(void)
         TEST(test_survivors_freeze_and_go_on),
         TEST(test_the_open_step_is_finished),
         TEST(test_who_is_behind_gets_the_commit),
+        TEST(test_who_is_behind_gets_the_skip),
+        TEST(test_an_older_skip_does_not_count),
+        TEST(test_a_step_that_one_rank_skips),
         TEST(test_reports_that_contradict_each_other),
         TEST(test_a_final_slot_that_lacks_a_rank),
         TEST(test_a_second_death_begins_anew),
