@@ -242,8 +242,8 @@ static_assert((LOCKSTEP_TRACE_EVENTS & (LOCKSTEP_TRACE_EVENTS - 1)) == 0, "a mas
 // A peer may be two steps ahead, and sends one message of each of the four kinds of wave per step.
 #define LOCKSTEP_EARLY_WAVES_OF_PEER (2 * 4)
 #define LOCKSTEP_EARLY_WAVES (LOCKSTEP_EARLY_WAVES_OF_PEER * LOCKSTEP_MAX_NEIGHBOURS)
-// Step headers that may arrive early (order protocol, R1): of a step that is opened and skipped, and
-// of the next one, which is opened and begun.
+// Step headers that may arrive early (order protocol, R1): that of a step that is opened and
+// skipped, and those of the next one, which is opened and begun.
 #define LOCKSTEP_EARLY_HEADERS 4
 // Payload of a step header, for error texts: the phase's name, and one bit for every parameter.
 #define LOCKSTEP_NOTE_BYTES (LOCKSTEP_NAME_BYTES + LOCKSTEP_MAX_PARAMETERS / 8)
