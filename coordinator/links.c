@@ -135,6 +135,6 @@ void links_reported(struct coordinator *core, struct worker *worker, const struc
     job->linked++;
     if (verdict_left_behind(core, worker, 0) || links_differs(core, job, worker))
         return;
-    if (job->linked == job->count)
+    if (job->linked == job->count && !job->ballot.active) // A ballot has ended this generation.
         links_decide(core, job);
 }

@@ -196,6 +196,8 @@ static void engine_tuned(struct lockstep_session *session, const struct tuning *
 
 static void engine_tuning(struct lockstep_session *session, const struct tuning *tuning)
 {
+    if (recovery_has_promised(session))
+        return; // The coordinator sent it before it knew that another rank had died.
     if (!session->engine.linked || session->world.formed)
         engine_fail(session, LOCKSTEP_E_MISMATCH,
                     "the coordinator sent a tuning that nobody has asked for");

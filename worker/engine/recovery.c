@@ -406,6 +406,11 @@ bool recovery_expects(const struct lockstep_session *session,
            generation->incarnation == recovery->decision.ballot.incarnation;
 }
 
+bool recovery_has_promised(const struct lockstep_session *session)
+{
+    return session->engine.recovery && session->engine.recovery->promise.frozen;
+}
+
 void recovery_changes_locked(struct lockstep_session *session)
 {
     const struct down_decision *decision = &session->engine.recovery->decision;

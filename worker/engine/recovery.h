@@ -34,6 +34,9 @@ void recovery_excluded(struct lockstep_session *session, const struct down_exclu
 // of the generation are to be made.
 bool recovery_expects(const struct lockstep_session *session,
                       const struct generation_id *generation);
+// True if the rank is frozen for a ballot whose decision it does not obey yet: the present
+// generation is over.
+bool recovery_has_promised(const struct lockstep_session *session);
 // The world of the decision is about to replace the present one. Caller holds the session's mutex.
 void recovery_changes_locked(struct lockstep_session *session);
 // The world of the decision is set, and its links are about to be made.

@@ -261,6 +261,29 @@ static void test_a_death_while_the_links_form(void **state)
     assert_int_equal(story_job(story, 0).recoveries, 1);
 }
 
+// The last links of a generation are reported when a rank of it has died: it gets no tuning.
+static void test_links_that_stand_too_late(void **state)
+{
+    struct story *story = *state;
+    run(story, 4);
+    story_close(story, 2, NULL);
+    for (uint32_t peer = 1; peer <= 4; peer++)
+        if (peer != 2)
+            report_idle(story, peer, 2);
+    links(story, 3);
+    story_close(story, 3, NULL);
+    links(story, 1);
+    story_forget(story);
+    links(story, 4); // On their way when the ballot began.
+    story_expect(story, "4 > links not shared, 0 ns, 0 bytes/s, wish auto\n");
+    report_idle(story, 1, 3);
+    report_idle(story, 4, 3);
+    links(story, 1);
+    story_forget(story);
+    links(story, 4);
+    story_expect_piece(story, "4 < tuning");
+}
+
 // Two of four are cut off, but alive: half is enough for the coordinator that made the generation.
 // A third one would not be.
 static void test_a_minority_does_not_decide(void **state)
@@ -491,6 +514,7 @@ int main(void)
         TEST(test_a_final_slot_that_lacks_a_rank),
         TEST(test_a_second_death_begins_anew),
         TEST(test_a_death_while_the_links_form),
+        TEST(test_links_that_stand_too_late),
         TEST(test_a_minority_does_not_decide),
         TEST(test_a_minority_decides_when_the_others_are_dead),
         TEST(test_a_member_that_is_away_is_awaited),
