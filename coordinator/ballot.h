@@ -40,7 +40,7 @@ struct ballot {
 // why the others cannot go on though they should.
 bool ballot_suspect(struct coordinator *core, struct job *job, struct worker *worker,
                     const char *text, const char **why);
-// Links have ended between members of which none is known to be dead: all of them freeze, report
+// Links have ended between members, and none of them is known to be dead. All freeze, report
 // and connect anew. rank: one of these members; text: the sentence about it.
 void ballot_anew(struct coordinator *core, struct job *job, uint32_t rank, const char *text);
 void ballot_record(struct coordinator *core, struct worker *worker, const struct record_part *part);

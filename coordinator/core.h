@@ -116,7 +116,7 @@ struct accusation {
     uint64_t pause_ms; // Pause between two probes.
     uint64_t step; // As the accuser said.
     uint32_t by; // Rank of the accuser.
-    char text[128]; // What the accuser saw, clean.
+    char text[128]; // The words of the accuser, cleaned.
 };
 
 struct worker {

@@ -142,7 +142,7 @@ static const char *decision_wave(const struct decision *decision, enum record_ki
         if (!decision_present(decision, i) || !decision_find(decision, i, kind, 0, &record))
             continue;
         if (kind == RECORD_OPENING && (decision_report(decision, i)->flags & flag) == 0)
-            continue; // It is of the step before.
+            continue; // The record belongs to the step before.
         if (decision->sends)
             decision_send_record(decision, kind, 0, record.words, record.total);
         return NULL;

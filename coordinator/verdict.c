@@ -470,7 +470,7 @@ void verdict_lost(struct coordinator *core, struct worker *worker, const struct 
         verdict_left(core, job, peer, worker, earlier ? first_open : lost->step);
         return;
     }
-    // Of two ranks that do not reach each other the one goes that was accused first.
+    // If two ranks do not reach each other, the one that was accused first is removed.
     if (lost->silent && decision_removes(job, worker->rank))
         return;
     if (lost->silent && peer->connected && !beat_frozen(core, peer, core->now)) {

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/hash64.h"
+#include "tests/support/choice.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -210,25 +211,19 @@ void job_memory(void)
 
 void job_seed(void)
 {
-    const char *value = getenv("LOCKSTEP_TEST_FAULT_SEED");
-    const uint64_t seed =
-        value && value[0] != '\0' ? (uint64_t)strtoull(value, NULL, 10) : (uint64_t)getpid();
+    const uint64_t seed = choice_number("LOCKSTEP_TEST_FAULT_SEED", (uint64_t)getpid());
     printf("LOCKSTEP_TEST_FAULT_SEED=%llu\n", (unsigned long long)seed);
     random_state = seed * 2654435761u + 1;
 }
 
 uint32_t job_rounds(uint32_t otherwise)
 {
-    const char *value = getenv("LOCKSTEP_TEST_FAULT_ROUNDS");
-    return value && value[0] != '\0' ? (uint32_t)strtoul(value, NULL, 10) : otherwise;
+    return (uint32_t)choice_number("LOCKSTEP_TEST_FAULT_ROUNDS", otherwise);
 }
 
 uint64_t job_random(uint64_t bound)
 {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state % bound;
+    return choice_below(&random_state, bound);
 }
 
 const struct told *job_told(uint32_t rank)

@@ -13,6 +13,7 @@
 #include "tests/fault/process_world.h"
 
 #include "base/clock.h"
+#include "tests/support/choice.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -66,20 +67,6 @@ static size_t times_count;
 
 static uint64_t random_state;
 
-static uint64_t random_below(uint64_t bound)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state % bound;
-}
-
-static uint64_t environment_number(const char *name, uint64_t otherwise)
-{
-    const char *value = getenv(name);
-    return value && value[0] != '\0' ? strtoull(value, NULL, 10) : otherwise;
-}
-
 // The longest delay between the victim's report and its death: about the time that a trainer spends
 // at this place.
 static uint64_t delay_bound_us(enum place place)
@@ -122,10 +109,10 @@ static struct death choose(uint32_t round)
     if (death.way->two_hosts && death.world_size == 2)
         death.world_size = 4;
     death.victim = (round + round / 3) % death.world_size;
-    death.step = death.place > PLACE_LEARNING ? 2 + random_below(8) : 0;
-    death.delay_us = random_below(delay_bound_us(death.place));
-    death.child = death.place > PLACE_START && random_below(2) == 0;
-    death.waits = random_below(2) == 0;
+    death.step = death.place > PLACE_LEARNING ? 2 + choice_below(&random_state, 8) : 0;
+    death.delay_us = choice_below(&random_state, delay_bound_us(death.place));
+    death.child = death.place > PLACE_START && choice_below(&random_state, 2) == 0;
+    death.waits = choice_below(&random_state, 2) == 0;
     return death;
 }
 
@@ -304,9 +291,9 @@ static void one_death(struct death *death, uint32_t round)
 static void survivors_learn_who_died(void **state)
 {
     (void)state;
-    const uint64_t seed = environment_number("LOCKSTEP_TEST_FAULT_SEED", clock_now_us());
+    const uint64_t seed = choice_number("LOCKSTEP_TEST_FAULT_SEED", clock_now_us());
     const uint64_t usual = !getenv("LOCKSTEP_TEST_SLOW") ? 50 : 24;
-    uint64_t rounds = environment_number("LOCKSTEP_TEST_FAULT_ROUNDS", usual);
+    uint64_t rounds = choice_number("LOCKSTEP_TEST_FAULT_ROUNDS", usual);
     if (rounds > ROUNDS_MAX)
         rounds = ROUNDS_MAX;
     random_state = seed * 2 + 1;

@@ -11,6 +11,7 @@
 #include "tests/fault/process_world.h"
 
 #include "base/clock.h"
+#include "tests/support/choice.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -34,20 +35,6 @@ static int teardown(void **state)
 }
 
 static uint64_t random_state;
-
-static uint64_t random_below(uint64_t bound)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state % bound;
-}
-
-static uint64_t environment_number(const char *name, uint64_t otherwise)
-{
-    const char *value = getenv(name);
-    return value && value[0] != '\0' ? strtoull(value, NULL, 10) : otherwise;
-}
 
 // Trains a world of so many ranks to step 5, and then kills the coordinator.
 static void begin_alone(uint32_t size, const struct script *scripts)
@@ -92,14 +79,14 @@ static void all_name_the_rank_that_was_killed(void **state)
         {.name = "ring", .transport = "tcp", .algorithm = "ring"},
         {.name = "two_level", .transport = "auto", .algorithm = "two_level", .two_hosts = true},
     };
-    const uint64_t seed = environment_number("LOCKSTEP_TEST_FAULT_SEED", clock_now_us());
+    const uint64_t seed = choice_number("LOCKSTEP_TEST_FAULT_SEED", clock_now_us());
     const uint64_t usual = !getenv("LOCKSTEP_TEST_SLOW") ? 12 : 6;
-    const uint64_t rounds = environment_number("LOCKSTEP_TEST_FAULT_ROUNDS", usual);
+    const uint64_t rounds = choice_number("LOCKSTEP_TEST_FAULT_ROUNDS", usual);
     random_state = seed * 2 + 1;
     printf("LOCKSTEP_TEST_FAULT_SEED=%llu\n", (unsigned long long)seed);
     for (uint64_t round = 0; round < rounds; round++) {
         const uint32_t size = (uint32_t)(3 + round % 4);
-        const uint32_t victim = (uint32_t)random_below(size);
+        const uint32_t victim = (uint32_t)choice_below(&random_state, size);
         const struct way *way = &ways[size < 4 ? round % 2 : round % 3];
         struct script scripts[WORLD_MAX] = {0};
         for (uint32_t rank = 0; rank < size; rank++)
@@ -107,7 +94,7 @@ static void all_name_the_rank_that_was_killed(void **state)
         printf("round %llu: %s, rank %u of %u\n", (unsigned long long)round, way->name, victim,
                size);
         begin_alone(size, scripts);
-        pause_us(random_below(30000));
+        pause_us(choice_below(&random_state, 30000));
         const uint64_t killed_us = world_kill(&world, victim);
         expect_all_name(size, victim, killed_us, "was lost: ");
         world_join(&world);

@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/hash64.h"
+#include "tests/support/choice.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -233,20 +234,6 @@ static void rank_trains(struct told *told, uint32_t rank, uint32_t size, const c
 
 static uint64_t random_state;
 
-static uint64_t random_below(uint64_t bound)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state % bound;
-}
-
-static uint64_t environment_number(const char *name, uint64_t otherwise)
-{
-    const char *value = getenv(name);
-    return value && value[0] != '\0' ? strtoull(value, NULL, 10) : otherwise;
-}
-
 // Waits until the rank has begun the step. False: it does not.
 static bool await_step(uint32_t rank, uint64_t step)
 {
@@ -293,9 +280,10 @@ static void one_job(uint32_t round, uint32_t size, uint32_t deaths, const char *
     }
     for (uint32_t d = 0; d < deaths; d++) {
         const uint64_t spread = round % 4 == 3 ? 1 : 8; // Every fourth death is in the first step.
-        const uint64_t step = FIRST_STEP + (STEPS - 10) * d / deaths + random_below(spread);
+        const uint64_t step =
+            FIRST_STEP + (STEPS - 10) * d / deaths + choice_below(&random_state, spread);
         const uint32_t victim = (uint32_t)((round + d) % (size - 1));
-        const uint64_t delay = random_below(4000);
+        const uint64_t delay = choice_below(&random_state, 4000);
         int status;
         if (!await_start(size) || !await_step(victim, step)) {
             describe(size);
@@ -358,8 +346,8 @@ static void one_job(uint32_t round, uint32_t size, uint32_t deaths, const char *
 static void survivors_finish_every_step(void **state)
 {
     static const char *const transports[] = {"registered", "tcp", "auto"};
-    const uint64_t rounds = environment_number("LOCKSTEP_TEST_FAULT_ROUNDS", 9);
-    const uint64_t seed = environment_number("LOCKSTEP_TEST_FAULT_SEED", (uint64_t)getpid());
+    const uint64_t rounds = choice_number("LOCKSTEP_TEST_FAULT_ROUNDS", 9);
+    const uint64_t seed = choice_number("LOCKSTEP_TEST_FAULT_SEED", (uint64_t)getpid());
     (void)state;
     printf("LOCKSTEP_TEST_FAULT_SEED=%llu\n", (unsigned long long)seed);
     random_state = seed * 2654435761u + 1;

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/hash64.h"
+#include "tests/support/choice.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -276,14 +277,6 @@ static void open_session(struct trainer *trainer, const char *transport)
     expect(trainer, lockstep_start(trainer->session) == 0, "start");
 }
 
-static uint64_t draw(uint64_t *random, uint64_t bound)
-{
-    *random ^= *random << 13;
-    *random ^= *random >> 7;
-    *random ^= *random << 17;
-    return *random % bound;
-}
-
 static void train(uint32_t rank, uint64_t seed, const char *transport)
 {
     static struct trainer trainer;
@@ -298,8 +291,8 @@ static void train(uint32_t rank, uint64_t seed, const char *transport)
         const uint32_t count = turn % 5 == 0 ? ELEMENTS : 50 + turn % 3 * 4000;
         atomic_store(&trainer.told->begun, turn);
         sum_now(&trainer, turn, count);
-        if (draw(&trainer.random, 3) == 0)
-            pause_us(draw(&trainer.random, 2000));
+        if (choice_below(&trainer.random, 3) == 0)
+            pause_us(choice_below(&trainer.random, 2000));
         sum_later(&trainer, turn, count);
         copy(&trainer, turn, count);
         meet(&trainer, turn);
@@ -313,12 +306,6 @@ static void train(uint32_t rank, uint64_t seed, const char *transport)
 // ---- The test -----------------------------------------------------------------------------------
 
 static uint64_t random_state;
-
-static uint64_t environment_number(const char *name, uint64_t otherwise)
-{
-    const char *value = getenv(name);
-    return value && value[0] != '\0' ? strtoull(value, NULL, 10) : otherwise;
-}
 
 static void describe(uint32_t round)
 {
@@ -376,7 +363,7 @@ static void one_job(uint32_t round, uint32_t deaths, const char *transport, uint
     struct told *first = &told_of[round % (RANKS - 1)];
     if (round % 3 != 2) {
         first->dies_at = 5;
-        first->dies_by = (uint32_t)draw(&random_state, ELEMENTS);
+        first->dies_by = (uint32_t)choice_below(&random_state, ELEMENTS);
         first->dies_copying = round % 2 == 0;
         // It begins when the broadcast has failed on the others.
         told_of[RANKS - 2].late_at = round % 4 == 0 ? first->dies_at : 0;
@@ -388,9 +375,9 @@ static void one_job(uint32_t round, uint32_t deaths, const char *transport, uint
             train(r, random_state, transport);
     }
     for (uint32_t d = 0; d < deaths; d++) {
-        const uint64_t turn = 2 + (TURNS - 15) * d / deaths + draw(&random_state, 8);
+        const uint64_t turn = 2 + (TURNS - 15) * d / deaths + choice_below(&random_state, 8);
         const uint32_t victim = (round + d) % (RANKS - 1);
-        const uint64_t delay = draw(&random_state, 3000);
+        const uint64_t delay = choice_below(&random_state, 3000);
         int status;
         if (told_of[victim].dies_at == 0) {
             await_turn(round, victim, turn);
@@ -417,8 +404,8 @@ static void one_job(uint32_t round, uint32_t deaths, const char *transport, uint
 
 static void collectives_end_alike_on_survivors(void **state)
 {
-    const uint64_t rounds = environment_number("LOCKSTEP_TEST_FAULT_ROUNDS", 6);
-    const uint64_t seed = environment_number("LOCKSTEP_TEST_FAULT_SEED", (uint64_t)getpid());
+    const uint64_t rounds = choice_number("LOCKSTEP_TEST_FAULT_ROUNDS", 6);
+    const uint64_t seed = choice_number("LOCKSTEP_TEST_FAULT_SEED", (uint64_t)getpid());
     uint32_t changed = 0;
     (void)state;
     printf("LOCKSTEP_TEST_FAULT_SEED=%llu\n", (unsigned long long)seed);

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/hash64.h"
+#include "tests/support/choice.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -302,20 +303,6 @@ static void train(uint32_t rank, const char *transport)
 
 static uint64_t random_state;
 
-static uint64_t random_below(uint64_t bound)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state % bound;
-}
-
-static uint64_t environment_number(const char *name, uint64_t otherwise)
-{
-    const char *value = getenv(name);
-    return value && value[0] != '\0' ? strtoull(value, NULL, 10) : otherwise;
-}
-
 static void describe(uint32_t round)
 {
     for (uint32_t r = 0; r < RANKS; r++)
@@ -374,7 +361,7 @@ static void one_job(uint32_t round, uint32_t deaths, const char *transport)
     uint32_t dead = 0;
     memset(told_of, 0, RANKS * sizeof(*told_of));
     // In even steps the sums are due.
-    const uint64_t alone = 2 + 2 * random_below(4) + (round % 4 == 3);
+    const uint64_t alone = 2 + 2 * choice_below(&random_state, 4) + (round % 4 == 3);
     const uint32_t first = (round + 1) % (RANKS - 1);
     if (round % 2 == 1)
         told_of[first].dies_at = alone;
@@ -385,9 +372,9 @@ static void one_job(uint32_t round, uint32_t deaths, const char *transport)
             train(r, transport);
     }
     for (uint32_t d = 0; d < deaths; d++) {
-        const uint64_t step = 1 + (STEPS - 10) * d / deaths + random_below(8);
+        const uint64_t step = 1 + (STEPS - 10) * d / deaths + choice_below(&random_state, 8);
         const uint32_t victim = (first + d) % (RANKS - 1);
-        const uint64_t delay = random_below(5000);
+        const uint64_t delay = choice_below(&random_state, 5000);
         int status;
         if (told_of[victim].dies_at == 0) {
             await_step(round, victim, step);
@@ -413,8 +400,8 @@ static void one_job(uint32_t round, uint32_t deaths, const char *transport)
 
 static void early_results_and_buffers_survive(void **state)
 {
-    const uint64_t rounds = environment_number("LOCKSTEP_TEST_FAULT_ROUNDS", 6);
-    const uint64_t seed = environment_number("LOCKSTEP_TEST_FAULT_SEED", (uint64_t)getpid());
+    const uint64_t rounds = choice_number("LOCKSTEP_TEST_FAULT_ROUNDS", 6);
+    const uint64_t seed = choice_number("LOCKSTEP_TEST_FAULT_SEED", (uint64_t)getpid());
     (void)state;
     printf("LOCKSTEP_TEST_FAULT_SEED=%llu\n", (unsigned long long)seed);
     random_state = seed * 2654435761u + 1;

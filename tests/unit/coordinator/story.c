@@ -203,6 +203,22 @@ void story_run(struct story *story, uint32_t world)
     story_forget(story);
 }
 
+void story_run_on(struct story *story, uint32_t world)
+{
+    for (uint32_t peer = 1; peer <= world; peer++) {
+        char host[16];
+        snprintf(host, sizeof(host), "h%" PRIu32, peer);
+        struct up_hello hello = story_hello("j", world, host);
+        hello.on_failure = FAILURE_CONTINUE;
+        story_say_hello(story, peer, &hello);
+    }
+    for (uint32_t peer = 1; peer <= world; peer++)
+        story_links(story, peer, &(struct up_links){.wish = ALGORITHM_BY_SIZE});
+    for (uint32_t peer = 1; peer <= world; peer++)
+        story_start(story, peer, 7, 3, 0);
+    story_forget(story);
+}
+
 void story_links(struct story *story, uint32_t peer, const struct up_links *links)
 {
     struct up_message message = {.kind = UP_LINKS, .u.links = *links};

@@ -18,23 +18,6 @@ enum {
     COMMITTED = 5
 }; // The last step that is committed on every rank.
 
-// Streams 1..world of job "j" run, and go on after a loss.
-static void run(struct story *story, uint32_t world)
-{
-    for (uint32_t peer = 1; peer <= world; peer++) {
-        char host[16];
-        snprintf(host, sizeof(host), "h%" PRIu32, peer);
-        struct up_hello hello = story_hello("j", world, host);
-        hello.on_failure = FAILURE_CONTINUE;
-        story_say_hello(story, peer, &hello);
-    }
-    for (uint32_t peer = 1; peer <= world; peer++)
-        story_links(story, peer, &(struct up_links){.wish = ALGORITHM_BY_SIZE});
-    for (uint32_t peer = 1; peer <= world; peer++)
-        story_start(story, peer, 7, 3, 0);
-    story_forget(story);
-}
-
 static void record(struct story *story, uint32_t peer, enum record_kind kind, uint32_t position,
                    const uint64_t *words, uint32_t count)
 {
@@ -79,7 +62,7 @@ static void links(struct story *story, uint32_t peer)
 static void test_survivors_freeze_and_go_on(void **state)
 {
     struct story *story = *state;
-    run(story, 3);
+    story_run_on(story, 3);
     story_close(story, 2, NULL);
     story_expect(story, "2 broke\n"
                         "1 < prepare ballot 2, suspects 2: " DIED "\n"
@@ -105,7 +88,7 @@ static void test_survivors_freeze_and_go_on(void **state)
 static void test_the_open_step_is_finished(void **state)
 {
     struct story *story = *state;
-    run(story, 3);
+    story_run_on(story, 3);
     story_close(story, 2, NULL);
     RECORD(story, 1, RECORD_FINAL, 0, 9);
     RECORD(story, 1, RECORD_GIVEN, 0, 15);
@@ -139,7 +122,7 @@ static void test_the_open_step_is_finished(void **state)
 static void test_who_is_behind_gets_the_commit(void **state)
 {
     struct story *story = *state;
-    run(story, 3);
+    story_run_on(story, 3);
     story_close(story, 2, NULL);
     RECORD(story, 1, RECORD_COMMIT, 0, 4711);
     report(story, 1, 2, COMMITTED + 1, COMMITTED + 1, 0);
@@ -155,7 +138,7 @@ static void test_who_is_behind_gets_the_commit(void **state)
 static void test_who_is_behind_gets_the_skip(void **state)
 {
     struct story *story = *state;
-    run(story, 3);
+    story_run_on(story, 3);
     story_close(story, 2, NULL);
     RECORD(story, 1, RECORD_OPENING, 0, 4712);
     report(story, 1, 2, COMMITTED + 1, COMMITTED + 2, REPORT_SKIPPED);
@@ -169,7 +152,7 @@ static void test_who_is_behind_gets_the_skip(void **state)
 static void test_an_older_skip_does_not_count(void **state)
 {
     struct story *story = *state;
-    run(story, 3);
+    story_run_on(story, 3);
     story_close(story, 2, NULL);
     RECORD(story, 1, RECORD_OPENING, 0, 4712);
     report(story, 1, 2, COMMITTED, COMMITTED + 1, REPORT_SKIPPED);
@@ -184,7 +167,7 @@ static void test_an_older_skip_does_not_count(void **state)
 static void test_a_step_that_one_rank_skips(void **state)
 {
     struct story *story = *state;
-    run(story, 3);
+    story_run_on(story, 3);
     story_close(story, 2, NULL);
     RECORD(story, 1, RECORD_OPENING, 0, 4712);
     report(story, 1, 2, COMMITTED + 1, COMMITTED + 1, REPORT_SKIPPED);
@@ -197,7 +180,7 @@ static void test_a_step_that_one_rank_skips(void **state)
 static void test_reports_that_contradict_each_other(void **state)
 {
     struct story *story = *state;
-    run(story, 3);
+    story_run_on(story, 3);
     story_close(story, 2, NULL);
     report(story, 1, 2, COMMITTED + 1, COMMITTED + 1, 0);
     story_forget(story);
@@ -211,7 +194,7 @@ static void test_reports_that_contradict_each_other(void **state)
 static void test_a_final_slot_that_lacks_a_rank(void **state)
 {
     struct story *story = *state;
-    run(story, 3);
+    story_run_on(story, 3);
     story_close(story, 2, NULL);
     RECORD(story, 1, RECORD_FINAL, 0, 1);
     report(story, 1, 2, COMMITTED, COMMITTED + 1, REPORT_BEGUN);
@@ -224,7 +207,7 @@ static void test_a_final_slot_that_lacks_a_rank(void **state)
 static void test_a_second_death_begins_anew(void **state)
 {
     struct story *story = *state;
-    run(story, 4);
+    story_run_on(story, 4);
     story_close(story, 2, NULL);
     report_idle(story, 1, 2);
     story_forget(story);
@@ -244,7 +227,7 @@ static void test_a_second_death_begins_anew(void **state)
 static void test_a_death_while_the_links_form(void **state)
 {
     struct story *story = *state;
-    run(story, 4);
+    story_run_on(story, 4);
     story_close(story, 2, NULL);
     for (uint32_t peer = 1; peer <= 4; peer++)
         if (peer != 2)
@@ -265,7 +248,7 @@ static void test_a_death_while_the_links_form(void **state)
 static void test_links_that_stand_too_late(void **state)
 {
     struct story *story = *state;
-    run(story, 4);
+    story_run_on(story, 4);
     story_close(story, 2, NULL);
     for (uint32_t peer = 1; peer <= 4; peer++)
         if (peer != 2)
@@ -290,7 +273,7 @@ static void test_a_minority_does_not_decide(void **state)
 {
     struct story *story = *state;
     struct up_message cut = {.kind = UP_LOST, .u.lost = {.rank = 1, .step = 6, .silent = true}};
-    run(story, 4);
+    story_run_on(story, 4);
     for (uint32_t rank = 1; rank <= 2; rank++) {
         cut.u.lost.rank = rank;
         story_say(story, 1, &cut);
@@ -310,7 +293,7 @@ static void test_a_minority_decides_when_the_others_are_dead(void **state)
 {
     struct story *story = *state;
     struct up_message lost = {.kind = UP_LOST, .u.lost = {.step = 6, .silent = true}};
-    run(story, 4);
+    story_run_on(story, 4);
     for (uint32_t rank = 1; rank <= 3; rank++) {
         lost.u.lost.rank = rank;
         story_say(story, 1, &lost);
@@ -333,7 +316,7 @@ static void test_a_minority_decides_when_the_others_are_dead(void **state)
 static void test_a_member_that_is_away_is_awaited(void **state)
 {
     struct story *story = *state;
-    run(story, 4);
+    story_run_on(story, 4);
     story_cut(story, 3);
     story_close(story, 2, NULL);
     report_idle(story, 1, 2);
@@ -352,7 +335,7 @@ static void test_a_rank_that_is_removed_alive_is_told(void **state)
 {
     struct story *story = *state;
     struct up_message cut = {.kind = UP_LOST, .u.lost = {.rank = 1, .step = 6, .silent = true}};
-    run(story, 3);
+    story_run_on(story, 3);
     story_say(story, 1, &cut);
     report_idle(story, 1, 2);
     story_forget(story);
@@ -368,7 +351,7 @@ static void test_a_rank_that_is_removed_alive_is_told(void **state)
 static void test_all_but_one_die(void **state)
 {
     struct story *story = *state;
-    run(story, 4);
+    story_run_on(story, 4);
     story_close(story, 1, NULL);
     story_close(story, 2, NULL);
     story_close(story, 4, NULL);
@@ -381,7 +364,7 @@ static void test_a_rank_that_promised_more(void **state)
 {
     struct story *story = *state;
     struct up_message refuse = {.kind = UP_REFUSE, .u.refuse.promised = {.number = 9}};
-    run(story, 3);
+    story_run_on(story, 3);
     story_close(story, 2, NULL);
     story_forget(story);
     story_say(story, 3, &refuse);
@@ -393,7 +376,7 @@ static void test_a_rank_that_promised_more(void **state)
 static void test_where_a_job_cannot_go_on(void **state)
 {
     struct story *story = *state;
-    run(story, 3);
+    story_run_on(story, 3);
     story_leave(story, 3, COMMITTED);
     story_forget(story);
     story_close(story, 2, NULL);
@@ -407,7 +390,7 @@ static void test_a_learning_step_goes_on(void **state)
 {
     struct story *story = *state;
     const uint32_t words[] = {1, 1, 0};
-    run(story, 3);
+    story_run_on(story, 3);
     for (uint32_t peer = 1; peer <= 3; peer++)
         story_ready(story, peer, 1, slot(0, 0, 0));
     story_ready(story, 2, 1, slot(0, 1, 0));
@@ -435,7 +418,7 @@ static void test_a_slot_of_the_dead_is_in_no_plan(void **state)
 {
     struct story *story = *state;
     const uint32_t words[] = {1, 1, 0};
-    run(story, 3);
+    story_run_on(story, 3);
     for (uint32_t peer = 1; peer <= 3; peer++)
         story_ready(story, peer, 1, slot(0, 0, 0));
     story_ready(story, 2, 1, slot(0, 1, 0));
@@ -478,7 +461,7 @@ static void test_impossible_records(void **state)
 {
     struct story *story = *state;
     struct up_message message = {.kind = UP_RECORD_PART};
-    run(story, 3);
+    story_run_on(story, 3);
     story_close(story, 2, NULL);
     message.u.record_part =
         (struct record_part){.kind = RECORD_RUNS, .total = 9, .first = 3, .count = 1};
@@ -491,7 +474,7 @@ static void test_a_report_before_its_records(void **state)
 {
     struct story *story = *state;
     struct up_message message = {.kind = UP_RECORD_PART};
-    run(story, 3);
+    story_run_on(story, 3);
     story_close(story, 2, NULL);
     message.u.record_part = (struct record_part){.kind = RECORD_RUNS, .total = 9, .count = 1};
     story_say(story, 1, &message);

@@ -22,23 +22,6 @@ enum {
     "the link between rank 1 (host h2) and rank 0 (host h1) has ended in step 6 (connection " \
     "reset by peer), and nothing shows that a process has ended: the ranks connect anew"
 
-// Streams 1..world of job "j" run, and go on after a loss.
-static void run(struct story *story, uint32_t world)
-{
-    for (uint32_t peer = 1; peer <= world; peer++) {
-        char host[16];
-        snprintf(host, sizeof(host), "h%" PRIu32, peer);
-        struct up_hello hello = story_hello("j", world, host);
-        hello.on_failure = FAILURE_CONTINUE;
-        story_say_hello(story, peer, &hello);
-    }
-    for (uint32_t peer = 1; peer <= world; peer++)
-        story_links(story, peer, &(struct up_links){.wish = ALGORITHM_BY_SIZE});
-    for (uint32_t peer = 1; peer <= world; peer++)
-        story_start(story, peer, 7, 3, 0);
-    story_forget(story);
-}
-
 static void report(struct story *story, uint32_t peer, uint64_t ballot)
 {
     struct up_message message = {.kind = UP_REPORT,
@@ -81,7 +64,7 @@ static void expect_nothing(struct story *story)
 static void test_the_end_of_a_link_begins_nothing(void **state)
 {
     struct story *story = *state;
-    run(story, 3);
+    story_run_on(story, 3);
     lost(story, 1, 1, PROOF_NONE);
     lost(story, 3, 1, PROOF_NONE);
     story_sleep(story, LOCKSTEP_ACCUSED_MS - 1);
@@ -91,7 +74,7 @@ static void test_the_end_of_a_link_begins_nothing(void **state)
 static void test_a_mate_has_the_proof(void **state)
 {
     struct story *story = *state;
-    run(story, 3);
+    story_run_on(story, 3);
     lost(story, 1, 1, PROOF_NONE);
     expect_nothing(story);
     lost(story, 3, 1, PROOF_PROCESS);
@@ -105,7 +88,7 @@ static void test_a_mate_has_the_proof(void **state)
 static void test_the_port_has_the_proof(void **state)
 {
     struct story *story = *state;
-    run(story, 3);
+    story_run_on(story, 3);
     lost(story, 1, 1, PROOF_NONE);
     story_probed(story, 2, false, true);
     expect_nothing(story);
@@ -120,7 +103,7 @@ static void test_the_port_has_the_proof(void **state)
 static void test_a_refusal_alone_is_nothing(void **state)
 {
     struct story *story = *state;
-    run(story, 3);
+    story_run_on(story, 3);
     story_probed(story, 2, true, false);
     story_probed(story, 2, false, true);
     expect_nothing(story);
@@ -130,7 +113,7 @@ static void test_a_refusal_alone_is_nothing(void **state)
 static void test_all_connect_anew(void **state)
 {
     struct story *story = *state;
-    run(story, 3);
+    story_run_on(story, 3);
     lost(story, 1, 1, PROOF_NONE);
     lost(story, 2, 0, PROOF_NONE);
     story_forget(story);
@@ -157,7 +140,7 @@ static void test_all_connect_anew(void **state)
 static void test_a_link_that_does_not_come_back_is_cut(void **state)
 {
     struct story *story = *state;
-    run(story, 3);
+    story_run_on(story, 3);
     lost(story, 1, 1, PROOF_NONE);
     story_sleep(story, LOCKSTEP_ACCUSED_MS);
     for (uint32_t peer = 1; peer <= 3; peer++)
@@ -176,7 +159,7 @@ static void test_a_link_that_does_not_come_back_is_cut(void **state)
 static void test_of_a_cut_pair_one_goes(void **state)
 {
     struct story *story = *state;
-    run(story, 3);
+    story_run_on(story, 3);
     silent(story, 1, 1);
     story_expect_piece(story, "3 < prepare ballot 2, suspects 2");
     silent(story, 2, 0);
@@ -191,7 +174,7 @@ static void test_of_a_cut_pair_one_goes(void **state)
 static void test_two_silences_are_no_proof(void **state)
 {
     struct story *story = *state;
-    run(story, 3);
+    story_run_on(story, 3);
     story_cut(story, 2);
     lost(story, 1, 1, PROOF_NONE);
     story_sleep(story, LOCKSTEP_ACCUSED_MS);
