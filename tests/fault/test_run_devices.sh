@@ -25,7 +25,7 @@ fails() {
 
 # says RANK TEXT
 says() {
-    grep "^\[$1\] " "$work/out" | grep -qF -- "$2" ||
+    grep -qF -- "$2" <(grep "^\[$1\] " "$work/out") ||
         { fail "rank $1 does not say '$2':"; sed 's/^/    /' "$work/out"; }
 }
 

@@ -87,7 +87,7 @@ echo "$token" >"$work/token"
 watcher=$!
 comes "$work/status" "no jobs"
 for pid in "$daemon" "$launcher" "$watcher" $(pgrep -P "$launcher"); do
-    ! tr '\0' ' ' <"/proc/$pid/cmdline" | grep -q "$token" || fail "the token is in an argument of $pid"
+    ! grep -q "$token" "/proc/$pid/cmdline" || fail "the token is in an argument of $pid"
 done
 kill -INT "$watcher" 2>/dev/null
 kill "$watcher" 2>/dev/null

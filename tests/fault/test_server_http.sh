@@ -91,7 +91,7 @@ assert start["event"] == "ready" and start["grpc_port"] > 0 and start["http_port
 PYTHON
 
 # HEAD tells the length and sends nothing.
-curl -sS -m 20 -I "$url/healthz" | tr -d '\r' | grep -qx 'Content-Length: 3' || fail "HEAD"
+grep -qx $'Content-Length: 3\r' <(curl -sS -m 20 -I "$url/healthz") || fail "HEAD"
 
 # A header above the bound, and a body that nobody asked for.
 code=$(curl -s -m 20 -o /dev/null -w '%{http_code}' -H "X: $(head -c 20000 /dev/zero | tr '\0' a)" \
@@ -170,7 +170,7 @@ curl -s -N --http2-prior-knowledge -H 'content-type: application/grpc' -H 'te: t
     -T - "http://127.0.0.1:$grpc/lockstep.v1.Coordinator/Session" <"$folder/upload" >/dev/null &
 stream=$!
 exec 9>"$folder/upload"
-until curl -s -m 20 "$url/metrics" | grep -qx 'lockstep_coordinator_streams 1'; do
+until grep -qx 'lockstep_coordinator_streams 1' <(curl -s -m 20 "$url/metrics"); do
     kill -0 "$stream" || fail "the stream has ended"
 done
 kill "$pid"

@@ -206,7 +206,7 @@ grep -q 'LOCKSTEP_ALGORITHM=doubling takes the place' "$work/json" || fail "the 
 LOCKSTEP_COORDINATOR=127.0.0.1:$grpc LOCKSTEP_JOB=half LOCKSTEP_WORLD_SIZE=2 LOCKSTEP_OPEN_TIMEOUT_MS=600000 "$hello" \
     >"$work/out" 2>&1 &
 half=$!
-until curl -sS -m 20 "http://$http/api/v1/jobs/half" | grep -q '"joined":1'; do
+until grep -q '"joined":1' <(curl -sS -m 20 "http://$http/api/v1/jobs/half"); do
     kill -0 "$half" || exit 1
     read -rt 0.02 <> <(:) || true
 done

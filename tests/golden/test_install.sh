@@ -33,8 +33,8 @@ grep -rlF "$root" "$work/tree" && fail "these name the directory in which they w
 # --- programs ------------------------------------------------------------------------------------
 
 for program in lockstep lockstep-coordinator; do
-    "$place/bin/$program" --version | grep -qE "^$program [0-9.]+$" || fail "$program --version"
-    readelf --section-headers --wide "$place/bin/$program" | grep -q '\.debug_info' &&
+    grep -qE "^$program [0-9.]+$" <("$place/bin/$program" --version) || fail "$program --version"
+    grep -q '\.debug_info' <(readelf --section-headers --wide "$place/bin/$program") &&
         fail "$program is not stripped"
 done
 "$place/bin/lockstep" run -n 2 -- "$BUILD/examples/hello" >"$work/said" 2>&1 &&
@@ -55,7 +55,7 @@ fi
 
 # Symbols are in files of their own, and the link to them holds: a line of our source is found.
 library=$place/lib/liblockstep.so
-readelf --section-headers --wide "$library" | grep -q '\.debug_info' && fail "$library is not stripped"
+grep -q '\.debug_info' <(readelf --section-headers --wide "$library") && fail "$library is not stripped"
 address=$(nm --dynamic "$library" | sed -n 's/^0*\([0-9a-f]*\) T lockstep_open\b.*/\1/p')
 line=$(addr2line -e "$library" "0x$address")
 case $line in
@@ -78,10 +78,10 @@ configure() {
 version=$("$place/bin/lockstep" --version | cut -d' ' -f2)
 if configure "$version" && cmake --build "$work/cmake$version" >"$work/log" 2>&1; then
     for program in hello hello_static hello_cpp; do
-        "$work/cmake$version/$program" 2>&1 | grep -q 'rank 0 of 1' || fail "$program of CMake"
+        grep -q 'rank 0 of 1' <("$work/cmake$version/$program" 2>&1) || fail "$program of CMake"
     done
-    ldd "$work/cmake$version/hello" | grep -q "liblockstep.so.0 => $place/lib" || fail "hello has another library"
-    ldd "$work/cmake$version/hello_static" | grep -q liblockstep && fail "hello_static is not static"
+    grep -q "liblockstep.so.0 => $place/lib" <(ldd "$work/cmake$version/hello") || fail "hello has another library"
+    grep -q liblockstep <(ldd "$work/cmake$version/hello_static") && fail "hello_static is not static"
 else
     cat "$work/log"
     fail "CMake"

@@ -76,6 +76,6 @@ refused 'a smaller size' 'LOCKSTEP_WORLD_SIZE (config.world_size) says 2' LOCKST
     LOCKSTEP_COORDINATOR="127.0.0.1:$port" RANK=1 WORLD_SIZE=4
 
 # Said by name, one process alone trains.
-"${own[@]}" SLURM_PROCID=1 SLURM_NTASKS=4 LOCKSTEP_WORLD_SIZE=1 "$hello" | grep -qx 'rank 0 of 1: w = 2.000' ||
+grep -qx 'rank 0 of 1: w = 2.000' <("${own[@]}" SLURM_PROCID=1 SLURM_NTASKS=4 LOCKSTEP_WORLD_SIZE=1 "$hello") ||
     fail "LOCKSTEP_WORLD_SIZE=1 alone"
 exit $failures

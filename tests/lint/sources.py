@@ -1,6 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Every source file names its licence, and no file names a path of somebody's machine.
+"""Every source file names its licence, no file names a path of somebody's machine, and no script
+under pipefail pipes into `grep -q`.
+
+`grep -q` ends at the first match. A command that still writes then ends by SIGPIPE, and under
+pipefail its pipe fails, now and then. `grep -q PATTERN <(COMMAND)` looks at grep alone.
 
 --list-c prints the files of C and C++, for clang-format.
 """
@@ -18,6 +22,8 @@ SOURCES = C_FILES + (
     ".py", ".sh", ".yaml", ".yml",
 )
 SOURCE_NAMES = ("Makefile", "Dockerfile", "Containerfile")
+PIPEFAIL = re.compile(r"^set -\w*o pipefail|^\. .*(?:run_lib|/lib)\.sh", re.M)
+QUIET_GREP = re.compile(r"[^|]\|\s*grep (?:-\w+ )*-\w*q")
 MACHINE_PATH = re.compile(r"(?<![\w./-])/(?:home|root|work|Users)/")
 
 
@@ -56,7 +62,10 @@ def problems(path):
     if is_source(path, text) and text.strip():
         if not any(LICENCE in line for line in lines[:LICENCE_WITHIN_LINES]):
             yield f"{path}:1: no line '{LICENCE}' at its beginning"
+    under_pipefail = PIPEFAIL.search(text) is not None
     for number, line in enumerate(lines, 1):
+        if under_pipefail and QUIET_GREP.search(line):
+            yield f"{path}:{number}: a pipe into grep -q under pipefail: {line.strip()}"
         if MACHINE_PATH.search(line):
             yield f"{path}:{number}: a path of one machine: {line.strip()}"
 
