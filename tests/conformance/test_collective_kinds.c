@@ -691,7 +691,8 @@ static void every_kind_over_tcp(void **state)
 {
     (void)state;
     world("tcp", 3, 0, kinds_body);
-    world("tcp", 4, 0, kinds_body);
+    if (test_slow() == 1)
+        world("tcp", 4, 0, kinds_body);
 }
 
 static void every_kind_over_loopback(void **state)
@@ -712,7 +713,8 @@ static void groups_over_memory(void **state)
 {
     (void)state;
     world("shared", 3, 0, groups_body);
-    world("shared", 8, 0, groups_body);
+    if (test_slow() == 1)
+        world("shared", 8, 0, groups_body);
 }
 
 static void groups_over_tcp(void **state)
@@ -720,7 +722,8 @@ static void groups_over_tcp(void **state)
     (void)state;
     world("tcp", 2, 0, groups_body);
     world("tcp", 5, 0, groups_body);
-    world("tcp", 8, 0, groups_body);
+    if (test_slow() == 1)
+        world("tcp", 8, 0, groups_body);
 }
 
 static void a_hundred_mebibytes(void **state)

@@ -12,6 +12,109 @@ on() {
     nsenter --target="${keepers[host]}" --net --uts -- "$@"
 }
 
+# at HOST COMMAND... &: the same in the background, where $! is the process of the command. "": here.
+at() {
+    local host=$1
+    shift
+    [ -n "$host" ] || exec "$@"
+    exec nsenter --target="${keepers[host]}" --net --uts -- "$@"
+}
+
+# coordinate HOST ADDRESS OPTION...: $coordinator is its process, $port and $http are its ports.
+coordinate() {
+    local ports
+    rm -f "$work/ports"
+    at "$1" "${lockstep%/*}/lockstep-coordinator" --listen "$2" --insecure-plaintext \
+        --port-file "$work/ports" "${@:3}" 2>"$work/log" &
+    coordinator=$!
+    wait_for "$work/ports"
+    read -r ports <"$work/ports"
+    port=${ports#grpc=} port=${port%% *} http=${ports##*http=}
+}
+
+# build_steps: $work/trainer trains one parameter and checks every element. Its arguments: how many
+# elements, the file that ends the job, the file for its last step, and "continue" if survivors of a
+# death go on.
+build_steps() {
+    cat >"$work/trainer.c" <<'END'
+#include <fcntl.h>
+#include <lockstep/lockstep.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void check(int status)
+{
+    if (status < 0) {
+        fprintf(stderr, "%s\n", lockstep_error_text());
+        exit(3);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const int64_t count = atol(argv[1]);
+    float *gradient = calloc(count, sizeof(float));
+    struct lockstep_config options = LOCKSTEP_CONFIG_INIT;
+    struct lockstep_parameter parameter = LOCKSTEP_PARAMETER_INIT;
+    struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
+    lockstep_session *session;
+    lockstep_module *module;
+    lockstep_call *call;
+    uint32_t rank, size, size_after;
+    int64_t stop = 0;
+    const int told = open(argv[3], O_CREAT | O_WRONLY, 0666);
+    if (argc > 4)
+        options.on_failure = LOCKSTEP_ON_FAILURE_CONTINUE;
+    parameter.name = "w";
+    parameter.dims = 1;
+    parameter.shape = &count;
+    parameter.data = calloc(count, sizeof(float));
+    parameter.gradient = gradient;
+    config.name = "model";
+    config.parameters = &parameter;
+    config.parameter_count = 1;
+    check(lockstep_open(&options, &session));
+    check(lockstep_module_register(session, &config, &module));
+    check(lockstep_start(session));
+    for (uint64_t step = 1; stop == 0; step++) {
+        char text[32];
+        check(lockstep_step_begin(session, NULL, NULL));
+        check(lockstep_world(session, &rank, &size));
+        check(lockstep_call_begin(module, &call));
+        for (int64_t i = 0; i < count; i++)
+            gradient[i] = (float)(12 * ((rank + step + i) % 5));
+        check(lockstep_grad_ready(module, call, 0, NULL, NULL));
+        check(lockstep_call_end(call));
+        if (rank == 0 && access(argv[2], F_OK) == 0)
+            check(lockstep_counter_add(session, "stop", 1));
+        check(lockstep_step_end(session, NULL));
+        check(lockstep_world(session, &rank, &size_after));
+        // A step in which a rank is lost may have its gradients or not.
+        for (int64_t i = 0; i < count && size_after == size; i++) {
+            uint32_t sum = 0;
+            for (uint32_t r = 0; r < size; r++)
+                sum += 12 * ((r + step + i) % 5);
+            if (gradient[i] != (float)sum / (float)size) {
+                fprintf(stderr, "rank %u: element %ld of step %lu\n", rank, (long)i,
+                        (unsigned long)step);
+                exit(4);
+            }
+        }
+        check(lockstep_counter_read(session, "stop", &stop));
+        snprintf(text, sizeof(text), "%-20lu\n", (unsigned long)step);
+        if (pwrite(told, text, strlen(text), 0) < 0)
+            exit(5);
+        usleep(20000);
+    }
+    check(lockstep_close(session));
+    return 0;
+}
+END
+    build_trainer gnu11
+}
+
 # make_hosts COUNT
 make_hosts() {
     local host

@@ -171,6 +171,16 @@ static void worker_main(const struct world *world, const struct trainer_place *p
     exit(trainer_run(place, script));
 }
 
+const struct way world_ways[WORLD_WAYS] = {
+    {.name = "shared", .transport = "auto", .algorithm = "shared"},
+    {.name = "registered", .transport = "auto", .algorithm = "shared", .registered = true},
+    {.name = "two_level", .transport = "auto", .algorithm = "two_level", .two_hosts = true},
+    {.name = "ring", .transport = "tcp", .algorithm = "ring"},
+    {.name = "doubling", .transport = "tcp", .algorithm = "doubling"},
+    {.name = "halving", .transport = "tcp", .algorithm = "halving"},
+    {.name = "direct", .transport = "tcp", .algorithm = "direct"},
+};
+
 static void world_start_worker(struct world *world, struct trainer_place *place,
                                const struct script *script)
 {
@@ -288,6 +298,18 @@ void world_expect_step(struct world *world, uint32_t rank, uint64_t step)
         if (report.kind == REPORT_FAILED || report.kind == REPORT_DONE)
             world_fail(world, rank, "training ended too early");
     }
+}
+
+uint64_t world_expect_done(struct world *world)
+{
+    struct report done[WORLD_MAX];
+    for (uint32_t rank = 0; rank < world->size; rank++) {
+        world_expect(world, rank, REPORT_DONE, &done[rank]);
+        assert_int_equal(done[rank].value, done[0].value);
+        assert_int_equal(done[rank].settled, done[0].settled);
+    }
+    world_join(world);
+    return done[0].value;
 }
 
 // ---- Acting on workers --------------------------------------------------------------------------

@@ -65,6 +65,12 @@ struct world {
     int lifeline; // When the test closes it, the workers' children end.
 };
 
+// All ways in which gradients are reduced.
+enum {
+    WORLD_WAYS = 7
+};
+extern const struct way world_ways[WORLD_WAYS];
+
 // Starts `size` workers of this job. scripts: one for each rank.
 void world_start(struct world *world, const struct coordinator_process *coordinator,
                  const char *job, uint32_t size, const struct script *scripts);
@@ -77,6 +83,10 @@ void world_expect(struct world *world, uint32_t rank, enum report_kind kind, str
 bool world_next(struct world *world, uint32_t rank, int64_t ms, struct report *report);
 // Waits until the rank has reported this step or a later one.
 void world_expect_step(struct world *world, uint32_t rank, uint64_t step);
+
+// Waits until all ranks have played their scripts, expects that they hold equal parameters, and
+// joins them. Returns the state hash.
+uint64_t world_expect_done(struct world *world);
 
 void world_release(struct world *world, uint32_t rank); // Ends the rank's script.hold.
 // Sends SIGKILL. Returns the time of clock_now_us just before.

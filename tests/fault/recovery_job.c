@@ -11,6 +11,8 @@
 
 #include <cmocka.h>
 
+#include <math.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,9 +21,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define PERIOD 5 // Gradients of a step repeat after so many elements.
+#define AHEAD 2 // Steps that ranks may begin after the one in which a rank is to die.
+#define STOPPED_US 1300000 // Longer than mates wait in each other's memory.
+
 const uint64_t job_elements[JOB_TENSORS] = {90000, 7, 32768, 1, 40001};
 
 static struct told *shared; // [JOB_RANKS]
+static unsigned char *own; // [JOB_RANKS][own_bytes]
+static size_t own_bytes;
 static struct coordinator_process coordinator;
 static uint64_t random_state;
 
@@ -46,10 +54,23 @@ void job_require(struct job_rank *rank, int status, const char *where)
     job_fails(rank, "%s: %s", where, lockstep_error_text());
 }
 
+void job_expect(struct job_rank *rank, bool right, const char *what)
+{
+    if (!right)
+        job_fails(rank, "step %llu: %s: %s", (unsigned long long)atomic_load(&rank->told->begun),
+                  what, lockstep_error_text());
+}
+
+void job_thread(struct job_rank *rank, void *(*run)(void *argument), void *argument)
+{
+    pthread_t thread;
+    job_expect(rank, pthread_create(&thread, NULL, run, argument) == 0, "thread");
+}
+
 float job_gradient(uint32_t rank, uint64_t step, uint64_t element)
 {
     static const float ranks[JOB_RANKS] = {1, 11, 101, 769};
-    return ranks[rank] * (float)(1 + (element + step) % 5);
+    return ranks[rank] * (float)(1 + (element + step) % PERIOD);
 }
 
 void job_hash(uint64_t *hash, const void *bytes, size_t count)
@@ -60,12 +81,13 @@ void job_hash(uint64_t *hash, const void *bytes, size_t count)
 int job_begin(struct job_rank *rank, const struct lockstep_step_options *options,
               struct lockstep_step_view *view)
 {
-    struct lockstep_step_view own = LOCKSTEP_STEP_VIEW_INIT;
-    const int status = lockstep_step_begin(rank->session, options, &own);
+    struct lockstep_step_view view_of_step = LOCKSTEP_STEP_VIEW_INIT;
+    const int status = lockstep_step_begin(rank->session, options, &view_of_step);
     job_require(rank, status, "step_begin");
-    rank->told->changed += own.changed;
+    rank->told->changed += view_of_step.changed;
+    rank->told->generation = view_of_step.generation;
     if (view)
-        *view = own;
+        *view = view_of_step;
     return status;
 }
 
@@ -93,36 +115,55 @@ int job_end(struct job_rank *rank)
     return status;
 }
 
-// The set of ranks whose mean this is; UINT32_MAX: none. Sums are exact in float.
-static uint32_t look_set(const struct job_rank *rank, float value, uint64_t step, uint64_t element,
-                         const uint64_t *weights)
+// Sums are exact in float.
+static uint32_t set_of(const struct job_rank *rank, float value, uint64_t step, uint64_t element,
+                       const uint64_t *weights, bool is_sum)
 {
-    if (value == JOB_UNTOUCHED)
-        return 0;
     for (uint32_t set = 1; set < 1u << rank->size; set++) {
         float sum = 0;
         uint64_t total = 0;
         for (uint32_t r = 0; r < rank->size; r++) {
-            if ((set >> r & 1) == 0)
-                continue;
-            sum += (float)weights[r] * job_gradient(r, step, element);
-            total += weights[r];
+            const uint64_t weight = (set >> r & 1) == 0 ? 0 : weights ? weights[r] : 1;
+            sum += (float)weight * job_gradient(r, step, element);
+            total += weight;
         }
-        if (total > 0 && sum / (float)total == value)
+        if (total > 0 && sum / (is_sum ? 1 : (float)total) == value)
             return set;
     }
     return UINT32_MAX;
+}
+
+uint32_t job_set_of_mean(const struct job_rank *rank, float value, uint64_t step, uint64_t element,
+                         const uint64_t *weights)
+{
+    return set_of(rank, value, step, element, weights, false);
+}
+
+uint32_t job_set_of_sum(const struct job_rank *rank, float value, uint64_t step, uint64_t element)
+{
+    return set_of(rank, value, step, element, NULL, true);
 }
 
 void job_look(struct job_rank *rank, uint64_t step, const uint64_t *weights, uint64_t *hash)
 {
     uint32_t all = (1u << rank->size) - 1;
     uint32_t some = 0;
+    // Most elements have the value of the one that is a period before.
+    float values[PERIOD];
+    uint32_t sets[PERIOD];
+    for (uint32_t i = 0; i < PERIOD; i++)
+        values[i] = NAN;
     for (uint32_t t = 0; t < JOB_TENSORS; t++) {
         const float *gradient = rank->gradients[t];
         job_hash(hash, gradient, job_elements[t] * sizeof(float));
         for (uint64_t e = 0; e < job_elements[t]; e++) {
-            const uint32_t set = look_set(rank, gradient[e], step, e, weights);
+            if (gradient[e] != values[e % PERIOD]) {
+                values[e % PERIOD] = gradient[e];
+                sets[e % PERIOD] = gradient[e] == JOB_UNTOUCHED
+                                       ? 0
+                                       : job_set_of_mean(rank, gradient[e], step, e, weights);
+            }
+            const uint32_t set = sets[e % PERIOD];
             if (set == UINT32_MAX)
                 job_fails(rank, "step %llu: element %llu of tensor %u is %g, which is no mean",
                           (unsigned long long)step, (unsigned long long)e, t, (double)gradient[e]);
@@ -132,12 +173,20 @@ void job_look(struct job_rank *rank, uint64_t step, const uint64_t *weights, uin
     }
     // A rank of weight 0 is in every set and in none.
     for (uint32_t r = 0; r < rank->size; r++)
-        if (weights[r] == 0) {
+        if (weights && weights[r] == 0) {
             all |= 1u << r;
             some |= 1u << r;
         }
     rank->told->missing[step] = ((1u << rank->size) - 1) & ~some;
     rank->told->partial[step] = some & ~all;
+}
+
+void job_step(struct job_rank *rank, uint64_t step, uint64_t *hash)
+{
+    job_begin(rank, NULL, NULL);
+    job_backward(rank, step);
+    job_require(rank, job_end(rank), "step_end");
+    job_look(rank, step, NULL, hash);
 }
 
 static void rank_registers(struct job_rank *rank, struct lockstep_module_config *config)
@@ -163,6 +212,22 @@ static void rank_registers(struct job_rank *rank, struct lockstep_module_config 
     job_require(rank, lockstep_module_register(rank->session, config, &rank->module), "register");
 }
 
+// From now on gradients are in registered memory.
+static void rank_takes_places(struct job_rank *rank)
+{
+    void *places[JOB_TENSORS];
+    job_require(rank, lockstep_module_gradients(rank->module, places, JOB_TENSORS), "gradients");
+    for (uint32_t t = 0; t < JOB_TENSORS; t++) {
+        free(rank->gradients[t]);
+        rank->gradients[t] = places[t];
+    }
+}
+
+static uint32_t steps_of(const struct job *job)
+{
+    return job->steps > 0 ? job->steps : JOB_STEPS;
+}
+
 static void rank_trains(const struct job *job, uint32_t number)
 {
     struct job_rank rank = {.job = job, .told = &shared[number], .rank = number, .size = job->size};
@@ -180,12 +245,19 @@ static void rank_trains(const struct job *job, uint32_t number)
     if (job->configure)
         job->configure(&config, &module);
     job_require(&rank, lockstep_open(&config, &rank.session), "open");
-    rank_registers(&rank, &module);
+    if (job->registers)
+        job->registers(&rank);
+    else
+        rank_registers(&rank, &module);
     if (job->loads)
         job->loads(&rank);
     job_require(&rank, lockstep_start(rank.session), "start");
-    for (uint64_t step = 1; step <= JOB_STEPS; step++) {
+    if (job->registered)
+        rank_takes_places(&rank);
+    for (uint64_t step = 1; step <= steps_of(job); step++) {
         uint64_t hash = 1;
+        while (atomic_load(&rank.told->allowed) < step)
+            pause_us(200);
         atomic_store(&rank.told->begun, step);
         job->step(&rank, step, &hash);
         rank.told->hash[step] = hash | 1;
@@ -201,12 +273,30 @@ static void rank_trains(const struct job *job, uint32_t number)
 
 // ---- The test -----------------------------------------------------------------------------------
 
-void job_memory(void)
+static void *memory_for_all(size_t bytes)
 {
-    shared = mmap(NULL, JOB_RANKS * sizeof(*shared), PROT_READ | PROT_WRITE,
-                  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (shared == MAP_FAILED)
+    void *memory =
+        mmap(NULL, JOB_RANKS * bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
         abort();
+    return memory;
+}
+
+void job_memory(size_t bytes)
+{
+    own_bytes = bytes;
+    own = bytes > 0 ? memory_for_all(bytes) : NULL;
+    shared = memory_for_all(sizeof(*shared));
+}
+
+void *job_own(uint32_t rank)
+{
+    return own + rank * own_bytes;
+}
+
+void job_dies_at(uint32_t rank, uint64_t step)
+{
+    shared[rank].dies_at = step;
 }
 
 void job_seed(void)
@@ -269,24 +359,45 @@ static void job_describe(const struct job *job)
                shared[r].text);
 }
 
-// Kills a rank that is not the last one, in the first step or later.
+// Ranks may begin the steps up to this one, so that no job is over before its deaths.
+static void job_allow(uint64_t step)
+{
+    for (uint32_t r = 0; r < JOB_RANKS; r++)
+        atomic_store(&shared[r].allowed, step);
+}
+
+// Kills a rank that is not the last one, unless it kills itself. Every fourth death is in the first
+// step that may have one.
 static uint32_t job_kill(const struct job *job, pid_t *pids, uint32_t round, uint32_t death)
 {
+    const uint64_t first = job->first_death > 0 ? job->first_death : 1;
     const uint64_t spread = round % 4 == 3 ? 1 : 8;
-    const uint64_t step = 1 + (JOB_STEPS - 10) * death / job->deaths + job_random(spread);
-    const uint32_t victim = (round + death) % (job->size - 1);
+    const uint32_t last = job->size - 1;
+    const uint32_t victim = (round + death) % last;
     const uint64_t delay = job_random(4000);
+    const bool itself = shared[victim].dies_at > 0;
+    uint64_t step = first + (steps_of(job) - 10) * death / job->deaths + job_random(spread);
     int status;
-    if (!job_await_start(job) || !job_await(victim, step)) {
+    if (itself)
+        step = shared[victim].dies_at;
+    job_allow(step + AHEAD);
+    if (!itself && (!job_await_start(job) || !job_await(victim, step))) {
         job_describe(job);
         fail_msg("%s: rank %u does not come to step %llu", job->name, victim,
                  (unsigned long long)step);
     }
-    pause_us(delay);
-    kill(pids[victim], SIGKILL);
+    if (!itself)
+        pause_us(delay);
+    if (job->stops)
+        kill(pids[last], SIGSTOP);
+    if (!itself)
+        kill(pids[victim], SIGKILL);
     assert_true(process_reap(pids[victim], WAIT_MS, &status));
-    printf("%s: rank %u of %u dies in step %llu + %llu us\n", job->name, victim, job->size,
-           (unsigned long long)step, (unsigned long long)delay);
+    if (job->stops)
+        pause_us(STOPPED_US);
+    kill(pids[last], SIGCONT);
+    printf("%s: rank %u of %u dies in step %llu, %llu us\n", job->name, victim, job->size,
+           (unsigned long long)atomic_load(&shared[victim].begun), (unsigned long long)delay);
     return 1u << victim;
 }
 
@@ -311,7 +422,7 @@ static void job_check_steps(const struct job *job, uint32_t dead)
     const struct told *last = &shared[job->size - 1];
     for (uint32_t r = 0; r < job->size; r++) {
         const struct told *told = &shared[r];
-        const uint64_t to = (dead >> r & 1) != 0 ? atomic_load(&told->ended) : JOB_STEPS;
+        const uint64_t to = (dead >> r & 1) != 0 ? atomic_load(&told->ended) : steps_of(job);
         for (uint64_t step = 1; step <= to; step++) {
             if (told->hash[step] != last->hash[step])
                 fail_msg("%s: ranks %u and %u differ in step %llu", job->name, r, job->size - 1,
@@ -328,6 +439,10 @@ uint32_t job_run(struct job *job, uint32_t round, const char *const *arguments)
     pid_t pids[JOB_RANKS];
     uint32_t dead = 0;
     memset(shared, 0, JOB_RANKS * sizeof(*shared));
+    if (own)
+        memset(own, 0, JOB_RANKS * own_bytes);
+    if (job->prepares)
+        job->prepares(job, round);
     coordinator_start(&coordinator, arguments);
     job->port = coordinator.port;
     for (uint32_t r = 0; r < job->size; r++) {
@@ -338,6 +453,7 @@ uint32_t job_run(struct job *job, uint32_t round, const char *const *arguments)
     }
     for (uint32_t d = 0; d < job->deaths; d++)
         dead |= job_kill(job, pids, round, d);
+    job_allow(UINT64_MAX);
     job_check_ends(job, pids, dead);
     const struct told *last = &shared[job->size - 1];
     // Changes between two steps count as one.

@@ -3,6 +3,7 @@
 # The addresses that workers announce, between hosts that have two networks and both families: what
 # is found out, an interface, a network, IPv6, and ranges of ports, also one that is used up. And
 # encryption, which all have to want. Hosts are namespaces that end with this script.
+NETWORK_BRIDGE=1
 . "$(dirname "$0")/own_network.sh"
 . "$(dirname "$0")/run_lib.sh"
 . "$(dirname "$0")/hosts_lib.sh"
@@ -54,16 +55,6 @@ done
 
 # ---- jobs ----------------------------------------------------------------------------------------
 
-# coordinate LISTEN: $port is its port.
-coordinate() {
-    rm -f "$work/port"
-    on 0 "${lockstep%/*}/lockstep-coordinator" --listen "$1" --http off --insecure-plaintext \
-        --port-file "$work/port" 2>"$work/log" &
-    coordinator=$!
-    wait_for "$work/port"
-    port=$(sed 's/grpc=\([0-9]*\).*/\1/' "$work/port")
-}
-
 # worker HOST COORDINATOR SETTING...
 worker() {
     local host=$1 where=$2
@@ -81,7 +72,7 @@ meets() {
     local name=$1 listen=$2 where=$3 address=$4 host
     shift 4
     rm -f "$work"/stands.* "$work/go"
-    coordinate "$listen"
+    coordinate 0 "$listen" --http off
     for host in 0 1; do worker $host "$where:$port" "$@"; done
     wait_for "$work/stands.0"
     wait_for "$work/stands.1"
@@ -121,7 +112,7 @@ meets "an interface, and ports" 10.77.0.1:0 10.77.0.1 $four:4E2A LOCKSTEP_ADVERT
     LOCKSTEP_DATA_PORTS=20010-20019
 meets "encrypted" 10.77.0.1:0 10.77.0.1 $six LOCKSTEP_ADVERTISE=fd00::/8 LOCKSTEP_DATA_ENCRYPTION=tls
 
-coordinate 10.77.0.1:0
+coordinate 0 10.77.0.1:0 --http off
 began=$(now_ms)
 worker 0 "10.77.0.1:$port" LOCKSTEP_DATA_ENCRYPTION=tls
 worker 1 "10.77.0.1:$port" LOCKSTEP_DATA_ENCRYPTION=off

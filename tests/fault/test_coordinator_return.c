@@ -107,13 +107,8 @@ static void train_to(uint64_t step)
 
 static void expect_good_end(void)
 {
-    struct report done[SIZE];
     world_stop(&world);
-    for (uint32_t rank = 0; rank < SIZE; rank++) {
-        world_expect(&world, rank, REPORT_DONE, &done[rank]);
-        assert_int_equal(done[rank].value, done[0].value);
-    }
-    world_join(&world);
+    world_expect_done(&world);
 }
 
 // Condition: the coordinator is killed and comes back, again and again. Decision: no step fails;

@@ -8,7 +8,7 @@
 // names go with the processes, or when a survivor closes its session.
 //
 // LOCKSTEP_TEST_FAULT_ROUNDS deaths (50, under a sanitizer 24), chosen by LOCKSTEP_TEST_FAULT_SEED,
-// which is printed. LOCKSTEP_TEST_FAULT_WAY: only that one of `ways`.
+// which is printed. LOCKSTEP_TEST_FAULT_WAY: only that one of world_ways.
 
 #include "tests/fault/process_world.h"
 
@@ -33,17 +33,6 @@
 
 static struct coordinator_process coordinator;
 static struct world world;
-
-static const struct way ways[] = {
-    {.name = "shared", .transport = "auto", .algorithm = "shared"},
-    {.name = "registered", .transport = "auto", .algorithm = "shared", .registered = true},
-    {.name = "two_level", .transport = "auto", .algorithm = "two_level", .two_hosts = true},
-    {.name = "ring", .transport = "tcp", .algorithm = "ring"},
-    {.name = "doubling", .transport = "tcp", .algorithm = "doubling"},
-    {.name = "halving", .transport = "tcp", .algorithm = "halving"},
-    {.name = "direct", .transport = "tcp", .algorithm = "direct"},
-};
-#define WAYS (sizeof(ways) / sizeof(ways[0]))
 
 // One death, and what is known about it.
 struct death {
@@ -91,10 +80,10 @@ static const struct way *choose_way(uint32_t round)
 {
     const char *only = getenv("LOCKSTEP_TEST_FAULT_WAY");
     if (!only || only[0] == '\0')
-        return &ways[round % WAYS];
-    for (size_t i = 0; i < WAYS; i++) {
-        if (strcmp(only, ways[i].name) == 0)
-            return &ways[i];
+        return &world_ways[round % WORLD_WAYS];
+    for (size_t i = 0; i < WORLD_WAYS; i++) {
+        if (strcmp(only, world_ways[i].name) == 0)
+            return &world_ways[i];
     }
     fail_msg("LOCKSTEP_TEST_FAULT_WAY='%s' is none", only);
     return NULL;
@@ -310,31 +299,19 @@ static void survivors_learn_who_died(void **state)
 
 // ---- A new world --------------------------------------------------------------------------------
 
-static void expect_good_end(uint32_t size)
-{
-    struct report done[WORLD_MAX];
-    for (uint32_t rank = 0; rank < size; rank++)
-        world_expect(&world, rank, REPORT_DONE, &done[rank]);
-    for (uint32_t rank = 1; rank < size; rank++) {
-        assert_int_equal(done[rank].value, done[0].value);
-        assert_int_equal(done[rank].settled, done[0].settled);
-    }
-    world_join(&world);
-}
-
 // Condition: a world has ended by a death. Decision: the next one of that name trains to its end.
 static void a_new_world_trains(void **state)
 {
     (void)state;
     struct script scripts[WORLD_MAX] = {0};
     struct death death = {
-        .way = &ways[0], .world_size = 3, .victim = 1, .place = PLACE_STEADY, .step = 3};
+        .way = &world_ways[0], .world_size = 3, .victim = 1, .place = PLACE_STEADY, .step = 3};
     coordinator_start(&coordinator, NULL);
     one_death(&death, 0);
     for (uint32_t rank = 0; rank < 4; rank++)
         scripts[rank].last_step = 8;
     world_start(&world, &coordinator, "job", 4, scripts);
-    expect_good_end(4);
+    world_expect_done(&world);
     coordinator_stop(&coordinator);
 }
 
@@ -365,7 +342,7 @@ static void a_stopped_worker_is_waited_for(void **state)
     for (uint32_t rank = 0; rank < 3; rank++)
         world_expect_step(&world, rank, 30);
     world_stop(&world);
-    expect_good_end(3);
+    world_expect_done(&world);
     coordinator_stop(&coordinator);
 }
 

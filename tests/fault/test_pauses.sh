@@ -8,120 +8,26 @@
 # With LOCKSTEP_TEST_LONG_CUT=1 (make recovery) the coordinator is also stopped for 45 seconds, and a
 # worker of each job for 30 seconds. Then rank 2 of "cont" is stopped and its host is cut off until
 # the others have gone on without it. When it wakes, it harms nobody and is told so.
-NETWORK_PROBE='ip link add br0 type bridge && ip link add name one type veth peer name other &&
-               ip link set one master br0'
-NETWORK_NEEDS="unshare, veth, bridge"
+NETWORK_BRIDGE=1
 . "$(dirname "$0")/own_network.sh"
 . "$(dirname "$0")/run_lib.sh"
 . "$(dirname "$0")/hosts_lib.sh"
-here=$(dirname "$0")
-root=$(cd "$here/../.." && pwd)
-
-# ---- a trainer that checks every element ---------------------------------------------------------
-
-cat >"$work/trainer.c" <<'END'
-#include <fcntl.h>
-#include <lockstep/lockstep.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#define ELEMENTS 100003
-
-static float data[ELEMENTS], gradient[ELEMENTS];
-
-static void check(int status)
-{
-    if (status < 0) {
-        fprintf(stderr, "%s\n", lockstep_error_text());
-        exit(3);
-    }
-}
-
-// Arguments: the job, the file that ends it, the file with the last step.
-int main(int argc, char **argv)
-{
-    const int64_t count = ELEMENTS;
-    struct lockstep_config options = LOCKSTEP_CONFIG_INIT;
-    struct lockstep_parameter parameter = LOCKSTEP_PARAMETER_INIT;
-    struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
-    lockstep_session *session;
-    lockstep_module *module;
-    lockstep_call *call;
-    uint32_t rank, size, before = 0;
-    int64_t stop = 0;
-    const int told = open(argv[3], O_CREAT | O_WRONLY, 0666);
-    (void)argc;
-    options.job = argv[1];
-    if (strcmp(argv[1], "cont") == 0)
-        options.on_failure = LOCKSTEP_ON_FAILURE_CONTINUE;
-    parameter.name = "w";
-    parameter.dims = 1;
-    parameter.shape = &count;
-    parameter.data = data;
-    parameter.gradient = gradient;
-    config.name = "model";
-    config.parameters = &parameter;
-    config.parameter_count = 1;
-    check(lockstep_open(&options, &session));
-    check(lockstep_module_register(session, &config, &module));
-    check(lockstep_start(session));
-    for (uint64_t step = 1; stop == 0; step++) {
-        char text[32];
-        check(lockstep_step_begin(session, NULL, NULL));
-        check(lockstep_world(session, &rank, &size));
-        check(lockstep_call_begin(module, &call));
-        for (uint64_t i = 0; i < ELEMENTS; i++)
-            gradient[i] = (float)(6 * ((rank + step + i) % 5));
-        check(lockstep_grad_ready(module, call, 0, NULL, NULL));
-        check(lockstep_call_end(call));
-        if (rank == 0 && access(argv[2], F_OK) == 0)
-            check(lockstep_counter_add(session, "stop", 1));
-        check(lockstep_step_end(session, NULL));
-        check(lockstep_world(session, &rank, &before));
-        // A step in which a rank is lost may have its gradients or not.
-        for (uint64_t i = 0; i < ELEMENTS && before == size; i++) {
-            float sum = 0;
-            for (uint32_t r = 0; r < size; r++)
-                sum += (float)(6 * ((r + step + i) % 5));
-            if (gradient[i] != sum / (float)size) {
-                fprintf(stderr, "rank %u: element %lu of step %lu\n", rank, (unsigned long)i,
-                        (unsigned long)step);
-                exit(4);
-            }
-        }
-        check(lockstep_counter_read(session, "stop", &stop));
-        snprintf(text, sizeof(text), "%-20lu\n", (unsigned long)step);
-        if (pwrite(told, text, strlen(text), 0) < 0)
-            exit(5);
-        usleep(20000);
-    }
-    check(lockstep_close(session));
-    return 0;
-}
-END
-build_trainer gnu11
+root=$(cd "$(dirname "$0")/../.." && pwd)
+build_steps
 make_hosts 4 # Host 3 has the coordinator.
 
 # ---- the jobs ------------------------------------------------------------------------------------
 
-on 3 "${lockstep%/*}/lockstep-coordinator" --listen 10.77.0.4:0 --log-level info \
-    --insecure-plaintext --port-file "$work/ports" 2>"$work/log" &
-wait_for "$work/ports"
-read -r ports <"$work/ports"
-grpc=${ports#grpc=} grpc=${grpc%% *}
-coordinator=$(pgrep -f "port-file $work/ports" | tail -1)
+coordinate 3 10.77.0.4:0 --log-level info
 names=() pids=()
-# begin JOB SIZE RANK
+# begin JOB SIZE RANK [continue]
 begin() {
-    LOCKSTEP_COORDINATOR=10.77.0.4:$grpc LOCKSTEP_WORLD_SIZE=$2 LOCKSTEP_RANK_HINT=$3 \
-        nsenter --target="${keepers[$3]}" --net --uts -- \
-        "$work/trainer" "$1" "$work/stop" "$work/step.$1.$3" 2>"$work/err.$1.$3" &
+    LOCKSTEP_COORDINATOR=10.77.0.4:$port LOCKSTEP_JOB=$1 LOCKSTEP_WORLD_SIZE=$2 LOCKSTEP_RANK_HINT=$3 \
+        at "$3" "$work/trainer" 100003 "$work/stop" "$work/step.$1.$3" ${4+"$4"} 2>"$work/err.$1.$3" &
     names+=("$1.$3") pids+=($!)
 }
 for rank in 0 1; do begin err 2 $rank; done
-for rank in 0 1 2; do begin cont 3 $rank; done
+for rank in 0 1 2; do begin cont 3 $rank continue; done
 
 step_of() {
     local step

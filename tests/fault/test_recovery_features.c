@@ -18,7 +18,6 @@
 #include <string.h>
 #include <unistd.h>
 
-static const uint64_t equal_weights[JOB_RANKS] = {1, 1, 1, 1};
 static char folder[] = "/tmp/lockstep-recovery-XXXXXX";
 
 static const char *path_of(const char *name)
@@ -26,14 +25,6 @@ static const char *path_of(const char *name)
     static char path[256];
     snprintf(path, sizeof(path), "%s/%s", folder, name);
     return path;
-}
-
-static void step_plain(struct job_rank *rank, uint64_t step, uint64_t *hash)
-{
-    job_begin(rank, NULL, NULL);
-    job_backward(rank, step);
-    job_require(rank, job_end(rank), "step_end");
-    job_look(rank, step, equal_weights, hash);
 }
 
 // ---- Windows that accumulate --------------------------------------------------------------------
@@ -66,7 +57,7 @@ static void step_accumulates(struct job_rank *rank, uint64_t step, uint64_t *has
     job_begin(rank, NULL, NULL);
     accumulate_part(rank, step, true);
     job_require(rank, job_end(rank), "step_end");
-    job_look(rank, step, equal_weights, hash);
+    job_look(rank, step, NULL, hash);
 }
 
 static void windows_accumulate(void **state)
@@ -164,7 +155,7 @@ static void layouts_are_saved_and_loaded(void **state)
                           .deaths = round == 0 ? 0 : 1,
                           .tcp = round % 2 == 0,
                           .loads = round == 0 ? NULL : layout_loads,
-                          .step = step_plain,
+                          .step = job_step,
                           .ends = layout_saves};
         compare_saved(job.size, job_run(&job, round, NULL));
     }
@@ -198,7 +189,7 @@ static void data_is_encrypted(void **state)
                           .deaths = round % 3 == 2 ? 2 : 1,
                           .tcp = round % 3 < 2,
                           .configure = configure_tls,
-                          .step = step_plain};
+                          .step = job_step};
         job_run(&job, round, arguments);
     }
 }
@@ -231,7 +222,7 @@ static void step_counts(struct job_rank *rank, uint64_t step, uint64_t *hash)
                                     (double)(step * 10 + rank->rank)),
                 "metric_add");
     job_require(rank, job_end(rank), "step_end");
-    job_look(rank, step, equal_weights, hash);
+    job_look(rank, step, NULL, hash);
     job_require(rank, lockstep_counter_read(rank->session, "samples", &rank->told->total),
                 "counter_read");
     job_require(rank, lockstep_metric_read(rank->session, "sum", &sum, NULL), "metric_read");
@@ -397,7 +388,7 @@ static void step_runs_out_first(struct job_rank *rank, uint64_t step, uint64_t *
         job_fails(rank, "step %llu begins without data", (unsigned long long)step);
     job_backward(rank, step);
     job_require(rank, job_end(rank), "step_end");
-    job_look(rank, step, equal_weights, hash);
+    job_look(rank, step, NULL, hash);
 }
 
 static void configure_all(struct lockstep_config *config, struct lockstep_module_config *module)
@@ -446,7 +437,7 @@ int main(void)
         cmocka_unit_test_teardown(parameters_are_not_used, job_teardown),
         cmocka_unit_test_teardown(ranks_run_out_of_data, job_teardown),
     };
-    job_memory();
+    job_memory(0);
     job_seed();
     if (!mkdtemp(folder))
         return 1;

@@ -7,9 +7,8 @@
 //
 // LOCKSTEP_TEST_FAULT_ROUNDS jobs (6), chosen by LOCKSTEP_TEST_FAULT_SEED, which is printed.
 
-#include "tests/fault/process_world.h"
+#include "tests/fault/recovery_job.h"
 
-#include "base/clock.h"
 #include "base/hash64.h"
 #include "tests/support/choice.h"
 
@@ -18,19 +17,15 @@
 
 #include <cmocka.h>
 
-#include <lockstep/lockstep.h>
-#include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 enum {
-    RANKS = 4,
-    TURNS = 60,
+    RANKS = JOB_RANKS,
+    TURNS = 60, // A turn is a step of the job.
     ENTRIES = 1200, // Of a rank's log.
     ELEMENTS = 100000,
 };
@@ -50,30 +45,24 @@ struct entry {
     uint64_t hash;
 };
 
-// What a rank tells the test.
-struct told {
-    _Atomic(uint64_t) begun; // The last turn that it has begun.
-    _Atomic(int) failed;
-    // The rank kills itself in this turn, when an element of its sum arrives, or of what is copied
-    // to it; 0: never.
-    uint64_t dies_at;
+// What a rank tells the test, or is told.
+struct log {
+    // A rank that kills itself does so when this element of its sum arrives, or of what is copied
+    // to it.
     uint32_t dies_by;
     bool dies_copying;
     uint64_t late_at; // The rank begins the broadcast of this turn long after the others; 0: none.
-    char text[512];
     uint32_t count;
     uint32_t changed; // Collectives that ended with LOCKSTEP_E_CHANGED.
     uint32_t renumbered; // Broadcasts that were refused because ranks have other numbers.
-    struct entry log[ENTRIES];
+    struct entry entries[ENTRIES];
 };
-
-static struct told *told_of; // [RANKS]
-static struct coordinator_process coordinator;
 
 // ---- The trainer --------------------------------------------------------------------------------
 
 struct trainer {
-    struct told *told;
+    struct job_rank *job;
+    struct log *log;
     uint32_t rank;
     uint32_t world_size;
     uint64_t random;
@@ -85,33 +74,7 @@ struct trainer {
 
 static void expect(const struct trainer *trainer, bool right, const char *what)
 {
-    struct told *told = trainer->told;
-    if (right)
-        return;
-    snprintf(told->text, sizeof(told->text), "turn %llu: %s: %s",
-             (unsigned long long)atomic_load(&told->begun), what, lockstep_error_text());
-    atomic_store(&told->failed, -99);
-    _exit(1);
-}
-
-static float value_of(uint32_t rank, uint32_t turn, uint32_t element)
-{
-    static const float ranks[RANKS] = {1, 8, 64, 512};
-    return ranks[rank] * (float)(1 + (element + turn) % 5);
-}
-
-// The set of ranks whose sum this is; 0: none.
-static uint32_t set_of(float value, uint32_t turn, uint32_t element)
-{
-    for (uint32_t set = 1; set < 1u << RANKS; set++) {
-        float sum = 0;
-        for (uint32_t r = 0; r < RANKS; r++)
-            if ((set >> r & 1) != 0)
-                sum += value_of(r, turn, element);
-        if (sum == value)
-            return set;
-    }
-    return 0;
+    job_expect(trainer->job, right, what);
 }
 
 static void learn_world(struct trainer *trainer)
@@ -125,20 +88,22 @@ static void learn_world(struct trainer *trainer)
 static void note(struct trainer *trainer, uint32_t turn, enum operation operation, int status,
                  const float *data, uint32_t count)
 {
-    struct told *told = trainer->told;
+    struct log *log = trainer->log;
     struct entry entry = {.turn = turn, .operation = operation, .status = status};
     expect(trainer, status == 0 || status == LOCKSTEP_E_CHANGED, "a collective fails");
-    expect(trainer, told->count < ENTRIES, "too many entries");
-    told->changed += status != 0;
+    expect(trainer, log->count < ENTRIES, "too many entries");
+    log->changed += status != 0;
     if (status == 0 && data) {
         entry.hash = hash64(data, count * sizeof(*data));
-        entry.set = set_of(data[0], turn, 0);
-        expect(trainer, entry.set != 0, "no sum");
+        entry.set = job_set_of_sum(trainer->job, data[0], turn, 0);
+        expect(trainer, entry.set != UINT32_MAX, "no sum");
         for (uint32_t e = 0; e < count; e++)
-            expect(trainer, data[e] == data[e % 5] && set_of(data[e % 5], turn, e % 5) == entry.set,
+            expect(trainer,
+                   data[e] == data[e % 5] &&
+                       (e >= 5 || job_set_of_sum(trainer->job, data[e], turn, e) == entry.set),
                    "a sum of several sets");
     }
-    told->log[told->count++] = entry;
+    log->entries[log->count++] = entry;
     if (status != 0)
         learn_world(trainer);
 }
@@ -146,15 +111,15 @@ static void note(struct trainer *trainer, uint32_t turn, enum operation operatio
 static void fill(const struct trainer *trainer, float *data, uint32_t turn, uint32_t count)
 {
     for (uint32_t e = 0; e < count; e++)
-        data[e] = value_of(trainer->rank, turn, e);
+        data[e] = job_gradient(trainer->rank, turn, e);
 }
 
 static void *die_by_element(void *argument)
 {
     const struct trainer *trainer = argument;
-    const struct told *told = trainer->told;
-    const volatile float *sum = &trainer->data[0][told->dies_by];
-    const float own = value_of(trainer->rank, (uint32_t)told->dies_at, told->dies_by);
+    const uint32_t element = trainer->log->dies_by;
+    const volatile float *sum = &trainer->data[0][element];
+    const float own = job_gradient(trainer->rank, trainer->job->told->dies_at, element);
     while (*sum == own)
         continue;
     kill(getpid(), SIGKILL);
@@ -163,10 +128,8 @@ static void *die_by_element(void *argument)
 
 static void arm(struct trainer *trainer, uint32_t turn, bool copying)
 {
-    pthread_t thread;
-    if (trainer->told->dies_at != turn || trainer->told->dies_copying != copying)
-        return;
-    expect(trainer, pthread_create(&thread, NULL, die_by_element, trainer) == 0, "thread");
+    if (trainer->job->told->dies_at == turn && trainer->log->dies_copying == copying)
+        job_thread(trainer->job, die_by_element, trainer);
 }
 
 static void sum_now(struct trainer *trainer, uint32_t turn, uint32_t count)
@@ -218,26 +181,26 @@ static void copy(struct trainer *trainer, uint32_t turn, uint32_t count)
         const uint32_t root = turn % 2 == 0 ? 0 : trainer->world_size - 1;
         fill(trainer, trainer->data[0], turn, count);
         arm(trainer, turn, true);
-        if (trainer->told->late_at == turn)
+        if (trainer->log->late_at == turn)
             pause_us(100000);
         status = lockstep_broadcast(trainer->session, "copy", trainer->data[0], count,
                                     LOCKSTEP_FLOAT32, root, LOCKSTEP_WAIT_FOREVER);
         if (status == LOCKSTEP_E_CHANGED && strstr(lockstep_error_text(), "other numbers"))
-            trainer->told->renumbered++;
+            trainer->log->renumbered++;
         else
             note(trainer, turn, COPY, status, trainer->data[0], count);
         if (status == LOCKSTEP_E_CHANGED)
             learn_world(trainer);
     } while (status == LOCKSTEP_E_CHANGED);
-    expect(trainer, turn % 2 == 0 || trainer->data[0][0] == value_of(RANKS - 1, turn, 0),
+    expect(trainer, turn % 2 == 0 || trainer->data[0][0] == job_gradient(RANKS - 1, turn, 0),
            "a broadcast from another rank");
 }
 
 static void train_step(struct trainer *trainer)
 {
-    struct lockstep_step_view view = LOCKSTEP_STEP_VIEW_INIT;
+    struct lockstep_step_view view;
     lockstep_call *call;
-    expect(trainer, lockstep_step_begin(trainer->session, NULL, &view) == 0, "step_begin");
+    job_begin(trainer->job, NULL, &view);
     trainer->world_size = view.world_size;
     expect(trainer, lockstep_call_begin(trainer->module, &call) == 0, "call_begin");
     expect(trainer, lockstep_grad_ready(trainer->module, call, 0, NULL, NULL) == 0, "ready");
@@ -245,87 +208,72 @@ static void train_step(struct trainer *trainer)
     expect(trainer, lockstep_step_end(trainer->session, NULL) == 0, "step_end");
 }
 
-static void open_session(struct trainer *trainer, const char *transport)
+static struct trainer trainer; // Of this process.
+
+static void plain_registers(struct job_rank *rank)
 {
-    struct lockstep_config config = LOCKSTEP_CONFIG_INIT;
     struct lockstep_module_config module = LOCKSTEP_MODULE_INIT;
     struct lockstep_parameter parameter;
     static float value[100];
     const int64_t length = 100;
-    char address[64];
-    snprintf(address, sizeof(address), "127.0.0.1:%u", coordinator.port);
-    config.coordinator = address;
-    config.job = "recovery-plain";
-    config.world_size = RANKS;
-    config.rank_hint = (int32_t)trainer->rank;
-    config.on_failure = LOCKSTEP_ON_FAILURE_CONTINUE;
-    config.transport =
-        strcmp(transport, "tcp") == 0 ? LOCKSTEP_TRANSPORT_TCP : LOCKSTEP_TRANSPORT_AUTO;
-    expect(trainer, lockstep_open(&config, &trainer->session) == 0, "open");
     memset(&parameter, 0, sizeof(parameter));
     parameter.name = "p";
     parameter.dtype = LOCKSTEP_FLOAT32;
     parameter.dims = 1;
     parameter.shape = &length;
     parameter.data = value;
-    parameter.gradient = trainer->gradient;
+    parameter.gradient = trainer.gradient;
     module.name = "m";
     module.parameters = &parameter;
     module.parameter_count = 1;
-    expect(trainer, lockstep_module_register(trainer->session, &module, &trainer->module) == 0,
-           "register");
-    expect(trainer, lockstep_start(trainer->session) == 0, "start");
-}
-
-static void train(uint32_t rank, uint64_t seed, const char *transport)
-{
-    static struct trainer trainer;
-    trainer.told = &told_of[rank];
-    trainer.rank = rank;
+    job_require(rank, lockstep_module_register(rank->session, &module, &rank->module), "register");
+    trainer.job = rank;
+    trainer.log = job_own(rank->rank);
+    trainer.rank = rank->rank;
     trainer.world_size = RANKS;
-    trainer.random = seed * 31 + rank + 1;
+    trainer.random = job_random(UINT64_MAX) * 31 + rank->rank + 1;
+    trainer.session = rank->session;
+    trainer.module = rank->module;
     for (uint32_t i = 0; i < 2; i++)
         trainer.data[i] = calloc(ELEMENTS, sizeof(float));
-    open_session(&trainer, transport);
-    for (uint32_t turn = 1; turn <= TURNS; turn++) {
-        const uint32_t count = turn % 5 == 0 ? ELEMENTS : 50 + turn % 3 * 4000;
-        atomic_store(&trainer.told->begun, turn);
-        sum_now(&trainer, turn, count);
-        if (choice_below(&trainer.random, 3) == 0)
-            pause_us(choice_below(&trainer.random, 2000));
-        sum_later(&trainer, turn, count);
-        copy(&trainer, turn, count);
-        meet(&trainer, turn);
-        if (turn % 3 == 0)
-            train_step(&trainer);
-    }
-    lockstep_close(trainer.session);
-    _exit(0);
+}
+
+static void take_turn(struct job_rank *rank, uint64_t step, uint64_t *hash)
+{
+    const uint32_t turn = (uint32_t)step;
+    const uint32_t count = turn % 5 == 0 ? ELEMENTS : 50 + turn % 3 * 4000;
+    (void)rank;
+    (void)hash;
+    sum_now(&trainer, turn, count);
+    if (choice_below(&trainer.random, 3) == 0)
+        pause_us(choice_below(&trainer.random, 2000));
+    sum_later(&trainer, turn, count);
+    copy(&trainer, turn, count);
+    meet(&trainer, turn);
+    if (turn % 3 == 0)
+        train_step(&trainer);
 }
 
 // ---- The test -----------------------------------------------------------------------------------
 
-static uint64_t random_state;
-
-static void describe(uint32_t round)
+static const struct log *log_of(uint32_t rank)
 {
-    for (uint32_t r = 0; r < RANKS; r++)
-        printf("round %u, rank %u: turn %llu, %u entries, failed %d %s\n", round, r,
-               (unsigned long long)atomic_load(&told_of[r].begun), told_of[r].count,
-               atomic_load(&told_of[r].failed), told_of[r].text);
+    return job_own(rank);
 }
 
-static void await_turn(uint32_t round, uint32_t rank, uint64_t turn)
+static void prepare(const struct job *job, uint32_t round)
 {
-    const uint64_t deadline = clock_now_ms() + WAIT_MS;
-    while (atomic_load(&told_of[rank].begun) < turn) {
-        if (clock_now_ms() > deadline || atomic_load(&told_of[rank].failed) != 0) {
-            describe(round);
-            fail_msg("round %u: rank %u does not come to turn %llu", round, rank,
-                     (unsigned long long)turn);
-        }
-        pause_us(100);
-    }
+    const uint32_t first = round % (RANKS - 1);
+    struct log *log = job_own(first);
+    (void)job;
+    if (round % 3 == 2)
+        return;
+    job_dies_at(first, 5);
+    log->dies_by = (uint32_t)job_random(ELEMENTS);
+    log->dies_copying = round % 2 == 0;
+    // This rank begins when the broadcast has failed on the others.
+    log = job_own(RANKS - 2);
+    log->late_at = round % 4 == 0 ? 5 : 0;
 }
 
 static bool same(const struct entry *a, const struct entry *b)
@@ -338,102 +286,53 @@ static bool same(const struct entry *a, const struct entry *b)
 static void check_round(uint32_t round, uint32_t dead)
 {
     const uint32_t living = ((1u << RANKS) - 1) & ~dead;
-    const struct told *last = &told_of[RANKS - 1];
+    const struct log *last = log_of(RANKS - 1);
     for (uint32_t r = 0; r < RANKS; r++) {
-        const struct told *told = &told_of[r];
+        const struct log *log = log_of(r);
         if ((living >> r & 1) != 0)
-            assert_int_equal(told->count, last->count);
-        for (uint32_t i = 0; i < told->count; i++)
-            if (!same(&told->log[i], &last->log[i]))
+            assert_int_equal(log->count, last->count);
+        for (uint32_t i = 0; i < log->count; i++)
+            if (!same(&log->entries[i], &last->entries[i]))
                 fail_msg("round %u: turn %u, collective %u of kind %d: rank %u has status %d and "
                          "rank %u has %d, or other bits",
-                         round, told->log[i].turn, i, (int)told->log[i].operation, r,
-                         told->log[i].status, RANKS - 1, last->log[i].status);
+                         round, log->entries[i].turn, i, (int)log->entries[i].operation, r,
+                         log->entries[i].status, RANKS - 1, last->entries[i].status);
     }
     for (uint32_t i = 0; i < last->count; i++)
-        if (last->log[i].status == 0 && last->log[i].operation <= SUM_LATER)
-            assert_int_equal(last->log[i].set & living, living);
-}
-
-static void one_job(uint32_t round, uint32_t deaths, const char *transport, uint32_t *changed)
-{
-    pid_t pids[RANKS];
-    uint32_t dead = 0;
-    memset(told_of, 0, RANKS * sizeof(*told_of));
-    struct told *first = &told_of[round % (RANKS - 1)];
-    if (round % 3 != 2) {
-        first->dies_at = 5;
-        first->dies_by = (uint32_t)choice_below(&random_state, ELEMENTS);
-        first->dies_copying = round % 2 == 0;
-        // It begins when the broadcast has failed on the others.
-        told_of[RANKS - 2].late_at = round % 4 == 0 ? first->dies_at : 0;
-    }
-    for (uint32_t r = 0; r < RANKS; r++) {
-        pids[r] = process_fork();
-        assert_true(pids[r] >= 0);
-        if (pids[r] == 0)
-            train(r, random_state, transport);
-    }
-    for (uint32_t d = 0; d < deaths; d++) {
-        const uint64_t turn = 2 + (TURNS - 15) * d / deaths + choice_below(&random_state, 8);
-        const uint32_t victim = (round + d) % (RANKS - 1);
-        const uint64_t delay = choice_below(&random_state, 3000);
-        int status;
-        if (told_of[victim].dies_at == 0) {
-            await_turn(round, victim, turn);
-            pause_us(delay);
-            kill(pids[victim], SIGKILL);
-        }
-        dead |= 1u << victim;
-        assert_true(process_reap(pids[victim], WAIT_MS, &status));
-    }
-    for (uint32_t r = 0; r < RANKS; r++) {
-        int status = 0;
-        if ((dead >> r & 1) != 0)
-            continue;
-        if (!process_reap(pids[r], WAIT_MS, &status) || status != 0) {
-            describe(round);
-            fail_msg("round %u: rank %u ends with 0x%x", round, r, (unsigned)status);
-        }
-    }
-    check_round(round, dead);
-    printf("round %u: %s, %u deaths, %u collectives changed, %u renumbered\n", round, transport,
-           deaths, told_of[RANKS - 1].changed, told_of[RANKS - 1].renumbered);
-    *changed += told_of[RANKS - 1].changed;
+        if (last->entries[i].status == 0 && last->entries[i].operation <= SUM_LATER)
+            assert_int_equal(last->entries[i].set & living, living);
 }
 
 static void collectives_end_alike_on_survivors(void **state)
 {
-    const uint64_t rounds = choice_number("LOCKSTEP_TEST_FAULT_ROUNDS", 6);
-    const uint64_t seed = choice_number("LOCKSTEP_TEST_FAULT_SEED", (uint64_t)getpid());
+    const uint32_t rounds = job_rounds(6);
     uint32_t changed = 0;
     (void)state;
-    printf("LOCKSTEP_TEST_FAULT_SEED=%llu\n", (unsigned long long)seed);
-    random_state = seed * 2654435761u + 1;
     for (uint32_t round = 0; round < rounds; round++) {
-        coordinator_start(&coordinator, NULL);
-        one_job(round, 1 + round % 3, round % 2 == 0 ? "tcp" : "auto", &changed);
-        coordinator_stop(&coordinator);
+        struct job job = {.name = round % 2 == 0 ? "tcp" : "auto",
+                          .size = RANKS,
+                          .deaths = 1 + round % 3,
+                          .steps = TURNS,
+                          .first_death = 2,
+                          .tcp = round % 2 == 0,
+                          .prepares = prepare,
+                          .registers = plain_registers,
+                          .step = take_turn};
+        check_round(round, job_run(&job, round, NULL));
+        const struct log *last = log_of(RANKS - 1);
+        printf("round %u: %u collectives changed, %u renumbered\n", round, last->changed,
+               last->renumbered);
+        changed += last->changed;
     }
     assert_true(changed > 0 || rounds < 4);
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    if (coordinator.pid > 0)
-        kill(coordinator.pid, SIGKILL);
-    return 0;
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(collectives_end_alike_on_survivors, teardown),
+        cmocka_unit_test_teardown(collectives_end_alike_on_survivors, job_teardown),
     };
-    told_of = mmap(NULL, RANKS * sizeof(*told_of), PROT_READ | PROT_WRITE,
-                   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (told_of == MAP_FAILED)
-        abort();
+    job_memory(sizeof(struct log));
+    job_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,60 +7,42 @@
 //
 // LOCKSTEP_TEST_FAULT_ROUNDS jobs (6), chosen by LOCKSTEP_TEST_FAULT_SEED, which is printed.
 
-#include "tests/fault/process_world.h"
+#include "tests/fault/recovery_job.h"
 
-#include "base/clock.h"
 #include "base/hash64.h"
-#include "tests/support/choice.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 
 #include <cmocka.h>
 
-#include <lockstep/lockstep.h>
-#include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 enum {
-    RANKS = 4,
-    STEPS = 40,
+    RANKS = JOB_RANKS,
+    STEPS = JOB_STEPS,
+    PERIOD = 5, // Gradients repeat after so many elements.
     ELEMENTS = 60000, // Of each of a module's two gradients.
     BUFFER = 50000, // Elements of each buffer.
     BUCKETS = 64,
     ROOT = 1,
 };
 
-// What a rank tells the test.
-struct told {
-    _Atomic(uint64_t) begun; // The last step that it has begun.
-    _Atomic(uint64_t) ended;
-    _Atomic(int) failed; // A status, or 0.
-    // The rank kills itself in this step, as soon as it has the last element of its sums, or in
-    // an odd step of a gradient; 0: never.
-    uint64_t dies_at;
-    char text[512];
-    uint64_t hash[STEPS + 1]; // Of all results of a step.
-    uint32_t missing[STEPS + 1]; // Ranks that are not in the buffers of the step, as a set.
+// What a rank tells the test besides.
+struct own {
     uint32_t source[STEPS + 1]; // The rank whose buffer all have.
     uint32_t waits;
 };
 
-static struct told *told_of; // [RANKS]
-static struct coordinator_process coordinator;
-
 // ---- The trainer --------------------------------------------------------------------------------
 
 struct trainer {
-    struct told *told;
+    struct job_rank *job;
+    struct own *own;
     uint32_t rank;
-    lockstep_session *session;
     lockstep_module *modules[2];
     lockstep_call *calls[2];
     float *gradients[2][2];
@@ -69,59 +51,21 @@ struct trainer {
     int32_t copies[BUFFER];
 };
 
-static void expect(const struct trainer *trainer, bool right, const char *what, uint64_t step)
+static struct trainer trainer_of_rank; // Of this process.
+
+static void expect(const struct trainer *trainer, bool right, const char *what)
 {
-    struct told *told = trainer->told;
-    if (right)
-        return;
-    snprintf(told->text, sizeof(told->text), "step %llu: %s: %s", (unsigned long long)step, what,
-             lockstep_error_text());
-    atomic_store(&told->failed, -99);
-    _exit(1);
+    job_expect(trainer->job, right, what);
 }
 
-// Whole numbers below 2^20, so that sums are exact.
-static float value_of(uint32_t rank, uint64_t step, uint64_t element)
+static uint32_t set_of(const struct trainer *trainer, float value, uint64_t step, uint64_t element)
 {
-    static const float ranks[RANKS] = {1, 8, 64, 512};
-    return ranks[rank] * (float)(1 + (element + step) % 5);
-}
-
-// The set of ranks whose mean this is; 0: none.
-static uint32_t set_of(float value, uint64_t step, uint64_t element)
-{
-    for (uint32_t set = 1; set < 1u << RANKS; set++) {
-        float sum = 0;
-        for (uint32_t r = 0; r < RANKS; r++)
-            if ((set >> r & 1) != 0)
-                sum += value_of(r, step, element);
-        if (sum / (float)__builtin_popcount(set) == value)
-            return set;
-    }
-    return 0;
+    return job_set_of_mean(trainer->job, value, step, element, NULL);
 }
 
 static int32_t copy_of(uint32_t rank, uint64_t step, uint32_t element)
 {
     return (int32_t)(rank * 100000000 + step * 100000 + element);
-}
-
-static void open_session(struct trainer *trainer, const char *transport)
-{
-    struct lockstep_config config = LOCKSTEP_CONFIG_INIT;
-    char address[64];
-    snprintf(address, sizeof(address), "127.0.0.1:%u", coordinator.port);
-    config.coordinator = address;
-    config.job = "recovery-state";
-    config.world_size = RANKS;
-    config.rank_hint = (int32_t)trainer->rank;
-    config.root = ROOT;
-    config.on_failure = LOCKSTEP_ON_FAILURE_CONTINUE;
-    config.transport =
-        strcmp(transport, "tcp") == 0 ? LOCKSTEP_TRANSPORT_TCP : LOCKSTEP_TRANSPORT_AUTO;
-    config.bucket_first_bytes = config.bucket_last_bytes = 64 * 1024;
-    config.bucket_bytes = 64 * 1024;
-    expect(trainer, lockstep_open(&config, &trainer->session) == 0, "open", 0);
 }
 
 static void register_module(struct trainer *trainer, uint32_t m)
@@ -163,8 +107,9 @@ static void register_module(struct trainer *trainer, uint32_t m)
     config.parameter_count = 2;
     config.buffers = m == 0 ? buffers : NULL;
     config.buffer_count = m == 0 ? 3 : 0;
-    expect(trainer, lockstep_module_register(trainer->session, &config, &trainer->modules[m]) == 0,
-           "register", 0);
+    expect(trainer,
+           lockstep_module_register(trainer->job->session, &config, &trainer->modules[m]) == 0,
+           "register");
 }
 
 static void make_call(struct trainer *trainer, uint32_t m, uint64_t step)
@@ -172,12 +117,12 @@ static void make_call(struct trainer *trainer, uint32_t m, uint64_t step)
     int status = lockstep_call_begin(trainer->modules[m], &trainer->calls[m]);
     for (uint32_t p = 2; p-- > 0 && status == 0;) {
         for (uint32_t e = 0; e < ELEMENTS; e++)
-            trainer->gradients[m][p][e] = value_of(trainer->rank, step, e);
+            trainer->gradients[m][p][e] = job_gradient(trainer->rank, step, e);
         status = lockstep_grad_ready(trainer->modules[m], trainer->calls[m], p, NULL, NULL);
     }
     if (status == 0)
         status = lockstep_call_end(trainer->calls[m]);
-    expect(trainer, status == 0, "call", step);
+    expect(trainer, status == 0, "call");
 }
 
 static uint64_t module_hash(const struct trainer *trainer, uint32_t m)
@@ -187,7 +132,7 @@ static uint64_t module_hash(const struct trainer *trainer, uint32_t m)
 }
 
 // Every bucket is handed out once.
-static void take_buckets(struct trainer *trainer, uint64_t step)
+static void take_buckets(struct trainer *trainer)
 {
     bool taken[BUCKETS] = {false};
     uint32_t count = 0;
@@ -196,19 +141,19 @@ static void take_buckets(struct trainer *trainer, uint64_t step)
         const int status = lockstep_call_next(trainer->calls[1], LOCKSTEP_WAIT_FOREVER, &bucket);
         if (status == LOCKSTEP_FINISHED)
             break;
-        expect(trainer, status == 0, "call_next", step);
-        expect(trainer, bucket < BUCKETS && !taken[bucket], "a bucket comes twice", step);
+        expect(trainer, status == 0, "call_next");
+        expect(trainer, bucket < BUCKETS && !taken[bucket], "a bucket comes twice");
         taken[bucket] = true;
         count++;
     }
     for (uint32_t b = 0; b < count; b++)
-        expect(trainer, taken[b], "a bucket does not come", step);
+        expect(trainer, taken[b], "a bucket does not come");
 }
 
 static void write_buffers(struct trainer *trainer, uint64_t step)
 {
     for (uint32_t e = 0; e < BUFFER; e++) {
-        trainer->means[e] = value_of(trainer->rank, step, e);
+        trainer->means[e] = job_gradient(trainer->rank, step, e);
         trainer->sums[e] = 1 << 4 * trainer->rank;
         trainer->copies[e] = copy_of(trainer->rank, step, e);
     }
@@ -217,10 +162,10 @@ static void write_buffers(struct trainer *trainer, uint64_t step)
 static void *die_by_result(void *argument)
 {
     const struct trainer *trainer = argument;
-    const uint64_t step = trainer->told->dies_at;
+    const uint64_t step = trainer->job->told->dies_at;
     const volatile int32_t *sum = &trainer->sums[BUFFER - 1];
     const volatile float *mean = &trainer->gradients[1][0][ELEMENTS - 1];
-    const float own = value_of(trainer->rank, step, ELEMENTS - 1);
+    const float own = job_gradient(trainer->rank, step, ELEMENTS - 1);
     while (step % 2 == 0 ? *sum == 1 << 4 * trainer->rank : *mean == own)
         continue;
     kill(getpid(), SIGKILL);
@@ -229,10 +174,10 @@ static void *die_by_result(void *argument)
 
 static void look_at_buffers(struct trainer *trainer, uint64_t step)
 {
-    const uint32_t set = set_of(trainer->means[0], step, 0);
+    const uint32_t set = set_of(trainer, trainer->means[0], step, 0);
     uint32_t sum = 0;
     uint32_t source = 0;
-    expect(trainer, set != 0, "a mean of buffers is none", step);
+    expect(trainer, set != UINT32_MAX, "a mean of buffers is none");
     for (uint32_t r = 0; r < RANKS; r++)
         sum += (set >> r & 1) << 4 * r;
     while (source < RANKS && trainer->copies[0] != copy_of(source, step, 0))
@@ -242,88 +187,71 @@ static void look_at_buffers(struct trainer *trainer, uint64_t step)
     for (uint32_t e = 0; e < BUFFER; e++) {
         expect(trainer,
                trainer->means[e] == trainer->means[e % 5] &&
-                   (e >= 5 || set_of(trainer->means[e], step, e) == set),
-               "means of several sets", step);
-        expect(trainer, trainer->sums[e] == (int32_t)sum, "sums and means of several sets", step);
-        expect(trainer, trainer->copies[e] == copy_of(source, step, e), "a mixture", step);
+                   (e >= 5 || set_of(trainer, trainer->means[e], step, e) == set),
+               "means of several sets");
+        expect(trainer, trainer->sums[e] == (int32_t)sum, "sums and means of several sets");
+        expect(trainer, trainer->copies[e] == copy_of(source, step, e), "a mixture");
     }
-    trainer->told->missing[step] = ((1u << RANKS) - 1) & ~set;
-    trainer->told->source[step] = source;
+    trainer->job->told->missing[step] = ((1u << RANKS) - 1) & ~set;
+    trainer->own->source[step] = source;
 }
 
-static void train_step(struct trainer *trainer, uint64_t step)
+// Each element is a mean: the value of the one that is a period before, or another one.
+static void look_at_gradients(const struct trainer *trainer, uint64_t step)
 {
-    struct told *told = trainer->told;
+    const float *gradient = trainer->gradients[0][0];
+    for (uint32_t e = 0; e < ELEMENTS; e++)
+        if (e < PERIOD || gradient[e] != gradient[e - PERIOD])
+            expect(trainer, set_of(trainer, gradient[e], step, e) != UINT32_MAX, "no mean");
+}
+
+static void train_step(struct job_rank *rank, uint64_t step, uint64_t *hash)
+{
+    struct trainer *trainer = &trainer_of_rank;
     uint64_t read = 0;
-    atomic_store(&told->begun, step);
-    expect(trainer, lockstep_step_begin(trainer->session, NULL, NULL) == 0, "step_begin", step);
+    job_begin(rank, NULL, NULL);
     make_call(trainer, 0, step);
     // Not all ranks wait in a step.
     const bool waits = (step + trainer->rank) % 3 != 0;
     if (waits) {
         expect(trainer, lockstep_call_wait(trainer->calls[0], LOCKSTEP_WAIT_FOREVER) == 0,
-               "call_wait", step);
+               "call_wait");
         read = module_hash(trainer, 0);
-        told->waits++;
+        trainer->own->waits++;
     }
     write_buffers(trainer, step);
     make_call(trainer, 1, step);
-    pthread_t thread;
-    if (told->dies_at == step)
-        expect(trainer, pthread_create(&thread, NULL, die_by_result, trainer) == 0, "thread", step);
+    if (rank->told->dies_at == step)
+        job_thread(rank, die_by_result, trainer);
     // In even steps the last buckets travel beside the buffers.
     if (step % 2 == 1)
-        take_buckets(trainer, step);
-    expect(trainer, lockstep_step_end(trainer->session, NULL) == 0, "step_end", step);
-    expect(trainer, !waits || read == module_hash(trainer, 0), "the results have changed", step);
-    for (uint32_t e = 0; e < ELEMENTS; e++)
-        expect(trainer, set_of(trainer->gradients[0][0][e], step, e) != 0, "no mean", step);
+        take_buckets(trainer);
+    job_require(rank, job_end(rank), "step_end");
+    expect(trainer, !waits || read == module_hash(trainer, 0), "the results have changed");
+    look_at_gradients(trainer, step);
     look_at_buffers(trainer, step);
-    told->hash[step] = module_hash(trainer, 0) * 31 + module_hash(trainer, 1) +
-                       hash64(trainer->means, sizeof(trainer->means));
-    atomic_store(&told->ended, step);
+    *hash = module_hash(trainer, 0) * 31 + module_hash(trainer, 1) +
+            hash64(trainer->means, sizeof(trainer->means));
 }
 
-static void train(uint32_t rank, const char *transport)
+static void configure(struct lockstep_config *config, struct lockstep_module_config *module)
 {
-    static struct trainer trainer;
-    trainer.told = &told_of[rank];
-    trainer.rank = rank;
-    open_session(&trainer, transport);
-    register_module(&trainer, 0);
-    register_module(&trainer, 1);
-    expect(&trainer, lockstep_start(trainer.session) == 0, "start", 0);
-    for (uint64_t step = 1; step <= STEPS; step++)
-        train_step(&trainer, step);
-    lockstep_close(trainer.session);
-    _exit(0);
+    (void)module;
+    config->root = ROOT;
+    config->bucket_bytes = 64 * 1024;
+}
+
+static void register_modules(struct job_rank *rank)
+{
+    struct trainer *trainer = &trainer_of_rank;
+    trainer->job = rank;
+    trainer->own = job_own(rank->rank);
+    trainer->rank = rank->rank;
+    register_module(trainer, 0);
+    register_module(trainer, 1);
 }
 
 // ---- The test -----------------------------------------------------------------------------------
-
-static uint64_t random_state;
-
-static void describe(uint32_t round)
-{
-    for (uint32_t r = 0; r < RANKS; r++)
-        printf("round %u, rank %u: begun %llu, ended %llu, failed %d %s\n", round, r,
-               (unsigned long long)atomic_load(&told_of[r].begun),
-               (unsigned long long)atomic_load(&told_of[r].ended), atomic_load(&told_of[r].failed),
-               told_of[r].text);
-}
-
-static void await_step(uint32_t round, uint32_t rank, uint64_t step)
-{
-    const uint64_t deadline = clock_now_ms() + WAIT_MS;
-    while (atomic_load(&told_of[rank].begun) < step) {
-        if (clock_now_ms() > deadline || atomic_load(&told_of[rank].failed) != 0) {
-            describe(round);
-            fail_msg("round %u: rank %u does not come to step %llu", round, rank,
-                     (unsigned long long)step);
-        }
-        pause_us(100);
-    }
-}
 
 // The rank whose buffers the others get at the end.
 static uint32_t last_source(uint32_t dead)
@@ -336,98 +264,51 @@ static uint32_t last_source(uint32_t dead)
 
 static void check_round(uint32_t round, uint32_t dead)
 {
-    const struct told *last = &told_of[RANKS - 1];
+    const struct told *last = job_told(RANKS - 1);
+    const struct own *own = job_own(RANKS - 1);
     for (uint32_t r = 0; r < RANKS; r++) {
-        const struct told *told = &told_of[r];
-        const uint64_t to = (dead >> r & 1) != 0 ? atomic_load(&told->ended) : STEPS;
-        for (uint64_t step = 1; step <= to; step++) {
-            if (told->hash[step] != last->hash[step] || told->source[step] != last->source[step])
-                fail_msg("round %u: ranks %u and %u have other bits in step %llu", round, r,
+        const uint32_t *source = ((struct own *)job_own(r))->source;
+        for (uint64_t step = 1; step <= atomic_load(&job_told(r)->ended); step++)
+            if (source[step] != own->source[step])
+                fail_msg("round %u: ranks %u and %u have other copies in step %llu", round, r,
                          RANKS - 1, (unsigned long long)step);
-            if ((told->missing[step] & ~dead) != 0)
-                fail_msg("round %u: the buffers of step %llu lack survivors", round,
-                         (unsigned long long)step);
-        }
     }
     assert_int_equal(last->missing[1] & 1u << (RANKS - 1), 0);
     assert_int_equal(last->missing[STEPS], dead);
-    assert_int_equal(last->source[STEPS], last_source(dead));
-    assert_true(last->waits > STEPS / 2);
+    assert_int_equal(own->source[STEPS], last_source(dead));
+    assert_true(own->waits > STEPS / 2);
 }
 
-static void one_job(uint32_t round, uint32_t deaths, const char *transport)
+static void prepare(const struct job *job, uint32_t round)
 {
-    pid_t pids[RANKS];
-    uint32_t dead = 0;
-    memset(told_of, 0, RANKS * sizeof(*told_of));
+    (void)job;
     // In even steps the sums are due.
-    const uint64_t alone = 2 + 2 * choice_below(&random_state, 4) + (round % 4 == 3);
-    const uint32_t first = (round + 1) % (RANKS - 1);
     if (round % 2 == 1)
-        told_of[first].dies_at = alone;
-    for (uint32_t r = 0; r < RANKS; r++) {
-        pids[r] = process_fork();
-        assert_true(pids[r] >= 0);
-        if (pids[r] == 0)
-            train(r, transport);
-    }
-    for (uint32_t d = 0; d < deaths; d++) {
-        const uint64_t step = 1 + (STEPS - 10) * d / deaths + choice_below(&random_state, 8);
-        const uint32_t victim = (first + d) % (RANKS - 1);
-        const uint64_t delay = choice_below(&random_state, 5000);
-        int status;
-        if (told_of[victim].dies_at == 0) {
-            await_step(round, victim, step);
-            pause_us(delay);
-            kill(pids[victim], SIGKILL);
-        }
-        assert_true(process_reap(pids[victim], WAIT_MS, &status));
-        dead |= 1u << victim;
-        printf("round %u: %s, rank %u dies in step %llu\n", round, transport, victim,
-               (unsigned long long)atomic_load(&told_of[victim].begun));
-    }
-    for (uint32_t r = 0; r < RANKS; r++) {
-        int status = 0;
-        if ((dead >> r & 1) != 0)
-            continue;
-        if (!process_reap(pids[r], WAIT_MS, &status) || status != 0) {
-            describe(round);
-            fail_msg("round %u: rank %u ends with 0x%x", round, r, (unsigned)status);
-        }
-    }
-    check_round(round, dead);
+        job_dies_at(round % (RANKS - 1), 2 + 2 * job_random(4) + (round % 4 == 3));
 }
 
 static void early_results_and_buffers_survive(void **state)
 {
-    const uint64_t rounds = choice_number("LOCKSTEP_TEST_FAULT_ROUNDS", 6);
-    const uint64_t seed = choice_number("LOCKSTEP_TEST_FAULT_SEED", (uint64_t)getpid());
     (void)state;
-    printf("LOCKSTEP_TEST_FAULT_SEED=%llu\n", (unsigned long long)seed);
-    random_state = seed * 2654435761u + 1;
-    for (uint32_t round = 0; round < rounds; round++) {
-        coordinator_start(&coordinator, NULL);
-        one_job(round, 1 + round % 3, round % 2 == 0 ? "tcp" : "auto");
-        coordinator_stop(&coordinator);
+    for (uint32_t round = 0; round < job_rounds(6); round++) {
+        struct job job = {.name = round % 2 == 0 ? "tcp" : "auto",
+                          .size = RANKS,
+                          .deaths = 1 + round % 3,
+                          .tcp = round % 2 == 0,
+                          .prepares = prepare,
+                          .configure = configure,
+                          .registers = register_modules,
+                          .step = train_step};
+        check_round(round, job_run(&job, round, NULL));
     }
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    if (coordinator.pid > 0)
-        kill(coordinator.pid, SIGKILL);
-    return 0;
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(early_results_and_buffers_survive, teardown),
+        cmocka_unit_test_teardown(early_results_and_buffers_survive, job_teardown),
     };
-    told_of = mmap(NULL, RANKS * sizeof(*told_of), PROT_READ | PROT_WRITE,
-                   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (told_of == MAP_FAILED)
-        abort();
+    job_memory(sizeof(struct own));
+    job_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

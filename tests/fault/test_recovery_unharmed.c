@@ -20,41 +20,26 @@ enum {
 static struct coordinator_process coordinator;
 static struct world world;
 
-static const struct way ways[] = {
-    {.name = "shared", .transport = "auto", .algorithm = "shared"},
-    {.name = "registered", .transport = "auto", .algorithm = "shared", .registered = true},
-    {.name = "two_level", .transport = "auto", .algorithm = "two_level", .two_hosts = true},
-    {.name = "ring", .transport = "tcp", .algorithm = "ring"},
-    {.name = "doubling", .transport = "tcp", .algorithm = "doubling"},
-    {.name = "halving", .transport = "tcp", .algorithm = "halving"},
-    {.name = "direct", .transport = "tcp", .algorithm = "direct"},
-};
-
 // The state hash with which all ranks of such a job end.
 static uint64_t hash_of(const struct way *way, bool survives)
 {
     struct script scripts[SIZE];
-    struct report done[SIZE];
     for (uint32_t rank = 0; rank < SIZE; rank++)
         scripts[rank] = (struct script){.last_step = STEPS, .way = *way, .survives = survives};
     world_start(&world, &coordinator, way->name, SIZE, scripts);
-    for (uint32_t rank = 0; rank < SIZE; rank++) {
-        world_expect(&world, rank, REPORT_DONE, &done[rank]);
-        assert_int_equal(done[rank].value, done[0].value);
-    }
-    world_join(&world);
-    assert_int_not_equal(done[0].value, 0);
-    return done[0].value;
+    const uint64_t hash = world_expect_done(&world);
+    assert_int_not_equal(hash, 0);
+    return hash;
 }
 
 static void hashes_are_as_without(void **state)
 {
     (void)state;
     coordinator_start(&coordinator, NULL);
-    for (size_t w = 0; w < sizeof(ways) / sizeof(ways[0]); w++) {
-        const uint64_t without = hash_of(&ways[w], false);
-        const uint64_t with = hash_of(&ways[w], true);
-        printf("%s: %016llx\n", ways[w].name, (unsigned long long)with);
+    for (size_t w = 0; w < WORLD_WAYS; w++) {
+        const uint64_t without = hash_of(&world_ways[w], false);
+        const uint64_t with = hash_of(&world_ways[w], true);
+        printf("%s: %016llx\n", world_ways[w].name, (unsigned long long)with);
         assert_int_equal(with, without);
     }
     coordinator_stop(&coordinator);

@@ -47,13 +47,8 @@ static void begin(uint32_t size, uint32_t first_device, bool by_stream)
 
 static void end(void)
 {
-    struct report done[WORLD_MAX];
     world_stop(&world);
-    for (uint32_t rank = 0; rank < world.size; rank++)
-        world_expect(&world, rank, REPORT_DONE, &done[rank]);
-    for (uint32_t rank = 1; rank < world.size; rank++)
-        assert_int_equal(done[rank].value, done[0].value);
-    world_join(&world);
+    world_expect_done(&world);
     coordinator_stop(&coordinator);
 }
 

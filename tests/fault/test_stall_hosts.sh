@@ -8,9 +8,7 @@
 #
 # With LOCKSTEP_TEST_LONG_CUT=1 the link is then cut for good, and every rank has to be told so. The
 # output is appended to the file LOCKSTEP_TEST_STALL_KEEP, for docs/stalls.md.
-NETWORK_PROBE='ip link add br0 type bridge && ip link add name one type veth peer name other &&
-               ip link set one master br0 && ip link set one type bridge_slave isolated on'
-NETWORK_NEEDS="unshare, veth, bridge"
+NETWORK_BRIDGE=1
 . "$(dirname "$0")/own_network.sh"
 . "$(dirname "$0")/run_lib.sh"
 . "$(dirname "$0")/hosts_lib.sh"
@@ -18,81 +16,12 @@ here=$(dirname "$0")
 root=$(cd "$here/../.." && pwd)
 hosts=3
 host_of=(0 1 2 2) # By rank.
+elements=300007 # More than a socket takes while nobody reads.
 floor_ms=$((500 * slow))
 frozen_ms=$((3000 * slow)) # From SIGSTOP to the verdict.
 lifted_ms=$((4000 * slow)) # From what mends it to its end.
 
-# ---- a trainer that checks every element ---------------------------------------------------------
-
-cat >"$work/trainer.c" <<'END'
-#include <lockstep/lockstep.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
-
-#define ELEMENTS 300007 // More than a socket takes while nobody reads.
-
-static float data[ELEMENTS], gradient[ELEMENTS];
-
-static void check(int status)
-{
-    if (status < 0) {
-        fprintf(stderr, "%s\n", lockstep_error_text());
-        exit(3);
-    }
-}
-
-int main(int argc, char **argv)
-{
-    const int64_t count = ELEMENTS;
-    struct lockstep_parameter parameter = LOCKSTEP_PARAMETER_INIT;
-    struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
-    lockstep_session *session;
-    lockstep_module *module;
-    lockstep_call *call;
-    uint32_t rank, size;
-    int64_t stop = 0;
-    (void)argc;
-    parameter.name = "w";
-    parameter.dims = 1;
-    parameter.shape = &count;
-    parameter.data = data;
-    parameter.gradient = gradient;
-    config.name = "model";
-    config.parameters = &parameter;
-    config.parameter_count = 1;
-    check(lockstep_open(NULL, &session));
-    check(lockstep_world(session, &rank, &size));
-    check(lockstep_module_register(session, &config, &module));
-    check(lockstep_start(session));
-    for (uint64_t step = 1; stop == 0; step++) {
-        check(lockstep_step_begin(session, NULL, NULL));
-        check(lockstep_call_begin(module, &call));
-        for (uint64_t i = 0; i < ELEMENTS; i++)
-            gradient[i] = (float)(4 * ((rank + step + i) % 5));
-        check(lockstep_grad_ready(module, call, 0, NULL, NULL));
-        check(lockstep_call_end(call));
-        if (rank == 0 && access(argv[1], F_OK) == 0)
-            check(lockstep_counter_add(session, "stop", 1));
-        check(lockstep_step_end(session, NULL));
-        for (uint64_t i = 0; i < ELEMENTS; i++) {
-            float mean = 0;
-            for (uint32_t r = 0; r < size; r++)
-                mean += (float)((r + step + i) % 5);
-            if (gradient[i] != mean) {
-                fprintf(stderr, "rank %u: element %lu of step %lu\n", rank, (unsigned long)i,
-                        (unsigned long)step);
-                exit(4);
-            }
-        }
-        check(lockstep_counter_read(session, "stop", &stop));
-        usleep(20000);
-    }
-    check(lockstep_close(session));
-    return 0;
-}
-END
-build_trainer gnu11
+build_steps
 make_hosts $hosts
 ip address add 10.77.0.254/24 dev br0
 
@@ -104,18 +33,13 @@ cut() {
 
 # ---- the job -------------------------------------------------------------------------------------
 
-"${lockstep%/*}/lockstep-coordinator" --listen 10.77.0.254:0 --http 127.0.0.1:0 --log-level info \
-    --insecure-plaintext --stall-floor-ms "$floor_ms" --port-file "$work/ports" 2>"$work/log" &
-wait_for "$work/ports"
-read -r ports <"$work/ports"
-grpc=${ports#grpc=} grpc=${grpc%% *}
-export LOCKSTEP_DASHBOARD=http://127.0.0.1:${ports##*http=}/
+coordinate "" 10.77.0.254:0 --http 127.0.0.1:0 --log-level info --stall-floor-ms "$floor_ms"
+export LOCKSTEP_DASHBOARD=http://127.0.0.1:$http/
 ranks=()
 for rank in "${!host_of[@]}"; do
-    LOCKSTEP_COORDINATOR=10.77.0.254:$grpc LOCKSTEP_JOB=hosts LOCKSTEP_WORLD_SIZE=${#host_of[@]} \
+    LOCKSTEP_COORDINATOR=10.77.0.254:$port LOCKSTEP_JOB=hosts LOCKSTEP_WORLD_SIZE=${#host_of[@]} \
         LOCKSTEP_RANK_HINT=$rank LOCKSTEP_ALGORITHM=ring \
-        nsenter --target="${keepers[host_of[rank]]}" --net --uts -- \
-        "$work/trainer" "$work/stop" 2>"$work/err.$rank" &
+        at "${host_of[rank]}" "$work/trainer" $elements "$work/stop" "$work/step.$rank" 2>"$work/err.$rank" &
     ranks+=($!)
 done
 

@@ -3,6 +3,7 @@
 # Two levels between hosts with a network of their own: as many ranks on each as on the others, more
 # on some, and ranks that go round the hosts; then the death of a host's leader and of another rank,
 # which the others report by name. Hosts are namespaces that end with this script.
+NETWORK_BRIDGE=1
 . "$(dirname "$0")/own_network.sh"
 . "$(dirname "$0")/run_lib.sh"
 . "$(dirname "$0")/hosts_lib.sh"
@@ -63,19 +64,13 @@ make_hosts $hosts
 start() {
     local rounds=$1 rank=0 host
     shift
-    rm -f "$work"/warm.* "$work/port" "$work"/err.*
+    rm -f "$work"/warm.* "$work"/err.*
     ranks=()
-    on 0 "${lockstep%/*}/lockstep-coordinator" --listen 10.77.0.1:0 --http off --log-level info \
-        --insecure-plaintext --port-file "$work/port" 2>"$work/log" &
-    coordinator=$!
-    wait_for "$work/port"
-    local port
-    port=$(sed 's/grpc=\([0-9]*\).*/\1/' "$work/port")
+    coordinate 0 10.77.0.1:0 --http off --log-level info
     for host in "$@"; do
         LOCKSTEP_COORDINATOR=10.77.0.1:$port LOCKSTEP_JOB=hosts LOCKSTEP_WORLD_SIZE=$# \
             LOCKSTEP_RANK_HINT=$rank LOCKSTEP_ALGORITHM=two_level \
-            nsenter --target="${keepers[host]}" --net --uts -- \
-            "$work/trainer" "$rounds" "$work/warm.$rank" 2>"$work/err.$rank" &
+            at "$host" "$work/trainer" "$rounds" "$work/warm.$rank" 2>"$work/err.$rank" &
         ranks+=($!)
         rank=$((rank + 1))
     done

@@ -4,6 +4,7 @@
 // their first steps and say so late: none of that is a stall. Then one rank gets stuck: it is named
 // within its bound and a heartbeat, and nobody else is.
 
+#include "tests/support/choice.h"
 #include "tests/unit/coordinator/fleet_case.h"
 
 #include <inttypes.h>
@@ -48,10 +49,7 @@ static int setup(void **state)
 
 static uint64_t draw(uint64_t below)
 {
-    model.random ^= model.random << 13;
-    model.random ^= model.random >> 7;
-    model.random ^= model.random << 17;
-    return model.random % below;
+    return choice_below(&model.random, below);
 }
 
 // ---- A trainer ---------------------------------------------------------------------------------

@@ -5,6 +5,7 @@
 // run where a signal has no room.
 
 #include "base/clock.h"
+#include "tests/support/choice.h"
 #include "tests/unit/worker/stuck.h"
 #include "worker/stacks/cfi.h"
 #include "worker/stacks/peek.h"
@@ -205,9 +206,7 @@ static void test_starts_anywhere(void **state)
     struct stack_addresses addresses;
     (void)state;
     for (unsigned i = 0; i < 2000; i++) {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
+        choice_below(&seed, 1);
         const uintptr_t codes[] = {(uintptr_t)unwind + seed % 4096, (uintptr_t)memcpy + seed % 4096,
                                    (uintptr_t)seed, seed % 4096, UINTPTR_MAX - seed % 4096};
         const uintptr_t places[] = {stack + seed % 2048, (uintptr_t)seed, seed % 4096,
