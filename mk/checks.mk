@@ -8,8 +8,8 @@ CASE ?=
 
 # --- test programs: one for each tests/<kind>/test_*.c, tests/unit/<folder>/test_*.c ------------
 
+UNIT_FOLDERS := $(patsubst tests/%/,%,$(wildcard tests/unit/*/))
 TEST_LIBS := -lcmocka $(DAEMON_LIBS)
-SUPPORT_O := $(call objects,tests/support/*.c)
 # They are many, and gold, which comes with binutils, links one in a third of the usual time.
 TEST_LINK := $(LINK) $(if $(shell command -v ld.gold),-fuse-ld=gold)
 # UndefinedBehaviorSanitizer looks at what we ship; tests would take a third longer to compile. Code of
@@ -17,16 +17,33 @@ TEST_LINK := $(LINK) $(if $(shell command -v ld.gold),-fuse-ld=gold)
 UNWATCHED := $(patsubst %,tests/conformance/transport_%.c,reference)
 FLAGS_FOR_TEST = $(OPTIMIZE_TESTS) $(if $(findstring undefined,$(SAN)),-fno-sanitize=undefined) \
     $(if $(findstring thread,$(SAN)),$(if $(filter $(UNWATCHED),$<),-fno-sanitize=thread))
-helpers = $(filter-out $(BUILD)/obj/tests/$(1)/test_%,$(call objects,tests/$(1)/*.c)) $(SUPPORT_O)
+
+# Code that tests share is in archives, too: a program gets only what it uses of it, and of the library.
+# Otherwise each unit test would be all of the library, and take ten times as long to link.
+SUPPORT := $(BUILD)/tests/support/shared.a
+shared_o = $(filter-out $(BUILD)/obj/tests/$(1)/test_%,$(call objects,tests/$(1)/*.c))
+shared = $(BUILD)/tests/$(1)/shared.a $(SUPPORT)
+SHARED_KINDS := support $(filter-out unit fuzz browser,$(KINDS)) $(UNIT_FOLDERS)
+$(BUILD)/shared: FORCE
+	@mkdir -p $(@D)
+	@echo '$(foreach kind,$(SHARED_KINDS),$(call shared_o,$(kind)))' | cmp -s - $@ || \
+	    echo '$(foreach kind,$(SHARED_KINDS),$(call shared_o,$(kind)))' > $@
+
+define shared_kind
+$(BUILD)/tests/$(1)/shared.a: $$(call shared_o,$(1)) $(BUILD)/shared
+	@mkdir -p $$(@D)
+	@rm -f $$@
+	$$(Q)$(AR) qcs $$@ $$(filter %.o,$$^)
+endef
+$(foreach kind,$(SHARED_KINDS),$(eval $(call shared_kind,$(kind))))
 
 define test_kind
-$(BUILD)/tests/$(1)/test_%: $(BUILD)/obj/tests/$(1)/test_%.o $$(call helpers,$(1)) $$(ARCHIVES)
+$(BUILD)/tests/$(1)/test_%: $(BUILD)/obj/tests/$(1)/test_%.o $$(call shared,$(1)) $$(ARCHIVES)
 	$$(say) LD $$@
 	@mkdir -p $$(@D)
 	$$(Q)$$(TEST_LINK) -o $$@ -Wl,--start-group $$^ -Wl,--end-group $$(TEST_LIBS)
 endef
-UNIT_FOLDERS := $(patsubst tests/%/,%,$(wildcard tests/unit/*/))
-$(foreach kind,$(KINDS) $(UNIT_FOLDERS),$(eval $(call test_kind,$(kind))))
+$(foreach kind,$(SHARED_KINDS),$(eval $(call test_kind,$(kind))))
 
 # The kernels of a device, compiled for the host: the one piece of C++, for it includes CUDA C.
 CXX_FOR := $(if $(findstring clang,$(CC)),clang++,g++)
@@ -190,7 +207,7 @@ recovery: all $(RECOVERY) ## A rank dies at every turn of every way of reducing,
 # One job after the other, whose ranks are killed and stopped at random.
 SOAK := $(BUILD)/tests/soak/recovery
 SOAK_SECONDS := $(if $(HOURS),$$(($(HOURS) * 3600)),$(or $(SECONDS),60))
-$(SOAK): $(call objects,tests/soak/*.c) $(call helpers,fault) $(ARCHIVES)
+$(SOAK): $(call objects,tests/soak/*.c) $(call shared,fault) $(ARCHIVES)
 	$(say) LD $@
 	@mkdir -p $(@D)
 	$(Q)$(TEST_LINK) -o $@ -Wl,--start-group $^ -Wl,--end-group $(TEST_LIBS)
@@ -316,8 +333,8 @@ extra: ## Run abuse, launch-test and deploy-test, one after the other
 	@failed=; for goal in abuse launch-test deploy-test; do $(MAKE) $$goal || failed="$$failed $$goal"; done; \
 	    [ -z "$$failed" ] || echo "extra: failed:$$failed"; [ -z "$$failed" ]
 
-demo: all ## Train the demo on this machine
-	@BUILD=$(abspath $(BUILD)) tools/demo
+demo: all ## Train the demo on this machine (DEMO="--epochs 3")
+	@BUILD=$(abspath $(BUILD)) tools/demo $(DEMO)
 
 demo-recovery: all ## Train while workers are killed, and the others go on
 	@BUILD=$(abspath $(BUILD)) tools/demo-recovery

@@ -6,7 +6,7 @@ GPU_C := $(filter-out tests/gpu/gpu.c tests/gpu/shared_gpu.c,$(wildcard tests/gp
 GPU_BIN := $(GPU_C:%.c=$(BUILD)/%)
 GPU_O := $(BUILD)/obj/tests/gpu/gpu.o
 
-$(GPU_BIN): $(BUILD)/%: $(BUILD)/obj/%.o $(GPU_O) $(SUPPORT_O) $(ARCHIVES)
+$(GPU_BIN): $(BUILD)/%: $(BUILD)/obj/%.o $(GPU_O) $(SUPPORT) $(ARCHIVES)
 	$(say) LD $@
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ -Wl,--start-group $^ -Wl,--end-group $(TEST_LIBS)
