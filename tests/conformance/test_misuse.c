@@ -600,8 +600,8 @@ static void what_is_not_supported_says_so(void **state)
     lockstep_session *session;
     (void)state;
     config.on_failure = LOCKSTEP_ON_FAILURE_CONTINUE;
-    config.order = LOCKSTEP_ORDER_ZERO_DEFER;
-    CHECK(LOCKSTEP_E_UNSUPPORTED, "config.order zero_defer", lockstep_open(&config, &session));
+    config.transport = LOCKSTEP_TRANSPORT_LOOPBACK;
+    CHECK(LOCKSTEP_E_UNSUPPORTED, "config.transport loopback", lockstep_open(&config, &session));
 }
 
 // A rank without a device passes a stream.

@@ -79,11 +79,12 @@ void crash_pop(struct crash_channel *channel, uint32_t at, struct crash_message 
 static void draw_step(struct crash_world *world, struct crash_program *program, uint32_t step,
                       const struct crash_call *base, uint32_t count)
 {
+    const bool alike = world->config.waits && !world->config.defers;
     uint32_t *made = &program->count[step];
     for (uint32_t i = 0; i < count; i++)
-        if (world->config.waits || crash_draw(world, 8) != 0)
+        if (alike || crash_draw(world, 8) != 0)
             program->calls[step][(*made)++] = base[i];
-    if (world->config.waits)
+    if (alike)
         return;
     if (*made > 1 && crash_draw(world, 4) == 0) {
         const struct crash_call first = program->calls[step][0];

@@ -14,8 +14,12 @@
 //   complete once all ranks have joined it; each rank gets the result by an event of its own, or
 //   never. A repeated element is reduced again, or copied from a rank that has it.
 //
-// An element's value is the set of ranks whose gradients it holds. What is checked after every
-// event is in crash_check.c.
+// - Modelled: the stash (worker/session/module/deferral.c), as the set of calls whose gradients it
+//   keeps.
+//
+// An element's value is the set of calls whose gradients it holds. A rank's calls of a module have
+// a number each, from the first step to the last. What is checked after every event is in
+// crash_check.c.
 
 #ifndef TESTS_SIM_CRASH_H
 #define TESTS_SIM_CRASH_H
@@ -40,6 +44,9 @@ enum crash_limit {
     CRASH_CHANNEL = 48, // Messages in flight to or from one rank.
     CRASH_HEADERS = 16, // Headers in flight to one rank.
     CRASH_EVENTS = 128, // Events that are possible at a time.
+    CRASH_CALL_NUMBERS = 3, // Calls of a module in a step.
+    CRASH_BUCKETS = 2, // Buckets of a module at most.
+    CRASH_TOKENS = 16, // Calls of a module that a rank makes: a value has so many bits of a rank.
     CRASH_TEXT = 256,
 };
 
@@ -49,9 +56,11 @@ struct crash_config {
     uint32_t ranks;
     bool uneven; // True if steps begin with an open wave.
     bool suspicions; // True if ranks that live may be suspected.
-    // True if trainers wait for calls before the end of the step. Then all ranks make the same
-    // calls: ranks that wait in other orders may wait for each other.
+    // True if trainers wait for calls before the end of the step. Without `defers` all ranks make
+    // the same calls then: ranks that wait in other orders may wait for each other.
     bool waits;
+    bool defers; // True if waits give up calls.
+    bool unplanned_defers; // True if calls outside the plan count later.
     // Event and action after which a rank dies; UINT32_MAX: none. An action is one of a rank's
     // order core: that rank dies within the event.
     uint32_t kill_at[2];
@@ -75,7 +84,7 @@ struct crash_program {
 
 struct crash_element {
     bool final;
-    uint32_t value; // Set of ranks.
+    uint64_t value; // Set of calls: see crash_tokens.
 };
 
 enum crash_row {
@@ -118,7 +127,8 @@ struct crash_message {
     enum up_kind up;
     uint64_t step;
     uint64_t phase;
-    struct slot_id slot; // UP_READY, GRANT.
+    struct slot_id slot; // UP_READY, UP_WAIT, GRANT.
+    bool forced; // GRANT
     uint32_t plan_count; // PLAN.
     struct slot_id plan[CRASH_SLOTS];
     struct crash_report report;
@@ -141,6 +151,14 @@ enum crash_mode {
     CRASH_OUT, // The rank was excluded.
 };
 
+// A bucket of a call, in the open step. Sets are of this rank's calls.
+struct crash_run {
+    bool put_off;
+    bool decided;
+    uint32_t own; // The call; 0: it was not made.
+    uint32_t carries; // The calls whose gradients travel.
+};
+
 struct crash_wave {
     bool joined;
     bool heard;
@@ -155,7 +173,11 @@ struct crash_rank {
     uint32_t made; // Calls of the step that were made.
     bool waited; // True if the trainer has waited for the last of them.
     // By position in the step's order: what the trainer has read after a wait; 0: nothing.
-    uint32_t read[CRASH_SLOTS][CRASH_ELEMENTS];
+    uint64_t read[CRASH_SLOTS][CRASH_ELEMENTS];
+    uint32_t tokens[CRASH_MODULES]; // Calls of each module so far.
+    struct crash_run runs[CRASH_MODULES][CRASH_CALL_NUMBERS][CRASH_BUCKETS];
+    uint32_t stash[CRASH_MODULES][CRASH_BUCKETS]; // Sets of calls.
+    bool taken[CRASH_MODULES][CRASH_BUCKETS]; // True if a call of the step carries the stash.
     uint32_t epoch;
     struct crash_wave waves[WAVE_KINDS];
     struct close_wave closed;
@@ -174,7 +196,7 @@ struct crash_rank {
 // them: what was sent may still arrive.
 struct crash_data {
     uint32_t launched; // Set of ranks that have launched the slot.
-    uint32_t gave; // Set of ranks that gave gradients, not zeros.
+    uint64_t gave; // Set of calls whose gradients were given.
 };
 
 struct crash_generation {
@@ -197,7 +219,7 @@ struct crash_decision {
     struct close_wave closed;
     struct slot_set redo;
     enum crash_row rows[CRASH_SLOTS][CRASH_ELEMENTS];
-    uint32_t values[CRASH_SLOTS][CRASH_ELEMENTS]; // HAVE: the value.
+    uint64_t values[CRASH_SLOTS][CRASH_ELEMENTS]; // HAVE: the value.
     uint32_t owners[CRASH_SLOTS][CRASH_ELEMENTS];
 };
 
@@ -212,6 +234,7 @@ struct crash_learning {
     uint32_t count;
     struct slot_id slots[CRASH_SLOTS];
     uint32_t made[CRASH_SLOTS];
+    uint32_t waits[CRASH_RANKS]; // 1 + the slot for which a rank waits; 0: it does not.
     bool granted[CRASH_SLOTS];
     uint32_t grant_count;
     uint32_t grants[CRASH_SLOTS];
@@ -246,10 +269,13 @@ struct crash_world {
     // The value of each element on the first rank that settled the step.
     uint32_t settled[CRASH_STEPS + 1]; // Set of ranks.
     uint32_t slot_counts[CRASH_STEPS + 1];
-    uint32_t values[CRASH_STEPS + 1][CRASH_SLOTS][CRASH_ELEMENTS];
+    struct slot_id slots[CRASH_STEPS + 1][CRASH_SLOTS];
+    uint64_t values[CRASH_STEPS + 1][CRASH_SLOTS][CRASH_ELEMENTS];
     uint32_t recoveries; // Decisions.
     uint32_t repeated; // Slots that were repeated.
     uint32_t waits; // Waits that were answered.
+    uint32_t put_off; // Buckets whose gradients count later.
+    uint32_t carried; // Buckets that travelled with gradients of earlier calls.
     char fault[CRASH_TEXT];
 };
 
@@ -271,6 +297,19 @@ void crash_pop(struct crash_channel *channel, uint32_t at, struct crash_message 
 static inline bool crash_in(uint32_t set, uint32_t rank)
 {
     return (set >> rank & 1) != 0;
+}
+// A set of calls of rank r, as a part of a value.
+static inline uint64_t crash_tokens(uint32_t set, uint32_t r)
+{
+    return (uint64_t)set << r * CRASH_TOKENS;
+}
+static inline uint32_t crash_bucket_count(uint32_t module)
+{
+    return 1 + module % CRASH_BUCKETS;
+}
+static inline struct crash_run *crash_run_of(struct crash_rank *rank, const struct slot_id *id)
+{
+    return &rank->runs[id->module][id->call][id->bucket];
 }
 
 // crash_core.c

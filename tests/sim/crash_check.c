@@ -15,6 +15,7 @@
 //       what the step ends with
 //   end a step that is settled on two ranks has equal bits on both, and each element holds the
 //       gradients of all ranks that settled it and gave some
+//   once each call of a rank that ends well is in the result of one step, or in the rank's stash
 
 #include "tests/sim/crash.h"
 
@@ -50,10 +51,13 @@ void crash_check_commit(struct crash_world *world, uint32_t r)
 void crash_check_wait(struct crash_world *world, uint32_t r, const struct order_action *action)
 {
     struct crash_rank *rank = &world->ranks[r];
-    if (rank->mode != CRASH_WAITING || action->release != RELEASE_FINAL)
+    const bool deferred = world->config.defers && action->release == RELEASE_DEFERRED;
+    if (rank->mode != CRASH_WAITING || (action->release != RELEASE_FINAL && !deferred))
         crash_fault(world, "rank %u goes on from a wait that is not over: %d", r,
                     (int)action->release);
     world->waits++;
+    if (deferred)
+        return;
     for (uint32_t slot = 0; slot < rank->order.slot_count; slot++) {
         const struct slot_id *id = &rank->order.slots[slot].id;
         if (id->module != action->call.module || id->call != action->call.call)
@@ -68,7 +72,7 @@ void crash_check_wait(struct crash_world *world, uint32_t r, const struct order_
 
 void crash_check_settled(struct crash_world *world, uint32_t r)
 {
-    const struct crash_rank *rank = &world->ranks[r];
+    struct crash_rank *rank = &world->ranks[r];
     const uint64_t step = rank->step;
     const bool first = world->settled[step] == 0;
     if (first)
@@ -79,19 +83,23 @@ void crash_check_settled(struct crash_world *world, uint32_t r)
     for (uint32_t slot = 0; slot < rank->order.slot_count; slot++) {
         for (uint32_t e = 0; e < CRASH_ELEMENTS; e++) {
             const struct crash_element *element = &rank->slots[slot].elements[e];
-            uint32_t *value = &world->values[step][slot][e];
+            const struct slot_id *id = &rank->order.slots[slot].id;
+            const uint64_t given = crash_tokens(crash_run_of(rank, id)->carries, r);
+            uint64_t *value = &world->values[step][slot][e];
             if (!element->final)
                 crash_fault(world, "rank %u settles step %u, and position %u is not final", r,
                             (unsigned)step, slot);
-            if (first)
+            if (first) {
                 *value = element->value;
+                world->slots[step][slot] = *id;
+            }
             if (*value != element->value)
                 crash_fault(world, "step %u, position %u: rank %u holds other bits", (unsigned)step,
                             slot, r);
             if (rank->read[slot][e] != 0 && rank->read[slot][e] != element->value)
                 crash_fault(world, "step %u, position %u: rank %u has read other bits",
                             (unsigned)step, slot, r);
-            if (!rank->order.slots[slot].zero && !crash_in(element->value, r))
+            if (!rank->order.slots[slot].zero && (element->value & given) != given)
                 crash_fault(world, "step %u, position %u: the gradients of rank %u are missing",
                             (unsigned)step, slot, r);
         }
@@ -147,6 +155,37 @@ void crash_check_event(struct crash_world *world)
         check_rank(world, r);
 }
 
+// The results of the job that hold a rank's call of a module.
+static uint32_t results_with(const struct crash_world *world, uint32_t r, const struct slot_id *id,
+                             uint32_t token, uint32_t element)
+{
+    uint32_t count = 0;
+    for (uint32_t step = 1; step <= CRASH_STEPS; step++)
+        for (uint32_t slot = 0; slot < world->slot_counts[step]; slot++)
+            count += world->slots[step][slot].module == id->module &&
+                     world->slots[step][slot].bucket == id->bucket &&
+                     (world->values[step][slot][element] & crash_tokens(1u << token, r)) != 0;
+    return count;
+}
+
+static void check_once(struct crash_world *world, uint32_t r)
+{
+    const struct crash_rank *rank = &world->ranks[r];
+    struct slot_id id = {.module = 0};
+    for (; id.module < CRASH_MODULES; id.module++)
+        for (id.bucket = 0; id.bucket < crash_bucket_count(id.module); id.bucket++)
+            for (uint32_t token = 0; token < rank->tokens[id.module]; token++)
+                for (uint32_t e = 0; e < CRASH_ELEMENTS; e++) {
+                    const uint32_t kept = rank->stash[id.module][id.bucket] >> token & 1;
+                    if (kept + results_with(world, r, &id, token, e) != 1)
+                        crash_fault(world,
+                                    "call %u of module %u of rank %u is in %u results, and %s "
+                                    "its stash",
+                                    token, id.module, r, results_with(world, r, &id, token, e),
+                                    kept != 0 ? "in" : "not in");
+                }
+}
+
 // Nothing can happen any more.
 void crash_check_end(struct crash_world *world)
 {
@@ -169,5 +208,6 @@ void crash_check_end(struct crash_world *world)
                         rank->promise.frozen ? ", frozen" : "");
         if (!world->config.uneven && rank->order.settled != CRASH_STEPS)
             crash_fault(world, "rank %u ends after step %u", r, (unsigned)rank->order.settled);
+        check_once(world, r);
     }
 }

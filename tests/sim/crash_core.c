@@ -34,19 +34,60 @@ static uint32_t learning_find(const struct crash_learning *learning, const struc
     return i;
 }
 
+static void learning_grant(struct crash_world *world, uint32_t i)
+{
+    struct crash_learning *learning = &world->core.learning;
+    learning->granted[i] = true;
+    learning->grants[learning->grant_count++] = i;
+    for (uint32_t r = 0; r < world->config.ranks; r++) {
+        const struct crash_message grant = {.kind = CRASH_GRANT,
+                                            .step = learning->step,
+                                            .slot = learning->slots[i],
+                                            .forced = !crash_in(learning->made[i], r) &&
+                                                      !crash_in(learning->ended, r)};
+        if (learning->waits[r] == i + 1)
+            learning->waits[r] = 0;
+        if (crash_in(world->core.members, r) && world->ranks[r].mode != CRASH_DEAD)
+            crash_push(world, &world->ranks[r].down, &grant);
+    }
+}
+
 static void learning_grants(struct crash_world *world)
 {
     struct crash_learning *learning = &world->core.learning;
     const uint32_t members = world->core.members;
-    for (uint32_t i = 0; learning->entered == members && i < learning->count; i++) {
-        if (learning->granted[i] || ((learning->made[i] | learning->ended) & members) != members)
+    for (uint32_t i = 0; learning->entered == members && i < learning->count; i++)
+        if (!learning->granted[i] && ((learning->made[i] | learning->ended) & members) == members)
+            learning_grant(world, i);
+}
+
+// If every member waits or has ended, the smallest slot that is waited for is granted by force.
+static void learning_forces(struct crash_world *world)
+{
+    struct crash_learning *learning = &world->core.learning;
+    uint32_t smallest = CRASH_SLOTS;
+    for (uint32_t r = 0; r < world->config.ranks; r++) {
+        const uint32_t i = learning->waits[r] - 1;
+        if (!crash_in(world->core.members, r) || crash_in(learning->ended, r))
             continue;
-        learning->granted[i] = true;
-        learning->grants[learning->grant_count++] = i;
-        core_tells(world, &(struct crash_message){.kind = CRASH_GRANT,
-                                                  .step = learning->step,
-                                                  .slot = learning->slots[i]});
+        if (learning->waits[r] == 0)
+            return;
+        if (smallest == CRASH_SLOTS ||
+            memcmp(&learning->slots[i], &learning->slots[smallest], sizeof(struct slot_id)) < 0)
+            smallest = i;
     }
+    if (smallest < CRASH_SLOTS)
+        learning_grant(world, smallest);
+}
+
+static void plan_adds(struct crash_message *plan, const struct slot_id *slot)
+{
+    for (uint32_t i = 0; i < plan->plan_count; i++)
+        if (plan->plan[i].module == slot->module && plan->plan[i].call == slot->call)
+            return;
+    for (uint32_t bucket = 0; bucket < crash_bucket_count(slot->module); bucket++)
+        plan->plan[plan->plan_count++] =
+            (struct slot_id){.module = slot->module, .call = slot->call, .bucket = bucket};
 }
 
 // A slot that only ranks have made that were removed is not in the plan: such a rank may have died
@@ -63,7 +104,7 @@ static void learning_ends(struct crash_world *world)
     world->core.plan_number++;
     for (uint32_t i = 0; i < learning->grant_count; i++)
         if ((learning->made[learning->grants[i]] & world->core.members) != 0)
-            plan.plan[plan.plan_count++] = learning->slots[learning->grants[i]];
+            plan_adds(&plan, &learning->slots[learning->grants[i]]);
     core_tells(world, &plan);
 }
 
@@ -78,6 +119,7 @@ static void learning_hears(struct crash_world *world, uint32_t r,
     if (!learning->active) {
         memset(learning->made, 0, sizeof(learning->made));
         memset(learning->granted, 0, sizeof(learning->granted));
+        memset(learning->waits, 0, sizeof(learning->waits));
         learning->active = true;
         learning->step = message->step;
         learning->phase = message->phase;
@@ -98,13 +140,22 @@ static void learning_hears(struct crash_world *world, uint32_t r,
         if (crash_in(learning->made[i], r) || crash_in(learning->ended, r))
             crash_fault(world, "rank %u reports a slot twice, or after its end of the step", r);
         learning->made[i] |= 1u << r;
+    } else if (message->up == UP_WAIT) {
+        const uint32_t i = learning_find(learning, &message->slot);
+        if (i == learning->count || !crash_in(learning->made[i], r))
+            crash_fault(world, "rank %u waits for a slot that it has not reported", r);
+        else
+            learning->waits[r] = learning->granted[i] ? 0 : i + 1;
     } else {
         if (crash_in(learning->ended, r))
             crash_fault(world, "rank %u ends a step twice", r);
         learning->ended |= 1u << r;
+        learning->waits[r] = 0;
     }
     learning_grants(world);
     learning_ends(world);
+    if (world->config.defers && learning->active && message->up != UP_READY)
+        learning_forces(world);
 }
 
 // In a new generation the grants stay, and all reports come again.
@@ -127,6 +178,7 @@ static void learning_recovers(struct crash_world *world)
     learning->count = kept;
     learning->active = kept > 0;
     learning->entered = learning->ended = 0;
+    memset(learning->waits, 0, sizeof(learning->waits));
 }
 
 // ---- Ballots -----------------------------------------------------------------------------------
@@ -204,7 +256,7 @@ static void decide_element(struct crash_world *world, struct crash_decision *dec
         if (!crash_in(decision->members, r) || report->facts.step != decision->settled + 1 ||
             !report->facts.begun || !report->slots[slot].elements[element].final)
             continue;
-        const uint32_t value = report->slots[slot].elements[element].value;
+        const uint64_t value = report->slots[slot].elements[element].value;
         if (holders != 0 && decision->values[slot][element] != value)
             crash_fault(world, "two ranks hold other bits of slot %u", slot);
         holders |= 1u << r;
@@ -314,8 +366,8 @@ void crash_core_hears(struct crash_world *world, uint32_t r, const struct crash_
     // What a rank says of its old generation comes before its report.
     if (message->generation.number != core->established)
         crash_fault(world, "rank %u says something of another generation", r);
-    if (message->up == UP_READY || message->up == UP_END)
+    if (message->up == UP_READY || message->up == UP_END || message->up == UP_WAIT)
         learning_hears(world, r, message);
-    else if (message->up != UP_REPLAN && message->up != UP_WAIT && message->up != UP_BLOCKED)
+    else if (message->up != UP_REPLAN && message->up != UP_BLOCKED)
         crash_fault(world, "rank %u says something unexpected: %d", r, (int)message->up);
 }

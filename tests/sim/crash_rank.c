@@ -39,6 +39,37 @@ static uint32_t place_of(uint32_t members, uint32_t r)
     return (uint32_t)__builtin_popcount(members & ((1u << r) - 1));
 }
 
+// ---- The stash ---------------------------------------------------------------------------------
+
+static void run_put_off(struct crash_world *world, uint32_t r, const struct slot_id *id)
+{
+    struct crash_rank *rank = &world->ranks[r];
+    struct crash_run *run = crash_run_of(rank, id);
+    if (run->put_off || run->decided)
+        crash_fault(world, "rank %u defers gradients that it has deferred or given", r);
+    run->put_off = true;
+    rank->stash[id->module][id->bucket] |= run->own;
+    world->put_off++;
+}
+
+// The first bucket of a step that becomes ready carries what was deferred before.
+static void run_takes(struct crash_world *world, uint32_t r, const struct slot_id *id)
+{
+    struct crash_rank *rank = &world->ranks[r];
+    struct crash_run *run = crash_run_of(rank, id);
+    uint32_t *stash = &rank->stash[id->module][id->bucket];
+    if (run->put_off || run->decided)
+        return;
+    run->decided = true;
+    run->carries = run->own;
+    if (rank->taken[id->module][id->bucket] || *stash == 0)
+        return;
+    run->carries |= *stash;
+    rank->taken[id->module][id->bucket] = true;
+    *stash = 0;
+    world->carried++;
+}
+
 // ---- What the order core decides ---------------------------------------------------------------
 
 static void rank_launches(struct crash_world *world, uint32_t r, const struct order_action *action)
@@ -57,8 +88,10 @@ static void rank_launches(struct crash_world *world, uint32_t r, const struct or
     slot->launched = true;
     slot->repeated = action->kind == ORDER_REDO;
     data->launched |= 1u << r;
-    if (!action->slot->zero)
-        data->gave |= 1u << r;
+    if (action->slot->zero)
+        return;
+    run_takes(world, r, &action->slot->id);
+    data->gave |= crash_tokens(crash_run_of(rank, &action->slot->id)->carries, r);
 }
 
 static void rank_says_header(struct crash_world *world, uint32_t r,
@@ -92,6 +125,8 @@ static void rank_settles(struct crash_world *world, uint32_t r)
     crash_check_settled(world, r);
     memset(rank->slots, 0, sizeof(rank->slots));
     memset(rank->read, 0, sizeof(rank->read));
+    memset(rank->runs, 0, sizeof(rank->runs));
+    memset(rank->taken, 0, sizeof(rank->taken));
     rank->mode = rank->step == CRASH_STEPS ? CRASH_DONE : CRASH_BETWEEN;
 }
 
@@ -102,6 +137,10 @@ static void rank_says(struct crash_world *world, uint32_t r, const struct up_mes
         message.step = up->u.ready.step;
         message.phase = up->u.ready.phase;
         message.slot = up->u.ready.slot;
+    } else if (up->kind == UP_WAIT) {
+        message.step = up->u.wait.step;
+        message.phase = up->u.wait.phase;
+        message.slot = up->u.wait.slot;
     } else if (up->kind == UP_END) {
         message.step = up->u.end.step;
         message.phase = up->u.end.phase;
@@ -121,7 +160,11 @@ static void rank_acts(void *context, const struct order_action *action)
         rank->mode = CRASH_DEAD;
         return;
     }
-    if (rank->promise.frozen && action->kind != ORDER_SETTLED && action->kind != ORDER_FAILED)
+    // What is deferred concerns no other rank.
+    const bool own = action->kind == ORDER_DEFER ||
+                     (action->kind == ORDER_RELEASE && action->release == RELEASE_DEFERRED);
+    if (rank->promise.frozen && action->kind != ORDER_SETTLED && action->kind != ORDER_FAILED &&
+        !own)
         crash_fault(world, "R3: rank %u does something while it is frozen: %d", r,
                     (int)action->kind);
     switch (action->kind) {
@@ -158,6 +201,8 @@ static void rank_acts(void *context, const struct order_action *action)
         rank->mode = CRASH_BACKWARD;
         break;
     case ORDER_DEFER:
+        run_put_off(world, r, action->deferred);
+        break;
     case ORDER_IMPOSSIBLE:
         crash_fault(world, "rank %u decides something unexpected: %d %s", r, (int)action->kind,
                     action->text ? action->text : "");
@@ -186,7 +231,7 @@ static void trainer_begins(struct crash_world *world, uint32_t r)
     struct crash_rank *rank = &world->ranks[r];
     uint32_t buckets[LOCKSTEP_MAX_MODULES] = {0};
     for (uint32_t m = 0; m < CRASH_MODULES; m++)
-        buckets[m] = 1 + m % 2;
+        buckets[m] = crash_bucket_count(m);
     rank->step++;
     rank->made = 0;
     rank->waited = true;
@@ -294,15 +339,30 @@ bool crash_trainer_can(const struct crash_world *world, uint32_t r)
     return false;
 }
 
+// A wait for a call outside the plan is an error, unless such a call is deferred.
+static bool rank_may_wait(const struct crash_world *world, uint32_t r)
+{
+    const struct crash_rank *rank = &world->ranks[r];
+    const struct crash_call *call = &rank->program.calls[rank->step][rank->made - 1];
+    const struct call_id id = {.module = call->module, .call = call->call};
+    return rank->order.learning || world->config.unplanned_defers ||
+           order_call_end(&rank->order, &id) > 0;
+}
+
 static void trainer_makes(struct crash_world *world, uint32_t r)
 {
     struct crash_rank *rank = &world->ranks[r];
     const struct crash_call *call = &rank->program.calls[rank->step][rank->made++];
-    for (uint32_t bucket = 0; bucket < 1 + call->module % 2; bucket++) {
+    const uint32_t token = rank->tokens[call->module]++;
+    if (token >= CRASH_TOKENS)
+        crash_fault(world, "rank %u makes too many calls", r);
+    for (uint32_t bucket = 0; bucket < crash_bucket_count(call->module); bucket++) {
         const struct slot_id id = {.module = call->module, .call = call->call, .bucket = bucket};
+        crash_run_of(rank, &id)->own = 1u << token;
         order_slot_ready(&rank->order, id, DTYPE_FLOAT32, CRASH_ELEMENTS);
+        run_takes(world, r, &id);
     }
-    rank->waited = !world->config.waits || crash_draw(world, 3) == 0;
+    rank->waited = !world->config.waits || crash_draw(world, 3) == 0 || !rank_may_wait(world, r);
 }
 
 // The answer may come at once, and sets the mode again.
@@ -428,7 +488,8 @@ static void rank_hears_plan(struct crash_world *world, uint32_t r,
 void crash_rank_hears(struct crash_world *world, uint32_t r, const struct crash_message *message)
 {
     struct crash_rank *rank = &world->ranks[r];
-    struct down_grant grant = {.step = message->step, .slot = message->slot};
+    struct down_grant grant = {
+        .step = message->step, .slot = message->slot, .forced = message->forced};
     switch (message->kind) {
     case CRASH_GRANT:
         if (rank->order.step != message->step)
@@ -459,7 +520,10 @@ void crash_rank_begin(struct crash_world *world, uint32_t r)
 {
     struct crash_rank *rank = &world->ranks[r];
     const struct generation_id generation = world->generations[1].id;
-    const struct order_options options = {.window = 2, .unplanned = UNPLANNED_EXTEND};
+    const struct order_options options = {
+        .window = 2,
+        .zero_defer = world->config.defers,
+        .unplanned = world->config.unplanned_defers ? UNPLANNED_DEFER : UNPLANNED_EXTEND};
     order_init(&rank->order, generation, r, world->config.ranks, &options,
                (struct order_sink){rank_acts, world});
     promise_init(&rank->promise, generation);

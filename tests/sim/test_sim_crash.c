@@ -17,9 +17,10 @@
 #include <cmocka.h>
 
 enum {
-    SEEDS = 3, // Of each kind. LOCKSTEP_TEST_SIM_SEEDS / SEEDS_SHARE replaces it.
+    SEEDS =
+        3, // Of each kind, one less with waits. LOCKSTEP_TEST_SIM_SEEDS / SEEDS_SHARE replaces it.
     SEEDS_SHARE = 250, // One seed is some hundreds of worlds.
-    KINDS = 6,
+    KINDS = 8,
 };
 
 static struct crash_world world;
@@ -30,23 +31,29 @@ struct tally {
     uint64_t recoveries;
     uint64_t repeated;
     uint64_t waits;
+    uint64_t put_off;
+    uint64_t carried;
 };
 
-static uint32_t seed_count(void)
+static uint32_t seed_count(uint32_t kind)
 {
     const char *text = getenv("LOCKSTEP_TEST_SIM_SEEDS");
-    return text ? (uint32_t)strtoul(text, NULL, 10) / SEEDS_SHARE + 1 : SEEDS;
+    return text       ? (uint32_t)strtoul(text, NULL, 10) / SEEDS_SHARE + 1
+           : kind < 4 ? SEEDS
+                      : SEEDS - 1;
 }
 
 // Kinds: steps that begin at once or with an open wave; ranks that are suspected and live; trainers
-// that wait for calls.
+// that wait for calls; waits that give up calls.
 static struct crash_config configure(uint64_t seed, uint32_t kind)
 {
     return (struct crash_config){.seed = seed * KINDS + kind,
                                  .ranks = 2 + (uint32_t)(seed % 3),
                                  .uneven = kind < 4 && (kind & 1) != 0,
-                                 .suspicions = kind < 4 ? (kind & 2) != 0 : kind == 5,
+                                 .suspicions = kind < 4 ? (kind & 2) != 0 : (kind & 1) != 0,
                                  .waits = kind >= 4,
+                                 .defers = kind >= 6,
+                                 .unplanned_defers = kind == 7,
                                  .kill_at = {UINT32_MAX, UINT32_MAX},
                                  .kill_action = UINT32_MAX};
 }
@@ -69,6 +76,8 @@ static void run(const struct crash_config *config, struct tally *tally)
     tally->recoveries += world.recoveries;
     tally->repeated += world.repeated;
     tally->waits += world.waits;
+    tally->put_off += world.put_off;
+    tally->carried += world.carried;
 }
 
 // The second death comes some events after the first one, mostly within its recovery.
@@ -98,8 +107,10 @@ static void kill_within(struct crash_config config, uint32_t actions, struct tal
 static void report(const char *what, const struct tally *tally)
 {
     printf("%s: %" PRIu64 " worlds, %" PRIu64 " events, %" PRIu64 " recoveries, %" PRIu64
-           " slots repeated, %" PRIu64 " waits\n",
-           what, tally->worlds, tally->events, tally->recoveries, tally->repeated, tally->waits);
+           " slots repeated, %" PRIu64 " waits, %" PRIu64 " buckets deferred, %" PRIu64
+           " with deferred gradients\n",
+           what, tally->worlds, tally->events, tally->recoveries, tally->repeated, tally->waits,
+           tally->put_off, tally->carried);
 }
 
 static void run_alone(const char *text)
@@ -117,6 +128,8 @@ static void run_alone(const char *text)
     config.uneven = drawn.uneven;
     config.suspicions = drawn.suspicions;
     config.waits = drawn.waits;
+    config.defers = drawn.defers;
+    config.unplanned_defers = drawn.unplanned_defers;
     world.prints = true;
     run(&config, &tally);
 }
@@ -129,7 +142,9 @@ static void survivors_settle_every_step(void **state)
                                              "deaths and suspicions",
                                              "deaths and suspicions, open waves",
                                              "deaths, waits",
-                                             "deaths and suspicions, waits"};
+                                             "deaths and suspicions, waits",
+                                             "deaths, waits that give up calls",
+                                             "deaths and suspicions, calls that count later"};
     (void)state;
     if (alone) {
         run_alone(alone);
@@ -137,7 +152,7 @@ static void survivors_settle_every_step(void **state)
     }
     for (uint32_t kind = 0; kind < KINDS; kind++) {
         struct tally tally = {0};
-        for (uint64_t seed = 0; seed < seed_count(); seed++) {
+        for (uint64_t seed = 0; seed < seed_count(kind); seed++) {
             const struct crash_config config = configure(seed, kind);
             run(&config, &tally);
             const uint32_t events = world.events;
@@ -148,6 +163,7 @@ static void survivors_settle_every_step(void **state)
         report(kinds[kind], &tally);
         assert_true(tally.recoveries > 0 && tally.repeated > 0);
         assert_true((tally.waits > 0) == (kind >= 4));
+        assert_true((tally.put_off > 0) == (kind >= 6) && (tally.carried > 0) == (kind >= 6));
     }
 }
 

@@ -501,10 +501,6 @@ static const char *config_unlasting(const struct config *config)
 {
     if (config->virtual_ranks > 0)
         return "config.virtual_ranks";
-    if (config->order == LOCKSTEP_ORDER_ZERO_DEFER)
-        return "config.order zero_defer";
-    if (config->unplanned == LOCKSTEP_UNPLANNED_DEFER)
-        return "config.unplanned defer";
     if (config->transport == LOCKSTEP_TRANSPORT_LOOPBACK)
         return "config.transport loopback";
     return NULL;

@@ -14,6 +14,11 @@
 // they have a mean, this rank has held it in the stash: the slot was launched before the call was
 // made, and the trainer still wrote its gradient to that memory. If they have none, the memory
 // becomes zero, as on ranks that have cleared their gradients and not called the module.
+//
+// After a death (config.on_failure continue) a slot may run again. Its inputs are then what they
+// were: a bucket decides once what it carries, and what it has taken stays in the stash until the
+// step has settled. If only the lost rank had gradients for a held result, some elements of it may
+// have no result on any rank: these are zeros.
 
 #include "worker/session/module/deferral.h"
 
@@ -34,7 +39,9 @@ static int deferral_open(struct lockstep_module *module, bool holds)
                                         .parameter_count = module->parameter_count,
                                         .contribution_count = module->contribution_count,
                                         .sums = module->gradient_kind == LOCKSTEP_GRADIENT_SUM,
-                                        .holds = holds};
+                                        .holds = holds,
+                                        .clears = module->session->config.on_failure ==
+                                                  LOCKSTEP_ON_FAILURE_CONTINUE};
     if (module->grouped.absent || module->stash || stash_open(&config, &module->stash) == 0)
         return 0;
     return error_set(LOCKSTEP_E_SYSTEM,

@@ -39,6 +39,7 @@ struct stash {
     uint32_t parameter_count;
     uint32_t contribution_count;
     bool sums;
+    bool clears;
     bool busy;
     uint32_t left; // Parameters whose kept weight is not 0.
     struct kept *kept; // [parameter_count]
@@ -111,6 +112,7 @@ int stash_open(const struct stash_config *config, struct stash **stash)
     made->parameter_count = config->parameter_count;
     made->contribution_count = config->contribution_count;
     made->sums = config->sums;
+    made->clears = config->clears;
     made->bytes = stash_measure(config);
     // calloc(0) may be NULL; every array has at least one element.
     made->kept = calloc((size_t)config->parameter_count + 1, sizeof(*made->kept));
@@ -284,7 +286,10 @@ bool stash_gives_sums(const struct stash *stash, enum dtype dtype)
 void *stash_hold(struct stash *stash, uint32_t contribution, uint32_t parameter)
 {
     struct result *result = stash_result(stash, contribution, parameter);
+    const struct kept *kept = stash_kept(stash, parameter);
     assert(result->memory);
+    if (stash->clears && !result->held)
+        memset(result->memory, 0, kept->elements * dtype_size(kept->dtype));
     stash->busy = result->held = true;
     return result->memory;
 }

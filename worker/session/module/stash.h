@@ -44,6 +44,8 @@ struct stash_config {
     uint32_t contribution_count; // Calls of a step with which gradients travel.
     bool sums; // True if gradients are sums over samples, not means.
     bool holds; // True if results may have to be held.
+    // True if a held result may have elements that nobody writes: they are zeros then.
+    bool clears;
 };
 
 // 0, or -1 without memory.
