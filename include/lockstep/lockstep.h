@@ -325,8 +325,10 @@ LOCKSTEP_API int lockstep_world(lockstep_session *session, uint32_t *rank, uint3
 
 /* The leaves of this rank: `count` of them from `first`, of `total` in the job. With
  * config.virtual_ranks V the leaves of rank r of n are floor(r V / n) up to floor((r + 1) V / n).
- * Without it every rank is one leaf: its rank, 1, and the world size. Constant in a generation. Any
- * pointer may be NULL. Blocks: no. Threads: any. */
+ * Without it every rank is one leaf: its rank, 1, and the world size. Constant in a generation.
+ * After a death (config.on_failure) the leaves of the lost rank are missing in the step that the
+ * survivors finish. At the end of that step leaves are dealt anew: ask again before each window.
+ * Any pointer may be NULL. Blocks: no. Threads: any. */
 LOCKSTEP_API int lockstep_leaves(lockstep_session *session, uint32_t *first, uint32_t *count,
                                  uint32_t *total);
 

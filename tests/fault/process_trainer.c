@@ -147,7 +147,7 @@ static void trainer_hold(struct trainer *trainer)
         lockstep_resume(trainer->session);
 }
 
-static void trainer_visit(struct trainer *trainer, enum place place)
+static void trainer_visit(struct trainer *trainer, enum stand_place place)
 {
     const struct script *script = trainer->script;
     if (trainer->reported || place != script->place ||

@@ -16,7 +16,7 @@
 
 // Places in a trainer's program. A trainer sends REPORT_PLACE once, at script.place of step
 // script.place_step.
-enum place {
+enum stand_place {
     PLACE_NOWHERE = 0,
     PLACE_OPENING, // Before lockstep_open.
     PLACE_START, // Before lockstep_start.
@@ -62,7 +62,7 @@ enum ending {
 
 struct script {
     bool absent; // True if this rank is never started.
-    enum place place;
+    enum stand_place place;
     uint64_t place_step;
     // For PLACE_IN_CALL: number of gradients reported before the place, of eight, "h" first.
     uint32_t place_gradients;

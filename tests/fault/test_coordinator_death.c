@@ -177,7 +177,7 @@ static void expect_unreachable(uint32_t size, uint32_t except)
 
 // Holds the last of three ranks at this place, and lets the other two go on. The other two are then
 // in lockstep_open, lockstep_start or the learning step, or about to enter it.
-static void hold_last(enum place place)
+static void hold_last(enum stand_place place)
 {
     struct script scripts[3] = {{.starts_after = 2},
                                 {.starts_after = 2},

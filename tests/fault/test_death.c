@@ -39,7 +39,7 @@ struct death {
     const struct way *way;
     uint32_t world_size;
     uint32_t victim;
-    enum place place;
+    enum stand_place place;
     uint64_t step;
     uint64_t delay_us;
     bool child;
@@ -58,7 +58,7 @@ static uint64_t random_state;
 
 // The longest delay between the victim's report and its death: about the time that a trainer spends
 // at this place.
-static uint64_t delay_bound_us(enum place place)
+static uint64_t delay_bound_us(enum stand_place place)
 {
     static const uint64_t bounds[PLACE_COUNT] = {
         [PLACE_OPENING] = 12000,    [PLACE_START] = 5000, [PLACE_LEARNING] = 20000,
@@ -68,7 +68,7 @@ static uint64_t delay_bound_us(enum place place)
     return slow_ms(bounds[place]);
 }
 
-static const char *place_name(enum place place)
+static const char *place_name(enum stand_place place)
 {
     static const char *const names[PLACE_COUNT] = {
         "nowhere", "opening", "start", "learning", "steady", "plain", "optimizer", "start again",
@@ -93,7 +93,7 @@ static const struct way *choose_way(uint32_t round)
 static struct death choose(uint32_t round)
 {
     struct death death = {.way = choose_way(round)};
-    death.place = (enum place)(PLACE_OPENING + round % (PLACE_COUNT - PLACE_OPENING));
+    death.place = (enum stand_place)(PLACE_OPENING + round % (PLACE_COUNT - PLACE_OPENING));
     death.world_size = 2 + (round + round / 6) % 3;
     if (death.way->two_hosts && death.world_size == 2)
         death.world_size = 4;

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Survivors of a death go on (config.on_failure continue) in jobs in which calls are deferred, by a
-// wait that gives them up or because no plan has them. recovery_job.h says what every job has to
-// promise; here each gradient of a survivor is also in exactly one step's mean.
+// wait that gives them up or because no plan has them, and in jobs with virtual ranks.
+// recovery_job.h says what every job has to promise. Here each gradient of a survivor is also in
+// exactly one step's mean, and a step that no death has hit has the same bits in every job with
+// virtual ranks.
 
 #include "tests/fault/recovery_job.h"
+#include "worker/kernels/tree.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -205,7 +209,7 @@ static void step_defers(struct job_rank *rank, uint64_t step, uint64_t *hash)
 static void calls_are_deferred(void **state)
 {
     (void)state;
-    for (uint32_t round = 0; round < job_rounds(3); round++) {
+    for (uint32_t round = 0; round < job_rounds(2); round++) {
         struct job job = {.name = "deferral",
                           .size = 2 + round % 3,
                           .deaths = round % 3 == 0 ? 1 : 1 + round % 2,
@@ -217,11 +221,151 @@ static void calls_are_deferred(void **state)
     }
 }
 
+// ---- Virtual ranks ------------------------------------------------------------------------------
+
+enum {
+    LEAVES = 12,
+    NOISE = 1 << 17, // Numbers of the table from which gradients are taken.
+};
+
+static float noise[NOISE];
+static uint64_t reference[JOB_STEPS + 1]; // The hashes of a job in which nobody has died.
+
+static void fill_noise(void)
+{
+    uint64_t state = 1;
+    for (uint32_t i = 0; i < NOISE; i++) {
+        state = state * UINT64_C(6364136223846793005) + 1442695040888963407u;
+        noise[i] = (float)(int32_t)(state >> 32) / 1e9f;
+    }
+}
+
+// The gradient of a leaf.
+static const float *leaf_gradient(uint32_t leaf, uint64_t step, uint32_t tensor)
+{
+    static_assert(NOISE > 90000 + LEAVES * 977 + JOB_STEPS * 331 + JOB_TENSORS * 101,
+                  "the table has the largest tensor at any place");
+    return noise + leaf * 977 + step * 331 + tensor * 101;
+}
+
+// The mean of a tensor over all leaves but some.
+static void tree_mean(uint64_t step, uint32_t tensor, uint64_t missing, float *out)
+{
+    const struct tree_format format = {DTYPE_FLOAT32, DTYPE_FLOAT32, DTYPE_FLOAT32, 0};
+    struct tree_inputs inputs = {.count = LEAVES};
+    uint64_t total = 0;
+    for (uint32_t leaf = 0; leaf < LEAVES; leaf++) {
+        const bool there = (missing >> leaf & 1) == 0;
+        inputs.blocks[leaf] = (struct tree_block){leaf, leaf + 1};
+        inputs.memory[leaf] = there ? (const void *)leaf_gradient(leaf, step, tensor) : NULL;
+        total += there;
+    }
+    tree_sum(&format, &inputs, total, 0, out, job_elements[tensor]);
+}
+
+static uint64_t leaves_of(struct tree_block run)
+{
+    return ((UINT64_C(1) << run.end) - 1) & ~((UINT64_C(1) << run.first) - 1);
+}
+
+// True if the tensor has the leaves of all ranks of a world but some others than this one.
+static bool tensor_lacks_ranks(const struct job_rank *rank, uint64_t step, uint32_t tensor,
+                               uint64_t own, float *room)
+{
+    for (uint32_t size = 1; size <= rank->size; size++)
+        for (uint32_t set = 0; set < 1u << size; set++) {
+            uint64_t missing = 0;
+            for (uint32_t r = 0; r < size; r++)
+                missing |= (set >> r & 1) != 0 ? leaves_of(tree_dealt(LEAVES, size, r)) : 0;
+            if ((missing & own) != 0)
+                continue;
+            tree_mean(step, tensor, missing, room);
+            if (memcmp(room, rank->gradients[tensor], job_elements[tensor] * sizeof(float)) == 0)
+                return true;
+        }
+    return false;
+}
+
+static void check_leaves(struct job_rank *rank, uint64_t step, uint64_t own)
+{
+    float *room = calloc(job_elements[0], sizeof(float));
+    for (uint32_t t = 0; t < JOB_TENSORS; t++)
+        if (!room || !tensor_lacks_ranks(rank, step, t, own, room))
+            job_fails(rank, "step %llu: tensor %u is no mean over the leaves of ranks",
+                      (unsigned long long)step, t);
+    free(room);
+}
+
+static void leaf_backward(struct job_rank *rank, uint64_t step, uint32_t leaf)
+{
+    lockstep_call *call;
+    int status = lockstep_call_begin(rank->module, &call);
+    for (uint32_t t = JOB_TENSORS; t-- > 0 && status == 0;) {
+        memcpy(rank->gradients[t], leaf_gradient(leaf, step, t), job_elements[t] * sizeof(float));
+        status = lockstep_grad_ready(rank->module, call, t, NULL, NULL);
+    }
+    if (status == 0)
+        status = lockstep_call_end(call);
+    job_require(rank, status, "call");
+}
+
+static void step_has_leaves(struct job_rank *rank, uint64_t step, uint64_t *hash)
+{
+    struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
+    uint32_t first;
+    uint32_t count;
+    job_require(rank, lockstep_leaves(rank->session, &first, &count, NULL), "leaves");
+    for (uint32_t i = 0; i < count; i++) {
+        options.accumulate = i + 1 < count;
+        job_begin(rank, &options, NULL);
+        leaf_backward(rank, step, first + i);
+        job_require(rank, job_end(rank), "step_end");
+    }
+    for (uint32_t t = 0; t < JOB_TENSORS; t++)
+        job_hash(hash, rank->gradients[t], job_elements[t] * sizeof(float));
+    if (reference[step] != (*hash | 1))
+        check_leaves(rank, step, leaves_of((struct tree_block){first, first + count}));
+}
+
+static void configure_leaves(struct lockstep_config *config, struct lockstep_module_config *module)
+{
+    (void)module;
+    config->virtual_ranks = LEAVES;
+}
+
+// In a job in which ranks die only the steps in which they die may have other bits.
+static void leaves_are_dealt_anew(void **state)
+{
+    (void)state;
+    fill_noise();
+    for (uint32_t round = 0; round <= job_rounds(2); round++) {
+        struct job job = {.name = "virtual ranks",
+                          .size = 2 + (round + 1) % 3,
+                          .deaths = round == 0 ? 0 : 1 + (round + 1) % 3 / 2,
+                          .tcp = round % 2 == 0,
+                          .configure = configure_leaves,
+                          .step = step_has_leaves};
+        uint32_t differ = 0;
+        (void)job_run(&job, round, NULL);
+        const struct told *last = job_told(job.size - 1);
+        for (uint64_t step = 1; step <= JOB_STEPS; step++) {
+            if (round == 0)
+                reference[step] = last->hash[step];
+            differ += last->hash[step] != reference[step];
+        }
+        printf("%s: %u steps lack leaves\n", job.name, differ);
+        assert_in_range(differ, 0, job.deaths);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(calls_are_deferred, job_teardown),
+        cmocka_unit_test_teardown(leaves_are_dealt_anew, job_teardown),
     };
+    if (getenv("LOCKSTEP_TEST_FILTER"))
+        cmocka_set_test_filter(getenv("LOCKSTEP_TEST_FILTER"));
     job_memory();
     job_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -144,7 +144,7 @@ static int step_check_window(const struct lockstep_session *session, const char 
 }
 
 // With config.virtual_ranks a step is a leaf, and has a weight of its own.
-static int step_check_leaf(const struct lockstep_session *session,
+static int step_check_leaf(struct lockstep_session *session,
                            const struct lockstep_step_options *options)
 {
     if (session->config.virtual_ranks > 0)

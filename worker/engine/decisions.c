@@ -229,6 +229,8 @@ static void engine_settled(struct lockstep_session *session, uint64_t step)
     session->step.report.bytes_received = now.bytes_received - session->engine.step_bytes_received;
     session->step.report.bytes_copied = now.bytes_copied - session->engine.step_bytes_copied;
     session->step.report.extended = session->engine.order->verdict.extra_total;
+    if (session->config.virtual_ranks > 0)
+        deal_settled(&session->world.deal, step);
     session->step.settled = step;
     drive_changed_locked(session);
     mutex_unlock(&session->mutex);

@@ -148,6 +148,8 @@ static void engine_set_world(struct lockstep_session *session, const struct down
     for (uint32_t rank = 0; rank < start->world_size; rank++)
         session->world.devices += (uint32_t)(start->gpus[rank / 64] >> rank % 64 & 1);
     session->world.formed = false;
+    if (first && session->config.virtual_ranks >= start->world_size)
+        deal_begin(&session->world.deal, session->config.virtual_ranks, start->world_size);
     mutex_unlock(&session->mutex);
 }
 

@@ -417,6 +417,8 @@ void recovery_changes_locked(struct lockstep_session *session)
     struct world_change *change = &session->step.change;
     change_add(change, session->world.rank, session->world.size, decision->removed);
     session->world.root = change_place(session->world.root, session->world.size, decision->removed);
+    if (session->config.virtual_ranks > 0)
+        deal_lost(&session->world.deal, decision->settled, decision->removed);
     change->step = decision->settled + 1;
     text_copy(change->text, sizeof(change->text), decision->text);
 }

@@ -137,6 +137,17 @@ struct tree_tiles {
     uint32_t count;
 };
 
+void tree_fill(struct tree_inputs *inputs, uint32_t end)
+{
+    const uint32_t first = inputs->count == 0 ? 0 : inputs->blocks[inputs->count - 1].end;
+    struct tree_stack stack;
+    tree_blocks((struct tree_block){first, end}, &stack);
+    for (uint32_t i = 0; i < stack.count; i++) {
+        inputs->blocks[inputs->count] = stack.blocks[i];
+        inputs->memory[inputs->count++] = NULL;
+    }
+}
+
 // The last two values become their sum. The later one is the first operand, as in tree_fold.
 static void tree_merge(struct tree_tiles *tiles, enum dtype partial, uint64_t elements)
 {

@@ -68,6 +68,9 @@ struct tree_inputs {
     const uint8_t *memory[LOCKSTEP_MAX_LEAVES]; // Elements of the format `partial`.
 };
 
+// Adds zeros for the leaves before `end` that no block has: those of a rank that is lost.
+void tree_fill(struct tree_inputs *inputs, uint32_t end);
+
 // into = the leaf weight * in, merged with `merges` blocks: blocks[0] is the one that merges last,
 // blocks[merges - 1] first. in NULL: the leaf is +0. into may be blocks[0]. clear: memory of `in`
 // becomes +0 after it was read.

@@ -6,6 +6,7 @@
 #define WORKER_SESSION_STEP_H
 
 #include "protos/limits.h"
+#include "worker/kernels/tree.h"
 #include "worker/order/payloads.h"
 #include "worker/session/change.h"
 #include "worker/session/metrics.h"
@@ -44,6 +45,7 @@ struct step {
     uint64_t weight; // This rank's weight in the mean.
     uint32_t leaf; // Leaves of the open window that have ended: worker/session/module/leaves.h.
     uint64_t leaf_weight; // Their weight.
+    struct tree_block leaves; // This rank's leaves in the open window.
     bool is_open;
     bool accumulating; // True if the open step is not the last of its window.
     bool window_open; // True if the next step belongs to the same window as the last step.

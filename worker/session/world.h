@@ -7,6 +7,7 @@
 
 #include "protos/tuning.h"
 #include "protos/types.h"
+#include "worker/session/deal.h"
 
 #include <stdatomic.h>
 
@@ -31,6 +32,9 @@ struct session_world {
     struct peer peers[LOCKSTEP_MAX_NEIGHBOURS];
 
     bool formed; // guarded by the session's mutex
+    // Written by the driver under the session's mutex, read by other threads under it. Only with
+    // config.virtual_ranks.
+    struct leaf_deal deal;
 };
 
 // The facts about the world that the rules of protos/tuning.h need.

@@ -499,8 +499,6 @@ static int config_leaves(const struct config *config)
 // What survivors of a death cannot go on with yet.
 static const char *config_unlasting(const struct config *config)
 {
-    if (config->virtual_ranks > 0)
-        return "config.virtual_ranks";
     if (config->transport == LOCKSTEP_TRANSPORT_LOOPBACK)
         return "config.transport loopback";
     return NULL;

@@ -157,7 +157,9 @@ static uint32_t log2_of(uint32_t count)
     return log;
 }
 
-static void check_world(const struct tree_format *format, uint32_t count, uint32_t ranks)
+// lost: a rank whose leaves are absent, and that gives no blocks; `ranks`: none.
+static void check_world(const struct tree_format *format, uint32_t count, uint32_t ranks,
+                        uint32_t lost)
 {
     static uint8_t memory[LOCKSTEP_MAX_LEAVES][(TREE_BLOCKS + 1) * BYTES];
     struct tree_inputs inputs = {.count = 0};
@@ -170,14 +172,20 @@ static void check_world(const struct tree_format *format, uint32_t count, uint32
         assert_int_equal(run.first, next);
         assert_true(run.end > run.first);
         next = run.end;
+        if (r == lost)
+            continue;
+        tree_fill(&inputs, run.first);
         const uint32_t rooms = fold_rank(format, run, memory[r], &inputs);
         if (rooms > log2_of(count) + 1)
             fail_msg("%u leaves, rank %u of %u: %u rooms", count, r, ranks, rooms);
-        assert_true(inputs.count - before <= tree_most_blocks(count, ranks));
+        assert_true(inputs.count - before <= tree_most_blocks(count, ranks) || lost < ranks);
     }
+    tree_fill(&inputs, count);
     assert_int_equal(next, count);
     for (uint32_t l = 0; l < count; l++)
         total += leaves[l].absent ? 0 : leaves[l].weight;
+    if (total == 0)
+        return;
     tree_sum(format, &inputs, total, 0, result, ELEMENTS);
     for (uint32_t i = 0; i < ELEMENTS; i++) {
         const double wanted = reference_mean(format, count, total, i);
@@ -193,7 +201,23 @@ static void check_format(struct tree_format format)
     fill(format.dtype);
     for (uint32_t count = 1; count <= LOCKSTEP_MAX_LEAVES; count++)
         for (uint32_t ranks = 1; ranks <= count; ranks++)
-            check_world(&format, count, ranks);
+            check_world(&format, count, ranks, ranks);
+}
+
+// The leaves of a rank that is gone count as leaves that are absent.
+static void test_a_lost_rank(void **state)
+{
+    static const struct tree_format format = {DTYPE_FLOAT32, DTYPE_FLOAT32, DTYPE_FLOAT32, 0};
+    (void)state;
+    for (uint32_t count = 2; count <= 24; count++)
+        for (uint32_t ranks = 2; ranks <= count; ranks++)
+            for (uint32_t lost = 0; lost < ranks; lost++) {
+                const struct tree_block run = tree_dealt(count, ranks, lost);
+                fill(format.dtype);
+                for (uint32_t l = run.first; l < run.end; l++)
+                    leaves[l].absent = true;
+                check_world(&format, count, ranks, lost);
+            }
 }
 
 static void test_every_world(void **state)
@@ -240,6 +264,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_world),
+        cmocka_unit_test(test_a_lost_rank),
         cmocka_unit_test(test_long_runs),
     };
     return cmocka_run_group_tests_name("kernels_tree", tests, NULL, NULL);

@@ -36,14 +36,23 @@
 
 // ---- The leaves of a rank -----------------------------------------------------------------------
 
-struct tree_block leaves_of(const struct lockstep_session *session, uint32_t *total)
+struct tree_block leaves_of(struct lockstep_session *session, uint32_t *total)
 {
-    const uint32_t leaves = session->config.virtual_ranks;
-    *total = leaves == 0 ? session->world.size : leaves;
-    return tree_dealt(*total, session->world.size, session->world.rank);
+    struct tree_block own;
+    mutex_lock(&session->mutex);
+    const uint32_t rank = session->world.rank;
+    *total = session->config.virtual_ranks;
+    if (*total > 0) {
+        own = session->world.deal.ranks[rank];
+    } else {
+        *total = session->world.size;
+        own = (struct tree_block){rank, rank + 1};
+    }
+    mutex_unlock(&session->mutex);
+    return own;
 }
 
-int leaves_check(const struct lockstep_session *session, uint64_t weight, bool accumulates)
+int leaves_check(struct lockstep_session *session, uint64_t weight, bool accumulates)
 {
     uint32_t total;
     const struct tree_block own = leaves_of(session, &total);
@@ -79,20 +88,6 @@ static size_t leaves_round(size_t bytes, size_t unit)
     return (bytes + unit - 1) / unit * unit;
 }
 
-// The most blocks that this rank has at any time, and the room that the next leaf needs.
-static uint32_t leaves_rooms(const struct lockstep_session *session)
-{
-    uint32_t total;
-    const struct tree_block own = leaves_of(session, &total);
-    struct tree_stack stack = {.count = 0};
-    uint32_t most = 0;
-    for (uint32_t leaf = own.first; leaf < own.end; leaf++) {
-        (void)tree_push(&stack, (struct tree_block){leaf, leaf + 1});
-        most = stack.count > most ? stack.count : most;
-    }
-    return most;
-}
-
 static int leaves_open(struct lockstep_module *module)
 {
     const uint32_t buckets = contribution_bucket_room(module);
@@ -100,8 +95,9 @@ static int leaves_open(struct lockstep_module *module)
     if (!leaves)
         return -1;
     module->leaves = leaves;
-    leaves->room_count = leaves_rooms(module->session);
+    leaves->room_count = deal_rooms(&module->session->world.deal);
     leaves->trees = calloc(buckets, sizeof(*leaves->trees));
+    leaves->folded = calloc(buckets, sizeof(*leaves->folded));
     leaves->offsets = calloc(buckets, sizeof(*leaves->offsets));
     leaves->room_bytes = (size_t)buckets * LEAVES_ALIGN;
     for (uint32_t p = 0; p < module->parameter_count; p++) {
@@ -114,7 +110,7 @@ static int leaves_open(struct lockstep_module *module)
     void *memory = mmap(NULL, leaves->room_count * leaves->room_bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     leaves->memory = memory == MAP_FAILED ? NULL : memory;
-    return leaves->memory && leaves->trees && leaves->offsets ? 0 : -1;
+    return leaves->memory && leaves->trees && leaves->folded && leaves->offsets ? 0 : -1;
 }
 
 int leaves_start(struct lockstep_session *session)
@@ -141,6 +137,7 @@ void leaves_free(struct leaves *leaves)
     if (leaves->memory)
         munmap(leaves->memory, leaves->room_count * leaves->room_bytes);
     free(leaves->trees);
+    free(leaves->folded);
     free(leaves->offsets);
     free(leaves);
 }
@@ -160,6 +157,7 @@ static void leaves_place(const struct lockstep_module *module)
         const struct bucket *bucket = &module->layout.buckets[b];
         const size_t size = dtype_size(leaves_format(module, bucket->dtype).partial);
         leaves->offsets[b] = at;
+        leaves->folded[b] = false;
         at = leaves_round(at + bucket->elements * size, LEAVES_ALIGN);
     }
     leaves->used_bytes = at;
@@ -167,6 +165,8 @@ static void leaves_place(const struct lockstep_module *module)
 
 void leaves_window_begin(struct lockstep_session *session)
 {
+    uint32_t total;
+    session->step.leaves = leaves_of(session, &total);
     session->step.leaf = 0;
     session->step.leaf_weight = 0;
     for (uint32_t m = 0; m < session->module_count; m++) {
@@ -207,8 +207,7 @@ struct leaf {
 static struct leaf leaves_next(const struct lockstep_module *module)
 {
     const struct lockstep_session *session = module->session;
-    uint32_t total;
-    const uint32_t number = leaves_of(session, &total).first + session->step.leaf;
+    const uint32_t number = session->step.leaves.first + session->step.leaf;
     return (struct leaf){.block = {number, number + 1},
                          .contributes = leaves_is_called(module) && session->step.weight > 0};
 }
@@ -297,6 +296,19 @@ uint64_t leaves_weight(const struct lockstep_module *module)
     return module->leaves->weight + (leaves_is_called(module) ? module->session->step.weight : 0);
 }
 
+// bytes: of the bucket in a room.
+static void leaves_add_last(const struct contribution *contribution, uint32_t bucket, size_t bytes,
+                            const struct leaf *leaf)
+{
+    struct leaves *leaves = contribution->module->leaves;
+    if (leaves->folded[bucket])
+        return;
+    leaves->folded[bucket] = true;
+    for (uint32_t room = 0; !leaves->touched && room < leaf->before; room++)
+        memset(leaves_room(leaves, room, leaves->offsets[bucket]), 0, bytes);
+    leaves_fold(contribution, bucket, leaf);
+}
+
 void leaves_launch(const struct contribution *contribution, uint32_t bucket, bool zero,
                    struct collective *collective)
 {
@@ -305,19 +317,16 @@ void leaves_launch(const struct contribution *contribution, uint32_t bucket, boo
     struct collective_tree *tree = &leaves->trees[bucket];
     struct tree_stack stack = leaves->stack;
     struct leaf leaf = leaves_next(module);
-    uint32_t total;
-    (void)leaves_of(module->session, &total);
     leaves_push(&leaf, &stack);
     collective->tree = tree;
     collective->weight = zero ? 0 : leaves_weight(module);
     collective->input_is_sum = true;
-    tree->leaves = total;
+    tree->leaves = module->session->config.virtual_ranks;
+    tree->dealt = module->session->world.deal.ranks;
     if (collective->weight == 0)
         return;
     const size_t bytes = collective->elements * dtype_size(flow_partial(collective));
-    for (uint32_t room = 0; !leaves->touched && room < leaf.before; room++)
-        memset(leaves_room(leaves, room, leaves->offsets[bucket]), 0, bytes);
-    leaves_fold(contribution, bucket, &leaf);
+    leaves_add_last(contribution, bucket, bytes, &leaf);
     for (uint32_t i = 0; i < stack.count; i++)
         tree->blocks[i] = leaves_room(leaves, i, leaves->offsets[bucket]);
 }

@@ -27,6 +27,9 @@ struct leaves {
     size_t room_bytes;
     uint32_t room_count;
     struct collective_tree *trees; // [buckets of a layout]
+    // [buckets of a layout]: true if the last leaf is in the rooms. A bucket that is launched again
+    // after a death does not add it again, and the leaf's memory may have results by then.
+    bool *folded;
 
     // the open window
     size_t *offsets; // [buckets of a layout]: where each bucket begins in a room, in bytes.
@@ -39,10 +42,10 @@ struct leaves {
 };
 
 // Sets the leaves of this rank, and those of the job. Without config.virtual_ranks every rank is
-// one leaf. Any thread.
-struct tree_block leaves_of(const struct lockstep_session *session, uint32_t *total);
+// one leaf. Any thread; not under the session's mutex.
+struct tree_block leaves_of(struct lockstep_session *session, uint32_t *total);
 // 0, or E_INVALID if a step with these options cannot be the next leaf. Trainer, at step_begin.
-int leaves_check(const struct lockstep_session *session, uint64_t weight, bool accumulates);
+int leaves_check(struct lockstep_session *session, uint64_t weight, bool accumulates);
 // Opens the leaves of every module. Trainer, at start.
 int leaves_start(struct lockstep_session *session);
 void leaves_free(struct leaves *leaves); // NULL is allowed.
@@ -56,8 +59,8 @@ void leaves_close(struct lockstep_session *session);
 // The weight of all leaves of the window that called the module. Trainer and driver, in the last
 // step of the window.
 uint64_t leaves_weight(const struct lockstep_module *module);
-// Adds the last leaf to a bucket, and makes the bucket's collective a sum over the tree. zero: this
-// rank contributes nothing. Driver; the trainer in a solo session.
+// Adds the last leaf to a bucket, if it has not done so, and makes the bucket's collective a sum
+// over the tree. zero: this rank contributes nothing. Driver; the trainer in a solo session.
 void leaves_launch(const struct contribution *contribution, uint32_t bucket, bool zero,
                    struct collective *collective);
 // Computes the results of a solo session. Trainer.

@@ -22,7 +22,7 @@ static void launch_blocks(const struct flow *flow, struct direct_run *run, uint3
     for (uint32_t i = 0; i < count; i++) {
         struct tree_stack stack = {.count = 1};
         if (tree)
-            tree_blocks(tree_dealt(tree->leaves, count, i), &stack);
+            tree_blocks(collective_leaves(tree, count, i), &stack);
         run->members[i].blocks = stack.count;
         most = stack.count > most ? stack.count : most;
     }

@@ -249,8 +249,10 @@ static void sum_add_blocks(const struct flow *flow, const struct sum_piece *piec
     const uint64_t element = dtype_size(flow->partial);
     const struct direct_run *run = piece->run;
     const uint8_t *arrived = run->members[index].inputs[piece->entry];
+    const struct tree_block own = collective_leaves(tree, run->count, index);
     struct tree_stack stack;
-    tree_blocks(tree_dealt(tree->leaves, run->count, index), &stack);
+    tree_fill(inputs, own.first);
+    tree_blocks(own, &stack);
     for (uint32_t i = 0; i < stack.count; i++) {
         const uint8_t *memory = NULL;
         if (index == run->own && direct_contributes(flow))
@@ -272,6 +274,7 @@ static void sum_make_tree(const struct flow *flow, const struct sum_piece *piece
     struct sum_walk walk = sum_begin(flow, span);
     for (uint32_t i = 0; i < piece->run->count; i++)
         sum_add_blocks(flow, piece, i, span, &inputs);
+    tree_fill(&inputs, collective->tree->leaves);
     if (block) {
         tree_sum(&format, &inputs, piece->total, 0, block, span.count);
         return;

@@ -55,11 +55,21 @@ struct collective_parts {
 // (worker/kernels/tree.h). The extents only say where the result goes. input_is_sum is true, and
 // the weight is that of all leaves of this rank. Borrowed until done().
 struct collective_tree {
-    uint32_t leaves; // Equal on all ranks; the leaves of a rank are those of tree_dealt.
+    uint32_t leaves; // Equal on all ranks.
+    // [world size]: the leaves of each rank, in their order; some may be missing. Equal on all
+    // ranks. NULL: those of tree_dealt.
+    const struct tree_block *dealt;
     // This rank's blocks, in the order of leaves: all elements, of the dtype `partial`. Not read if
     // the weight is 0.
     const uint8_t *blocks[TREE_BLOCKS];
 };
+
+// The leaves of a rank of a world.
+static inline struct tree_block collective_leaves(const struct collective_tree *tree,
+                                                  uint32_t world_size, uint32_t rank)
+{
+    return tree->dealt ? tree->dealt[rank] : tree_dealt(tree->leaves, world_size, rank);
+}
 
 // A stream of the trainer that produces gradients: the event that must have happened before the
 // gradients are read.

@@ -473,14 +473,16 @@ void reduce_local_tree(const struct collective *collective)
                                             flow_final_dtype(collective), collective->exponent}};
     const uint32_t element = (uint32_t)dtype_size(collective->dtype);
     struct extent_cursor cursor = {.extent = collective->extents, .element_bytes = element};
+    const struct tree_block own = collective_leaves(collective->tree, 1, 0);
     struct tree_stack stack;
     uint64_t at = 0;
-    tree_blocks((struct tree_block){0, collective->tree->leaves}, &stack);
-    alone.inputs.count = stack.count;
+    tree_fill(&alone.inputs, own.first);
+    tree_blocks(own, &stack);
     for (uint32_t i = 0; i < stack.count; i++) {
-        alone.inputs.blocks[i] = stack.blocks[i];
-        alone.inputs.memory[i] = collective->tree->blocks[i];
+        alone.inputs.blocks[alone.inputs.count] = stack.blocks[i];
+        alone.inputs.memory[alone.inputs.count++] = collective->tree->blocks[i];
     }
+    tree_fill(&alone.inputs, collective->tree->leaves);
     for (uint32_t u = 0; u < collective->unit_count; u++) {
         const uint64_t end = collective->unit_ends[u];
         const bool used = units_is_used(collective->used, u);

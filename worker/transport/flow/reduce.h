@@ -33,7 +33,7 @@ void reduce_store(const struct flow *flow, struct ring_span span, const uint8_t 
 // frame has final bytes. Returns NULL, or what is impossible about the bits.
 const char *reduce_learn(struct flow *flow, const struct frame_header *header, const uint8_t *used,
                          struct ring_span span, bool final);
-// Writes the sum over a tree of leaves of which this rank has all, and whose weight is above 0.
+// Writes the sum over a tree of leaves in a world of one. The weight is above 0.
 void reduce_local_tree(const struct collective *collective);
 // Computes a collective in a world of one, and copies the input to the output on the root of a
 // broadcast.
