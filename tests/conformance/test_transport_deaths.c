@@ -130,7 +130,7 @@ static void other_runs(struct rank *rank, enum ending ending)
         continue;
     if (ending == HAS_CHILD && fork() == 0) {
         (void)prctl(PR_SET_PDEATHSIG, 0);
-        (void)alarm(60);
+        (void)alarm((unsigned)(3 * test_bound_ms(BOUND_MS) / 1000));
         (void)pause();
         _exit(0);
     }
