@@ -366,7 +366,7 @@ int main(void)
     };
     if (getenv("LOCKSTEP_TEST_FILTER"))
         cmocka_set_test_filter(getenv("LOCKSTEP_TEST_FILTER"));
-    job_memory();
+    job_memory(0);
     job_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
