@@ -98,7 +98,7 @@ ONE_THREAD := $(if $(THREADED),tests/fault/test_shared_death.c $(shell grep -lE 
 # fault/test_recovery, _plain and _state for survivors of a death.
 NO_RACES := $(patsubst %,tests/%,conformance/test_transport_fill.c conformance/test_reducer_wire.c conformance/test_reducer_numbers.c \
     conformance/test_reducer_unused.c conformance/test_reducer_leaves.c conformance/test_alone.c conformance/test_many.c conformance/test_collective_kinds.c \
-    conformance/test_transport_fence.c conformance/test_transport_recovery.c fault/test_recovery_features.c fault/test_recovery_policies.c \
+    conformance/test_transport_fence.c conformance/test_transport_recovery.c fault/test_recovery_features.c fault/test_recovery_policies.c fault/test_recovery_kinds.c \
     fault/test_limits.c fault/test_run_hosts.sh fault/test_run_starts.sh fault/test_run_rsh.sh \
     fault/test_run_exit.sh fault/test_run_orphans.sh fault/test_run_private.sh fault/test_run_devices.sh golden/test_doctor.sh \
     golden/test_cpp.sh golden/test_first_trainer.sh golden/test_collectives.sh)
@@ -199,8 +199,8 @@ conformance-algorithms: all $(CASE_BIN) $(FAKES) ## The conformance tests over e
 	    $(filter $(BUILD)/tests/conformance/%,$(CASE_BIN))
 
 # A rank dies at every turn of every way of reducing, and others in the repetition.
-RECOVERY := $(patsubst %,$(BUILD)/tests/conformance/test_transport_%,recovery fence)
-recovery: all $(RECOVERY) ## A rank dies at every turn of every way of reducing, and the others finish
+RECOVERY := $(patsubst %,$(BUILD)/tests/conformance/test_transport_%,recovery fence) $(BUILD)/tests/fault/test_recovery_kinds
+recovery: all $(RECOVERY) ## A rank dies at every turn of every way of reducing, or frame of a collective, and the others finish
 	@$(TEST_ENV) LOCKSTEP_TEST_ALGORITHMS=all LOCKSTEP_TEST_LONG_CUT=1 tools/run-tests $(RECOVERY) \
 	    tests/fault/test_pauses.sh
 

@@ -1065,9 +1065,10 @@ typedef enum lockstep_op {
  * work.
  *
  * With config.on_failure continue a collective that a death has hit ends alike on every survivor:
- * OK, or E_CHANGED, also on a rank that calls it only afterwards. With E_CHANGED the memory is
- * undefined, the session goes on, and the collective is to be called again. E_CHANGED of
- * lockstep_broadcast may also say, on one rank, that ranks have other numbers (docs/recovery.md).
+ * OK, or E_CHANGED, also on a rank that calls it only afterwards. With E_CHANGED what it writes is
+ * undefined, the session goes on, and the collective is to be called again. E_CHANGED of a
+ * collective that names a rank may also say, on one rank, that ranks have other numbers
+ * (docs/recovery.md).
  * data: [count] elements; memory that another collective has borrowed, even in part, is E_INVALID,
  * and the text names both. Blocks: as said. Threads: the trainer's. Returns: E_MISMATCH,
  * E_PEER_LOST, E_CHANGED, E_INVALID, E_UNSUPPORTED (dtype). */
@@ -1122,10 +1123,11 @@ LOCKSTEP_API int lockstep_session_fd(lockstep_session *session, int *fd);
  * the other ranks do not call it. The k-th call with the same name and ranks on one member meets
  * the k-th call on the others.
  * ranks: [count] different ranks of the world, copied. name: 1 to 63 bytes of UTF-8, copied; two
- * groups of other ranks may have the same name. Blocks: until all members have called it. Threads:
- * the trainer's. Returns: E_INVALID at once for a rank that is not in `ranks`, and for the 65th
- * open group; E_MISMATCH on every rank if members wait with other names or other ranks, after about
- * a second; the text has both calls. */
+ * groups of other ranks may have the same name. After a death (config.on_failure continue) a group
+ * has the members that are left, in their order. Blocks: until all members have called it. Threads:
+ * the trainer's. Returns: E_CHANGED if a rank has died; E_INVALID at once for a rank that is not in
+ * `ranks`, and for the 65th open group; E_MISMATCH on every rank if members wait with other names
+ * or other ranks, after about a second; the text has both calls. */
 LOCKSTEP_API int lockstep_group_create(lockstep_session *session, const uint32_t *ranks,
                                        uint32_t count, const char *name, lockstep_group **group);
 
@@ -1255,8 +1257,10 @@ struct lockstep_collective {
  * Blocks: run waits for the members; begin does not. Threads: the trainer's. Owns: what is copied
  * (name, counts, offsets); input and output are borrowed until the wait, input is only read. Memory
  * that another collective has borrowed is E_INVALID, unless both only read it. Returns: E_MISMATCH,
- * E_PEER_LOST, E_INVALID, E_TIMEOUT, E_UNSUPPORTED (dtype). Memory of this rank's device
- * (config.device) is read at once, and written before the collective is complete. */
+ * E_PEER_LOST, E_CHANGED (as lockstep_allreduce has it; SEND and RECEIVE: the other rank is gone,
+ * and sends and receives among the others complete), E_INVALID, E_TIMEOUT, E_UNSUPPORTED (dtype).
+ * Memory of this rank's device (config.device) is read at once, and written before the collective
+ * is complete. */
 LOCKSTEP_API int lockstep_collective_run(lockstep_session *session,
                                          const struct lockstep_collective *what,
                                          uint32_t timeout_ms);

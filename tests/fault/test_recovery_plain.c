@@ -185,7 +185,8 @@ static void copy(struct trainer *trainer, uint32_t turn, uint32_t count)
             pause_us(100000);
         status = lockstep_broadcast(trainer->session, "copy", trainer->data[0], count,
                                     LOCKSTEP_FLOAT32, root, LOCKSTEP_WAIT_FOREVER);
-        if (status == LOCKSTEP_E_CHANGED && strstr(lockstep_error_text(), "other numbers"))
+        if (status == LOCKSTEP_E_CHANGED &&
+            strstr(lockstep_error_text(), "ranks may have") == lockstep_error_text())
             trainer->log->renumbered++;
         else
             note(trainer, turn, COPY, status, trainer->data[0], count);

@@ -33,13 +33,6 @@ static int collective_check(struct lockstep_session *session, bool names_rank)
     return told;
 }
 
-// Only collectives of all ranks that lockstep_allreduce, _broadcast and _barrier can express go on
-// after a death.
-static int collective_check_lasts(const struct lockstep_session *session)
-{
-    return session_check_lasts(session, "a collective of this kind, or out of place,");
-}
-
 // Finds out whether the data is in the memory of this rank's device, and sets like->device if it
 // is. Other ranks may have theirs on the host. A failure if it is on another device.
 static int collective_find(const struct lockstep_session *session, const char *name,
@@ -296,9 +289,6 @@ static int collective_wait(struct lockstep_session *session,
         return collective_blocking(session, what.name, data, collective_count(&what), &like,
                                    timeout_ms, left);
     }
-    status = collective_check_lasts(session);
-    if (status < 0)
-        return status;
     const struct visit visit =
         progress_enter(&session->tracker, API_COLLECTIVE, PROGRESS_NO_MODULE, 0);
     await_enter(API_COLLECTIVE_RUN, LOCKSTEP_MAX_MODULES);
@@ -342,8 +332,7 @@ int lockstep_collective_begin(lockstep_session *session, const struct lockstep_c
         struct collective like = collective_like(&what);
         return collective_async(session, what.name, data, collective_count(&what), &like, work);
     }
-    status = collective_check_lasts(session);
-    return status < 0 ? status : plain_begin(session, &what, work);
+    return plain_begin(session, &what, work);
 }
 
 // ---- Work --------------------------------------------------------------------------------------

@@ -29,8 +29,6 @@ int lockstep_group_create(lockstep_session *session, const uint32_t *ranks, uint
     struct lockstep_group *made = NULL;
     int status = session_check(session);
     if (status == 0)
-        status = session_check_lasts(session, "a group of ranks");
-    if (status == 0)
         status = group_make(session, ranks, count, name, &made);
     if (status < 0)
         return status;
@@ -50,10 +48,12 @@ int lockstep_group_world(const lockstep_group *group, uint32_t *rank, uint32_t *
     const int status = group_check_handle(group);
     if (status < 0)
         return status;
+    mutex_lock(&group->session->mutex);
     if (rank)
         *rank = group->rank;
     if (size)
         *size = group->size;
+    mutex_unlock(&group->session->mutex);
     return 0;
 }
 

@@ -12,6 +12,12 @@
 // The last line needs that a rank has a result only when all ranks have begun the collective
 // (work_confirm), and that no rank completes it before all have the result (agreement.h).
 //
+// A send and its receive concern two ranks, and are launched again, because the sender still has
+// what it sends: a trainer gets the error only if the other rank is gone. Both are done if a rank
+// has the result and none is without it: the other one has completed it, by the same two reasons.
+// A receive from any source that has no message gets the error if a rank is gone that could have
+// sent one.
+//
 // Until the accord is complete no plain collective is launched: it may be one that has failed on
 // other ranks. A rank that begins such a collective later gets the error then. Collectives that
 // were made and not launched before the accord began count as in flight: their trainer did not know
@@ -20,6 +26,8 @@
 #include "worker/engine/accord.h"
 
 #include "worker/engine/tell.h"
+#include "worker/session/anysource.h"
+#include "worker/session/group.h"
 #include "worker/session/session.h"
 #include "worker/session/work.h"
 #include "worker/session/world.h"
@@ -28,7 +36,7 @@
 
 enum {
     ACCORD_ROWS = 2 * LOCKSTEP_MAX_PLAIN, // Of a rank: its works in flight, and outcomes.
-    ACCORD_WORDS = 2, // Of a row: the space, and the slot with the status.
+    ACCORD_WORDS = 3, // Of a row: the space, the slot with the status, and the group's space.
 };
 
 enum accord_status {
@@ -36,6 +44,9 @@ enum accord_status {
     STATUS_WITH,
     STATUS_DONE, // The outcome of an earlier accord, as the next one.
     STATUS_CHANGED,
+    STATUS_APART, // A send or receive in flight, without the result.
+    STATUS_MET,
+    STATUS_LAST = STATUS_MET,
 };
 
 struct accord {
@@ -69,6 +80,7 @@ const char *accord_freeze(struct lockstep_session *session)
         else if (work->state == WORK_IN_FLIGHT)
             why = "a collective of the library is in flight";
     }
+    session->works.unmatched_held = true;
     mutex_unlock(&session->mutex);
     if (session->engine.accord)
         session->engine.accord->active = false;
@@ -101,12 +113,24 @@ void accord_free(struct lockstep_session *session)
 
 // ---- Telling -----------------------------------------------------------------------------------
 
-static void accord_add(struct accord *accord, uint32_t rank, uint64_t space, uint32_t slot,
+static void accord_add(struct accord *accord, uint32_t rank, const struct outcome *of,
                        enum accord_status status)
 {
     uint64_t *row = &accord->words[((size_t)rank * ACCORD_ROWS + accord->rows++) * ACCORD_WORDS];
-    row[0] = space;
-    row[1] = (uint64_t)slot << 3 | (uint64_t)status;
+    row[0] = of->space;
+    row[1] = (uint64_t)of->slot << 3 | (uint64_t)status;
+    row[2] = of->group;
+}
+
+// True if this rank may still begin the collective.
+static bool accord_awaits_locked(const struct lockstep_session *session,
+                                 const struct outcome *outcome)
+{
+    const struct lockstep_group *group = session->works.groups;
+    while (outcome->group != 0 && group && group->space != outcome->group)
+        group = group->next;
+    return (outcome->group == 0 || group) &&
+           work_uses_locked(session, outcome->space) <= outcome->slot;
 }
 
 // Makes room when half of it is used: forgets outcomes that were decided before the last accord
@@ -122,7 +146,7 @@ static void accord_prune_locked(struct lockstep_session *session)
     for (uint32_t i = 0; i < outcomes->count; i++) {
         const struct outcome outcome = outcomes->all[i];
         if (outcomes->count < LOCKSTEP_MAX_PLAIN / 2 || outcome.generation == newest ||
-            work_uses_locked(session, outcome.space) <= outcome.slot)
+            accord_awaits_locked(session, &outcome))
             outcomes->all[kept++] = outcome;
     }
     outcomes->count = kept;
@@ -133,13 +157,19 @@ static void accord_fill_locked(struct lockstep_session *session, struct accord *
     const uint32_t rank = session->world.rank;
     for (uint32_t i = 0; i < LOCKSTEP_MAX_PLAIN; i++) {
         const struct lockstep_work *work = &session->works.all[i];
-        if (accord_open_locked(work))
-            accord_add(accord, rank, work->collective.tag.space, work->collective.tag.slot,
-                       work->agreement.reached ? STATUS_WITH : STATUS_WITHOUT);
+        const struct outcome of = {.space = work->collective.tag.space,
+                                   .slot = work->collective.tag.slot,
+                                   .group = work->group ? work->group->space : 0};
+        if (!accord_open_locked(work) || work->lost || anysource_is(work))
+            continue;
+        if (work_is_pair(work))
+            accord_add(accord, rank, &of, work->agreement.reached ? STATUS_MET : STATUS_APART);
+        else
+            accord_add(accord, rank, &of, work->agreement.reached ? STATUS_WITH : STATUS_WITHOUT);
     }
     for (uint32_t i = 0; i < session->works.outcomes.count; i++) {
         const struct outcome *outcome = &session->works.outcomes.all[i];
-        accord_add(accord, rank, outcome->space, outcome->slot,
+        accord_add(accord, rank, outcome,
                    outcome->kind == OUTCOME_DONE ? STATUS_DONE : STATUS_CHANGED);
     }
 }
@@ -178,16 +208,23 @@ void accord_begin(struct lockstep_session *session)
 
 // ---- The outcomes ------------------------------------------------------------------------------
 
-static enum outcome_kind accord_outcome(const struct accord *accord, uint32_t ranks, uint64_t space,
-                                        uint64_t slot)
+// Finds out which statuses the members say of a collective.
+static void accord_find(const struct accord *accord, uint32_t ranks, uint64_t space, uint64_t slot,
+                        bool found[STATUS_LAST + 1])
 {
-    bool found[STATUS_CHANGED + 1] = {false};
     for (uint32_t rank = 0; rank < ranks; rank++) {
         const uint64_t *row = &accord->words[(size_t)rank * ACCORD_ROWS * ACCORD_WORDS];
         for (uint32_t i = 0; i < ACCORD_ROWS && row[1] != 0; i++, row += ACCORD_WORDS)
-            if (row[0] == space && row[1] >> 3 == slot && (row[1] & 7) <= STATUS_CHANGED)
+            if (row[0] == space && row[1] >> 3 == slot && (row[1] & 7) <= STATUS_LAST)
                 found[row[1] & 7] = true;
     }
+}
+
+static enum outcome_kind accord_outcome(const struct accord *accord, uint32_t ranks, uint64_t space,
+                                        uint64_t slot)
+{
+    bool found[STATUS_LAST + 1] = {false};
+    accord_find(accord, ranks, space, slot, found);
     if (found[STATUS_CHANGED])
         return OUTCOME_CHANGED;
     return found[STATUS_WITHOUT] && !found[STATUS_DONE] ? OUTCOME_CHANGED : OUTCOME_DONE;
@@ -201,8 +238,11 @@ static bool accord_conclude_locked(struct lockstep_session *session)
     for (uint32_t rank = 0; rank < ranks; rank++) {
         const uint64_t *row = &accord->words[(size_t)rank * ACCORD_ROWS * ACCORD_WORDS];
         for (uint32_t i = 0; i < ACCORD_ROWS && row[1] != 0; i++, row += ACCORD_WORDS) {
+            if ((row[1] & 7) >= STATUS_APART)
+                continue;
             const struct outcome outcome = {.space = row[0],
                                             .slot = (uint32_t)(row[1] >> 3),
+                                            .group = row[2],
                                             .kind =
                                                 accord_outcome(accord, ranks, row[0], row[1] >> 3),
                                             .generation = session->world.generation.number};
@@ -213,6 +253,36 @@ static bool accord_conclude_locked(struct lockstep_session *session)
     return true;
 }
 
+static enum outcome_kind accord_pair_locked(struct lockstep_session *session,
+                                            struct lockstep_work *work)
+{
+    const struct collective_tag *tag = &work->collective.tag;
+    bool found[STATUS_LAST + 1] = {false};
+    if (work->lost && anysource_is(work)) {
+        anysource_forget_locked(work);
+        work->member = 0; // From now on it is no receive without a message.
+    }
+    if (work->lost)
+        return OUTCOME_CHANGED;
+    if (anysource_is(work))
+        return OUTCOME_NONE;
+    accord_find(session->engine.accord, session->world.size, tag->space, tag->slot, found);
+    if (found[STATUS_MET] && !found[STATUS_APART])
+        return OUTCOME_DONE;
+    work->collective.state = NULL;
+    agreement_make(work);
+    work_confirm(work);
+    return OUTCOME_NONE;
+}
+
+static enum outcome_kind accord_look_locked(struct lockstep_session *session,
+                                            struct lockstep_work *work)
+{
+    const struct collective_tag *tag = &work->collective.tag;
+    return work_is_pair(work) ? accord_pair_locked(session, work)
+                              : agreement_outcome(&session->works.outcomes, tag->space, tag->slot);
+}
+
 // Ends the work as the accord says, or launches it if no rank has named it.
 static void accord_apply(struct lockstep_session *session, struct lockstep_work *work)
 {
@@ -220,8 +290,7 @@ static void accord_apply(struct lockstep_session *session, struct lockstep_work 
     mutex_lock(&session->mutex);
     const bool held = accord_open_locked(work) && work->missing == 0;
     if (held)
-        outcome = agreement_outcome(&session->works.outcomes, work->collective.tag.space,
-                                    work->collective.tag.slot);
+        outcome = accord_look_locked(session, work);
     if (outcome != OUTCOME_NONE) {
         work->changed = outcome == OUTCOME_CHANGED;
         work_complete_locked(work);
@@ -239,6 +308,7 @@ bool accord_done(struct lockstep_session *session, const struct collective *coll
     accord->active = false;
     mutex_lock(&session->mutex);
     const bool fits = accord_conclude_locked(session);
+    session->works.unmatched_held = false;
     mutex_unlock(&session->mutex);
     if (!fits) {
         engine_fail(session, LOCKSTEP_E_PEER_LOST,

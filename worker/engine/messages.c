@@ -20,6 +20,7 @@
 #include "worker/order/waits.h"
 #include "worker/session/headroom.h"
 #include "worker/session/module/manifest.h"
+#include "worker/session/renumber.h"
 #include "worker/session/work.h"
 #include "worker/support/error.h"
 #include "worker/transport/device/device_flow.h"
@@ -135,7 +136,9 @@ static void engine_set_world(struct lockstep_session *session, const struct down
 {
     const struct down_generation *start = &message->u.generation_start;
     mutex_lock(&session->mutex);
-    if (!first)
+    if (first)
+        renumber_begin_locked(session, start->world_size);
+    else
         recovery_changes_locked(session);
     memcpy(session->world.peers, start->peers, sizeof(session->world.peers));
     session->world.generation = message->generation;

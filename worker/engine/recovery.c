@@ -18,6 +18,7 @@
 #include "worker/order/promise.h"
 #include "worker/order/recover.h"
 #include "worker/session/module/contribution.h"
+#include "worker/session/renumber.h"
 #include "worker/transport/freeze.h"
 #include "worker/transport/redo.h"
 
@@ -415,6 +416,7 @@ void recovery_changes_locked(struct lockstep_session *session)
 {
     const struct down_decision *decision = &session->engine.recovery->decision;
     struct world_change *change = &session->step.change;
+    renumber_locked(session, decision->removed);
     change_add(change, session->world.rank, session->world.size, decision->removed);
     session->world.root = change_place(session->world.root, session->world.size, decision->removed);
     if (session->config.virtual_ranks > 0)

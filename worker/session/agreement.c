@@ -7,8 +7,12 @@
 #include "base/hash64.h"
 #include "worker/session/session.h"
 #include "worker/session/work.h"
-#include "worker/session/world.h"
 #include "worker/support/error.h"
+
+bool agreement_is_on(const struct lockstep_session *session)
+{
+    return session->config.on_failure == LOCKSTEP_ON_FAILURE_CONTINUE && !session->config.solo;
+}
 
 void agreement_make(struct lockstep_work *work)
 {
@@ -40,20 +44,39 @@ bool agreement_follows(struct lockstep_work *work)
         return false;
     agreement->reached = true;
     work->missing = 1;
-    agreement->collective.algorithm = world_algorithm(work->session, &agreement->collective);
+    work_address(work, &agreement->collective);
     transport_launch(work->session->transport, &agreement->collective);
     return true;
 }
 
-int agreement_error_locked(struct lockstep_session *session, const char *name)
+int agreement_error_locked(struct lockstep_session *session, const char *kind, const char *name)
 {
     const struct world_change *change = &session->step.change;
     mutex_assert_held(&session->mutex);
     session->works.changes_told = change->number;
     return error_set(LOCKSTEP_E_CHANGED,
-                     "collective '%s': the world changed while it ran, and its memory is undefined "
+                     "%s '%s': the world changed while it ran, and what it writes is undefined "
                      "now: call it again, on every rank; %s",
-                     name, change->text);
+                     kind, name, change->text);
+}
+
+int agreement_parted_locked(struct lockstep_session *session, const char *kind, const char *name)
+{
+    const struct world_change *change = &session->step.change;
+    mutex_assert_held(&session->mutex);
+    session->works.changes_told = change->number;
+    return error_set(LOCKSTEP_E_CHANGED,
+                     "%s '%s': the rank at the other end is gone, and what it writes is undefined "
+                     "now: ask lockstep_world_change for the ranks that are left; %s",
+                     kind, name, change->text);
+}
+
+static int agreement_renumbered(void)
+{
+    return error_set(LOCKSTEP_E_CHANGED,
+                     "ranks may have other numbers, because the world has changed: ask "
+                     "lockstep_world_change, and call it again with the numbers and counts of "
+                     "now");
 }
 
 int agreement_numbers_locked(struct lockstep_session *session)
@@ -63,10 +86,16 @@ int agreement_numbers_locked(struct lockstep_session *session)
     if (session->works.changes_told == changes)
         return 0;
     session->works.changes_told = changes;
-    return error_set(LOCKSTEP_E_CHANGED,
-                     "ranks may have other numbers, because the world has changed: ask "
-                     "lockstep_world_change, and call it again with the number that the root has "
-                     "now");
+    return agreement_renumbered();
+}
+
+int agreement_same_locked(struct lockstep_session *session, uint64_t changes)
+{
+    mutex_assert_held(&session->mutex);
+    if (session->step.change.number == changes)
+        return 0;
+    session->works.changes_told = session->step.change.number;
+    return agreement_renumbered();
 }
 
 enum outcome_kind agreement_outcome(const struct outcomes *outcomes, uint64_t space, uint32_t slot)

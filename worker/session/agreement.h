@@ -37,6 +37,7 @@ enum outcome_kind {
 struct outcome {
     uint64_t space; // Of the tag of the collective, as the next one.
     uint32_t slot;
+    uint64_t group; // The space of the group whose collective it is; 0: of all ranks.
     enum outcome_kind kind;
     uint64_t generation; // Number of the generation in which it was decided.
 };
@@ -47,16 +48,24 @@ struct outcomes {
     struct outcome all[LOCKSTEP_MAX_PLAIN];
 };
 
-// The work has just been made. Caller holds the mutex.
+// True if the session goes on after a death.
+bool agreement_is_on(const struct lockstep_session *session);
+// The work, which wants an agreement, has just been made, or is to be launched again. Caller holds
+// the mutex.
 void agreement_make(struct lockstep_work *work);
 // The collectives of the work are done. True: the agreement is launched. Driver.
 bool agreement_follows(struct lockstep_work *work);
 // Sets the text and returns LOCKSTEP_E_CHANGED; the trainer knows the change from now on. Caller
 // holds the mutex.
-int agreement_error_locked(struct lockstep_session *session, const char *name);
+int agreement_error_locked(struct lockstep_session *session, const char *kind, const char *name);
+// The same for a send or receive whose other rank is gone.
+int agreement_parted_locked(struct lockstep_session *session, const char *kind, const char *name);
 // 0, or LOCKSTEP_E_CHANGED once if the trainer does not know yet that ranks may have other numbers.
 // Caller holds the mutex.
 int agreement_numbers_locked(struct lockstep_session *session);
+// 0, or LOCKSTEP_E_CHANGED if the world has changed since this number of changes. Caller holds the
+// mutex.
+int agreement_same_locked(struct lockstep_session *session, uint64_t changes);
 enum outcome_kind agreement_outcome(const struct outcomes *outcomes, uint64_t space, uint32_t slot);
 // Returns false if there is no room.
 bool agreement_keep(struct outcomes *outcomes, const struct outcome *outcome);

@@ -54,8 +54,8 @@ static bool anysource_fits_locked(const struct lockstep_work *work, uint32_t ran
 {
     const uint32_t place = group_place(work->group, rank);
     return place < anysource_size(work) &&
-           tag->space ==
-               plain_pair_space(work->name, work->group, work->tag, place, anysource_own(work)) &&
+           tag->space == plain_pair_space(work->session, work->name, work->group, work->tag, place,
+                                          anysource_own(work)) &&
            tag->slot == work_uses_locked(work->session, tag->space);
 }
 
@@ -70,6 +70,13 @@ static void anysource_name_locked(struct lockstep_work *work, uint32_t rank,
     work->collective.tag = *tag;
     work->member = group_place(work->group, rank);
     work->part[1].rank = rank; // Its only receive.
+    if (work->agreement.wanted) {
+        const uint32_t missing = work->missing;
+        work->pair[0].rank = rank;
+        agreement_make(work);
+        work_confirm(work);
+        work->missing = missing;
+    }
     if (work->sender)
         *work->sender = work->member;
 }
@@ -105,7 +112,8 @@ static struct lockstep_work *anysource_next(struct lockstep_session *session)
     struct anysource_search search = {.session = session};
     mutex_lock(&session->mutex);
     // After a failure the works belong to the trainer.
-    if (session->gate.failure == 0 && !list_empty(&session->works.unmatched) &&
+    if (session->gate.failure == 0 && !session->works.unmatched_held &&
+        !list_empty(&session->works.unmatched) &&
         !transport_arrivals(session->transport, anysource_take_locked, &search)) {
         list_for_each (node, &session->works.unmatched)
             anysource_check_left_locked(list_entry(node, struct lockstep_work, unmatched));
@@ -118,7 +126,7 @@ void anysource_match(struct lockstep_session *session)
 {
     struct lockstep_work *work;
     while (!session->end.over && (work = anysource_next(session)))
-        transport_launch(session->transport, &work->collective);
+        work_travel(work);
 }
 
 void anysource_begin(struct lockstep_work *work)
@@ -127,7 +135,8 @@ void anysource_begin(struct lockstep_work *work)
     for (uint32_t i = 0; i < anysource_size(work); i++)
         transport_want(session->transport, group_rank(work->group, i));
     mutex_lock(&session->mutex);
-    list_push_back(&session->works.unmatched, &work->unmatched);
+    if (list_empty(&work->unmatched)) // Otherwise it began in the generation before.
+        list_push_back(&session->works.unmatched, &work->unmatched);
     mutex_unlock(&session->mutex);
     anysource_match(session);
 }

@@ -23,6 +23,14 @@ uint32_t change_place(uint32_t rank, uint32_t size, const uint64_t *removed)
     return place < left ? place : 0;
 }
 
+uint32_t change_left(uint32_t size, const uint64_t *removed)
+{
+    uint32_t left = 0;
+    for (uint32_t rank = 0; rank < size; rank++)
+        left += !has(removed, rank);
+    return left;
+}
+
 // Survivors keep their order. So the rank r of the present world is the r-th rank of the world
 // before that was not removed.
 void change_add(struct world_change *change, uint32_t rank, uint32_t size, const uint64_t *removed)

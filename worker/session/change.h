@@ -24,6 +24,8 @@ struct world_change {
 // The number that a rank of a world of `size` has when ranks are removed; for a rank that is itself
 // removed, that of the next rank that is left, and behind the last one of the first one.
 uint32_t change_place(uint32_t rank, uint32_t size, const uint64_t *removed);
+// How many ranks of a world of `size` are left.
+uint32_t change_left(uint32_t size, const uint64_t *removed);
 // The world of `size` ranks, in which this rank is `rank`, loses the set `removed`.
 void change_add(struct world_change *change, uint32_t rank, uint32_t size, const uint64_t *removed);
 

@@ -9,6 +9,7 @@
 #include "base/hash64.h"
 #include "base/text.h"
 #include "base/utf8.h"
+#include "worker/session/change.h"
 #include "worker/session/session.h"
 #include "worker/support/error.h"
 #include "worker/support/handle.h"
@@ -50,6 +51,7 @@ static int group_copy(struct lockstep_group *group, const uint32_t *ranks)
                              group->name, rank);
         group->members[rank / 64] |= UINT64_C(1) << rank % 64;
         group->ranks[i].rank = rank;
+        group->origins[i] = i;
         if (rank == world->rank)
             group->rank = i;
     }
@@ -61,16 +63,32 @@ static int group_copy(struct lockstep_group *group, const uint32_t *ranks)
     return 0;
 }
 
+// After a change ranks have other numbers. So the generation is a part of the identity then.
 static uint64_t group_hash(const struct lockstep_group *group, const uint32_t *ranks)
 {
     const uint64_t parts[] = {hash64(group->name, strlen(group->name)),
-                              hash64(ranks, group->size * sizeof(*ranks))};
-    return hash64(parts, sizeof(parts));
+                              hash64(ranks, group->size * sizeof(*ranks)),
+                              group->session->world.generation.number};
+    const size_t count = group->changes == 0 ? 2 : 3;
+    return hash64(parts, count * sizeof(parts[0]));
 }
 
-static int group_fill(struct lockstep_group *group, const uint32_t *ranks)
+static int group_refuse_count(const struct lockstep_session *session, const uint32_t *ranks,
+                              uint32_t count, const char *name)
 {
-    const int status = group_copy(group, ranks);
+    return error_set(LOCKSTEP_E_INVALID,
+                     "group '%s': %" PRIu32 " ranks%s; a group has 1 to %" PRIu32 " in this world",
+                     name, count, !ranks ? " at NULL" : "", (uint32_t)session->world.size);
+}
+
+static int group_fill_locked(struct lockstep_group *group, const uint32_t *ranks)
+{
+    int status = agreement_numbers_locked(group->session);
+    group->changes = group->session->step.change.number;
+    if (status == 0 && group->size > group->session->world.size)
+        status = group_refuse_count(group->session, ranks, group->size, group->name);
+    if (status == 0)
+        status = group_copy(group, ranks);
     if (status < 0)
         return status;
     group->space = group_hash(group, ranks);
@@ -79,11 +97,10 @@ static int group_fill(struct lockstep_group *group, const uint32_t *ranks)
     return 0;
 }
 
-static int group_add(struct lockstep_group *group)
+static int group_add_locked(struct lockstep_group *group)
 {
     struct lockstep_session *session = group->session;
     int status = 0;
-    mutex_lock(&session->mutex);
     if (session->works.group_count == LOCKSTEP_MAX_GROUPS)
         status = error_set(LOCKSTEP_E_INVALID,
                            "group '%s': this session has %d open groups already, the most; close "
@@ -94,8 +111,38 @@ static int group_add(struct lockstep_group *group)
         session->works.groups = group;
         session->works.group_count++;
     }
-    mutex_unlock(&session->mutex);
     return status;
+}
+
+// Gives the group its ranks and adds it to the session's, in one world.
+static int group_enter(struct lockstep_group *group, const uint32_t *ranks)
+{
+    mutex_lock(&group->session->mutex);
+    int status = group_fill_locked(group, ranks);
+    if (status == 0)
+        status = group_add_locked(group);
+    mutex_unlock(&group->session->mutex);
+    return status;
+}
+
+void group_renumber_locked(struct lockstep_group *group, const uint64_t *removed, uint32_t size)
+{
+    const uint32_t own = group->ranks[group->rank].rank;
+    uint32_t left = 0;
+    memset(group->members, 0, sizeof(group->members));
+    for (uint32_t i = 0; i < group->size; i++) {
+        const uint32_t before = group->ranks[i].rank;
+        const uint32_t rank = change_place(before, size, removed);
+        if ((removed[before / 64] >> before % 64 & 1) != 0)
+            continue;
+        if (before == own)
+            group->rank = left;
+        group->members[rank / 64] |= UINT64_C(1) << rank % 64;
+        group->ranks[left].rank = rank;
+        group->origins[left++] = group->origins[i];
+    }
+    group->size = group->everyone.send_count = left;
+    group->whole = left == change_left(size, removed);
 }
 
 static int group_check(const struct lockstep_session *session, const uint32_t *ranks,
@@ -105,11 +152,8 @@ static int group_check(const struct lockstep_session *session, const uint32_t *r
         !utf8_valid(name, strlen(name)))
         return error_set(LOCKSTEP_E_INVALID, "a group's name has 1 to %d bytes of UTF-8",
                          LOCKSTEP_GROUP_NAME_BYTES - 1);
-    if (!ranks || count == 0 || count > session->world.size)
-        return error_set(LOCKSTEP_E_INVALID,
-                         "group '%s': %" PRIu32 " ranks%s; a group has 1 to %" PRIu32
-                         " in this world",
-                         name, count, !ranks ? " at NULL" : "", session->world.size);
+    if (!ranks || count == 0 || count > LOCKSTEP_MAX_WORLD)
+        return group_refuse_count(session, ranks, count, name);
     return 0;
 }
 
@@ -117,6 +161,7 @@ static void group_destroy(struct lockstep_group *group)
 {
     handle_remove(group);
     free(group->ranks);
+    free(group->origins);
     free(group);
 }
 
@@ -132,16 +177,15 @@ int group_make(struct lockstep_session *session, const uint32_t *ranks, uint32_t
     group->session = session;
     group->size = count;
     group->ranks = calloc(count, sizeof(*group->ranks));
+    group->origins = calloc(count, sizeof(*group->origins));
     text_copy(group->name, sizeof(group->name), name);
-    if (!group->ranks)
+    if (!group->ranks || !group->origins)
         status = error_set(LOCKSTEP_E_SYSTEM, "group '%s': no memory", name);
-    if (status == 0)
-        status = group_fill(group, ranks);
     if (status == 0 && handle_add(HANDLE_GROUP, group) < 0)
         status = error_set(LOCKSTEP_E_SYSTEM, "group '%s': this process has %d handles, the most",
                            name, LOCKSTEP_MAX_HANDLES);
     if (status == 0)
-        status = group_add(group);
+        status = group_enter(group, ranks);
     if (status < 0)
         group_destroy(group);
     else

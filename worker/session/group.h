@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Groups of ranks that make collectives among themselves.
+// Groups of ranks that make collectives among themselves. After a death a group has the members
+// that are left, in their order, and the numbers that they have in the new world.
 
 #ifndef WORKER_SESSION_GROUP_H
 #define WORKER_SESSION_GROUP_H
@@ -18,6 +19,9 @@ struct lockstep_group {
     struct lockstep_session *session;
     char name[LOCKSTEP_GROUP_NAME_BYTES];
     uint64_t space; // Hash of the name and the ranks.
+    uint64_t changes; // Changes of the world before it.
+    uint32_t modules; // trainer; modules of this group that are registered.
+    // Written by the driver under the session's mutex when a generation forms.
     uint32_t rank; // This rank's place.
     uint32_t size;
     bool whole; // True if all ranks of the world are members.
@@ -25,7 +29,7 @@ struct lockstep_group {
     // All members, for collectives of which they need nothing but the ranks.
     struct collective_parts everyone;
     struct collective_part *ranks; // [size]: the world's ranks of the members, in their order.
-    uint32_t modules; // trainer; modules of this group that are registered.
+    uint32_t *origins; // [size]: the places that the members had when the group was made.
     // guarded by the session's mutex
     uint32_t works; // Work of this group that the trainer has not waited for.
     struct lockstep_group *next; // In works.groups.
@@ -40,6 +44,10 @@ int group_make(struct lockstep_session *session, const uint32_t *ranks, uint32_t
 int group_free(struct lockstep_group *group);
 // Frees all groups of a session that is being closed.
 void group_free_all(struct lockstep_session *session);
+
+// The world of `size` ranks loses the set `removed`, of which this rank is none. Caller holds the
+// session's mutex.
+void group_renumber_locked(struct lockstep_group *group, const uint64_t *removed, uint32_t size);
 
 // Returns the place of a rank of the world; UINT32_MAX: it is no member. group NULL: all ranks.
 uint32_t group_place(const struct lockstep_group *group, uint32_t rank);

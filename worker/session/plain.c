@@ -35,6 +35,8 @@
 struct plain {
     const struct lockstep_collective *what;
     struct lockstep_group *group;
+    uint64_t changes; // Changes of the world when its ranks were looked at.
+    uint32_t own; // This rank's place.
     uint32_t size; // Members.
     bool creates; // True if the members meet to make the group.
     bool library; // True if the library makes the collective, and not the trainer.
@@ -45,6 +47,8 @@ struct plain {
     struct shape shape;
     struct collective collective; // Without tag, extents and context.
     uint64_t space;
+    // Of a send or receive: the ranks of the world, the sender first.
+    uint32_t pair[2];
     // given to the work
     struct collective_part *part; // The parts of an exchange or a reduce-scatter; NULL: none.
     struct collective_parts parts;
@@ -61,6 +65,24 @@ static bool plain_is_pair(lockstep_collective_kind kind)
     return kind == LOCKSTEP_SEND || kind == LOCKSTEP_RECEIVE;
 }
 
+// Sets the places. A collective that names ranks, or has a part for each of them, fails if the
+// trainer does not know yet that they may have other numbers.
+static int plain_place(struct lockstep_session *session, struct plain *plain)
+{
+    const lockstep_collective_kind kind = plain->what->kind;
+    const bool counts = kind != LOCKSTEP_ALLREDUCE && kind != LOCKSTEP_BARRIER;
+    int status = 0;
+    mutex_lock(&session->mutex);
+    if (counts && !plain->library)
+        status = agreement_numbers_locked(session);
+    if (!plain->creates)
+        plain->changes = session->step.change.number;
+    plain->own = plain->group ? plain->group->rank : session->world.rank;
+    plain->size = plain->group ? plain->group->size : session->world.size;
+    mutex_unlock(&session->mutex);
+    return status;
+}
+
 static int plain_check_any(const struct plain *plain)
 {
     const struct lockstep_collective *what = plain->what;
@@ -71,7 +93,7 @@ static int plain_check_any(const struct plain *plain)
                                 : "LOCKSTEP_ANY_SOURCE is for receives; name the peer");
 }
 
-static int plain_check_members(const struct plain *plain, uint32_t own)
+static int plain_check_members(const struct plain *plain)
 {
     const struct lockstep_collective *what = plain->what;
     const bool pair = plain_is_pair(what->kind);
@@ -84,7 +106,7 @@ static int plain_check_members(const struct plain *plain, uint32_t own)
         return error_set(LOCKSTEP_E_INVALID,
                          "%s '%s': there is no member %" PRIu32 " among %" PRIu32,
                          shape_name(what->kind), what->name, place, plain->size);
-    if (pair && place == own)
+    if (pair && place == plain->own)
         return error_set(LOCKSTEP_E_INVALID, "%s '%s': the peer is this rank itself",
                          shape_name(what->kind), what->name);
     return 0;
@@ -117,47 +139,59 @@ static struct collective plain_like(const struct lockstep_collective *what)
 static int plain_read(struct lockstep_session *session, struct plain *plain)
 {
     const struct lockstep_collective *what = plain->what;
-    const struct lockstep_group *group = plain->group;
-    const uint32_t own = group ? group->rank : session->world.rank;
     const bool barrier = what->kind == LOCKSTEP_BARRIER;
     struct collective like = plain_like(what);
+    int status = plain_place(session, plain);
+    if (status < 0)
+        return status;
     if (barrier)
         like.dtype = DTYPE_INT32;
     plain->any = what->kind == LOCKSTEP_RECEIVE && what->peer == LOCKSTEP_ANY_SOURCE;
-    plain->size = group ? group->size : session->world.size;
     plain->local = plain->size == 1;
-    int status = plain->library ? 0 : work_check(session, what->name, 0, &like);
+    status = plain->library ? 0 : work_check(session, what->name, 0, &like);
     if (status == 0)
-        status = plain_check_members(plain, own);
+        status = plain_check_members(plain);
     if (status == 0)
         status = plain_check_weight(what);
     if (status < 0)
         return status;
     plain->collective = like;
-    return shape_read(what, own, plain->size, dtype_size(like.dtype),
+    return shape_read(what, plain->own, plain->size, dtype_size(like.dtype),
                       work_most(session, like.dtype), &plain->shape);
 }
 
 // ---- How it travels ----------------------------------------------------------------------------
 
-uint64_t plain_pair_space(const char *name, const struct lockstep_group *group, uint32_t tag,
-                          uint32_t from, uint32_t to)
+// The place that a rank had when the group was made, or in the first world: so the k-th message of
+// two ranks meets the k-th one although their numbers change.
+static uint32_t plain_origin(const struct lockstep_session *session,
+                             const struct lockstep_group *group, uint32_t place)
+{
+    if (place == LOCKSTEP_ANY_SOURCE)
+        return place;
+    return group ? group->origins[place] : session->world.origins[place];
+}
+
+uint64_t plain_pair_space(const struct lockstep_session *session, const char *name,
+                          const struct lockstep_group *group, uint32_t tag, uint32_t from,
+                          uint32_t to)
 {
     const uint64_t identity[] = {
-        hash64(name, strlen(name)), group ? group->space : 0, false, true, tag, from, to};
+        hash64(name, strlen(name)),         group ? group->space : 0,        false, true, tag,
+        plain_origin(session, group, from), plain_origin(session, group, to)};
     const uint64_t space = hash64(identity, sizeof(identity));
     return space == 0 ? 1 : space;
 }
 
-static uint64_t plain_space(const struct plain *plain, uint32_t own)
+static uint64_t plain_space(const struct lockstep_session *session, const struct plain *plain)
 {
     const struct lockstep_collective *what = plain->what;
     const struct lockstep_group *group = plain->group;
     const uint64_t name = hash64(what->name, strlen(what->name));
     if (what->kind == LOCKSTEP_SEND)
-        return plain_pair_space(what->name, group, what->tag, own, what->peer);
+        return plain_pair_space(session, what->name, group, what->tag, plain->own, what->peer);
     if (what->kind == LOCKSTEP_RECEIVE)
-        return plain_pair_space(what->name, group, what->tag, what->peer, own);
+        return plain_pair_space(session, what->name, group, what->tag, what->peer, plain->own);
     if (!group)
         return name == 0 ? 1 : name; // As lockstep_allreduce has it.
     const uint64_t identity[] = {name, group->space, plain->creates, 0, 0, 0, 0};
@@ -214,12 +248,26 @@ static int plain_by_parts(struct plain *plain)
     return 0;
 }
 
-static int plain_route(struct lockstep_session *session, struct plain *plain)
+static void plain_pair(struct plain *plain)
+{
+    const struct lockstep_collective *what = plain->what;
+    const bool sends = what->kind == LOCKSTEP_SEND;
+    plain->pair[!sends] = group_rank(plain->group, plain->own);
+    plain->pair[sends] = plain->any ? plain->pair[!sends] : group_rank(plain->group, what->peer);
+}
+
+static int plain_route_locked(struct lockstep_session *session, struct plain *plain)
 {
     const lockstep_collective_kind kind = plain->what->kind;
     const bool whole = !plain->group || plain->group->whole;
-    plain->space = plain_space(plain, plain->shape.rank);
-    plain->confirmed = !plain->local && shape_needs_confirmation(&plain->shape);
+    int status = agreement_same_locked(session, plain->changes);
+    if (status < 0)
+        return status;
+    plain->space = plain_space(session, plain);
+    plain->confirmed = !plain->local && (shape_needs_confirmation(&plain->shape) ||
+                                         (plain_is_pair(kind) && agreement_is_on(session)));
+    if (plain_is_pair(kind))
+        plain_pair(plain);
     if (plain->local)
         return 0;
     if (whole &&
@@ -235,6 +283,14 @@ static int plain_route(struct lockstep_session *session, struct plain *plain)
         return 0;
     }
     return plain_by_parts(plain);
+}
+
+static int plain_route(struct lockstep_session *session, struct plain *plain)
+{
+    mutex_lock(&session->mutex);
+    const int status = plain_route_locked(session, plain);
+    mutex_unlock(&session->mutex);
+    return status;
 }
 
 // ---- The work ----------------------------------------------------------------------------------
@@ -301,12 +357,15 @@ static void plain_fill(struct plain *plain, struct lockstep_work *work, struct n
     work->count = what->count;
     work->tag = what->tag;
     work->varies = what->input_counts || what->output_counts;
-    work->passes = plain->any || (what->kind == LOCKSTEP_SEND &&
+    work->passes = plain->any || (what->kind == LOCKSTEP_SEND && !plain->confirmed &&
                                   what->count * plain->shape.element <= LOCKSTEP_EAGER_BYTES);
+    for (uint32_t i = 0; i < 2; i++)
+        work->pair[i] = (struct collective_part){.rank = plain->pair[i]};
+    work->both = (struct collective_parts){.sends = work->pair, .send_count = 2};
     work->sender = what->kind == LOCKSTEP_RECEIVE ? what->sender : NULL;
     if (work->sender)
         *work->sender = what->peer;
-    work->confirmed = work->changed = work->agreement.wanted = false;
+    work->confirmed = work->changed = work->lost = false;
     text_copy(work->name, sizeof(work->name), what->name);
     work->collective = plain->collective;
     work->collective.tag =
@@ -315,6 +374,9 @@ static void plain_fill(struct plain *plain, struct lockstep_work *work, struct n
     if (plain->part)
         work->collective.parts = &work->parts;
     plain_extent(plain, work);
+    work->agreement.wanted = !plain->library && !plain->local && agreement_is_on(work->session);
+    if (work->agreement.wanted)
+        agreement_make(work);
     if (plain->group)
         plain->group->works++;
 }
@@ -324,10 +386,17 @@ static int plain_take_locked(struct lockstep_session *session, struct plain *pla
 {
     const struct lent_range *ranges = plain->ranges;
     const uint32_t count = plain->range_count;
+    int status = agreement_same_locked(session, plain->changes);
+    if (status < 0)
+        return status;
     struct name_use *use = work_use_locked(session, plain->space);
-    int status = 0;
     if (!use || (plain->any && !work_may_name_locked(session)))
         return LOCKSTEP_E_INVALID;
+    if (session->works.outcomes.count > 0 &&
+        agreement_outcome(&session->works.outcomes, use->hash, use->uses) == OUTCOME_CHANGED) {
+        use->uses++;
+        return agreement_error_locked(session, shape_name(plain->what->kind), plain->what->name);
+    }
     for (uint32_t i = 0; i < count && status == 0; i++)
         status = lent_check_locked(session, plain->what->name, use->uses, &ranges[i]);
     if (status < 0)
@@ -466,7 +535,8 @@ int plain_meet(struct lockstep_group *group)
     struct lockstep_work *work;
     what.kind = LOCKSTEP_BARRIER;
     what.name = group->name;
-    struct plain plain = {.what = &what, .group = group, .creates = true};
+    struct plain plain = {
+        .what = &what, .group = group, .creates = true, .changes = group->changes};
     const int status = plain_make(group->session, &plain, &work);
     return status < 0 ? status
                       : plain_wait(group->session, &plain, LOCKSTEP_WAIT_FOREVER, true, work);

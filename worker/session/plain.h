@@ -29,9 +29,10 @@ int plain_call(struct lockstep_session *session, const struct lockstep_collectiv
 // Waits until all members of a new group have made it. Returns 0, or a failure.
 int plain_meet(struct lockstep_group *group);
 // Returns the space of the tag of a send and its receive. from and to: places in the group, or
-// among all ranks.
-uint64_t plain_pair_space(const char *name, const struct lockstep_group *group, uint32_t tag,
-                          uint32_t from, uint32_t to);
+// among all ranks. Caller holds the session's mutex.
+uint64_t plain_pair_space(const struct lockstep_session *session, const char *name,
+                          const struct lockstep_group *group, uint32_t tag, uint32_t from,
+                          uint32_t to);
 // The work is freed: gives up what plain_begin has allocated for it. Caller holds the session's
 // mutex.
 void plain_end_locked(struct lockstep_work *work);

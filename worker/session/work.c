@@ -15,6 +15,7 @@
 #include "worker/session/group.h"
 #include "worker/session/plain.h"
 #include "worker/session/session.h"
+#include "worker/session/shape.h"
 #include "worker/session/stage.h"
 #include "worker/session/world.h"
 #include "worker/support/error.h"
@@ -119,13 +120,29 @@ static void work_free_locked(struct lockstep_work *work)
     session->works.taken--;
 }
 
+bool work_is_pair(const struct lockstep_work *work)
+{
+    return work->kind == LOCKSTEP_SEND || work->kind == LOCKSTEP_RECEIVE;
+}
+
+void work_address(const struct lockstep_work *work, struct collective *small)
+{
+    small->algorithm = ALGORITHM_DIRECT;
+    small->parts = NULL;
+    if (work_is_pair(work))
+        small->parts = &work->both;
+    else if (work->group && !work->group->whole)
+        small->parts = &work->group->everyone;
+    else
+        small->algorithm = world_algorithm(work->session, small);
+}
+
 // If one rank calls a broadcast differently, the root and the ranks before that rank would complete
 // it without an error. So an allreduce of one element with the same signature runs beside it: no
 // rank completes that before all ranks have begun the same broadcast.
 void work_confirm(struct lockstep_work *work)
 {
     const struct collective *collective = &work->collective;
-    const struct lockstep_group *group = work->group;
     work->confirmed = true;
     work->barrier_extent =
         (struct extent){.in = &work->barrier, .out = &work->barrier, .elements = 1};
@@ -141,12 +158,7 @@ void work_confirm(struct lockstep_work *work)
         .weight = 1,
         .context = work,
     };
-    if (group && !group->whole) {
-        work->confirmation.algorithm = ALGORITHM_DIRECT;
-        work->confirmation.parts = &group->everyone;
-    } else {
-        work->confirmation.algorithm = world_algorithm(work->session, &work->confirmation);
-    }
+    work_address(work, &work->confirmation);
     work->confirmation.tag.space = hash64(&collective->tag.space, sizeof(collective->tag.space));
 }
 
@@ -252,7 +264,7 @@ static int work_make_locked(struct lockstep_session *session, const struct plain
         agreement_outcome(&session->works.outcomes, form->use->hash, form->use->uses) ==
             OUTCOME_CHANGED) {
         form->use->uses++;
-        return agreement_error_locked(session, form->name);
+        return agreement_error_locked(session, "collective", form->name);
     }
     const struct lent_range range = {(uintptr_t)data,
                                      (uintptr_t)data + form->elements * dtype_size(like->dtype),
@@ -292,7 +304,7 @@ static int work_make_locked(struct lockstep_session *session, const struct plain
     if (collective->kind == COLLECTIVE_BROADCAST &&
         strncmp(work->name, WORK_LIBRARY_PREFIX, strlen(WORK_LIBRARY_PREFIX)) != 0)
         work_confirm(work);
-    work->changed = false;
+    work->changed = work->lost = false;
     work->agreement.wanted = caller == CALLER_TRAINER && !session->config.solo &&
                              session->config.on_failure == LOCKSTEP_ON_FAILURE_CONTINUE;
     if (work->agreement.wanted)
@@ -376,21 +388,25 @@ static void work_choose_repeated(struct lockstep_work *work)
     collective->signature = work_signature(collective);
 }
 
-void work_launch(struct lockstep_work *work)
+void work_travel(struct lockstep_work *work)
 {
     struct transport *transport = work->session->transport;
+    transport_launch(transport, &work->collective);
+    if (work->confirmed)
+        transport_launch(transport, &work->confirmation);
+}
+
+void work_launch(struct lockstep_work *work)
+{
     if (work_is_repeated(work))
         work_choose_repeated(work);
     work->missing = work->confirmed ? 2 : 1;
     work->session->engine.plain_in_flight++;
     work->session->engine.buffers_in_flight += work_is_repeated(work);
-    if (anysource_is(work)) {
+    if (anysource_is(work))
         anysource_begin(work);
-        return;
-    }
-    transport_launch(transport, &work->collective);
-    if (work->confirmed)
-        transport_launch(transport, &work->confirmation);
+    else
+        work_travel(work);
 }
 
 bool work_exchange(struct lockstep_work *work)
@@ -450,7 +466,9 @@ int work_await_locked(struct lockstep_work *work, const struct command *command,
     if (work->state != WORK_DONE && session->gate.failure != 0)
         status = session_failure_locked(session);
     else if (work->state == WORK_DONE && work->changed)
-        status = agreement_error_locked(session, work->name);
+        status = work_is_pair(work)
+                     ? agreement_parted_locked(session, shape_name(work->kind), work->name)
+                     : agreement_error_locked(session, "collective", work->name);
     else if (work->state == WORK_FREE)
         status = error_set(LOCKSTEP_E_INVALID,
                            "collective '%s' was waited for already: its work "

@@ -43,6 +43,9 @@ struct lockstep_work {
     // guarded by session.mutex
     enum work_state state;
     bool changed; // True if the work is done without a result, because the world has changed.
+    // True if a rank is removed without which the work has no meaning: the other rank of a send or
+    // receive, or a possible sender of a receive from any source.
+    bool lost;
     struct lockstep_work *next_free;
     struct notify_function notify;
     // For each range that the work has borrowed: 1 + its index in works.lent; 0: no range.
@@ -54,6 +57,9 @@ struct lockstep_work {
     // set by plain.c, then constant until the work is freed. kind 0: the rest is not set.
     lockstep_collective_kind kind;
     bool creates; // True if it is the meeting of lockstep_group_create.
+    // Of a send or receive in a session that goes on after a death: the sender and the receiver.
+    struct collective_part pair[2];
+    struct collective_parts both;
     // True if its wait is not reported: a send that may complete before its receive has begun, or a
     // receive from any source, which any of several ranks can end.
     bool passes;
@@ -109,6 +115,7 @@ struct works {
     // name.
     struct list unmatched;
     uint32_t unmatched_count; // Also those that are not in the list yet.
+    bool unmatched_held; // True from the end of a generation until the next accord (accord.h).
     struct notify notify;
     struct lockstep_group *groups; // Open groups, the newest first.
     uint32_t group_count;
@@ -127,6 +134,8 @@ enum work_caller {
 uint64_t work_signature(const struct collective *collective);
 // Launches the one or two collectives of the work. Driver.
 void work_launch(struct lockstep_work *work);
+// The same for a receive from any source that has its message now. Driver.
+void work_travel(struct lockstep_work *work);
 // One collective of the work is done. Driver.
 void work_done(struct lockstep_work *work);
 // Completes the work without a launch, if that is possible. Its caller drives and waits for it.
@@ -151,6 +160,10 @@ void work_complete_locked(struct lockstep_work *work);
 // may be reported (await.h).
 int work_await_locked(struct lockstep_work *work, const struct command *command,
                       uint32_t timeout_ms, bool told);
+// True if the work is a send or a receive.
+bool work_is_pair(const struct lockstep_work *work);
+// Sets the way of a small collective of those that take part in the work.
+void work_address(const struct lockstep_work *work, struct collective *small);
 // Adds a confirmation to the work.
 void work_confirm(struct lockstep_work *work);
 // The most elements that a collective may have.

@@ -30,6 +30,7 @@ struct session_world {
     struct tuning tuning; // The first lockstep_start replaces parts of it by loaded tuning, if any.
     uint32_t peer_count; // Peers to which this rank has links.
     struct peer peers[LOCKSTEP_MAX_NEIGHBOURS];
+    uint16_t origins[LOCKSTEP_MAX_WORLD]; // [size]: the number of each rank in the first world.
 
     bool formed; // guarded by the session's mutex
     // Written by the driver under the session's mutex, read by other threads under it. Only with

@@ -201,6 +201,8 @@ static void freeze_flow(struct transport *transport, const struct flow *flow, bo
     if (done) {
         finals_weigh(&finals, collective->weight_total);
         finals_add(&finals, (struct ring_span){0, collective->elements});
+    } else if (freeze_obstacle(collective)) {
+        finals.unknown = freeze_obstacle(collective);
     } else if (flow->mismatched) {
         finals.unknown = "ranks disagree about it";
     } else if (!flow->way->finals) {
