@@ -46,6 +46,7 @@ static const char *const known[] = {
     "LINK",
     "LOG",
     "NCCL_LIBRARY",
+    "ON_FAILURE",
     "OPEN_TIMEOUT_MS",
     "ORDER",
     "RANK_HINT",

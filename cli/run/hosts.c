@@ -191,8 +191,8 @@ static bool take_ended(struct hosts *hosts, struct remote *remote, uint32_t rank
     end->exec_error = ended.exec_error;
     end->stopped = ended.stopped;
     remote->ended++;
-    verdict_end(verdict, rank, ended.status,
-                at > verdict->started_ms ? at - verdict->started_ms : 0, same_time, now);
+    verdict_end(verdict, rank, ended.status, at, same_time, now);
+    run_report_end(hosts->options, verdict, rank);
     return true;
 }
 
@@ -289,8 +289,8 @@ static void lose(struct hosts *hosts, const struct remote *remote)
         if (end->ended)
             continue;
         end->lost = !killed;
-        verdict_end(verdict, rank, killed ? SIGKILL : LOST_STATUS << 8, now - verdict->started_ms,
-                    false, now);
+        verdict_end(verdict, rank, killed ? SIGKILL : LOST_STATUS << 8, now, false, now);
+        run_report_end(hosts->options, verdict, rank);
     }
 }
 
@@ -462,8 +462,8 @@ static int prepare(struct hosts *hosts)
     hosts->child_fd = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
     hosts->remotes = calloc(options->host_count, sizeof(*hosts->remotes));
     hosts->fds = calloc(OUTPUT_OTHER_FDS + 2 * (size_t)options->host_count, sizeof(int));
-    if (!verdict_init(&hosts->verdict, options->workers, options->grace_ms) ||
-        hosts->child_fd < 0 || !hosts->remotes || !hosts->fds) {
+    if (!verdict_init(&hosts->verdict, options) || hosts->child_fd < 0 || !hosts->remotes ||
+        !hosts->fds) {
         cli_say("run", "cannot prepare: %s", strerror(errno));
         return CLI_FAILED;
     }

@@ -40,6 +40,8 @@ static const char help_text[] =
     "      --job NAME              Name of the job (default: run- and the process id)\n"
     "      --timeout DURATION      How long workers wait for each other (30, 30s, 5m)\n"
     "      --grace DURATION        From the first failure to killing the others (1500ms)\n"
+    "      --survive[=MIN]         A worker that fails does not end the others, and the run\n"
+    "                              succeeds if MIN of them end with status 0 (1)\n"
     "      --max-restarts N        How often a job that fails is started again (0)\n"
     "  -x, --env NAME=VALUE        Set a variable of the workers\n"
     "      --http HOST:PORT|off    Where the dashboard listens (127.0.0.1:0)\n"
@@ -63,6 +65,7 @@ enum option_key {
     KEY_JOB,
     KEY_TIMEOUT,
     KEY_GRACE,
+    KEY_SURVIVE,
     KEY_MAX_RESTARTS,
     KEY_HTTP,
     KEY_LOG_DIR,
@@ -83,6 +86,7 @@ static const struct option long_options[] = {
     {"job", required_argument, NULL, KEY_JOB},
     {"timeout", required_argument, NULL, KEY_TIMEOUT},
     {"grace", required_argument, NULL, KEY_GRACE},
+    {"survive", optional_argument, NULL, KEY_SURVIVE},
     {"max-restarts", required_argument, NULL, KEY_MAX_RESTARTS},
     {"env", required_argument, NULL, 'x'},
     {"http", required_argument, NULL, KEY_HTTP},
@@ -112,6 +116,16 @@ static int set_number(const char *name, const char *value, uint32_t least, uint3
         return cli_misuse("run", "--%s %s: not a number from %u to %d", name, value, least,
                           LOCKSTEP_MAX_WORLD);
     *number = (uint32_t)parsed;
+    return 0;
+}
+
+static int set_survive(const char *value, uint32_t *survive)
+{
+    uint64_t number = 1;
+    if (value && (!parse_u64(value, &number) || number < 1 || number > LOCKSTEP_MAX_WORLD))
+        return cli_misuse("run", "--survive=%s: not a number of workers from 1 to %d", value,
+                          LOCKSTEP_MAX_WORLD);
+    *survive = (uint32_t)number;
     return 0;
 }
 
@@ -229,6 +243,8 @@ static int set_option(void *given, int key, char *value)
         return set_duration("timeout", value, &options->timeout_ms);
     case KEY_GRACE:
         return set_duration("grace", value, &options->grace_ms);
+    case KEY_SURVIVE:
+        return set_survive(value, &options->survive);
     case KEY_MAX_RESTARTS:
         return set_number("max-restarts", value, 0, &options->max_restarts);
     case KEY_HTTP:
@@ -377,6 +393,9 @@ int options_read(struct run_options *options, int argc, char **argv)
     result = check_options(options);
     if (result == 0 && options->host_list)
         result = host_list_read(options, options->host_list);
+    if (result == 0 && options->survive > options->workers)
+        result = cli_misuse("run", "--survive=%u: there are only %u workers%s", options->survive,
+                            options->workers, options->nodes > 1 ? " on this host" : "");
     if (result != 0)
         return result;
     if (options->host_list)

@@ -8,6 +8,7 @@
 #include "cli/common/cli.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 void place_coordinator(const struct run_options *options, const struct daemon *daemon,
                        char *address, size_t capacity)
@@ -20,6 +21,12 @@ void place_coordinator(const struct run_options *options, const struct daemon *d
         snprintf(address, capacity, "%s", options->coordinator);
     else
         daemon_address(options, address, capacity);
+}
+
+static bool is_set(const char *name)
+{
+    const char *value = getenv(name);
+    return value && value[0] != '\0';
 }
 
 unsigned place_variables(const struct run_options *options, const struct daemon *daemon,
@@ -41,6 +48,8 @@ unsigned place_variables(const struct run_options *options, const struct daemon 
         variables[count++] = (struct spawn_variable){"LOCKSTEP_OPEN_TIMEOUT_MS", text->timeout};
     if (daemon_dashboard(daemon, options, text->dashboard, sizeof(text->dashboard)))
         variables[count++] = (struct spawn_variable){"LOCKSTEP_DASHBOARD", text->dashboard};
+    if (options->survive > 0 && !is_set("LOCKSTEP_ON_FAILURE"))
+        variables[count++] = (struct spawn_variable){"LOCKSTEP_ON_FAILURE", "continue"};
     return count;
 }
 

@@ -10,7 +10,7 @@
 #include "cli/run/run.h"
 #include "cli/run/spawn.h"
 
-#define PLACE_VARIABLES 7
+#define PLACE_VARIABLES 8
 
 // The values of the variables as text. The caller keeps them until the child is started.
 struct place_text {

@@ -7,6 +7,7 @@
 #include "cli/common/cli.h"
 #include "cli/run/run.h"
 #include "cli/run/run_set.h"
+#include "cli/run/verdict.h"
 
 #include "base/json.h"
 #include "base/text.h"
@@ -171,6 +172,49 @@ static void note_strangers(const struct run_options *options, const struct run_r
             ranks, options->trainer[0]);
 }
 
+// ---- A rank that others outlive ----------------------------------------------------------------
+
+static uint32_t count_good(const struct run_result *result)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < result->count; i++)
+        count += result->ranks[i].end.ended && result->ranks[i].end.status == 0;
+    return count;
+}
+
+void run_report_end(const struct run_options *options, const struct verdict *verdict,
+                    uint32_t index)
+{
+    char bytes[LOCKSTEP_REPORT_BYTES];
+    struct text text;
+    const uint32_t others = verdict->running;
+    const uint32_t most = verdict->result.count - verdict->needed; // That may fail.
+    // The last line of the run says the rest: run_report.
+    if (options->survive == 0 || verdict->result.ranks[index].end.status == 0 || others == 0 ||
+        verdict->interrupts > 0 || verdict->failed > most + 1)
+        return;
+    text_init(&text, bytes, sizeof(bytes));
+    run_append_rank_end(&text, options, &verdict->result, index);
+    text_append(&text, "; %u rank%s go%s on", others, others == 1 ? "" : "s",
+                others == 1 ? "es" : "");
+    if (verdict_doomed(verdict))
+        text_append(&text, ", too few for --survive=%u: the end follows in %.1f s",
+                    options->survive, (double)options->grace_ms / 1000.0);
+    cli_say(options->command, "%s", bytes);
+}
+
+// ---- The last line -----------------------------------------------------------------------------
+
+// Appends whether enough ranks have ended well.
+static void append_survival(struct text *text, const struct run_options *options,
+                            const struct run_result *result)
+{
+    if (options->survive > 0 && result->stopped_by == 0)
+        text_append(text, "; %s for --survive=%u",
+                    count_good(result) >= options->survive ? "enough" : "not enough",
+                    options->survive);
+}
+
 void run_report(const struct run_options *options, const struct run_result *result)
 {
     char bytes[LOCKSTEP_REPORT_BYTES];
@@ -189,6 +233,7 @@ void run_report(const struct run_options *options, const struct run_result *resu
         run_append_rank_end(&text, options, result, cause);
     }
     append_others(&text, result, cause);
+    append_survival(&text, options, result);
     cli_say(options->command, "%s", bytes);
 }
 
@@ -230,7 +275,7 @@ static void json_failure(struct json *json, const struct run_options *options,
 {
     bool failed = result->first_failed < result->count;
     int status = failed ? result->ranks[result->first_failed].end.status : 0;
-    json_i64(json, "exit_code", run_exit_code(status));
+    json_i64(json, "exit_code", run_exit_code(result->status));
     json_double(json, "seconds", (double)result->total_ms / 1000.0);
     if (failed)
         json_u64(json, "failed_rank", options->first_rank + result->first_failed);
@@ -250,6 +295,11 @@ void run_report_json(const struct run_options *options, const struct run_result 
     json_string(&json, "job", options->job);
     json_u64(&json, "world_size", options->world_size);
     json_u64(&json, "restarts", options->restarts);
+    if (options->survive > 0)
+        json_u64(&json, "survive", options->survive);
+    else
+        json_null(&json, "survive");
+    json_u64(&json, "survivors", count_good(result));
     json_failure(&json, options, result);
     json_ranks(&json, options, result);
     json_object_end(&json);

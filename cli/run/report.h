@@ -10,6 +10,7 @@
 struct run_options;
 struct run_result;
 struct text;
+struct verdict;
 
 // Returns the exit status for a wait status: the program's status, or 128 plus the signal.
 int run_exit_code(int status);
@@ -18,6 +19,10 @@ void run_append_signal_name(struct text *text, int signal_number);
 // Appends "rank 2 was killed by signal 9 (SIGKILL) after 3.2 s". index: in result->ranks.
 void run_append_rank_end(struct text *text, const struct run_options *options,
                          const struct run_result *result, uint32_t index);
+// Prints a line on stderr about a rank that has failed, if others go on without it (--survive).
+// index: in the verdict's ranks; it has just ended.
+void run_report_end(const struct run_options *options, const struct verdict *verdict,
+                    uint32_t index);
 // Prints the last line on stderr, or nothing if all workers opened a session and succeeded.
 void run_report(const struct run_options *options, const struct run_result *result);
 // Prints one JSON object and a newline on stdout. docs/cli.md lists its members.

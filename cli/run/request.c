@@ -62,6 +62,8 @@ static void put_request(FILE *file, const struct run_options *options, uint32_t 
     put(file, "node-rank=%u", number);
     put(file, "timeout-ms=%llu", (unsigned long long)options->timeout_ms);
     put(file, "grace-ms=%llu", (unsigned long long)options->grace_ms);
+    if (options->survive > 0)
+        put(file, "survive=%u", options->survive);
     if (options->http)
         put(file, "http=%s", options->http);
     put(file, "serves=%d", serves);
@@ -159,6 +161,8 @@ static bool take(struct run_options *options, const char *name, char *value)
         return parse_u64(value, &options->timeout_ms);
     if (strcmp(name, "grace-ms") == 0)
         return parse_u64(value, &options->grace_ms);
+    if (strcmp(name, "survive") == 0)
+        return set_number(value, &options->survive);
     if (strcmp(name, "http") == 0)
         options->http = value;
     else if (strcmp(name, "coordinator") == 0)

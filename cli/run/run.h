@@ -41,6 +41,9 @@ struct run_options {
     bool join; // True if the coordinator of several hosts runs already.
     uint32_t max_restarts; // How often a failed job is started again at most.
     uint32_t restarts; // How often the job was started again so far.
+    // --survive: ranks of this launcher that have to end with status 0 for the run to succeed. 0:
+    // the option was not given, and all ranks have to.
+    uint32_t survive;
     // Directory of a private coordinator, which run_launch makes; "": none.
     char directory[RUN_DIRECTORY_BYTES];
     char job[LOCKSTEP_JOB_NAME_BYTES];
@@ -93,7 +96,10 @@ struct run_result {
     // The first rank that ended with status 0 and had not opened a session, while another rank had
     // opened one; count: none.
     uint32_t absent;
-    int stopped_by; // The signal by which the user stopped the job before any failure; 0: none.
+    // The signal by which the user stopped the job before any failure, or while those that had
+    // failed were few enough (run_options.survive); 0: none.
+    int stopped_by;
+    int status; // The wait status of the run, once all ranks have ended.
     uint64_t total_ms;
 };
 

@@ -191,10 +191,12 @@ static void end_rank(struct supervisor *supervisor, uint32_t rank, int status, b
     const uint64_t now = clock_now_ms();
     struct verdict *verdict = &supervisor->verdict;
     verdict->result.ranks[rank].end.exec_error = exec_error(supervisor, rank);
-    verdict_end(verdict, rank, status, now - verdict->started_ms, same_time, now);
+    verdict_end(verdict, rank, status, now, same_time, now);
     note_unjoined(supervisor, rank);
     if (supervisor->options->hosted)
         frames_ended(&supervisor->output, rank, now, &verdict->result.ranks[rank].end);
+    else
+        run_report_end(supervisor->options, verdict, rank);
 }
 
 static void end_daemon(struct supervisor *supervisor, int status)
@@ -476,7 +478,7 @@ static int prepare(struct supervisor *supervisor)
     spawn_raise_file_limit();
     supervisor->heard_at = clock_now_ms();
     stop_init(&supervisor->stop);
-    const bool ready = verdict_init(&supervisor->verdict, options->workers, options->grace_ms);
+    const bool ready = verdict_init(&supervisor->verdict, options);
     supervisor->failure_fds = calloc(options->workers, sizeof(*supervisor->failure_fds));
     supervisor->child_fd = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
     supervisor->null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);

@@ -11,10 +11,20 @@
 
 #define GIVE_UP_MS 500
 
-bool verdict_init(struct verdict *verdict, uint32_t count, uint64_t grace_ms)
+// Returns how many ranks have to end with status 0. A hosted run leaves it to the launcher's host.
+static uint32_t needed(const struct run_options *options)
 {
+    if (options->survive == 0)
+        return options->workers;
+    return options->hosted ? 0 : options->survive;
+}
+
+bool verdict_init(struct verdict *verdict, const struct run_options *options)
+{
+    const uint32_t count = options->workers;
     memset(verdict, 0, sizeof(*verdict));
-    verdict->grace_ms = grace_ms;
+    verdict->grace_ms = options->grace_ms;
+    verdict->needed = needed(options);
     verdict->kill_at = VERDICT_NEVER;
     verdict->give_up_at = VERDICT_NEVER;
     verdict->result.count = count;
@@ -44,7 +54,7 @@ int verdict_signal(struct verdict *verdict, int signal_number, uint64_t now_ms)
     }
     if (ends(signal_number)) {
         verdict->interrupted_by = signal_number;
-        if (verdict->result.first_failed == verdict->result.count)
+        if (!verdict_doomed(verdict))
             verdict->result.stopped_by = signal_number;
         verdict->kill_at = VERDICT_NEVER;
     }
@@ -56,8 +66,9 @@ int verdict_signal(struct verdict *verdict, int signal_number, uint64_t now_ms)
 
 // Returns true if this rank's end is a better cause than the first failure. Ranks exit because
 // another rank died, some by a signal, but never by SIGKILL. So a SIGKILL that the supervisor did
-// not send is the cause, even if the kernel reported the ends of other ranks first. An end on
-// another host may be reported late.
+// not send is the cause, even if the kernel reported the ends of other ranks first. Where ranks go
+// on after a failure, a later SIGKILL has no part in it. An end on another host may be reported
+// late.
 static bool is_stronger(const struct verdict *verdict, uint32_t rank, bool same_time)
 {
     const struct run_end *end = &verdict->result.ranks[rank].end;
@@ -65,7 +76,8 @@ static bool is_stronger(const struct verdict *verdict, uint32_t rank, bool same_
     if (end->stopped || WIFSIGNALED(first->status))
         return false;
     if (WIFSIGNALED(end->status))
-        return same_time || (WTERMSIG(end->status) == SIGKILL && verdict->interrupts == 0);
+        return same_time || (WTERMSIG(end->status) == SIGKILL && verdict->interrupts == 0 &&
+                             verdict->needed == verdict->result.count);
     return end->after_ms < first->after_ms;
 }
 
@@ -74,24 +86,28 @@ static bool is_stronger(const struct verdict *verdict, uint32_t rank, bool same_
 static void note_failure(struct verdict *verdict, uint32_t rank, bool same_time, uint64_t now_ms)
 {
     struct run_result *result = &verdict->result;
-    bool none = result->first_failed == result->count;
-    if (none || is_stronger(verdict, rank, same_time))
+    const bool was_doomed = verdict_doomed(verdict);
+    verdict->failed++;
+    if (verdict->interrupts > 0 && verdict->stopped_status == 0)
+        verdict->stopped_status = result->ranks[rank].end.status;
+    if (result->first_failed == result->count || is_stronger(verdict, rank, same_time))
         result->first_failed = rank;
-    if (none && verdict->interrupts == 0)
+    if (!was_doomed && verdict_doomed(verdict) && verdict->interrupts == 0)
         verdict->kill_at = now_ms + verdict->grace_ms;
 }
 
-void verdict_end(struct verdict *verdict, uint32_t rank, int status, uint64_t after_ms,
-                 bool same_time, uint64_t now_ms)
+void verdict_end(struct verdict *verdict, uint32_t rank, int status, uint64_t at_ms, bool same_time,
+                 uint64_t now_ms)
 {
     struct run_end *end = &verdict->result.ranks[rank].end;
     end->ended = true;
     end->status = status;
-    end->after_ms = after_ms;
+    end->after_ms = at_ms > verdict->started_ms ? at_ms - verdict->started_ms : 0;
     end->stopped = end->stopped && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
     verdict->running--;
     if (status != 0)
         note_failure(verdict, rank, same_time, now_ms);
+    verdict->result.status = verdict_status(verdict);
 }
 
 void verdict_stop(struct verdict *verdict)
@@ -125,9 +141,15 @@ bool verdict_signalled(const struct verdict *verdict)
     return verdict->interrupts > 0 || verdict->quit;
 }
 
+bool verdict_doomed(const struct verdict *verdict)
+{
+    return verdict->failed > verdict->result.count - verdict->needed;
+}
+
 int verdict_status(const struct verdict *verdict)
 {
     const struct run_result *result = &verdict->result;
-    return result->first_failed == result->count ? 0
-                                                 : result->ranks[result->first_failed].end.status;
+    if (verdict->needed < result->count && result->stopped_by != 0)
+        return verdict->stopped_status;
+    return verdict_doomed(verdict) ? result->ranks[result->first_failed].end.status : 0;
 }

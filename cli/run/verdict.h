@@ -15,30 +15,37 @@
 #define VERDICT_NEVER UINT64_MAX
 
 struct verdict {
-    uint64_t grace_ms; // set at open, then constant
+    // set at open, then constant
+    uint64_t grace_ms;
+    uint32_t needed; // Ranks that have to end with status 0; 0: another launcher decides.
+
     struct run_result result;
+    uint32_t failed; // Ranks that have ended with another status.
+    int stopped_status; // The wait status of the first rank that failed after a signal; 0: none.
     uint64_t started_ms; // When the workers were started.
     uint32_t running; // Workers that have started and not ended.
     unsigned interrupts; // How many SIGINT, SIGTERM and SIGHUP were received.
     int interrupted_by; // The first of these signals.
     bool quit; // True once SIGQUIT was received.
     bool orphaned; // True once the launcher is dead.
-    uint64_t kill_at; // When the other workers are killed; VERDICT_NEVER until the first failure.
+    // When the other workers are killed; VERDICT_NEVER until a failure ends the job.
+    uint64_t kill_at;
     uint64_t give_up_at; // When unwritten output is dropped; VERDICT_NEVER: not yet.
 };
 
-// Allocates the ranks. Returns false with errno. verdict_fini must be called in any case.
-bool verdict_init(struct verdict *verdict, uint32_t count, uint64_t grace_ms);
+// Allocates the ranks of this launcher. Returns false with errno. verdict_fini must be called in
+// any case.
+bool verdict_init(struct verdict *verdict, const struct run_options *options);
 void verdict_fini(struct verdict *verdict);
 
 // Records a signal of the user. Returns the signal that the workers get: the same one, or SIGKILL
 // for the second that ends the job.
 int verdict_signal(struct verdict *verdict, int signal_number, uint64_t now_ms);
 
-// Records that a rank has ended. after_ms counts from the start of the workers. same_time: no
-// failure was known when this end was noticed. end->stopped and end->lost were set before.
-void verdict_end(struct verdict *verdict, uint32_t rank, int status, uint64_t after_ms,
-                 bool same_time, uint64_t now_ms);
+// Records that a rank has ended, at at_ms. same_time: no failure was known when this end was
+// noticed. end->stopped and end->lost were set before.
+void verdict_end(struct verdict *verdict, uint32_t rank, int status, uint64_t at_ms, bool same_time,
+                 uint64_t now_ms);
 
 // Marks the ranks that still run as stopped by the supervisor, which kills them now.
 void verdict_stop(struct verdict *verdict);
@@ -53,7 +60,12 @@ int verdict_time_left(const struct verdict *verdict, uint64_t now_ms);
 // Returns true if the user has ended the job by a signal, so that it is not started again.
 bool verdict_signalled(const struct verdict *verdict);
 
-// Returns the wait status of the run: that of the first failed rank, or 0.
+// Returns true if so many ranks have failed that the run fails, whatever the others do.
+bool verdict_doomed(const struct verdict *verdict);
+
+// Returns the wait status of the run: 0 if enough ranks have ended with it, else that of the first
+// failed rank. If the user has stopped the job, failures before the signal that were few enough do
+// not count.
 int verdict_status(const struct verdict *verdict);
 
 #endif

@@ -450,6 +450,7 @@ static const struct config_case configs[] = {
     {"insecure", "LOCKSTEP_INSECURE_PLAINTEXT", "x", 0},
     {"order env", "LOCKSTEP_ORDER", "x", 0},
     {"unplanned env", "LOCKSTEP_UNPLANNED", "x", 0},
+    {"on_failure env", "LOCKSTEP_ON_FAILURE", "x", 0},
     {"advertise", "LOCKSTEP_ADVERTISE", "nothing-such", 0},
     {"world", "LOCKSTEP_WORLD_SIZE", "x", 0},
     {"rank hint text", "LOCKSTEP_RANK_HINT", "x", 0},

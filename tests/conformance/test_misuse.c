@@ -1194,6 +1194,7 @@ static const struct bad_variable bad_variables[] = {
     {"LOCKSTEP_UNPLANNED", "0", "LOCKSTEP_UNPLANNED='0' is not extend, fail or defer"},
     {"LOCKSTEP_DATA_ENCRYPTION", "on", "LOCKSTEP_DATA_ENCRYPTION='on' is not off or tls"},
     {"LOCKSTEP_HALT_TIMEOUT_MS", "1s", "LOCKSTEP_HALT_TIMEOUT_MS='1s'"},
+    {"LOCKSTEP_ON_FAILURE", "1", "LOCKSTEP_ON_FAILURE='1' is not error or continue"},
 };
 
 static void variables_that_are_wrong(void **state)

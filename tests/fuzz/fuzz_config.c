@@ -24,6 +24,7 @@ static const char *const variables[] = {
     "LOCKSTEP_UNPLANNED",
     "LOCKSTEP_TRACE_DIR",
     "LOCKSTEP_HALT_TIMEOUT_MS",
+    "LOCKSTEP_ON_FAILURE",
     "LOCKSTEP_DEVICE",
     "LOCKSTEP_SLOTS",
     "LOCKSTEP_HOST_ID",

@@ -35,6 +35,7 @@ const char *const config_unplanned[] = {"extend", "fail", "defer"};
 _Atomic(uint32_t) config_torn_bytes;
 
 static const char *const config_encryptions[] = {"off", "tls"};
+static const char *const config_failures[] = {"error", "continue"};
 
 const char *config_environment(const char *name)
 {
@@ -253,8 +254,6 @@ static int config_kinds(const struct lockstep_config *given, struct config *conf
     if (given->reserved != 0)
         return error_set(LOCKSTEP_E_CONFIG, "config.reserved is %u, and has to be 0",
                          given->reserved);
-    if ((unsigned)given->on_failure > LOCKSTEP_ON_FAILURE_CONTINUE)
-        return error_set(LOCKSTEP_E_CONFIG, "config.on_failure %d is unknown", given->on_failure);
     if ((unsigned)given->uneven > LOCKSTEP_UNEVEN_FIRST)
         return error_set(LOCKSTEP_E_CONFIG, "config.uneven %d is unknown", given->uneven);
     if (given->gradient_norm > 1)
@@ -266,7 +265,6 @@ static int config_kinds(const struct lockstep_config *given, struct config *conf
                          given->root, config->world.max);
     config->transport = given->transport;
     config->root = given->root;
-    config->on_failure = given->on_failure;
     config->uneven = given->uneven;
     config->gradient_norm = given->gradient_norm != 0;
     config->log_level = given->log_level;
@@ -381,6 +379,19 @@ static int config_encryption(const struct lockstep_config *given, struct config 
                ? 0
                : error_set(LOCKSTEP_E_CONFIG, "config.data_encryption '%s' is not off or tls",
                            wanted);
+}
+
+// The variable is for launchers: it turns `continue` on, and never off, because a trainer that has
+// chosen it counts on it.
+static int config_failure(const struct lockstep_config *given, struct config *config)
+{
+    uint32_t wanted = LOCKSTEP_ON_FAILURE_ERROR;
+    const int status = config_word("LOCKSTEP_ON_FAILURE", config_failures, 2, &wanted);
+    if ((unsigned)given->on_failure > LOCKSTEP_ON_FAILURE_CONTINUE)
+        return error_set(LOCKSTEP_E_CONFIG, "config.on_failure %d is unknown", given->on_failure);
+    config->on_failure =
+        wanted == LOCKSTEP_ON_FAILURE_CONTINUE ? LOCKSTEP_ON_FAILURE_CONTINUE : given->on_failure;
+    return status;
 }
 
 // Reads the policies for calls outside the plan: calls that are made, and calls that are waited
@@ -534,6 +545,8 @@ int config_resolve(const struct lockstep_config *given, struct config *config)
         status = config_place(&whole, config);
     if (status == 0)
         status = config_kinds(&whole, config);
+    if (status == 0)
+        status = config_failure(&whole, config);
     if (status == 0)
         status = config_engine(&whole, config);
     if (status == 0)

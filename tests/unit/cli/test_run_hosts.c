@@ -84,6 +84,7 @@ static void the_request_comes_back(void **state)
                                         .host_count = 2,
                                         .timeout_ms = 5000,
                                         .grace_ms = 1500,
+                                        .survive = 3,
                                         .http = "off",
                                         .bind = "10.0.0.1:1",
                                         .trainer = trainer,
@@ -110,7 +111,7 @@ static void the_request_comes_back(void **state)
     assert_string_equal(back.job, "mnist");
     assert_true(back.workers == 2 && back.first_rank == 4 && back.world_size == 6);
     assert_true(back.nodes == 2 && back.node_rank == 1 && !back.serves && !back.bind);
-    assert_true(back.timeout_ms == 5000 && back.grace_ms == 1500);
+    assert_true(back.timeout_ms == 5000 && back.grace_ms == 1500 && back.survive == 3);
     assert_string_equal(back.http, "off");
     assert_string_equal(back.coordinator, "10.0.0.1:29400");
     for (size_t i = 0; i < 3; i++)
@@ -168,9 +169,10 @@ static void the_list_counts_ranks(void **state)
 // An end that came late but happened earlier is the cause, and a SIGKILL is one whenever it comes.
 static void the_cause_does_not_depend_on_the_order(void **state)
 {
+    const struct run_options options = {.workers = 4, .grace_ms = 1000};
     struct verdict verdict;
     (void)state;
-    assert_true(verdict_init(&verdict, 4, 1000));
+    assert_true(verdict_init(&verdict, &options));
     verdict.running = 4;
     verdict_end(&verdict, 0, 3 << 8, 520, true, 5000);
     assert_int_equal(verdict.kill_at, 6000);
@@ -186,11 +188,64 @@ static void the_cause_does_not_depend_on_the_order(void **state)
     verdict_fini(&verdict);
 }
 
-static void the_second_interrupt_kills(void **state)
+// Condition: two of four ranks fail with --survive=2, and then a third one. Decision: the others
+// are killed after the grace that begins with the third one, whose status is not that of the run.
+static void enough_ranks_survive(void **state)
 {
+    const struct run_options options = {.workers = 4, .grace_ms = 1000, .survive = 2};
     struct verdict verdict;
     (void)state;
-    assert_true(verdict_init(&verdict, 1, 1000));
+    assert_true(verdict_init(&verdict, &options));
+    verdict.running = 4;
+    verdict_end(&verdict, 3, 7 << 8, 100, true, 100);
+    verdict_end(&verdict, 1, 9, 200, false, 200); // By itself, and no better cause.
+    assert_int_equal(verdict_time_left(&verdict, 200), -1);
+    assert_false(verdict_doomed(&verdict));
+    assert_int_equal(verdict_status(&verdict), 0);
+    assert_int_equal(verdict.result.first_failed, 3);
+    verdict_end(&verdict, 0, 11, 300, false, 300);
+    assert_true(verdict_doomed(&verdict));
+    assert_int_equal(verdict.kill_at, 1300);
+    verdict_end(&verdict, 2, 9, 1300, false, 1300);
+    assert_int_equal(verdict.kill_at, 1300);
+    assert_int_equal(verdict.result.status, 7 << 8);
+    verdict_fini(&verdict);
+}
+
+// Condition: a rank fails with --survive, and the user then stops the job by SIGINT. Decision: the
+// status is that of the ranks that are left, and none is killed. A hosted run kills none at all.
+static void a_stop_of_survivors_is_the_users(void **state)
+{
+    const struct run_options options = {.workers = 3, .grace_ms = 1000, .survive = 2};
+    const struct run_options hosted = {
+        .workers = 1, .grace_ms = 1000, .survive = 2, .hosted = true};
+    struct verdict verdict;
+    (void)state;
+    for (int second = 0; second <= SIGINT; second += SIGINT) {
+        assert_true(verdict_init(&verdict, &options));
+        verdict.running = 3;
+        verdict_end(&verdict, 1, 9, 100, true, 100);
+        assert_int_equal(verdict_signal(&verdict, SIGINT, 200), SIGINT);
+        assert_int_equal(verdict.result.stopped_by, SIGINT);
+        verdict_end(&verdict, 0, 0, 300, false, 300);
+        verdict_end(&verdict, 2, second, 300, false, 300);
+        assert_int_equal(verdict.result.status, second);
+        assert_int_equal(verdict_time_left(&verdict, 300), -1);
+        verdict_fini(&verdict);
+    }
+    assert_true(verdict_init(&verdict, &hosted));
+    verdict.running = 1;
+    verdict_end(&verdict, 0, 9, 100, true, 100);
+    assert_int_equal(verdict_time_left(&verdict, 200), -1);
+    verdict_fini(&verdict);
+}
+
+static void the_second_interrupt_kills(void **state)
+{
+    const struct run_options options = {.workers = 1, .grace_ms = 1000};
+    struct verdict verdict;
+    (void)state;
+    assert_true(verdict_init(&verdict, &options));
     assert_int_equal(verdict_signal(&verdict, SIGUSR1, 1), SIGUSR1);
     assert_int_equal(verdict_signal(&verdict, SIGINT, 2), SIGINT);
     assert_int_equal(verdict_time_left(&verdict, 3), -1);
@@ -210,6 +265,8 @@ int main(void)
         cmocka_unit_test(broken_requests_are_refused),
         cmocka_unit_test(the_list_counts_ranks),
         cmocka_unit_test(the_cause_does_not_depend_on_the_order),
+        cmocka_unit_test(enough_ranks_survive),
+        cmocka_unit_test(a_stop_of_survivors_is_the_users),
         cmocka_unit_test(the_second_interrupt_kills),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
