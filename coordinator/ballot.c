@@ -36,6 +36,7 @@ void ballot_reset(struct job *job)
     job->ballot.forming = false;
     job->ballot.suspicion_ms = UINT64_MAX;
     memset(job->ballot.suspects, 0, sizeof(job->ballot.suspects));
+    memset(&job->ballot.parting, 0, sizeof(job->ballot.parting));
     records_reset(&job->ballot.records);
 }
 
@@ -55,7 +56,7 @@ static bool ballot_has_quorum(struct coordinator *core, const struct job *job)
     for (uint32_t rank = 0; rank < job->count; rank++) {
         const struct worker *worker = job_worker(core, job, rank);
         if (decision_removes(job, rank))
-            proven = proven && worker->dead;
+            proven = proven && (worker->dead || worker->left);
         else
             kept++;
     }
@@ -63,14 +64,12 @@ static bool ballot_has_quorum(struct coordinator *core, const struct job *job)
 }
 
 // Returns NULL, or why the job cannot go on without this member.
-static const char *ballot_obstacle(const struct job *job)
+static const char *ballot_obstacle(struct coordinator *core, const struct job *job)
 {
     if (job->state != JOB_RUNNING)
         return "the job cannot go on without it, because lockstep_start was not complete";
-    if (job->left > 0)
-        return "the job cannot go on without it, because ranks have left already";
     for (uint32_t rank = 0; rank < job->count; rank++)
-        if (!decision_removes(job, rank))
+        if (!decision_removes(job, rank) && !job_worker(core, job, rank)->left)
             return NULL;
     return "the job cannot go on without it: no rank is left";
 }
@@ -102,7 +101,14 @@ static void ballot_ask(struct coordinator *core, struct job *job, const struct w
     core_send(core, worker);
 }
 
-// Begins a ballot with a number above all numbers that members may have promised.
+// Adds a rank to those that the decision removes.
+static void ballot_remove(struct job *job, uint32_t rank)
+{
+    job->ballot.suspects[rank / 64] |= UINT64_C(1) << rank % 64;
+}
+
+// Begins a ballot with a number above all numbers that members may have promised. Members that have
+// left are removed with the suspects.
 static void ballot_begin(struct coordinator *core, struct job *job, uint64_t above)
 {
     struct ballot *ballot = &job->ballot;
@@ -116,9 +122,12 @@ static void ballot_begin(struct coordinator *core, struct job *job, uint64_t abo
     for (uint32_t rank = 0; rank < job->count; rank++) {
         struct worker *worker = job_worker(core, job, rank);
         worker->reported = false;
-        if (!decision_removes(job, rank))
-            ballot_ask(core, job, worker);
+        if (worker->left)
+            ballot_remove(job, rank);
     }
+    for (uint32_t rank = 0; rank < job->count; rank++)
+        if (!decision_removes(job, rank))
+            ballot_ask(core, job, job_worker(core, job, rank));
     ballot->proof_ms =
         ballot_has_quorum(core, job) ? UINT64_MAX : core->now + LOCKSTEP_BALLOT_PROOF_MS;
 }
@@ -147,6 +156,8 @@ static void ballot_settled(struct coordinator *core, struct job *job)
         if (!decision_removes(job, rank) && worker->report.settled > job->ballot.settled)
             job->ballot.settled = worker->report.settled;
     }
+    if (job->ballot.parting.settled > job->ballot.settled)
+        job->ballot.settled = job->ballot.parting.settled;
 }
 
 static void ballot_decide(struct coordinator *core, struct job *job)
@@ -194,7 +205,7 @@ bool ballot_suspect(struct coordinator *core, struct job *job, struct worker *wo
         ballot_try(core, job); // A proof may have come.
         return true;
     }
-    ballot->suspects[worker->rank / 64] |= UINT64_C(1) << worker->rank % 64;
+    ballot_remove(job, worker->rank);
     if (first || !ballot->active) {
         struct sentence sentence;
         if (first)
@@ -203,7 +214,7 @@ bool ballot_suspect(struct coordinator *core, struct job *job, struct worker *wo
         sentence_begin(&sentence, ballot->text, sizeof(ballot->text));
         sentence_add(&sentence, "%s", text);
     }
-    *why = ballot_obstacle(job);
+    *why = ballot_obstacle(core, job);
     if (*why && !ballot->active) {
         ballot_reset(job);
         return false;
@@ -230,6 +241,38 @@ void ballot_anew(struct coordinator *core, struct job *job, uint32_t rank, const
     stall_end(core, job, "the ranks connect anew");
     journal_log(core, job, "recovery_began", "%s", ballot->text);
     ballot_begin(core, job, 0);
+}
+
+// ---- Members that leave (M10)
+// --------------------------------------------------------------------
+
+void ballot_part(struct job *job, const struct up_leave *leave)
+{
+    struct parting *parting = &job->ballot.parting;
+    const bool older = leave->settled < parting->settled ||
+                       (leave->settled == parting->settled && leave->flags != REPORT_OPENED);
+    if (leave->word_count == 0 || leave->word_count > LOCKSTEP_WAVE_BYTES / 8 ||
+        (parting->word_count > 0 && older))
+        return;
+    parting->settled = leave->settled;
+    parting->flags = leave->flags;
+    parting->word_count = leave->word_count;
+    memcpy(parting->words, leave->words, leave->word_count * sizeof(leave->words[0]));
+}
+
+// A member that leaves while the links of the next generation are made is no part of that
+// generation: its steps are over.
+bool ballot_left(struct coordinator *core, struct job *job, struct worker *worker)
+{
+    if (job->ballot.active) {
+        ballot_remove(job, worker->rank);
+        ballot_try(core, job);
+        return true;
+    }
+    if (!job->ballot.forming)
+        return false;
+    ballot_begin(core, job, 0);
+    return true;
 }
 
 // ---- Reports -----------------------------------------------------------------------------------

@@ -15,6 +15,15 @@ struct coordinator;
 struct job;
 struct worker;
 
+// The last word of a member that has left (rule M10): the result of its last wave. It may be the
+// only rank that has it.
+struct parting {
+    uint64_t settled; // The last step that it has settled.
+    uint32_t flags; // Which wave it is, as in struct up_leave.
+    uint32_t word_count; // 0: no member has left such a word.
+    uint64_t words[LOCKSTEP_WAVE_BYTES / 8];
+};
+
 // A ballot, and what recoveries have cost so far.
 struct ballot {
     bool active; // True while reports are collected.
@@ -29,6 +38,7 @@ struct ballot {
     char text[LOCKSTEP_TEXT_BYTES]; // The sentence about the first suspect.
     uint64_t settled; // The last step that is committed, by the last decision.
     struct records records;
+    struct parting parting; // Of the member with the most settled steps.
     // Valid for the life of the job.
     uint32_t recoveries; // Recoveries that are complete.
     uint64_t spent_ms; // Time that they took, from suspicion until the links stood.
@@ -40,6 +50,11 @@ struct ballot {
 // why the others cannot go on though they should.
 bool ballot_suspect(struct coordinator *core, struct job *job, struct worker *worker,
                     const char *text, const char **why);
+// A member has left in good order, and others have not. Returns true if a recovery goes on without
+// it.
+bool ballot_left(struct coordinator *core, struct job *job, struct worker *worker);
+// Keeps the last word of a member that leaves.
+void ballot_part(struct job *job, const struct up_leave *leave);
 // Links have ended between members, and none of them is known to be dead. All freeze, report
 // and connect anew. rank: one of these members; text: the sentence about it.
 void ballot_anew(struct coordinator *core, struct job *job, uint32_t rank, const char *text);

@@ -9,6 +9,8 @@
 // step that is complete on one of them is complete on all: its value is handed on. Every slot of
 // that step is looked at by itself (redo.c).
 //
+// A rank that has left may be the only one with the last settled step. It said so in its last word.
+//
 // All of it is done twice: first to find out whether a decision is possible, then to send it.
 
 #include "coordinator/decision.h"
@@ -104,8 +106,29 @@ static bool decision_follows(const struct decision *decision, const struct up_re
                                                    : (report->flags & REPORT_ALL_FINAL) != 0;
 }
 
+// Returns the last word of a rank that has left and knows of a wave of which no member knows; NULL:
+// there is none.
+static const struct parting *decision_parting(const struct decision *decision)
+{
+    const struct parting *parting = &decision->job->ballot.parting;
+    for (uint32_t i = 0; i < decision->members; i++) {
+        const struct up_report *report = decision_report(decision, i);
+        const bool knows =
+            report->settled == parting->settled &&
+            ((parting->flags & REPORT_OPENED) == 0 || (report->flags & REPORT_OPENED) != 0);
+        if (knows || report->settled > parting->settled)
+            return NULL;
+    }
+    return parting->word_count > 0 ? parting : NULL;
+}
+
 static const char *decision_look(struct decision *decision)
 {
+    const struct parting *parting = decision_parting(decision);
+    if (parting) {
+        decision->settled = parting->settled;
+        decision->flags = parting->flags;
+    }
     for (uint32_t i = 0; i < decision->members; i++) {
         const uint64_t settled = decision_report(decision, i)->settled;
         if (settled > decision->settled)
@@ -137,7 +160,13 @@ static const char *decision_look(struct decision *decision)
 static const char *decision_wave(const struct decision *decision, enum record_kind kind,
                                  uint32_t flag)
 {
+    const struct parting *parting = decision_parting(decision);
     struct record record;
+    if (parting && kind == (parting->flags != 0 ? RECORD_OPENING : RECORD_COMMIT)) {
+        if (decision->sends)
+            decision_send_record(decision, kind, 0, parting->words, parting->word_count);
+        return NULL;
+    }
     for (uint32_t i = 0; i < decision->members; i++) {
         if (!decision_present(decision, i) || !decision_find(decision, i, kind, 0, &record))
             continue;

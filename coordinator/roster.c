@@ -312,6 +312,7 @@ static void roster_remove(struct coordinator *core, struct job *job)
     uint32_t kept = 0;
     for (uint32_t rank = 0; rank < job->count; rank++) {
         struct worker *worker = job_worker(core, job, rank);
+        job->left -= worker->left && decision_removes(job, rank);
         if (!decision_removes(job, rank)) {
             job->workers[kept++] = job->workers[rank];
         } else if (worker->connected) {

@@ -198,13 +198,24 @@ static const struct worker *verdict_needer(struct coordinator *core, const struc
     return NULL;
 }
 
+// True if each member has left, or is one that a ballot goes on without.
+static bool verdict_is_over(struct coordinator *core, const struct job *job)
+{
+    for (uint32_t rank = 0; rank < job->count; rank++)
+        if (!job_worker(core, job, rank)->left &&
+            !(job->ballot.active && decision_removes(job, rank)))
+            return false;
+    return true;
+}
+
 static void verdict_member_left(struct coordinator *core, struct job *job, struct worker *worker)
 {
     worker->left = true;
     job->left++;
     if (!job_running(job))
         return;
-    if (job->left == job->count) {
+    if (verdict_is_over(core, job)) {
+        ballot_reset(job);
         stall_end(core, job, "all ranks have left");
         job->state = JOB_FINISHED;
         job->ended_ms = core->now;
@@ -212,6 +223,8 @@ static void verdict_member_left(struct coordinator *core, struct job *job, struc
         journal_note(core, job, "job_finished", "all ranks have left");
         return;
     }
+    if (ballot_left(core, job, worker))
+        return;
     const struct worker *needer = verdict_needer(core, job, worker);
     if (needer)
         verdict_left(core, job, worker, needer,
@@ -232,8 +245,10 @@ void verdict_leave(struct coordinator *core, struct worker *worker, const struct
     if (stage != STAGE_OUT && leave->cause[0] != '\0')
         sentence_clean(worker->left_cause, sizeof(worker->left_cause), leave->cause,
                        sizeof(leave->cause));
-    if (stage == STAGE_MEMBER)
+    if (stage == STAGE_MEMBER) {
         job_settled(core, core_job_of(core, worker), leave->settled);
+        ballot_part(core_job_of(core, worker), leave);
+    }
     core_close(core, worker);
     if (stage == STAGE_OUT)
         verdict_forget_out(core, worker);
@@ -459,6 +474,9 @@ void verdict_lost(struct coordinator *core, struct worker *worker, const struct 
         verdict_again(core, job, lost->step);
         return;
     }
+    // A ballot removes it already: a mate sees its process end, or a link to it cannot be made.
+    if (peer->left && job->ballot.active)
+        return;
     if (lost->left || peer->left) {
         // The LEAVE frame of the data plane may arrive before UP_LEAVE.
         if (lost->left && peer->left_cause[0] == '\0')

@@ -301,6 +301,12 @@ struct up_leave {
     char reason[LOCKSTEP_MARK_BYTES];
     // The failure after which the trainer closed its session; empty: no failure.
     char cause[LOCKSTEP_FAREWELL_TEXT_BYTES];
+    // Where the others go on after a death, the result of the sender's last wave, which others may
+    // lack. REPORT_OPENED: the open wave of step settled + 1. REPORT_SKIPPED: the open wave of step
+    // `settled`, in which no rank had data. 0: the commit wave of step `settled`.
+    uint32_t flags;
+    uint32_t word_count; // 0: there was no such wave.
+    uint64_t words[LOCKSTEP_WAVE_BYTES / 8];
 };
 
 // One call that a thread of a trainer waits for.

@@ -759,7 +759,7 @@ struct lockstep_change {
     uint32_t world_size;
     uint32_t rank_before; /* The same of the world before. */
     uint32_t world_size_before;
-    uint32_t lost_count; /* Number of ranks that were lost. */
+    uint32_t lost_count; /* Number of ranks that were lost, or had closed their sessions. */
     uint32_t lost[16]; /* The first of them: their numbers in the world before. */
     char text[256]; /* Which rank was lost last, and why, with its number at that time. */
 };

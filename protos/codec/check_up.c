@@ -311,6 +311,10 @@ void codec_check_up(const struct up_message *message, struct codec_fault *fault)
     case UP_LEAVE:
         codec_check_text(message->u.leave.reason, sizeof(message->u.leave.reason), fault);
         codec_check_text(message->u.leave.cause, sizeof(message->u.leave.cause), fault);
+        codec_check_number(message->u.leave.flags & ~(uint32_t)(REPORT_OPENED | REPORT_SKIPPED), 0,
+                           "a leaver's wave is unknown", fault);
+        codec_check_count(message->u.leave.word_count, LOCKSTEP_WAVE_BYTES / 8,
+                          "too many words of a wave", fault);
         return;
     case UP_LINKS:
         codec_check_algorithm(message->u.links.wish, fault);

@@ -227,6 +227,10 @@ static void up_out(wire_Up *wire, const struct up_message *message)
         wire->u.leave.settled = message->u.leave.settled;
         codec_text_out(wire->u.leave.reason, message->u.leave.reason, sizeof(wire->u.leave.reason));
         codec_text_out(wire->u.leave.cause, message->u.leave.cause, sizeof(wire->u.leave.cause));
+        wire->u.leave.flags = message->u.leave.flags;
+        wire->u.leave.words_count = (pb_size_t)message->u.leave.word_count;
+        memcpy(wire->u.leave.words, message->u.leave.words,
+               message->u.leave.word_count * sizeof(message->u.leave.words[0]));
         break;
     case UP_LINKS:
         up_links_out(&wire->u.links, &message->u.links);
@@ -447,6 +451,10 @@ static void up_in(struct up_message *message, const wire_Up *wire, struct codec_
                       sizeof(message->u.leave.reason), fault);
         codec_text_in(message->u.leave.cause, wire->u.leave.cause, sizeof(message->u.leave.cause),
                       fault);
+        message->u.leave.flags = wire->u.leave.flags;
+        message->u.leave.word_count = wire->u.leave.words_count;
+        memcpy(message->u.leave.words, wire->u.leave.words,
+               message->u.leave.word_count * sizeof(message->u.leave.words[0]));
         break;
     case UP_LINKS:
         up_links_in(&message->u.links, &wire->u.links);

@@ -109,6 +109,7 @@ static void draw_programs(struct crash_world *world)
         memcpy(program->phase, phases, sizeof(phases));
         program->data[0] = crash_draw(world, CRASH_STEPS);
         program->data[1] = crash_draw(world, CRASH_STEPS + 1);
+        program->leaves = crash_draw(world, 3) != 0;
         for (uint32_t step = 1; step <= CRASH_STEPS; step++)
             draw_step(world, program, step, base, count);
     }

@@ -80,6 +80,7 @@ struct crash_program {
     // The last step for which the rank has data, if steps begin with an open wave, in each of two
     // epochs. The step between them is opened, and skipped.
     uint32_t data[2];
+    bool leaves; // True if it closes its session after the last step, while others may need it.
 };
 
 struct crash_element {
@@ -103,6 +104,7 @@ struct crash_slot {
 enum crash_message_kind {
     CRASH_UP, // Any message of the order core.
     CRASH_REPORT,
+    CRASH_LEAVE, // With the last report.
     CRASH_GRANT,
     CRASH_PLAN,
     CRASH_PREPARE,
@@ -147,6 +149,7 @@ enum crash_mode {
     CRASH_WAITING, // The trainer waits for its last call.
     CRASH_ENDING, // The trainer is in step_end.
     CRASH_DONE,
+    CRASH_LEFT, // The trainer has closed its session, after all steps.
     CRASH_DEAD,
     CRASH_OUT, // The rank was excluded.
 };
@@ -249,6 +252,7 @@ struct crash_core {
     uint32_t kept; // Ranks whose reports are awaited.
     uint32_t reported;
     struct crash_report reports[CRASH_RANKS];
+    uint32_t left; // Set of ranks that have left, with their last reports.
     uint32_t known_dead;
     uint32_t suspicions; // Suspicions left.
     uint64_t plan_number;
@@ -272,6 +276,7 @@ struct crash_world {
     struct slot_id slots[CRASH_STEPS + 1][CRASH_SLOTS];
     uint64_t values[CRASH_STEPS + 1][CRASH_SLOTS][CRASH_ELEMENTS];
     uint32_t recoveries; // Decisions.
+    uint32_t words; // Decisions that rest on the last report of a rank that has left.
     uint32_t repeated; // Slots that were repeated.
     uint32_t waits; // Waits that were answered.
     uint32_t put_off; // Buckets whose gradients count later.
@@ -289,7 +294,7 @@ void crash_fault(struct crash_world *world, const char *format, ...)
 void crash_say(const struct crash_world *world, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 uint32_t crash_draw(struct crash_world *world, uint32_t bound);
-bool crash_lives(const struct crash_rank *rank); // Neither dead nor excluded.
+bool crash_lives(const struct crash_rank *rank); // Neither dead nor excluded, and has not left.
 void crash_push(struct crash_world *world, struct crash_channel *channel,
                 const struct crash_message *message);
 // Removes a message, by its place.

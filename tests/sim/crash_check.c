@@ -11,6 +11,7 @@
 //   R6  only a decision excludes: a rank that no decision removed runs to the end
 //   R9  of two members one has settled at most one step more, and then nothing of the next step is
 //       final
+//   M10 a rank that has left is no part of a decision, and no step that it has settled is lost
 //   wait a trainer goes on when all of its call is final in its memory, and what it reads then is
 //       what the step ends with
 //   end a step that is settled on two ranks has equal bits on both, and each element holds the
@@ -137,7 +138,7 @@ void crash_check_decision(struct crash_world *world, uint32_t members, uint64_t 
 static void check_rank(struct crash_world *world, uint32_t r)
 {
     const struct crash_rank *rank = &world->ranks[r];
-    if (rank->mode == CRASH_DEAD)
+    if (rank->mode == CRASH_DEAD || rank->mode == CRASH_LEFT)
         return;
     if (rank->promise.excluded && !crash_in(world->core.removed, r))
         crash_fault(world, "R6: rank %u is excluded, and no decision has removed it", r);
@@ -196,6 +197,7 @@ void crash_check_end(struct crash_world *world)
                                         "in a wait",
                                         "in step_end",
                                         "done",
+                                        "gone",
                                         "dead",
                                         "out"};
     for (uint32_t r = 0; r < world->config.ranks; r++) {

@@ -17,10 +17,16 @@ void crash_core_begin(struct crash_world *world)
     world->generations[1].members = core->members;
 }
 
+// True if the rank hears nothing any more.
+static bool core_is_deaf(const struct crash_world *world, uint32_t r)
+{
+    return world->ranks[r].mode == CRASH_DEAD || world->ranks[r].mode == CRASH_LEFT;
+}
+
 static void core_tells(struct crash_world *world, const struct crash_message *message)
 {
     for (uint32_t r = 0; r < world->config.ranks; r++)
-        if (crash_in(world->core.members, r) && world->ranks[r].mode != CRASH_DEAD)
+        if (crash_in(world->core.members, r) && !core_is_deaf(world, r))
             crash_push(world, &world->ranks[r].down, message);
 }
 
@@ -199,8 +205,8 @@ bool crash_core_can_prepare(const struct crash_world *world)
     const uint32_t dead = core_dead(world);
     bool runs = false;
     for (uint32_t r = 0; r < world->config.ranks; r++)
-        runs = runs ||
-               (crash_in(world->core.members & ~dead, r) && world->ranks[r].mode != CRASH_DONE);
+        runs = runs || (crash_in(world->core.members & ~dead, r) &&
+                        world->ranks[r].mode != CRASH_DONE && world->ranks[r].mode != CRASH_LEFT);
     if (!runs || world->core.number + 1 >= CRASH_BALLOTS)
         return false;
     return (dead & ~world->core.known_dead) != 0 || world->core.suspicions > 0;
@@ -233,16 +239,17 @@ void crash_core_prepares(struct crash_world *world)
     core->number++;
     core->collects = true;
     core->reported = 0;
-    core->kept = core->members & ~suspects;
-    if (__builtin_popcount(core->kept) * 2 <= __builtin_popcount(core->members & ~dead))
-        core->kept = core->members & ~dead; // No quorum without the suspect.
+    core->kept = core->members & ~core->left & ~suspects;
+    if (__builtin_popcount(core->kept) * 2 <=
+        __builtin_popcount(core->members & ~core->left & ~dead))
+        core->kept = core->members & ~core->left & ~dead; // No quorum without the suspect.
     crash_say(world, "coordinator: PREPARE %u, suspects %x, keeps %x", (unsigned)core->number,
               suspects, core->kept);
     for (uint32_t r = 0; r < world->config.ranks; r++) {
         const struct crash_message message = {.kind = CRASH_PREPARE,
                                               .ballot = {.number = core->number, .incarnation = 7},
                                               .suspect = crash_in(suspects, r)};
-        if (crash_in(core->members, r) && world->ranks[r].mode != CRASH_DEAD)
+        if (crash_in(core->members, r) && !core_is_deaf(world, r))
             crash_push(world, &world->ranks[r].down, &message);
     }
 }
@@ -293,12 +300,13 @@ static void decide_waves(struct crash_world *world, struct crash_decision *decis
     bool has_next = false; // True if a member has the result of the next step's open wave.
     for (uint32_t r = 0; r < world->config.ranks; r++) {
         const struct crash_report *report = &world->core.reports[r];
-        if (crash_in(decision->members, r) && report->facts.skipped &&
+        if (crash_in(decision->members | world->core.left, r) && report->facts.skipped &&
             report->facts.settled == decision->settled && !has_next) {
             decision->skipped = decision->has_opened = true;
             decision->opened = report->opened;
         }
-        if (!crash_in(decision->members, r) || report->facts.step != decision->settled + 1)
+        if (!crash_in(decision->members | world->core.left, r) ||
+            report->facts.step != decision->settled + 1)
             continue;
         if (report->facts.opened && world->config.uneven) {
             decision->skipped = false;
@@ -310,6 +318,17 @@ static void decide_waves(struct crash_world *world, struct crash_decision *decis
             decision->closed = report->closed;
         }
     }
+}
+
+// A rank that has left may be the only one that knows of its last step.
+static void core_hears_leavers(struct crash_world *world, struct crash_decision *decision)
+{
+    const uint64_t settled = decision->settled;
+    for (uint32_t r = 0; r < world->config.ranks; r++)
+        if (crash_in(world->core.left, r) &&
+            world->core.reports[r].facts.settled > decision->settled)
+            decision->settled = world->core.reports[r].facts.settled;
+    world->words += decision->settled > settled;
 }
 
 static void core_decides(struct crash_world *world)
@@ -324,6 +343,7 @@ static void core_decides(struct crash_world *world)
     for (uint32_t r = 0; r < world->config.ranks; r++)
         if (crash_in(core->kept, r) && core->reports[r].facts.settled > decision->settled)
             decision->settled = core->reports[r].facts.settled;
+    core_hears_leavers(world, decision);
     crash_check_decision(world, core->kept, decision->settled);
     decide_waves(world, decision);
     for (uint32_t slot = 0; slot < CRASH_SLOTS; slot++)
@@ -337,10 +357,10 @@ static void core_decides(struct crash_world *world)
         const struct crash_message message = {.kind = crash_in(core->kept, r) ? CRASH_DECISION
                                                                               : CRASH_EXCLUDED,
                                               .ballot = decision->ballot};
-        if (crash_in(core->members, r) && world->ranks[r].mode != CRASH_DEAD)
+        if (crash_in(core->members, r) && !core_is_deaf(world, r))
             crash_push(world, &world->ranks[r].down, &message);
     }
-    core->removed |= core->members & ~core->kept;
+    core->removed |= core->members & ~core->left & ~core->kept;
     core->members = core->kept;
     core->collects = false;
     core->established = core->number;
@@ -352,6 +372,16 @@ static void core_decides(struct crash_world *world)
 void crash_core_hears(struct crash_world *world, uint32_t r, const struct crash_message *message)
 {
     struct crash_core *core = &world->core;
+    if (message->kind == CRASH_LEAVE) {
+        if (!crash_in(core->members, r))
+            return;
+        core->left |= 1u << r;
+        core->reports[r] = message->report;
+        core->kept &= ~(1u << r);
+        if (core->collects && core->kept != 0 && (core->reported & core->kept) == core->kept)
+            core_decides(world);
+        return;
+    }
     if (message->kind == CRASH_REPORT) {
         if (!core->collects || message->report.ballot.number != core->number)
             return;

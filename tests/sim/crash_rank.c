@@ -16,7 +16,7 @@
 
 bool crash_lives(const struct crash_rank *rank)
 {
-    return rank->mode != CRASH_DEAD && rank->mode != CRASH_OUT;
+    return rank->mode != CRASH_LEFT && rank->mode != CRASH_DEAD && rank->mode != CRASH_OUT;
 }
 
 static struct crash_generation *generation_of(struct crash_world *world, uint32_t r)
@@ -101,12 +101,14 @@ static void rank_says_header(struct crash_world *world, uint32_t r,
     const uint32_t successor = rank_at(generation_of(world, r)->members,
                                        topology_successor(order->rank, order->world_size));
     struct crash_rank *to = &world->ranks[successor];
-    if (to->header_count == CRASH_HEADERS)
+    if (!crash_lives(to))
+        return;
+    if (to->header_count == CRASH_HEADERS) {
         crash_fault(world, "rank %u has too many headers before it", successor);
-    else if (crash_lives(to)) {
-        to->header_generations[to->header_count] = order->generation;
-        to->headers[to->header_count++] = *header;
+        return;
     }
+    to->header_generations[to->header_count] = order->generation;
+    to->headers[to->header_count++] = *header;
 }
 
 static void rank_joins(struct crash_world *world, uint32_t r, enum wave_kind kind, uint64_t step)
@@ -317,6 +319,17 @@ void crash_final_happens(struct crash_world *world, uint32_t r, uint32_t slot, u
     order_slot_final(&rank->order, slot);
 }
 
+static void rank_reports(struct crash_world *world, uint32_t r, enum crash_message_kind kind)
+{
+    struct crash_rank *rank = &world->ranks[r];
+    struct crash_message message = {.kind = kind, .report = {.ballot = rank->promise.ballot}};
+    order_report(&rank->order, &message.report.facts);
+    memcpy(message.report.slots, rank->slots, sizeof(rank->slots));
+    message.report.opened = rank->order.recovery.result;
+    message.report.closed = rank->order.verdict;
+    crash_push(world, &rank->up, &message);
+}
+
 // ---- The trainer -------------------------------------------------------------------------------
 
 bool crash_trainer_can(const struct crash_world *world, uint32_t r)
@@ -329,9 +342,11 @@ bool crash_trainer_can(const struct crash_world *world, uint32_t r)
         return true;
     case CRASH_OPENING:
         return rank->order.recovery.opened;
+    case CRASH_DONE:
+        return rank->program.leaves;
     case CRASH_WAITING:
     case CRASH_ENDING:
-    case CRASH_DONE:
+    case CRASH_LEFT:
     case CRASH_DEAD:
     case CRASH_OUT:
         break;
@@ -377,7 +392,10 @@ static void trainer_waits(struct crash_rank *rank)
 void crash_trainer_acts(struct crash_world *world, uint32_t r)
 {
     struct crash_rank *rank = &world->ranks[r];
-    if (rank->mode == CRASH_FINISHED) {
+    if (rank->mode == CRASH_DONE) {
+        rank_reports(world, r, CRASH_LEAVE);
+        rank->mode = CRASH_LEFT;
+    } else if (rank->mode == CRASH_FINISHED) {
         rank->mode = CRASH_BETWEEN;
         order_step_skipped(&rank->order, ++rank->step);
     } else if (rank->mode == CRASH_BETWEEN && world->config.uneven) {
@@ -401,18 +419,6 @@ void crash_trainer_acts(struct crash_world *world, uint32_t r)
 
 // ---- Recovery ----------------------------------------------------------------------------------
 
-static void rank_reports(struct crash_world *world, uint32_t r)
-{
-    struct crash_rank *rank = &world->ranks[r];
-    struct crash_message message = {.kind = CRASH_REPORT,
-                                    .report = {.ballot = rank->promise.ballot}};
-    order_report(&rank->order, &message.report.facts);
-    memcpy(message.report.slots, rank->slots, sizeof(rank->slots));
-    message.report.opened = rank->order.recovery.result;
-    message.report.closed = rank->order.verdict;
-    crash_push(world, &rank->up, &message);
-}
-
 static void rank_prepares(struct crash_world *world, uint32_t r,
                           const struct crash_message *message)
 {
@@ -425,10 +431,10 @@ static void rank_prepares(struct crash_world *world, uint32_t r,
                         (unsigned)message->ballot.number, (unsigned)before);
         crash_say(world, "    rank %u freezes", r);
         order_freeze(&rank->order);
-        rank_reports(world, r);
+        rank_reports(world, r, CRASH_REPORT);
         break;
     case PROMISE_REPORT:
-        rank_reports(world, r);
+        rank_reports(world, r, CRASH_REPORT);
         break;
     case PROMISE_REFUSE:
     case PROMISE_SILENCE:
@@ -511,6 +517,7 @@ void crash_rank_hears(struct crash_world *world, uint32_t r, const struct crash_
         break;
     case CRASH_UP:
     case CRASH_REPORT:
+    case CRASH_LEAVE:
         crash_fault(world, "rank %u hears what ranks say", r);
         break;
     }

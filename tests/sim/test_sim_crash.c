@@ -33,6 +33,7 @@ struct tally {
     uint64_t waits;
     uint64_t put_off;
     uint64_t carried;
+    uint64_t words;
 };
 
 static uint32_t seed_count(uint32_t kind)
@@ -78,6 +79,7 @@ static void run(const struct crash_config *config, struct tally *tally)
     tally->waits += world.waits;
     tally->put_off += world.put_off;
     tally->carried += world.carried;
+    tally->words += world.words;
 }
 
 // The second death comes some events after the first one, mostly within its recovery.
@@ -108,9 +110,9 @@ static void report(const char *what, const struct tally *tally)
 {
     printf("%s: %" PRIu64 " worlds, %" PRIu64 " events, %" PRIu64 " recoveries, %" PRIu64
            " slots repeated, %" PRIu64 " waits, %" PRIu64 " buckets deferred, %" PRIu64
-           " with deferred gradients\n",
+           " with deferred gradients, %" PRIu64 " decisions by the word of a leaver\n",
            what, tally->worlds, tally->events, tally->recoveries, tally->repeated, tally->waits,
-           tally->put_off, tally->carried);
+           tally->put_off, tally->carried, tally->words);
 }
 
 static void run_alone(const char *text)
@@ -150,6 +152,7 @@ static void survivors_settle_every_step(void **state)
         run_alone(alone);
         return;
     }
+    uint64_t leavers = 0;
     for (uint32_t kind = 0; kind < KINDS; kind++) {
         struct tally tally = {0};
         for (uint64_t seed = 0; seed < seed_count(kind); seed++) {
@@ -162,9 +165,11 @@ static void survivors_settle_every_step(void **state)
         }
         report(kinds[kind], &tally);
         assert_true(tally.recoveries > 0 && tally.repeated > 0);
+        leavers += tally.words;
         assert_true((tally.waits > 0) == (kind >= 4));
         assert_true((tally.put_off > 0) == (kind >= 6) && (tally.carried > 0) == (kind >= 6));
     }
+    assert_true(leavers > 0);
 }
 
 int main(void)

@@ -153,7 +153,8 @@ void describe_up(char *text, size_t bytes, const struct up_message *message)
                  message->u.lost.step, message->u.lost.text);
         return;
     case UP_LEAVE:
-        snprintf(text, bytes, "leave settled %" PRIu64, message->u.leave.settled);
+        snprintf(text, bytes, "leave settled %" PRIu64 "%s", message->u.leave.settled,
+                 message->u.leave.word_count > 0 ? ", with its last wave" : "");
         return;
     case UP_LINKS:
         snprintf(text, bytes, "links %s, %" PRIu64 " ns, %" PRIu64 " bytes/s, wish %s",

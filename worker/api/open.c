@@ -344,6 +344,7 @@ static void open_shut(struct lockstep_session *session, bool leave)
     if (session->control) {
         message.generation = session->world.generation;
         message.u.leave.settled = atomic_load(&session->progress->settled);
+        engine_last_word(session, &message.u.leave);
         control_send(session->control, &message);
         control_close(session->control, OPEN_LINGER_MS);
     }

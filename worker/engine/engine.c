@@ -465,6 +465,11 @@ static void engine_log_slots(struct lockstep_session *session)
                   now.runs_filled[0], now.runs_filled[1]);
 }
 
+void engine_last_word(const struct lockstep_session *session, struct up_leave *leave)
+{
+    recovery_parts(session, leave);
+}
+
 void engine_stop(struct lockstep_session *session, bool leave)
 {
     if (!session->drive.has_thread)

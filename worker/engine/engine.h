@@ -8,11 +8,15 @@
 #include <stdbool.h>
 
 struct lockstep_session;
+struct up_leave;
 
 int engine_start(struct lockstep_session *session);
 // Ends the engine thread. leave: true if the session waits until the other ranks have received its
 // last frames; false if it ends its links at once. Afterwards nothing touches user memory.
 void engine_stop(struct lockstep_session *session, bool leave);
+// The engine thread has ended: fills in what other ranks may need to know of this one's last steps,
+// if the session goes on after a death.
+void engine_last_word(const struct lockstep_session *session, struct up_leave *leave);
 
 // Sends the layouts that this rank proposes in a learning step. Driver.
 void engine_propose_layouts(struct lockstep_session *session);

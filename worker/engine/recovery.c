@@ -510,6 +510,30 @@ void recovery_goes_on(struct lockstep_session *session)
     recovery_drop_records(recovery);
 }
 
+void recovery_parts(const struct lockstep_session *session, struct up_leave *leave)
+{
+    const struct order *order = session->engine.order;
+    const void *wave = &session->step.outcome;
+    size_t size = sizeof(session->step.outcome);
+    struct order_facts facts;
+    if (session->config.on_failure != LOCKSTEP_ON_FAILURE_CONTINUE || !order)
+        return;
+    order_report(order, &facts);
+    const bool opened = facts.opened && order->recovery.result_step == facts.step;
+    if (!opened && facts.settled == 0)
+        return;
+    if (opened || facts.skipped) {
+        wave = &order->recovery.result;
+        size = sizeof(order->recovery.result);
+        leave->flags = facts.skipped ? REPORT_SKIPPED : REPORT_OPENED;
+    }
+    leave->settled = facts.settled;
+    memcpy(leave->words, wave, size);
+    leave->word_count = (uint32_t)((size + sizeof(leave->words[0]) - 1) / sizeof(leave->words[0]));
+    while (leave->word_count > 1 && leave->words[leave->word_count - 1] == 0)
+        leave->word_count--;
+}
+
 void recovery_redo(struct lockstep_session *session, const struct order_action *action)
 {
     struct engine_recovery *recovery = session->engine.recovery;

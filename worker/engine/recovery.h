@@ -44,6 +44,9 @@ void recovery_forms(struct lockstep_session *session);
 // The links of the new generation stand and it is tuned: the rank goes on. Does nothing in the
 // first generation.
 void recovery_goes_on(struct lockstep_session *session);
+// Fills in the result of the last wave, for ranks that lack it. The engine has ended. Call it also
+// where the session does not go on after a death; it does nothing then.
+void recovery_parts(const struct lockstep_session *session, struct up_leave *leave);
 // This rank's part of a commit wave was filled when it may have had another number: sets the
 // number.
 void recovery_renumber(const struct lockstep_session *session, struct commit_wave *own);

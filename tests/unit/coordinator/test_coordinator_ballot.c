@@ -373,15 +373,132 @@ static void test_a_rank_that_promised_more(void **state)
                         "3 < prepare ballot 10, suspects 2: " DIED "\n");
 }
 
-static void test_where_a_job_cannot_go_on(void **state)
+// ---- Members that leave
+// --------------------------------------------------------------------------
+
+// A rank leaves after `settled` steps. word: the result of its last wave.
+static void part(struct story *story, uint32_t peer, uint64_t settled, uint32_t flags,
+                 uint64_t word)
+{
+    struct up_message message = {
+        .kind = UP_LEAVE,
+        .u.leave = {.settled = settled, .flags = flags, .word_count = 1, .words = {word}}};
+    story_say(story, peer, &message);
+}
+
+// Rank 2 has returned from step 6 and left. Rank 0 waits for the last word of the commit wave when
+// rank 1 dies: it gets what rank 2 has left behind.
+static void test_a_leaver_leaves_its_last_wave(void **state)
 {
     struct story *story = *state;
     story_run_on(story, 3);
-    story_leave(story, 3, COMMITTED);
+    part(story, 3, COMMITTED + 1, 0, 4711);
     story_forget(story);
     story_close(story, 2, NULL);
-    story_expect_piece(story, "1 < halt lost step 0: " DIED "; the job cannot go on without it, "
-                              "because ranks have left already\n");
+    story_expect(story, "2 broke\n1 < prepare ballot 2, suspects 6: " DIED "\n");
+    RECORD(story, 1, RECORD_COMMIT, 0, 13); // Of step 5.
+    story_forget(story);
+    report(story, 1, 2, COMMITTED, COMMITTED + 1, REPORT_BEGUN | REPORT_ALL_FINAL);
+    story_expect_piece(story, "1 < commit of 0 [4711]\n"
+                              "1 < decision ballot 2, settled 6, step 6, flags 0, removed 6\n"
+                              "1 < generation 2: rank 0 of 1");
+    assert_int_equal(story_job(story, 0).left, 0);
+    links(story, 1);
+    story_leave(story, 1, COMMITTED + 1);
+    assert_int_equal(story_job(story, 0).state, JOB_FINISHED);
+}
+
+// The same with the open wave of step 6, in which no rank had data, whether it was skipped or not.
+static void test_a_leaver_leaves_its_open_wave(void **state)
+{
+    struct story *story = *state;
+    story_run_on(story, 4);
+    story_close(story, 2, NULL);
+    part(story, 4, COMMITTED, REPORT_OPENED, 4712);
+    report(story, 1, 2, COMMITTED, COMMITTED + 1, 0);
+    story_forget(story);
+    report(story, 3, 2, COMMITTED, COMMITTED + 1, 0);
+    story_expect_piece(story, "1 < opening of 0 [4712]\n3 < opening of 0 [4712]\n"
+                              "1 < decision ballot 2, settled 5, step 6, flags 1, removed a\n");
+    part(story, 3, COMMITTED + 1, REPORT_SKIPPED, 4713);
+    story_forget(story);
+    report(story, 1, 3, COMMITTED, COMMITTED + 1, 0);
+    story_expect_piece(story, "1 < opening of 0 [4713]\n"
+                              "1 < decision ballot 3, settled 6, step 6, flags 32, removed 2\n");
+}
+
+// A word is of no use to members that know more.
+static void test_an_older_word_does_not_count(void **state)
+{
+    struct story *story = *state;
+    story_run_on(story, 3);
+    part(story, 3, COMMITTED, 0, 4711);
+    story_close(story, 2, NULL);
+    RECORD(story, 1, RECORD_COMMIT, 0, 4711);
+    story_forget(story);
+    report(story, 1, 2, COMMITTED, COMMITTED + 1, REPORT_BEGUN);
+    story_expect(story, "1 > report ballot 2, settled 5, step 6, flags 2\n"
+                        "1 < decision ballot 2, settled 5, step 6, flags 2, removed 6\n"
+                        "1 < generation 2: rank 0 of 1, local 0 of 1, peers\n");
+}
+
+// While the links are made, a member leaves: the others do not wait for it. What a mate says of its
+// end is no news.
+static void test_a_member_leaves_a_forming_world(void **state)
+{
+    struct story *story = *state;
+    story_run_on(story, 4);
+    story_close(story, 2, NULL);
+    report_idle(story, 1, 2);
+    report_idle(story, 3, 2);
+    report_idle(story, 4, 2);
+    links(story, 1);
+    story_forget(story);
+    part(story, 4, COMMITTED, 0, 4711);
+    story_expect(story, "4 > leave settled 5, with its last wave\n"
+                        "4 closed\n"
+                        "1 < prepare ballot 3, suspects 4: " DIED "\n"
+                        "3 < prepare ballot 3, suspects 4: " DIED "\n");
+    story_lost(story, 1, 2, COMMITTED + 1, false);
+    report_idle(story, 1, 3);
+    story_forget(story);
+    report_idle(story, 3, 3);
+    story_expect_piece(story, "3 < generation 3: rank 1 of 2");
+    assert_int_equal(story_job(story, 0).state, JOB_RUNNING);
+}
+
+// All that are left leave in the ballot.
+static void test_all_leave_in_a_ballot(void **state)
+{
+    struct story *story = *state;
+    story_run_on(story, 3);
+    story_close(story, 2, NULL);
+    part(story, 3, COMMITTED, 0, 4711);
+    assert_int_equal(story_job(story, 0).state, JOB_RUNNING);
+    part(story, 1, COMMITTED, 0, 4711);
+    assert_int_equal(story_job(story, 0).state, JOB_FINISHED);
+}
+
+// A rank that has left counts as one that is known to be gone: one of four goes on.
+static void test_leavers_are_proven(void **state)
+{
+    struct story *story = *state;
+    story_run_on(story, 4);
+    part(story, 3, COMMITTED, 0, 4711);
+    part(story, 4, COMMITTED, 0, 4711);
+    story_close(story, 2, NULL);
+    story_forget(story);
+    report_idle(story, 1, 2);
+    story_expect_piece(story, "1 < generation 2: rank 0 of 1");
+}
+
+static void test_where_a_job_cannot_go_on(void **state)
+{
+    struct story *story = *state;
+    story_run_on(story, 2);
+    part(story, 2, COMMITTED, 0, 4711);
+    story_close(story, 1, NULL);
+    assert_int_equal(story_job(story, 0).state, JOB_HALTED);
 }
 
 // One slot is granted. The second one is made by two ranks of three, the third one only by the rank
@@ -504,6 +621,12 @@ int main(void)
         TEST(test_a_rank_that_is_removed_alive_is_told),
         TEST(test_all_but_one_die),
         TEST(test_a_rank_that_promised_more),
+        TEST(test_a_leaver_leaves_its_last_wave),
+        TEST(test_a_leaver_leaves_its_open_wave),
+        TEST(test_an_older_word_does_not_count),
+        TEST(test_a_member_leaves_a_forming_world),
+        TEST(test_all_leave_in_a_ballot),
+        TEST(test_leavers_are_proven),
         TEST(test_where_a_job_cannot_go_on),
         TEST(test_a_learning_step_goes_on),
         TEST(test_a_slot_of_the_dead_is_in_no_plan),

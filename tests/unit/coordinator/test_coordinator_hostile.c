@@ -522,6 +522,8 @@ static void draw_message(struct fuzz *fuzz, uint32_t place, struct up_message *m
         return;
     case UP_LEAVE:
         message->u.leave.settled = step;
+        message->u.leave.flags = draw(fuzz, 3) == 0 ? REPORT_OPENED : 0;
+        message->u.leave.word_count = draw_number(fuzz, 3);
         return;
     case UP_LINKS:
         message->u.links = (struct up_links){.shares = draw(fuzz, 2) == 0,

@@ -44,7 +44,7 @@ static_assert(sizeof(struct await) == 960, "a new field?");
 static_assert(sizeof(struct up_heartbeat) == 3832, "a new field?");
 static_assert(sizeof(struct up_fail) == 1504, "a new field?");
 static_assert(sizeof(struct up_lost) == 1048, "a new field?");
-static_assert(sizeof(struct up_leave) == 648, "a new field?");
+static_assert(sizeof(struct up_leave) == 2192, "a new field?");
 static_assert(sizeof(struct down_welcome) == 8, "a new field?");
 static_assert(sizeof(struct down_refused) == 1028, "a new field?");
 static_assert(sizeof(struct peer) == 292, "a new field?");
@@ -337,6 +337,10 @@ static void example_up(int kind, union any_message *any)
         message->u.leave.settled = 812;
         strcpy(message->u.leave.reason, "done");
         strcpy(message->u.leave.cause, "why");
+        message->u.leave.flags = REPORT_SKIPPED;
+        message->u.leave.word_count = 2;
+        message->u.leave.words[0] = 7;
+        message->u.leave.words[1] = 300;
         break;
     case UP_LINKS:
         message->u.links = (struct up_links){.shares = true,
@@ -420,7 +424,7 @@ static const char *const golden_up[] = {
                 "08ac0610051a0377687921050000000000000028023201613a0162",
     [UP_LOST] = "0a0b08071108070605040302015a160803100118ac06220572657365742801b0"
                 "0401b80402",
-    [UP_LEAVE] = "0a0b0807110807060504030201620e08ac061204646f6e651a03776879",
+    [UP_LEAVE] = "0a0b0807110807060504030201621508ac061204646f6e651a0377687920202a0307ac02",
     [UP_LINKS] = "0a0b08071108070605040302016a0c080110d02818e0d9fd382002",
     [UP_BLOCKED] = "0a0b0807110807060504030201724808ac0611fe000000000000001a100a0408"
                    "011002120805000000000000001a040a02080222100000000000000000030000"
@@ -1130,6 +1134,10 @@ static void random_up(int kind, uint64_t *state, union any_message *any)
         message->u.leave.settled = random_number(state);
         RANDOM_TEXT(state, message->u.leave.reason);
         RANDOM_TEXT(state, message->u.leave.cause);
+        message->u.leave.flags = random_bool(state) ? REPORT_SKIPPED : REPORT_OPENED;
+        message->u.leave.word_count = random_below(state, LOCKSTEP_WAVE_BYTES / 8 + 1);
+        for (uint32_t i = 0; i < message->u.leave.word_count; i++)
+            message->u.leave.words[i] = random_number(state);
         break;
     case UP_LINKS:
         message->u.links.shares = random_bool(state);

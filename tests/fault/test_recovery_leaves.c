@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A rank dies when others have left, or are about to leave (rule M10). Three real processes make
+// two steps and close their sessions. The victim kills itself at its n-th send of data in the last
+// step, for each n: at some of them one survivor has the whole commit wave and leaves, and the
+// other one lacks a part that only the victim had. step_end is OK on every survivor in any case,
+// and the steps of both have equal bits. In half of the jobs the last step is one that no rank has
+// data for (config.uneven): its open wave is the last one.
+
+#include "tests/fault/process_world.h"
+
+#include "base/hash64.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#include <lockstep/lockstep.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum {
+    RANKS = 3,
+    STEPS = 2,
+    ELEMENTS = 300,
+    SENDS = 40, // More sends than a rank makes in a step.
+    SWEEPS = 10, // At most, until the threads of a job have come to the case in question.
+};
+
+struct told {
+    char text[512];
+    uint64_t hash;
+    uint64_t changes; // Of the world, when the last step was over.
+    uint32_t sends; // In the last step.
+};
+
+static struct told *shared; // [RANKS]
+static struct coordinator_process coordinator;
+
+// ---- Sends of the victim ------------------------------------------------------------------------
+
+static _Atomic(int) sends_left = -1; // Until this process kills itself; negative: it does not.
+static _Atomic(uint32_t) sends_made;
+
+static void count_send(int fd)
+{
+    int kind = 0;
+    socklen_t size = sizeof(kind);
+    if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &kind, &size) < 0 || kind != AF_INET)
+        return;
+    atomic_fetch_add(&sends_made, 1);
+    if (atomic_load(&sends_left) >= 0 && atomic_fetch_sub(&sends_left, 1) == 0)
+        (void)raise(SIGKILL);
+}
+
+// The library calls these instead of those of the C library. gRPC sends by sendmsg, too, and its
+// few messages count as well.
+ssize_t send(int fd, const void *bytes, size_t size, int flags)
+{
+    count_send(fd);
+    return syscall(SYS_sendto, fd, bytes, size, flags, NULL, 0);
+}
+
+ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
+{
+    count_send(fd);
+    return syscall(SYS_sendmsg, fd, message, flags);
+}
+
+// ---- The trainer --------------------------------------------------------------------------------
+
+static void require(struct told *told, int status, const char *where)
+{
+    if (status >= 0)
+        return;
+    snprintf(told->text, sizeof(told->text), "%s: %s", where, lockstep_error_text());
+    _exit(1);
+}
+
+static void train(uint32_t rank, bool uneven, bool victim, int sends)
+{
+    static float value[ELEMENTS];
+    static float gradient[ELEMENTS];
+    static const int64_t shape = ELEMENTS;
+    const struct lockstep_parameter parameter = {.name = "w",
+                                                 .dtype = LOCKSTEP_FLOAT32,
+                                                 .dims = 1,
+                                                 .shape = &shape,
+                                                 .data = value,
+                                                 .gradient = gradient};
+    struct told *told = &shared[rank];
+    struct lockstep_config config = LOCKSTEP_CONFIG_INIT;
+    struct lockstep_module_config module_config = LOCKSTEP_MODULE_INIT;
+    struct lockstep_change change = LOCKSTEP_CHANGE_INIT;
+    struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
+    lockstep_session *session;
+    lockstep_module *module;
+    lockstep_call *call;
+    char address[64];
+    int status = 0;
+    snprintf(address, sizeof(address), "127.0.0.1:%u", coordinator.port);
+    config.coordinator = address;
+    config.world_size = RANKS;
+    config.rank_hint = (int32_t)rank;
+    config.on_failure = LOCKSTEP_ON_FAILURE_CONTINUE;
+    config.transport = LOCKSTEP_TRANSPORT_TCP;
+    config.uneven = uneven ? LOCKSTEP_UNEVEN_ALL : LOCKSTEP_UNEVEN_NONE;
+    module_config.name = "m";
+    module_config.parameters = &parameter;
+    module_config.parameter_count = 1;
+    require(told, lockstep_open(&config, &session), "open");
+    require(told, lockstep_module_register(session, &module_config, &module), "register");
+    require(told, lockstep_start(session), "start");
+    for (uint32_t step = 1; status != LOCKSTEP_FINISHED && step <= STEPS; step++) {
+        if (step == STEPS) {
+            atomic_store(&sends_made, 0);
+            atomic_store(&sends_left, victim ? sends : -1);
+        }
+        options.exhausted = uneven && step == STEPS;
+        status = lockstep_step_begin(session, &options, NULL);
+        require(told, status, "step_begin");
+        if (status == LOCKSTEP_FINISHED)
+            break;
+        for (uint32_t i = 0; i < ELEMENTS; i++)
+            gradient[i] = (float)((rank + 1) * (1 + (i + step) % 7));
+        require(told, lockstep_call_begin(module, &call), "call_begin");
+        require(told, lockstep_grad_ready(module, call, 0, NULL, NULL), "grad_ready");
+        require(told, lockstep_call_end(call), "call_end");
+        require(told, lockstep_step_end(session, NULL), "step_end");
+    }
+    told->sends = atomic_load(&sends_made);
+    told->hash = hash64(gradient, sizeof(gradient));
+    require(told, lockstep_world_change(session, &change), "world_change");
+    told->changes = change.changes;
+    require(told, lockstep_close(session), "close");
+    _exit(0);
+}
+
+// ---- The test -----------------------------------------------------------------------------------
+
+static int teardown(void **state)
+{
+    (void)state;
+    if (coordinator.pid > 0)
+        kill(coordinator.pid, SIGKILL);
+    coordinator.pid = 0;
+    return 0;
+}
+
+// Runs a job. Returns true if one survivor has left before the death, and another one has finished
+// its last step without the victim.
+static bool one_job(bool uneven, uint32_t victim, int sends, bool *died)
+{
+    pid_t pids[RANKS];
+    uint64_t changes = 0;
+    uint64_t hash = 0;
+    uint32_t without = 0;
+    memset(shared, 0, RANKS * sizeof(*shared));
+    for (uint32_t r = 0; r < RANKS; r++) {
+        pids[r] = process_fork();
+        assert_true(pids[r] >= 0);
+        if (pids[r] == 0)
+            train(r, uneven, r == victim, sends);
+    }
+    for (uint32_t r = 0; r < RANKS; r++) {
+        int status = 0;
+        const bool ended = process_reap(pids[r], WAIT_MS, &status);
+        if (r == victim)
+            *died = ended && WIFSIGNALED(status);
+        if (ended && (status == 0 || r == victim))
+            continue;
+        fail_msg("victim %u at send %d%s: rank %u %s 0x%x: %s", victim, sends,
+                 uneven ? ", uneven" : "", r, ended ? "ends with" : "does not end",
+                 (unsigned)status, shared[r].text);
+    }
+    for (uint32_t r = 0; r < RANKS; r++) {
+        if (r == victim)
+            continue;
+        if (hash != 0 && hash != shared[r].hash)
+            fail_msg("victim %u at send %d: the survivors differ", victim, sends);
+        hash = shared[r].hash;
+        changes += shared[r].changes;
+        without += shared[r].changes == 0;
+    }
+    return without == 1 && changes == 1;
+}
+
+static void survivors_settle(bool uneven)
+{
+    uint32_t jobs = 0;
+    uint32_t leavers = 0;
+    coordinator_start(&coordinator, NULL);
+    for (uint32_t sweep = 0; leavers == 0 && sweep < SWEEPS; sweep++) {
+        for (uint32_t victim = 0; victim < RANKS; victim++) {
+            bool died = true;
+            for (int sends = 0; died && sends < SENDS; sends++) {
+                leavers += one_job(uneven, victim, sends, &died);
+                jobs++;
+            }
+            assert_false(died); // The last job is one in which the victim has left, too.
+        }
+    }
+    coordinator_stop(&coordinator);
+    printf("%u jobs; in %u of them a rank had left already\n", jobs, leavers);
+    assert_true(leavers > 0);
+}
+
+static void a_rank_dies_when_others_have_left(void **state)
+{
+    (void)state;
+    survivors_settle(false);
+}
+
+static void a_rank_dies_when_others_have_run_out_of_data(void **state)
+{
+    (void)state;
+    survivors_settle(true);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(a_rank_dies_when_others_have_left, teardown),
+        cmocka_unit_test_teardown(a_rank_dies_when_others_have_run_out_of_data, teardown),
+    };
+    shared = mmap(NULL, RANKS * sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+                  -1, 0);
+    if (shared == MAP_FAILED)
+        return 1;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
