@@ -256,8 +256,8 @@ healthy: all $(BUILD)/tests/fault/test_healthy ## Nothing that only looks like a
 # Bounds on time are for a release build; tests multiply them by LOCKSTEP_TEST_SLOW. Where
 # nothing else is asked for, less is drawn at random: a sanitizer finds in few what it finds in many.
 # Its reports need lines, and no types.
-FEWER := LOCKSTEP_TEST_SIM_SEEDS=$${LOCKSTEP_TEST_SIM_SEEDS:-500} LOCKSTEP_TEST_FUZZ_SEEDS=$${LOCKSTEP_TEST_FUZZ_SEEDS:-30} \
-    LOCKSTEP_TEST_ABORTS=$${LOCKSTEP_TEST_ABORTS:-6}
+FEWER := LOCKSTEP_TEST_SIM_SEEDS=$${LOCKSTEP_TEST_SIM_SEEDS:-250} LOCKSTEP_TEST_FUZZ_SEEDS=$${LOCKSTEP_TEST_FUZZ_SEEDS:-20} \
+    LOCKSTEP_TEST_ABORTS=$${LOCKSTEP_TEST_ABORTS:-4}
 sanitized = +LOCKSTEP_TEST_SLOW=5 $(FEWER) $(2) $(MAKE) BUILD=$(BUILD)/$(3) KERNELS=$(KERNELS) SAN=$(1) OPTIMIZE=-O1 DEBUG_INFO=-g1 $(4) test
 
 asan: ## Tests under Address-, Leak- and UndefinedBehaviorSanitizer; others when ONLY names them

@@ -465,7 +465,7 @@ static void run_on_ring(const struct setting *setting, void (*body)(struct rank 
 static void bits_body(struct rank *rank)
 {
     const bool torn = rank->setting->torn_bytes > 0;
-    const uint64_t sizes[1] = {torn ? 1021 : test_slow() > 1 ? 5003 : 20011};
+    const uint64_t sizes[1] = {torn ? 1021 : test_everything() ? 20011 : 5003};
     struct wired modules[LENGTH(formats)];
     wired_make_all(rank, sizes, 1, modules);
     wired_step(rank, modules, LENGTH(formats), ones, noise, always);

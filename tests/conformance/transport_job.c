@@ -126,6 +126,13 @@ static void job_put(const struct job_spec *spec, uint8_t *at, uint64_t random)
     }
 }
 
+static int compare_ends(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a;
+    const uint64_t y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
 // Draws the ends of the units. A quarter of all collectives has units of 3 elements and a large
 // last unit; in the others the ends are random.
 static uint64_t *item_units(const struct job_spec *spec, uint64_t *random)
@@ -136,13 +143,9 @@ static uint64_t *item_units(const struct job_spec *spec, uint64_t *random)
         uint64_t place = job_random(random) % (spec->elements + 1);
         if (small)
             place = spec->elements < u * 3 ? spec->elements : u * 3;
-        uint32_t at = u;
-        while (at > 0 && ends[at - 1] > place) {
-            ends[at] = ends[at - 1];
-            at--;
-        }
-        ends[at] = place;
+        ends[u] = place;
     }
+    qsort(ends, spec->units, sizeof(*ends), compare_ends);
     if (spec->units > 0)
         ends[spec->units - 1] = spec->elements;
     return ends;

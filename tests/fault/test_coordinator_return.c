@@ -39,7 +39,7 @@ static void train(void)
 {
     struct script scripts[SIZE];
     for (uint32_t rank = 0; rank < SIZE; rank++)
-        scripts[rank] = (struct script){.report_every = 5};
+        scripts[rank] = (struct script){.report_every = 5, .rest_ms = 2};
     world_start(&world, &coordinator, "job", SIZE, scripts);
 }
 

@@ -111,14 +111,14 @@ static void two_culprits(void **state)
 {
     (void)state;
     struct script scripts[] = {
-        {.place = PLACE_OPTIMIZER, .place_step = STEP, .hold = HOLD_SPIN},
+        {.place = PLACE_OPTIMIZER, .place_step = STEP, .hold = HOLD_SLEEP},
         {.place = PLACE_NOWHERE},
         {.place = PLACE_IN_CALL, .place_step = STEP + 1, .hold = HOLD_READ},
     };
     begin(scripts, 3, "auto");
     world_expect(&world, 0, REPORT_PLACE, NULL);
     world_expect(&world, 2, REPORT_PLACE, NULL);
-    stall_expect(&coordinator, "0:outside:hold_spin 2:in_call:hold_read", WAIT_MS);
+    stall_expect(&coordinator, "0:outside:hold_sleep 2:in_call:hold_read", WAIT_MS);
     world_release(&world, 0);
     world_release(&world, 2);
     stall_expect(&coordinator, "", LIFTED_MS);
@@ -149,7 +149,7 @@ static void what_is_expected_is_no_stall(void **state)
     (void)state;
     const uint64_t expected_ms = slow_ms(1500);
     struct script scripts[] = {
-        {.place = PLACE_LEARNING, .hold = HOLD_SPIN},
+        {.place = PLACE_LEARNING, .hold = HOLD_SLEEP},
         {.place = PLACE_OPTIMIZER, .place_step = STEP, .hold = HOLD_SLEEP, .pause_ms = expected_ms},
         {.place = PLACE_NOWHERE},
     };

@@ -289,26 +289,39 @@ static uint64_t mix(uint64_t word)
     return word ^ word >> 32;
 }
 
+static uint64_t lane_add(uint64_t lane, uint64_t word)
+{
+    return rotate(lane ^ word * UINT64_C(0x9e3779b185ebca87), 31) * UINT64_C(0xc2b2ae3d27d4eb4f);
+}
+
+// Adds 32 bytes. The explorer spends most of its time here, so no call has a size that is not
+// constant.
+static void lanes_add(uint64_t lanes[4], const uint8_t *at)
+{
+    uint64_t words[4];
+    memcpy(words, at, sizeof(words));
+    lanes[0] = lane_add(lanes[0], words[0]);
+    lanes[1] = lane_add(lanes[1], words[1]);
+    lanes[2] = lane_add(lanes[2], words[2]);
+    lanes[3] = lane_add(lanes[3], words[3]);
+}
+
 // Four lanes of 64 bits, which a processor works on at once, folded into two words.
 struct world_hash world_hash(const struct world_snapshot *snapshot)
 {
     uint64_t lanes[4] = {1, 2, 3, 4};
-    uint64_t words[4];
+    uint8_t last[32] = {0};
     struct world_hash hash;
     struct head head;
     memcpy(&head, snapshot->bytes, sizeof(head));
     const uint8_t *at =
         snapshot->bytes + sizeof(head) + (head.count[0] + head.count[1]) * sizeof(struct span);
-    for (uint64_t left = head.hashed; left > 0;) {
-        const uint64_t bytes = left < sizeof(words) ? left : sizeof(words);
-        memset(words, 0, sizeof(words));
-        memcpy(words, at, bytes);
-        for (uint32_t lane = 0; lane < 4; lane++)
-            lanes[lane] = rotate(lanes[lane] ^ words[lane] * UINT64_C(0x9e3779b185ebca87), 31) *
-                          UINT64_C(0xc2b2ae3d27d4eb4f);
-        at += bytes;
-        left -= bytes;
-    }
+    const uint8_t *const end = at + head.hashed / sizeof(last) * sizeof(last);
+    for (; at < end; at += sizeof(last))
+        lanes_add(lanes, at);
+    memcpy(last, at, head.hashed % sizeof(last));
+    if (head.hashed % sizeof(last) != 0)
+        lanes_add(lanes, last);
     hash.words[0] = head.hashed;
     hash.words[1] = head.count[0];
     for (uint32_t lane = 0; lane < 4; lane++) {

@@ -4,6 +4,7 @@
 // level, which test_kernels.c compares with obvious ones; and that memory never holds anything but
 // what was there and what is final, also when the process dies.
 
+#include "tests/support/bounds.h"
 #include "worker/kernels/combine.h"
 #include "worker/kernels/kernels.h"
 #include "worker/kernels/table.h"
@@ -329,10 +330,11 @@ static void test_combinations(void **state)
 {
     struct draw draw;
     (void)state;
+    const int draws = test_slow() > 1 ? DRAWS / 3 : DRAWS;
     for (unsigned l = 0; kernel_level(l); l++)
         for (size_t d = 0; d < LENGTH(dtypes); d++)
             for (size_t o = 0; o < LENGTH(ops); o++)
-                for (int i = 0; i < DRAWS && kernel_supported(dtypes[d], ops[o]); i++) {
+                for (int i = 0; i < draws && kernel_supported(dtypes[d], ops[o]); i++) {
                     draw_make(&draw, dtypes[d], ops[o]);
                     draw_compare(kernel_level(l), &draw);
                 }
