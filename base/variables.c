@@ -19,6 +19,7 @@ static const char *const known[] = {
     "ABORT_MS",
     "ADVERTISE",
     "ALGORITHM",
+    "AWAY_TIMEOUT_MS",
     "COORDINATOR",
     "COORDINATOR_CHUNK_BYTES",
     "COORDINATOR_DRAIN_MS",

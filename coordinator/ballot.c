@@ -10,9 +10,8 @@
 // the next generation of them. If there can be no decision, the job ends with the verdict on the
 // first suspect.
 //
-// This coordinator is the only one of the job, and it has made the generation that ends. So by M2
-// the members that are kept must be at least half of that generation, unless all others are proven
-// dead.
+// By M2 the members that are kept must be more than half of the generation that ends, unless all
+// others are proven dead. Exactly half is enough for the coordinator that has made that generation.
 
 #include "coordinator/ballot.h"
 
@@ -60,7 +59,8 @@ static bool ballot_has_quorum(struct coordinator *core, const struct job *job)
         else
             kept++;
     }
-    return kept > 0 && (proven || 2 * kept >= job->count);
+    const bool made = job->resuming.incarnation == core->config.incarnation;
+    return kept > 0 && (proven || 2 * kept > job->count || (made && 2 * kept == job->count));
 }
 
 // Returns NULL, or why the job cannot go on without this member.
@@ -82,11 +82,12 @@ static void ballot_give_up(struct coordinator *core, struct job *job, const char
     char text[LOCKSTEP_TEXT_BYTES];
     struct sentence sentence;
     const uint32_t rank = job->ballot.cause;
+    const bool caused = decision_removes(job, rank);
     sentence_begin(&sentence, text, sizeof(text));
     sentence_add(&sentence, "%s; %s", job->ballot.text, why);
     ballot_reset(job);
     const struct verdict verdict = {
-        .kind = HALT_LOST, .has_rank = true, .rank = rank, .text = text};
+        .kind = HALT_LOST, .has_rank = caused, .rank = rank, .text = text};
     verdict_halt(core, job, &verdict);
 }
 
@@ -98,6 +99,7 @@ static void ballot_ask(struct coordinator *core, struct job *job, const struct w
     prepare->ballot = ballot_id(core, job);
     memcpy(prepare->suspects, job->ballot.suspects, sizeof(prepare->suspects));
     memcpy(prepare->text, job->ballot.text, sizeof(prepare->text));
+    prepare->ended = job->resuming.ended;
     core_send(core, worker);
 }
 
@@ -192,12 +194,21 @@ static void ballot_try(struct coordinator *core, struct job *job)
 
 // ---- Suspects ----------------------------------------------------------------------------------
 
+static bool ballot_suspects_any(const struct job *job)
+{
+    uint64_t any = 0;
+    for (uint32_t i = 0; i < LOCKSTEP_RANK_WORDS; i++)
+        any |= job->ballot.suspects[i];
+    return any != 0;
+}
+
 bool ballot_suspect(struct coordinator *core, struct job *job, struct worker *worker,
                     const char *text, const char **why)
 {
     struct ballot *ballot = &job->ballot;
     const bool first = !ballot->active && !ballot->forming;
     const bool again = decision_removes(job, worker->rank);
+    const bool alone = !ballot_suspects_any(job);
     *why = NULL;
     if (worker->hello.on_failure != FAILURE_CONTINUE || !job_running(job))
         return false;
@@ -206,7 +217,7 @@ bool ballot_suspect(struct coordinator *core, struct job *job, struct worker *wo
         return true;
     }
     ballot_remove(job, worker->rank);
-    if (first || !ballot->active) {
+    if (first || !ballot->active || alone) {
         struct sentence sentence;
         if (first)
             ballot->began_ms = core->now;
@@ -343,6 +354,21 @@ uint64_t ballot_deadline(const struct job *job)
     return job_running(job) && job->ballot.active ? job->ballot.proof_ms : UINT64_MAX;
 }
 
+// A member that is frozen has lost the coordinator of its ballot.
+static void ballot_orphaned(struct coordinator *core, struct job *job, const struct worker *worker)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    struct sentence sentence;
+    sentence_begin(&sentence, text, sizeof(text));
+    sentence_add(&sentence,
+                 "the coordinator was lost while %" PRIu32 " ranks recovered from a loss",
+                 job->count);
+    ballot_anew(core, job, worker->rank, text);
+    const char *why = ballot_obstacle(core, job);
+    if (why)
+        ballot_give_up(core, job, why);
+}
+
 // M7: nothing is said once.
 void ballot_resumed(struct coordinator *core, struct worker *worker)
 {
@@ -354,6 +380,8 @@ void ballot_resumed(struct coordinator *core, struct worker *worker)
         ballot_ask(core, job, worker);
     else if (job->ballot.forming && !worker->linked)
         ballot_begin(core, job, 0);
+    else if (worker->hello.resume.frozen && !job->ballot.active)
+        ballot_orphaned(core, job, worker);
 }
 
 void ballot_linked(struct coordinator *core, struct job *job)

@@ -321,6 +321,7 @@ struct resuming {
     // that this coordinator has rebuilt from what its members said.
     uint64_t incarnation;
     uint32_t unseen; // Members that have not said hello to this coordinator yet.
+    struct ended_generation ended; // By the decision that made the generation.
     uint64_t due_ms; // When a data port is probed next; UINT64_MAX: never.
 };
 

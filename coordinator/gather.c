@@ -43,6 +43,7 @@ static void gather_reset(struct job *job)
     job->halt.has_rank = false;
     job->halt.text[0] = '\0';
     job->resuming.unseen = 0;
+    job->resuming.ended.generation.number = 0;
     job->resuming.due_ms = UINT64_MAX;
     job->difference.active = false;
     learning_reset(&job->learning);

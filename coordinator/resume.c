@@ -74,11 +74,8 @@ bool resume_away(struct coordinator *core, struct worker *worker)
     struct job *job = core_job_of(core, worker);
     if (worker->stage != STAGE_MEMBER || !job_running(job) || core->stopped_by[0] != '\0')
         return false;
-    if (!job->tuned) {
-        if (worker->hello.on_failure == FAILURE_CONTINUE && job->ballot.forming)
-            resume_seek_proof(core, job, worker);
+    if (!job->tuned && !(worker->hello.on_failure == FAILURE_CONTINUE && job->ballot.forming))
         return false;
-    }
     resume_seek_proof(core, job, worker);
     journal_note(core, job, "worker_away",
                  "the control stream of rank %" PRIu32 " has ended; the rank may come back",
@@ -113,6 +110,13 @@ void resume_probed(struct coordinator *core, const struct coordinator_event *eve
     verdict_gone(core, worker);
 }
 
+// Since when a ballot has waited for the member.
+static uint64_t resume_awaited(const struct job *job, const struct worker *worker)
+{
+    const bool later = worker->back.unseen && job->ballot.began_ms > worker->back.away_ms;
+    return later ? job->ballot.began_ms : worker->back.away_ms;
+}
+
 void resume_tick(struct coordinator *core, struct job *job)
 {
     uint64_t next = UINT64_MAX;
@@ -121,14 +125,16 @@ void resume_tick(struct coordinator *core, struct job *job)
         return;
     for (uint32_t rank = 0; rank < job->count; rank++) {
         struct worker *worker = job_worker(core, job, rank);
-        if (worker->back.away_ms == 0 || worker->back.unseen)
+        if (worker->back.away_ms == 0)
             continue;
-        if (core->now >= worker->back.probe_ms) {
+        if (worker->back.unseen) {
+            worker->back.probe_ms = core->now + LOCKSTEP_PROBE_MS; // Its address is not known.
+        } else if (core->now >= worker->back.probe_ms) {
             worker->back.probe_ms = core->now + LOCKSTEP_PROBE_MS;
             resume_ask_port(core, worker);
         }
         if (job->ballot.active && !decision_removes(job, rank) &&
-            core->now >= worker->back.away_ms + LOCKSTEP_BALLOT_AWAY_MS)
+            core->now >= resume_awaited(job, worker) + LOCKSTEP_BALLOT_AWAY_MS)
             missed = worker;
         if (worker->back.probe_ms < next)
             next = worker->back.probe_ms;
@@ -304,6 +310,8 @@ static void resume_fill(struct coordinator *core, struct job *job, const struct 
     job->tuning = resume->tuning;
     job->formed_ms = core->now;
     job->resuming.unseen = job->count;
+    job->resuming.ended = resume->ended;
+    job->resuming.due_ms = core->now + LOCKSTEP_PROBE_MS;
     for (uint32_t rank = 0; rank < job->count; rank++) {
         struct worker *worker = &core->workers[workers[rank]];
         job->workers[rank] = workers[rank];
@@ -315,6 +323,7 @@ static void resume_fill(struct coordinator *core, struct job *job, const struct 
         worker->heard_ms = core->now;
         worker->back.away_ms = core->now;
         worker->back.unseen = true;
+        worker->hello.on_failure = hello->on_failure; // Equal on all ranks.
         sentence_clean(worker->hello.host, sizeof(worker->hello.host), "unknown",
                        sizeof("unknown"));
     }
@@ -340,28 +349,76 @@ static void resume_exclude(struct coordinator *core, coordinator_peer peer,
     core_send_peer(core, peer);
 }
 
-// A later generation of this job is known now: excludes the members that have come back as those
-// of an earlier one.
-static void resume_exclude_all(struct coordinator *core, struct job *job)
+static bool resume_same(const struct generation_id *a, const struct generation_id *b)
 {
+    return a->number == b->number && a->incarnation == b->incarnation;
+}
+
+static bool resume_removes(const struct ended_generation *ended, uint32_t rank)
+{
+    return (ended->removed[rank / 64] >> rank % 64 & 1) != 0;
+}
+
+// A later generation of this job is known now, which has ended this one or an earlier one. Sends
+// the members away: those that the later one has as members come again, and the others are
+// excluded.
+static void resume_leave_behind(struct coordinator *core, struct job *job,
+                                const struct ended_generation *ended)
+{
+    const struct generation_id generation = {.number = job->number,
+                                             .incarnation = job->resuming.incarnation};
+    const struct generation_id later = {.number = job->number + 1,
+                                        .incarnation = core->config.incarnation};
+    const bool known = resume_same(&ended->generation, &generation);
     for (uint32_t rank = 0; rank < job->count; rank++) {
-        const struct worker *worker = job_worker(core, job, rank);
-        const struct generation_id generation = {.number = job->number,
-                                                 .incarnation = job->resuming.incarnation};
-        const struct generation_id later = {.number = job->number + 1,
-                                            .incarnation = core->config.incarnation};
-        if (worker->connected)
+        struct worker *worker = job_worker(core, job, rank);
+        if (!worker->connected)
+            continue;
+        if (known && worker->hello.resume.frozen && !resume_removes(ended, rank))
+            core_close(core, worker);
+        else
             resume_exclude(core, worker->peer, generation, later,
                            "a later generation of the job goes on");
     }
+}
+
+// True if the hello is of a member of the generation that the present one has ended.
+static bool resume_is_of_ended(const struct job *job, const struct up_resume *resume)
+{
+    const struct ended_generation *ended = &job->resuming.ended;
+    return job_running(job) && ended->generation.number != 0 &&
+           resume_same(&ended->generation, &resume->generation) &&
+           resume->world_size == ended->world_size;
+}
+
+// A frozen rank has missed the decision that made the present generation, because its stream or its
+// coordinator ended. It is a member nevertheless. Makes the hello one of the present generation;
+// DOWN_PREPARE says the same to the rank.
+static void resume_carry_over(const struct job *job, struct up_hello *hello)
+{
+    const struct ended_generation *ended = &job->resuming.ended;
+    struct up_resume *resume = &hello->resume;
+    uint32_t rank = 0;
+    if (!resume->frozen || !resume_is_of_ended(job, resume) || resume_removes(ended, resume->rank))
+        return;
+    for (uint32_t before = 0; before < resume->rank; before++)
+        rank += !resume_removes(ended, before);
+    resume->rank = rank;
+    resume->world_size = job->count;
+    resume->generation =
+        (struct generation_id){.number = job->number, .incarnation = job->resuming.incarnation};
+    resume->ended = *ended;
 }
 
 // True if the others have gone on without this rank, and it is not known to be one of them.
 static bool resume_was_removed(struct coordinator *core, const struct job *job,
                                const struct up_hello *hello)
 {
-    if (!job || !job_running(job) || hello->on_failure != FAILURE_CONTINUE ||
-        job->resuming.unseen > 0 || hello->resume.generation.number >= job->number)
+    if (!job || !job_running(job) || hello->on_failure != FAILURE_CONTINUE)
+        return false;
+    if (resume_is_of_ended(job, &hello->resume))
+        return resume_removes(&job->resuming.ended, hello->resume.rank);
+    if (job->resuming.unseen > 0 || hello->resume.generation.number >= job->number)
         return false;
     for (uint32_t rank = 0; rank < job->count; rank++)
         if (memcmp(&job_worker(core, job, rank)->hello.uuid, &hello->uuid, sizeof(hello->uuid)) ==
@@ -401,7 +458,7 @@ static struct job *resume_rebuild(struct coordinator *core, coordinator_peer pee
         join_turn_away(core, job_worker(core, job, job->count - 1), REFUSAL_DRAINING,
                        "a world of this job is running; it can be joined when that has ended");
     if (job && job_running(job))
-        resume_exclude_all(core, job);
+        resume_leave_behind(core, job, &hello->resume.ended);
     if (job)
         gather_again(core, job);
     else
@@ -415,8 +472,7 @@ static struct job *resume_rebuild(struct coordinator *core, coordinator_peer pee
     return job;
 }
 
-// ---- Hello
-// ---------------------------------------------------------------------------------------
+// ---- Hello -------------------------------------------------------------------------------------
 
 // True if this coordinator has rebuilt the job from what a rank said that the others have gone on
 // without: this member is of a later generation, which counts.
@@ -441,7 +497,7 @@ static const char *resume_conflict(const struct job *job, const struct up_hello 
     return NULL;
 }
 
-void resume_hello(struct coordinator *core, coordinator_peer peer, const struct up_hello *hello)
+void resume_hello(struct coordinator *core, coordinator_peer peer, struct up_hello *hello)
 {
     const struct up_resume *resume = &hello->resume;
     struct job *job = job_find(core, hello->job);
@@ -453,7 +509,9 @@ void resume_hello(struct coordinator *core, coordinator_peer peer, const struct 
     if (resume->generation.number == 0 || resume->rank >= resume->world_size ||
         resume->world_size > LOCKSTEP_MAX_WORLD)
         why = "there is no such rank";
-    else if (job && !resume_was_removed(core, job, hello))
+    else if (job)
+        resume_carry_over(job, hello);
+    if (!why && job && !resume_was_removed(core, job, hello))
         why = resume_conflict(job, hello);
     if (!why && resume_was_removed(core, job, hello)) {
         resume_removed(core, job, peer, hello);

@@ -309,10 +309,17 @@ void roster_form(struct coordinator *core, struct job *job)
 // Removes the suspects of the ballot. The other members keep their order.
 static void roster_remove(struct coordinator *core, struct job *job)
 {
+    struct ended_generation *ended = &job->resuming.ended;
     uint32_t kept = 0;
+    ended->generation =
+        (struct generation_id){.number = job->number, .incarnation = job->resuming.incarnation};
+    ended->world_size = job->count;
+    memcpy(ended->removed, job->ballot.suspects, sizeof(ended->removed));
     for (uint32_t rank = 0; rank < job->count; rank++) {
         struct worker *worker = job_worker(core, job, rank);
         job->left -= worker->left && decision_removes(job, rank);
+        if (decision_removes(job, rank) && worker->back.unseen)
+            job->resuming.unseen--;
         if (!decision_removes(job, rank)) {
             job->workers[kept++] = job->workers[rank];
         } else if (worker->connected) {

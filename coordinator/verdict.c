@@ -285,6 +285,11 @@ static void verdict_lost_sentence(const struct worker *worker, const char *cause
                                   const struct verdict_advice *advice, struct sentence *sentence)
 {
     const bool ended = advice == &advice_ended;
+    if (worker->back.unseen) {
+        sentence_add(sentence, "rank %" PRIu32 " was lost while the coordinator was away: %s",
+                     worker->rank, cause);
+        return;
+    }
     sentence_add(sentence, "rank %" PRIu32 " on host %s was lost: %s", worker->rank,
                  worker->hello.host, cause);
     if (!ended || worker->heartbeat.failure[0] == '\0')

@@ -200,9 +200,11 @@ conformance-algorithms: all $(CASE_BIN) $(FAKES) ## The conformance tests over e
 
 # A rank dies at every turn of every way of reducing, and others in the repetition.
 RECOVERY := $(patsubst %,$(BUILD)/tests/conformance/test_transport_%,recovery fence) $(BUILD)/tests/fault/test_recovery_kinds
-recovery: all $(RECOVERY) ## A rank dies at every turn of every way of reducing, or frame of a collective, and the others finish
+recovery: all $(RECOVERY) $(BUILD)/tests/soak/recovery ## A rank dies at every turn of every way of reducing, or frame of a collective, and the others finish
 	@$(TEST_ENV) LOCKSTEP_TEST_ALGORITHMS=all LOCKSTEP_TEST_LONG_CUT=1 tools/run-tests $(RECOVERY) \
 	    tests/fault/test_pauses.sh
+	@$(TEST_ENV) $(BUILD)/tests/soak/recovery --one-death-of-both --seconds 60
+	@$(TEST_ENV) $(BUILD)/tests/soak/recovery --one-death-of-both --seconds 60
 
 # One job after the other, whose ranks are killed and stopped at random.
 SOAK := $(BUILD)/tests/soak/recovery

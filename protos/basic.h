@@ -65,6 +65,13 @@ struct generation_id {
     uint64_t incarnation; // Random id of the coordinator that formed the generation.
 };
 
+// The generation before the present one. The ranks that were not removed keep their order.
+struct ended_generation {
+    struct generation_id generation; // Number 0: there is none, or it is not known.
+    uint32_t world_size;
+    uint64_t removed[LOCKSTEP_RANK_WORDS]; // Set of ranks: bit r % 64 of word r / 64.
+};
+
 enum reduce_op {
     REDUCE_SUM = 0,
     // sum(w g) / sum(w); the owner of a chunk divides once. Floating point only.

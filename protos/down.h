@@ -153,6 +153,9 @@ struct down_prepare {
     // Set of ranks of the present generation that are to be replaced: bit r % 64 of word r / 64.
     uint64_t suspects[LOCKSTEP_RANK_WORDS];
     char text[LOCKSTEP_TEXT_BYTES]; // Why: the sentence about the first suspect.
+    // A frozen rank of the ended generation has missed its decision, and is a member of the present
+    // generation from now on.
+    struct ended_generation ended;
 };
 
 // The same on every member, as are its records.

@@ -72,11 +72,13 @@ struct up_resume {
     uint64_t settled; // Last step that is settled on this rank.
     uint32_t rounds; // Rounds of lockstep_start that this rank knows to be complete.
     bool starting; // True if the rank is in lockstep_start; UP_START follows.
+    bool frozen; // True if the rank waits for the decision of a ballot, or for links after it.
     uint64_t plan_number; // Highest number of a plan that the rank holds.
     uint64_t learning_step; // The step that the rank learns; 0: none.
     bool learned; // True if the rank holds the plan of that step.
     uint32_t recalls; // Number of UP_READY that follow for slots of that step.
     struct tuning tuning; // Tuning of the generation.
+    struct ended_generation ended; // By the decision that made the present generation.
     struct up_start start; // The rank's last UP_START; zeros: it has sent none.
 };
 

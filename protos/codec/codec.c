@@ -78,6 +78,7 @@ SAME_SIZE(wire_DownGeneration, gpus, struct down_generation, gpus);
 SAME_SIZE(wire_RecordPart, words, struct record_part, words);
 SAME_SIZE(wire_DownPrepare, suspects, struct down_prepare, suspects);
 SAME_SIZE(wire_DownPrepare, text, struct down_prepare, text);
+SAME_SIZE(wire_Ended, removed, struct ended_generation, removed);
 SAME_SIZE(wire_DownDecision, removed, struct down_decision, removed);
 SAME_SIZE(wire_DownDecision, text, struct down_decision, text);
 SAME_SIZE(wire_DownExcluded, text, struct down_excluded, text);

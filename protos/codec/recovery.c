@@ -7,6 +7,7 @@
 
 #include "protos/codec/check.h"
 #include "protos/codec/codec.h"
+#include "protos/codec/resume.h"
 #include "protos/redo.h"
 
 #include "protos/control.pb.h"
@@ -46,6 +47,7 @@ void codec_prepare_out(wire_DownPrepare *wire, const struct down_prepare *prepar
     wire->suspects_count =
         (pb_size_t)codec_words_out(wire->suspects, prepare->suspects, LOCKSTEP_RANK_WORDS);
     codec_text_out(wire->text, prepare->text, sizeof(wire->text));
+    wire->has_ended = codec_ended_out(&wire->ended, &prepare->ended);
 }
 
 void codec_decision_out(wire_DownDecision *wire, const struct down_decision *decision)
@@ -98,6 +100,8 @@ void codec_prepare_in(struct down_prepare *prepare, const wire_DownPrepare *wire
     codec_generation_in(&prepare->ballot, &wire->ballot, wire->has_ballot);
     memcpy(prepare->suspects, wire->suspects, wire->suspects_count * sizeof(wire->suspects[0]));
     codec_text_in(prepare->text, wire->text, sizeof(prepare->text), fault);
+    if (wire->has_ended)
+        codec_ended_in(&prepare->ended, &wire->ended);
 }
 
 void codec_decision_in(struct down_decision *decision, const wire_DownDecision *wire,
@@ -164,6 +168,7 @@ void codec_check_prepare(const struct down_prepare *prepare, struct codec_fault 
 {
     check_ballot(&prepare->ballot, fault);
     codec_check_text(prepare->text, sizeof(prepare->text), fault);
+    codec_check_ended(&prepare->ended, fault);
 }
 
 void codec_check_decision(const struct down_decision *decision, struct codec_fault *fault)

@@ -10,6 +10,8 @@
 
 #include "protos/control.pb.h"
 
+#include <string.h>
+
 void codec_start_out(wire_UpStart *wire, const struct up_start *start)
 {
     wire->manifest_hash = start->manifest_hash;
@@ -52,6 +54,28 @@ void codec_tuning_in(struct tuning *tuning, const wire_DownTuning *wire)
     tuning->wish = (uint32_t)wire->wish;
 }
 
+bool codec_ended_out(wire_Ended *wire, const struct ended_generation *ended)
+{
+    if (ended->generation.number == 0)
+        return false;
+    wire->has_generation = codec_generation_out(&wire->generation, &ended->generation);
+    wire->world_size = ended->world_size;
+    wire->removed_count =
+        (pb_size_t)codec_words_out(wire->removed, ended->removed, LOCKSTEP_RANK_WORDS);
+    return true;
+}
+
+void codec_ended_in(struct ended_generation *ended, const wire_Ended *wire)
+{
+    codec_generation_in(&ended->generation, &wire->generation, wire->has_generation);
+    if (ended->generation.number == 0) { // There is none.
+        ended->generation.incarnation = 0;
+        return;
+    }
+    ended->world_size = wire->world_size;
+    memcpy(ended->removed, wire->removed, wire->removed_count * sizeof(wire->removed[0]));
+}
+
 void codec_resume_out(wire_Resume *wire, const struct up_resume *resume)
 {
     wire->has_generation = codec_generation_out(&wire->generation, &resume->generation);
@@ -60,6 +84,7 @@ void codec_resume_out(wire_Resume *wire, const struct up_resume *resume)
     wire->settled = resume->settled;
     wire->rounds = resume->rounds;
     wire->starting = resume->starting;
+    wire->frozen = resume->frozen;
     wire->plan_number = resume->plan_number;
     wire->learning_step = resume->learning_step;
     wire->learned = resume->learned;
@@ -68,6 +93,7 @@ void codec_resume_out(wire_Resume *wire, const struct up_resume *resume)
     codec_tuning_out(&wire->tuning, &resume->tuning);
     wire->has_start = true;
     codec_start_out(&wire->start, &resume->start);
+    wire->has_ended = codec_ended_out(&wire->ended, &resume->ended);
 }
 
 void codec_resume_in(struct up_resume *resume, const wire_Resume *wire)
@@ -78,6 +104,7 @@ void codec_resume_in(struct up_resume *resume, const wire_Resume *wire)
     resume->settled = wire->settled;
     resume->rounds = wire->rounds;
     resume->starting = wire->starting;
+    resume->frozen = wire->frozen;
     resume->plan_number = wire->plan_number;
     resume->learning_step = wire->learning_step;
     resume->learned = wire->learned;
@@ -86,4 +113,6 @@ void codec_resume_in(struct up_resume *resume, const wire_Resume *wire)
         codec_tuning_in(&resume->tuning, &wire->tuning);
     if (wire->has_start)
         codec_start_in(&resume->start, &wire->start);
+    if (wire->has_ended)
+        codec_ended_in(&resume->ended, &wire->ended);
 }

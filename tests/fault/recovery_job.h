@@ -60,6 +60,13 @@ struct job_rank {
     float *gradients[JOB_TENSORS];
 };
 
+// When the coordinator is killed. It is started again 0.3 s later.
+enum job_away {
+    JOB_STAYS,
+    JOB_AWAY_BEFORE, // Before a rank dies.
+    JOB_AWAY_AFTER, // After that, while the others recover or wait for its word.
+};
+
 struct job {
     const char *name;
     uint32_t size;
@@ -69,6 +76,7 @@ struct job {
     bool tcp; // Else the transport is chosen by itself: shared memory.
     bool registered; // True if gradients are in registered memory, where mates reduce them.
     bool stops; // True if the last rank is stopped while another one dies.
+    enum job_away away;
     uint16_t port;
     // Chooses ranks that kill themselves, and writes what ranks find in job_own; NULL: nothing.
     void (*prepares)(const struct job *job, uint32_t round);

@@ -7,7 +7,8 @@
 // element, so each result shows whose gradients are in it: those of all survivors. The results of
 // all survivors have equal bits.
 //
-// LOCKSTEP_TEST_FAULT_ROUNDS jobs (9), chosen by LOCKSTEP_TEST_FAULT_SEED, which is printed.
+// LOCKSTEP_TEST_FAULT_ROUNDS jobs (9, and 2 without a coordinator), chosen by
+// LOCKSTEP_TEST_FAULT_SEED, which is printed.
 
 #include "tests/fault/recovery_job.h"
 
@@ -74,6 +75,24 @@ static void survivors_finish_every_step(void **state)
     }
 }
 
+// Condition: the coordinator is gone when a rank dies, or goes while the others recover. Decision:
+// the others wait for its return, and finish every step.
+static void survivors_wait_for_the_coordinator(void **state)
+{
+    (void)state;
+    for (uint32_t round = 0; round < job_rounds(2); round++) {
+        struct job job = {.name = "away",
+                          .size = 2 + (round + 1) % 3,
+                          .deaths = 1,
+                          .first_death = 3, // In the first step the order is learned.
+                          .tcp = round % 2 == 0,
+                          .away = round % 2 == round / 2 % 2 ? JOB_AWAY_AFTER : JOB_AWAY_BEFORE,
+                          .step = job_step};
+        job_run(&job, round, NULL);
+        assert_int_equal(job_told(job.size - 1)->change.world_size, job.size - 1);
+    }
+}
+
 // A world of one, so that no thread is started.
 static lockstep_session *open_alone(void)
 {
@@ -125,6 +144,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_does_not_go_together_is_named),
         cmocka_unit_test_teardown(survivors_finish_every_step, job_teardown),
+        cmocka_unit_test_teardown(survivors_wait_for_the_coordinator, job_teardown),
     };
     job_memory(sizeof(struct own));
     job_seed();

@@ -6,12 +6,14 @@
 // started again. Every step of every survivor has to end with OK, and its results have to be the
 // exact weighted means over sets that contain every survivor, with equal bits.
 //
-//     recovery [--seconds S] [--seed N] [--job N] [--hold] [--ranks N] [--one-death]
+//     recovery [--seconds S] [--seed N] [--job N] [--hold] [--ranks N]
+//              [--one-death | --one-death-of-both]
 //
-// --one-death: in each job one rank is killed, and nothing else happens. --ranks: in place of five.
-// What happens in a job, and at which step, depends on the seed and the job's number only. --job
-// runs that one alone. --hold: after a failure everything stays as it is, for a debugger. A line of
-// JSON is printed every minute and at the end. Ends with code 0 if nothing failed.
+// --one-death: in each job one rank is killed, and nothing else happens. --one-death-of-both: a
+// rank and the coordinator, within some milliseconds. --ranks: in place of five. What happens in a
+// job, and at which step, depends on the seed and the job's number only. --job runs that one alone.
+// --hold: after a failure everything stays as it is, for a debugger. A line of JSON is printed
+// every minute and at the end. Ends with code 0 if nothing failed.
 
 #include "base/clock.h"
 #include "tests/fault/process_world.h"
@@ -33,9 +35,6 @@ enum {
     TAIL = 20, // Steps after the last event.
     HANG_MS = 60000, // A rank that makes no step for so long hangs.
     LATENCIES_MAX = 1 << 20,
-    // For so long after its return the coordinator may not have the whole view, and for so long
-    // after a death a recovery may go on.
-    BACK_US = 3000000,
     SAY_MS = 60000,
     SLOW_US = 1000000, // A recovery that takes longer is described.
 };
@@ -80,7 +79,7 @@ enum beside {
 
 static struct {
     uint64_t jobs, steps, kills, pauses, coordinator_kills, failures;
-    uint64_t forgiven; // Jobs that ended because the coordinator was away when a rank died.
+    uint64_t forgiven; // Jobs that no rule allows to go on: is_forgiven.
     uint64_t slowest_us; // The longest lockstep_step_end.
     uint32_t *latencies[BESIDES];
     uint32_t latency_count[BESIDES];
@@ -93,15 +92,12 @@ static struct {
     struct rank_job job;
     pid_t pids[MEMBERS]; // 0: it has ended.
     uint32_t alive; // A set of members.
-    bool forgivable; // A rank died while the coordinator was away.
 } run;
 
 static struct coordinator_process coordinator;
-static uint64_t coordinator_back_us; // When it was started last.
-static uint64_t last_kill_us; // Of a rank.
 static char address[64];
 static volatile sig_atomic_t enough;
-static bool one_death;
+static enum kind only = KINDS; // If it is set: what happens, once in each job.
 
 static void on_signal(int number)
 {
@@ -148,9 +144,12 @@ static void plan(uint64_t seed, uint64_t number)
         struct event *event = &run.events[run.event_count];
         const uint32_t count = (uint32_t)__builtin_popcount(alive);
         step += 1 + rank_random(&random) % GAP;
-        if (count <= left || step + TAIL > STEPS_MAX || (one_death && run.event_count == 1))
+        if (count <= left || step + TAIL > STEPS_MAX || (only != KINDS && run.event_count == 1))
             break;
-        *event = (struct event){.kind = one_death ? KILL : draw_kind(&random, count), .step = step};
+        *event =
+            (struct event){.kind = only != KINDS ? only : draw_kind(&random, count), .step = step};
+        if ((event->kind == KILL_BOTH || event->kind == COORDINATOR_KILL) && step < 3)
+            event->step = step = 3; // The learning step is over on all ranks.
         event->victim = draw_member(&random, alive);
         event->other = count > 1 ? draw_member(&random, alive & ~(1u << event->victim)) : 0;
         event->delay_us = rank_random(&random) % 6000;
@@ -190,26 +189,23 @@ static void kill_member(uint32_t member)
     kill(run.pids[member], SIGKILL);
     run.alive &= ~(1u << member);
     total.kills++;
-    last_kill_us = clock_now_us();
-    if (last_kill_us - coordinator_back_us < BACK_US)
-        run.forgivable = true;
     process_reap(run.pids[member], WAIT_MS, &status);
     run.pids[member] = 0;
 }
 
-// Kills the coordinator, and `victim` right after it unless that is MEMBERS. Another one comes at
-// the same address.
+// Kills the coordinator, and `victim` right before or after it unless that is MEMBERS. Another one
+// comes at the same address.
 static void kill_coordinator(uint32_t victim, uint64_t rest_us, bool rank_first)
 {
     char listen[80];
     const char *const arguments[] = {listen, NULL};
     const pid_t pid = coordinator.pid;
     snprintf(listen, sizeof(listen), "--listen=%s", address);
-    if (victim < MEMBERS || clock_now_us() - last_kill_us < BACK_US)
-        run.forgivable = true;
     if (victim < MEMBERS) {
         if (rank_first)
             kill(run.pids[victim], SIGKILL);
+        if (rank_first && rest_us % 3 != 0)
+            pause_us(rest_us % 6000); // The others recover.
         kill(pid, SIGKILL);
         kill_member(victim);
     } else {
@@ -219,7 +215,6 @@ static void kill_coordinator(uint32_t victim, uint64_t rest_us, bool rank_first)
     total.coordinator_kills++;
     pause_us(rest_us);
     coordinator_start(&coordinator, arguments);
-    coordinator_back_us = clock_now_us();
 }
 
 static void stop_for(pid_t pid, uint64_t us)
@@ -384,17 +379,16 @@ static bool await_step(uint32_t member, uint64_t step)
     return true;
 }
 
-// True: the coordinator was away when a rank died, which is the end of the job today: all survivors
-// have an error that says so.
+// True: two ranks were left, on two hosts. The survivor has no proof of the other one's death, and
+// a coordinator that has restarted then needs more than half of the ranks (rule M2).
 static bool is_forgiven(void)
 {
-    for (uint32_t member = 0; member < MEMBERS; member++) {
-        const int failed = atomic_load(&run.told[member].failed);
-        if ((run.alive >> member & 1) != 0 && failed != LOCKSTEP_E_PEER_LOST &&
-            failed != LOCKSTEP_E_UNREACHABLE)
+    for (uint32_t member = 0; member < MEMBERS; member++)
+        if ((run.alive >> member & 1) != 0 &&
+            (atomic_load(&run.told[member].failed) != LOCKSTEP_E_PEER_LOST ||
+             !strstr(run.told[member].text, "not known to be dead")))
             return false;
-    }
-    return run.forgivable;
+    return run.job.way == WAY_HOSTS;
 }
 
 static const char *play(void)
@@ -402,7 +396,6 @@ static const char *play(void)
     const char *wrong = NULL;
     memset(run.told, 0, MEMBERS * sizeof(*run.told));
     run.alive = (1u << run.job.members) - 1;
-    run.forgivable = false;
     for (uint32_t member = 0; member < run.job.members; member++) {
         run.pids[member] = process_fork();
         if (run.pids[member] == 0)
@@ -532,7 +525,9 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--ranks") == 0 && value >= 2 && value <= MEMBERS)
             run.job.members = (uint32_t)value;
         else if (strcmp(argv[i], "--one-death") == 0)
-            one_death = true;
+            only = KILL;
+        else if (strcmp(argv[i], "--one-death-of-both") == 0)
+            only = KILL_BOTH;
         else if (strcmp(argv[i], "--hold") == 0)
             hold = true;
     }

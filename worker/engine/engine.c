@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "worker/engine/absence.h"
 #include "worker/engine/events.h"
 #include "worker/engine/inspect.h"
 #include "worker/engine/landing.h"
@@ -345,6 +346,9 @@ static int engine_patience(const struct lockstep_session *session)
     if (deadline_ms == 0 ||
         (session->end.halt_deadline_ms != 0 && session->end.halt_deadline_ms < deadline_ms))
         deadline_ms = session->end.halt_deadline_ms;
+    if (deadline_ms == 0 ||
+        (absence_deadline(session) != 0 && absence_deadline(session) < deadline_ms))
+        deadline_ms = absence_deadline(session);
     if (deadline_ms == 0)
         return -1;
     now = clock_now_ms();
@@ -362,7 +366,8 @@ static bool engine_stops(const struct lockstep_session *session)
 static bool engine_is_due(const struct lockstep_session *session)
 {
     return session->end.verdict_deadline_ms != 0 || session->end.halt_deadline_ms != 0 ||
-           engine_device_is_due(session) || (session->end.over && !session->end.let_go);
+           absence_deadline(session) != 0 || engine_device_is_due(session) ||
+           (session->end.over && !session->end.let_go);
 }
 
 static bool engine_attend(struct lockstep_session *session)

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "worker/engine/carry.h"
 #include "worker/engine/messages.h"
 #include "worker/engine/parts.h"
 #include "worker/engine/recovery.h"
@@ -137,7 +138,9 @@ void engine_peer_lost(void *context, uint32_t rank, enum peer_loss how, const ch
         engine_fail(session, LOCKSTEP_E_SYSTEM, text);
         return;
     }
-    if (!recovery_is_on(session) || session->end.control_gone)
+    if (carry_is_on(session))
+        return; // This link is none of the present generation.
+    if (!recovery_is_on(session))
         order_give_up(session->engine.order, loss.step);
     message.u.lost.rank = rank;
     message.u.lost.left = how == LOSS_LEFT;
@@ -146,6 +149,8 @@ void engine_peer_lost(void *context, uint32_t rank, enum peer_loss how, const ch
     message.u.lost.proof = how == LOSS_LEFT                                 ? PROOF_WORD
                            : transport_take_death(session->transport, rank) ? PROOF_PROCESS
                                                                             : PROOF_NONE;
+    if (message.u.lost.proof == PROOF_PROCESS)
+        session->end.died[rank / 64] |= UINT64_C(1) << rank % 64;
     message.u.lost.step = loss.step;
     text_copy(message.u.lost.text, sizeof(message.u.lost.text), text);
     text_copy(loss.text, sizeof(loss.text), text);
@@ -170,11 +175,15 @@ void engine_mate_gone(void *context, uint32_t rank)
 {
     struct lockstep_session *session = context;
     struct up_message message = {.kind = UP_LOST};
+    const uint64_t step = engine_lost_step(session, rank);
+    if (!carry_names(session, &rank))
+        return;
+    session->end.died[rank / 64] |= UINT64_C(1) << rank % 64;
     if (session->end.over || session->end.control_gone)
-        return; // Another rank says it, or the coordinator asks the data port of that rank.
+        return; // Another rank says it, or this one when the coordinator is back.
     message.u.lost.rank = rank;
     message.u.lost.proof = PROOF_PROCESS;
-    message.u.lost.step = engine_lost_step(session, rank);
+    message.u.lost.step = step;
     text_copy(message.u.lost.text, sizeof(message.u.lost.text), "its process has ended");
     engine_send(session, &message);
 }

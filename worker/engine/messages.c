@@ -7,6 +7,8 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "worker/control/grpc.h"
+#include "worker/engine/absence.h"
+#include "worker/engine/carry.h"
 #include "worker/engine/decisions.h"
 #include "worker/engine/events.h"
 #include "worker/engine/parts.h"
@@ -38,8 +40,10 @@ void engine_send(struct lockstep_session *session, struct up_message *message)
     char text[LOCKSTEP_TEXT_BYTES + 128];
     message->generation = session->world.generation;
     engine_remember(session, message);
-    if (session->end.control_gone && engine_can_wait(session, message))
+    if (session->end.control_gone && engine_can_wait(session, message)) {
+        absence_begin(session);
         return; // Said again when the coordinator is back, if it still matters then.
+    }
     atomic_fetch_add_explicit(&session->tallies.control_messages, 1, memory_order_relaxed);
     result = control_send(session->control, message);
     if (result == 0)
@@ -335,14 +339,23 @@ static void engine_plan(struct lockstep_session *session, const struct down_plan
     progress_order(session);
 }
 
+// True if the message is about the stream, or about the present generation or the next one.
+static bool engine_message_fits(const struct lockstep_session *session,
+                                const struct down_message *message)
+{
+    const struct generation_id *now = &session->world.generation;
+    return now->number == 0 || message->kind == DOWN_REFUSED || message->kind == DOWN_WELCOME ||
+           (message->generation.number == now->number &&
+            message->generation.incarnation == now->incarnation) ||
+           (message->kind == DOWN_GENERATION && recovery_expects(session, &message->generation)) ||
+           (message->kind == DOWN_PREPARE && carry_applies(session, &message->u.prepare));
+}
+
 void engine_message(struct lockstep_session *session, const struct down_message *message)
 {
     if (message->kind != DOWN_WELCOME && message->kind != DOWN_REFUSED)
         atomic_fetch_add_explicit(&session->tallies.control_messages, 1, memory_order_relaxed);
-    if (session->world.generation.number != 0 && message->kind != DOWN_REFUSED &&
-        !(message->kind == DOWN_GENERATION && recovery_expects(session, &message->generation)) &&
-        (message->generation.number != session->world.generation.number ||
-         message->generation.incarnation != session->world.generation.incarnation))
+    if (!engine_message_fits(session, message))
         return;
     switch (message->kind) {
     case DOWN_WELCOME:
@@ -350,7 +363,8 @@ void engine_message(struct lockstep_session *session, const struct down_message 
         engine_control_back(session);
         break;
     case DOWN_REFUSED:
-        if (session->world.formed)
+        if (session->world.formed || recovery_has_promised(session) ||
+            session->engine.order->recovery.frozen)
             engine_control_refused(session, &message->u.refused);
         else
             engine_fail(session, error_status_of_refusal(message->u.refused.refusal),
@@ -390,7 +404,7 @@ void engine_message(struct lockstep_session *session, const struct down_message 
         engine_addresses(session, &message->u.addresses);
         break;
     case DOWN_PREPARE:
-        recovery_prepare(session, &message->u.prepare);
+        recovery_prepare(session, &message->u.prepare, &message->generation);
         break;
     case DOWN_RECORD_PART:
         recovery_record(session, &message->u.record_part);

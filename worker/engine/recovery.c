@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "worker/engine/accord.h"
+#include "worker/engine/carry.h"
 #include "worker/engine/decisions.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/events.h"
@@ -269,6 +270,20 @@ static void recovery_gives_up(struct lockstep_session *session, const char *why)
     engine_fail(session, LOCKSTEP_E_PEER_LOST, text);
 }
 
+// The suspects of a ballot are losses that this rank tells another coordinator if this one ends.
+static void recovery_note(struct lockstep_session *session, const struct down_prepare *prepare)
+{
+    struct farewell loss = {.kind = FAREWELL_LOST,
+                            .witness = session->world.rank,
+                            .step = order_present_step(session->engine.order)};
+    text_copy(loss.text, sizeof(loss.text), prepare->text);
+    for (uint32_t rank = 0; rank < session->world.size; rank++) {
+        loss.rank = rank;
+        if (rank != session->world.rank && (prepare->suspects[rank / 64] >> rank % 64 & 1) != 0)
+            losses_add(&session->end.losses, &loss);
+    }
+}
+
 static void recovery_freeze(struct lockstep_session *session)
 {
     struct engine_recovery *recovery = session->engine.recovery;
@@ -291,17 +306,21 @@ static void recovery_freeze(struct lockstep_session *session)
         recovery_gives_up(session, why);
 }
 
-void recovery_prepare(struct lockstep_session *session, const struct down_prepare *prepare)
+void recovery_prepare(struct lockstep_session *session, const struct down_prepare *prepare,
+                      const struct generation_id *generation)
 {
     struct up_message message = {.kind = UP_REFUSE};
     const char *why = NULL;
     if (!recovery_is_on(session))
         return;
+    if (carry_applies(session, prepare))
+        carry_over(session, prepare, generation);
     switch (promise_prepare(&session->engine.recovery->promise, prepare->ballot)) {
     case PROMISE_FREEZE:
         log_event(&session->log, LOG_LEVEL_WARN, "recovery_began",
                   "ballot=%" PRIu64 " step=%" PRIu64 " text=%s", prepare->ballot.number,
                   order_present_step(session->engine.order), prepare->text);
+        recovery_note(session, prepare);
         recovery_freeze(session);
         break;
     case PROMISE_REPORT:
@@ -416,11 +435,12 @@ void recovery_changes_locked(struct lockstep_session *session)
 {
     const struct down_decision *decision = &session->engine.recovery->decision;
     struct world_change *change = &session->step.change;
-    renumber_locked(session, decision->removed);
-    change_add(change, session->world.rank, session->world.size, decision->removed);
-    session->world.root = change_place(session->world.root, session->world.size, decision->removed);
+    // Nothing went on in a generation that this rank was carried over to.
+    if (session->config.virtual_ranks > 0 && carry_is_on(session))
+        deal_lost(&session->world.deal, decision->settled, session->engine.carry.names.removed);
     if (session->config.virtual_ranks > 0)
         deal_lost(&session->world.deal, decision->settled, decision->removed);
+    carry_ends_locked(session, decision->removed);
     change->step = decision->settled + 1;
     text_copy(change->text, sizeof(change->text), decision->text);
 }
@@ -430,10 +450,8 @@ void recovery_forms(struct lockstep_session *session)
 {
     struct engine_recovery *recovery = session->engine.recovery;
     (void)promise_decided(&recovery->promise, recovery->decision.ballot);
-    memset(&session->end.losses, 0, sizeof(session->end.losses));
-    memset(&session->end.left_seen, 0, sizeof(session->end.left_seen));
-    memset(&session->end.lost_here, 0, sizeof(session->end.lost_here));
-    session->end.verdict_deadline_ms = 0;
+    session->engine.carry.names.seen = session->engine.carry.names.number;
+    carry_forget_losses(session);
 }
 
 // ---- Going on ----------------------------------------------------------------------------------

@@ -26,7 +26,9 @@ bool recovery_is_on(const struct lockstep_session *session);
 // The first generation has formed. Returns false if memory is missing.
 bool recovery_begin(struct lockstep_session *session);
 void recovery_free(struct lockstep_session *session);
-void recovery_prepare(struct lockstep_session *session, const struct down_prepare *prepare);
+// generation: that which the ballot is to end.
+void recovery_prepare(struct lockstep_session *session, const struct down_prepare *prepare,
+                      const struct generation_id *generation);
 void recovery_record(struct lockstep_session *session, const struct record_part *part);
 void recovery_decision(struct lockstep_session *session, const struct down_decision *decision);
 void recovery_excluded(struct lockstep_session *session, const struct down_excluded *excluded);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The end of the control stream, and its return. Once the world has formed, training goes on
-// without a coordinator; a session that starts or learns fails. The control stream comes back by
+// without a coordinator. A session that starts, or that recovers from a death, waits for it
+// (absence.h); a session that learns fails. The control stream comes back by
 // itself, to the same coordinator or to another one. Then this rank says where it is (struct
 // up_resume), and says again what the coordinator needs and may not know: names of modules, and a
 // loss. What the coordinator knows already changes nothing there. Driver only.
@@ -11,6 +12,7 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "worker/control/grpc.h"
+#include "worker/engine/absence.h"
 #include "worker/engine/decisions.h"
 #include "worker/engine/messages.h"
 #include "worker/engine/parts.h"
@@ -42,11 +44,11 @@ void engine_remember(struct lockstep_session *session, const struct up_message *
 
 bool engine_can_wait(const struct lockstep_session *session, const struct up_message *message)
 {
-    const bool needed = message->kind == UP_START || message->kind == UP_READY ||
-                        message->kind == UP_WAIT || message->kind == UP_LAYOUT_PART ||
-                        message->kind == UP_END || message->kind == UP_REACH ||
-                        message->kind == UP_MANIFEST_PART;
-    return (session->world.formed && !needed) || session->end.verdict_deadline_ms != 0;
+    const bool needed = message->kind == UP_READY || message->kind == UP_WAIT ||
+                        message->kind == UP_LAYOUT_PART || message->kind == UP_END ||
+                        message->kind == UP_REACH;
+    return (session->world.formed && !needed) || session->engine.order->recovery.frozen ||
+           session->end.verdict_deadline_ms != 0;
 }
 
 void engine_control_ended(struct lockstep_session *session, const char *why)
@@ -59,16 +61,16 @@ void engine_control_ended(struct lockstep_session *session, const char *why)
     if (session->end.over || atomic_load_explicit(&session->gate.failed, memory_order_acquire))
         return;
     engine_wait_alone(session);
-    // A loss that the coordinator has not answered: the session does not go on.
-    if (recovery_is_on(session) && session->end.losses.count > 0 &&
+    // A loss in lockstep_start that the coordinator has not answered: the session does not go on.
+    if (recovery_is_on(session) && session->end.losses.count > 0 && session->engine.starting &&
         session->end.verdict_deadline_ms == 0)
         session->end.verdict_deadline_ms = clock_now_ms();
     engine_decide_alone(session);
-    if (!session->world.formed || session->engine.starting ||
-        session->engine.order->recovery.frozen) {
+    if (!session->world.formed && !session->engine.order->recovery.frozen) {
         engine_fail(session, LOCKSTEP_E_UNREACHABLE, why);
         return;
     }
+    absence_begin(session);
     if (transport_awaits_address(session->transport, &awaited)) {
         engine_unreached(session, awaited);
         return;
@@ -93,11 +95,19 @@ void engine_control_ended(struct lockstep_session *session, const char *why)
 
 void engine_control_refused(struct lockstep_session *session, const struct down_refused *refused)
 {
+    char text[LOCKSTEP_REPORT_BYTES];
     session->end.control_gone = true;
     engine_wait_alone(session);
     if (strcmp(session->end.control_text, refused->text) == 0)
         return; // It was refused before, with the same words.
     text_copy(session->end.control_text, sizeof(session->end.control_text), refused->text);
+    absence_begin(session);
+    if (session->end.away_need[0] != '\0' && refused->refusal != REFUSAL_DRAINING &&
+        refused->refusal != REFUSAL_FULL) {
+        snprintf(text, sizeof(text), "%s; the coordinator does not take this rank back: %s",
+                 session->end.away_need, refused->text);
+        engine_fail(session, LOCKSTEP_E_PEER_LOST, text);
+    }
     log_event(&session->log, LOG_LEVEL_WARN, "coordinator_refused", "text=%s", refused->text);
 }
 
@@ -114,23 +124,55 @@ static void resume_describe(const struct lockstep_session *session, struct up_he
                                  .settled = order->settled,
                                  .rounds = order->headers.starts - session->engine.starting,
                                  .starting = session->engine.starting,
+                                 .frozen = order->recovery.frozen,
                                  .plan_number = order->plans.number,
                                  .tuning = session->world.tuning,
+                                 .ended = session->engine.carry.ended,
                                  .start = session->engine.said.start};
 }
 
-// This rank has lost another one, and the coordinator may not know.
-static void resume_tell_loss(struct lockstep_session *session)
+static void resume_tell_loss(struct lockstep_session *session, const struct farewell *loss)
 {
-    const struct farewell *loss = losses_first(&session->end.losses, session->world.rank);
     struct up_message message = {.kind = UP_LOST};
-    if (!loss || loss->rank == session->world.rank)
+    if (loss->rank == session->world.rank || loss->rank >= session->world.size)
         return;
+    if ((session->end.died[loss->rank / 64] >> loss->rank % 64 & 1) != 0)
+        message.u.lost.proof = PROOF_PROCESS;
     message.u.lost.rank = loss->rank;
     message.u.lost.left = loss->kind == FAREWELL_LEFT;
     message.u.lost.step = loss->step != 0 ? loss->step : 1;
     text_copy(message.u.lost.text, sizeof(message.u.lost.text), loss->text);
     engine_send(session, &message);
+}
+
+// Mates whose processes have ended, and that are no loss yet.
+static void resume_tell_dead(struct lockstep_session *session)
+{
+    struct farewell loss = {.kind = FAREWELL_LOST, .witness = session->world.rank};
+    loss.step = order_present_step(session->engine.order);
+    text_copy(loss.text, sizeof(loss.text), "its process has ended");
+    for (loss.rank = 0; loss.rank < session->world.size; loss.rank++) {
+        bool known = (session->end.died[loss.rank / 64] >> loss.rank % 64 & 1) == 0;
+        for (uint32_t i = 0; i < session->end.losses.count; i++)
+            known = known || session->end.losses.of[i].rank == loss.rank;
+        if (!known)
+            resume_tell_loss(session, &loss);
+    }
+}
+
+// This rank has lost others, and the coordinator may not know. A rank that does not go on names the
+// cause only.
+static void resume_tell_losses(struct lockstep_session *session)
+{
+    const struct losses *losses = &session->end.losses;
+    const struct farewell *first = losses_first(losses, session->world.rank);
+    if (first && !recovery_is_on(session))
+        resume_tell_loss(session, first);
+    if (!recovery_is_on(session))
+        return;
+    for (uint32_t i = 0; i < losses->count; i++)
+        resume_tell_loss(session, &losses->of[i]);
+    resume_tell_dead(session);
 }
 
 static void resume_say_again(struct lockstep_session *session)
@@ -141,13 +183,23 @@ static void resume_say_again(struct lockstep_session *session)
         message.u.modules = said->named[i];
         engine_send(session, &message);
     }
-    resume_tell_loss(session);
+    if (session->engine.starting) {
+        message = (struct up_message){.kind = UP_START, .u.start = said->start};
+        engine_send(session, &message);
+    }
+    resume_tell_losses(session);
+}
+
+// True if this rank is a member of a world, or of one that forms after a death.
+static bool resume_is_member(const struct lockstep_session *session)
+{
+    return session->world.formed || session->engine.order->recovery.frozen;
 }
 
 void engine_control_stands(struct lockstep_session *session)
 {
     struct up_message hello;
-    if (!session->world.formed || !control_hello(session->control, &hello))
+    if (!resume_is_member(session) || !control_hello(session->control, &hello))
         return;
     resume_describe(session, &hello.u.hello);
     if (control_send(session->control, &hello) < 0)
@@ -160,7 +212,8 @@ void engine_control_stands(struct lockstep_session *session)
 
 void engine_control_back(struct lockstep_session *session)
 {
-    if (!session->world.formed || !atomic_load_explicit(&session->gate.alone, memory_order_relaxed))
+    absence_end(session);
+    if (!atomic_load_explicit(&session->gate.alone, memory_order_relaxed))
         return;
     session->end.control_text[0] = '\0';
     atomic_store_explicit(&session->gate.alone, false, memory_order_release);

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "worker/control/grpc.h"
+#include "worker/engine/absence.h"
 #include "worker/engine/loss.h"
 #include "worker/engine/messages.h"
 #include "worker/engine/parts.h"
@@ -77,8 +78,9 @@ void engine_report(struct lockstep_session *session, struct up_message *message,
                    const struct down_halt *seen)
 {
     const bool waits = session->end.verdict_deadline_ms != 0;
-    const bool goes_on =
-        recovery_is_on(session) && seen->kind == HALT_LOST && !session->end.control_gone;
+    // Without the coordinator this rank waits for it, but for lockstep_start, which ends.
+    const bool goes_on = recovery_is_on(session) && seen->kind == HALT_LOST &&
+                         !(session->end.control_gone && session->engine.starting);
     const struct order *order = session->engine.order;
     const struct down_halt *known = waits              ? &session->end.lost_here
                                     : order->halt_held ? &order->halt
@@ -88,6 +90,7 @@ void engine_report(struct lockstep_session *session, struct up_message *message,
         session->end.lost_here = *seen; // For the case that the coordinator is lost, too.
         if (message && !order->failed && !session->end.over && !order->recovery.frozen)
             engine_send(session, message);
+        absence_begin(session);
         return;
     }
     // After an abort this rank may go on with a commit wave. It then sees links to ranks end that
@@ -167,4 +170,5 @@ void engine_check_waits(struct lockstep_session *session)
     char text[LOCKSTEP_REPORT_BYTES];
     if (engine_wait_overdue(session, text, sizeof(text)))
         engine_fail(session, LOCKSTEP_E_UNREACHABLE, text);
+    absence_check(session);
 }

@@ -25,6 +25,14 @@ struct engine_said {
     struct up_modules named[SESSION_NAMED_PARTS]; // The last UP_MODULES.
 };
 
+// carry.c
+struct engine_carry {
+    struct ended_generation ended; // By the decision that made the present generation.
+    // From the world of the transport to the present one, while this rank has missed the decisions
+    // between them (carry_is_on).
+    struct world_change names;
+};
+
 // engine.c, decisions.c, events.c, messages.c and waits.c
 struct engine_state {
     struct order *order;
@@ -39,6 +47,7 @@ struct engine_state {
     bool commit_held; // True while the commit wave waits for groups of buffers.
     uint32_t waits; // Waits of lockstep_call_wait that the order core has not answered.
     struct engine_said said;
+    struct engine_carry carry;
     struct wave_bounds wave_bounds; // The bounds of the open step.
     struct wave open_wave;
     struct wave close_wave;
@@ -70,6 +79,11 @@ struct engine_end {
     int abort_status; // The status of every call after this rank gave up.
     bool control_gone; // True if the control stream has ended.
     char control_text[LOCKSTEP_TEXT_BYTES]; // Why the control stream has ended.
+    char away_need[LOCKSTEP_TEXT_BYTES]; // What this rank waits for the coordinator for; "":
+                                         // nothing.
+    uint64_t away_deadline_ms; // When that wait fails the session, by clock_now_ms; 0: never.
+    // Ranks whose processes are known to have ended, as a set.
+    uint64_t died[LOCKSTEP_RANK_WORDS];
     struct down_halt lost_here; // The verdict that ends the session at verdict_deadline_ms.
     struct losses losses; // Lost ranks that this rank has seen or was told of.
     struct farewell left_seen; // A rank that left although this rank needed it.

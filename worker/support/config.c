@@ -425,7 +425,10 @@ static int config_waits(const struct lockstep_config *given, struct config *conf
     config->trainer_threads = given->trainer_threads == 0 ? 1 : given->trainer_threads;
     config->wait_while_open = given->wait_while_open != 0;
     config->halt_timeout_ms = given->halt_timeout_ms;
-    const int status = config_number("LOCKSTEP_ABORT_MS", UINT32_MAX, &config->abort_ms);
+    config->away_timeout_ms = CONFIG_AWAY_TIMEOUT_MS;
+    int status = config_number("LOCKSTEP_ABORT_MS", UINT32_MAX, &config->abort_ms);
+    if (status == 0)
+        status = config_number("LOCKSTEP_AWAY_TIMEOUT_MS", UINT32_MAX, &config->away_timeout_ms);
     if (status < 0)
         return status;
     return config_number("LOCKSTEP_HALT_TIMEOUT_MS", UINT32_MAX, &config->halt_timeout_ms);

@@ -88,11 +88,13 @@ struct config {
     uint32_t trainer_threads; // At least 1.
     bool wait_while_open;
     uint32_t halt_timeout_ms; // 0: no timeout.
+    uint32_t away_timeout_ms; // How long a rank that needs a lost coordinator waits; 0: for ever.
     bool gradient_norm; // True if reports have the norm of the gradients.
     uint32_t abort_ms; // Milliseconds that aborting an NCCL communicator may take; 0: the default.
     char device[CONFIG_DEVICE_BYTES]; // "none", "auto", "cuda:N", "cuda:N,M".
 };
 
+#define CONFIG_AWAY_TIMEOUT_MS (10 * 60 * 1000)
 #define CONFIG_DEFAULT_JOB "default"
 
 // The names of the policies in the environment and in the manifest; the index is the policy's

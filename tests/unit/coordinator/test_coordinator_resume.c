@@ -217,8 +217,7 @@ static void a_job_is_rebuilt(void **state)
     assert_int_equal(story->last[2].u.halt.rank, 0);
 }
 
-// ---- Ranks that the others have gone on without
-// --------------------------------------------------
+// ---- Ranks that the others have gone on without ------------------------------------------------
 
 static void expect_excluded(const struct story *story, uint32_t peer)
 {
@@ -272,7 +271,178 @@ static void a_removed_rank_comes_first(void **state)
     expect_excluded(story, 13);
     expect_running(story);
     assert_int_equal(story_job(story, 0).generation.number, elsewhere.number + 1);
+}
+
+// ---- A recovery whose coordinator was lost -----------------------------------------------------
+
+static void report_idle(struct story *story, uint32_t peer)
+{
+    struct up_message report = {.kind = UP_REPORT, .u.report = {.settled = 7, .step = 7}};
+    report.u.report.ballot = story->last[peer].u.prepare.ballot;
+    story->generation[peer] = story->last[peer].generation;
+    story_say(story, peer, &report);
+}
+
+// Condition: one of two ranks comes to a coordinator that has not formed its generation, and says
+// that the other one is lost. Decision: it freezes, and there is no decision without a proof; with
+// a proof it goes on alone. (M2)
+static void half_needs_a_proof_after_a_restart(void **state)
+{
+    struct story *story = *state;
+    struct up_hello hello = foreign_hello(story, 0, 2);
+    struct up_message lost = {.kind = UP_LOST, .u.lost = {.rank = 1, .step = 8, .text = "reset"}};
+    hello.on_failure = FAILURE_CONTINUE;
+    come_back(story, 1, &hello);
+    story_say(story, 1, &lost);
+    story_sleep(story, LOCKSTEP_ACCUSED_MS);
+    assert_int_equal(story->last[1].kind, DOWN_PREPARE);
+    report_idle(story, 1);
+    for (int i = 0; i < 20 && story->last[1].u.prepare.suspects[0] == 0; i++)
+        story_sleep(story, LOCKSTEP_BALLOT_AWAY_MS / 10);
+    assert_int_equal(story->last[1].u.prepare.suspects[0], 2);
+    report_idle(story, 1);
+    assert_int_equal(story->last[1].kind, DOWN_PREPARE);
+    lost.u.lost.proof = PROOF_PROCESS;
+    story_say(story, 1, &lost);
+    assert_int_equal(story->last[1].kind, DOWN_GENERATION);
+}
+
+// Condition: a member that waits for a decision comes to a coordinator that knows no ballot.
+// Decision: a ballot begins; a member that does not come is lost in the end.
+static void a_frozen_member_begins_a_ballot(void **state)
+{
+    struct story *story = *state;
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        struct up_hello hello = foreign_hello(story, rank, 3);
+        hello.on_failure = FAILURE_CONTINUE;
+        hello.resume.frozen = true;
+        come_back(story, rank + 1, &hello);
+        assert_int_equal(story->last[rank + 1].kind, DOWN_PREPARE);
+    }
+    story_sleep(story, 2 * LOCKSTEP_BALLOT_AWAY_MS);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        assert_int_equal(story->last[rank + 1].kind, DOWN_PREPARE);
+        report_idle(story, rank + 1);
+    }
+    assert_int_equal(story->last[1].kind, DOWN_GENERATION);
     assert_int_equal(story_job(story, 0).world_size, 2);
+}
+
+// A frozen rank of four, of which rank 1 was removed by a decision that reached some of them.
+static struct up_hello decided(struct story *story, uint32_t rank, bool has_decision)
+{
+    struct up_hello hello = foreign_hello(story, rank, 4);
+    hello.on_failure = FAILURE_CONTINUE;
+    hello.resume.frozen = true;
+    if (!has_decision)
+        return hello;
+    hello.resume.ended = (struct ended_generation){elsewhere, 4, {2}};
+    hello.resume.generation = (struct generation_id){6, 0xabcdef};
+    hello.resume.rank -= rank > 1;
+    hello.resume.world_size = 3;
+    return hello;
+}
+
+static void expect_carried(const struct story *story, uint32_t peer)
+{
+    const struct down_message *last = &story->last[peer];
+    assert_int_equal(last->kind, DOWN_PREPARE);
+    assert_int_equal(last->generation.number, 6);
+    assert_int_equal(last->u.prepare.ended.generation.number, elsewhere.number);
+    assert_int_equal(last->u.prepare.ended.generation.incarnation, elsewhere.incarnation);
+    assert_int_equal(last->u.prepare.ended.world_size, 4);
+    assert_int_equal(last->u.prepare.ended.removed[0], 2);
+}
+
+// Ranks 0, 2 and 3 of four go on as 0, 1 and 2.
+static void expect_going_on(struct story *story, const uint32_t *peers)
+{
+    for (uint32_t i = 0; i < 3; i++)
+        expect_carried(story, peers[i]);
+    for (uint32_t i = 0; i < 3; i++)
+        report_idle(story, peers[i]);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(story->last[peers[i]].kind, DOWN_GENERATION);
+        assert_int_equal(story->last[peers[i]].u.generation_start.rank, i);
+        assert_int_equal(story->last[peers[i]].u.generation_start.world_size, 3);
+    }
+}
+
+// Condition: the coordinator died while it sent a decision. Rank 3 has not got it, and comes last
+// to the next coordinator. Decision: it is a member of the new generation, and learns that from
+// the ballot which finishes the recovery.
+static void a_rank_without_the_decision_is_carried_over(void **state)
+{
+    struct story *story = *state;
+    for (uint32_t rank = 0; rank < 4; rank++) {
+        const struct up_hello hello = decided(story, rank, rank != 3);
+        if (rank != 1)
+            come_back(story, rank + 1, &hello);
+    }
+    expect_going_on(story, (const uint32_t[]){1, 3, 4});
+}
+
+// Condition: the same, and rank 3 comes first. Decision: it is sent away when the generation of the
+// decision is known, and is a member when it comes again.
+static void a_rank_without_the_decision_comes_first(void **state)
+{
+    struct story *story = *state;
+    struct up_hello hello = decided(story, 3, false);
+    come_back(story, 4, &hello);
+    assert_int_equal(story->last[4].kind, DOWN_PREPARE);
+    hello = decided(story, 0, true);
+    come_back(story, 1, &hello);
+    assert_true(story->closed[4]);
+    assert_int_equal(story->last[4].kind, DOWN_PREPARE); // And not excluded.
+    hello = decided(story, 2, true);
+    come_back(story, 3, &hello);
+    hello = decided(story, 3, false);
+    come_back(story, 14, &hello);
+    expect_going_on(story, (const uint32_t[]){1, 3, 14});
+}
+
+// Condition: a rank that the decision removed comes, while others have not come yet. Decision: it
+// is excluded.
+static void a_rank_that_the_decision_removed_is_told(void **state)
+{
+    struct story *story = *state;
+    struct up_hello hello = decided(story, 0, true);
+    come_back(story, 1, &hello);
+    hello = decided(story, 1, false);
+    come_back(story, 2, &hello);
+    assert_int_equal(story->last[2].kind, DOWN_EXCLUDED);
+    assert_true(story->closed[2]);
+    hello = decided(story, 3, false);
+    hello.resume.frozen = false; // It cannot have been in that ballot.
+    expect_refused(story, &hello, "running as another generation");
+}
+
+// Condition: the stream of a member ends while the decision is on its way. Decision: the same.
+static void a_decision_that_was_lost_on_its_way(void **state)
+{
+    struct story *story = *state;
+    story_run_on(story, 3);
+    story_close(story, 2, NULL);
+    report_idle(story, 1);
+    const struct generation_id before = story->generation[3];
+    report_idle(story, 3);
+    assert_int_equal(story->last[1].kind, DOWN_GENERATION);
+    story_cut(story, 3);
+    struct up_hello hello = back_hello(story, 2, 3);
+    hello.on_failure = FAILURE_CONTINUE;
+    hello.resume.generation = before;
+    hello.resume.frozen = true;
+    come_back(story, 13, &hello);
+    const struct down_message *last = &story->last[13];
+    assert_int_equal(last->kind, DOWN_PREPARE);
+    assert_int_equal(last->generation.number, before.number + 1);
+    assert_int_equal(last->u.prepare.ended.generation.number, before.number);
+    assert_int_equal(last->u.prepare.ended.removed[0], 2);
+    report_idle(story, 1);
+    report_idle(story, 13);
+    assert_int_equal(story->last[13].kind, DOWN_GENERATION);
+    assert_int_equal(story->last[13].u.generation_start.rank, 1);
+    assert_int_equal(story->last[13].u.generation_start.world_size, 2);
 }
 
 // Condition: workers wait for a world of that name. Decision: they come again; the generation
@@ -342,6 +512,12 @@ int main(void)
         TEST(a_removed_rank_comes_back),
         TEST(a_removed_rank_comes_first),
         TEST(a_job_is_rebuilt),
+        TEST(half_needs_a_proof_after_a_restart),
+        TEST(a_frozen_member_begins_a_ballot),
+        TEST(a_rank_without_the_decision_is_carried_over),
+        TEST(a_rank_without_the_decision_comes_first),
+        TEST(a_rank_that_the_decision_removed_is_told),
+        TEST(a_decision_that_was_lost_on_its_way),
         TEST(a_living_generation_goes_before_gatherers),
         TEST(a_deserted_name_is_given_away),
         TEST(generations_go_on_after_a_rebuilt_one),

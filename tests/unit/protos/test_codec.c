@@ -28,10 +28,10 @@
 // codec and into random_up or random_down below. Then this number changes.
 #if defined(__LP64__)
 static_assert(sizeof(struct gpu) == 284, "a new field?");
-static_assert(sizeof(struct up_hello) == 1512, "a new field?");
+static_assert(sizeof(struct up_hello) == 1512 + sizeof(struct ended_generation), "a new field?");
 static_assert(sizeof(struct up_start) == 32, "a new field?");
 static_assert(sizeof(struct manifest_item) == 664, "a new field?");
-static_assert(sizeof(struct up_resume) == 136, "a new field?");
+static_assert(sizeof(struct up_resume) == 136 + sizeof(struct ended_generation), "a new field?");
 static_assert(sizeof(struct up_ready) == 48, "a new field?");
 static_assert(sizeof(struct up_wait) == 216, "a new field?");
 static_assert(sizeof(struct layout_part) == 8208, "a new field?");
@@ -154,8 +154,10 @@ static void example_hello(struct up_hello *hello)
                                        .plan_number = 3,
                                        .learning_step = 812,
                                        .learned = true,
+                                       .frozen = true,
                                        .recalls = 5,
                                        .tuning = {1, 2, 3, 4, true, ALGORITHM_RING},
+                                       .ended = {{6, 9}, 3, {4}},
                                        .start = {9, 8, 0, 7, true, true, true}};
 }
 
@@ -394,14 +396,15 @@ static void example_up(int kind, union any_message *any)
 }
 
 static const char *const golden_up[] = {
-    [UP_HELLO] = "12e301080b12036a6f621a10000102030405060708090a0b0c0d0e0f22026964"
+    [UP_HELLO] = "128002080c12036a6f621a10000102030405060708090a0b0c0d0e0f22026964"
                  "2a0568c3b67374320b7463703a5b3a3a315d3a3738ac02400248045032580060"
                  "e0d4036801720363707578900382011c0a10f0f1000000000000000000000000"
                  "0000105a18c8652a037768798a01026e6f920110f20000000000000000000000"
                  "00000000920110000000000000000000000000000000f39901dec00000000000"
-                 "00a201420a0b08071108070605040302011001180220ab0628013001380340ac"
+                 "00a2015f0a0b08071108070605040302011001180220ab0628013001380340ac"
                  "06480150055a0a08011002180320042801621309090000000000000010082007"
-                 "280130013801",
+                 "280130013801680172190a0b080611090000000000000010031a080400000000"
+                 "000000",
     [UP_START] = "0a0b08071108070605040302011a1509cdab000000000000100918012005280130013801",
     [UP_MANIFEST_PART] = "0a0b0807110807060504030201221d08031219080310021a0177200628053203"
                          "ac02003a02020142036b3d76",
@@ -550,8 +553,8 @@ static void example_down(int kind, union any_message *any)
             .count = 2, .peers = {{.rank = 4, .address = "a", .host = "h"}, {.address = "b"}}};
         break;
     case DOWN_PREPARE:
-        message->u.prepare =
-            (struct down_prepare){.ballot = {8, 7}, .suspects = {4}, .text = "why"};
+        message->u.prepare = (struct down_prepare){
+            .ballot = {8, 7}, .suspects = {4}, .text = "why", .ended = {{6, 9}, 3, {4}}};
         break;
     case DOWN_RECORD_PART:
         message->u.record_part = example_record(RECORD_ROWS);
@@ -596,8 +599,9 @@ static const char *const golden_down[] = {
     [DOWN_INSPECT] = "0a0b08071108070605040302016a0408091007",
     [DOWN_ADDRESSES] = "0a0b080711080706050403020172"
                        "0f0a0808041201611a01680a03120162",
-    [DOWN_PREPARE] = "0a0b08071108070605040302017a1c0a0b080811070000000000000012080400"
-                     "0000000000001a03776879",
+    [DOWN_PREPARE] = "0a0b08071108070605040302017a370a0b080811070000000000000012080400"
+                     "0000000000001a0377687922190a0b080611090000000000000010031a080400"
+                     "000000000000",
     [DOWN_RECORD_PART] = "0a0b080711080706050403020182010e08021003180420012a04ac020064",
     [DOWN_DECISION] = "0a0b08071108070605040302018a01240a0b080811070000000000000010ab06"
                       "18ac0620022a0804000000000000003203776879",
@@ -669,6 +673,26 @@ static struct slot_id random_slot(uint64_t *state)
     return slot;
 }
 
+static struct generation_id random_ballot(uint64_t *state)
+{
+    return (struct generation_id){.number = 1 + random_number(state) / 2,
+                                  .incarnation = random_word(state)};
+}
+
+static void random_ranks(uint64_t *state, uint64_t *words)
+{
+    const uint32_t count = random_below(state, LOCKSTEP_RANK_WORDS + 1);
+    for (uint32_t i = 0; i < count; i++)
+        words[i] = random_bool(state) ? random_word(state) : 0;
+}
+
+static void random_ended(uint64_t *state, struct ended_generation *ended)
+{
+    ended->generation = random_ballot(state);
+    ended->world_size = random_below(state, LOCKSTEP_MAX_WORLD + 1);
+    random_ranks(state, ended->removed);
+}
+
 static void random_resume(uint64_t *state, struct up_resume *resume)
 {
     resume->generation.number = random_number(state);
@@ -678,6 +702,7 @@ static void random_resume(uint64_t *state, struct up_resume *resume)
     resume->settled = random_number(state);
     resume->rounds = (uint32_t)random_number(state);
     resume->starting = random_bool(state);
+    resume->frozen = random_bool(state);
     resume->plan_number = random_number(state);
     resume->learning_step = random_number(state);
     resume->learned = random_bool(state);
@@ -689,6 +714,7 @@ static void random_resume(uint64_t *state, struct up_resume *resume)
     resume->start.item_count = random_below(state, LOCKSTEP_MAX_ITEMS + 1);
     resume->start.settled = random_number(state);
     resume->start.grouped = random_bool(state);
+    random_ended(state, &resume->ended);
 }
 
 static void random_hello(uint64_t *state, struct up_hello *hello)
@@ -1032,12 +1058,6 @@ static void random_heartbeat(uint64_t *state, struct up_heartbeat *heartbeat)
     }
 }
 
-static struct generation_id random_ballot(uint64_t *state)
-{
-    return (struct generation_id){.number = 1 + random_number(state) / 2,
-                                  .incarnation = random_word(state)};
-}
-
 static void random_record(uint64_t *state, enum record_kind kind, struct record_part *part)
 {
     part->kind = kind;
@@ -1047,13 +1067,6 @@ static void random_record(uint64_t *state, enum record_kind kind, struct record_
     part->first = random_below(state, part->total - part->count + 1);
     for (uint32_t i = 0; i < part->count; i++)
         part->words[i] = random_number(state);
-}
-
-static void random_ranks(uint64_t *state, uint64_t *words)
-{
-    const uint32_t count = random_below(state, LOCKSTEP_RANK_WORDS + 1);
-    for (uint32_t i = 0; i < count; i++)
-        words[i] = random_bool(state) ? random_word(state) : 0;
 }
 
 static void random_report(uint64_t *state, struct up_report *report)
@@ -1331,6 +1344,7 @@ static void random_down(int kind, uint64_t *state, union any_message *any)
         message->u.prepare.ballot = random_ballot(state);
         random_ranks(state, message->u.prepare.suspects);
         RANDOM_TEXT(state, message->u.prepare.text);
+        random_ended(state, &message->u.prepare.ended);
         break;
     case DOWN_RECORD_PART:
         random_record(state, RECORD_ROWS, &message->u.record_part);

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Waiting for a coordinator that is away; absence.h has the contract. Driver only.
+
+#include "worker/engine/absence.h"
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "worker/engine/parts.h"
+#include "worker/engine/recovery.h"
+#include "worker/engine/tell.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+// Returns what the coordinator is needed for, or NULL.
+static const char *absence_need(const struct lockstep_session *session)
+{
+    if (session->engine.starting)
+        return "lockstep_start needs the coordinator, which compares what the ranks declare";
+    if (!recovery_is_on(session) ||
+        (session->end.losses.count == 0 && !session->engine.order->recovery.frozen))
+        return NULL;
+    return session->end.lost_here.text[0] != '\0' ? session->end.lost_here.text : "a rank was lost";
+}
+
+void absence_begin(struct lockstep_session *session)
+{
+    const char *need = absence_need(session);
+    const uint32_t timeout_ms = session->config.away_timeout_ms;
+    if (!need || !session->end.control_gone || session->end.over ||
+        session->end.away_need[0] != '\0')
+        return;
+    text_copy(session->end.away_need, sizeof(session->end.away_need), need);
+    if (timeout_ms > 0)
+        session->end.away_deadline_ms = clock_now_ms() + timeout_ms;
+    log_event(&session->log, LOG_LEVEL_WARN, "coordinator_awaited",
+              "timeout_ms=%" PRIu32 " text=%s cause=%s", timeout_ms, need,
+              session->end.control_text);
+}
+
+void absence_end(struct lockstep_session *session)
+{
+    session->end.away_need[0] = '\0';
+    session->end.away_deadline_ms = 0;
+}
+
+void absence_check(struct lockstep_session *session)
+{
+    char text[LOCKSTEP_REPORT_BYTES];
+    if (session->end.away_deadline_ms == 0 || clock_now_ms() < session->end.away_deadline_ms)
+        return;
+    snprintf(text, sizeof(text),
+             "%s; the coordinator is needed to go on, and has not come back within %.1f s "
+             "(LOCKSTEP_AWAY_TIMEOUT_MS): %s",
+             session->end.away_need, (double)session->config.away_timeout_ms / 1000.0,
+             session->end.control_text);
+    absence_end(session);
+    engine_fail(session, session->engine.starting ? LOCKSTEP_E_UNREACHABLE : LOCKSTEP_E_PEER_LOST,
+                text);
+}
+
+uint64_t absence_deadline(const struct lockstep_session *session)
+{
+    return session->end.away_deadline_ms;
+}

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What this rank needs the coordinator for while it is away, and how long it waits for it
+// (LOCKSTEP_AWAY_TIMEOUT_MS). The control stream comes back by itself. Driver only.
+
+#ifndef WORKER_ENGINE_ABSENCE_H
+#define WORKER_ENGINE_ABSENCE_H
+
+#include <stdint.h>
+
+struct lockstep_session;
+
+// Begins to wait if the coordinator is away, and is needed to go on: after a death, or in
+// lockstep_start.
+void absence_begin(struct lockstep_session *session);
+// The coordinator is back.
+void absence_end(struct lockstep_session *session);
+// Fails the session if it has waited for too long.
+void absence_check(struct lockstep_session *session);
+// When absence_check is due (clock_now_ms); 0: never.
+uint64_t absence_deadline(const struct lockstep_session *session);
+
+#endif
