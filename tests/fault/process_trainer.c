@@ -10,6 +10,8 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <lockstep/lockstep.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -592,13 +594,34 @@ static uint32_t count_shared_mappings(void)
     return count;
 }
 
+// Prints the sockets of this process with their addresses and states, to say which one is left.
+static void print_sockets(void)
+{
+    for (int fd = 0; fd < 1024; fd++) {
+        struct sockaddr_storage own = {0};
+        struct sockaddr_storage peer = {0};
+        struct tcp_info info = {0};
+        socklen_t own_size = sizeof(own);
+        socklen_t peer_size = sizeof(peer);
+        socklen_t info_size = sizeof(info);
+        if (getsockname(fd, (struct sockaddr *)&own, &own_size) < 0)
+            continue;
+        (void)getpeername(fd, (struct sockaddr *)&peer, &peer_size);
+        (void)getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &info_size);
+        fprintf(stderr, "  descriptor %d: family %d, port %u to port %u, TCP state %u\n", fd,
+                own.ss_family, ntohs(((struct sockaddr_in *)&own)->sin_port),
+                ntohs(((struct sockaddr_in *)&peer)->sin_port), info.tcpi_state);
+    }
+}
+
 #define LEAVES_MS 5000
 
 // Returns 0 if the closed session left no descriptor and no mapping, else an exit code. Waits for
 // descriptors, since gRPC closes its connection on a thread of its own, after lockstep_close.
-static int trainer_leaves(uint32_t descriptors)
+static int trainer_leaves(uint32_t descriptors, uint32_t leaves_ms)
 {
-    const uint64_t end_ms = clock_now_ms() + test_bound_ms(LEAVES_MS);
+    const uint64_t end_ms =
+        clock_now_ms() + (leaves_ms != 0 ? leaves_ms : test_bound_ms(LEAVES_MS));
     uint32_t now = count_descriptors();
     while (now != descriptors && clock_now_ms() < end_ms) {
         (void)usleep(1000);
@@ -609,6 +632,7 @@ static int trainer_leaves(uint32_t descriptors)
         return 0;
     fprintf(stderr, "closed, with %u sockets and files of memory (before: %u) and %u mappings\n",
             now, descriptors, mappings);
+    print_sockets();
     return 5;
 }
 
@@ -649,5 +673,7 @@ int trainer_run(const struct trainer_place *place, const struct script *script)
         status = trainer_round(&trainer, round);
     }
     model_fini(&trainer);
-    return script->way.device ? 0 : trainer_leaves(descriptors); // Fakes keep theirs.
+    return script->way.device
+               ? 0
+               : trainer_leaves(descriptors, script->leaves_ms); // Fakes keep theirs.
 }

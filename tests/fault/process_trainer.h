@@ -85,6 +85,9 @@ struct script {
     struct way way;
     uint32_t rounds; // Number of sessions, one after the other, each of its own job; 0: one.
     uint32_t open_timeout_ms;
+    // How long descriptors may be left after the last session was closed, on any machine; 0: 5 s,
+    // and longer on slow machines.
+    uint32_t leaves_ms;
     bool survives; // True: on_failure is continue, and there are no plain collectives.
 };
 

@@ -15,6 +15,7 @@
 #include <arpa/inet.h>
 #include <lockstep/lockstep.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,6 +28,7 @@
 
 static struct coordinator_process coordinator;
 static struct world world;
+static uint32_t leaves_ms; // As in struct script.
 
 static int teardown(void **state)
 {
@@ -39,7 +41,7 @@ static void train(void)
 {
     struct script scripts[SIZE];
     for (uint32_t rank = 0; rank < SIZE; rank++)
-        scripts[rank] = (struct script){.report_every = 5, .rest_ms = 2};
+        scripts[rank] = (struct script){.report_every = 5, .rest_ms = 2, .leaves_ms = leaves_ms};
     world_start(&world, &coordinator, "job", SIZE, scripts);
 }
 
@@ -160,6 +162,31 @@ static void it_comes_back_at_another_address(void **state)
     coordinator.list = NULL;
 }
 
+// Condition: the coordinator is away, and at its address is a listener that answers nothing, while
+// the workers end. Decision: they end well, and keep no connection to it for long
+// (process_trainer.c counts descriptors).
+static void nothing_is_left_of_a_silent_one(void **state)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET};
+    const int one = 1;
+    (void)state;
+    leaves_ms = 10000; // gRPC would keep the connection for 20 s.
+    begin();
+    train_to(10);
+    coordinator_kill();
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct pollfd connects = {.fd = fd, .events = POLLIN};
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    at.sin_port = htons(coordinator.port);
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)), 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof(at)), 0);
+    assert_int_equal(listen(fd, SIZE), 0);
+    assert_int_equal(poll(&connects, 1, (int)WAIT_MS), 1);
+    expect_good_end();
+    close(fd);
+    leaves_ms = 0;
+}
+
 // Condition: a rank is killed after the return. Decision: the others learn its name at once, and
 // the new coordinator says so.
 static void a_death_after_its_return_is_reported(void **state)
@@ -221,11 +248,9 @@ static void all_die_at_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(it_comes_back_again_and_again),
-        TEST(it_comes_back_at_another_address),
-        TEST(a_death_after_its_return_is_reported),
-        TEST(a_death_in_its_absence_is_told),
-        TEST(all_die_at_once),
+        TEST(it_comes_back_again_and_again),   TEST(it_comes_back_at_another_address),
+        TEST(nothing_is_left_of_a_silent_one), TEST(a_death_after_its_return_is_reported),
+        TEST(a_death_in_its_absence_is_told),  TEST(all_die_at_once),
     };
     return cmocka_run_group_tests_name("coordinator_return", tests, NULL, NULL);
 }

@@ -26,6 +26,13 @@
 
 #define KEEPALIVE_MS 20000 // The server accepts pings that are at least 10 s apart.
 #define KEEPALIVE_TIMEOUT_MS 10000
+// gRPC keeps a connection whose other end has said nothing yet until this time has passed, also
+// when its channel was destroyed: the kernel accepts for a coordinator that is stopped, or for a
+// listener that is none, and nobody speaks. The first connection has gRPC's own 20 s, because a
+// handshake with certificates may take long; a later one has as long as an attempt (ATTEMPT_MS in
+// grpc.c).
+#define FIRST_SILENT_MS 20000
+#define SILENT_MS 3000
 #define UNIX_PREFIX "unix:"
 #define DNS_PREFIX "dns:///"
 // The host name for the certificate check if the coordinator's address is a path.
@@ -85,7 +92,7 @@ static grpc_arg channel_host(const struct control_credentials *credentials)
     return arg;
 }
 
-static grpc_channel *channel_create(struct channel *channel)
+static grpc_channel *channel_create(struct channel *channel, bool again)
 {
     grpc_arg list[] = {
         channel_integer(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_MS),
@@ -100,6 +107,7 @@ static grpc_channel *channel_create(struct channel *channel)
         channel_integer(GRPC_ARG_ENABLE_CHANNELZ, 0),
         channel_integer(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
         channel_integer(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, LOCKSTEP_MESSAGE_BYTES),
+        channel_integer(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, again ? SILENT_MS : FIRST_SILENT_MS),
         {0}, // Room for the host, which is added with certificates.
     };
     grpc_channel_args args = {.num_args = sizeof(list) / sizeof(list[0]) - 1, .args = list};
@@ -117,14 +125,14 @@ void channel_renew(struct channel *channel, bool anew)
     if (!control_credentials_renew(channel->credentials) && !anew && !channel->moved && !named)
         return;
     grpc_channel_destroy(channel->now);
-    channel->now = channel_create(channel);
+    channel->now = channel_create(channel, anew);
     channel->moved = false;
 }
 
 static int channel_make(struct channel *channel)
 {
     channel->cq = grpc_completion_queue_create_for_next(NULL);
-    channel->now = channel_create(channel);
+    channel->now = channel_create(channel, false);
     channel->lame = grpc_lame_client_channel_create("wake", GRPC_STATUS_UNAVAILABLE, "wake");
     if (!channel->cq || !channel->now || !channel->lame)
         return -1;
