@@ -128,12 +128,15 @@ static void other_runs(struct rank *rank, enum ending ending)
     rank_form(rank);
     while (read(rank->other[0], &formed, 1) != 1) // The first rank has formed, too.
         continue;
-    if (ending == HAS_CHILD && fork() == 0) {
+    const pid_t child = ending == HAS_CHILD ? fork() : -1;
+    if (child == 0) {
         (void)prctl(PR_SET_PDEATHSIG, 0);
         (void)alarm((unsigned)(3 * test_bound_ms(BOUND_MS) / 1000));
         (void)pause();
         _exit(0);
     }
+    if (child > 0)
+        assert_int_equal(write(rank->other[1], "c", 1), 1);
     if (ending == CUTS)
         transport_abandon(rank->transport);
     if (ending == LEAVES) {
@@ -216,8 +219,10 @@ static void a_killed_mate_is_lost_and_gone(void **state)
 static void a_child_does_not_keep_it_alive(void **state)
 {
     struct rank rank;
+    char child;
     (void)state;
     rank_begin(&rank, HAS_CHILD);
+    assert_int_equal(read(rank.other[0], &child, 1), 1);
     kill(rank.pids[1], SIGKILL);
     assert_true(rank_proves(&rank));
     assert_int_equal(rank.lost, 1);
