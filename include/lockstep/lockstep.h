@@ -223,9 +223,9 @@ struct lockstep_config {
     const char *data_ports; /* Ports to listen on, "20000-20099". NULL: any free port. */
     const char *host_id; /* Equal on workers that share memory. NULL: from the machine. */
     lockstep_transport_kind transport;
-    /* Equal on all ranks. LOCKSTEP_ON_FAILURE_CONTINUE works with gradients and buffers in host
-     * memory. What it does not go together with yet is E_UNSUPPORTED, with a text that names it:
-     * docs/recovery.md has the list. */
+    /* Equal on all ranks. LOCKSTEP_ON_FAILURE_CONTINUE works with gradients in host memory and
+     * on devices, and with buffers in host memory. What it does not go together with yet is
+     * E_UNSUPPORTED, with a text that names it: docs/recovery.md has the list. */
     lockstep_on_failure on_failure;
     size_t bucket_first_bytes; /* Cap of the first bucket of each dtype. 0: 1 MiB. */
     /* Cap of the other buckets. 0: 4 MiB, or more if a module is so large that 4 MiB would make

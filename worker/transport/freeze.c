@@ -23,6 +23,7 @@
 #include "worker/transport/lifecycle.h"
 #include "worker/transport/redo.h"
 #include "worker/transport/state.h"
+#include "worker/transport/transport.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -84,12 +85,15 @@ static void freeze_prune(struct freezer *freezer, const struct collective_tag *t
 // ---- one collective -----------------------------------------------------------------------------
 
 // Why a collective cannot be repeated. NULL: it can.
-static const char *freeze_obstacle(const struct collective *collective)
+static const char *freeze_obstacle(const struct transport *transport,
+                                   const struct collective *collective)
 {
     if (collective->kind != COLLECTIVE_ALLREDUCE)
         return "it is no allreduce";
-    if (collective->on_devices || collective->device)
-        return "its memory is on a device";
+    if ((collective->on_devices || collective->device) && !transport->flows.world.by_hosts)
+        return "its memory is on a device, and NCCL may have written it";
+    if (collective->replica_count > 0)
+        return "it has replicas on devices";
     if (collective->parts)
         return "it is of a group of ranks";
     return NULL;
@@ -169,7 +173,7 @@ static void freeze_collective(struct transport *transport, const struct collecti
                               struct finals *finals)
 {
     struct freezer *freezer = &transport->freezer;
-    const char *obstacle = freeze_obstacle(collective);
+    const char *obstacle = freeze_obstacle(transport, collective);
     if (obstacle)
         finals->unknown = obstacle;
     finals_tidy(finals, collective->elements);
@@ -201,8 +205,8 @@ static void freeze_flow(struct transport *transport, const struct flow *flow, bo
     if (done) {
         finals_weigh(&finals, collective->weight_total);
         finals_add(&finals, (struct ring_span){0, collective->elements});
-    } else if (freeze_obstacle(collective)) {
-        finals.unknown = freeze_obstacle(collective);
+    } else if (freeze_obstacle(transport, collective)) {
+        finals.unknown = freeze_obstacle(transport, collective);
     } else if (flow->mismatched) {
         finals.unknown = "ranks disagree about it";
     } else if (!flow->way->finals) {
@@ -229,6 +233,17 @@ static void freeze_flows(struct transport *transport)
         struct finals finals = {.weight = 0};
         if (!redo_outer(&transport->redos, flow->collective))
             freeze_collective(transport, flow->collective, &finals);
+    }
+}
+
+// What goes by the hosts is written to gradients on a device as a whole, and then it is done.
+static void freeze_devices(struct transport *transport)
+{
+    struct collective *collective;
+    for (uint32_t i = 0; (collective = devices_whole(&transport->flows, i)); i++) {
+        struct finals finals = {.weight = 0};
+        if (!redo_outer(&transport->redos, collective))
+            freeze_collective(transport, collective, &finals);
     }
 }
 
@@ -271,8 +286,12 @@ int transport_freeze(struct transport *transport, const struct generation_id *ba
         return 0;
     fence_freeze(&transport->flows);
     freeze_links(transport, ballot);
+    teardown_deliver(&transport->flows);
+    while (transport_report_devices(transport) || devices_report(&transport->flows))
+        continue;
     freeze_redos(transport);
     freeze_flows(transport);
+    freeze_devices(transport);
     teardown_forget(&transport->flows, false);
     transport_forget(transport);
     return transport->freezer.lacks ? -1 : 0;
@@ -282,7 +301,7 @@ void transport_final(const struct transport *transport, const struct collective 
                      struct transport_finals *finals)
 {
     const struct held *held = freeze_find(&transport->freezer, collective);
-    *finals = (struct transport_finals){.unknown = freeze_obstacle(collective)};
+    *finals = (struct transport_finals){.unknown = freeze_obstacle(transport, collective)};
     if (!held || finals->unknown)
         return;
     *finals = (struct transport_finals){.unknown = held->unknown,

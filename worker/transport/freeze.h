@@ -43,8 +43,10 @@ void freeze_fini(struct freezer *freezer);
 
 // Freezes the generation: tells the neighbours the ballot (a LEAVE frame, as far as the links take
 // it without waiting), closes all links, and forgets all launched collectives and joined waves,
-// without events. After the return the transport touches no user memory. transport_form may follow,
-// for the next generation; its listeners must still be open. Not from an event.
+// without events. The exception is a collective whose result is being written to a device: it is
+// waited for, and done() is reported. After the return the transport touches no user memory.
+// transport_form may follow, for the next generation; its listeners must still be open. Not from an
+// event.
 //
 // The used bits of every collective that was launched and not done are what they were at its
 // launch: those of this rank's inputs. So it can be launched again, or repeated by transport_redo.

@@ -14,6 +14,9 @@
 // all ranks have launched as many parts. So a peer is at most one batch ahead, and the frames that
 // wait for a launch here are bounded.
 //
+// Devices. The parts of a collective on this rank's device go by the hosts, as it went itself. The
+// caller hears of none of their events (on_devices is not set), only that the whole is done.
+//
 // Used bits. A unit of which an element is final has its final bit in the decision. So all ranks
 // leave the same units out of a broadcast: those that no rank has used. Units of which nothing is
 // final get their bits from the allreduce. Engine thread.
@@ -22,6 +25,8 @@
 
 #include "base/hash64.h"
 #include "worker/memory/units.h"
+#include "worker/transport/device/device_flow.h"
+#include "worker/transport/device/devices.h"
 #include "worker/transport/flow/finals.h"
 #include "worker/transport/flow/flow.h"
 #include "worker/transport/flow/flows.h"
@@ -256,6 +261,12 @@ static bool part_divide(struct redo_part *part, const struct collective *outer)
 
 static void part_name(struct redo *redo, struct redo_part *part)
 {
+    const struct collective *outer = redo->outer;
+    part->collective.on_devices = false;
+    part->collective.device = outer->device;
+    part->collective.ready = outer->ready;
+    part->collective.ready_count = outer->ready_count;
+    part->collective.behind = outer->behind;
     part->collective.algorithm = ALGORITHM_RING;
     part->collective.tag = (struct collective_tag){redo->outer->tag.step, redo->space, redo->count};
     part->collective.signature = redo->signature;
@@ -273,6 +284,9 @@ static bool redo_add_tally(struct redo *redo)
                                            .extent_count = 1,
                                            .elements = 1};
     part_name(redo, part);
+    part->collective.device = NULL;
+    part->collective.ready_count = 0;
+    part->collective.behind = NULL;
     redo->count++;
     return true;
 }
@@ -354,6 +368,15 @@ static bool redo_make(struct transport *transport, struct redo *redo,
 
 // ---- running ------------------------------------------------------------------------------------
 
+static void redo_launch(struct transport *transport, struct collective *collective)
+{
+    const enum device_way way = device_way_of(&transport->flows.world, collective);
+    if (way == DEVICE_WAY_HOST)
+        flow_launch(&transport->flows, collective);
+    else
+        devices_launch(&transport->flows, collective, way);
+}
+
 // Launches the parts up to the next tally.
 static void redo_go_on(struct transport *transport, struct redo *redo)
 {
@@ -364,7 +387,7 @@ static void redo_go_on(struct transport *transport, struct redo *redo)
         part->launched = true;
         if (part->tally)
             part->weight = redo->weight;
-        flow_launch(&transport->flows, &part->collective);
+        redo_launch(transport, &part->collective);
         if (part->tally)
             return;
     }
@@ -474,7 +497,7 @@ static void part_finals(const struct transport *transport, const struct redo_par
     if (part->settled) {
         finals_weigh(&own, collective->weight_total);
         finals_add(&own, (struct ring_span){0, collective->elements});
-    } else if (flow && transport->flows.world.world_size > 1) {
+    } else if (flow && !collective->device && transport->flows.world.world_size > 1) {
         flow->way->finals(&transport->flows, flow, &own);
     }
     finals_tidy(&own, collective->elements);

@@ -200,6 +200,24 @@ static struct collective *transport_whole(struct transport *transport,
     return on_device ? on_device : repeated ? repeated : inner;
 }
 
+// A part of a repeated collective may be the last one of it.
+static void transport_report_done(struct transport *transport, struct collective *collective)
+{
+    const struct transport_events *events = &transport->flows.events;
+    if (redo_outer(&transport->redos, collective))
+        collective = redo_done(transport, collective);
+    if (collective && events->done)
+        events->done(events->context, collective);
+}
+
+bool transport_report_devices(struct transport *transport)
+{
+    struct collective *collective = devices_next_done(&transport->flows);
+    if (collective)
+        transport_report_done(transport, collective);
+    return collective != NULL;
+}
+
 static bool transport_report_work(struct transport *transport)
 {
     const struct transport_events *events = &transport->flows.events;
@@ -220,17 +238,11 @@ static bool transport_report_work(struct transport *transport)
         devices_travelled(&transport->flows, collective);
         return true;
     }
-    if (collective && redo_outer(&transport->redos, collective)) {
-        collective = redo_done(transport, collective);
-        if (!collective)
-            return true;
-    }
     if (collective) {
-        if (events->done)
-            events->done(events->context, collective);
+        transport_report_done(transport, collective);
         return true;
     }
-    if (devices_report(&transport->flows))
+    if (devices_report(&transport->flows) || transport_report_devices(transport))
         return true;
     struct flow *flow = flow_next_mismatch(&transport->flows);
     if (flow && events->mismatch) {

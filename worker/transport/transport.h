@@ -84,6 +84,8 @@ extern const struct ways transport_ways;
 // True if a collective or wave of this rank waits for a frame from that peer, or has one to send to
 // it.
 bool transport_needs(struct transport *transport, const struct peer_link *peer);
+// Reports the end of a collective on devices. False: none has ended.
+bool transport_report_devices(struct transport *transport);
 // True if a wave that this rank has joined waits for a message from `rank`, or has one to send to
 // it.
 bool transport_wave_needs(struct transport *transport, uint32_t rank);

@@ -56,6 +56,19 @@ static void test_by_the_world(void **state)
     }
 }
 
+// A job that goes on after a death leaves nothing to NCCL.
+static void test_by_hosts(void **state)
+{
+    (void)state;
+    for (uint32_t devices = 1; devices <= RANKS; devices++) {
+        struct transport_world world = world_of(devices, true);
+        struct collective mean = mean_of(DTYPE_FLOAT32);
+        world.by_hosts = true;
+        assert_int_equal(device_way_of(&world, &mean), DEVICE_WAY_STAGED);
+        assert_false(device_flow_is_strict(&world));
+    }
+}
+
 static void test_by_what_is_computed(void **state)
 {
     static const struct {
@@ -105,6 +118,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_by_the_world),
+        cmocka_unit_test(test_by_hosts),
         cmocka_unit_test(test_by_what_is_computed),
         cmocka_unit_test(test_barriers_and_broadcasts),
     };

@@ -27,6 +27,7 @@ bool dependency_is_known(const struct device_flow *flow)
     return !flow->collective->behind || dependency_ready(flow);
 }
 
+// What comes by a broadcast has no input here: this rank is not its root.
 static bool dependency_is_written(const struct collective *collective, const struct extent *extents,
                                   uint32_t count)
 {
@@ -35,7 +36,8 @@ static bool dependency_is_written(const struct collective *collective, const str
         const struct extent *extent = &extents[i];
         span.first += span.count;
         span.count = extent->elements;
-        if (extent->in || !extent->out || extent->elements == 0)
+        const bool reported = extent->in && collective->kind != COLLECTIVE_BROADCAST;
+        if (reported || !extent->out || extent->elements == 0)
             continue;
         if (units_usage(collective->used, units_met(collective->unit_ends, collective->unit_count,
                                                     span)) != USAGE_NONE)

@@ -19,7 +19,7 @@ uint32_t device_ranks(const struct transport_world *world)
 bool device_flow_is_strict(const struct transport_world *world)
 {
     const uint32_t count = device_ranks(world);
-    return count >= 2 && (count == world->world_size || world->devices_meet);
+    return !world->by_hosts && count >= 2 && (count == world->world_size || world->devices_meet);
 }
 
 // True if NCCL computes the collective as docs/numbers.md specifies.

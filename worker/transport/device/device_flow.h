@@ -35,7 +35,7 @@ enum device_way device_way_of(const struct transport_world *world,
 uint32_t device_ranks(const struct transport_world *world);
 // True if all ranks with a device must launch some collectives in one order, because NCCL sums
 // them: at least two ranks have a device, and either all ranks have one or world.devices_meet is
-// set.
+// set. Never with world.by_hosts.
 bool device_flow_is_strict(const struct transport_world *world);
 
 #endif

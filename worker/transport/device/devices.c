@@ -277,7 +277,7 @@ int devices_reserve(struct flows *flows, uint32_t collectives, uint64_t bytes, u
         device_reserve(devices->device, MEMORY_SCRATCH, note, collectives) < 0 ||
         device_reserve(devices->device, MEMORY_PINNED, note, collectives) < 0)
         return -1;
-    if (device_ranks(world) < world->world_size &&
+    if ((world->by_hosts || device_ranks(world) < world->world_size) &&
         device_reserve(devices->device, MEMORY_PINNED, bytes, collectives) < 0)
         return -1;
     device_enter(devices->device);
@@ -412,6 +412,7 @@ static bool devices_report_enqueued(struct devices *devices)
     return false;
 }
 
+// Collectives with on_devices unset are not the caller's: it hears of their end only.
 static bool devices_report_summed(struct devices *devices)
 {
     const struct transport_events *events = &devices->flows->events;
@@ -420,30 +421,40 @@ static bool devices_report_summed(struct devices *devices)
         if (!flow->summed_untold)
             continue;
         flow->summed_untold = false;
-        if (events->summed)
+        if (events->summed && flow->collective->on_devices)
             events->summed(events->context, flow->collective);
         return true;
     }
     return false;
 }
 
-static bool devices_report_done(struct devices *devices)
+// The flow of a collective that is done, and of which nothing else is to be told. NULL: none.
+static struct device_flow *devices_first_done(const struct devices *devices)
 {
-    const struct transport_events *events = &devices->flows->events;
     struct list *node = list_first(&devices->done);
-    if (!node)
+    struct device_flow *flow = node ? list_entry(node, struct device_flow, turn) : NULL;
+    return flow && !flow->untold ? flow : NULL;
+}
+
+static bool devices_report_last(struct devices *devices)
+{
+    struct list *node = list_first(&devices->done);
+    if (!node || devices_first_done(devices))
         return false;
-    struct device_flow *flow = list_entry(node, struct device_flow, turn);
-    if (flow->untold) {
-        devices_tell(devices, flow);
-        return true;
-    }
-    struct collective *collective = flow->collective;
+    devices_tell(devices, list_entry(node, struct device_flow, turn));
+    return true;
+}
+
+struct collective *devices_next_done(struct flows *flows)
+{
+    struct devices *devices = flows->devices;
+    struct device_flow *flow = devices ? devices_first_done(devices) : NULL;
+    struct collective *collective = flow ? flow->collective : NULL;
+    if (!flow)
+        return NULL;
     collective->state = NULL;
     devices_release(devices, flow);
-    if (events->done)
-        events->done(events->context, collective);
-    return true;
+    return collective;
 }
 
 static bool devices_report_failed(struct devices *devices)
@@ -461,7 +472,17 @@ bool devices_report(struct flows *flows)
 {
     struct devices *devices = flows->devices;
     return devices && (devices_report_enqueued(devices) || devices_report_summed(devices) ||
-                       devices_report_done(devices) || devices_report_failed(devices));
+                       devices_report_last(devices) || devices_report_failed(devices));
+}
+
+struct collective *devices_whole(struct flows *flows, uint32_t index)
+{
+    if (!flows->devices)
+        return NULL;
+    list_for_each (node, &flows->devices->working)
+        if (index-- == 0)
+            return list_entry(node, struct device_flow, turn)->collective;
+    return NULL;
 }
 
 static struct device_flow *devices_flow_of(struct flows *flows, const struct collective *collective)

@@ -34,8 +34,12 @@ void devices_close(struct flows *flows);
 void devices_launch(struct flows *flows, struct collective *collective, enum device_way way);
 // Checks which device work has finished, and continues the collectives, without waiting.
 void devices_work(struct flows *flows, struct rendezvous *rendezvous);
-// Reports one event of a collective on devices. False if there was none.
+// Reports one event of a collective on devices, except its end. False if there was none.
 bool devices_report(struct flows *flows);
+// Takes the next collective that is done and all of whose other events were reported. NULL: none.
+struct collective *devices_next_done(struct flows *flows);
+// Returns a collective on this device that is not done, by its index. NULL: there are no more.
+struct collective *devices_whole(struct flows *flows, uint32_t index);
 // Returns the collective whose part between hosts is `collective`; NULL: it is no such part.
 struct collective *devices_outer(struct flows *flows, const struct collective *collective);
 void devices_travelled(struct flows *flows, const struct collective *collective);

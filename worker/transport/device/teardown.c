@@ -122,6 +122,40 @@ static void teardown_settle(struct devices *devices, uint64_t deadline_ms)
     }
 }
 
+// Ends flows whose results are in gradients by now. True if some are still being written.
+static bool teardown_delivers(struct devices *devices)
+{
+    bool any = false;
+    list_for_each_safe (node, &devices->working) {
+        struct device_flow *flow = list_entry(node, struct device_flow, turn);
+        if (flow->stage != STAGE_DELIVERING)
+            continue;
+        if (device_happened(devices->device, flow->event) > 0)
+            devices_done(devices, flow);
+        else
+            any = true;
+    }
+    return any;
+}
+
+void teardown_deliver(struct flows *flows)
+{
+    struct devices *devices = flows->devices;
+    const struct timespec pause = {.tv_nsec = 50 * 1000};
+    if (!devices)
+        return;
+    const uint64_t deadline_ms = clock_now_ms() + devices->abort_ms;
+    device_enter(devices->device);
+    while (!devices_broken(devices) && teardown_delivers(devices)) {
+        if (clock_now_ms() >= deadline_ms) {
+            device_fail(devices->device, "the device does not come to the end of its work");
+            break;
+        }
+        (void)nanosleep(&pause, NULL);
+    }
+    device_leave(devices->device);
+}
+
 void teardown_forget(struct flows *flows, bool in_order)
 {
     struct devices *devices = flows->devices;

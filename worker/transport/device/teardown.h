@@ -9,6 +9,9 @@
 
 struct flows;
 
+// Waits for results that are being written to gradients, at most as long as an abort may take. Then
+// each collective that goes by the hosts is done, or nothing of it is written.
+void teardown_deliver(struct flows *flows);
 // Forgets all launched collectives. in_order: true if the other ranks leave, too; otherwise NCCL is
 // aborted. After the return user memory is not written any more. It is not read either, unless a
 // stream of the trainer has not produced its gradients yet: enqueued work that waits for that

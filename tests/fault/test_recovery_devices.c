@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Survivors of a death go on (config.on_failure continue) in jobs in which all ranks, or some of
+// them, have a device. Devices are stand-ins (tests/fake_gpu), whose memory the host cannot touch.
+// recovery_job.h says what every job has to promise. Its module is never called: a second one has
+// the same tensors, with gradients in the memory of the device where the rank has one.
+
+#include "tests/fault/recovery_job.h"
+#include "tests/support/fake_gpu.h"
+#include "worker/device/cuda.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LEGACY ((void *)1) // CUDA's legacy default stream.
+
+enum {
+    SPARSE = 2
+}; // The tensor that one rank uses in a step.
+
+static const uint64_t equal_weights[JOB_RANKS] = {1, 1, 1, 1};
+static uint32_t with_device; // Set of ranks.
+static bool by_stream; // True if ranks with a device end their steps by a stream.
+
+// Of this process.
+static const struct cuda *cuda; // NULL: this rank has no device.
+static lockstep_module *module;
+static float *gradients[JOB_TENSORS]; // On the device, if there is one.
+
+static void *stream_of_steps(void)
+{
+    return by_stream && cuda ? LEGACY : NULL;
+}
+
+static void require_device(struct job_rank *rank, int result, const char *what)
+{
+    if (result != 0)
+        job_fails(rank, "%s: %d", what, result);
+}
+
+static void open_device(struct job_rank *rank)
+{
+    char error[256] = "";
+    void *context;
+    cuda = cuda_load(error, sizeof(error));
+    if (!cuda)
+        job_fails(rank, "no device: %s", error);
+    require_device(rank, cuda->device_primary_ctx_retain(&context, (int)rank->rank), "context");
+    require_device(rank, cuda->ctx_set_current(context), "context");
+}
+
+static void *take_memory(struct job_rank *rank, size_t bytes)
+{
+    uint64_t address = 0;
+    if (!cuda)
+        return calloc(1, bytes);
+    require_device(rank, cuda->mem_alloc(&address, bytes), "memory");
+    return (void *)(uintptr_t)address;
+}
+
+static void register_on_device(struct job_rank *rank)
+{
+    struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
+    struct lockstep_parameter tensors[JOB_TENSORS];
+    int64_t shapes[JOB_TENSORS];
+    char names[JOB_TENSORS][16];
+    if ((with_device >> rank->rank & 1) != 0)
+        open_device(rank);
+    memset(tensors, 0, sizeof(tensors));
+    for (uint32_t t = 0; t < JOB_TENSORS; t++) {
+        const size_t bytes = job_elements[t] * sizeof(float);
+        snprintf(names[t], sizeof(names[t]), "t%u", t);
+        shapes[t] = (int64_t)job_elements[t];
+        gradients[t] = take_memory(rank, bytes);
+        tensors[t].name = names[t];
+        tensors[t].dtype = LOCKSTEP_FLOAT32;
+        tensors[t].dims = 1;
+        tensors[t].shape = &shapes[t];
+        tensors[t].data = take_memory(rank, bytes);
+        tensors[t].gradient = gradients[t];
+    }
+    config.name = "d";
+    config.parameters = tensors;
+    config.parameter_count = JOB_TENSORS;
+    config.unused = LOCKSTEP_UNUSED_ACCEPT;
+    job_require(rank, lockstep_module_register(rank->session, &config, &module), "register");
+}
+
+static void configure(struct lockstep_config *config, struct lockstep_module_config *first)
+{
+    static char device[16];
+    (void)first;
+    snprintf(device, sizeof(device), "cuda:%d", (int)config->rank_hint);
+    config->device = (with_device >> config->rank_hint & 1) != 0 ? device : "none";
+}
+
+static void copy(struct job_rank *rank, void *to, const void *from, size_t bytes)
+{
+    if (!cuda)
+        memcpy(to, from, bytes);
+    else
+        require_device(
+            rank,
+            cuda->memcpy_async((uint64_t)(uintptr_t)to, (uint64_t)(uintptr_t)from, bytes, LEGACY),
+            "copy");
+}
+
+static void await_copies(struct job_rank *rank)
+{
+    if (cuda)
+        require_device(rank, cuda->stream_synchronize(LEGACY), "stream");
+}
+
+// Writes the gradient from rank->gradients[tensor], to which get_means copies the mean.
+static void put_gradient(struct job_rank *rank, uint32_t tensor)
+{
+    copy(rank, gradients[tensor], rank->gradients[tensor], job_elements[tensor] * sizeof(float));
+    if (!by_stream)
+        await_copies(rank);
+}
+
+static void get_means(struct job_rank *rank)
+{
+    for (uint32_t t = 0; t < JOB_TENSORS; t++)
+        copy(rank, rank->gradients[t], gradients[t], job_elements[t] * sizeof(float));
+    await_copies(rank);
+}
+
+static bool uses(const struct job_rank *rank, uint64_t step, uint32_t tensor)
+{
+    return tensor != SPARSE || step % rank->size == rank->rank;
+}
+
+// All of the tensor is a mean over some ranks, or none of it was written.
+static void look_at_sparse(struct job_rank *rank, uint64_t step)
+{
+    const float *means = rank->gradients[SPARSE];
+    const uint32_t user = (uint32_t)(step % rank->size);
+    const bool written = means[0] != JOB_UNTOUCHED;
+    for (uint64_t e = 0; e < job_elements[SPARSE]; e++) {
+        const float given = job_gradient(user, step, e);
+        bool right = written ? means[e] == 0 && user != rank->rank : means[e] == JOB_UNTOUCHED;
+        for (uint32_t n = 1; n <= rank->size && written; n++)
+            right = right || means[e] == given / (float)n;
+        if (!right)
+            job_fails(rank, "step %llu: element %llu of the tensor that only rank %u uses is %g",
+                      (unsigned long long)step, (unsigned long long)e, user, (double)means[e]);
+    }
+}
+
+static void step_on_devices(struct job_rank *rank, uint64_t step, uint64_t *hash)
+{
+    float *sparse = rank->gradients[SPARSE];
+    lockstep_call *call;
+    job_begin(rank, NULL, NULL);
+    int status = lockstep_call_begin(module, &call);
+    for (uint32_t t = JOB_TENSORS; t-- > 0 && status == 0;) {
+        for (uint64_t e = 0; e < job_elements[t]; e++)
+            rank->gradients[t][e] =
+                uses(rank, step, t) ? job_gradient(rank->rank, step, e) : JOB_UNTOUCHED;
+        put_gradient(rank, t);
+        if (uses(rank, step, t))
+            status = lockstep_grad_ready(module, call, t, NULL, stream_of_steps());
+    }
+    if (status == 0)
+        status = lockstep_call_end(call);
+    job_require(rank, status, "call");
+    job_require(rank, lockstep_step_end(rank->session, stream_of_steps()), "step_end");
+    get_means(rank);
+    look_at_sparse(rank, step);
+    job_hash(hash, sparse, job_elements[SPARSE] * sizeof(float));
+    // The other tensors have gradients of all ranks. This one has been looked at.
+    for (uint64_t e = 0; e < job_elements[SPARSE]; e++) {
+        sparse[e] = 0;
+        for (uint32_t r = 0; r < rank->size; r++)
+            sparse[e] += job_gradient(r, step, e);
+        sparse[e] /= (float)rank->size;
+    }
+    job_look(rank, step, equal_weights, hash);
+}
+
+static void devices_go_on(void **state)
+{
+    static const uint32_t worlds[] = {15, 5, 1, 14};
+    (void)state;
+    for (uint32_t round = 0; round < job_rounds(4); round++) {
+        struct job job = {.name = "devices",
+                          .size = 2 + round % 3,
+                          .deaths = round % 3 == 0 ? 1 : 1 + round / 2 % 2,
+                          .tcp = round % 2 == 0,
+                          .configure = configure,
+                          .loads = register_on_device,
+                          .step = step_on_devices};
+        with_device = worlds[round % 4];
+        by_stream = round / 2 % 2 == 0;
+        job_run(&job, round, NULL);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(devices_go_on, job_teardown),
+    };
+    fake_gpu_name_libraries();
+    setenv("FAKE_CUDA_DELAY_US", "0-300", 0);
+    job_memory(0);
+    job_seed();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
