@@ -115,3 +115,10 @@ bool parse_next_address(const char **list, char *address, size_t capacity)
     *list = first[length] == ',' ? first + length + 1 : NULL;
     return true;
 }
+
+bool parse_has_choice(const char *list)
+{
+    const bool is_path = strncmp(list, "unix:", 5) == 0;
+    const bool is_number = list[0] == '[' || list[strspn(list, "0123456789.:")] == '\0';
+    return strchr(list, ',') || (!is_path && !is_number);
+}

@@ -5,13 +5,15 @@
 //
 // A rank that is lost, by a proof or because its host does not answer for the bound, becomes a
 // suspect of a ballot (suspicion.c has those of which there is no proof). Every other member is
-// told to freeze and to report (DOWN_PREPARE). A further suspect begins the ballot anew with a
-// higher number. When all other members have reported, the decision is sent, and the roster forms
-// the next generation of them. If there can be no decision, the job ends with the verdict on the
-// first suspect.
+// told to freeze and to report (DOWN_PREPARE), as soon as all of them are connected and are enough
+// (M5): a coordinator that cannot decide freezes nobody. A further suspect begins the ballot anew
+// with a higher number. When all other members have reported, the decision is sent, and the roster
+// forms the next generation of them. If there can be no decision, the job ends with the verdict on
+// the first suspect.
 //
-// By M2 the members that are kept must be more than half of the generation that ends, unless all
-// others are proven dead. Exactly half is enough for the coordinator that has made that generation.
+// Another coordinator of the job may be alive. So the members that are kept must be a quorum of
+// every open generation (M2, M3: lineage.h). A rank that has promised more to the other coordinator
+// refuses; then this one waits a while before it asks again (M1).
 
 #include "coordinator/ballot.h"
 
@@ -20,6 +22,7 @@
 #include "coordinator/decision.h"
 #include "coordinator/job.h"
 #include "coordinator/journal.h"
+#include "coordinator/lineage.h"
 #include "coordinator/names.h"
 #include "coordinator/roster.h"
 #include "coordinator/send.h"
@@ -31,8 +34,10 @@
 
 void ballot_reset(struct job *job)
 {
+    job->ballot.wanted = false;
     job->ballot.active = false;
     job->ballot.forming = false;
+    job->ballot.retry_ms = 0;
     job->ballot.suspicion_ms = UINT64_MAX;
     memset(job->ballot.suspects, 0, sizeof(job->ballot.suspects));
     memset(&job->ballot.parting, 0, sizeof(job->ballot.parting));
@@ -47,20 +52,33 @@ static struct generation_id ballot_id(const struct coordinator *core, const stru
 
 // ---- Who is kept -------------------------------------------------------------------------------
 
-// True if the members that are kept may decide.
-static bool ballot_has_quorum(struct coordinator *core, const struct job *job)
+bool ballot_runs(const struct job *job)
 {
-    uint32_t kept = 0;
-    bool proven = true;
+    return job->ballot.wanted || job->ballot.active;
+}
+
+// True if the members that are kept may decide; connected: only those that are connected count.
+static bool ballot_may_decide(struct coordinator *core, struct job *job, bool connected)
+{
+    uint64_t counted[LOCKSTEP_RANK_WORDS] = {0};
+    bool any = false;
     for (uint32_t rank = 0; rank < job->count; rank++) {
-        const struct worker *worker = job_worker(core, job, rank);
-        if (decision_removes(job, rank))
-            proven = proven && (worker->dead || worker->left);
-        else
-            kept++;
+        if (decision_removes(job, rank) || (connected && !job_worker(core, job, rank)->connected))
+            continue;
+        counted[rank / 64] |= UINT64_C(1) << rank % 64;
+        any = true;
     }
-    const bool made = job->resuming.incarnation == core->config.incarnation;
-    return kept > 0 && (proven || 2 * kept > job->count || (made && 2 * kept == job->count));
+    return any && lineage_quorum(core, job, counted);
+}
+
+static bool ballot_has_quorum(struct coordinator *core, struct job *job)
+{
+    return ballot_may_decide(core, job, false);
+}
+
+bool ballot_suffices(struct coordinator *core, struct job *job)
+{
+    return ballot_may_decide(core, job, true);
 }
 
 // Returns NULL, or why the job cannot go on without this member.
@@ -97,9 +115,9 @@ static void ballot_ask(struct coordinator *core, struct job *job, const struct w
 {
     struct down_prepare *prepare = &core_message(core, job, DOWN_PREPARE)->u.prepare;
     prepare->ballot = ballot_id(core, job);
-    memcpy(prepare->suspects, job->ballot.suspects, sizeof(prepare->suspects));
+    if (!worker->behind) // Ranks of another generation have other numbers.
+        memcpy(prepare->suspects, job->ballot.suspects, sizeof(prepare->suspects));
     memcpy(prepare->text, job->ballot.text, sizeof(prepare->text));
-    prepare->ended = job->resuming.ended;
     core_send(core, worker);
 }
 
@@ -109,17 +127,47 @@ static void ballot_remove(struct job *job, uint32_t rank)
     job->ballot.suspects[rank / 64] |= UINT64_C(1) << rank % 64;
 }
 
+// M5: true if every member that is kept is connected, and they may decide.
+static bool ballot_ready(struct coordinator *core, struct job *job)
+{
+    for (uint32_t rank = 0; rank < job->count; rank++)
+        if (!decision_removes(job, rank) && !job_worker(core, job, rank)->connected)
+            return false;
+    return ballot_has_quorum(core, job);
+}
+
+// Asks the members, if they can decide.
+static void ballot_prepare(struct coordinator *core, struct job *job)
+{
+    struct ballot *ballot = &job->ballot;
+    if (!ballot->wanted || core->now < ballot->retry_ms || !ballot_ready(core, job))
+        return;
+    ballot->wanted = false;
+    ballot->active = true;
+    ballot->retry_ms = 0;
+    ballot->number++;
+    for (uint32_t rank = 0; rank < job->count; rank++)
+        if (!decision_removes(job, rank))
+            ballot_ask(core, job, job_worker(core, job, rank));
+}
+
+void ballot_postpone(struct job *job)
+{
+    job->ballot.wanted = job->ballot.wanted || job->ballot.active;
+    job->ballot.active = false;
+}
+
 // Begins a ballot with a number above all numbers that members may have promised. Members that have
 // left are removed with the suspects.
 static void ballot_begin(struct coordinator *core, struct job *job, uint64_t above)
 {
     struct ballot *ballot = &job->ballot;
-    ballot->active = true;
     if (ballot->number < above)
         ballot->number = above;
     if (ballot->number < job->number)
         ballot->number = job->number;
-    ballot->number++;
+    ballot->wanted = true;
+    ballot->active = false;
     records_reset(&ballot->records);
     for (uint32_t rank = 0; rank < job->count; rank++) {
         struct worker *worker = job_worker(core, job, rank);
@@ -127,11 +175,9 @@ static void ballot_begin(struct coordinator *core, struct job *job, uint64_t abo
         if (worker->left)
             ballot_remove(job, rank);
     }
-    for (uint32_t rank = 0; rank < job->count; rank++)
-        if (!decision_removes(job, rank))
-            ballot_ask(core, job, job_worker(core, job, rank));
     ballot->proof_ms =
         ballot_has_quorum(core, job) ? UINT64_MAX : core->now + LOCKSTEP_BALLOT_PROOF_MS;
+    ballot_prepare(core, job);
 }
 
 // ---- The decision ------------------------------------------------------------------------------
@@ -164,7 +210,9 @@ static void ballot_settled(struct coordinator *core, struct job *job)
 
 static void ballot_decide(struct coordinator *core, struct job *job)
 {
-    const char *why = decision_send(core, job);
+    const char *why = !lineage_decide(job, ballot_id(core, job))
+                          ? "too many recoveries were begun, and none was complete"
+                          : decision_send(core, job);
     if (why) {
         ballot_give_up(core, job, why);
         return;
@@ -188,6 +236,7 @@ static bool ballot_complete(struct coordinator *core, const struct job *job)
 // Decides if all members that are kept have reported, and are enough.
 static void ballot_try(struct coordinator *core, struct job *job)
 {
+    ballot_prepare(core, job);
     if (job->ballot.active && ballot_complete(core, job) && ballot_has_quorum(core, job))
         ballot_decide(core, job);
 }
@@ -206,7 +255,7 @@ bool ballot_suspect(struct coordinator *core, struct job *job, struct worker *wo
                     const char *text, const char **why)
 {
     struct ballot *ballot = &job->ballot;
-    const bool first = !ballot->active && !ballot->forming;
+    const bool first = !ballot_runs(job) && !ballot->forming;
     const bool again = decision_removes(job, worker->rank);
     const bool alone = !ballot_suspects_any(job);
     *why = NULL;
@@ -217,7 +266,7 @@ bool ballot_suspect(struct coordinator *core, struct job *job, struct worker *wo
         return true;
     }
     ballot_remove(job, worker->rank);
-    if (first || !ballot->active || alone) {
+    if (first || !ballot_runs(job) || alone) {
         struct sentence sentence;
         if (first)
             ballot->began_ms = core->now;
@@ -226,7 +275,7 @@ bool ballot_suspect(struct coordinator *core, struct job *job, struct worker *wo
         sentence_add(&sentence, "%s", text);
     }
     *why = ballot_obstacle(core, job);
-    if (*why && !ballot->active) {
+    if (*why && !ballot_runs(job)) {
         ballot_reset(job);
         return false;
     }
@@ -275,7 +324,7 @@ void ballot_part(struct job *job, const struct up_leave *leave)
 // generation: its steps are over.
 bool ballot_left(struct coordinator *core, struct job *job, struct worker *worker)
 {
-    if (job->ballot.active) {
+    if (ballot_runs(job)) {
         ballot_remove(job, worker->rank);
         ballot_try(core, job);
         return true;
@@ -291,7 +340,7 @@ bool ballot_left(struct coordinator *core, struct job *job, struct worker *worke
 void ballot_record(struct coordinator *core, struct worker *worker, const struct record_part *part)
 {
     struct job *job = core_job_of(core, worker);
-    if (!job->ballot.active || worker->reported)
+    if (!ballot_runs(job) || worker->reported)
         return; // The ballot is over, or the report was sent twice.
     if (part->total > record_bound(part->kind, true) || part->position >= LOCKSTEP_MAX_SLOTS ||
         part->count > LOCKSTEP_RECORD_PART) {
@@ -310,9 +359,9 @@ void ballot_report(struct coordinator *core, struct worker *worker, const struct
 {
     struct job *job = core_job_of(core, worker);
     const struct generation_id now = ballot_id(core, job);
-    if (!job->ballot.active || worker->reported)
+    if (worker->reported)
         return;
-    if (report->ballot.number < now.number) {
+    if (!job->ballot.active || report->ballot.number < now.number) {
         // The answer to an earlier ballot. The answer to this one follows.
         records_drop(&job->ballot.records, worker->rank);
         return;
@@ -330,17 +379,26 @@ void ballot_report(struct coordinator *core, struct worker *worker, const struct
     ballot_try(core, job);
 }
 
+// M1: a rank has promised more to another coordinator. That one may get through first.
 void ballot_refuse(struct coordinator *core, struct worker *worker, const struct up_refuse *refuse)
 {
     struct job *job = core_job_of(core, worker);
-    if (job->ballot.active && refuse->promised.number >= job->ballot.number)
-        ballot_begin(core, job, refuse->promised.number);
+    struct ballot *ballot = &job->ballot;
+    const struct generation_id now = ballot_id(core, job);
+    if (!ballot->active || lineage_compare(&refuse->promised, &now) <= 0)
+        return;
+    ballot->retry_ms =
+        core->now + LOCKSTEP_BALLOT_RETRY_MS + core->config.incarnation % LOCKSTEP_BALLOT_RETRY_MS;
+    ballot_begin(core, job, refuse->promised.number);
 }
 
 // M2: without enough members the ballot waits until all others are proven dead.
 void ballot_tick(struct coordinator *core, struct job *job)
 {
-    if (!job_running(job) || core->now < ballot_deadline(job))
+    if (!job_running(job) || !ballot_runs(job))
+        return;
+    ballot_prepare(core, job);
+    if (core->now < job->ballot.proof_ms)
         return;
     job->ballot.proof_ms = UINT64_MAX;
     if (!ballot_has_quorum(core, job))
@@ -351,7 +409,28 @@ void ballot_tick(struct coordinator *core, struct job *job)
 
 uint64_t ballot_deadline(const struct job *job)
 {
-    return job_running(job) && job->ballot.active ? job->ballot.proof_ms : UINT64_MAX;
+    const struct ballot *ballot = &job->ballot;
+    if (!job_running(job) || !ballot_runs(job))
+        return UINT64_MAX;
+    const bool waits = ballot->wanted && ballot->retry_ms != 0;
+    return waits && ballot->retry_ms < ballot->proof_ms ? ballot->retry_ms : ballot->proof_ms;
+}
+
+// All members are to decide once more, though none of them is known to be lost.
+static void ballot_again(struct coordinator *core, struct job *job, uint32_t rank, uint64_t above,
+                         const char *text)
+{
+    struct ballot *ballot = &job->ballot;
+    struct sentence sentence;
+    const char *why = ballot_obstacle(core, job);
+    ballot->began_ms = core->now;
+    ballot->cause = rank;
+    sentence_begin(&sentence, ballot->text, sizeof(ballot->text));
+    sentence_add(&sentence, "%s", text);
+    journal_log(core, job, "recovery_began", "%s", ballot->text);
+    ballot_begin(core, job, above);
+    if (why)
+        ballot_give_up(core, job, why);
 }
 
 // A member that is frozen has lost the coordinator of its ballot.
@@ -363,10 +442,14 @@ static void ballot_orphaned(struct coordinator *core, struct job *job, const str
     sentence_add(&sentence,
                  "the coordinator was lost while %" PRIu32 " ranks recovered from a loss",
                  job->count);
-    ballot_anew(core, job, worker->rank, text);
-    const char *why = ballot_obstacle(core, job);
-    if (why)
-        ballot_give_up(core, job, why);
+    ballot_again(core, job, worker->rank, 0, text);
+}
+
+void ballot_outranked(struct coordinator *core, struct job *job, struct generation_id promised)
+{
+    if (!ballot_runs(job) && !job->ballot.forming && !ballot_obstacle(core, job))
+        ballot_again(core, job, 0, promised.number,
+                     "a rank that was removed has promised a ballot that did not end");
 }
 
 // M7: nothing is said once.
@@ -376,18 +459,24 @@ void ballot_resumed(struct coordinator *core, struct worker *worker)
     if (worker->hello.on_failure != FAILURE_CONTINUE || !job_running(job) ||
         decision_removes(job, worker->rank))
         return;
+    if (!job->ballot.active && job->ballot.number < worker->hello.resume.promised.number)
+        job->ballot.number = worker->hello.resume.promised.number;
+    if (!worker->reported)
+        records_drop(&job->ballot.records, worker->rank); // A part of them may have been lost.
     if (job->ballot.active && !worker->reported)
         ballot_ask(core, job, worker);
+    else if (job->ballot.wanted)
+        ballot_prepare(core, job);
     else if (job->ballot.forming && !worker->linked)
         ballot_begin(core, job, 0);
-    else if (worker->hello.resume.frozen && !job->ballot.active)
+    else if ((worker->hello.resume.frozen || worker->behind) && !job->ballot.active)
         ballot_orphaned(core, job, worker);
 }
 
 void ballot_linked(struct coordinator *core, struct job *job)
 {
     struct ballot *ballot = &job->ballot;
-    if (!ballot->forming || ballot->active)
+    if (!ballot->forming || ballot_runs(job))
         return;
     ballot->forming = false;
     ballot->recoveries++;

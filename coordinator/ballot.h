@@ -5,6 +5,7 @@
 #ifndef COORDINATOR_BALLOT_H
 #define COORDINATOR_BALLOT_H
 
+#include "coordinator/lineage.h"
 #include "coordinator/records.h"
 #include "protos/types.h"
 
@@ -26,12 +27,16 @@ struct parting {
 
 // A ballot, and what recoveries have cost so far.
 struct ballot {
+    // True if the members are to freeze, and are not asked yet: the connected ones do not suffice
+    // for a decision (M5), or a rank has refused (M1).
+    bool wanted;
     bool active; // True while reports are collected.
     bool forming; // True from the decision until all links of the new generation stand.
     uint64_t number; // Number of the last ballot of the job; 0: none.
     uint64_t began_ms; // When the first rank of this recovery became a suspect.
     // When a ballot ends that too few members answer; UINT64_MAX: they are enough.
     uint64_t proof_ms;
+    uint64_t retry_ms; // When members may be asked after a refusal; 0: at once.
     uint64_t suspicion_ms; // When suspicion_tick is due; UINT64_MAX: never.
     uint32_t cause; // The first suspect: its rank in the generation that ends.
     uint64_t suspects[LOCKSTEP_RANK_WORDS]; // Set of ranks of the generation that ends.
@@ -39,6 +44,7 @@ struct ballot {
     uint64_t settled; // The last step that is committed, by the last decision.
     struct records records;
     struct parting parting; // Of the member with the most settled steps.
+    struct descent descent; // The open generations, whether a ballot runs or not.
     // Valid for the life of the job.
     uint32_t recoveries; // Recoveries that are complete.
     uint64_t spent_ms; // Time that they took, from suspicion until the links stood.
@@ -64,6 +70,15 @@ void ballot_refuse(struct coordinator *core, struct worker *worker, const struct
 // A stream of a member has resumed: it may have lost the messages of the present ballot, or of the
 // last decision.
 void ballot_resumed(struct coordinator *core, struct worker *worker);
+// A rank that was removed has promised a ballot above that of its removal, so it does not obey. The
+// others decide once more, with a higher ballot.
+void ballot_outranked(struct coordinator *core, struct job *job, struct generation_id promised);
+// True from the reason for a ballot to its decision.
+bool ballot_runs(const struct job *job);
+// True if the connected members suffice for decisions (M2).
+bool ballot_suffices(struct coordinator *core, struct job *job);
+// The members that were asked are not all connected any more: they are asked again later.
+void ballot_postpone(struct job *job);
 // All links of a generation stand.
 void ballot_linked(struct coordinator *core, struct job *job);
 void ballot_tick(struct coordinator *core, struct job *job);

@@ -13,6 +13,7 @@
 #include "coordinator/difference.h"
 #include "coordinator/job.h"
 #include "coordinator/join.h"
+#include "coordinator/kin.h"
 #include "coordinator/learning.h"
 #include "coordinator/links.h"
 #include "coordinator/names.h"
@@ -32,7 +33,7 @@ size_t coordinator_bytes(void)
     return sizeof(struct coordinator);
 }
 
-static_assert(offsetof(struct coordinator, words) <= 76 * 1024 * 1024 &&
+static_assert(offsetof(struct coordinator, words) <= 80 * 1024 * 1024 &&
                   sizeof(struct coordinator) <= 272 * 1024 * 1024,
               "a small daemon stays small");
 
@@ -290,8 +291,14 @@ static void core_from_member(struct coordinator *core, struct worker *worker,
     verdict_protocol(core, worker, "sent a message of the unknown kind %d", (int)message->kind);
 }
 
+static bool core_is_of_ballots(enum up_kind kind)
+{
+    return kind == UP_RECORD_PART || kind == UP_REPORT || kind == UP_REFUSE || kind == UP_HEARTBEAT;
+}
+
 // True if the message is of the worker's generation, or may have any generation: UP_LEAVE, a hello
-// sent twice by mistake, and a heartbeat that was sent before the worker knew its generation.
+// sent twice by mistake, and a heartbeat that was sent before the worker knew its generation. A
+// worker that is behind only takes part in ballots.
 static bool core_generation_fits(const struct coordinator *core, const struct worker *worker,
                                  const struct up_message *message)
 {
@@ -299,8 +306,25 @@ static bool core_generation_fits(const struct coordinator *core, const struct wo
         return true;
     if (message->kind == UP_HEARTBEAT && message->generation.number == 0)
         return true;
+    if (worker->behind)
+        return core_is_of_ballots(message->kind);
     return message->generation.number == worker->generation &&
            message->generation.incarnation == core->jobs[worker->job].resuming.incarnation;
+}
+
+// A member that is behind has a proof of death. It names ranks of its own generation.
+static void core_proof_from_behind(struct coordinator *core, struct worker *worker,
+                                   const struct up_lost *lost)
+{
+    struct up_lost same = *lost;
+    struct job *job = core_job_of(core, worker);
+    if (lost->proof == PROOF_NONE || !job_running(job))
+        return;
+    same.rank = kin_dead(job, worker, lost->rank);
+    if (same.rank != CORE_NONE)
+        verdict_lost(core, worker, &same);
+    else
+        ballot_tick(core, job); // A quorum may be there now.
 }
 
 static void core_message_arrived(struct coordinator *core, coordinator_peer peer,
@@ -311,6 +335,8 @@ static void core_message_arrived(struct coordinator *core, coordinator_peer peer
         core_from_stranger(core, peer, message);
     else if (worker->stage == STAGE_GATHERING)
         core_from_gatherer(core, worker, message);
+    else if (worker->behind && message->kind == UP_LOST)
+        core_proof_from_behind(core, worker, &message->u.lost);
     else if (!core_generation_fits(core, worker, message))
         core_job_of(core, worker)->dropped_total++;
     else if (worker->stage == STAGE_OUT || !job_running(core_job_of(core, worker)))

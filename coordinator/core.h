@@ -33,6 +33,7 @@
 //   history.c      step times and metrics over a job's whole run
 //   journal.c      the log of a job
 //   verdict.c      halts, lost workers, leaving workers
+//   lineage.c      open generations, and the quorum of a decision
 //   suspicion.c    members that others have lost without a proof of death
 //   sides.c        the verdict on a collective that two ranks call differently
 //   view.c         copies of the state for HTTP and tests
@@ -47,6 +48,7 @@
 #include "coordinator/coordinator.h"
 #include "coordinator/cost.h"
 #include "coordinator/history.h"
+#include "coordinator/lineage.h"
 #include "coordinator/sentence.h"
 #include "coordinator/stall.h"
 #include "protos/limits.h"
@@ -129,6 +131,9 @@ struct worker {
     uint16_t next_free; // STAGE_FREE: index of the next free record, or CORE_NONE.
     uint32_t rank;
     uint64_t generation; // Number of the worker's generation; 0 while gathering.
+    // True if the worker has not started the job's generation: it runs, or is frozen, in an older
+    // one that is open. What it says of ranks does not count.
+    bool behind;
     uint64_t deadline_ms; // While gathering: when the worker's open timeout ends.
     // While gathering: the largest number of workers that were present at one time since it joined.
     uint32_t most;
@@ -321,8 +326,10 @@ struct resuming {
     // that this coordinator has rebuilt from what its members said.
     uint64_t incarnation;
     uint32_t unseen; // Members that have not said hello to this coordinator yet.
-    struct ended_generation ended; // By the decision that made the generation.
     uint64_t due_ms; // When a data port is probed next; UINT64_MAX: never.
+    // When the connected members are sent away, because they are too few; 0: they are not.
+    uint64_t scatter_ms;
+    uint64_t scatter_pause_ms; // How long they are given the next time.
 };
 
 // The verdict that ended a generation.

@@ -341,6 +341,8 @@ static const char *decision_make(struct decision *decision)
     out->step = decision->step;
     out->flags = decision->flags;
     memcpy(out->removed, decision->job->ballot.suspects, sizeof(out->removed));
+    out->chain_count = decision->job->ballot.descent.count;
+    memcpy(out->chain, decision->job->ballot.descent.chain, sizeof(out->chain));
     memcpy(out->text, decision->job->ballot.text, sizeof(out->text));
     decision_tell(decision);
     return NULL;

@@ -43,8 +43,10 @@ static void gather_reset(struct job *job)
     job->halt.has_rank = false;
     job->halt.text[0] = '\0';
     job->resuming.unseen = 0;
-    job->resuming.ended.generation.number = 0;
     job->resuming.due_ms = UINT64_MAX;
+    job->resuming.scatter_ms = 0;
+    job->resuming.scatter_pause_ms = LOCKSTEP_SCATTER_MS;
+    job->ballot.descent.count = 0;
     job->difference.active = false;
     learning_reset(&job->learning);
     ballot_reset(job);

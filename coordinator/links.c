@@ -108,6 +108,7 @@ static void links_decide(struct coordinator *core, struct job *job)
     }
     job->tuned = true;
     job->tuning = tuning;
+    lineage_establish(job);
     ballot_linked(core, job);
     core_message(core, job, DOWN_TUNING)->u.tuning = tuning;
     core_send_all(core, job);
@@ -126,6 +127,9 @@ void links_reported(struct coordinator *core, struct worker *worker, const struc
         verdict_protocol(core, worker, "asked for the unknown algorithm %" PRIu32, links->wish);
         return;
     }
+    // The links of a generation that another coordinator decided: a ballot has ended it.
+    if (worker->linked && worker->hello.resumes && worker->hello.resume.frozen)
+        return;
     if (worker->linked) {
         verdict_protocol(core, worker, "said twice that its links stand");
         return;
@@ -135,6 +139,6 @@ void links_reported(struct coordinator *core, struct worker *worker, const struc
     job->linked++;
     if (verdict_left_behind(core, worker, 0) || links_differs(core, job, worker))
         return;
-    if (job->linked == job->count && !job->ballot.active) // A ballot has ended this generation.
+    if (job->linked == job->count && !ballot_runs(job)) // A ballot has ended this generation.
         links_decide(core, job);
 }

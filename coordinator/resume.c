@@ -22,6 +22,9 @@
 // A living generation is worth more than workers that gather under its name: these are sent away
 // and come again. A new world may take the name of a job of which no member is connected for
 // LOCKSTEP_AWAY_MS. Members that come back afterwards are refused.
+//
+// Two coordinators of one job may be alive, each with some of its members: kin.c has what the
+// generation of a member is to the job's, and scatter.c how the members meet.
 
 #include "coordinator/resume.h"
 
@@ -32,7 +35,10 @@
 #include "coordinator/job.h"
 #include "coordinator/join.h"
 #include "coordinator/journal.h"
+#include "coordinator/kin.h"
+#include "coordinator/lineage.h"
 #include "coordinator/roster.h"
+#include "coordinator/scatter.h"
 #include "coordinator/send.h"
 #include "coordinator/sentence.h"
 #include "coordinator/stall.h"
@@ -74,7 +80,7 @@ bool resume_away(struct coordinator *core, struct worker *worker)
     struct job *job = core_job_of(core, worker);
     if (worker->stage != STAGE_MEMBER || !job_running(job) || core->stopped_by[0] != '\0')
         return false;
-    if (!job->tuned && !(worker->hello.on_failure == FAILURE_CONTINUE && job->ballot.forming))
+    if (!job->tuned && (worker->hello.on_failure != FAILURE_CONTINUE || !job->ballot.forming))
         return false;
     resume_seek_proof(core, job, worker);
     journal_note(core, job, "worker_away",
@@ -117,6 +123,18 @@ static uint64_t resume_awaited(const struct job *job, const struct worker *worke
     return later ? job->ballot.began_ms : worker->back.away_ms;
 }
 
+// True if a ballot has waited for the member long enough. A coordinator of which the members can go
+// elsewhere removes none that it needs: the other coordinator may have it.
+static bool resume_misses(struct coordinator *core, struct job *job, const struct worker *worker)
+{
+    const bool elsewhere = scatter_is_possible(core, job);
+    const uint64_t bound_ms = elsewhere ? LOCKSTEP_BALLOT_ELSEWHERE_MS : LOCKSTEP_BALLOT_AWAY_MS;
+    if (!ballot_runs(job) || decision_removes(job, worker->rank) ||
+        core->now < resume_awaited(job, worker) + bound_ms)
+        return false;
+    return ballot_suffices(core, job) || !elsewhere;
+}
+
 void resume_tick(struct coordinator *core, struct job *job)
 {
     uint64_t next = UINT64_MAX;
@@ -133,11 +151,15 @@ void resume_tick(struct coordinator *core, struct job *job)
             worker->back.probe_ms = core->now + LOCKSTEP_PROBE_MS;
             resume_ask_port(core, worker);
         }
-        if (job->ballot.active && !decision_removes(job, rank) &&
-            core->now >= resume_awaited(job, worker) + LOCKSTEP_BALLOT_AWAY_MS)
+        if (resume_misses(core, job, worker))
             missed = worker;
         if (worker->back.probe_ms < next)
             next = worker->back.probe_ms;
+    }
+    if (next != UINT64_MAX) { // A member is away.
+        const uint64_t scatter_ms = scatter_tick(core, job);
+        if (scatter_ms < next)
+            next = scatter_ms;
     }
     job->resuming.due_ms = next;
     if (missed)
@@ -179,11 +201,8 @@ static bool resume_knows(const struct job *job, const struct up_resume *resume)
 }
 
 // Returns why a member of the job's last generation is refused, or NULL.
-static const char *resume_fault(const struct job *job, const struct worker *worker,
-                                const struct up_hello *hello)
+static const char *resume_fault(const struct worker *worker, const struct up_hello *hello)
 {
-    if (job->count != hello->resume.world_size)
-        return "the world has another size";
     if (!worker->back.unseen && memcmp(&worker->hello.uuid, &hello->uuid, sizeof(hello->uuid)) != 0)
         return "that rank belongs to another worker";
     if (worker->left)
@@ -238,15 +257,16 @@ static void resume_welcome(struct coordinator *core, const struct job *job,
                            const struct worker *worker)
 {
     struct down_welcome *welcome = &core_message(core, job, DOWN_WELCOME)->u.welcome;
+    core->out.generation = worker->hello.resume.generation;
     welcome->version = LOCKSTEP_PROTOCOL_VERSION;
     welcome->heartbeat_ms = core->config.heartbeat_ms;
     core_send(core, worker);
 }
 
-static void resume_return(struct coordinator *core, struct job *job, coordinator_peer peer,
-                          const struct up_hello *hello)
+// A proof that the process is dead stays (M4): the hello may have been on its way.
+static void resume_return(struct coordinator *core, struct job *job, struct worker *worker,
+                          coordinator_peer peer, const struct up_hello *hello)
 {
-    struct worker *worker = job_worker(core, job, hello->resume.rank);
     const bool unseen = worker->back.unseen;
     core_close(core, worker); // The server may not have seen the end of the old stream yet.
     worker->hello = *hello;
@@ -254,7 +274,8 @@ static void resume_return(struct coordinator *core, struct job *job, coordinator
     worker->asked = 0;
     worker->awaits = worker->lacks = 0;
     worker->back = (struct comeback){.reached = worker->back.reached};
-    worker->dead = false;
+    worker->generation = hello->resume.generation.number;
+    worker->behind = !resume_knows(job, &hello->resume);
     core_reconnect(core, worker, peer);
     resume_welcome(core, job, worker);
     if (job->state == JOB_HALTED) {
@@ -269,29 +290,6 @@ static void resume_return(struct coordinator *core, struct job *job, coordinator
 
 // ---- A job that this coordinator does not know -------------------------------------------------
 
-static void resume_give_back(struct coordinator *core, const uint16_t *workers, uint32_t count)
-{
-    while (count-- > 0)
-        core_worker_free(core, &core->workers[workers[count]]);
-}
-
-// Takes records for all members. Forgets other jobs if there is no room.
-static bool resume_take(struct coordinator *core, uint32_t count, uint16_t *workers)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        struct worker *worker = core_worker_absent(core);
-        while (!worker && job_recycle(core))
-            worker = core_worker_absent(core);
-        if (!worker) {
-            resume_give_back(core, workers, i);
-            return false;
-        }
-        worker->stage = STAGE_OUT; // Not free any more, and no member yet.
-        workers[i] = core_worker_index(core, worker);
-    }
-    return true;
-}
-
 // Makes the members of a generation that this coordinator has not formed. All are unseen.
 static void resume_fill(struct coordinator *core, struct job *job, const struct up_hello *hello,
                         const uint16_t *workers)
@@ -299,6 +297,7 @@ static void resume_fill(struct coordinator *core, struct job *job, const struct 
     const struct up_resume *resume = &hello->resume;
     job->number = resume->generation.number;
     job->resuming.incarnation = resume->generation.incarnation;
+    lineage_adopt(job, resume);
     job->state = JOB_STARTING;
     job->count = resume->world_size;
     job->gathering.world_min = hello->world_min;
@@ -310,7 +309,6 @@ static void resume_fill(struct coordinator *core, struct job *job, const struct 
     job->tuning = resume->tuning;
     job->formed_ms = core->now;
     job->resuming.unseen = job->count;
-    job->resuming.ended = resume->ended;
     job->resuming.due_ms = core->now + LOCKSTEP_PROBE_MS;
     for (uint32_t rank = 0; rank < job->count; rank++) {
         struct worker *worker = &core->workers[workers[rank]];
@@ -334,109 +332,18 @@ static void resume_fill(struct coordinator *core, struct job *job, const struct 
                 resume->rank, job->count, job->number);
 }
 
-// Says to a rank that the others have gone on without it. generation: the rank's own. now: that of
-// the others.
-static void resume_exclude(struct coordinator *core, coordinator_peer peer,
-                           struct generation_id generation, struct generation_id now,
-                           const char *text)
-{
-    struct down_excluded *excluded = &core_message(core, NULL, DOWN_EXCLUDED)->u.excluded;
-    struct sentence sentence;
-    core->out.generation = generation;
-    excluded->ballot = now;
-    sentence_begin(&sentence, excluded->text, sizeof(excluded->text));
-    sentence_add(&sentence, "%s", text);
-    core_send_peer(core, peer);
-}
-
-static bool resume_same(const struct generation_id *a, const struct generation_id *b)
-{
-    return a->number == b->number && a->incarnation == b->incarnation;
-}
-
-static bool resume_removes(const struct ended_generation *ended, uint32_t rank)
-{
-    return (ended->removed[rank / 64] >> rank % 64 & 1) != 0;
-}
-
-// A later generation of this job is known now, which has ended this one or an earlier one. Sends
-// the members away: those that the later one has as members come again, and the others are
-// excluded.
-static void resume_leave_behind(struct coordinator *core, struct job *job,
-                                const struct ended_generation *ended)
-{
-    const struct generation_id generation = {.number = job->number,
-                                             .incarnation = job->resuming.incarnation};
-    const struct generation_id later = {.number = job->number + 1,
-                                        .incarnation = core->config.incarnation};
-    const bool known = resume_same(&ended->generation, &generation);
-    for (uint32_t rank = 0; rank < job->count; rank++) {
-        struct worker *worker = job_worker(core, job, rank);
-        if (!worker->connected)
-            continue;
-        if (known && worker->hello.resume.frozen && !resume_removes(ended, rank))
-            core_close(core, worker);
-        else
-            resume_exclude(core, worker->peer, generation, later,
-                           "a later generation of the job goes on");
-    }
-}
-
-// True if the hello is of a member of the generation that the present one has ended.
-static bool resume_is_of_ended(const struct job *job, const struct up_resume *resume)
-{
-    const struct ended_generation *ended = &job->resuming.ended;
-    return job_running(job) && ended->generation.number != 0 &&
-           resume_same(&ended->generation, &resume->generation) &&
-           resume->world_size == ended->world_size;
-}
-
-// A frozen rank has missed the decision that made the present generation, because its stream or its
-// coordinator ended. It is a member nevertheless. Makes the hello one of the present generation;
-// DOWN_PREPARE says the same to the rank.
-static void resume_carry_over(const struct job *job, struct up_hello *hello)
-{
-    const struct ended_generation *ended = &job->resuming.ended;
-    struct up_resume *resume = &hello->resume;
-    uint32_t rank = 0;
-    if (!resume->frozen || !resume_is_of_ended(job, resume) || resume_removes(ended, resume->rank))
-        return;
-    for (uint32_t before = 0; before < resume->rank; before++)
-        rank += !resume_removes(ended, before);
-    resume->rank = rank;
-    resume->world_size = job->count;
-    resume->generation =
-        (struct generation_id){.number = job->number, .incarnation = job->resuming.incarnation};
-    resume->ended = *ended;
-}
-
-// True if the others have gone on without this rank, and it is not known to be one of them.
-static bool resume_was_removed(struct coordinator *core, const struct job *job,
-                               const struct up_hello *hello)
-{
-    if (!job || !job_running(job) || hello->on_failure != FAILURE_CONTINUE)
-        return false;
-    if (resume_is_of_ended(job, &hello->resume))
-        return resume_removes(&job->resuming.ended, hello->resume.rank);
-    if (job->resuming.unseen > 0 || hello->resume.generation.number >= job->number)
-        return false;
-    for (uint32_t rank = 0; rank < job->count; rank++)
-        if (memcmp(&job_worker(core, job, rank)->hello.uuid, &hello->uuid, sizeof(hello->uuid)) ==
-            0)
-            return false;
-    return true;
-}
-
 // A rank that was removed comes back on another stream: nothing is said once (M7).
-static void resume_removed(struct coordinator *core, const struct job *job, coordinator_peer peer,
+static void resume_removed(struct coordinator *core, struct job *job, coordinator_peer peer,
                            const struct up_hello *hello)
 {
     const struct generation_id now = {.number = job->number,
                                       .incarnation = job->resuming.incarnation};
     const struct coordinator_action close = {.kind = ACTION_CLOSE, .peer = peer};
-    resume_exclude(core, peer, hello->resume.generation, now,
-                   job->ballot.text[0] != '\0' ? job->ballot.text
-                                               : "a later generation of the job goes on");
+    kin_exclude(core, peer, hello->resume.generation, now,
+                job->ballot.text[0] != '\0' ? job->ballot.text
+                                            : "a later generation of the job goes on");
+    if (lineage_compare(&hello->resume.promised, &now) > 0)
+        ballot_outranked(core, job, hello->resume.promised);
     core_log(core, "worker_excluded", "job=%s generation=%" PRIu64 " rank=%" PRIu32, job->name,
              hello->resume.generation.number, hello->resume.rank);
     core->sink.action(core->sink.context, &close);
@@ -448,7 +355,7 @@ static struct job *resume_rebuild(struct coordinator *core, coordinator_peer pee
                                   const struct up_hello *hello)
 {
     uint16_t workers[LOCKSTEP_MAX_WORLD];
-    if (!resume_take(core, hello->resume.world_size, workers)) {
+    if (!core_workers_absent(core, hello->resume.world_size, workers)) {
         resume_refuse(core, peer, REFUSAL_FULL, hello,
                       "this coordinator has no room for its world");
         return NULL;
@@ -457,14 +364,12 @@ static struct job *resume_rebuild(struct coordinator *core, coordinator_peer pee
     while (job && job->state == JOB_GATHERING && job->count > 0)
         join_turn_away(core, job_worker(core, job, job->count - 1), REFUSAL_DRAINING,
                        "a world of this job is running; it can be joined when that has ended");
-    if (job && job_running(job))
-        resume_leave_behind(core, job, &hello->resume.ended);
     if (job)
         gather_again(core, job);
     else
         job = gather_create(core, hello->job);
     if (!job) {
-        resume_give_back(core, workers, hello->resume.world_size);
+        core_workers_free(core, workers, hello->resume.world_size);
         resume_refuse(core, peer, REFUSAL_FULL, hello, "this coordinator has no room for its job");
         return NULL;
     }
@@ -474,14 +379,6 @@ static struct job *resume_rebuild(struct coordinator *core, coordinator_peer pee
 
 // ---- Hello -------------------------------------------------------------------------------------
 
-// True if this coordinator has rebuilt the job from what a rank said that the others have gone on
-// without: this member is of a later generation, which counts.
-static bool resume_is_newer(const struct job *job, const struct up_hello *hello)
-{
-    return hello->on_failure == FAILURE_CONTINUE && job->resuming.unseen > 0 &&
-           hello->resume.generation.number > job->number;
-}
-
 // Returns why the member cannot be of the job as this coordinator knows it, or NULL.
 static const char *resume_conflict(const struct job *job, const struct up_hello *hello)
 {
@@ -489,15 +386,49 @@ static const char *resume_conflict(const struct job *job, const struct up_hello 
     const bool known = resume_knows(job, resume);
     if (known && (job->state == JOB_GATHERING || job->state == JOB_FINISHED))
         return "that generation has ended";
-    if (!known && job_running(job) && !resume_is_newer(job, hello))
+    if (!known && job_running(job))
         return "that job is running as another generation";
     if (!known && job->resuming.incarnation == resume->generation.incarnation &&
         job->number > resume->generation.number)
         return "a later generation of that job has ended already";
+    if (known && job->count != resume->world_size)
+        return "the world has another size";
     return NULL;
 }
 
-void resume_hello(struct coordinator *core, coordinator_peer peer, struct up_hello *hello)
+static void resume_take_back(struct coordinator *core, struct job *job, uint32_t rank,
+                             coordinator_peer peer, const struct up_hello *hello)
+{
+    struct worker *worker = job_worker(core, job, rank);
+    const char *why = resume_fault(worker, hello);
+    if (why)
+        resume_refuse(core, peer, REFUSAL_INVALID, hello, why);
+    else
+        resume_return(core, job, worker, peer, hello);
+}
+
+// The member's generation can be compared with the job's.
+static void resume_kin(struct coordinator *core, struct job *job, coordinator_peer peer,
+                       const struct up_hello *hello, enum kinship kinship)
+{
+    const struct up_resume *resume = &hello->resume;
+    const struct lineage *own = &resume->chain[resume->chain_count - 1];
+    const char *why = NULL;
+    if (kinship == KIN_AHEAD)
+        why = kin_adopt(core, job, hello);
+    else if (!lineage_join(job, resume))
+        why = "too many of its generations are open";
+    if (why)
+        resume_refuse(core, peer, REFUSAL_FULL, hello, why);
+    else if (kinship == KIN_REMOVED)
+        resume_removed(core, job, peer, hello);
+    else
+        resume_take_back(core, job,
+                         lineage_rank(lineage_newest(job), lineage_member(own, resume->rank)), peer,
+                         hello);
+}
+
+void resume_hello(struct coordinator *core, coordinator_peer peer, const struct up_hello *hello)
 {
     const struct up_resume *resume = &hello->resume;
     struct job *job = job_find(core, hello->job);
@@ -507,25 +438,21 @@ void resume_hello(struct coordinator *core, coordinator_peer peer, struct up_hel
         return;
     }
     if (resume->generation.number == 0 || resume->rank >= resume->world_size ||
-        resume->world_size > LOCKSTEP_MAX_WORLD)
+        resume->world_size > LOCKSTEP_MAX_WORLD || !kin_is_coherent(resume))
         why = "there is no such rank";
-    else if (job)
-        resume_carry_over(job, hello);
-    if (!why && job && !resume_was_removed(core, job, hello))
-        why = resume_conflict(job, hello);
-    if (!why && resume_was_removed(core, job, hello)) {
-        resume_removed(core, job, peer, hello);
+    const enum kinship kinship = why ? KIN_UNKNOWN : kin_of(job, hello);
+    if (kinship != KIN_UNKNOWN) {
+        resume_kin(core, job, peer, hello, kinship);
         return;
     }
-    if (!why && (!job || !resume_knows(job, resume))) {
-        job = resume_rebuild(core, peer, hello);
-        if (!job)
-            return;
-    }
-    if (!why)
-        why = resume_fault(job, job_worker(core, job, resume->rank), hello);
-    if (why)
+    if (!why && job)
+        why = resume_conflict(job, hello);
+    if (why) {
         resume_refuse(core, peer, REFUSAL_INVALID, hello, why);
-    else
-        resume_return(core, job, peer, hello);
+        return;
+    }
+    if (!job || !resume_knows(job, resume))
+        job = resume_rebuild(core, peer, hello);
+    if (job)
+        resume_take_back(core, job, resume->rank, peer, hello);
 }

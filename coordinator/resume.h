@@ -8,14 +8,13 @@
 #include "coordinator/coordinator.h"
 
 struct job;
-struct up_hello;
 struct worker;
 
 // The stream of a member has ended. Returns true if this is silence: the member is away now. False:
 // it is the worker's end.
 bool resume_away(struct coordinator *core, struct worker *worker);
-// A member of a generation opens another stream. The hello is checked and clean, and is changed.
-void resume_hello(struct coordinator *core, coordinator_peer peer, struct up_hello *hello);
+// A member of a generation opens another stream. The hello is checked and clean.
+void resume_hello(struct coordinator *core, coordinator_peer peer, const struct up_hello *hello);
 // Asks the server to connect to the data port of a member.
 void resume_ask_port(struct coordinator *core, const struct worker *worker);
 // A data port was probed.

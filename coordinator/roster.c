@@ -302,6 +302,7 @@ void roster_form(struct coordinator *core, struct job *job)
         worker->rank = rank;
         worker->generation = job->number;
     }
+    lineage_found(job);
     stall_reset(job);
     roster_announce(core, job, &roster);
 }
@@ -309,12 +310,7 @@ void roster_form(struct coordinator *core, struct job *job)
 // Removes the suspects of the ballot. The other members keep their order.
 static void roster_remove(struct coordinator *core, struct job *job)
 {
-    struct ended_generation *ended = &job->resuming.ended;
     uint32_t kept = 0;
-    ended->generation =
-        (struct generation_id){.number = job->number, .incarnation = job->resuming.incarnation};
-    ended->world_size = job->count;
-    memcpy(ended->removed, job->ballot.suspects, sizeof(ended->removed));
     for (uint32_t rank = 0; rank < job->count; rank++) {
         struct worker *worker = job_worker(core, job, rank);
         job->left -= worker->left && decision_removes(job, rank);
@@ -351,6 +347,7 @@ void roster_reform(struct coordinator *core, struct job *job)
         roster.at[rank] = rank;
         worker->rank = rank;
         worker->generation = job->number;
+        worker->behind = false;
         worker->linked = false;
         worker->accused.until_ms = 0;
         worker->blocked.wait_count = 0;

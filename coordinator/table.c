@@ -6,6 +6,7 @@
 #include "coordinator/table.h"
 
 #include "coordinator/core.h"
+#include "coordinator/job.h"
 
 static uint32_t table_place(coordinator_peer peer)
 {
@@ -84,6 +85,28 @@ struct worker *core_worker_absent(struct coordinator *core)
     if (worker)
         memset(worker, 0, sizeof(*worker));
     return worker;
+}
+
+void core_workers_free(struct coordinator *core, const uint16_t *workers, uint32_t count)
+{
+    while (count-- > 0)
+        core_worker_free(core, &core->workers[workers[count]]);
+}
+
+bool core_workers_absent(struct coordinator *core, uint32_t count, uint16_t *workers)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        struct worker *worker = core_worker_absent(core);
+        while (!worker && job_recycle(core))
+            worker = core_worker_absent(core);
+        if (!worker) {
+            core_workers_free(core, workers, i);
+            return false;
+        }
+        worker->stage = STAGE_OUT; // Not free any more, and no member yet.
+        workers[i] = core_worker_index(core, worker);
+    }
+    return true;
 }
 
 void core_reconnect(struct coordinator *core, struct worker *worker, coordinator_peer peer)

@@ -6,6 +6,8 @@
 #define COORDINATOR_TABLE_H
 
 #include "coordinator/coordinator.h"
+
+#include <stdbool.h>
 #include <stdint.h>
 
 struct coordinator;
@@ -29,6 +31,12 @@ struct worker *core_worker_new(struct coordinator *core, coordinator_peer peer);
 
 // Returns a new record without a stream, or NULL if all are in use.
 struct worker *core_worker_absent(struct coordinator *core);
+
+// Takes `count` records without a stream, and forgets other jobs if there is no room. Fills
+// `workers` with their indices. Returns false if there is no room even so.
+bool core_workers_absent(struct coordinator *core, uint32_t count, uint16_t *workers);
+
+void core_workers_free(struct coordinator *core, const uint16_t *workers, uint32_t count);
 
 // Gives a member whose record has no stream this one.
 void core_reconnect(struct coordinator *core, struct worker *worker, coordinator_peer peer);

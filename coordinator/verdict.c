@@ -203,7 +203,7 @@ static bool verdict_is_over(struct coordinator *core, const struct job *job)
 {
     for (uint32_t rank = 0; rank < job->count; rank++)
         if (!job_worker(core, job, rank)->left &&
-            !(job->ballot.active && decision_removes(job, rank)))
+            !(ballot_runs(job) && decision_removes(job, rank)))
             return false;
     return true;
 }
@@ -414,7 +414,7 @@ void verdict_unproven(struct coordinator *core, struct worker *worker)
     struct sentence sentence;
     struct job *job = core_job_of(core, worker);
     const struct worker *accuser = job_worker(core, job, worker->accused.by);
-    if (job->ballot.active)
+    if (ballot_runs(job))
         return;
     if (job->ballot.forming && worker->connected && !beat_frozen(core, worker, core->now)) {
         verdict_cut(core, job, accuser, worker, worker->accused.step);
@@ -480,7 +480,7 @@ void verdict_lost(struct coordinator *core, struct worker *worker, const struct 
         return;
     }
     // A ballot removes it already: a mate sees its process end, or a link to it cannot be made.
-    if (peer->left && job->ballot.active)
+    if (peer->left && ballot_runs(job))
         return;
     if (lost->left || peer->left) {
         // The LEAVE frame of the data plane may arrive before UP_LEAVE.

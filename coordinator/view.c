@@ -79,7 +79,7 @@ static void view_life(const struct coordinator *coordinator, const struct job *j
     view->halt_rank = job->halt.rank;
     view->settled = job->settled;
     view->settled_ms = job->settled_ms;
-    view->recovering = job->ballot.active || job->ballot.forming;
+    view->recovering = ballot_runs(job) || job->ballot.forming;
     view->recoveries = job->ballot.recoveries;
     view->recovery_spent_ms = job->ballot.spent_ms;
     view->recovery_lasted_ms = job->ballot.lasted_ms;

@@ -65,11 +65,10 @@ struct generation_id {
     uint64_t incarnation; // Random id of the coordinator that formed the generation.
 };
 
-// The generation before the present one. The ranks that were not removed keep their order.
-struct ended_generation {
-    struct generation_id generation; // Number 0: there is none, or it is not known.
-    uint32_t world_size;
-    uint64_t removed[LOCKSTEP_RANK_WORDS]; // Set of ranks: bit r % 64 of word r / 64.
+// A generation and its members, named by the ranks that they had in the job's first generation.
+struct lineage {
+    struct generation_id id;
+    uint64_t members[LOCKSTEP_RANK_WORDS];
 };
 
 enum reduce_op {

@@ -153,9 +153,6 @@ struct down_prepare {
     // Set of ranks of the present generation that are to be replaced: bit r % 64 of word r / 64.
     uint64_t suspects[LOCKSTEP_RANK_WORDS];
     char text[LOCKSTEP_TEXT_BYTES]; // Why: the sentence about the first suspect.
-    // A frozen rank of the ended generation has missed its decision, and is a member of the present
-    // generation from now on.
-    struct ended_generation ended;
 };
 
 // The same on every member, as are its records.
@@ -166,7 +163,11 @@ struct down_decision {
     // REPORT_OPENED, REPORT_BEGUN, REPORT_CLOSED and REPORT_SKIPPED, if they are true of any member
     // that has committed `settled`.
     uint32_t flags;
-    uint64_t removed[LOCKSTEP_RANK_WORDS]; // Set of ranks of the old generation.
+    // Set of ranks of the newest generation that ends.
+    uint64_t removed[LOCKSTEP_RANK_WORDS];
+    // The generations that were open, and the new one: what a member reports from now on (M3).
+    uint32_t chain_count;
+    struct lineage chain[LOCKSTEP_CHAIN];
     char text[LOCKSTEP_TEXT_BYTES]; // "rank 2 on host b died"; for logs and lockstep_world_change.
 };
 

@@ -134,6 +134,7 @@ static_assert(LOCKSTEP_MAX_PARAMETERS / LOCKSTEP_BUCKET_PARAMETERS + LOCKSTEP_MA
 #define LOCKSTEP_LAYOUT_PART 2048 // Layout words in one message.
 #define LOCKSTEP_PLAN_PART 128 // Plan slots in one message.
 #define LOCKSTEP_MESSAGE_BYTES 32768 // One encoded message. nanopb's sizes have 16 bits.
+#define LOCKSTEP_CHAIN 8 // Open generations (rule M3 of docs/internals/membership.md).
 #define LOCKSTEP_RECORD_PART 1024 // Words of a record of recovery in one message.
 #define LOCKSTEP_MAX_RECORD_WORDS 65536 // Words of one record of recovery.
 // Words of all records of one ballot: the reports of 1,024 ranks with 16 unfinished slots each fit.
@@ -345,6 +346,16 @@ static_assert((LOCKSTEP_WINDOW & (LOCKSTEP_WINDOW - 1)) == 0, "the window is a p
 // members that are left are too few to decide.
 #define LOCKSTEP_BALLOT_AWAY_MS 10000
 #define LOCKSTEP_BALLOT_PROOF_MS 5000
+// How long a ballot waits for a member that may be at another coordinator. A worker notices after
+// 30 seconds that its coordinator is stopped.
+#define LOCKSTEP_BALLOT_ELSEWHERE_MS 40000
+// A coordinator that was refused, because a rank has promised more to another one, waits for
+// BALLOT_RETRY_MS before it asks again, and longer by its incarnation, so that two coordinators do
+// not do so at the same time. A coordinator to which too few ranks are connected sends them away
+// after SCATTER_MS, later each time.
+#define LOCKSTEP_BALLOT_RETRY_MS 500
+#define LOCKSTEP_SCATTER_MS 3000
+#define LOCKSTEP_SCATTER_LAST_MS 60000
 // How long a proof is awaited of the death of a member that another one has lost, and the first
 // pause between two probes of its data port; pauses grow.
 #define LOCKSTEP_ACCUSED_MS 1000

@@ -78,8 +78,13 @@ struct up_resume {
     bool learned; // True if the rank holds the plan of that step.
     uint32_t recalls; // Number of UP_READY that follow for slots of that step.
     struct tuning tuning; // Tuning of the generation.
-    struct ended_generation ended; // By the decision that made the present generation.
     struct up_start start; // The rank's last UP_START; zeros: it has sent none.
+    struct generation_id founder; // The job's first generation: it tells jobs of one name apart.
+    struct generation_id promised; // The highest ballot that the rank promised; 0: none.
+    // From the last generation that every member is known to have started, to the newest one that
+    // this rank has started, which is `generation`. Empty on ranks that do not go on after a death.
+    uint32_t chain_count;
+    struct lineage chain[LOCKSTEP_CHAIN];
 };
 
 struct up_hello {
@@ -115,6 +120,9 @@ struct up_hello {
     // Why the GPU that the user chose for this worker cannot be used; empty: no problem. The worker
     // joins nevertheless, so that the coordinator can report the problem to all workers.
     char gpu_problem[LOCKSTEP_NAME_BYTES];
+    // True if another coordinator may answer when this one sends the worker away: there are several
+    // addresses, or a name.
+    bool elsewhere;
     bool resumes; // True if the worker is a member of a generation and comes back: `resume` is
                   // valid.
     struct up_resume resume;

@@ -36,12 +36,6 @@ void codec_check_count(uint32_t count, uint32_t max, const char *detail, struct 
         codec_fault_set(fault, CODEC_TOO_LONG, detail);
 }
 
-void codec_check_ended(const struct ended_generation *ended, struct codec_fault *fault)
-{
-    codec_check_number(ended->world_size, LOCKSTEP_MAX_WORLD, "a world is above LOCKSTEP_MAX_WORLD",
-                       fault);
-}
-
 void codec_check_rank(uint32_t rank, struct codec_fault *fault)
 {
     codec_check_number(rank, LOCKSTEP_MAX_WORLD - 1, "a rank is above LOCKSTEP_MAX_WORLD", fault);

@@ -32,7 +32,6 @@ void codec_check_count(uint32_t count, uint32_t max, const char *detail, struct 
 void codec_check_part(uint32_t first, uint32_t count, uint32_t total, const char *detail,
                       struct codec_fault *fault);
 
-void codec_check_ended(const struct ended_generation *ended, struct codec_fault *fault);
 void codec_check_rank(uint32_t rank, struct codec_fault *fault);
 void codec_check_dtype(enum dtype dtype, struct codec_fault *fault);
 void codec_check_halt_kind(enum halt_kind kind, struct codec_fault *fault);

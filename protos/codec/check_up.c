@@ -26,7 +26,7 @@ static void check_resume(const struct up_resume *resume, struct codec_fault *fau
                        fault);
     codec_check_algorithm(resume->tuning.wish, fault);
     check_start(&resume->start, fault);
-    codec_check_ended(&resume->ended, fault);
+    codec_check_chain(resume->chain, resume->chain_count, fault);
 }
 
 static void check_hello(const struct up_hello *hello, struct codec_fault *fault)

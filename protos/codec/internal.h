@@ -20,6 +20,7 @@ struct _wire_DownDecision;
 struct _wire_DownExcluded;
 struct _wire_DownPrepare;
 struct _wire_LayoutPart;
+struct _wire_Lineage;
 struct _wire_RecordPart;
 struct _wire_SlotId;
 struct _wire_UpAnswer;

@@ -7,7 +7,6 @@
 
 #include "protos/codec/check.h"
 #include "protos/codec/codec.h"
-#include "protos/codec/resume.h"
 #include "protos/redo.h"
 
 #include "protos/control.pb.h"
@@ -41,13 +40,22 @@ void codec_refuse_out(wire_UpRefuse *wire, const struct up_refuse *refuse)
     wire->has_promised = codec_generation_out(&wire->promised, &refuse->promised);
 }
 
+uint32_t codec_chain_out(struct _wire_Lineage *wire, const struct lineage *chain, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        wire[i].has_id = codec_generation_out(&wire[i].id, &chain[i].id);
+        wire[i].members_count =
+            (pb_size_t)codec_words_out(wire[i].members, chain[i].members, LOCKSTEP_RANK_WORDS);
+    }
+    return count;
+}
+
 void codec_prepare_out(wire_DownPrepare *wire, const struct down_prepare *prepare)
 {
     wire->has_ballot = codec_generation_out(&wire->ballot, &prepare->ballot);
     wire->suspects_count =
         (pb_size_t)codec_words_out(wire->suspects, prepare->suspects, LOCKSTEP_RANK_WORDS);
     codec_text_out(wire->text, prepare->text, sizeof(wire->text));
-    wire->has_ended = codec_ended_out(&wire->ended, &prepare->ended);
 }
 
 void codec_decision_out(wire_DownDecision *wire, const struct down_decision *decision)
@@ -58,6 +66,8 @@ void codec_decision_out(wire_DownDecision *wire, const struct down_decision *dec
     wire->flags = decision->flags;
     wire->removed_count =
         (pb_size_t)codec_words_out(wire->removed, decision->removed, LOCKSTEP_RANK_WORDS);
+    wire->chain_count =
+        (pb_size_t)codec_chain_out(wire->chain, decision->chain, decision->chain_count);
     codec_text_out(wire->text, decision->text, sizeof(wire->text));
 }
 
@@ -94,14 +104,22 @@ void codec_refuse_in(struct up_refuse *refuse, const wire_UpRefuse *wire)
     codec_generation_in(&refuse->promised, &wire->promised, wire->has_promised);
 }
 
+uint32_t codec_chain_in(struct lineage *chain, const struct _wire_Lineage *wire, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        codec_generation_in(&chain[i].id, &wire[i].id, wire[i].has_id);
+        memcpy(chain[i].members, wire[i].members,
+               wire[i].members_count * sizeof(wire[i].members[0]));
+    }
+    return count;
+}
+
 void codec_prepare_in(struct down_prepare *prepare, const wire_DownPrepare *wire,
                       struct codec_fault *fault)
 {
     codec_generation_in(&prepare->ballot, &wire->ballot, wire->has_ballot);
     memcpy(prepare->suspects, wire->suspects, wire->suspects_count * sizeof(wire->suspects[0]));
     codec_text_in(prepare->text, wire->text, sizeof(prepare->text), fault);
-    if (wire->has_ended)
-        codec_ended_in(&prepare->ended, &wire->ended);
 }
 
 void codec_decision_in(struct down_decision *decision, const wire_DownDecision *wire,
@@ -112,6 +130,7 @@ void codec_decision_in(struct down_decision *decision, const wire_DownDecision *
     decision->step = wire->step;
     decision->flags = wire->flags;
     memcpy(decision->removed, wire->removed, wire->removed_count * sizeof(wire->removed[0]));
+    decision->chain_count = codec_chain_in(decision->chain, wire->chain, wire->chain_count);
     codec_text_in(decision->text, wire->text, sizeof(decision->text), fault);
 }
 
@@ -128,6 +147,13 @@ static void check_ballot(const struct generation_id *ballot, struct codec_fault 
 {
     if (ballot->number == 0)
         codec_fault_set(fault, CODEC_INVALID, "a ballot has no number");
+}
+
+void codec_check_chain(const struct lineage *chain, uint32_t count, struct codec_fault *fault)
+{
+    codec_check_count(count, LOCKSTEP_CHAIN, "too many open generations", fault);
+    for (uint32_t i = 0; i < count && fault->status == CODEC_OK; i++)
+        check_ballot(&chain[i].id, fault);
 }
 
 void codec_check_record(const struct record_part *part, bool up, struct codec_fault *fault)
@@ -168,13 +194,13 @@ void codec_check_prepare(const struct down_prepare *prepare, struct codec_fault 
 {
     check_ballot(&prepare->ballot, fault);
     codec_check_text(prepare->text, sizeof(prepare->text), fault);
-    codec_check_ended(&prepare->ended, fault);
 }
 
 void codec_check_decision(const struct down_decision *decision, struct codec_fault *fault)
 {
     check_ballot(&decision->ballot, fault);
     check_flags(decision->flags, fault);
+    codec_check_chain(decision->chain, decision->chain_count, fault);
     codec_check_text(decision->text, sizeof(decision->text), fault);
 }
 

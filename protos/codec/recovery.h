@@ -24,6 +24,11 @@ void codec_excluded_out(struct _wire_DownExcluded *wire, const struct down_exclu
 void codec_excluded_in(struct down_excluded *excluded, const struct _wire_DownExcluded *wire,
                        struct codec_fault *fault);
 
+// Return the number of generations.
+uint32_t codec_chain_out(struct _wire_Lineage *wire, const struct lineage *chain, uint32_t count);
+uint32_t codec_chain_in(struct lineage *chain, const struct _wire_Lineage *wire, uint32_t count);
+void codec_check_chain(const struct lineage *chain, uint32_t count, struct codec_fault *fault);
+
 // up: true for a part of a report, false for a part of a decision.
 void codec_check_record(const struct record_part *part, bool up, struct codec_fault *fault);
 void codec_check_report(const struct up_report *report, struct codec_fault *fault);

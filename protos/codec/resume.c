@@ -7,10 +7,9 @@
 
 #include "protos/codec/codec.h"
 #include "protos/codec/internal.h"
+#include "protos/codec/recovery.h"
 
 #include "protos/control.pb.h"
-
-#include <string.h>
 
 void codec_start_out(wire_UpStart *wire, const struct up_start *start)
 {
@@ -54,28 +53,6 @@ void codec_tuning_in(struct tuning *tuning, const wire_DownTuning *wire)
     tuning->wish = (uint32_t)wire->wish;
 }
 
-bool codec_ended_out(wire_Ended *wire, const struct ended_generation *ended)
-{
-    if (ended->generation.number == 0)
-        return false;
-    wire->has_generation = codec_generation_out(&wire->generation, &ended->generation);
-    wire->world_size = ended->world_size;
-    wire->removed_count =
-        (pb_size_t)codec_words_out(wire->removed, ended->removed, LOCKSTEP_RANK_WORDS);
-    return true;
-}
-
-void codec_ended_in(struct ended_generation *ended, const wire_Ended *wire)
-{
-    codec_generation_in(&ended->generation, &wire->generation, wire->has_generation);
-    if (ended->generation.number == 0) { // There is none.
-        ended->generation.incarnation = 0;
-        return;
-    }
-    ended->world_size = wire->world_size;
-    memcpy(ended->removed, wire->removed, wire->removed_count * sizeof(wire->removed[0]));
-}
-
 void codec_resume_out(wire_Resume *wire, const struct up_resume *resume)
 {
     wire->has_generation = codec_generation_out(&wire->generation, &resume->generation);
@@ -93,7 +70,9 @@ void codec_resume_out(wire_Resume *wire, const struct up_resume *resume)
     codec_tuning_out(&wire->tuning, &resume->tuning);
     wire->has_start = true;
     codec_start_out(&wire->start, &resume->start);
-    wire->has_ended = codec_ended_out(&wire->ended, &resume->ended);
+    wire->has_founder = codec_generation_out(&wire->founder, &resume->founder);
+    wire->has_promised = codec_generation_out(&wire->promised, &resume->promised);
+    wire->chain_count = (pb_size_t)codec_chain_out(wire->chain, resume->chain, resume->chain_count);
 }
 
 void codec_resume_in(struct up_resume *resume, const wire_Resume *wire)
@@ -113,6 +92,7 @@ void codec_resume_in(struct up_resume *resume, const wire_Resume *wire)
         codec_tuning_in(&resume->tuning, &wire->tuning);
     if (wire->has_start)
         codec_start_in(&resume->start, &wire->start);
-    if (wire->has_ended)
-        codec_ended_in(&resume->ended, &wire->ended);
+    codec_generation_in(&resume->founder, &wire->founder, wire->has_founder);
+    codec_generation_in(&resume->promised, &wire->promised, wire->has_promised);
+    resume->chain_count = codec_chain_in(resume->chain, wire->chain, wire->chain_count);
 }

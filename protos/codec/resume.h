@@ -6,13 +6,9 @@
 #ifndef LOCKSTEP_PROTOS_CODEC_RESUME_H
 #define LOCKSTEP_PROTOS_CODEC_RESUME_H
 
-#include <stdbool.h>
-
 struct _wire_DownTuning;
-struct _wire_Ended;
 struct _wire_Resume;
 struct _wire_UpStart;
-struct ended_generation;
 struct tuning;
 struct up_resume;
 struct up_start;
@@ -21,9 +17,6 @@ void codec_start_out(struct _wire_UpStart *wire, const struct up_start *start);
 void codec_start_in(struct up_start *start, const struct _wire_UpStart *wire);
 void codec_tuning_out(struct _wire_DownTuning *wire, const struct tuning *tuning);
 void codec_tuning_in(struct tuning *tuning, const struct _wire_DownTuning *wire);
-// Returns false if there is none.
-bool codec_ended_out(struct _wire_Ended *wire, const struct ended_generation *ended);
-void codec_ended_in(struct ended_generation *ended, const struct _wire_Ended *wire);
 void codec_resume_out(struct _wire_Resume *wire, const struct up_resume *resume);
 void codec_resume_in(struct up_resume *resume, const struct _wire_Resume *wire);
 

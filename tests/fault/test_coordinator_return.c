@@ -18,6 +18,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -27,6 +28,7 @@
 #define BACK_MS slow_ms(3000) // From the return of the coordinator to the full view of the job.
 
 static struct coordinator_process coordinator;
+static struct coordinator_process successor; // At another address of the list.
 static struct world world;
 static uint32_t leaves_ms; // As in struct script.
 
@@ -34,6 +36,12 @@ static int teardown(void **state)
 {
     (void)state;
     world_teardown(&world, &coordinator);
+    if (successor.pid > 0) {
+        coordinator_signal(&successor, SIGKILL);
+        coordinator_wait(&successor);
+    }
+    successor = (struct coordinator_process){0};
+    coordinator.list = NULL;
     return 0;
 }
 
@@ -243,14 +251,90 @@ static void all_die_at_once(void **state)
     world_join(&world);
 }
 
+// ---- Two coordinators --------------------------------------------------------------------------
+
+// Both are alive, and the workers, which go on after a death, are with the first one.
+static void begin_with_two(void)
+{
+    static char list[128];
+    char listen[64] = "--listen=127.0.0.2:0";
+    const char *const arguments[] = {listen, "--http=127.0.0.1:0", NULL};
+    struct script scripts[SIZE];
+    coordinator_start(&coordinator, arguments);
+    snprintf(list, sizeof(list), "127.0.0.2:%u,127.0.0.3:%u", coordinator.port, coordinator.port);
+    coordinator.list = list;
+    for (uint32_t rank = 0; rank < SIZE; rank++)
+        scripts[rank] = (struct script){.report_every = 5, .survives = true};
+    world_start(&world, &coordinator, "job", SIZE, scripts);
+    train_to(10);
+    snprintf(listen, sizeof(listen), "--listen=127.0.0.3:%u", coordinator.port);
+    coordinator_start(&successor, arguments);
+}
+
+// Ranks 0 and 2 are at this step, and then end well.
+static void survivors_end_well(uint64_t step)
+{
+    struct report done[SIZE];
+    for (uint32_t rank = 0; rank < SIZE; rank += 2)
+        world_expect_step(&world, rank, step);
+    world_stop(&world);
+    for (uint32_t rank = 0; rank < SIZE; rank += 2)
+        world_expect(&world, rank, REPORT_DONE, &done[rank]);
+    assert_int_equal(done[0].value, done[2].value);
+    world_join(&world);
+}
+
+// Condition: a rolling update: the new coordinator runs, then the old one gets SIGTERM, and then a
+// rank dies. Decision: the ranks go to the new one, which decides; the others go on.
+static void a_rolling_update(void **state)
+{
+    (void)state;
+    begin_with_two();
+    coordinator_signal(&coordinator, SIGTERM);
+    coordinator_wait(&coordinator);
+    const char *list = coordinator.list;
+    coordinator = successor;
+    coordinator.list = list;
+    successor.pid = 0;
+    const uint64_t took_ms = expect_said("\"state\":\"running\"", BACK_MS);
+    printf("all ranks are at the new one after %llu ms\n", (unsigned long long)took_ms);
+    train_to(20);
+    world_kill(&world, 1);
+    survivors_end_well(200);
+}
+
+// Condition: the old coordinator is stopped for 30 seconds, and a rank dies meanwhile. Decision:
+// the others go on, by the word of one of the two coordinators, and nobody else is lost.
+static void the_old_one_is_stopped_for_long(void **state)
+{
+    const char *rounds = getenv("LOCKSTEP_TEST_LONG_CUT");
+    (void)state;
+    if (!rounds || rounds[0] == '\0') {
+        printf("skipped: it takes over 30 seconds; make recovery runs it\n");
+        return;
+    }
+    begin_with_two();
+    coordinator_signal(&coordinator, SIGSTOP);
+    pause_us(500000);
+    world_kill(&world, 1);
+    pause_us(30000000);
+    coordinator_signal(&coordinator, SIGCONT);
+    survivors_end_well(200);
+}
+
 #define TEST(name) cmocka_unit_test_teardown(name, teardown)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(it_comes_back_again_and_again),   TEST(it_comes_back_at_another_address),
-        TEST(nothing_is_left_of_a_silent_one), TEST(a_death_after_its_return_is_reported),
-        TEST(a_death_in_its_absence_is_told),  TEST(all_die_at_once),
+        TEST(it_comes_back_again_and_again),
+        TEST(it_comes_back_at_another_address),
+        TEST(nothing_is_left_of_a_silent_one),
+        TEST(a_death_after_its_return_is_reported),
+        TEST(a_death_in_its_absence_is_told),
+        TEST(all_die_at_once),
+        TEST(a_rolling_update),
+        TEST(the_old_one_is_stopped_for_long),
     };
     return cmocka_run_group_tests_name("coordinator_return", tests, NULL, NULL);
 }

@@ -21,6 +21,7 @@
 
 #include "base/clock.h"
 #include "base/file_mode.h"
+#include "base/parse.h"
 #include "base/text.h"
 #include "base/tls_files.h"
 #include "worker/device/device.h"
@@ -274,6 +275,7 @@ static void open_hello(const struct lockstep_session *session, struct up_message
     hello->open_timeout_ms = config->open_timeout_ms;
     hello->on_failure =
         config->on_failure == LOCKSTEP_ON_FAILURE_CONTINUE ? FAILURE_CONTINUE : FAILURE_ERROR;
+    hello->elsewhere = parse_has_choice(config->coordinator);
     open_name_device(session, hello);
     hello->started = watch_proc_started(WATCH_PROC_DIRECTORY, "self");
     hello->cores = config->cores;

@@ -4,8 +4,8 @@
 
 #include "worker/engine/carry.h"
 
+#include "base/text.h"
 #include "worker/engine/parts.h"
-#include "worker/engine/recovery.h"
 #include "worker/session/renumber.h"
 
 #include <string.h>
@@ -39,56 +39,29 @@ void carry_forget_losses(struct lockstep_session *session)
 
 void carry_ends_locked(struct lockstep_session *session, const uint64_t *removed)
 {
-    struct ended_generation *ended = &session->engine.carry.ended;
-    ended->generation = session->world.generation;
-    ended->world_size = session->world.size;
-    memcpy(ended->removed, removed, sizeof(ended->removed));
     carry_renumber_dead(session, removed);
     renumber_locked(session, removed);
     change_add(&session->step.change, session->world.rank, session->world.size, removed);
     session->world.root = change_place(session->world.root, session->world.size, removed);
 }
 
-bool carry_applies(const struct lockstep_session *session, const struct down_prepare *prepare)
+void carry_note(struct lockstep_session *session, const struct down_prepare *prepare)
 {
-    const struct ended_generation *ended = &prepare->ended;
-    return recovery_has_promised(session) &&
-           ended->generation.number == session->world.generation.number &&
-           ended->generation.incarnation == session->world.generation.incarnation &&
-           ended->world_size == session->world.size && !has(ended->removed, session->world.rank);
+    struct farewell loss = {.kind = FAREWELL_LOST,
+                            .witness = session->world.rank,
+                            .step = order_present_step(session->engine.order)};
+    text_copy(loss.text, sizeof(loss.text), prepare->text);
+    for (uint32_t rank = 0; rank < session->world.size; rank++) {
+        loss.rank = rank;
+        if (rank != session->world.rank && (prepare->suspects[rank / 64] >> rank % 64 & 1) != 0)
+            losses_add(&session->end.losses, &loss);
+    }
 }
 
-void carry_over(struct lockstep_session *session, const struct down_prepare *prepare,
-                const struct generation_id *generation)
+void carry_renumber(const struct lockstep_session *session, struct commit_wave *own)
 {
-    const uint64_t *removed = prepare->ended.removed;
-    uint32_t left = 0;
-    for (uint32_t rank = 0; rank < session->world.size; rank++)
-        left += !has(removed, rank);
-    mutex_lock(&session->mutex);
-    const uint32_t place = change_place(session->world.rank, session->world.size, removed);
-    change_add(&session->engine.carry.names, session->world.rank, session->world.size, removed);
-    carry_ends_locked(session, removed);
-    session->world.rank = place;
-    session->world.size = left;
-    session->world.generation = *generation;
-    session->world.peer_count = 0;
-    mutex_unlock(&session->mutex);
-    carry_forget_losses(session);
-}
-
-bool carry_is_on(const struct lockstep_session *session)
-{
-    return session->engine.carry.names.number != session->engine.carry.names.seen;
-}
-
-bool carry_names(const struct lockstep_session *session, uint32_t *rank)
-{
-    const struct world_change *names = &session->engine.carry.names;
-    if (!carry_is_on(session))
-        return true;
-    if (has(names->removed, *rank))
-        return false;
-    *rank = change_place(*rank, names->size_before, names->removed);
-    return true;
+    for (uint32_t i = 0; i < own->unused_named; i++)
+        own->unused[i].rank = session->world.rank;
+    for (uint32_t i = 0; i < own->aborted_named; i++)
+        own->aborted[i].rank = session->world.rank;
 }

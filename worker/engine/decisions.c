@@ -5,6 +5,7 @@
 // put their names into the texts. Driver only.
 
 #include "worker/engine/decisions.h"
+#include "worker/engine/carry.h"
 
 #include "base/clock.h"
 #include "base/text.h"
@@ -196,7 +197,7 @@ void engine_join_commit(struct lockstep_session *session, uint64_t step)
            sizeof(struct commit_wave));
     mutex_unlock(&session->mutex);
     if (recovery_is_on(session))
-        recovery_renumber(session, (struct commit_wave *)session->engine.commit_wave.payload);
+        carry_renumber(session, (struct commit_wave *)session->engine.commit_wave.payload);
     engine_join(session, &session->engine.commit_wave, WAVE_COMMIT, step);
 }
 

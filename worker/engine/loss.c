@@ -9,7 +9,6 @@
 
 #include "base/clock.h"
 #include "base/text.h"
-#include "worker/engine/carry.h"
 #include "worker/engine/messages.h"
 #include "worker/engine/parts.h"
 #include "worker/engine/recovery.h"
@@ -138,8 +137,6 @@ void engine_peer_lost(void *context, uint32_t rank, enum peer_loss how, const ch
         engine_fail(session, LOCKSTEP_E_SYSTEM, text);
         return;
     }
-    if (carry_is_on(session))
-        return; // This link is none of the present generation.
     if (!recovery_is_on(session))
         order_give_up(session->engine.order, loss.step);
     message.u.lost.rank = rank;
@@ -175,15 +172,12 @@ void engine_mate_gone(void *context, uint32_t rank)
 {
     struct lockstep_session *session = context;
     struct up_message message = {.kind = UP_LOST};
-    const uint64_t step = engine_lost_step(session, rank);
-    if (!carry_names(session, &rank))
-        return;
     session->end.died[rank / 64] |= UINT64_C(1) << rank % 64;
     if (session->end.over || session->end.control_gone)
         return; // Another rank says it, or this one when the coordinator is back.
     message.u.lost.rank = rank;
     message.u.lost.proof = PROOF_PROCESS;
-    message.u.lost.step = step;
+    message.u.lost.step = engine_lost_step(session, rank);
     text_copy(message.u.lost.text, sizeof(message.u.lost.text), "its process has ended");
     engine_send(session, &message);
 }

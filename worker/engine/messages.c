@@ -8,7 +8,6 @@
 #include "base/text.h"
 #include "worker/control/grpc.h"
 #include "worker/engine/absence.h"
-#include "worker/engine/carry.h"
 #include "worker/engine/decisions.h"
 #include "worker/engine/events.h"
 #include "worker/engine/parts.h"
@@ -201,6 +200,7 @@ static void engine_generation(struct lockstep_session *session, const struct dow
 static void engine_tuned(struct lockstep_session *session, const struct tuning *tuning)
 {
     tune_agreed(session, tuning);
+    recovery_established(session);
     recovery_goes_on(session);
 }
 
@@ -340,16 +340,19 @@ static void engine_plan(struct lockstep_session *session, const struct down_plan
     progress_order(session);
 }
 
-// True if the message is about the stream, or about the present generation or the next one.
+// True if the message is about the stream, or about the present generation or the next one. The
+// ballot of a message of a recovery tells whether it counts: the coordinator may know a newer
+// generation than this rank has started.
 static bool engine_message_fits(const struct lockstep_session *session,
                                 const struct down_message *message)
 {
     const struct generation_id *now = &session->world.generation;
     return now->number == 0 || message->kind == DOWN_REFUSED || message->kind == DOWN_WELCOME ||
+           message->kind == DOWN_PREPARE || message->kind == DOWN_RECORD_PART ||
+           message->kind == DOWN_DECISION || message->kind == DOWN_EXCLUDED ||
            (message->generation.number == now->number &&
             message->generation.incarnation == now->incarnation) ||
-           (message->kind == DOWN_GENERATION && recovery_expects(session, &message->generation)) ||
-           (message->kind == DOWN_PREPARE && carry_applies(session, &message->u.prepare));
+           (message->kind == DOWN_GENERATION && recovery_expects(session, &message->generation));
 }
 
 void engine_message(struct lockstep_session *session, const struct down_message *message)
@@ -405,7 +408,7 @@ void engine_message(struct lockstep_session *session, const struct down_message 
         engine_addresses(session, &message->u.addresses);
         break;
     case DOWN_PREPARE:
-        recovery_prepare(session, &message->u.prepare, &message->generation);
+        recovery_prepare(session, &message->u.prepare);
         break;
     case DOWN_RECORD_PART:
         recovery_record(session, &message->u.record_part);

@@ -16,6 +16,7 @@
 #include "worker/engine/repeat.h"
 #include "worker/engine/tell.h"
 #include "worker/memory/units.h"
+#include "worker/order/ancestry.h"
 #include "worker/order/promise.h"
 #include "worker/order/recover.h"
 #include "worker/session/module/contribution.h"
@@ -40,6 +41,7 @@ struct held_record {
 // What a rank keeps from a ballot until it goes on.
 struct engine_recovery {
     struct promise promise;
+    struct ancestry ancestry;
     bool decided; // True from the decision of the promised ballot until the rank goes on.
     struct down_decision decision;
     struct order_facts facts; // As reported for the promised ballot.
@@ -55,6 +57,21 @@ bool recovery_is_on(const struct lockstep_session *session)
     return session->engine.recovery != NULL;
 }
 
+void recovery_describe(const struct lockstep_session *session, struct up_resume *resume)
+{
+    const struct engine_recovery *recovery = session->engine.recovery;
+    if (!recovery)
+        return;
+    resume->promised = recovery->promise.ballot;
+    ancestry_describe(&recovery->ancestry, resume);
+}
+
+void recovery_established(struct lockstep_session *session)
+{
+    if (session->engine.recovery)
+        ancestry_establish(&session->engine.recovery->ancestry);
+}
+
 bool recovery_begin(struct lockstep_session *session)
 {
     if (session->config.on_failure != LOCKSTEP_ON_FAILURE_CONTINUE)
@@ -63,6 +80,8 @@ bool recovery_begin(struct lockstep_session *session)
     if (!session->engine.recovery)
         return false;
     promise_init(&session->engine.recovery->promise, session->world.generation);
+    ancestry_begin(&session->engine.recovery->ancestry, session->world.generation,
+                   session->world.size);
     return true;
 }
 
@@ -270,20 +289,6 @@ static void recovery_gives_up(struct lockstep_session *session, const char *why)
     engine_fail(session, LOCKSTEP_E_PEER_LOST, text);
 }
 
-// The suspects of a ballot are losses that this rank tells another coordinator if this one ends.
-static void recovery_note(struct lockstep_session *session, const struct down_prepare *prepare)
-{
-    struct farewell loss = {.kind = FAREWELL_LOST,
-                            .witness = session->world.rank,
-                            .step = order_present_step(session->engine.order)};
-    text_copy(loss.text, sizeof(loss.text), prepare->text);
-    for (uint32_t rank = 0; rank < session->world.size; rank++) {
-        loss.rank = rank;
-        if (rank != session->world.rank && (prepare->suspects[rank / 64] >> rank % 64 & 1) != 0)
-            losses_add(&session->end.losses, &loss);
-    }
-}
-
 static void recovery_freeze(struct lockstep_session *session)
 {
     struct engine_recovery *recovery = session->engine.recovery;
@@ -306,21 +311,18 @@ static void recovery_freeze(struct lockstep_session *session)
         recovery_gives_up(session, why);
 }
 
-void recovery_prepare(struct lockstep_session *session, const struct down_prepare *prepare,
-                      const struct generation_id *generation)
+void recovery_prepare(struct lockstep_session *session, const struct down_prepare *prepare)
 {
     struct up_message message = {.kind = UP_REFUSE};
     const char *why = NULL;
     if (!recovery_is_on(session))
         return;
-    if (carry_applies(session, prepare))
-        carry_over(session, prepare, generation);
     switch (promise_prepare(&session->engine.recovery->promise, prepare->ballot)) {
     case PROMISE_FREEZE:
         log_event(&session->log, LOG_LEVEL_WARN, "recovery_began",
                   "ballot=%" PRIu64 " step=%" PRIu64 " text=%s", prepare->ballot.number,
                   order_present_step(session->engine.order), prepare->text);
-        recovery_note(session, prepare);
+        carry_note(session, prepare);
         recovery_freeze(session);
         break;
     case PROMISE_REPORT:
@@ -413,6 +415,10 @@ void recovery_decision(struct lockstep_session *session, const struct down_decis
     if (!recovery || !recovery->promise.frozen || decision->ballot.number != promised->number ||
         decision->ballot.incarnation != promised->incarnation)
         return;
+    if (decision->chain_count == 0) {
+        engine_fail(session, LOCKSTEP_E_MISMATCH, "the coordinator sent an impossible decision");
+        return;
+    }
     recovery->decided = true;
     recovery->decision = *decision;
 }
@@ -435,12 +441,11 @@ void recovery_changes_locked(struct lockstep_session *session)
 {
     const struct down_decision *decision = &session->engine.recovery->decision;
     struct world_change *change = &session->step.change;
-    // Nothing went on in a generation that this rank was carried over to.
-    if (session->config.virtual_ranks > 0 && carry_is_on(session))
-        deal_lost(&session->world.deal, decision->settled, session->engine.carry.names.removed);
+    uint64_t removed[LOCKSTEP_RANK_WORDS];
+    ancestry_removed(&session->engine.recovery->ancestry, decision, removed);
     if (session->config.virtual_ranks > 0)
-        deal_lost(&session->world.deal, decision->settled, decision->removed);
-    carry_ends_locked(session, decision->removed);
+        deal_lost(&session->world.deal, decision->settled, removed);
+    carry_ends_locked(session, removed);
     change->step = decision->settled + 1;
     text_copy(change->text, sizeof(change->text), decision->text);
 }
@@ -450,7 +455,7 @@ void recovery_forms(struct lockstep_session *session)
 {
     struct engine_recovery *recovery = session->engine.recovery;
     (void)promise_decided(&recovery->promise, recovery->decision.ballot);
-    session->engine.carry.names.seen = session->engine.carry.names.number;
+    ancestry_decided(&recovery->ancestry, &recovery->decision);
     carry_forget_losses(session);
 }
 
@@ -584,12 +589,4 @@ void recovery_redo(struct lockstep_session *session, const struct order_action *
     free(table);
     if (why)
         engine_fail(session, LOCKSTEP_E_SYSTEM, why);
-}
-
-void recovery_renumber(const struct lockstep_session *session, struct commit_wave *own)
-{
-    for (uint32_t i = 0; i < own->unused_named; i++)
-        own->unused[i].rank = session->world.rank;
-    for (uint32_t i = 0; i < own->aborted_named; i++)
-        own->aborted[i].rank = session->world.rank;
 }

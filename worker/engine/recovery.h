@@ -17,7 +17,6 @@
 
 #include <stdbool.h>
 
-struct commit_wave;
 struct lockstep_session;
 struct order_action;
 
@@ -25,10 +24,13 @@ struct order_action;
 bool recovery_is_on(const struct lockstep_session *session);
 // The first generation has formed. Returns false if memory is missing.
 bool recovery_begin(struct lockstep_session *session);
+// Fills what a hello says of this rank's generations and promise.
+void recovery_describe(const struct lockstep_session *session, struct up_resume *resume);
+// Every member of the present generation has started it (rule M3 of membership).
+void recovery_established(struct lockstep_session *session);
 void recovery_free(struct lockstep_session *session);
 // generation: that which the ballot is to end.
-void recovery_prepare(struct lockstep_session *session, const struct down_prepare *prepare,
-                      const struct generation_id *generation);
+void recovery_prepare(struct lockstep_session *session, const struct down_prepare *prepare);
 void recovery_record(struct lockstep_session *session, const struct record_part *part);
 void recovery_decision(struct lockstep_session *session, const struct down_decision *decision);
 void recovery_excluded(struct lockstep_session *session, const struct down_excluded *excluded);
@@ -49,9 +51,6 @@ void recovery_goes_on(struct lockstep_session *session);
 // Fills in the result of the last wave, for ranks that lack it. The engine has ended. Call it also
 // where the session does not go on after a death; it does nothing then.
 void recovery_parts(const struct lockstep_session *session, struct up_leave *leave);
-// This rank's part of a commit wave was filled when it may have had another number: sets the
-// number.
-void recovery_renumber(const struct lockstep_session *session, struct commit_wave *own);
 // The order core repeats a slot.
 void recovery_redo(struct lockstep_session *session, const struct order_action *action);
 

@@ -127,8 +127,8 @@ static void resume_describe(const struct lockstep_session *session, struct up_he
                                  .frozen = order->recovery.frozen,
                                  .plan_number = order->plans.number,
                                  .tuning = session->world.tuning,
-                                 .ended = session->engine.carry.ended,
                                  .start = session->engine.said.start};
+    recovery_describe(session, resume);
 }
 
 static void resume_tell_loss(struct lockstep_session *session, const struct farewell *loss)

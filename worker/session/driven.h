@@ -25,14 +25,6 @@ struct engine_said {
     struct up_modules named[SESSION_NAMED_PARTS]; // The last UP_MODULES.
 };
 
-// carry.c
-struct engine_carry {
-    struct ended_generation ended; // By the decision that made the present generation.
-    // From the world of the transport to the present one, while this rank has missed the decisions
-    // between them (carry_is_on).
-    struct world_change names;
-};
-
 // engine.c, decisions.c, events.c, messages.c and waits.c
 struct engine_state {
     struct order *order;
@@ -47,7 +39,6 @@ struct engine_state {
     bool commit_held; // True while the commit wave waits for groups of buffers.
     uint32_t waits; // Waits of lockstep_call_wait that the order core has not answered.
     struct engine_said said;
-    struct engine_carry carry;
     struct wave_bounds wave_bounds; // The bounds of the open step.
     struct wave open_wave;
     struct wave close_wave;

@@ -79,8 +79,6 @@ def view(w, c, records, asked):
 def enough(w, c, records, promised, members):
     """M2 for every open generation, with the ranks that a decision keeps."""
     generations, _, _, dead = view(w, c, records, promised)
-    if any(p.new and p.rank in generations[0].members for p in records):
-        raise Violation("a newcomer counts for the quorum of an established generation")
     counted = promised
     if w.config.on("kept"):
         counted = promised & {p.rank for p in records if p.new or p.rank in members}
@@ -233,6 +231,9 @@ def try_decide(w, c):
     if not decidable(w, c, records, reporters):
         return
     generations, need, _, _ = view(w, c, records, reporters)
+    # Only reports count: a record may be older than the generation that its rank has started.
+    if any(p.new and p.rank in generations[0].members for p in records):
+        raise Violation("a newcomer counts for the quorum of an established generation")
     old = [c.reports[r] for r in sorted(need) if not c.reports[r].new]
     if not old:
         return

@@ -81,7 +81,12 @@ static void story_step(struct story *story, struct coordinator_event *event)
 
 void story_begin(struct story *story)
 {
-    const struct coordinator_config config = {.incarnation = 0xc0};
+    story_begin_as(story, STORY_INCARNATION);
+}
+
+void story_begin_as(struct story *story, uint64_t incarnation)
+{
+    const struct coordinator_config config = {.incarnation = incarnation};
     memset(story, 0, sizeof(*story));
     story->memory = malloc(coordinator_bytes());
     assert_non_null(story->memory);

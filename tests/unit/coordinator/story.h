@@ -19,6 +19,7 @@
 enum {
     STORY_PEERS = 8192,
     STORY_LAST = 256,
+    STORY_INCARNATION = 0xc0,
     STORY_TRACE_BYTES = 256 * 1024
 };
 
@@ -44,6 +45,8 @@ struct story {
 };
 
 void story_begin(struct story *story);
+// The same with a coordinator of this incarnation; story_begin has STORY_INCARNATION.
+void story_begin_as(struct story *story, uint64_t incarnation);
 void story_end(struct story *story);
 // The cmocka setup of a test whose state is the story.
 int story_setup(void **state);

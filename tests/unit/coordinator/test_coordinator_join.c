@@ -351,7 +351,7 @@ struct wrong_hello {
 
 static void spoil_version(struct up_message *message)
 {
-    message->u.hello.version = 13;
+    message->u.hello.version = 99;
 }
 static void spoil_name(struct up_message *message)
 {
@@ -409,7 +409,7 @@ static void test_what_is_wrong_with_a_hello_is_said(void **state)
 {
     static const struct wrong_hello wrong[] = {
         {"version", spoil_version,
-         "2 < refused (version): the worker on b speaks protocol version 13, the coordinator "
+         "2 < refused (version): the worker on b speaks protocol version 99, the coordinator "
          "version 12: install the same Lockstep on both\n"},
         {"name", spoil_name,
          "2 < refused (invalid): 'a b' is no job name: use 1 to 63 letters, digits, '-', '_' and "

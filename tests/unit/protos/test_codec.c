@@ -28,10 +28,12 @@
 // codec and into random_up or random_down below. Then this number changes.
 #if defined(__LP64__)
 static_assert(sizeof(struct gpu) == 284, "a new field?");
-static_assert(sizeof(struct up_hello) == 1512 + sizeof(struct ended_generation), "a new field?");
+static_assert(sizeof(struct up_hello) == 1376 + sizeof(struct up_resume), "a new field?");
 static_assert(sizeof(struct up_start) == 32, "a new field?");
 static_assert(sizeof(struct manifest_item) == 664, "a new field?");
-static_assert(sizeof(struct up_resume) == 136 + sizeof(struct ended_generation), "a new field?");
+static_assert(sizeof(struct lineage) == 144, "a new field?");
+static_assert(sizeof(struct up_resume) == 176 + LOCKSTEP_CHAIN * sizeof(struct lineage),
+              "a new field?");
 static_assert(sizeof(struct up_ready) == 48, "a new field?");
 static_assert(sizeof(struct up_wait) == 216, "a new field?");
 static_assert(sizeof(struct layout_part) == 8208, "a new field?");
@@ -154,11 +156,15 @@ static void example_hello(struct up_hello *hello)
                                        .plan_number = 3,
                                        .learning_step = 812,
                                        .learned = true,
-                                       .frozen = true,
                                        .recalls = 5,
                                        .tuning = {1, 2, 3, 4, true, ALGORITHM_RING},
-                                       .ended = {{6, 9}, 3, {4}},
-                                       .start = {9, 8, 0, 7, true, true, true}};
+                                       .start = {9, 8, 0, 7, true, true, true},
+                                       .frozen = true,
+                                       .founder = {3, 1},
+                                       .promised = {9, 2},
+                                       .chain_count = 2,
+                                       .chain = {{{6, 9}, {7}}, {{7, 0x0102030405060708u}, {5}}}};
+    hello->elsewhere = true;
 }
 
 static void example_layout(struct layout_part *part)
@@ -396,15 +402,16 @@ static void example_up(int kind, union any_message *any)
 }
 
 static const char *const golden_up[] = {
-    [UP_HELLO] = "128002080c12036a6f621a10000102030405060708090a0b0c0d0e0f22026964"
+    [UP_HELLO] = "12b702080c12036a6f621a10000102030405060708090a0b0c0d0e0f22026964"
                  "2a0568c3b67374320b7463703a5b3a3a315d3a3738ac02400248045032580060"
                  "e0d4036801720363707578900382011c0a10f0f1000000000000000000000000"
                  "0000105a18c8652a037768798a01026e6f920110f20000000000000000000000"
                  "00000000920110000000000000000000000000000000f39901dec00000000000"
-                 "00a2015f0a0b08071108070605040302011001180220ab0628013001380340ac"
-                 "06480150055a0a08011002180320042801621309090000000000000010082007"
-                 "280130013801680172190a0b080611090000000000000010031a080400000000"
-                 "000000",
+                 "00a20192010a0b08071108070605040302011001180220ab0628013001380340"
+                 "ac06480150055a0a080110021803200428016213090900000000000000100820"
+                 "072801300138016801720b08031101000000000000007a0b0809110200000000"
+                 "0000008201170a0b080611090000000000000012080700000000000000820117"
+                 "0a0b080711080706050403020112080500000000000000a80101",
     [UP_START] = "0a0b08071108070605040302011a1509cdab000000000000100918012005280130013801",
     [UP_MANIFEST_PART] = "0a0b0807110807060504030201221d08031219080310021a0177200628053203"
                          "ac02003a02020142036b3d76",
@@ -553,8 +560,8 @@ static void example_down(int kind, union any_message *any)
             .count = 2, .peers = {{.rank = 4, .address = "a", .host = "h"}, {.address = "b"}}};
         break;
     case DOWN_PREPARE:
-        message->u.prepare = (struct down_prepare){
-            .ballot = {8, 7}, .suspects = {4}, .text = "why", .ended = {{6, 9}, 3, {4}}};
+        message->u.prepare =
+            (struct down_prepare){.ballot = {8, 7}, .suspects = {4}, .text = "why"};
         break;
     case DOWN_RECORD_PART:
         message->u.record_part = example_record(RECORD_ROWS);
@@ -565,6 +572,8 @@ static void example_down(int kind, union any_message *any)
                                                      .step = 812,
                                                      .flags = REPORT_BEGUN,
                                                      .removed = {4},
+                                                     .chain_count = 1,
+                                                     .chain = {{{8, 7}, {3}}},
                                                      .text = "why"};
         break;
     case DOWN_EXCLUDED:
@@ -599,12 +608,12 @@ static const char *const golden_down[] = {
     [DOWN_INSPECT] = "0a0b08071108070605040302016a0408091007",
     [DOWN_ADDRESSES] = "0a0b080711080706050403020172"
                        "0f0a0808041201611a01680a03120162",
-    [DOWN_PREPARE] = "0a0b08071108070605040302017a370a0b080811070000000000000012080400"
-                     "0000000000001a0377687922190a0b080611090000000000000010031a080400"
-                     "000000000000",
+    [DOWN_PREPARE] = "0a0b08071108070605040302017a1c0a0b080811070000000000000012080400"
+                     "0000000000001a03776879",
     [DOWN_RECORD_PART] = "0a0b080711080706050403020182010e08021003180420012a04ac020064",
-    [DOWN_DECISION] = "0a0b08071108070605040302018a01240a0b080811070000000000000010ab06"
-                      "18ac0620022a0804000000000000003203776879",
+    [DOWN_DECISION] = "0a0b08071108070605040302018a013d0a0b080811070000000000000010ab06"
+                      "18ac0620022a08040000000000000032037768793a170a0b0808110700000000"
+                      "00000012080300000000000000",
     [DOWN_EXCLUDED] = "0a0b08071108070605040302019201120a0b0808110700000000000000120377"
                       "6879",
 };
@@ -673,12 +682,6 @@ static struct slot_id random_slot(uint64_t *state)
     return slot;
 }
 
-static struct generation_id random_ballot(uint64_t *state)
-{
-    return (struct generation_id){.number = 1 + random_number(state) / 2,
-                                  .incarnation = random_word(state)};
-}
-
 static void random_ranks(uint64_t *state, uint64_t *words)
 {
     const uint32_t count = random_below(state, LOCKSTEP_RANK_WORDS + 1);
@@ -686,11 +689,20 @@ static void random_ranks(uint64_t *state, uint64_t *words)
         words[i] = random_bool(state) ? random_word(state) : 0;
 }
 
-static void random_ended(uint64_t *state, struct ended_generation *ended)
+static struct generation_id random_ballot(uint64_t *state)
 {
-    ended->generation = random_ballot(state);
-    ended->world_size = random_below(state, LOCKSTEP_MAX_WORLD + 1);
-    random_ranks(state, ended->removed);
+    return (struct generation_id){.number = 1 + random_number(state) / 2,
+                                  .incarnation = random_word(state)};
+}
+
+static uint32_t random_chain(uint64_t *state, struct lineage *chain)
+{
+    const uint32_t count = random_below(state, LOCKSTEP_CHAIN + 1);
+    for (uint32_t i = 0; i < count; i++) {
+        chain[i].id = random_ballot(state);
+        random_ranks(state, chain[i].members);
+    }
+    return count;
 }
 
 static void random_resume(uint64_t *state, struct up_resume *resume)
@@ -702,7 +714,6 @@ static void random_resume(uint64_t *state, struct up_resume *resume)
     resume->settled = random_number(state);
     resume->rounds = (uint32_t)random_number(state);
     resume->starting = random_bool(state);
-    resume->frozen = random_bool(state);
     resume->plan_number = random_number(state);
     resume->learning_step = random_number(state);
     resume->learned = random_bool(state);
@@ -714,7 +725,10 @@ static void random_resume(uint64_t *state, struct up_resume *resume)
     resume->start.item_count = random_below(state, LOCKSTEP_MAX_ITEMS + 1);
     resume->start.settled = random_number(state);
     resume->start.grouped = random_bool(state);
-    random_ended(state, &resume->ended);
+    resume->frozen = random_bool(state);
+    resume->founder = random_ballot(state);
+    resume->promised = random_ballot(state);
+    resume->chain_count = random_chain(state, resume->chain);
 }
 
 static void random_hello(uint64_t *state, struct up_hello *hello)
@@ -739,6 +753,7 @@ static void random_hello(uint64_t *state, struct up_hello *hello)
     hello->started = random_number(state);
     hello->cores = random_number(state);
     RANDOM_TEXT(state, hello->gpu_problem);
+    hello->elsewhere = random_bool(state);
     hello->resumes = random_bool(state);
     if (hello->resumes)
         random_resume(state, &hello->resume);
@@ -1344,7 +1359,6 @@ static void random_down(int kind, uint64_t *state, union any_message *any)
         message->u.prepare.ballot = random_ballot(state);
         random_ranks(state, message->u.prepare.suspects);
         RANDOM_TEXT(state, message->u.prepare.text);
-        random_ended(state, &message->u.prepare.ended);
         break;
     case DOWN_RECORD_PART:
         random_record(state, RECORD_ROWS, &message->u.record_part);
@@ -1355,6 +1369,7 @@ static void random_down(int kind, uint64_t *state, union any_message *any)
         message->u.decision.step = random_number(state);
         message->u.decision.flags = random_below(state, REPORT_FLAGS + 1);
         random_ranks(state, message->u.decision.removed);
+        message->u.decision.chain_count = random_chain(state, message->u.decision.chain);
         RANDOM_TEXT(state, message->u.decision.text);
         break;
     case DOWN_EXCLUDED:

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the generation of a returning member is to the job's: see kin.h.
+
+#include "coordinator/kin.h"
+
+#include "coordinator/ballot.h"
+#include "coordinator/core.h"
+#include "coordinator/crossing.h"
+#include "coordinator/job.h"
+#include "coordinator/journal.h"
+#include "coordinator/learning.h"
+#include "coordinator/lineage.h"
+#include "coordinator/roster.h"
+#include "coordinator/send.h"
+#include "coordinator/sentence.h"
+#include "coordinator/stall.h"
+#include "coordinator/table.h"
+
+enum kinship kin_of(const struct job *job, const struct up_hello *hello)
+{
+    const struct up_resume *resume = &hello->resume;
+    const struct lineage *newest = job && job_running(job) ? lineage_newest(job) : NULL;
+    if (!newest || hello->on_failure != FAILURE_CONTINUE || resume->chain_count == 0 ||
+        lineage_compare(&resume->founder, &job->ballot.descent.founder) != 0)
+        return KIN_UNKNOWN;
+    const struct lineage *own = &resume->chain[resume->chain_count - 1];
+    const int order = lineage_compare(&own->id, &newest->id);
+    if (order >= 0)
+        return order == 0 ? KIN_SAME : KIN_AHEAD;
+    return lineage_has(newest->members, lineage_member(own, resume->rank)) ? KIN_BEHIND
+                                                                           : KIN_REMOVED;
+}
+
+bool kin_is_coherent(const struct up_resume *resume)
+{
+    if (resume->chain_count == 0)
+        return true;
+    const struct lineage *own = &resume->chain[resume->chain_count - 1];
+    return lineage_compare(&own->id, &resume->generation) == 0 &&
+           lineage_size(own->members) == resume->world_size;
+}
+
+uint32_t kin_dead(struct job *job, const struct worker *behind, uint32_t rank)
+{
+    const struct up_resume *resume = &behind->hello.resume;
+    if (!behind->hello.resumes || resume->chain_count == 0 || rank >= resume->world_size)
+        return CORE_NONE;
+    const struct lineage *newest = lineage_newest(job);
+    const uint32_t member = lineage_member(&resume->chain[resume->chain_count - 1], rank);
+    if (lineage_has(newest->members, member))
+        return lineage_rank(newest, member);
+    lineage_note_dead(job, member);
+    return CORE_NONE;
+}
+
+void kin_exclude(struct coordinator *core, coordinator_peer peer, struct generation_id generation,
+                 struct generation_id now, const char *text)
+{
+    struct down_excluded *excluded = &core_message(core, NULL, DOWN_EXCLUDED)->u.excluded;
+    struct sentence sentence;
+    core->out.generation = generation;
+    excluded->ballot = now;
+    sentence_begin(&sentence, excluded->text, sizeof(excluded->text));
+    sentence_add(&sentence, "%s", text);
+    core_send_peer(core, peer);
+}
+
+// ---- A generation that another coordinator has decided -----------------------------------------
+
+// Fills `workers` by rank of the newer generation: the records that the job has, and new ones.
+// Returns false if there is no room.
+static bool kin_seats(struct coordinator *core, const struct job *job, const struct lineage *before,
+                      const struct lineage *newer, uint16_t *workers)
+{
+    uint16_t fresh[LOCKSTEP_MAX_WORLD];
+    uint32_t missing = 0;
+    uint32_t rank = 0;
+    for (uint32_t member = 0; member < LOCKSTEP_MAX_WORLD; member++) {
+        if (!lineage_has(newer->members, member))
+            continue;
+        const bool known = lineage_has(before->members, member);
+        workers[rank++] = known ? job->workers[lineage_rank(before, member)] : CORE_NONE;
+        missing += !known;
+    }
+    if (!core_workers_absent(core, missing, fresh))
+        return false;
+    for (uint32_t i = 0, next = 0; i < rank; i++)
+        if (workers[i] == CORE_NONE)
+            workers[i] = fresh[next++];
+    return true;
+}
+
+// Tells the members of the job's generation that are none of the newer one.
+static void kin_dismiss(struct coordinator *core, struct job *job, const struct lineage *before,
+                        const struct lineage *newer)
+{
+    for (uint32_t rank = 0; rank < job->count; rank++) {
+        struct worker *worker = job_worker(core, job, rank);
+        if (lineage_has(newer->members, lineage_member(before, rank)))
+            continue;
+        if (!worker->connected) {
+            core_worker_free(core, worker);
+            continue;
+        }
+        kin_exclude(core, worker->peer, before->id, newer->id,
+                    "a later generation of the job goes on");
+        worker->stage = STAGE_OUT;
+        job->outs++;
+    }
+}
+
+static void kin_seat_unseen(struct coordinator *core, struct worker *worker)
+{
+    worker->back.away_ms = core->now;
+    worker->back.unseen = true;
+    worker->hello.on_failure = FAILURE_CONTINUE;
+    sentence_clean(worker->hello.host, sizeof(worker->hello.host), "unknown", sizeof("unknown"));
+}
+
+static void kin_take_seats(struct coordinator *core, struct job *job, const uint16_t *workers)
+{
+    job->connected = job->left = 0;
+    job->resuming.unseen = 0;
+    for (uint32_t rank = 0; rank < job->count; rank++) {
+        struct worker *worker = &core->workers[workers[rank]];
+        if (worker->stage != STAGE_MEMBER)
+            kin_seat_unseen(core, worker);
+        job->workers[rank] = workers[rank];
+        worker->stage = STAGE_MEMBER;
+        worker->job = (uint16_t)(job - core->jobs);
+        worker->rank = rank;
+        worker->linked = true;
+        worker->behind = true;
+        worker->accused.until_ms = 0;
+        worker->blocked.wait_count = 0;
+        worker->awaits = worker->lacks = 0;
+        job->connected += worker->connected;
+        job->left += worker->left;
+        job->resuming.unseen += worker->back.unseen;
+    }
+}
+
+// The state that is of one generation begins anew.
+static void kin_renew(struct coordinator *core, struct job *job)
+{
+    job->linked = job->count;
+    job->tuned = true;
+    job->queried_step = 0;
+    job->sides.active = false;
+    job->resuming.due_ms = core->now + LOCKSTEP_PROBE_MS;
+    crossing_reset(job);
+    stall_reset(job);
+    if (job->resuming.unseen == 0)
+        roster_restored(core, job);
+}
+
+// Members that have not heard of the decision are frozen, and wait for it.
+static void kin_ask_behind(struct coordinator *core, struct job *job)
+{
+    for (uint32_t rank = 0; rank < job->count; rank++)
+        if (job_worker(core, job, rank)->connected)
+            ballot_resumed(core, job_worker(core, job, rank));
+}
+
+const char *kin_adopt(struct coordinator *core, struct job *job, const struct up_hello *hello)
+{
+    const struct up_resume *resume = &hello->resume;
+    const struct lineage *newer = &resume->chain[resume->chain_count - 1];
+    const struct lineage before = *lineage_newest(job);
+    const struct descent kept = job->ballot.descent;
+    uint16_t workers[LOCKSTEP_MAX_WORLD];
+    lineage_note_all_dead(core, job);
+    if (!lineage_join(job, resume))
+        return "too many of its generations are open";
+    if (!kin_seats(core, job, &before, newer, workers)) {
+        job->ballot.descent = kept;
+        return "this coordinator has no room for its world";
+    }
+    kin_dismiss(core, job, &before, newer);
+    ballot_reset(job);
+    learning_recover(core, job);
+    journal_log(core, job, "job_resuming",
+                "another coordinator has decided generation %" PRIu64 ": %" PRIu32 " rank%s go on",
+                newer->id.number, resume->world_size, resume->world_size == 1 ? "" : "s");
+    job->number = newer->id.number;
+    job->resuming.incarnation = newer->id.incarnation;
+    job->count = resume->world_size;
+    job->tuning = resume->tuning;
+    kin_take_seats(core, job, workers);
+    kin_renew(core, job);
+    kin_ask_behind(core, job);
+    return NULL;
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the generation of a returning member is to the job's. Another coordinator of the job may
+// have decided since. Runs inside coordinator_step.
+
+#ifndef COORDINATOR_KIN_H
+#define COORDINATOR_KIN_H
+
+#include "coordinator/coordinator.h"
+#include "protos/types.h"
+
+#include <stdbool.h>
+
+struct job;
+struct worker;
+
+enum kinship {
+    KIN_UNKNOWN, // The two cannot be compared: not of one first generation.
+    KIN_SAME, // They are one.
+    KIN_BEHIND, // The member's is older, and the member is one of the job's, too.
+    KIN_AHEAD, // The member's is newer: it is to become the job's.
+    KIN_REMOVED, // The member's is older, and the others have gone on without the member.
+};
+
+enum kinship kin_of(const struct job *job, const struct up_hello *hello);
+// True if the chain of a hello ends with the generation that the hello names.
+bool kin_is_coherent(const struct up_resume *resume);
+// Makes the newest generation of the hello the job's. Members that are connected, and that have
+// started an older one, are behind. Returns NULL, or why that is not possible.
+const char *kin_adopt(struct coordinator *core, struct job *job, const struct up_hello *hello);
+// A member that is behind has a proof that a rank of its own generation is dead. Returns the rank
+// in the job's generation, or CORE_NONE: it has none, and the proof is noted.
+uint32_t kin_dead(struct job *job, const struct worker *behind, uint32_t rank);
+// Says to a rank that the others have gone on without it. generation: the rank's own. now: that of
+// the others.
+void kin_exclude(struct coordinator *core, coordinator_peer peer, struct generation_id generation,
+                 struct generation_id now, const char *text);
+
+#endif

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A worker has one control stream. If two coordinators are alive, as while one replaces the other,
+// each may have some of a job's members. None of them can decide without a quorum (M2), and none
+// freezes members without one (M5), so nothing goes wrong; but nothing goes on either. So a
+// coordinator that has had too few members for a while sends them away, and they try the next
+// address. At most one coordinator has enough, and it keeps its own.
+//
+// Coordinators wait for different times, or members would change places for ever: the one that has
+// made the generation waits longest, the others by their incarnation, and all of them longer each
+// time.
+
+#include "coordinator/scatter.h"
+
+#include "coordinator/ballot.h"
+#include "coordinator/core.h"
+#include "coordinator/job.h"
+#include "coordinator/journal.h"
+#include "coordinator/send.h"
+#include "coordinator/sentence.h"
+#include "coordinator/table.h"
+
+bool scatter_is_possible(struct coordinator *core, const struct job *job)
+{
+    for (uint32_t rank = 0; rank < job->count; rank++) {
+        const struct worker *worker = job_worker(core, job, rank);
+        if (worker->hello.elsewhere)
+            return worker->hello.on_failure == FAILURE_CONTINUE;
+    }
+    return false;
+}
+
+static void scatter_send_away(struct coordinator *core, struct worker *worker)
+{
+    struct down_refused *refused = &core_message(core, NULL, DOWN_REFUSED)->u.refused;
+    struct sentence sentence;
+    refused->refusal = REFUSAL_DRAINING;
+    sentence_begin(&sentence, refused->text, sizeof(refused->text));
+    sentence_add(&sentence, "too few ranks of the job are connected to this coordinator; another "
+                            "one may have the others");
+    core_send(core, worker);
+    core_close(core, worker);
+    worker->asked = 0;
+    worker->back.away_ms = core->now;
+    worker->back.probe_ms = core->now + LOCKSTEP_PROBE_MS;
+}
+
+static uint64_t scatter_patience(const struct coordinator *core, const struct job *job)
+{
+    const bool made = job->resuming.incarnation == core->config.incarnation;
+    return job->resuming.scatter_pause_ms +
+           (made ? 2 * LOCKSTEP_SCATTER_MS : core->config.incarnation % LOCKSTEP_SCATTER_MS);
+}
+
+uint64_t scatter_tick(struct coordinator *core, struct job *job)
+{
+    struct resuming *resuming = &job->resuming;
+    if (job->connected == 0 || !scatter_is_possible(core, job) || ballot_suffices(core, job)) {
+        resuming->scatter_ms = 0;
+        return UINT64_MAX;
+    }
+    if (resuming->scatter_ms == 0)
+        resuming->scatter_ms = core->now + scatter_patience(core, job);
+    if (core->now < resuming->scatter_ms)
+        return resuming->scatter_ms;
+    resuming->scatter_ms = 0;
+    if (resuming->scatter_pause_ms < LOCKSTEP_SCATTER_LAST_MS)
+        resuming->scatter_pause_ms *= 2;
+    journal_note(core, job, "ranks_sent_away",
+                 "only %" PRIu32 " of %" PRIu32
+                 " ranks are connected: they look for another coordinator",
+                 job->connected, job->count);
+    ballot_postpone(job);
+    for (uint32_t rank = 0; rank < job->count; rank++)
+        if (job_worker(core, job, rank)->connected)
+            scatter_send_away(core, job_worker(core, job, rank));
+    return UINT64_MAX;
+}
