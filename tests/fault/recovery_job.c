@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/hash64.h"
+#include "tests/support/bounds.h"
 #include "tests/support/choice.h"
 
 #include <setjmp.h>
@@ -309,7 +310,8 @@ void job_seed(void)
 
 uint32_t job_rounds(uint32_t otherwise)
 {
-    return (uint32_t)choice_number("LOCKSTEP_TEST_FAULT_ROUNDS", otherwise);
+    const uint32_t few = (2 * otherwise + 2) / 3;
+    return (uint32_t)choice_number("LOCKSTEP_TEST_FAULT_ROUNDS", test_slow() > 1 ? few : otherwise);
 }
 
 uint64_t job_random(uint64_t bound)

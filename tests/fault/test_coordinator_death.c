@@ -7,6 +7,7 @@
 #include "tests/fault/process_world.h"
 
 #include "base/clock.h"
+#include "tests/support/bounds.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,7 +20,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
-#define MORE_STEPS 50
+#define MORE_STEPS (test_slow() > 1 ? 20u : 50u)
 
 static struct coordinator_process coordinator;
 static struct world world;

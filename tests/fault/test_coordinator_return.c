@@ -6,6 +6,7 @@
 #include "tests/fault/process_world.h"
 
 #include "base/clock.h"
+#include "tests/support/bounds.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,6 +26,7 @@
 
 #define SIZE 3
 #define ROUNDS 3
+#define MORE_STEPS (test_slow() > 1 ? 20u : 50u)
 #define BACK_MS slow_ms(3000) // From the return of the coordinator to the full view of the job.
 
 static struct coordinator_process coordinator;
@@ -131,11 +133,11 @@ static void it_comes_back_again_and_again(void **state)
     train_to(step);
     for (uint32_t round = 0; round < ROUNDS; round++) {
         coordinator_kill();
-        train_to(step += 50);
+        train_to(step += MORE_STEPS);
         restart();
         const uint64_t took_ms = expect_said("\"state\":\"running\"", BACK_MS);
         printf("round %u: all ranks are back after %llu ms\n", round, (unsigned long long)took_ms);
-        train_to(step += 50);
+        train_to(step += MORE_STEPS);
     }
     expect_good_end();
     expect_said("\"state\":\"finished\"", BACK_MS);
@@ -164,7 +166,7 @@ static void it_comes_back_at_another_address(void **state)
         coordinator_start(&coordinator, arguments);
         const uint64_t took_ms = expect_said("\"state\":\"running\"", BACK_MS);
         printf("%s: all ranks are there after %llu ms\n", listen, (unsigned long long)took_ms);
-        train_to(step += 50);
+        train_to(step += MORE_STEPS);
     }
     expect_good_end();
     coordinator.list = NULL;

@@ -22,6 +22,14 @@ bool test_everything(void)
     return algorithms && strcmp(algorithms, "all") == 0;
 }
 
+bool test_takes(size_t test, size_t way, size_t ways)
+{
+    const char *sanitizer = getenv("LOCKSTEP_TEST_SANITIZER");
+    if (!sanitizer || sanitizer[0] == '\0' || test_everything() || getenv("LOCKSTEP_TEST_FILTER"))
+        return true;
+    return (test + (strcmp(sanitizer, "thread") == 0)) % ways == way;
+}
+
 uint64_t test_bound_ms(uint64_t ms)
 {
     const char *ci = getenv("CI");
