@@ -326,6 +326,8 @@ bool ballot_left(struct coordinator *core, struct job *job, struct worker *worke
 {
     if (ballot_runs(job)) {
         ballot_remove(job, worker->rank);
+        if (!ballot_has_quorum(core, job) && job->ballot.proof_ms == UINT64_MAX)
+            job->ballot.proof_ms = core->now + LOCKSTEP_BALLOT_PROOF_MS;
         ballot_try(core, job);
         return true;
     }

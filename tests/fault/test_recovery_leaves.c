@@ -2,10 +2,11 @@
 //
 // A rank dies when others have left, or are about to leave (rule M10). Three real processes make
 // two steps and close their sessions. The victim kills itself at its n-th send of data in the last
-// step, for each n: at some of them one survivor has the whole commit wave and leaves, and the
-// other one lacks a part that only the victim had. step_end is OK on every survivor in any case,
-// and the steps of both have equal bits. In half of the jobs the last step is one that no rank has
-// data for (config.uneven): its open wave is the last one.
+// step, for each n: at some of them one survivor has the whole last wave and leaves, and the other
+// one lacks a part that only the victim had. step_end is OK on every survivor in any case, and both
+// have the same gradients and counters, with those of the victim or without. In half of the jobs
+// the victim alone has run out of data (LOCKSTEP_UNEVEN_FIRST): if one survivor has heard of that,
+// the other one does not make the step either.
 
 #include "tests/fault/process_world.h"
 
@@ -37,9 +38,9 @@ enum {
 
 struct told {
     char text[512];
-    uint64_t hash;
+    uint64_t hash; // Of the last gradients and counters.
     uint64_t changes; // Of the world, when the last step was over.
-    uint32_t sends; // In the last step.
+    bool finished; // True if the last step was not made.
 };
 
 static struct told *shared; // [RANKS]
@@ -48,7 +49,6 @@ static struct coordinator_process coordinator;
 // ---- Sends of the victim ------------------------------------------------------------------------
 
 static _Atomic(int) sends_left = -1; // Until this process kills itself; negative: it does not.
-static _Atomic(uint32_t) sends_made;
 
 static void count_send(int fd)
 {
@@ -56,7 +56,6 @@ static void count_send(int fd)
     socklen_t size = sizeof(kind);
     if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &kind, &size) < 0 || kind != AF_INET)
         return;
-    atomic_fetch_add(&sends_made, 1);
     if (atomic_load(&sends_left) >= 0 && atomic_fetch_sub(&sends_left, 1) == 0)
         (void)raise(SIGKILL);
 }
@@ -85,7 +84,7 @@ static void require(struct told *told, int status, const char *where)
     _exit(1);
 }
 
-static void train(uint32_t rank, bool uneven, bool victim, int sends)
+static void train(uint32_t rank, const char *job, bool uneven, bool victim, int sends)
 {
     static float value[ELEMENTS];
     static float gradient[ELEMENTS];
@@ -105,14 +104,16 @@ static void train(uint32_t rank, bool uneven, bool victim, int sends)
     lockstep_module *module;
     lockstep_call *call;
     char address[64];
+    int64_t counter = 0;
     int status = 0;
     snprintf(address, sizeof(address), "127.0.0.1:%u", coordinator.port);
     config.coordinator = address;
+    config.job = job;
     config.world_size = RANKS;
     config.rank_hint = (int32_t)rank;
     config.on_failure = LOCKSTEP_ON_FAILURE_CONTINUE;
     config.transport = LOCKSTEP_TRANSPORT_TCP;
-    config.uneven = uneven ? LOCKSTEP_UNEVEN_ALL : LOCKSTEP_UNEVEN_NONE;
+    config.uneven = uneven ? LOCKSTEP_UNEVEN_FIRST : LOCKSTEP_UNEVEN_NONE;
     module_config.name = "m";
     module_config.parameters = &parameter;
     module_config.parameter_count = 1;
@@ -120,11 +121,9 @@ static void train(uint32_t rank, bool uneven, bool victim, int sends)
     require(told, lockstep_module_register(session, &module_config, &module), "register");
     require(told, lockstep_start(session), "start");
     for (uint32_t step = 1; status != LOCKSTEP_FINISHED && step <= STEPS; step++) {
-        if (step == STEPS) {
-            atomic_store(&sends_made, 0);
+        if (step == STEPS)
             atomic_store(&sends_left, victim ? sends : -1);
-        }
-        options.exhausted = uneven && step == STEPS;
+        options.exhausted = uneven && victim && step == STEPS;
         status = lockstep_step_begin(session, &options, NULL);
         require(told, status, "step_begin");
         if (status == LOCKSTEP_FINISHED)
@@ -134,10 +133,12 @@ static void train(uint32_t rank, bool uneven, bool victim, int sends)
         require(told, lockstep_call_begin(module, &call), "call_begin");
         require(told, lockstep_grad_ready(module, call, 0, NULL, NULL), "grad_ready");
         require(told, lockstep_call_end(call), "call_end");
+        require(told, lockstep_counter_add(session, "n", 1 << 4 * rank), "counter_add");
         require(told, lockstep_step_end(session, NULL), "step_end");
     }
-    told->sends = atomic_load(&sends_made);
-    told->hash = hash64(gradient, sizeof(gradient));
+    require(told, lockstep_counter_read(session, "n", &counter), "counter_read");
+    told->finished = status == LOCKSTEP_FINISHED;
+    told->hash = hash64(gradient, sizeof(gradient)) * 31 + (uint64_t)counter;
     require(told, lockstep_world_change(session, &change), "world_change");
     told->changes = change.changes;
     require(told, lockstep_close(session), "close");
@@ -155,6 +156,8 @@ static int teardown(void **state)
     return 0;
 }
 
+static uint32_t jobs; // So far. Each has a name of its own, so none waits for the end of another.
+
 // Runs a job. Returns true if one survivor has left before the death, and another one has finished
 // its last step without the victim.
 static bool one_job(bool uneven, uint32_t victim, int sends, bool *died)
@@ -162,13 +165,16 @@ static bool one_job(bool uneven, uint32_t victim, int sends, bool *died)
     pid_t pids[RANKS];
     uint64_t changes = 0;
     uint64_t hash = 0;
+    bool finished = false;
     uint32_t without = 0;
+    char job[32];
+    snprintf(job, sizeof(job), "job-%u", ++jobs);
     memset(shared, 0, RANKS * sizeof(*shared));
     for (uint32_t r = 0; r < RANKS; r++) {
         pids[r] = process_fork();
         assert_true(pids[r] >= 0);
         if (pids[r] == 0)
-            train(r, uneven, r == victim, sends);
+            train(r, job, uneven, r == victim, sends);
     }
     for (uint32_t r = 0; r < RANKS; r++) {
         int status = 0;
@@ -184,9 +190,11 @@ static bool one_job(bool uneven, uint32_t victim, int sends, bool *died)
     for (uint32_t r = 0; r < RANKS; r++) {
         if (r == victim)
             continue;
-        if (hash != 0 && hash != shared[r].hash)
-            fail_msg("victim %u at send %d: the survivors differ", victim, sends);
+        if (hash != 0 && (hash != shared[r].hash || finished != shared[r].finished))
+            fail_msg("victim %u at send %d%s: the survivors differ", victim, sends,
+                     uneven ? ", uneven" : "");
         hash = shared[r].hash;
+        finished = shared[r].finished;
         changes += shared[r].changes;
         without += shared[r].changes == 0;
     }
@@ -195,7 +203,7 @@ static bool one_job(bool uneven, uint32_t victim, int sends, bool *died)
 
 static void survivors_settle(bool uneven)
 {
-    uint32_t jobs = 0;
+    const uint32_t before = jobs;
     uint32_t leavers = 0;
     coordinator_start(&coordinator, NULL);
     for (uint32_t sweep = 0; leavers == 0 && sweep < SWEEPS; sweep++) {
@@ -203,13 +211,12 @@ static void survivors_settle(bool uneven)
             bool died = true;
             for (int sends = 0; died && sends < SENDS; sends++) {
                 leavers += one_job(uneven, victim, sends, &died);
-                jobs++;
             }
             assert_false(died); // The last job is one in which the victim has left, too.
         }
     }
     coordinator_stop(&coordinator);
-    printf("%u jobs; in %u of them a rank had left already\n", jobs, leavers);
+    printf("%u jobs; in %u of them a rank had left already\n", jobs - before, leavers);
     assert_true(leavers > 0);
 }
 
