@@ -32,8 +32,10 @@ struct decision {
     uint32_t flags;
     uint32_t members;
     uint32_t ranks[LOCKSTEP_MAX_WORLD]; // By new rank: the rank in the generation that ends.
-    // By new rank: what is final of the slot that is looked at.
-    struct redo_report reports[LOCKSTEP_MAX_WORLD];
+    // What is final of the slot that is looked at, of each member that has the slot's module.
+    uint32_t having;
+    uint32_t places[LOCKSTEP_MAX_WORLD]; // [having]: the new rank of that member.
+    struct redo_report reports[LOCKSTEP_MAX_WORLD]; // [having]
     uint64_t touched[LOCKSTEP_SLOT_WORDS]; // Positions of which something is final on a member.
 };
 
@@ -221,27 +223,46 @@ static void decision_touch(struct decision *decision)
     }
 }
 
-// Sets what is final of a slot on each member; *whole is used for members on which all of it is.
-// *elements: the slot's length; 0: the slot is final on every member. Returns false if the reports
-// contradict each other.
+static bool decision_says(const struct decision *decision, uint32_t member, enum record_kind kind,
+                          uint32_t position)
+{
+    struct record record;
+    return decision_present(decision, member) &&
+           decision_find(decision, member, kind, 0, &record) &&
+           set_has(record.words, record.total, position);
+}
+
+// True if the member does not have the slot's module: a member that has all modules has given its
+// gradients when anything of the slot is final, and one that lacks modules may not have begun the
+// step.
+static bool decision_lacks(const struct decision *decision, uint32_t member, uint32_t position)
+{
+    return job_worker(decision->core, decision->job, decision->ranks[member])->absent != 0 &&
+           !decision_says(decision, member, RECORD_GIVEN, position);
+}
+
+// Sets what is final of a slot on each member that has its module (rule M13). *whole is used for
+// members on which all of it is final. *elements: the slot's length; 0: the slot is final on every
+// such member. Returns false if the reports contradict each other.
 static bool decision_gather(struct decision *decision, uint32_t position, struct redo_run *whole,
                             uint64_t *elements)
 {
     uint32_t final = 0;
     *elements = 0;
+    decision->having = 0;
     for (uint32_t i = 0; i < decision->members; i++) {
-        struct redo_report *report = &decision->reports[i];
+        struct redo_report *report = &decision->reports[decision->having];
         struct record record;
-        *report = (struct redo_report){.contributed = false};
-        if (!decision_present(decision, i))
+        if (decision_lacks(decision, i, position))
             continue;
-        report->contributed = decision_find(decision, i, RECORD_GIVEN, 0, &record) &&
-                              set_has(record.words, record.total, position);
-        if (decision_find(decision, i, RECORD_FINAL, 0, &record) &&
-            set_has(record.words, record.total, position)) {
+        decision->places[decision->having++] = i;
+        *report =
+            (struct redo_report){.contributed = decision_says(decision, i, RECORD_GIVEN, position)};
+        if (decision_says(decision, i, RECORD_FINAL, position)) {
             *report = (struct redo_report){.contributed = true, .run_count = 1, .runs = whole};
             final++;
-        } else if (decision_find(decision, i, RECORD_RUNS, position, &record) && record.total > 0) {
+        } else if (decision_present(decision, i) &&
+                   decision_find(decision, i, RECORD_RUNS, position, &record) && record.total > 0) {
             if (*elements != 0 && *elements != record.words[0])
                 return false;
             // The words behind the first one are pairs, as struct redo_run is.
@@ -251,7 +272,7 @@ static bool decision_gather(struct decision *decision, uint32_t position, struct
         }
     }
     *whole = (struct redo_run){.first = 0, .end = *elements};
-    return final == decision->members || *elements != 0;
+    return final == 0 || final == decision->having || *elements != 0;
 }
 
 static void decision_send_rows(const struct decision *decision, uint32_t position,
@@ -294,9 +315,11 @@ static const char *decision_slot(struct decision *decision, uint32_t position)
     if (decision_gather(decision, position, &whole, &elements)) {
         if (elements == 0)
             return NULL;
-        status = redo_decide(decision->reports, decision->members, elements, rows,
+        status = redo_decide(decision->reports, decision->having, elements, rows,
                              LOCKSTEP_REDO_ROWS, &count);
     }
+    for (uint32_t i = 0; i < count; i++)
+        rows[i].owner = decision->places[rows[i].owner];
     if (status == REDO_IMPOSSIBLE)
         return "their reports contradict each other: a slot is final on one rank, and another has "
                "not given its gradients";

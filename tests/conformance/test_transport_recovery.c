@@ -125,6 +125,35 @@ static void weight_of_the_dead(void **state)
     }
 }
 
+// A group of some ranks, of which the victim is one or none. The members' order is not that of
+// their numbers. A group of one member is left, or the group's ranks have become all.
+static void of_a_group(void **state)
+{
+    static const struct {
+        uint32_t world;
+        uint32_t group;
+    } groups[] = {{3, 5}, {4, 11}, {5, 22}, {4, 12}};
+    const struct way way = {"group", ALGORITHM_DIRECT, true};
+    struct crew_tally sum = {0};
+    uint32_t runs = 0;
+    (void)state;
+    for (size_t g = 0; g < LENGTH(groups); g++) {
+        for (uint32_t victim = 0; victim < groups[g].world; victim++) {
+            struct crew_plan plan = plan_of(&way, groups[g].world);
+            plan.group = groups[g].group;
+            plan.units = (enum crew_units)((g + victim) % CREW_UNITS);
+            plan.dtype = victim % 2 == 0 ? DTYPE_FLOAT32 : DTYPE_BFLOAT16;
+            plan.slots = 1 + (uint32_t)g % 2;
+            plan.seed = g * 7 + victim;
+            plan.victims[0] = victim;
+            runs += every_death_run(&plan, every_death_stride(5), false, &sum);
+            runs += every_death_run(&plan, every_death_stride(11), g != 0 && g != 3, &sum);
+        }
+    }
+    every_death_report(way.name, runs, &sum);
+    assert_true(sum.have > 0 && sum.again > 0 && sum.reduce > 0);
+}
+
 // Real sockets: the kernel decides how much arrives at once.
 static void over_tcp(void **state)
 {
@@ -181,6 +210,7 @@ int main(void)
         cmocka_unit_test(every_turn), cmocka_unit_test(further_deaths),
         cmocka_unit_test(formats),    cmocka_unit_test(weight_of_the_dead),
         cmocka_unit_test(over_tcp),   cmocka_unit_test(in_memory),
+        cmocka_unit_test(of_a_group),
     };
     kernels_environment();
     if (getenv("LOCKSTEP_TEST_FILTER"))

@@ -63,6 +63,9 @@ struct hand {
     uint32_t launches_at;
     uint32_t lost;
     char lost_text[128];
+    // The group's members that are left, the highest first.
+    struct collective_parts everyone;
+    struct collective_part ranks[CREW_MAX];
     struct task tasks[CREW_SLOTS];
 };
 
@@ -123,6 +126,12 @@ static uint32_t crew_draw(struct crew *crew, uint32_t below)
 
 // ---- inputs and the oracle ----------------------------------------------------------------------
 
+// True if the rank has the slots.
+static bool crew_has(const struct crew_plan *plan, uint32_t first_rank)
+{
+    return plan->group == 0 || (plan->group >> first_rank & 1) != 0;
+}
+
 static uint64_t crew_weight(const struct crew_plan *plan, uint32_t first_rank)
 {
     if (plan->weightless)
@@ -177,7 +186,7 @@ static bool crew_mean(const struct crew *crew, uint32_t members, uint32_t slot, 
     double sum = 0;
     double weights = 0;
     for (uint32_t r = 0; r < crew->plan->world; r++) {
-        if (!(members >> r & 1))
+        if (!(members >> r & 1) || !crew_has(crew->plan, r))
             continue;
         const double weight = (double)crew_weight(crew->plan, r);
         weights += weight;
@@ -264,7 +273,9 @@ static uint64_t crew_used(const struct crew *crew, uint32_t slot)
     uint64_t used = crew->reported[slot];
     for (uint32_t u = 0; crew->plan->units != CREW_PLAIN && u < CREW_UNIT_COUNT; u++) {
         for (uint32_t i = 0; i < crew->count; i++)
-            used |= (uint64_t)crew_uses(crew->plan, crew->members[i]->first_rank, u) << u;
+            used |= (uint64_t)(crew_has(crew->plan, crew->members[i]->first_rank) &&
+                               crew_uses(crew->plan, crew->members[i]->first_rank, u))
+                    << u;
     }
     return used;
 }
@@ -273,7 +284,10 @@ static uint64_t crew_used(const struct crew *crew, uint32_t slot)
 static void crew_check_same(const struct crew *crew, const struct hand *hand, uint32_t slot)
 {
     const struct crew_plan *plan = crew->plan;
-    const struct task *one = &crew->members[0]->tasks[slot];
+    uint32_t first = 0;
+    while (!crew_has(plan, crew->members[first]->first_rank))
+        first++;
+    const struct task *one = &crew->members[first]->tasks[slot];
     const struct task *other = &hand->tasks[slot];
     const size_t size = dtype_size(plan->dtype);
     CREW_CHECK(crew, one->used == other->used);
@@ -291,6 +305,8 @@ static void crew_check(const struct crew *crew)
 {
     for (uint32_t i = 0; i < crew->count; i++) {
         for (uint32_t s = 0; s < crew->plan->slots; s++) {
+            if (!crew_has(crew->plan, crew->members[i]->first_rank))
+                continue;
             crew_check_same(crew, crew->members[i], s);
             for (uint64_t e = 0; e < crew->plan->elements; e++)
                 crew_check_element(crew, crew->members[i], s, e);
@@ -404,6 +420,7 @@ static void task_make(const struct crew_plan *plan, const struct hand *hand, uin
         .unit_ends = plan->units == CREW_PLAIN ? NULL : task->ends,
         .unit_count = plan->units == CREW_PLAIN ? 0 : units,
         .used = &task->used,
+        .parts = plan->group == 0 ? NULL : &hand->everyone,
         .context = task,
     };
 }
@@ -412,7 +429,7 @@ static void hand_launch(const struct crew *crew, struct hand *hand)
 {
     for (uint32_t s = 0; s < crew->plan->slots; s++) {
         struct task *task = &hand->tasks[s];
-        if (task->launched)
+        if (task->launched || !crew_has(crew->plan, hand->first_rank))
             continue;
         task->launched = true;
         transport_launch(hand->transport, &task->collective);
@@ -496,6 +513,19 @@ static void crew_map(const struct crew *crew)
     }
 }
 
+// Gives the ranks of a group their numbers in the present generation.
+static void crew_number(struct crew *crew)
+{
+    for (uint32_t i = 0; i < crew->count; i++) {
+        struct hand *hand = crew->members[i];
+        uint32_t count = 0;
+        for (uint32_t k = crew->count; k-- > 0;)
+            if (crew_has(crew->plan, crew->members[k]->first_rank))
+                hand->ranks[count++].rank = k;
+        hand->everyone = (struct collective_parts){.sends = hand->ranks, .send_count = count};
+    }
+}
+
 static void crew_form(struct crew *crew)
 {
     struct transport_world world;
@@ -520,6 +550,7 @@ static void crew_form(struct crew *crew)
         CREW_CHECK(crew, transport_form(hand->transport, &world) == 0);
     }
     crew->members_of[crew->sets++] = members;
+    crew_number(crew);
     while (formed < crew->count) {
         formed = 0;
         for (uint32_t i = 0; i < crew->count; i++) {
@@ -537,7 +568,7 @@ static bool hand_is_done(const struct crew *crew, const struct hand *hand)
     bool done = true;
     for (uint32_t s = 0; s < crew->plan->slots; s++)
         done = done && hand->tasks[s].done;
-    return done;
+    return done || !crew_has(crew->plan, hand->first_rank);
 }
 
 // The rank that stops inside of a turn in this generation; NULL: none.
@@ -677,25 +708,32 @@ static void crew_redo(struct crew *crew, uint32_t slot)
     struct word words[CREW_MAX];
     uint64_t used = 0;
     uint32_t count = 0;
+    uint32_t places[CREW_MAX]; // [having]: of the ranks that have the slot.
+    uint32_t having = 0;
     for (uint32_t i = 0; i < crew->count; i++) {
+        if (!crew_has(crew->plan, crew->members[i]->first_rank))
+            continue;
         hand_report(crew, crew->members[i], slot, &words[i]);
         if (crew->refused)
             return;
         crew_check_report(crew, crew->members[i], slot, &words[i]);
-        reports[i] = words[i].report;
+        places[having] = i;
+        reports[having++] = words[i].report;
         used |= words[i].used;
     }
     crew->reported[slot] |= used;
     const enum redo_status status =
-        redo_decide(reports, crew->count, crew->plan->elements, rows, CREW_ROWS, &count);
+        redo_decide(reports, having, crew->plan->elements, rows, CREW_ROWS, &count);
     CREW_CHECK(crew, status == REDO_ROWS || status == REDO_AGAIN);
     crew->tally->again += status == REDO_AGAIN;
     crew->tally->whole += status == REDO_ROWS && count == 0;
     for (uint32_t i = 0; i < count; i++) {
+        rows[i].owner = places[rows[i].owner];
         crew->tally->have += rows[i].kind == REDO_HAVE;
         crew->tally->reduce += rows[i].kind == REDO_REDUCE;
     }
-    for (uint32_t i = 0; i < crew->count; i++) {
+    for (uint32_t k = 0; k < having; k++) {
+        const uint32_t i = places[k];
         struct task *task = &crew->members[i]->tasks[slot];
         const struct transport_redo redo = {
             .rows = rows, .count = count, .used = &used, .whole = words[i].whole};

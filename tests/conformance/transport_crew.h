@@ -59,6 +59,9 @@ struct crew_plan {
     uint32_t hosts; // 0: one.
     enum plan_algorithm algorithm;
     uint32_t world;
+    // The ranks of a group, by number in the first generation: only they have the slots, and reduce
+    // by ALGORITHM_DIRECT. 0: all ranks.
+    uint32_t group;
     uint32_t elements; // Of each slot.
     uint32_t chunk_bytes;
     uint32_t slots;

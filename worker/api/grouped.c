@@ -335,9 +335,7 @@ static int grouped_place(struct lockstep_session *session, const struct grouped_
     for (size_t first = 0; row < rows && status == 0; first = grouped_row_end(table, first)) {
         const struct grouped_record *record = &table->records[first];
         struct lockstep_module *module = grouped_own(session, record);
-        if (module)
-            module->grouped.proposes = record->rank == session->world.rank;
-        else
+        if (!module)
             status = grouped_make_absent(session, record, &module);
         modules[row++] = module;
     }

@@ -29,6 +29,7 @@
 #include "worker/engine/waits.h"
 #include "worker/order/header.h"
 #include "worker/order/waits.h"
+#include "worker/session/group.h"
 #include "worker/session/module/deferral.h"
 #include "worker/session/module/manifest.h"
 #include "worker/session/module/sets.h"
@@ -135,11 +136,13 @@ static void engine_propose_layout(struct lockstep_session *session, struct locks
     }
 }
 
-// True if this rank proposes the layouts of the module: rank 0, or one member of its group.
+// True if this rank proposes the layouts of the module: the first rank that has it.
 static bool engine_proposes(const struct lockstep_module *module)
 {
-    const bool own =
-        module_is_grouped(module) ? module->grouped.proposes : module->session->world.rank == 0;
+    const uint32_t rank = module->session->world.rank;
+    const bool own = module_is_grouped(module)
+                         ? module->grouped.group && group_begins_with(module->grouped.group, rank)
+                         : rank == 0;
     return own && module->trainable_count > 0;
 }
 

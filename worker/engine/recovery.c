@@ -215,12 +215,14 @@ static const char *recovery_say_slots(struct lockstep_session *session)
     recovery_say_set(session, RECORD_GIVEN, &recovery->facts.contributed);
     recovery_say_set(session, RECORD_FINAL, &recovery->facts.final);
     for (uint32_t i = 0; i < recovery->facts.slot_count && !why; i++) {
+        // A slot that is not given here runs later, or is of a module that this rank does not have.
+        if (!slot_set_has(&recovery->facts.contributed, i))
+            continue;
         const struct collective *collective = slot_collective(session, &order->slots[i].id);
-        if (slot_set_has(&recovery->facts.final, i) && i >= used_from)
-            recovery_say_used(session, i, collective->used, units_words(collective->unit_count));
-        else if (slot_set_has(&recovery->facts.contributed, i) &&
-                 !slot_set_has(&recovery->facts.final, i))
+        if (!slot_set_has(&recovery->facts.final, i))
             why = recovery_say_runs(session, i);
+        else if (i >= used_from)
+            recovery_say_used(session, i, collective->used, units_words(collective->unit_count));
     }
     return why;
 }

@@ -40,11 +40,6 @@ static bool slot_equal(const struct slot_id *a, const struct slot_id *b)
     return a->module == b->module && a->call == b->call && a->bucket == b->bucket;
 }
 
-static bool order_is_absent(const struct order *order, const struct slot_id *id)
-{
-    return (order->absent >> id->module & 1) != 0;
-}
-
 uint32_t order_call_end(const struct order *order, const struct call_id *call)
 {
     uint32_t end = order->planned;

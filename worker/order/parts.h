@@ -14,4 +14,10 @@ static inline bool order_of_call(const struct slot_id *slot, const struct call_i
     return slot->module == call->module && slot->call == call->call;
 }
 
+// True if this rank does not have the module of the slot.
+static inline bool order_is_absent(const struct order *order, const struct slot_id *id)
+{
+    return (order->absent >> id->module & 1) != 0;
+}
+
 #endif

@@ -53,7 +53,7 @@ void order_report(const struct order *order, struct order_facts *facts)
     facts->all_final = order->commit_joined;
     facts->slot_count = order->slot_count;
     for (uint32_t i = 0; i < order->slot_count; i++) {
-        if (order->slots[i].state >= SLOT_LAUNCHED)
+        if (order->slots[i].state >= SLOT_LAUNCHED && !order_is_absent(order, &order->slots[i].id))
             set_add(&facts->contributed, i);
         if (order->slots[i].state == SLOT_FINAL)
             set_add(&facts->final, i);
@@ -79,7 +79,8 @@ static const char *recover_impossible(const struct order *order,
         return "the decision names a settled step that no member can have settled";
     if (!order->open || !order->commit_joined)
         return "the decision settles a step whose commit wave this rank has not joined";
-    if (!set_empty(&decision->redo))
+    // They may be of modules that this rank does not have.
+    if (!set_empty(&decision->redo) && order->absent == 0)
         return "the decision repeats slots of a step that this rank has not begun";
     return NULL;
 }
@@ -102,7 +103,7 @@ static bool recover_redo(struct order *order, const struct slot_set *launched,
 {
     for (uint32_t i = 0; i < LOCKSTEP_MAX_SLOTS; i++) {
         struct order_slot *slot = &order->slots[i];
-        if (!slot_set_has(redo, i))
+        if (!slot_set_has(redo, i) || (i < order->slot_count && order_is_absent(order, &slot->id)))
             continue;
         if (i >= order->slot_count || !slot_set_has(launched, i))
             return false;

@@ -125,6 +125,14 @@ static int group_enter(struct lockstep_group *group, const uint32_t *ranks)
     return status;
 }
 
+bool group_begins_with(const struct lockstep_group *group, uint32_t rank)
+{
+    for (uint32_t i = 0; i < group->size; i++)
+        if (group->ranks[i].rank < rank)
+            return false;
+    return true;
+}
+
 void group_renumber_locked(struct lockstep_group *group, const uint64_t *removed, uint32_t size)
 {
     const uint32_t own = group->ranks[group->rank].rank;

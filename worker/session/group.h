@@ -51,6 +51,8 @@ void group_renumber_locked(struct lockstep_group *group, const uint64_t *removed
 
 // Returns the place of a rank of the world; UINT32_MAX: it is no member. group NULL: all ranks.
 uint32_t group_place(const struct lockstep_group *group, uint32_t rank);
+// True if this member has the lowest number in the world.
+bool group_begins_with(const struct lockstep_group *group, uint32_t rank);
 // The world's rank of the member at this place. group NULL: all ranks.
 static inline uint32_t group_rank(const struct lockstep_group *group, uint32_t place)
 {

@@ -94,8 +94,6 @@ static const char *freeze_obstacle(const struct transport *transport,
         return "its memory is on a device, and NCCL may have written it";
     if (collective->replica_count > 0)
         return "it has replicas on devices";
-    if (collective->parts)
-        return "it is of a group of ranks";
     return NULL;
 }
 

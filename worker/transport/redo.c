@@ -4,7 +4,8 @@
 // their own on the ring of the generation:
 //
 //     REDUCE rows  one allreduce of all their elements, from the inputs, which are intact
-//     HAVE rows    a broadcast for each owner, from its outputs
+//     HAVE rows    a broadcast for each owner, from its outputs; among the members of a group an
+//                  allreduce of integers, to which the owner alone contributes
 //     tally        after REDO_BATCH parts, and at the end: the largest weight of final elements
 //
 // Every rank makes the same parts of the same rows. A rank that has the bytes already receives them
@@ -31,6 +32,7 @@
 #include "worker/transport/flow/flow.h"
 #include "worker/transport/flow/flows.h"
 #include "worker/transport/freeze.h"
+#include "worker/transport/redo_part.h"
 #include "worker/transport/state.h"
 
 #include <assert.h>
@@ -40,23 +42,6 @@
 #define REDO_BATCH 32
 
 static const char *const redo_no_memory = "this rank has no memory to repeat a collective";
-
-struct redo_part {
-    struct collective collective;
-    bool tally;
-    bool sums; // True if it sums up elements of the whole collective.
-    bool launched;
-    bool settled; // True once it is done.
-    // The elements of the whole collective that it consists of, ascending.
-    uint32_t span_count;
-    struct redo_run *spans;
-    struct extent *extents;
-    uint64_t *unit_ends;
-    uint32_t *units; // By unit of the part: the unit of the whole collective.
-    uint64_t *used;
-    struct extent tally_extent;
-    uint64_t weight; // The memory of a tally.
-};
 
 struct redo {
     struct list node; // In redos.all.
@@ -155,110 +140,6 @@ static const char *redo_check(const struct transport *transport, const struct re
 
 // ---- making parts -------------------------------------------------------------------------------
 
-static bool part_add_span(struct redo_part *part, uint64_t first, uint64_t end)
-{
-    struct redo_run *last = part->span_count > 0 ? &part->spans[part->span_count - 1] : NULL;
-    if (last && last->end == first) {
-        last->end = end;
-        return true;
-    }
-    struct redo_run *spans = realloc(part->spans, (part->span_count + 1) * sizeof(*spans));
-    if (!spans)
-        return false;
-    part->spans = spans;
-    part->spans[part->span_count++] = (struct redo_run){.first = first, .end = end};
-    return true;
-}
-
-// Adds the elements of used units.
-static bool part_add_used(struct redo_part *part, const struct collective *outer, uint64_t first,
-                          uint64_t end)
-{
-    const struct ring_span span = {first, end - first};
-    const struct unit_range met = units_met(outer->unit_ends, outer->unit_count, span);
-    if (outer->unit_count == 0)
-        return part_add_span(part, first, end);
-    for (uint32_t unit = met.first; unit < met.first + met.count; unit++) {
-        const uint64_t unit_end = outer->unit_ends[unit] < end ? outer->unit_ends[unit] : end;
-        if (unit_end > first && units_is_used(outer->used, unit) &&
-            !part_add_span(part, first, unit_end))
-            return false;
-        first = unit_end > first ? unit_end : first;
-    }
-    return true;
-}
-
-// Sets the extents of a part. gives: its input are the outputs of the whole collective.
-static bool part_lay(struct redo_part *part, const struct collective *outer, bool gives)
-{
-    const uint32_t size = (uint32_t)dtype_size(outer->dtype);
-    uint32_t count = 0;
-    uint32_t at = 0;
-    uint64_t begin = 0;
-    part->extents = calloc(outer->extent_count + part->span_count, sizeof(*part->extents));
-    if (!part->extents)
-        return false;
-    for (uint32_t i = 0; i < outer->extent_count; i++) {
-        const struct extent *from = &outer->extents[i];
-        const uint64_t end = begin + from->elements;
-        while (at < part->span_count && part->spans[at].end <= begin)
-            at++;
-        for (uint32_t k = at; k < part->span_count && part->spans[k].first < end; k++) {
-            const uint64_t first = part->spans[k].first > begin ? part->spans[k].first : begin;
-            const uint64_t last = part->spans[k].end < end ? part->spans[k].end : end;
-            const uint64_t offset = (first - begin) * size;
-            const uint8_t *in = gives ? from->out : from->in;
-            uint8_t *out = from->out;
-            part->extents[count++] = (struct extent){.in = in ? in + offset : NULL,
-                                                     .out = out ? out + offset : NULL,
-                                                     .elements = last - first};
-            part->collective.elements += last - first;
-        }
-        begin = end;
-    }
-    part->collective.extents = part->extents;
-    part->collective.extent_count = count;
-    return true;
-}
-
-// Sets the units of a part that sums up.
-static bool part_divide(struct redo_part *part, const struct collective *outer)
-{
-    const uint32_t most = outer->unit_count + part->span_count;
-    uint32_t count = 0;
-    uint64_t end = 0;
-    if (outer->unit_count == 0)
-        return true;
-    part->unit_ends = calloc(most, sizeof(*part->unit_ends));
-    part->units = calloc(most, sizeof(*part->units));
-    part->used = calloc(units_words(most), sizeof(*part->used));
-    if (!part->unit_ends || !part->units || !part->used)
-        return false;
-    for (uint32_t i = 0; i < part->span_count; i++) {
-        uint64_t first = part->spans[i].first;
-        const struct ring_span span = {first, part->spans[i].end - first};
-        const struct unit_range met = units_met(outer->unit_ends, outer->unit_count, span);
-        for (uint32_t unit = met.first; unit < met.first + met.count; unit++) {
-            const uint64_t unit_end = outer->unit_ends[unit] < part->spans[i].end
-                                          ? outer->unit_ends[unit]
-                                          : part->spans[i].end;
-            if (unit_end <= first)
-                continue;
-            end += unit_end - first;
-            first = unit_end;
-            part->unit_ends[count] = end;
-            part->units[count] = unit;
-            if (units_is_used(outer->used, unit))
-                units_set_used(part->used, count);
-            count++;
-        }
-    }
-    part->collective.unit_ends = part->unit_ends;
-    part->collective.unit_count = count;
-    part->collective.used = part->used;
-    return true;
-}
-
 static void part_name(struct redo *redo, struct redo_part *part)
 {
     const struct collective *outer = redo->outer;
@@ -267,7 +148,8 @@ static void part_name(struct redo *redo, struct redo_part *part)
     part->collective.ready = outer->ready;
     part->collective.ready_count = outer->ready_count;
     part->collective.behind = outer->behind;
-    part->collective.algorithm = ALGORITHM_RING;
+    part->collective.parts = outer->parts;
+    part->collective.algorithm = outer->parts ? ALGORITHM_DIRECT : ALGORITHM_RING;
     part->collective.tag = (struct collective_tag){redo->outer->tag.step, redo->space, redo->count};
     part->collective.signature = redo->signature;
 }
@@ -316,7 +198,7 @@ static bool redo_add_sum(struct redo *redo, const struct transport_redo *what, u
         units += units_met(outer->unit_ends, outer->unit_count, span).count;
         if (units > LOCKSTEP_BUCKET_PARAMETERS && part->span_count > 0)
             break;
-        if (!part_add_span(part, row->first, row->end))
+        if (!redo_part_add(part, row->first, row->end))
             return false;
     }
     if (part->span_count == 0)
@@ -326,17 +208,19 @@ static bool redo_add_sum(struct redo *redo, const struct transport_redo *what, u
     part->collective.state = NULL;
     part->sums = true;
     part_name(redo, part);
-    return part_lay(part, outer, false) && part_divide(part, outer) && redo_count_part(redo);
+    return redo_part_lay(part, outer, false) && redo_part_divide(part, outer) &&
+           redo_count_part(redo);
 }
 
 // Makes the part in which one rank gives what it has.
-static bool redo_add_gift(struct redo *redo, const struct transport_redo *what, uint32_t owner)
+static bool redo_add_gift(struct redo *redo, const struct transport_redo *what, uint32_t owner,
+                          bool own)
 {
     struct redo_part *part = &redo->parts[redo->count];
     for (uint32_t i = 0; i < what->count; i++) {
         const struct redo_row *row = &what->rows[i];
         if (row->kind == REDO_HAVE && row->owner == owner &&
-            !part_add_used(part, redo->outer, row->first, row->end))
+            !redo_part_add_used(part, redo->outer, row->first, row->end))
             return false;
     }
     if (part->span_count == 0)
@@ -344,7 +228,8 @@ static bool redo_add_gift(struct redo *redo, const struct transport_redo *what, 
     part->collective = (struct collective){
         .kind = COLLECTIVE_BROADCAST, .dtype = redo->outer->dtype, .root = owner};
     part_name(redo, part);
-    return part_lay(part, redo->outer, true) && redo_count_part(redo);
+    return redo_part_lay(part, redo->outer, true) &&
+           (!redo->outer->parts || redo_part_give(part, own)) && redo_count_part(redo);
 }
 
 static bool redo_make(struct transport *transport, struct redo *redo,
@@ -355,12 +240,12 @@ static bool redo_make(struct transport *transport, struct redo *redo,
         if (!redo_add_sum(redo, what, &at))
             return false;
     }
-    // In a world of one, this rank has what it would give.
+    // In a world or group of one, this rank has what it would give.
     for (uint32_t owner = 0; world > 1 && owner < world; owner++) {
         bool gives = false;
         for (uint32_t i = 0; i < what->count && !gives; i++)
             gives = what->rows[i].kind == REDO_HAVE && what->rows[i].owner == owner;
-        if (gives && !redo_add_gift(redo, what, owner))
+        if (gives && !redo_add_gift(redo, what, owner, owner == transport->flows.world.rank))
             return false;
     }
     return redo_add_tally(redo);
@@ -463,7 +348,7 @@ const char *transport_redo(struct transport *transport, struct collective *colle
 
 static void part_tell_used(const struct redo_part *part, const struct collective *outer)
 {
-    for (uint32_t i = 0; i < part->collective.unit_count; i++) {
+    for (uint32_t i = 0; part->sums && i < part->collective.unit_count; i++) {
         if (units_is_used(part->used, i))
             units_set_used(outer->used, part->units[i]);
     }

@@ -224,7 +224,6 @@ struct grouped {
     struct lockstep_group *group; // NULL also in an absent module.
     char name[LOCKSTEP_GROUP_NAME_BYTES]; // The group's name; "": all ranks have the module.
     bool absent;
-    bool proposes; // True if this rank proposes the module's bucket layouts.
     // Of an absent module: what the members have.
     uint32_t parameters;
     uint32_t buckets; // In the layout in force.

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The memory and the units of a part: redo_part.h.
+
+#include "worker/transport/redo_part.h"
+
+#include "worker/kernels/dtype.h"
+#include "worker/memory/units.h"
+
+#include <stdlib.h>
+
+bool redo_part_add(struct redo_part *part, uint64_t first, uint64_t end)
+{
+    struct redo_run *last = part->span_count > 0 ? &part->spans[part->span_count - 1] : NULL;
+    if (last && last->end == first) {
+        last->end = end;
+        return true;
+    }
+    struct redo_run *spans = realloc(part->spans, (part->span_count + 1) * sizeof(*spans));
+    if (!spans)
+        return false;
+    part->spans = spans;
+    part->spans[part->span_count++] = (struct redo_run){.first = first, .end = end};
+    return true;
+}
+
+bool redo_part_add_used(struct redo_part *part, const struct collective *outer, uint64_t first,
+                        uint64_t end)
+{
+    const struct ring_span span = {first, end - first};
+    const struct unit_range met = units_met(outer->unit_ends, outer->unit_count, span);
+    if (outer->unit_count == 0)
+        return redo_part_add(part, first, end);
+    for (uint32_t unit = met.first; unit < met.first + met.count; unit++) {
+        const uint64_t unit_end = outer->unit_ends[unit] < end ? outer->unit_ends[unit] : end;
+        if (unit_end > first && units_is_used(outer->used, unit) &&
+            !redo_part_add(part, first, unit_end))
+            return false;
+        first = unit_end > first ? unit_end : first;
+    }
+    return true;
+}
+
+bool redo_part_lay(struct redo_part *part, const struct collective *outer, bool gives)
+{
+    const uint32_t size = (uint32_t)dtype_size(outer->dtype);
+    uint32_t count = 0;
+    uint32_t at = 0;
+    uint64_t begin = 0;
+    part->extents = calloc(outer->extent_count + part->span_count, sizeof(*part->extents));
+    if (!part->extents)
+        return false;
+    for (uint32_t i = 0; i < outer->extent_count; i++) {
+        const struct extent *from = &outer->extents[i];
+        const uint64_t end = begin + from->elements;
+        while (at < part->span_count && part->spans[at].end <= begin)
+            at++;
+        for (uint32_t k = at; k < part->span_count && part->spans[k].first < end; k++) {
+            const uint64_t first = part->spans[k].first > begin ? part->spans[k].first : begin;
+            const uint64_t last = part->spans[k].end < end ? part->spans[k].end : end;
+            const uint64_t offset = (first - begin) * size;
+            const uint8_t *in = gives ? from->out : from->in;
+            uint8_t *out = from->out;
+            part->extents[count++] = (struct extent){.in = in ? in + offset : NULL,
+                                                     .out = out ? out + offset : NULL,
+                                                     .elements = last - first};
+            part->collective.elements += last - first;
+        }
+        begin = end;
+    }
+    part->collective.extents = part->extents;
+    part->collective.extent_count = count;
+    return true;
+}
+
+bool redo_part_divide(struct redo_part *part, const struct collective *outer)
+{
+    const uint32_t most = outer->unit_count + part->span_count;
+    uint32_t count = 0;
+    uint64_t end = 0;
+    if (outer->unit_count == 0)
+        return true;
+    part->unit_ends = calloc(most, sizeof(*part->unit_ends));
+    part->units = calloc(most, sizeof(*part->units));
+    part->used = calloc(units_words(most), sizeof(*part->used));
+    if (!part->unit_ends || !part->units || !part->used)
+        return false;
+    for (uint32_t i = 0; i < part->span_count; i++) {
+        uint64_t first = part->spans[i].first;
+        const struct ring_span span = {first, part->spans[i].end - first};
+        const struct unit_range met = units_met(outer->unit_ends, outer->unit_count, span);
+        for (uint32_t unit = met.first; unit < met.first + met.count; unit++) {
+            const uint64_t unit_end = outer->unit_ends[unit] < part->spans[i].end
+                                          ? outer->unit_ends[unit]
+                                          : part->spans[i].end;
+            if (unit_end <= first)
+                continue;
+            end += unit_end - first;
+            first = unit_end;
+            part->unit_ends[count] = end;
+            part->units[count] = unit;
+            if (units_is_used(outer->used, unit))
+                units_set_used(part->used, count);
+            count++;
+        }
+    }
+    part->collective.unit_ends = part->unit_ends;
+    part->collective.unit_count = count;
+    part->collective.used = part->used;
+    return true;
+}
+
+bool redo_part_give(struct redo_part *part, bool gives)
+{
+    static const enum dtype integers[] = {
+        [1] = DTYPE_UINT8, [2] = DTYPE_UINT16, [4] = DTYPE_UINT32, [8] = DTYPE_UINT64};
+    struct collective *collective = &part->collective;
+    part->unit_ends = calloc(1, sizeof(*part->unit_ends));
+    part->used = calloc(units_words(1), sizeof(*part->used));
+    if (!part->unit_ends || !part->used)
+        return false;
+    part->unit_ends[0] = collective->elements;
+    if (gives)
+        units_set_used(part->used, 0);
+    for (uint32_t i = 0; i < collective->extent_count && !gives; i++)
+        part->extents[i].in = NULL;
+    collective->kind = COLLECTIVE_ALLREDUCE;
+    collective->dtype = integers[dtype_size(collective->dtype)];
+    collective->op = REDUCE_SUM;
+    collective->unit_ends = part->unit_ends;
+    collective->unit_count = 1;
+    collective->used = part->used;
+    return true;
+}
