@@ -126,7 +126,7 @@ TEST_BIN := $(TEST_C:%.c=$(BUILD)/%)
 TEST_ENV = BUILD=$(abspath $(BUILD)) LOCKSTEP_TEST_BIN=$(abspath $(BUILD)/bin) \
     LOCKSTEP_TEST_LIB=$(abspath $(BUILD)/lib) CC="$(CC)" LOCKSTEP_TEST_SANITIZER=$(SAN)
 
-.PHONY: test check sim explore model conformance conformance-algorithms recovery recovery-soak mutants nightly kill healthy asan tsan ubsan lint format demo demo-recovery torch aarch64
+.PHONY: test check sim explore model conformance conformance-algorithms recovery recovery-soak coordinator-soak mutants nightly kill healthy asan tsan ubsan lint format demo demo-recovery torch aarch64
 
 # Unit tests and simulations start no program of ours, so for them alone none need link.
 NEEDS_PROGRAMS := $(filter-out tests/unit/% tests/sim/%,$(TEST_C) $(TEST_SH))
@@ -213,6 +213,9 @@ $(SOAK): $(call objects,tests/soak/*.c) $(call shared,fault) $(ARCHIVES)
 	$(say) LD $@
 	@mkdir -p $(@D)
 	$(Q)$(TEST_LINK) -o $@ -Wl,--start-group $^ -Wl,--end-group $(TEST_LIBS)
+AWAY := $(BUILD)/tests/fault/test_coordinator_away
+coordinator-soak: all $(AWAY) ## The coordinator is killed every 20 steps, for MINUTES (10): step times and diagnosis
+	@LOCKSTEP_TEST_TIMEOUT=100000 LOCKSTEP_TEST_AWAY_SECONDS=$$(($(MINUTES) * 60)) $(TEST_ENV) $(AWAY)
 recovery-soak: all $(SOAK) ## Ranks and the coordinator die and stop at random for HOURS, or SECONDS (60) (SEED=n)
 	@$(TEST_ENV) $(SOAK) --seconds $(SOAK_SECONDS) $(if $(SEED),--seed $(SEED))
 
