@@ -30,6 +30,7 @@
 //   culprit.c      the sentence about a stall
 //   standing.c     the sentence about a stall that no rank explains
 //   rates.c        step times, and ranks that are always the slowest
+//   relearn.c      learning steps that have begun with another coordinator
 //   history.c      step times and metrics over a job's whole run
 //   journal.c      the log of a job
 //   verdict.c      halts, lost workers, leaving workers

@@ -27,6 +27,7 @@
 #include "coordinator/names.h"
 #include "coordinator/plans.h"
 #include "coordinator/publish.h"
+#include "coordinator/relearn.h"
 #include "coordinator/send.h"
 #include "coordinator/sentence.h"
 #include "coordinator/table.h"
@@ -239,6 +240,12 @@ static void learning_meet(struct coordinator *core, struct job *job, struct work
     }
 }
 
+// True if the member has come back in this step, and says again what it had said.
+static bool learning_is_again(const struct worker *worker, uint64_t step)
+{
+    return worker->back.step != 0 && worker->back.step == step;
+}
+
 // Returns true if a message of this step and phase is to be handled. The first message of a step
 // opens the step.
 static bool learning_enter(struct coordinator *core, struct worker *worker, uint64_t step,
@@ -256,6 +263,10 @@ static bool learning_enter(struct coordinator *core, struct worker *worker, uint
                          learning->last_step);
         return false;
     }
+    if (!learning->active && relearn_is_decided(core, job, step)) {
+        relearn_halt(core, job, worker, step);
+        return false;
+    }
     if (!learning->active)
         learning_open(core, job, worker, step, phase);
     worker->heartbeat.step = step;
@@ -269,6 +280,8 @@ static bool learning_enter(struct coordinator *core, struct worker *worker, uint
     }
     if (learning->phase != phase)
         return false; // The ranks notice it from their step headers, and can name the difference.
+    if (worker->ended && learning_is_again(worker, step))
+        return false;
     if (worker->ended) {
         verdict_protocol(core, worker, "said more about step %" PRIu64 " after it had ended it",
                          step);
@@ -429,6 +442,27 @@ static void learning_too_many(struct coordinator *core, struct job *job,
     verdict_halt(core, job, &verdict);
 }
 
+void learning_resumed(struct coordinator *core, struct worker *worker)
+{
+    struct job *job = core_job_of(core, worker);
+    const struct learning *learning = &job->learning;
+    const struct up_resume *resume = &worker->hello.resume;
+    worker->back.step = resume->learning_step;
+    worker->back.learned = resume->learned;
+    if (worker->back.step == 0 || worker->back.learned || !learning->active ||
+        learning->step != worker->back.step)
+        return;
+    for (uint32_t i = resume->recalls; i < learning->grant_count; i++) {
+        const struct learned_slot *slot = &learning->slots[learning->grants[i]];
+        struct down_grant *grant = &core_message(core, job, DOWN_GRANT)->u.grant;
+        grant->step = learning->step;
+        grant->slot = slot->id;
+        grant->forced =
+            !slot_made(slot, worker->rank) && !worker->ended && !slot_absent(worker, &slot->id);
+        core_send(core, worker);
+    }
+}
+
 void learning_ready(struct coordinator *core, struct worker *worker, const struct up_ready *ready)
 {
     struct job *job = core_job_of(core, worker);
@@ -454,6 +488,8 @@ void learning_ready(struct coordinator *core, struct worker *worker, const struc
         learning_slots_differ(core, job, slot, worker, ready);
         return;
     }
+    if (slot_made(slot, worker->rank) && learning_is_again(worker, ready->step))
+        return;
     if (slot_made(slot, worker->rank)) {
         verdict_protocol(core, worker,
                          "reported module %" PRIu32 " call %" PRIu32 " bucket %" PRIu32

@@ -25,6 +25,9 @@ void learning_wait(struct coordinator *core, struct worker *worker, const struct
 // A member says which modules it does not have.
 void learning_grouped(struct coordinator *core, struct worker *worker,
                       const struct up_modules *modules);
+// A member has come back in a learning step. It gets the grants that it has missed, and says again
+// what it had said.
+void learning_resumed(struct coordinator *core, struct worker *worker);
 void learning_end(struct coordinator *core, struct worker *worker, const struct up_end *end);
 
 #endif

@@ -123,6 +123,16 @@ static bool layout_is_of(const struct worker *worker, const struct layout_part *
     return grouped ? (worker->absent >> part->module & 1) == 0 : worker->rank == 0;
 }
 
+// True if the member has come back in this step, and says this part again.
+static bool publish_has(const struct worker *worker, const struct learning *learning,
+                        const struct layout_part *part)
+{
+    const struct layout *layout =
+        part->module < LOCKSTEP_MAX_MODULES ? &learning->layouts[part->module] : NULL;
+    return layout && worker->back.step != 0 && layout->proposer == worker->rank &&
+           part->total == layout->total && part->first + part->count <= layout->received;
+}
+
 void publish_layout(struct coordinator *core, struct worker *worker, const struct layout_part *part)
 {
     struct job *job = core_job_of(core, worker);
@@ -131,12 +141,16 @@ void publish_layout(struct coordinator *core, struct worker *worker, const struc
         verify_parted(core, worker);
         return;
     }
+    if (learning->active && worker->ended && worker->back.step == learning->step)
+        return; // The member has come back, and says it again.
     if (!layout_is_of(worker, part) || (learning->active && worker->ended)) {
         verdict_protocol(core, worker,
                          "proposed a layout, which only rank 0 does, and only before "
                          "it ends a learning step");
         return;
     }
+    if (publish_has(worker, learning, part))
+        return;
     const char *fault = layout_part_fault(learning, worker->rank, part);
     if (!fault) {
         layout_append(learning, worker->rank, part);

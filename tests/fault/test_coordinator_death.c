@@ -17,6 +17,7 @@
 #include <lockstep/lockstep.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 
@@ -219,20 +220,47 @@ static void forming_ends_with_it(void **state)
     world_join(&world);
 }
 
-static void starting_ends_with_it(void **state)
+// Condition: it is killed while two of three workers are at a place that needs it, and does not
+// come back. Decision: E_UNREACHABLE after LOCKSTEP_AWAY_TIMEOUT_MS.
+static void needed_and_gone(enum stand_place place)
 {
-    (void)state;
-    hold_last(PLACE_START);
+    setenv("LOCKSTEP_AWAY_TIMEOUT_MS", "100", 1);
+    hold_last(place);
+    unsetenv("LOCKSTEP_AWAY_TIMEOUT_MS");
     expect_unreachable(3, 2);
     release_last();
 }
 
-static void starting_again_ends_with_it(void **state)
+// Condition: the same, and it comes back. Decision: all ranks go on.
+static void needed_and_back(enum stand_place place)
+{
+    char listen[64];
+    const char *const arguments[] = {listen, NULL};
+    hold_last(place);
+    coordinator_signal(&coordinator, SIGKILL);
+    coordinator_wait(&coordinator);
+    snprintf(listen, sizeof(listen), "--listen=127.0.0.1:%u", coordinator.port);
+    coordinator_start(&coordinator, arguments);
+    world_release(&world, 2);
+    world_stop(&world);
+    for (uint32_t rank = 0; rank < 3; rank++)
+        world_expect(&world, rank, REPORT_DONE, NULL);
+    world_join(&world);
+    coordinator_stop(&coordinator);
+}
+
+static void starting_waits_for_it(void **state)
 {
     (void)state;
-    hold_last(PLACE_START_AGAIN);
-    expect_unreachable(3, 2);
-    release_last();
+    needed_and_gone(PLACE_START);
+    needed_and_back(PLACE_START);
+}
+
+static void starting_again_waits_for_it(void **state)
+{
+    (void)state;
+    needed_and_gone(PLACE_START_AGAIN);
+    needed_and_back(PLACE_START_AGAIN);
 }
 
 // Condition: it is killed in steady state, after a second start. Decision: as after the first one.
@@ -248,12 +276,11 @@ static void training_survives_it_after_a_second_start(void **state)
     train_on(3, 20);
 }
 
-static void learning_ends_with_it(void **state)
+static void learning_waits_for_it(void **state)
 {
     (void)state;
-    hold_last(PLACE_LEARNING);
-    expect_unreachable(3, 2);
-    release_last();
+    needed_and_gone(PLACE_LEARNING);
+    needed_and_back(PLACE_LEARNING);
 }
 
 int main(void)
@@ -264,10 +291,10 @@ int main(void)
         cmocka_unit_test_teardown(a_worker_dies_after_it, teardown),
         cmocka_unit_test_teardown(a_wait_without_it_has_a_bound, teardown),
         cmocka_unit_test_teardown(forming_ends_with_it, teardown),
-        cmocka_unit_test_teardown(starting_ends_with_it, teardown),
-        cmocka_unit_test_teardown(starting_again_ends_with_it, teardown),
+        cmocka_unit_test_teardown(starting_waits_for_it, teardown),
+        cmocka_unit_test_teardown(starting_again_waits_for_it, teardown),
         cmocka_unit_test_teardown(training_survives_it_after_a_second_start, teardown),
-        cmocka_unit_test_teardown(learning_ends_with_it, teardown),
+        cmocka_unit_test_teardown(learning_waits_for_it, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,24 +9,34 @@
 #include "worker/engine/parts.h"
 #include "worker/engine/recovery.h"
 #include "worker/engine/tell.h"
+#include "worker/order/recover.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
-// Returns what the coordinator is needed for, or NULL.
-static const char *absence_need(const struct lockstep_session *session)
+// Returns what the coordinator is needed for, or NULL. text: room for it.
+static const char *absence_need(const struct lockstep_session *session,
+                                char text[LOCKSTEP_TEXT_BYTES])
 {
+    const struct order *order = session->engine.order;
     if (session->engine.starting)
         return "lockstep_start needs the coordinator, which compares what the ranks declare";
-    if (!recovery_is_on(session) ||
-        (session->end.losses.count == 0 && !session->engine.order->recovery.frozen))
+    if (order_learns(order) && !order->recovery.frozen) {
+        snprintf(text, LOCKSTEP_TEXT_BYTES,
+                 "step %" PRIu64 ": the order of phase '%s' is being learned, which the "
+                 "coordinator does",
+                 order->step, session->engine.phase);
+        return text;
+    }
+    if (!recovery_is_on(session) || (session->end.losses.count == 0 && !order->recovery.frozen))
         return NULL;
     return session->end.lost_here.text[0] != '\0' ? session->end.lost_here.text : "a rank was lost";
 }
 
 void absence_begin(struct lockstep_session *session)
 {
-    const char *need = absence_need(session);
+    char text[LOCKSTEP_TEXT_BYTES];
+    const char *need = absence_need(session, text);
     const uint32_t timeout_ms = session->config.away_timeout_ms;
     if (!need || !session->end.control_gone || session->end.over ||
         session->end.away_need[0] != '\0')
@@ -48,6 +58,7 @@ void absence_end(struct lockstep_session *session)
 void absence_check(struct lockstep_session *session)
 {
     char text[LOCKSTEP_REPORT_BYTES];
+    const bool lost = !session->engine.starting && !order_learns(session->engine.order);
     if (session->end.away_deadline_ms == 0 || clock_now_ms() < session->end.away_deadline_ms)
         return;
     snprintf(text, sizeof(text),
@@ -56,8 +67,7 @@ void absence_check(struct lockstep_session *session)
              session->end.away_need, (double)session->config.away_timeout_ms / 1000.0,
              session->end.control_text);
     absence_end(session);
-    engine_fail(session, session->engine.starting ? LOCKSTEP_E_UNREACHABLE : LOCKSTEP_E_PEER_LOST,
-                text);
+    engine_fail(session, lost ? LOCKSTEP_E_PEER_LOST : LOCKSTEP_E_UNREACHABLE, text);
 }
 
 uint64_t absence_deadline(const struct lockstep_session *session)

@@ -28,6 +28,7 @@
 #include "worker/engine/tell.h"
 #include "worker/engine/waits.h"
 #include "worker/order/header.h"
+#include "worker/order/recover.h"
 #include "worker/order/waits.h"
 #include "worker/session/group.h"
 #include "worker/session/module/deferral.h"
@@ -160,6 +161,17 @@ static void engine_step_end(struct lockstep_session *session)
     if (session->engine.order->learning && !session->engine.order->recovery.frozen)
         engine_propose_layouts(session);
     order_step_ended(session->engine.order);
+    progress_order(session);
+}
+
+void engine_learn_again(struct lockstep_session *session)
+{
+    struct order *order = session->engine.order;
+    order_learn_again(order);
+    if (order->ended) {
+        engine_propose_layouts(session);
+        order_send_end(order);
+    }
     progress_order(session);
 }
 

@@ -20,5 +20,8 @@ void engine_last_word(const struct lockstep_session *session, struct up_leave *l
 
 // Sends the layouts that this rank proposes in a learning step. Driver.
 void engine_propose_layouts(struct lockstep_session *session);
+// Another coordinator, or this one again, does not know what this rank had said in its learning
+// step.
+void engine_learn_again(struct lockstep_session *session);
 
 #endif

@@ -2,7 +2,7 @@
 //
 // The end of the control stream, and its return. Once the world has formed, training goes on
 // without a coordinator. A session that starts, or that recovers from a death, waits for it
-// (absence.h); a session that learns fails. The control stream comes back by
+// (absence.h), as one that learns. The control stream comes back by
 // itself, to the same coordinator or to another one. Then this rank says where it is (struct
 // up_resume), and says again what the coordinator needs and may not know: names of modules, and a
 // loss. What the coordinator knows already changes nothing there. Driver only.
@@ -14,11 +14,13 @@
 #include "worker/control/grpc.h"
 #include "worker/engine/absence.h"
 #include "worker/engine/decisions.h"
+#include "worker/engine/engine.h"
 #include "worker/engine/messages.h"
 #include "worker/engine/parts.h"
 #include "worker/engine/recovery.h"
 #include "worker/engine/tell.h"
 #include "worker/engine/waits.h"
+#include "worker/order/recover.h"
 #include "worker/order/waits.h"
 #include "worker/session/session.h"
 #include "worker/transport/further.h"
@@ -44,16 +46,13 @@ void engine_remember(struct lockstep_session *session, const struct up_message *
 
 bool engine_can_wait(const struct lockstep_session *session, const struct up_message *message)
 {
-    const bool needed = message->kind == UP_READY || message->kind == UP_WAIT ||
-                        message->kind == UP_LAYOUT_PART || message->kind == UP_END ||
-                        message->kind == UP_REACH;
+    const bool needed = message->kind == UP_REACH;
     return (session->world.formed && !needed) || session->engine.order->recovery.frozen ||
            session->end.verdict_deadline_ms != 0;
 }
 
 void engine_control_ended(struct lockstep_session *session, const char *why)
 {
-    char text[LOCKSTEP_TEXT_BYTES + 128];
     const bool again = session->end.control_gone;
     uint32_t awaited = 0;
     session->end.control_gone = true;
@@ -82,15 +81,8 @@ void engine_control_ended(struct lockstep_session *session, const char *why)
     log_event(
         &session->log, LOG_LEVEL_WARN, "coordinator_lost",
         "text=%s hint=training goes on, and stalls are not diagnosed until it is back; until then "
-        "new modules and phases cannot be learned",
+        "new modules and phases wait for it",
         why);
-    if (session->engine.order->open && session->engine.order->learning) {
-        snprintf(text, sizeof(text),
-                 "step %" PRIu64 ": the coordinator was lost while the order of "
-                 "phase '%s' was being learned: %s",
-                 session->engine.order->step, session->engine.phase, why);
-        engine_fail(session, LOCKSTEP_E_UNREACHABLE, text);
-    }
 }
 
 void engine_control_refused(struct lockstep_session *session, const struct down_refused *refused)
@@ -106,7 +98,11 @@ void engine_control_refused(struct lockstep_session *session, const struct down_
         refused->refusal != REFUSAL_FULL) {
         snprintf(text, sizeof(text), "%s; the coordinator does not take this rank back: %s",
                  session->end.away_need, refused->text);
-        engine_fail(session, LOCKSTEP_E_PEER_LOST, text);
+        engine_fail(session,
+                    session->engine.starting || order_learns(session->engine.order)
+                        ? LOCKSTEP_E_UNREACHABLE
+                        : LOCKSTEP_E_PEER_LOST,
+                    text);
     }
     log_event(&session->log, LOG_LEVEL_WARN, "coordinator_refused", "text=%s", refused->text);
 }
@@ -116,6 +112,7 @@ void engine_control_refused(struct lockstep_session *session, const struct down_
 static void resume_describe(const struct lockstep_session *session, struct up_hello *hello)
 {
     const struct order *order = session->engine.order;
+    const bool learns = order->open && order->learning && !order->recovery.frozen;
     struct up_resume *resume = &hello->resume;
     hello->resumes = true;
     *resume = (struct up_resume){.generation = session->world.generation,
@@ -126,6 +123,9 @@ static void resume_describe(const struct lockstep_session *session, struct up_he
                                  .starting = session->engine.starting,
                                  .frozen = order->recovery.frozen,
                                  .plan_number = order->plans.number,
+                                 .learning_step = learns ? order->step : 0,
+                                 .learned = learns && order->closed,
+                                 .recalls = learns ? order->slot_count : 0,
                                  .tuning = session->world.tuning,
                                  .start = session->engine.said.start};
     recovery_describe(session, resume);
@@ -187,6 +187,8 @@ static void resume_say_again(struct lockstep_session *session)
         message = (struct up_message){.kind = UP_START, .u.start = said->start};
         engine_send(session, &message);
     }
+    if (order_learns(session->engine.order) && !session->engine.order->recovery.frozen)
+        engine_learn_again(session);
     resume_tell_losses(session);
 }
 

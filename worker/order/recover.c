@@ -142,6 +142,21 @@ static void recover_learning(struct order *order)
         order_send_end(order);
 }
 
+bool order_learns(const struct order *order)
+{
+    return order->open && order->learning && !order->closed;
+}
+
+void order_learn_again(struct order *order)
+{
+    for (uint32_t i = 0; i < order->unplaced_count; i++)
+        order_send_ready(order, &order->unplaced[i]);
+    order->waits.said_wait.step = 0;
+    order->waits.changed = true;
+    if (!order->ended)
+        order_advance(order);
+}
+
 // The algorithms of plans were chosen for the world before.
 static void recover_algorithms(struct order *order)
 {

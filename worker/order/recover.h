@@ -79,4 +79,10 @@ void order_recover(struct order *order, const struct order_decision *decision);
 // The open wave of the step that is being opened has a result on this rank. The result is copied.
 void order_open_completed(struct order *order, const struct open_wave *result);
 
+// True while the open step has no plan yet.
+bool order_learns(const struct order *order);
+// Says again what the coordinator needs of a learning step, but for layouts and the end of the
+// step.
+void order_learn_again(struct order *order);
+
 #endif

@@ -449,6 +449,53 @@ static void a_decision_that_was_lost_on_its_way(void **state)
     assert_int_equal(story->last[13].u.generation_start.world_size, 2);
 }
 
+// ---- Learning steps ----------------------------------------------------------------------------
+
+// Condition: the stream of a member ends in a learning step, and a grant is lost with it. Decision:
+// the member gets the grant when it comes back, and may say again what it had said.
+static void a_learning_step_goes_on(void **state)
+{
+    struct story *story = *state;
+    run_world(story, 2);
+    story_ready(story, 1, 8, slot(0, 0, 0));
+    story_ready(story, 2, 8, slot(0, 0, 0));
+    assert_int_equal(story->last[2].kind, DOWN_GRANT);
+    story_cut(story, 2);
+    struct up_hello hello = back_hello(story, 1, 2);
+    hello.resume.learning_step = 8;
+    come_back(story, 12, &hello);
+    assert_int_equal(story->last[12].kind, DOWN_GRANT);
+    story_ready(story, 12, 8, slot(0, 0, 0));
+    story_ready(story, 12, 8, slot(0, 0, 1));
+    expect_running(story);
+    story_ready(story, 1, 8, slot(0, 0, 1));
+    assert_int_equal(story->last[12].u.grant.slot.bucket, 1);
+    hello.resume.recalls = 5;
+    expect_refused(story, &hello, "does not know the part of the order");
+}
+
+// Condition: ranks learn a step, and come to a coordinator that knows nothing of it. Decision: it
+// learns it from what they say again, unless a part of the order or a plan is known to ranks only.
+static void a_learning_step_begins_anew(void **state)
+{
+    struct story *story = *state;
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        struct up_hello hello = foreign_hello(story, rank, 2);
+        hello.resume.learning_step = 8;
+        come_back(story, rank + 1, &hello);
+        story_ready(story, rank + 1, 8, slot(0, 0, 0));
+    }
+    assert_int_equal(story->last[1].kind, DOWN_GRANT);
+    assert_int_equal(story->last[2].kind, DOWN_GRANT);
+    struct up_hello hello = foreign_hello(story, 1, 2);
+    hello.resume.learning_step = 8;
+    hello.resume.recalls = 2;
+    expect_refused(story, &hello, "does not know the part of the order");
+    hello.resume.recalls = 1;
+    hello.resume.learned = true;
+    expect_refused(story, &hello, "others do not");
+}
+
 // Condition: workers wait for a world of that name. Decision: they come again; the generation
 // lives.
 static void a_living_generation_goes_before_gatherers(void **state)
@@ -522,6 +569,8 @@ int main(void)
         TEST(a_rank_without_the_decision_comes_first),
         TEST(a_rank_that_the_decision_removed_is_told),
         TEST(a_decision_that_was_lost_on_its_way),
+        TEST(a_learning_step_goes_on),
+        TEST(a_learning_step_begins_anew),
         TEST(a_living_generation_goes_before_gatherers),
         TEST(a_deserted_name_is_given_away),
         TEST(generations_go_on_after_a_rebuilt_one),
