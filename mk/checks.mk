@@ -98,7 +98,7 @@ ONE_THREAD := $(if $(THREADED),tests/fault/test_shared_death.c $(shell grep -lE 
 # fault/test_recovery, _plain and _state for survivors of a death.
 NO_RACES := $(patsubst %,tests/%,conformance/test_transport_fill.c conformance/test_reducer_wire.c conformance/test_reducer_numbers.c \
     conformance/test_reducer_unused.c conformance/test_reducer_leaves.c conformance/test_alone.c conformance/test_many.c conformance/test_collective_kinds.c \
-    conformance/test_transport_fence.c conformance/test_transport_recovery.c fault/test_recovery_features.c fault/test_recovery_policies.c fault/test_recovery_devices.c fault/test_recovery_kinds.c fault/test_recovery_groups.c \
+    conformance/test_transport_fence.c conformance/test_transport_recovery.c fault/test_coordinator_away.c fault/test_recovery_features.c fault/test_recovery_policies.c fault/test_recovery_devices.c fault/test_recovery_kinds.c fault/test_recovery_groups.c \
     fault/test_limits.c fault/test_run_hosts.sh fault/test_run_starts.sh fault/test_run_rsh.sh \
     fault/test_run_exit.sh fault/test_run_orphans.sh fault/test_run_private.sh fault/test_run_devices.sh golden/test_doctor.sh \
     golden/test_cpp.sh golden/test_first_trainer.sh golden/test_collectives.sh)
@@ -112,7 +112,7 @@ NO_ADDRESSES := $(patsubst %,tests/%,browser/test_page.sh fault/test_stall_place
     fault/test_healthy.c fault/test_two_level_hosts.sh fault/test_address_hosts.sh fault/test_watch_python.sh \
     sim/test_sim_explore.c sim/test_sim_vectors.c conformance/test_reducer_mnist.c conformance/test_reducer_random.c \
     conformance/test_reducer_sums.c \
-    conformance/test_progress.c fault/test_recovery_unharmed.c golden/test_bench.sh golden/test_cpp.sh golden/test_doctor.sh golden/test_exports.sh golden/test_install.sh golden/test_launchers.sh \
+    conformance/test_progress.c fault/test_recovery_unharmed.c fault/test_coordinator_away.c golden/test_bench.sh golden/test_cpp.sh golden/test_doctor.sh golden/test_exports.sh golden/test_install.sh golden/test_launchers.sh \
     golden/test_mnist.sh golden/test_peers_report.sh golden/test_recovery_demo.sh golden/test_run_tests.sh golden/test_startup.c golden/test_gpu.sh)
 addressed = $(if $(SANITIZED),$(filter-out $(NO_ADDRESSES),$(1)),$(1))
 # Long programs that make test leaves to the night, unless ONLY names them: no fault of tests/mutants
