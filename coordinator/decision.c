@@ -366,6 +366,7 @@ static const char *decision_make(struct decision *decision)
     memcpy(out->removed, decision->job->ballot.suspects, sizeof(out->removed));
     out->chain_count = decision->job->ballot.descent.count;
     memcpy(out->chain, decision->job->ballot.descent.chain, sizeof(out->chain));
+    memcpy(out->dead, decision->job->ballot.descent.dead, sizeof(out->dead));
     memcpy(out->text, decision->job->ballot.text, sizeof(out->text));
     decision_tell(decision);
     return NULL;

@@ -112,6 +112,8 @@ bool lineage_join(struct job *job, const struct up_resume *resume)
         if (lineage_compare(&resume->chain[i].id, &oldest) >= 0 &&
             !lineage_insert(&joined, &resume->chain[i]))
             return false;
+    for (uint32_t i = 0; i < LOCKSTEP_RANK_WORDS; i++)
+        joined.dead[i] |= resume->dead[i];
     job->ballot.descent = joined;
     return true;
 }

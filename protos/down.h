@@ -168,6 +168,7 @@ struct down_decision {
     // The generations that were open, and the new one: what a member reports from now on (M3).
     uint32_t chain_count;
     struct lineage chain[LOCKSTEP_CHAIN];
+    uint64_t dead[LOCKSTEP_RANK_WORDS]; // As in struct up_resume.
     char text[LOCKSTEP_TEXT_BYTES]; // "rank 2 on host b died"; for logs and lockstep_world_change.
 };
 

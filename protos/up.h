@@ -85,6 +85,8 @@ struct up_resume {
     // this rank has started, which is `generation`. Empty on ranks that do not go on after a death.
     uint32_t chain_count;
     struct lineage chain[LOCKSTEP_CHAIN];
+    // Members of these generations that are proven dead, as struct lineage.members.
+    uint64_t dead[LOCKSTEP_RANK_WORDS];
 };
 
 struct up_hello {

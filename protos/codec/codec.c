@@ -80,6 +80,8 @@ SAME_SIZE(wire_DownPrepare, suspects, struct down_prepare, suspects);
 SAME_SIZE(wire_DownPrepare, text, struct down_prepare, text);
 SAME_SIZE(wire_DownDecision, removed, struct down_decision, removed);
 SAME_SIZE(wire_Lineage, members, struct lineage, members);
+SAME_SIZE(wire_Resume, dead, struct up_resume, dead);
+SAME_SIZE(wire_DownDecision, dead, struct down_decision, dead);
 SAME_SIZE(wire_DownDecision, text, struct down_decision, text);
 SAME_SIZE(wire_DownExcluded, text, struct down_excluded, text);
 SAME_SIZE(wire_DownHalt, text, struct down_halt, text);

@@ -68,6 +68,7 @@ void codec_decision_out(wire_DownDecision *wire, const struct down_decision *dec
         (pb_size_t)codec_words_out(wire->removed, decision->removed, LOCKSTEP_RANK_WORDS);
     wire->chain_count =
         (pb_size_t)codec_chain_out(wire->chain, decision->chain, decision->chain_count);
+    wire->dead_count = (pb_size_t)codec_words_out(wire->dead, decision->dead, LOCKSTEP_RANK_WORDS);
     codec_text_out(wire->text, decision->text, sizeof(wire->text));
 }
 
@@ -131,6 +132,7 @@ void codec_decision_in(struct down_decision *decision, const wire_DownDecision *
     decision->flags = wire->flags;
     memcpy(decision->removed, wire->removed, wire->removed_count * sizeof(wire->removed[0]));
     decision->chain_count = codec_chain_in(decision->chain, wire->chain, wire->chain_count);
+    memcpy(decision->dead, wire->dead, wire->dead_count * sizeof(wire->dead[0]));
     codec_text_in(decision->text, wire->text, sizeof(decision->text), fault);
 }
 

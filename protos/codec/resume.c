@@ -11,6 +11,8 @@
 
 #include "protos/control.pb.h"
 
+#include <string.h>
+
 void codec_start_out(wire_UpStart *wire, const struct up_start *start)
 {
     wire->manifest_hash = start->manifest_hash;
@@ -73,6 +75,7 @@ void codec_resume_out(wire_Resume *wire, const struct up_resume *resume)
     wire->has_founder = codec_generation_out(&wire->founder, &resume->founder);
     wire->has_promised = codec_generation_out(&wire->promised, &resume->promised);
     wire->chain_count = (pb_size_t)codec_chain_out(wire->chain, resume->chain, resume->chain_count);
+    wire->dead_count = (pb_size_t)codec_words_out(wire->dead, resume->dead, LOCKSTEP_RANK_WORDS);
 }
 
 void codec_resume_in(struct up_resume *resume, const wire_Resume *wire)
@@ -95,4 +98,5 @@ void codec_resume_in(struct up_resume *resume, const wire_Resume *wire)
     codec_generation_in(&resume->founder, &wire->founder, wire->has_founder);
     codec_generation_in(&resume->promised, &wire->promised, wire->has_promised);
     resume->chain_count = codec_chain_in(resume->chain, wire->chain, wire->chain_count);
+    memcpy(resume->dead, wire->dead, wire->dead_count * sizeof(wire->dead[0]));
 }

@@ -52,6 +52,7 @@ void ancestry_decided(struct ancestry *ancestry, const struct down_decision *dec
 {
     ancestry->count = decision->chain_count;
     memcpy(ancestry->chain, decision->chain, sizeof(ancestry->chain));
+    memcpy(ancestry->dead, decision->dead, sizeof(ancestry->dead));
 }
 
 void ancestry_describe(const struct ancestry *ancestry, struct up_resume *resume)
@@ -59,4 +60,5 @@ void ancestry_describe(const struct ancestry *ancestry, struct up_resume *resume
     resume->founder = ancestry->founder;
     resume->chain_count = ancestry->count;
     memcpy(resume->chain, ancestry->chain, sizeof(resume->chain));
+    memcpy(resume->dead, ancestry->dead, sizeof(resume->dead));
 }

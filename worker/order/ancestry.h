@@ -15,6 +15,7 @@ struct ancestry {
     struct generation_id founder; // The job's first generation.
     uint32_t count;
     struct lineage chain[LOCKSTEP_CHAIN]; // The last one is the worker's.
+    uint64_t dead[LOCKSTEP_RANK_WORDS]; // Members that a decision said are proven dead.
 };
 
 // The first generation has formed.

@@ -32,7 +32,7 @@ static_assert(sizeof(struct up_hello) == 1376 + sizeof(struct up_resume), "a new
 static_assert(sizeof(struct up_start) == 32, "a new field?");
 static_assert(sizeof(struct manifest_item) == 664, "a new field?");
 static_assert(sizeof(struct lineage) == 144, "a new field?");
-static_assert(sizeof(struct up_resume) == 176 + LOCKSTEP_CHAIN * sizeof(struct lineage),
+static_assert(sizeof(struct up_resume) == 304 + LOCKSTEP_CHAIN * sizeof(struct lineage),
               "a new field?");
 static_assert(sizeof(struct up_ready) == 48, "a new field?");
 static_assert(sizeof(struct up_wait) == 216, "a new field?");
@@ -163,7 +163,8 @@ static void example_hello(struct up_hello *hello)
                                        .founder = {3, 1},
                                        .promised = {9, 2},
                                        .chain_count = 2,
-                                       .chain = {{{6, 9}, {7}}, {{7, 0x0102030405060708u}, {5}}}};
+                                       .chain = {{{6, 9}, {7}}, {{7, 0x0102030405060708u}, {5}}},
+                                       .dead = {2}};
     hello->elsewhere = true;
 }
 
@@ -402,16 +403,17 @@ static void example_up(int kind, union any_message *any)
 }
 
 static const char *const golden_up[] = {
-    [UP_HELLO] = "12b702080c12036a6f621a10000102030405060708090a0b0c0d0e0f22026964"
+    [UP_HELLO] = "12c202080c12036a6f621a10000102030405060708090a0b0c0d0e0f22026964"
                  "2a0568c3b67374320b7463703a5b3a3a315d3a3738ac02400248045032580060"
                  "e0d4036801720363707578900382011c0a10f0f1000000000000000000000000"
                  "0000105a18c8652a037768798a01026e6f920110f20000000000000000000000"
                  "00000000920110000000000000000000000000000000f39901dec00000000000"
-                 "00a20192010a0b08071108070605040302011001180220ab0628013001380340"
+                 "00a2019d010a0b08071108070605040302011001180220ab0628013001380340"
                  "ac06480150055a0a080110021803200428016213090900000000000000100820"
                  "072801300138016801720b08031101000000000000007a0b0809110200000000"
                  "0000008201170a0b080611090000000000000012080700000000000000820117"
-                 "0a0b080711080706050403020112080500000000000000a80101",
+                 "0a0b0807110807060504030201120805000000000000008a0108020000000000"
+                 "0000a80101",
     [UP_START] = "0a0b08071108070605040302011a1509cdab000000000000100918012005280130013801",
     [UP_MANIFEST_PART] = "0a0b0807110807060504030201221d08031219080310021a0177200628053203"
                          "ac02003a02020142036b3d76",
@@ -574,6 +576,7 @@ static void example_down(int kind, union any_message *any)
                                                      .removed = {4},
                                                      .chain_count = 1,
                                                      .chain = {{{8, 7}, {3}}},
+                                                     .dead = {4},
                                                      .text = "why"};
         break;
     case DOWN_EXCLUDED:
@@ -611,9 +614,9 @@ static const char *const golden_down[] = {
     [DOWN_PREPARE] = "0a0b08071108070605040302017a1c0a0b080811070000000000000012080400"
                      "0000000000001a03776879",
     [DOWN_RECORD_PART] = "0a0b080711080706050403020182010e08021003180420012a04ac020064",
-    [DOWN_DECISION] = "0a0b08071108070605040302018a013d0a0b080811070000000000000010ab06"
+    [DOWN_DECISION] = "0a0b08071108070605040302018a01470a0b080811070000000000000010ab06"
                       "18ac0620022a08040000000000000032037768793a170a0b0808110700000000"
-                      "00000012080300000000000000",
+                      "0000001208030000000000000042080400000000000000",
     [DOWN_EXCLUDED] = "0a0b08071108070605040302019201120a0b0808110700000000000000120377"
                       "6879",
 };
@@ -729,6 +732,7 @@ static void random_resume(uint64_t *state, struct up_resume *resume)
     resume->founder = random_ballot(state);
     resume->promised = random_ballot(state);
     resume->chain_count = random_chain(state, resume->chain);
+    random_ranks(state, resume->dead);
 }
 
 static void random_hello(uint64_t *state, struct up_hello *hello)
@@ -1370,6 +1374,7 @@ static void random_down(int kind, uint64_t *state, union any_message *any)
         message->u.decision.flags = random_below(state, REPORT_FLAGS + 1);
         random_ranks(state, message->u.decision.removed);
         message->u.decision.chain_count = random_chain(state, message->u.decision.chain);
+        random_ranks(state, message->u.decision.dead);
         RANDOM_TEXT(state, message->u.decision.text);
         break;
     case DOWN_EXCLUDED:
