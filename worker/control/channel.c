@@ -119,12 +119,30 @@ static grpc_channel *channel_create(struct channel *channel, bool again)
     return created;
 }
 
+static bool channel_is_named(const struct channel *channel)
+{
+    return strncmp(channel->target, DNS_PREFIX, strlen(DNS_PREFIX)) == 0;
+}
+
+static void channel_drop(struct channel *channel)
+{
+    if (channel->now)
+        grpc_channel_destroy(channel->now);
+    channel->now = NULL;
+}
+
+void channel_rest(struct channel *channel, bool anew)
+{
+    if (anew || channel_is_named(channel))
+        channel_drop(channel);
+}
+
 void channel_renew(struct channel *channel, bool anew)
 {
-    const bool named = strncmp(channel->target, DNS_PREFIX, strlen(DNS_PREFIX)) == 0;
-    if (!control_credentials_renew(channel->credentials) && !anew && !channel->moved && !named)
+    if (!control_credentials_renew(channel->credentials) && !anew && !channel->moved &&
+        !channel_is_named(channel) && channel->now)
         return;
-    grpc_channel_destroy(channel->now);
+    channel_drop(channel);
     channel->now = channel_create(channel, anew);
     channel->moved = false;
 }
@@ -148,8 +166,7 @@ void channel_close(struct channel *channel)
         grpc_call_unref(channel->wake_call);
     if (channel->lame)
         grpc_channel_destroy(channel->lame);
-    if (channel->now)
-        grpc_channel_destroy(channel->now);
+    channel_drop(channel);
     if (!channel->cq)
         return;
     grpc_completion_queue_shutdown(channel->cq);

@@ -29,7 +29,8 @@ struct channel {
     bool moved; // True if the channel in use leads to another address.
     struct control_credentials *credentials; // NULL: plaintext.
     struct grpc_completion_queue *cq;
-    struct grpc_channel *now; // The channel in use; replaced when the certificates have changed.
+    // The channel in use, replaced when the certificates have changed; NULL after channel_rest.
+    struct grpc_channel *now;
     struct grpc_channel *lame;
     // A call on the lame channel that is never started; channel_wake completes an empty batch of
     // it.
@@ -48,6 +49,10 @@ int channel_open(struct channel *channel);
 // Replaces the channel if it leads to another address; if that is a name, or `anew` is true, so
 // that the name is looked up again; or if the certificates have changed.
 void channel_renew(struct channel *channel, bool anew);
+// Called when an attempt is over. Destroys the channel now if channel_renew would do so, because
+// gRPC reconnects a failed channel on its own: gRPC 1.51 leaks a connection whose channel is
+// destroyed after the connection stands and before its first frame has come.
+void channel_rest(struct channel *channel, bool anew);
 // Frees all gRPC objects of the channel, but does not shut down gRPC.
 void channel_close(struct channel *channel);
 

@@ -196,6 +196,7 @@ static void call_over(struct control *control)
         call_learn_reason(&control->call, control->stage == STANDING, &from_peer);
     control->status = call_status(&control->call);
     call_end(&control->call);
+    channel_rest(&control->channel, control->kept || control->addresses.count > 1);
     uint64_t now = clock_now_ms();
     const bool turns = control->stage == CONNECTING || control->sent_away;
     const bool cancelled = control->call.cancelled && !control->skips;
