@@ -18,10 +18,9 @@
 //     ENDED       the end was reported; all gRPC objects are freed.
 //
 // A stream is *kept* once the world has formed (DOWN_TUNING), if the user handles broke() and
-// stands(). The end of a kept stream is reported as broke(), and the control begins another one,
-// with a new channel, which looks a name up again. It goes on until it is closed: pauses between
-// attempts (pause.h) grow to AGAIN_LAST_MS. When a stream stands again, stands() is reported, and
-// the first message must be a hello. Only a refusal that no attempt can change ends the attempts.
+// stands(). Its end is broke(), and another one begins with a new channel, which looks a name up
+// again. Pauses between attempts (pause.h) grow to AGAIN_LAST_MS. When a stream stands again,
+// stands() is reported, and its first message must be a hello. A refusal may end the attempts.
 //
 // Several addresses are tried in turn (addresses.h). An attempt that fails, or a coordinator that
 // sends the worker away, leads to the next address; the end of a stream that stood does not.
@@ -62,7 +61,7 @@
 enum stage {
     CONNECTING,
     STANDING,
-    ENDED,
+    ENDED
 };
 
 struct control {
@@ -98,7 +97,7 @@ struct control {
 
 static struct ending ending_of(struct control *control, bool from_peer)
 {
-    struct address *address = addresses_now(&control->addresses);
+    const struct address *address = addresses_now(&control->addresses);
     struct text text;
     text_init(&text, control->tried, sizeof(control->tried));
     if (control->addresses.count > 1)
