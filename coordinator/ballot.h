@@ -20,7 +20,7 @@ struct worker;
 // only rank that has it.
 struct parting {
     uint64_t settled; // The last step that it has settled.
-    uint32_t flags; // Which wave it is, as in struct up_leave.
+    uint32_t flags; // They say which wave it is, as in struct up_leave.
     uint32_t word_count; // 0: no member has left such a word.
     uint64_t words[LOCKSTEP_WAVE_BYTES / 8];
 };
@@ -43,7 +43,7 @@ struct ballot {
     char text[LOCKSTEP_TEXT_BYTES]; // The sentence about the first suspect.
     uint64_t settled; // The last step that is committed, by the last decision.
     struct records records;
-    struct parting parting; // Of the member with the most settled steps.
+    struct parting parting; // The word of the member that had settled the most steps.
     struct descent descent; // The open generations, whether a ballot runs or not.
     // Valid for the life of the job.
     uint32_t recoveries; // Recoveries that are complete.

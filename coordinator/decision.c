@@ -32,7 +32,7 @@ struct decision {
     uint32_t flags;
     uint32_t members;
     uint32_t ranks[LOCKSTEP_MAX_WORLD]; // By new rank: the rank in the generation that ends.
-    // What is final of the slot that is looked at, of each member that has the slot's module.
+    // The final elements of one slot at a time, for each member that has the slot's module.
     uint32_t having;
     uint32_t places[LOCKSTEP_MAX_WORLD]; // [having]: the new rank of that member.
     struct redo_report reports[LOCKSTEP_MAX_WORLD]; // [having]
@@ -108,8 +108,8 @@ static bool decision_follows(const struct decision *decision, const struct up_re
                                                    : (report->flags & REPORT_ALL_FINAL) != 0;
 }
 
-// Returns the last word of a rank that has left and knows of a wave of which no member knows; NULL:
-// there is none.
+// Returns the last word of a rank that has left, if it tells of a wave that no member knows; NULL:
+// it does not, or there is none.
 static const struct parting *decision_parting(const struct decision *decision)
 {
     const struct parting *parting = &decision->job->ballot.parting;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the generation of a returning member is to the job's: see kin.h.
+// Compares the generation of a returning member with the job's: see kin.h.
 
 #include "coordinator/kin.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the generation of a returning member is to the job's. Another coordinator of the job may
-// have decided since. Runs inside coordinator_step.
+// Compares the generation of a returning member with the job's. They differ if another coordinator
+// of the job has decided meanwhile. Runs inside coordinator_step.
 
 #ifndef COORDINATOR_KIN_H
 #define COORDINATOR_KIN_H

@@ -162,7 +162,7 @@ void lineage_note_all_dead(struct coordinator *core, struct job *job)
         if (!lineage_has(newest->members, member))
             continue;
         const struct worker *worker = job_worker(core, job, rank++);
-        if (worker->dead || worker->left) // It says so itself.
+        if (worker->dead || worker->left) // A worker that leaves says so itself.
             lineage_add(job->ballot.descent.dead, member);
     }
 }

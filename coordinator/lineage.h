@@ -18,7 +18,7 @@ struct coordinator;
 struct job;
 struct worker;
 
-// What a coordinator knows of a job's generations: from its workers, and from its own decisions.
+// A coordinator's knowledge of a job's generations, from its workers and its own decisions.
 struct descent {
     struct generation_id founder; // The first generation: it tells jobs of one name apart.
     // The open generations, in the order of ballots. The last one is the job's. Empty in a job

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What cannot be learned any more after the coordinator was lost in a learning step: the grants
-// that it had sent are known to the ranks only, and ranks do not say them again. A rank that has
-// none says all again, to any coordinator. Runs inside coordinator_step.
+// Finds learning steps that a restarted coordinator cannot go on with. The grants that the lost
+// one had sent are known to the ranks only, and ranks do not say them again. A rank that has no
+// grants says all again, to any coordinator. Runs inside coordinator_step.
 
 #ifndef COORDINATOR_RELEARN_H
 #define COORDINATOR_RELEARN_H

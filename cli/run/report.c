@@ -188,7 +188,8 @@ void run_report_end(const struct run_options *options, const struct verdict *ver
     char bytes[LOCKSTEP_REPORT_BYTES];
     struct text text;
     const uint32_t others = verdict->running;
-    const uint32_t most = verdict->result.count - verdict->needed; // That may fail.
+    // So many workers may fail.
+    const uint32_t most = verdict->result.count - verdict->needed;
     // The last line of the run says the rest: run_report.
     if (options->survive == 0 || verdict->result.ranks[index].end.status == 0 || others == 0 ||
         verdict->interrupts > 0 || verdict->failed > most + 1)

@@ -93,7 +93,7 @@ int job_begin(struct job_rank *rank, const struct lockstep_step_options *options
     return status;
 }
 
-void job_backward(struct job_rank *rank, uint64_t step)
+lockstep_call *job_backward(struct job_rank *rank, uint64_t step)
 {
     lockstep_call *call;
     int status = lockstep_call_begin(rank->module, &call);
@@ -105,6 +105,22 @@ void job_backward(struct job_rank *rank, uint64_t step)
     if (status == 0)
         status = lockstep_call_end(call);
     job_require(rank, status, "call");
+    return call;
+}
+
+void job_check_of_one(struct job_rank *rank, uint32_t tensor, uint32_t user, uint64_t step)
+{
+    const float *means = rank->gradients[tensor];
+    const bool written = means[0] != JOB_UNTOUCHED;
+    for (uint64_t e = 0; e < job_elements[tensor]; e++) {
+        const float given = job_gradient(user, step, e);
+        bool right = written ? means[e] == 0 && user != rank->rank : means[e] == JOB_UNTOUCHED;
+        for (uint32_t n = 1; n <= rank->size && written; n++)
+            right = right || means[e] == given / (float)n;
+        if (!right)
+            job_fails(rank, "step %llu: element %llu of the tensor that only rank %u uses is %g",
+                      (unsigned long long)step, (unsigned long long)e, user, (double)means[e]);
+    }
 }
 
 int job_end(struct job_rank *rank)

@@ -105,7 +105,10 @@ float job_gradient(uint32_t rank, uint64_t step, uint64_t element);
 int job_begin(struct job_rank *rank, const struct lockstep_step_options *options,
               struct lockstep_step_view *view);
 // One call with all gradients, which are written first.
-void job_backward(struct job_rank *rank, uint64_t step);
+lockstep_call *job_backward(struct job_rank *rank, uint64_t step);
+// Checks a tensor that only rank `user` has used: all of it is a mean over some ranks, or none of
+// it was written.
+void job_check_of_one(struct job_rank *rank, uint32_t tensor, uint32_t user, uint64_t step);
 // step_end; the status is left to the caller.
 int job_end(struct job_rank *rank);
 // The set of ranks whose mean this element is, or whose sum; UINT32_MAX: there is none. Rank r has

@@ -137,23 +137,6 @@ static bool uses(const struct job_rank *rank, uint64_t step, uint32_t tensor)
     return tensor != SPARSE || step % rank->size == rank->rank;
 }
 
-// All of the tensor is a mean over some ranks, or none of it was written.
-static void look_at_sparse(struct job_rank *rank, uint64_t step)
-{
-    const float *means = rank->gradients[SPARSE];
-    const uint32_t user = (uint32_t)(step % rank->size);
-    const bool written = means[0] != JOB_UNTOUCHED;
-    for (uint64_t e = 0; e < job_elements[SPARSE]; e++) {
-        const float given = job_gradient(user, step, e);
-        bool right = written ? means[e] == 0 && user != rank->rank : means[e] == JOB_UNTOUCHED;
-        for (uint32_t n = 1; n <= rank->size && written; n++)
-            right = right || means[e] == given / (float)n;
-        if (!right)
-            job_fails(rank, "step %llu: element %llu of the tensor that only rank %u uses is %g",
-                      (unsigned long long)step, (unsigned long long)e, user, (double)means[e]);
-    }
-}
-
 static void step_on_devices(struct job_rank *rank, uint64_t step, uint64_t *hash)
 {
     float *sparse = rank->gradients[SPARSE];
@@ -173,7 +156,7 @@ static void step_on_devices(struct job_rank *rank, uint64_t step, uint64_t *hash
     job_require(rank, status, "call");
     job_require(rank, lockstep_step_end(rank->session, stream_of_steps()), "step_end");
     get_means(rank);
-    look_at_sparse(rank, step);
+    job_check_of_one(rank, SPARSE, (uint32_t)(step % rank->size), step);
     job_hash(hash, sparse, job_elements[SPARSE] * sizeof(float));
     // The other tensors have gradients of all ranks. This one has been looked at.
     for (uint64_t e = 0; e < job_elements[SPARSE]; e++) {

@@ -285,19 +285,8 @@ static void step_uses_some(struct job_rank *rank, uint64_t step, uint64_t *hash,
     job_hash(hash, &status, sizeof(status));
     if (status != (accepted ? 0 : LOCKSTEP_E_UNUSED))
         job_fails(rank, "step_end is %d: %s", status, lockstep_error_text());
-    // All of the tensor is a mean over some ranks, or none of it was written.
-    const float *means = rank->gradients[SPARSE];
-    const bool written = means[0] != JOB_UNTOUCHED;
-    for (uint64_t e = 0; e < job_elements[SPARSE]; e++) {
-        const float given = job_gradient(user, step, e);
-        bool right = written ? means[e] == 0 && user != rank->rank : means[e] == JOB_UNTOUCHED;
-        for (uint32_t n = 1; n <= rank->size && written; n++)
-            right = right || means[e] == given / (float)n;
-        if (!right)
-            job_fails(rank, "step %llu: element %llu of the tensor that only rank %u uses is %g",
-                      (unsigned long long)step, (unsigned long long)e, user, (double)means[e]);
-    }
-    job_hash(hash, means, job_elements[SPARSE] * sizeof(float));
+    job_check_of_one(rank, SPARSE, user, step);
+    job_hash(hash, rank->gradients[SPARSE], job_elements[SPARSE] * sizeof(float));
     job_hash(hash, rank->gradients[0], job_elements[0] * sizeof(float));
 }
 

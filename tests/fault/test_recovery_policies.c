@@ -92,21 +92,6 @@ static void wait_for(struct job_rank *rank, lockstep_call *call, int expected, c
         job_fails(rank, "the wait for '%s' is %d", name, status);
 }
 
-static lockstep_call *call_m(struct job_rank *rank, uint64_t step)
-{
-    lockstep_call *call;
-    int status = lockstep_call_begin(rank->module, &call);
-    for (uint32_t t = JOB_TENSORS; t-- > 0 && status == 0;) {
-        for (uint64_t e = 0; e < job_elements[t]; e++)
-            rank->gradients[t][e] = job_gradient(rank->rank, step, e);
-        status = lockstep_grad_ready(rank->module, call, t, NULL, NULL);
-    }
-    if (status == 0)
-        status = lockstep_call_end(call);
-    job_require(rank, status, "call of m");
-    return call;
-}
-
 static lockstep_call *call_other(struct job_rank *rank, uint32_t i, uint64_t step)
 {
     lockstep_call *call;
@@ -193,9 +178,9 @@ static void step_defers(struct job_rank *rank, uint64_t step, uint64_t *hash)
     job_begin(rank, &options, NULL);
     if (swaps(rank->rank, step)) {
         wait_for(rank, call_other(rank, 0, step), LOCKSTEP_OK, "n");
-        wait_for(rank, call_m(rank, step), LOCKSTEP_DEFERRED, "m");
+        wait_for(rank, job_backward(rank, step), LOCKSTEP_DEFERRED, "m");
     } else {
-        lockstep_call *call = call_m(rank, step);
+        lockstep_call *call = job_backward(rank, step);
         if (step > 1 && !is_last_of_period(step))
             wait_for(rank, call, LOCKSTEP_OK, "m");
         (void)call_other(rank, 0, step);
