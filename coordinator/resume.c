@@ -21,7 +21,8 @@
 //
 // A living generation is worth more than workers that gather under its name: these are sent away
 // and come again. A new world may take the name of a job of which no member is connected for
-// LOCKSTEP_AWAY_MS. Members that come back afterwards are refused.
+// LOCKSTEP_AWAY_MS, or for LOCKSTEP_BALLOT_AWAY_MS if some have left. Members that come back
+// afterwards are refused.
 //
 // Two coordinators of one job may be alive, each with some of its members: kin.c has what the
 // generation of a member is to the job's, and scatter.c how the members meet.
@@ -170,10 +171,11 @@ void resume_tick(struct coordinator *core, struct job *job)
 
 bool resume_deserted(const struct coordinator *core, const struct job *job)
 {
+    // When others have left, a member that comes back has at most one step to end.
+    const uint64_t bound_ms = job->left > 0 ? LOCKSTEP_BALLOT_AWAY_MS : LOCKSTEP_AWAY_MS;
     for (uint32_t i = 0; i < job->count; i++) {
         const struct worker *worker = &core->workers[job->workers[i]];
-        if (worker->connected ||
-            (!worker->left && core->now < worker->back.away_ms + LOCKSTEP_AWAY_MS))
+        if (worker->connected || (!worker->left && core->now < worker->back.away_ms + bound_ms))
             return false;
     }
     return true;

@@ -22,7 +22,7 @@ void resume_probed(struct coordinator *core, const struct coordinator_event *eve
 // Asks the server to reach the data ports of all members, as long as it has not.
 void resume_probe_all(struct coordinator *core, struct job *job);
 void resume_tick(struct coordinator *core, struct job *job);
-// True if no member of the job is connected, and none was for LOCKSTEP_AWAY_MS.
+// True if no member of the job is connected, and none was for so long that its name is free.
 bool resume_deserted(const struct coordinator *core, const struct job *job);
 
 #endif

@@ -209,7 +209,7 @@ recovery: all $(RECOVERY) $(BUILD)/tests/soak/recovery ## A rank dies at every t
 
 # One job after the other, whose ranks are killed and stopped at random.
 SOAK := $(BUILD)/tests/soak/recovery
-SOAK_SECONDS := $(if $(HOURS),$$(($(HOURS) * 3600)),$(or $(SECONDS),60))
+SOAK_SECONDS := $(if $(HOURS),$(shell awk 'BEGIN { print int($(HOURS) * 3600) }'),$(or $(SECONDS),60))
 $(SOAK): $(call objects,tests/soak/*.c) $(call shared,fault) $(ARCHIVES)
 	$(say) LD $@
 	@mkdir -p $(@D)

@@ -342,8 +342,9 @@ static_assert((LOCKSTEP_WINDOW & (LOCKSTEP_WINDOW - 1)) == 0, "the window is a p
 #define LOCKSTEP_AWAY_MS 30000
 #define LOCKSTEP_PROBE_SOON_MS 100
 #define LOCKSTEP_PROBE_MS 2000
-// How long a ballot waits for a member that is away, and for proofs of death without which the
-// members that are left are too few to decide.
+// How long a ballot waits for a member that is away (so does a new world of the name, if the others
+// have left), and for proofs of death without which the members that are left are too few to
+// decide.
 #define LOCKSTEP_BALLOT_AWAY_MS 10000
 #define LOCKSTEP_BALLOT_PROOF_MS 5000
 // How long a ballot waits for a member that may be at another coordinator. A worker notices after

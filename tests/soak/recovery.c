@@ -6,12 +6,13 @@
 // started again. Every step of every survivor has to end with OK, and its results have to be the
 // exact weighted means over sets that contain every survivor, with equal bits.
 //
-//     recovery [--seconds S] [--seed N] [--job N] [--hold] [--ranks N]
+//     recovery [--seconds S] [--seed N] [--job N] [--jobs M] [--hold] [--ranks N]
 //              [--one-death | --one-death-of-both]
 //
 // --one-death: in each job one rank is killed, and nothing else happens. --one-death-of-both: a
 // rank and the coordinator, within some milliseconds. --ranks: in place of five. What happens in a
-// job, and at which step, depends on the seed and the job's number only. --job runs that one alone.
+// job, and at which step, depends on the seed and the job's number only. --job N: job N alone, or
+// with --jobs M the M jobs from N on, again and again until the time is over; once if S is 0.
 // --hold: after a failure everything stays as it is, for a debugger. A line of JSON is printed
 // every minute and at the end. Ends with code 0 if nothing failed.
 
@@ -511,7 +512,8 @@ int main(int argc, char **argv)
 {
     uint64_t seconds = 60;
     uint64_t seed = (uint64_t)getpid();
-    uint64_t job = UINT64_MAX;
+    uint64_t first = 0;
+    uint64_t jobs = UINT64_MAX;
     bool hold = false;
     run.job.members = MEMBERS_USUAL;
     for (int i = 1; i < argc; i++) {
@@ -520,8 +522,11 @@ int main(int argc, char **argv)
             seconds = value;
         else if (strcmp(argv[i], "--seed") == 0)
             seed = value;
-        else if (strcmp(argv[i], "--job") == 0)
-            job = value;
+        else if (strcmp(argv[i], "--job") == 0) {
+            first = value;
+            jobs = jobs == UINT64_MAX ? 1 : jobs;
+        } else if (strcmp(argv[i], "--jobs") == 0)
+            jobs = value > 0 ? value : 1;
         else if (strcmp(argv[i], "--ranks") == 0 && value >= 2 && value <= MEMBERS)
             run.job.members = (uint32_t)value;
         else if (strcmp(argv[i], "--one-death") == 0)
@@ -543,8 +548,9 @@ int main(int argc, char **argv)
     snprintf(address, sizeof(address), "127.0.0.1:%u", coordinator.port);
     const uint64_t since_ms = clock_now_ms();
     uint64_t said_ms = since_ms;
-    for (uint64_t n = 0; !enough && clock_now_ms() - since_ms < seconds * 1000; n++) {
-        one_job(seed, job == UINT64_MAX ? n : job, hold);
+    for (uint64_t n = 0;
+         !enough && (seconds == 0 ? n < jobs : clock_now_ms() - since_ms < seconds * 1000); n++) {
+        one_job(seed, first + n % jobs, hold);
         if (clock_now_ms() - said_ms < SAY_MS)
             continue;
         said_ms = clock_now_ms();

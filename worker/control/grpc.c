@@ -325,14 +325,17 @@ static void connect_timed_out(struct control *control)
     }
 }
 
-// Reports once that the coordinator is not reached yet, and why.
+// Reports once that the coordinator is not reached yet, or sends this worker away, and why.
 static void tell_unreached(struct control *control)
 {
     struct text text;
     char sentence[LOCKSTEP_TEXT_BYTES];
     const struct ending ending = ending_of(control, false);
     text_init(&text, sentence, sizeof(sentence));
-    sentences_unreached(&ending, &text);
+    if (control->later[0] != '\0')
+        text_append(&text, "the coordinator will have this worker later: %s", control->later);
+    else
+        sentences_unreached(&ending, &text);
     if (control->events.unreached && mailbox_report_begin(&control->mailbox)) {
         control->events.unreached(control->events.context, sentence);
         mailbox_report_end(&control->mailbox);
@@ -351,12 +354,8 @@ static void check_time(struct control *control)
     uint64_t now = clock_now_ms();
     if (control->stage == CONNECTING && addresses_tells(&control->addresses, now))
         tell_unreached(control);
-    if (now >= mailbox_linger_until(&control->mailbox)) {
-        call_cancel(&control->call, "the session was closed");
-        if (!control->call.parts)
-            control->stage = ENDED;
-    }
-    if (control->again && control->stage == CONNECTING && mailbox_is_closing(&control->mailbox)) {
+    if (now >= mailbox_linger_until(&control->mailbox) ||
+        (control->again && control->stage == CONNECTING && mailbox_is_closing(&control->mailbox))) {
         call_cancel(&control->call, "the session was closed");
         if (!control->call.parts)
             control->stage = ENDED;

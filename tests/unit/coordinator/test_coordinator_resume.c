@@ -528,6 +528,23 @@ static void a_deserted_name_is_given_away(void **state)
     expect_refused(story, &hello, "that generation has ended");
 }
 
+// Condition: all members but one have left, and the stream of that one has ended before its port
+// was reached, so a refusal is no proof. Decision: a new world waits as long as a ballot would.
+static void the_name_of_leavers_is_given_away_sooner(void **state)
+{
+    struct story *story = *state;
+    run_world(story, 2);
+    story_leave(story, 1, 0);
+    story_cut(story, 2);
+    story_probed(story, 2, false, true);
+    struct up_hello fresh = story_hello("j", 2, "x");
+    story_say_hello(story, 9, &fresh);
+    assert_int_equal(story->last[9].kind, DOWN_REFUSED);
+    story_sleep(story, LOCKSTEP_BALLOT_AWAY_MS);
+    story_say_hello(story, 10, &fresh);
+    assert_int_equal(story->last[10].kind, DOWN_WELCOME);
+}
+
 // Condition: the rebuilt job ends, and forms again. Decision: generation numbers go on.
 static void generations_go_on_after_a_rebuilt_one(void **state)
 {
@@ -573,6 +590,7 @@ int main(void)
         TEST(a_learning_step_begins_anew),
         TEST(a_living_generation_goes_before_gatherers),
         TEST(a_deserted_name_is_given_away),
+        TEST(the_name_of_leavers_is_given_away_sooner),
         TEST(generations_go_on_after_a_rebuilt_one),
     };
     return cmocka_run_group_tests_name("coordinator_resume", tests, NULL, NULL);
