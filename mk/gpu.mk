@@ -39,7 +39,8 @@ GPU_CONFORMANCE = $(patsubst %.c,$(BUILD)/%,$(shell grep -lE 'stamp_run|device_s
     tests/conformance/test_*.c))
 
 .PHONY: gpu-test gpu-bench gpu-conformance
-gpu-test: all $(GPU_BIN) $(GPU_TRAINERS) $(SHARED_GPU) ## Kernels, jobs and a trainer on this machine's GPU
+GPU_RECOVERY := $(patsubst %,$(BUILD)/tests/fault/test_recovery_%,devices plain kinds)
+gpu-test: all $(GPU_BIN) $(GPU_TRAINERS) $(SHARED_GPU) $(FAKES) $(GPU_RECOVERY) ## Kernels, jobs and a trainer on this machine's GPU
 	@$(TEST_ENV) tests/gpu/run test
 gpu-bench: all $(GPU_BIN) ## How fast kernels and jobs are on this machine's GPU
 	@$(TEST_ENV) tests/gpu/run bench

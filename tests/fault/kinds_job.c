@@ -165,7 +165,8 @@ bool kinds_untouched(const struct kinds_job *job)
     return memcmp(job->input, job->output, count * sizeof(*job->input)) == 0;
 }
 
-int kinds_open(lockstep_session **session, uint32_t id, uint16_t port, const char *transport)
+int kinds_open(lockstep_session **session, uint32_t id, uint16_t port, const char *transport,
+               const char *device)
 {
     struct lockstep_config config = LOCKSTEP_CONFIG_INIT;
     struct lockstep_module_config module = LOCKSTEP_MODULE_INIT;
@@ -180,6 +181,7 @@ int kinds_open(lockstep_session **session, uint32_t id, uint16_t port, const cha
     config.world_size = KINDS_RANKS;
     config.rank_hint = (int32_t)id;
     config.on_failure = LOCKSTEP_ON_FAILURE_CONTINUE;
+    config.device = device;
     config.transport =
         strcmp(transport, "tcp") == 0 ? LOCKSTEP_TRANSPORT_TCP : LOCKSTEP_TRANSPORT_AUTO;
     int status = lockstep_open(&config, session);

@@ -71,7 +71,8 @@ bool kinds_right(const struct kinds_job *job);
 bool kinds_untouched(const struct kinds_job *job);
 
 // Opens a session of KINDS_RANKS ranks that goes on after a death, with one small module, and
-// starts it. transport: "tcp" or "auto". Returns 0, or the failure.
-int kinds_open(lockstep_session **session, uint32_t id, uint16_t port, const char *transport);
+// starts it. transport: "tcp" or "auto". device: as config.device. Returns 0, or the failure.
+int kinds_open(lockstep_session **session, uint32_t id, uint16_t port, const char *transport,
+               const char *device);
 
 #endif

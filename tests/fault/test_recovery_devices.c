@@ -3,7 +3,8 @@
 // Survivors of a death go on (config.on_failure continue) in jobs in which all ranks, or some of
 // them, have a device. Devices are stand-ins (tests/fake_gpu), whose memory the host cannot touch.
 // recovery_job.h says what every job has to promise. Its module is never called: a second one has
-// the same tensors, with gradients in the memory of the device where the rank has one.
+// the same tensors, with gradients in the memory of the device where the rank has one, and so have
+// its buffers, which all steps exchange.
 
 #include "tests/fault/recovery_job.h"
 #include "tests/support/fake_gpu.h"
@@ -14,15 +15,22 @@
 
 #include <cmocka.h>
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define LEGACY ((void *)1) // CUDA's legacy default stream.
 
 enum {
-    SPARSE = 2
-}; // The tensor that one rank uses in a step.
+    SPARSE = 2, // The tensor that one rank uses in a step.
+    BUFFERS = 3,
+    BUFFER = 20000, // Elements of each.
+};
+
+static const lockstep_buffer_policy policies[BUFFERS] = {LOCKSTEP_BUFFER_BROADCAST,
+                                                         LOCKSTEP_BUFFER_MEAN, LOCKSTEP_BUFFER_SUM};
 
 static const uint64_t equal_weights[JOB_RANKS] = {1, 1, 1, 1};
 static uint32_t with_device; // Set of ranks.
@@ -30,8 +38,11 @@ static bool by_stream; // True if ranks with a device end their steps by a strea
 
 // Of this process.
 static const struct cuda *cuda; // NULL: this rank has no device.
+static void *context;
 static lockstep_module *module;
-static float *gradients[JOB_TENSORS]; // On the device, if there is one.
+static float *gradients[JOB_TENSORS]; // On the device, if there is one, as the buffers.
+static float *buffers[BUFFERS];
+static float held[BUFFERS][BUFFER]; // Buffers on the host.
 
 static void *stream_of_steps(void)
 {
@@ -47,7 +58,6 @@ static void require_device(struct job_rank *rank, int result, const char *what)
 static void open_device(struct job_rank *rank)
 {
     char error[256] = "";
-    void *context;
     cuda = cuda_load(error, sizeof(error));
     if (!cuda)
         job_fails(rank, "no device: %s", error);
@@ -70,6 +80,8 @@ static void register_on_device(struct job_rank *rank)
     struct lockstep_parameter tensors[JOB_TENSORS];
     int64_t shapes[JOB_TENSORS];
     char names[JOB_TENSORS][16];
+    struct lockstep_buffer described[BUFFERS];
+    static const int64_t length = BUFFER;
     if ((with_device >> rank->rank & 1) != 0)
         open_device(rank);
     memset(tensors, 0, sizeof(tensors));
@@ -85,6 +97,18 @@ static void register_on_device(struct job_rank *rank)
         tensors[t].data = take_memory(rank, bytes);
         tensors[t].gradient = gradients[t];
     }
+    for (uint32_t b = 0; b < BUFFERS; b++) {
+        static const char *const buffer_names[BUFFERS] = {"copy", "mean", "sum"};
+        buffers[b] = take_memory(rank, sizeof(held[b]));
+        described[b] = (struct lockstep_buffer)LOCKSTEP_BUFFER_INIT;
+        described[b].name = buffer_names[b];
+        described[b].dims = 1;
+        described[b].shape = &length;
+        described[b].data = buffers[b];
+        described[b].policy = policies[b];
+    }
+    config.buffers = described;
+    config.buffer_count = BUFFERS;
     config.name = "d";
     config.parameters = tensors;
     config.parameter_count = JOB_TENSORS;
@@ -132,6 +156,62 @@ static void get_means(struct job_rank *rank)
     await_copies(rank);
 }
 
+static void put_buffers(struct job_rank *rank, uint64_t step)
+{
+    for (uint32_t b = 0; b < BUFFERS; b++) {
+        for (uint64_t e = 0; e < BUFFER; e++)
+            held[b][e] = job_gradient(rank->rank, step, e);
+        copy(rank, buffers[b], held[b], sizeof(held[b]));
+    }
+    if (!by_stream)
+        await_copies(rank);
+}
+
+// Kills this rank when its last buffer has been exchanged.
+static void *die_by_buffer(void *argument)
+{
+    struct job_rank *rank = argument;
+    const float own = job_gradient(rank->rank, rank->told->dies_at, BUFFER - 1);
+    float value = own;
+    if (cuda)
+        require_device(rank, cuda->ctx_set_current(context), "context");
+    while (value == own) {
+        copy(rank, &value, &buffers[BUFFERS - 1][BUFFER - 1], sizeof(value));
+        await_copies(rank);
+    }
+    kill(getpid(), SIGKILL);
+    return NULL;
+}
+
+// The ranks that are in an element of a buffer; of a copy, the one that it is of.
+static uint32_t set_of(const struct job_rank *rank, uint32_t b, uint64_t step, uint64_t e)
+{
+    const float value = held[b][e];
+    if (policies[b] == LOCKSTEP_BUFFER_MEAN)
+        return job_set_of_mean(rank, value, step, e, NULL);
+    const uint32_t set = job_set_of_sum(rank, value, step, e);
+    const bool right = policies[b] == LOCKSTEP_BUFFER_SUM || (set & (set - 1)) == 0;
+    return right ? set : UINT32_MAX;
+}
+
+// All buffers are of one set of ranks, which contains this one, or copies of one rank.
+static void check_buffers(struct job_rank *rank, uint64_t step, uint64_t *hash)
+{
+    for (uint32_t b = 0; b < BUFFERS; b++)
+        copy(rank, held[b], buffers[b], sizeof(held[b]));
+    await_copies(rank);
+    for (uint32_t b = 0; b < BUFFERS; b++) {
+        const uint32_t set = set_of(rank, b, step, 0);
+        const bool mine = b == 0 || (set >> rank->rank & 1) != 0;
+        for (uint64_t e = 0; e < BUFFER; e++)
+            if (set == UINT32_MAX || !mine ||
+                (e < 5 ? set_of(rank, b, step, e) != set : held[b][e] != held[b][e - 5]))
+                job_fails(rank, "step %llu: element %llu of buffer %u is %g",
+                          (unsigned long long)step, (unsigned long long)e, b, (double)held[b][e]);
+        job_hash(hash, held[b], sizeof(held[b]));
+    }
+}
+
 static bool uses(const struct job_rank *rank, uint64_t step, uint32_t tensor)
 {
     return tensor != SPARSE || step % rank->size == rank->rank;
@@ -154,7 +234,11 @@ static void step_on_devices(struct job_rank *rank, uint64_t step, uint64_t *hash
     if (status == 0)
         status = lockstep_call_end(call);
     job_require(rank, status, "call");
+    put_buffers(rank, step);
+    if (rank->told->dies_at == step)
+        job_thread(rank, die_by_buffer, rank);
     job_require(rank, lockstep_step_end(rank->session, stream_of_steps()), "step_end");
+    check_buffers(rank, step, hash);
     get_means(rank);
     job_check_of_one(rank, SPARSE, (uint32_t)(step % rank->size), step);
     job_hash(hash, sparse, job_elements[SPARSE] * sizeof(float));
@@ -168,16 +252,23 @@ static void step_on_devices(struct job_rank *rank, uint64_t step, uint64_t *hash
     job_look(rank, step, equal_weights, hash);
 }
 
+static void prepare(const struct job *job, uint32_t round)
+{
+    if (round % 2 == 1)
+        job_dies_at(round % (job->size - 1), 3);
+}
+
 static void devices_go_on(void **state)
 {
     static const uint32_t worlds[] = {15, 5, 1, 14};
     (void)state;
-    for (uint32_t round = 0; round < job_rounds(4); round++) {
+    for (uint32_t round = 0; round < job_rounds(6); round++) {
         struct job job = {.name = "devices",
                           .size = 2 + round % 3,
                           .deaths = round % 3 == 0 ? 1 : 1 + round / 2 % 2,
                           .tcp = round % 2 == 0,
                           .configure = configure,
+                          .prepares = prepare,
                           .loads = register_on_device,
                           .step = step_on_devices};
         with_device = worlds[round % 4];

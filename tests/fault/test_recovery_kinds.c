@@ -10,6 +10,9 @@
 //                     other one is gone
 //     groups          have the members that are left, in their order
 //
+// In two of three jobs all ranks, or some of them, have a device: a stand-in (tests/fake_gpu) that
+// says that all memory is its own.
+//
 // LOCKSTEP_TEST_FAULT_ROUNDS jobs (3), chosen by LOCKSTEP_TEST_FAULT_SEED, which is printed. With
 // LOCKSTEP_TEST_LONG_CUT, a rank dies at each of the first frames of each collective.
 
@@ -17,6 +20,7 @@
 #include "tests/fault/process_world.h"
 
 #include "tests/support/choice.h"
+#include "tests/support/fake_gpu.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -70,6 +74,7 @@ struct told {
 static struct told *told_of; // [RANKS]
 static struct coordinator_process coordinator;
 static const char *const transports[] = {"auto", "tcp"};
+static const uint32_t worlds[] = {0, 15, 5}; // Sets of ranks with a device.
 
 // ---- Dying --------------------------------------------------------------------------------------
 
@@ -469,15 +474,18 @@ static void take_turn(struct trainer *trainer)
         create_all(trainer);
 }
 
-static void train(uint32_t id, const char *transport)
+static void train(uint32_t id, const char *transport, bool with_device)
 {
     static struct trainer trainer;
+    char device[16];
     static const uint32_t three[] = {3, 0, 2};
     trainer.told = &told_of[id];
     trainer.id = id;
     trainer.input = calloc((size_t)RANKS * KINDS_MOST + 1000, sizeof(int32_t));
     trainer.output = calloc((size_t)RANKS * KINDS_MOST + 1000, sizeof(int32_t));
-    expect(&trainer, kinds_open(&trainer.session, id, coordinator.port, transport) == 0, "open");
+    snprintf(device, sizeof(device), with_device ? "cuda:%u" : "none", id);
+    expect(&trainer, kinds_open(&trainer.session, id, coordinator.port, transport, device) == 0,
+           "open");
     learn(&trainer);
     if (id != 1)
         create(&trainer, three, 3, "three", &trainer.group);
@@ -554,6 +562,7 @@ static void one_job(uint32_t round, bool cut, uint32_t *changed, uint32_t *parte
 {
     const uint32_t deaths = 1 + round % 3;
     const char *transport = transports[round / 2 % 2];
+    const uint32_t with_device = worlds[(round + round / 3) % 3];
     pid_t pids[RANKS];
     uint32_t dead = 0;
     memset(told_of, 0, RANKS * sizeof(*told_of));
@@ -563,7 +572,7 @@ static void one_job(uint32_t round, bool cut, uint32_t *changed, uint32_t *parte
         pids[r] = process_fork();
         assert_true(pids[r] >= 0);
         if (pids[r] == 0)
-            train(r, transport);
+            train(r, transport, (with_device >> r & 1) != 0);
     }
     for (uint32_t r = 0; r < RANKS; r++) {
         int status = 0;
@@ -582,8 +591,9 @@ static void one_job(uint32_t round, bool cut, uint32_t *changed, uint32_t *parte
         last--;
     for (uint32_t r = 0; r < RANKS; r++)
         check_alike(round, last, r, (dead >> r & 1) != 0);
-    printf("round %u: %s, %u deaths, %u collectives changed, %u messages parted, %u renumbered\n",
-           round, transport, deaths, told_of[last].changed, told_of[last].parted,
+    printf("round %u: %s, devices %x, %u deaths, %u collectives changed, %u messages parted, %u "
+           "renumbered\n",
+           round, transport, with_device, deaths, told_of[last].changed, told_of[last].parted,
            told_of[last].renumbered);
     *changed += told_of[last].changed;
     *parted += told_of[last].parted;
@@ -627,5 +637,7 @@ int main(void)
                    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (told_of == MAP_FAILED)
         abort();
+    fake_gpu_name_libraries();
+    setenv("FAKE_CUDA_EVERYWHERE", "1", 1);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

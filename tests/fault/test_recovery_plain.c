@@ -3,7 +3,8 @@
 // Plain collectives in jobs whose survivors go on (config.on_failure continue): real processes, of
 // which some are killed by SIGKILL at random instants. Each collective ends on every survivor with
 // the same status, OK or LOCKSTEP_E_CHANGED, and with the same bits; one that has failed is called
-// again and works.
+// again and works. In two of three jobs ranks have their data in the memory of a device, which is a
+// stand-in (tests/fake_gpu).
 //
 // LOCKSTEP_TEST_FAULT_ROUNDS jobs (6), chosen by LOCKSTEP_TEST_FAULT_SEED, which is printed.
 
@@ -11,6 +12,7 @@
 
 #include "base/hash64.h"
 #include "tests/support/choice.h"
+#include "tests/support/fake_gpu.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -257,6 +259,16 @@ static void take_turn(struct job_rank *rank, uint64_t step, uint64_t *hash)
 
 // ---- The test -----------------------------------------------------------------------------------
 
+static uint32_t with_device; // Set of ranks.
+
+static void configure(struct lockstep_config *config, struct lockstep_module_config *module)
+{
+    static char device[16];
+    (void)module;
+    snprintf(device, sizeof(device), "cuda:%d", (int)config->rank_hint);
+    config->device = (with_device >> config->rank_hint & 1) != 0 ? device : "none";
+}
+
 static const struct log *log_of(uint32_t rank)
 {
     return job_own(rank);
@@ -306,6 +318,7 @@ static void check_round(uint32_t round, uint32_t dead)
 
 static void collectives_end_alike_on_survivors(void **state)
 {
+    static const uint32_t worlds[] = {0, 15, 5};
     const uint32_t rounds = job_rounds(6);
     uint32_t changed = 0;
     (void)state;
@@ -316,9 +329,11 @@ static void collectives_end_alike_on_survivors(void **state)
                           .steps = TURNS,
                           .first_death = 2,
                           .tcp = round % 2 == 0,
+                          .configure = configure,
                           .prepares = prepare,
                           .registers = plain_registers,
                           .step = take_turn};
+        with_device = worlds[(round + round / 3) % 3];
         check_round(round, job_run(&job, round, NULL));
         const struct log *last = log_of(RANKS - 1);
         printf("round %u: %u collectives changed, %u renumbered\n", round, last->changed,
@@ -333,6 +348,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(collectives_end_alike_on_survivors, job_teardown),
     };
+    fake_gpu_name_libraries();
+    setenv("FAKE_CUDA_EVERYWHERE", "1", 1);
+    setenv("FAKE_CUDA_DELAY_US", "0-3000", 0);
     job_memory(sizeof(struct log));
     job_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -28,13 +28,20 @@ static void library_path(const char *name, char *path, size_t bytes)
     snprintf(path, bytes, "%.3000s/tests/fake_gpu/%s", program, name);
 }
 
+static void library_name(const char *variable, const char *name)
+{
+    const char *other = getenv("LOCKSTEP_TEST_DEVICES");
+    char path[PATH_MAX];
+    library_path(name, path, sizeof(path));
+    if (other)
+        snprintf(path, sizeof(path), "%.3000s/%s", other, name);
+    setenv(variable, path, 1);
+}
+
 void fake_gpu_name_libraries(void)
 {
-    char path[PATH_MAX];
-    library_path("libcuda-fake.so", path, sizeof(path));
-    setenv("LOCKSTEP_CUDA_LIBRARY", path, 1);
-    library_path("libnccl-fake.so", path, sizeof(path));
-    setenv("LOCKSTEP_NCCL_LIBRARY", path, 1);
+    library_name("LOCKSTEP_CUDA_LIBRARY", "libcuda-fake.so");
+    library_name("LOCKSTEP_NCCL_LIBRARY", "libnccl-fake.so");
 }
 
 static void *library_open(const char *variable)

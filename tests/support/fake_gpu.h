@@ -25,7 +25,8 @@ struct fake_controls {
 // not exist. Later calls return the same controls.
 const struct fake_controls *fake_gpu_install(void);
 
-// Only sets the two variables, for processes that this process starts.
+// Only sets the two variables, for processes that this process starts. LOCKSTEP_TEST_DEVICES names
+// another folder of libraries, for a real GPU.
 void fake_gpu_name_libraries(void);
 
 // Sets environment variables, given as "NAME=value" up to a NULL, removes all other FAKE_

@@ -14,6 +14,7 @@
 #include "worker/api/buffers.h"
 
 #include "worker/device/device.h"
+#include "worker/device/memory.h"
 #include "worker/kernels/kernels.h"
 #include "worker/session/session.h"
 #include "worker/session/work.h"
@@ -117,7 +118,12 @@ static int buffers_make_copies(struct lockstep_session *session)
         return 0;
     for (uint32_t g = 0; g < session->buffers.group_count; g++)
         bytes += buffers_bytes(&session->buffers.groups[g]);
-    session->buffers.kept = malloc(bytes + 1);
+    if (session->devices.first)
+        session->buffers.block = device_pin(session->devices.first, bytes + 1);
+    else
+        session->buffers.kept = malloc(bytes + 1);
+    if (session->buffers.block)
+        session->buffers.kept = session->buffers.block->host;
     if (!session->buffers.kept)
         return error_set(LOCKSTEP_E_SYSTEM, "no memory for a copy of the buffers");
     bytes = 0;
@@ -145,7 +151,11 @@ void buffers_fini(struct lockstep_session *session)
     }
     free(session->buffers.tensors);
     free(session->buffers.extents);
-    free(session->buffers.kept);
+    if (session->buffers.block)
+        device_unpin(session->devices.first, session->buffers.block);
+    else
+        free(session->buffers.kept);
+    session->buffers.block = NULL;
     session->buffers.kept = NULL;
     session->buffers.tensors = NULL;
     session->buffers.extents = NULL;
@@ -182,13 +192,21 @@ static void buffers_follow(const struct lockstep_session *session, struct buffer
     like->ready_count = 1;
 }
 
-// Copies what the group exchanges in this step.
-static void buffers_keep(const struct buffer_group *group, uint32_t count)
+// Copies what the group exchanges in this step: from a device behind the work that `stream` has
+// been given by now, or at once. A device that fails here fails again in the exchange.
+static void buffers_keep(const struct lockstep_session *session, const struct buffer_group *group,
+                         uint32_t count, void *stream)
 {
+    struct device *device = group->on_devices ? session->devices.first : NULL;
     uint8_t *kept = group->kept;
     for (uint32_t i = 0; i < count; i++) {
         const uint64_t bytes = group->extents[i].elements * dtype_size(group->dtype);
-        memcpy(kept, group->extents[i].in, bytes);
+        if (!device)
+            memcpy(kept, group->extents[i].in, bytes);
+        else if (stream)
+            (void)device_copy_on(device, stream, kept, group->extents[i].in, bytes);
+        else
+            (void)device_copy(device, kept, group->extents[i].in, bytes);
         kept += bytes;
     }
 }
@@ -213,7 +231,7 @@ static void buffers_begin_group(const struct lockstep_session *session, struct b
     }
     group->in_flight = like.extent_count > 0;
     if (group->kept)
-        buffers_keep(group, like.extent_count);
+        buffers_keep(session, group, like.extent_count, stream);
     if (group->in_flight)
         buffers_follow(session, group, stream, &like);
     if (group->in_flight)

@@ -45,8 +45,6 @@ static int collective_find(const struct lockstep_session *session, const char *n
         return status;
     const enum memory_place place = device_place(session->devices.first, data);
     like->device = place == MEMORY_ON_DEVICE ? session->devices.first : NULL;
-    if (like->device && session->config.on_failure == LOCKSTEP_ON_FAILURE_CONTINUE)
-        return session_check_lasts(session, "a collective over memory of a device");
     if (place != MEMORY_ELSEWHERE)
         return 0;
     return error_set(LOCKSTEP_E_INVALID,

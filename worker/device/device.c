@@ -171,19 +171,26 @@ enum memory_place device_place(struct device *device, const void *memory)
     return place;
 }
 
-int device_copy(struct device *device, void *to, const void *from, size_t bytes)
+int device_copy_on(struct device *device, void *stream, void *to, const void *from, size_t bytes)
 {
-    const struct cuda *cuda = device->cuda;
     int status = 0;
     device_enter(device);
     if (bytes > 0)
         status = device_check(device,
-                              cuda->memcpy_async((uint64_t)(uintptr_t)to, (uint64_t)(uintptr_t)from,
-                                                 bytes, device->copies),
+                              device->cuda->memcpy_async((uint64_t)(uintptr_t)to,
+                                                         (uint64_t)(uintptr_t)from, bytes, stream),
                               "cuMemcpyAsync");
+    device_leave(device);
+    return status;
+}
+
+int device_copy(struct device *device, void *to, const void *from, size_t bytes)
+{
+    int status = device_copy_on(device, device->copies, to, from, bytes);
+    device_enter(device);
     if (status == 0)
-        status =
-            device_check(device, cuda->stream_synchronize(device->copies), "cuStreamSynchronize");
+        status = device_check(device, device->cuda->stream_synchronize(device->copies),
+                              "cuStreamSynchronize");
     device_leave(device);
     return status;
 }

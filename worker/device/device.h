@@ -68,6 +68,9 @@ enum memory_place device_place(struct device *device, const void *memory);
 // Copies in either direction. Synchronizes with nothing, so the caller makes sure that nothing else
 // uses the memory. Blocks. 0 or -1.
 int device_copy(struct device *device, void *to, const void *from, size_t bytes);
+// Enqueues a copy between memory of the device and pinned memory on a stream of the trainer. 0 or
+// -1.
+int device_copy_on(struct device *device, void *stream, void *to, const void *from, size_t bytes);
 
 // ---- events and the trainer's streams, any thread -----------------------------------------------
 

@@ -291,13 +291,11 @@ static void accord_apply(struct lockstep_session *session, struct lockstep_work 
     const bool held = accord_open_locked(work) && work->missing == 0;
     if (held)
         outcome = accord_look_locked(session, work);
-    if (outcome != OUTCOME_NONE) {
-        work->changed = outcome == OUTCOME_CHANGED;
-        work_complete_locked(work);
-    }
     mutex_unlock(&session->mutex);
     if (held && outcome == OUTCOME_NONE)
         work_launch(work);
+    if (outcome != OUTCOME_NONE)
+        work_end(work, outcome == OUTCOME_CHANGED);
 }
 
 bool accord_done(struct lockstep_session *session, const struct collective *collective)

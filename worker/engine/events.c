@@ -122,6 +122,9 @@ static void engine_done(void *context, struct collective *collective)
 {
     struct lockstep_session *session = context;
     if (engine_is_plain(session, collective)) {
+        // A device has finished it while this rank froze: it counts as in flight.
+        if (recovery_is_on(session) && session->engine.order->recovery.frozen)
+            return;
         work_done(collective->context);
         if (session->engine.commit_held)
             engine_join_commit(session, session->engine.order->step);

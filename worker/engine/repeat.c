@@ -10,6 +10,7 @@
 
 #include "worker/engine/repeat.h"
 
+#include "worker/device/device.h"
 #include "worker/engine/accord.h"
 #include "worker/engine/tell.h"
 #include "worker/kernels/kernels.h"
@@ -54,13 +55,22 @@ bool repeat_holds(struct lockstep_session *session, struct lockstep_work *work)
     return true;
 }
 
-static void repeat_put_back(const struct buffer_group *group)
+// Nothing has been exchanged on a device before the trainer's stream has come to the exchange, and
+// the copies may not be there before that.
+static void repeat_put_back(const struct lockstep_session *session,
+                            const struct buffer_group *group)
 {
     const struct collective *collective = &group->work->collective;
+    struct device *device = group->on_devices ? session->devices.first : NULL;
     const uint8_t *kept = group->kept;
+    if (device && group->ready.pending && device_event_query(device, group->ready.event) == 0)
+        return;
     for (uint32_t i = 0; i < collective->extent_count; i++) {
         const uint64_t bytes = collective->extents[i].elements * dtype_size(collective->dtype);
-        memcpy(collective->extents[i].out, kept, bytes);
+        if (device)
+            (void)device_copy(device, collective->extents[i].out, kept, bytes);
+        else
+            memcpy(collective->extents[i].out, kept, bytes);
         kept += bytes;
     }
 }
@@ -73,7 +83,7 @@ void repeat_go_on(struct lockstep_session *session)
         struct lockstep_work *work = group->work;
         if (work->step != order->step)
             continue;
-        repeat_put_back(group);
+        repeat_put_back(session, group);
         work->collective.state = NULL;
         mutex_lock(&session->mutex);
         work->state = WORK_IN_FLIGHT;

@@ -41,7 +41,8 @@ struct buffers {
     uint32_t group_count;
     const struct tensor **tensors; // The array into which each group's `tensors` points. Owned.
     struct extent *extents; // The array into which each group's `extents` points. Owned.
-    uint8_t *kept; // The memory into which each group's `kept` points. Owned.
+    uint8_t *kept; // The memory into which each group's `kept` points. Owned if there is no block.
+    struct device_block *block; // Pinned memory with `kept`, on a rank with a device; else NULL.
 };
 
 #endif

@@ -447,18 +447,13 @@ static int plain_prepare(struct lockstep_session *session, struct plain *plain)
 }
 
 // This rank is the only member.
-static void plain_complete(struct lockstep_session *session, const struct plain *plain,
-                           struct lockstep_work *work)
+static void plain_complete(const struct plain *plain, struct lockstep_work *work)
 {
     const struct shape *shape = &plain->shape;
     shape_copy_own(shape);
     if (shape_reduces(plain->what->kind))
         kernel_reduce_alone(work->collective.dtype, shape->output.memory, shape->output.own_count);
-    if (plain->stage && stage_deliver(session, plain->stage) < 0)
-        return; // It stays in flight until the session has failed.
-    mutex_lock(&session->mutex);
-    work_complete_locked(work);
-    mutex_unlock(&session->mutex);
+    work_end(work, false);
 }
 
 // Makes the work, and copies what has to be copied. The caller has to launch it, unless
@@ -483,7 +478,7 @@ static int plain_make(struct lockstep_session *session, struct plain *plain,
         memcpy(plain->copy, shape->output.memory + shape->output.first * shape->element,
                (shape->output.end - shape->output.first) * shape->element);
     if (plain->local)
-        plain_complete(session, plain, *made);
+        plain_complete(plain, *made);
     return 0;
 }
 

@@ -151,8 +151,6 @@ int stage_begin(const struct lockstep_session *session, struct shape *shape, boo
     int status = range_find(session, shape, &shape->input, &in);
     if (status == 0)
         status = range_find(session, shape, &shape->output, &out);
-    if (status == 0 && in.bytes + out.bytes > 0)
-        status = session_check_lasts(session, "a collective over memory of a device");
     if (status < 0 || in.bytes + out.bytes == 0)
         return status;
     if (shape->in_place && in.bytes > 0 && out.bytes > 0)

@@ -428,20 +428,21 @@ void work_done(struct lockstep_work *work)
         return;
     session->engine.plain_in_flight--;
     session->engine.buffers_in_flight -= work_is_repeated(work);
-    if (work->stage && stage_deliver(session, work->stage) < 0)
-        return; // It stays in flight until the session has failed.
-    mutex_lock(&session->mutex);
-    work_complete_locked(work);
-    mutex_unlock(&session->mutex);
+    work_end(work, false);
 }
 
-void work_complete_locked(struct lockstep_work *work)
+void work_end(struct lockstep_work *work, bool changed)
 {
-    mutex_assert_held(&work->session->mutex);
+    struct lockstep_session *session = work->session;
+    if (!changed && work->stage && stage_deliver(session, work->stage) < 0)
+        return; // It stays in flight until the session has failed.
+    mutex_lock(&session->mutex);
+    work->changed = changed;
     work->state = WORK_DONE;
-    drive_changed_locked(work->session);
+    drive_changed_locked(session);
     if (work->asynchronous)
         notify_done_locked(work);
+    mutex_unlock(&session->mutex);
 }
 
 // The wait may be reported if the trainer does nothing until the work is done or the session has

@@ -154,8 +154,9 @@ bool work_may_name_locked(const struct lockstep_session *session);
 uint32_t work_uses_locked(const struct lockstep_session *session, uint64_t hash);
 // Returns work for the trainer, or NULL with the error text set.
 struct lockstep_work *work_take_locked(struct lockstep_session *session);
-// The work is done without a launch.
-void work_complete_locked(struct lockstep_work *work);
+// The work is done, or a death has changed it. Its results are copied to the device first, if that
+// is where they belong.
+void work_end(struct lockstep_work *work, bool changed);
 // Waits for the work, after the command is carried out; NULL: there is none. told: true if the wait
 // may be reported (await.h).
 int work_await_locked(struct lockstep_work *work, const struct command *command,

@@ -297,29 +297,6 @@ static int residency_check_policies(const struct lockstep_session *session, cons
     return 0;
 }
 
-// A failure if survivors of a death could not put a buffer back, because it is on a device.
-static int residency_check_buffers(const struct lockstep_session *session, const uint8_t *places)
-{
-    const struct config *config = &session->config;
-    if (config->solo || config->on_failure != LOCKSTEP_ON_FAILURE_CONTINUE)
-        return 0;
-    const uint32_t count = residency_count(session);
-    for (uint32_t i = 0; i < count; i++) {
-        const struct lockstep_module *module;
-        const char *what;
-        const struct tensor *tensor = residency_tensor(session, i, &module, &what);
-        const bool repeats = tensor->flags != LOCKSTEP_BUFFER_AT_START &&
-                             tensor->flags != LOCKSTEP_BUFFER_IGNORE && !tensor->ignored;
-        if ((places[i] & RESIDENCY_ON_DEVICE) != 0 && what[0] == 'b' && repeats)
-            return error_set(LOCKSTEP_E_UNSUPPORTED,
-                             "module '%s': the buffer '%s' is on devices and is exchanged at the "
-                             "end of steps, which does not go together with config.on_failure "
-                             "continue yet",
-                             module->name, tensor->name);
-    }
-    return 0;
-}
-
 // A failure if norms are to be reported and a gradient is on devices.
 static int residency_check_norm(const struct lockstep_session *session, const uint8_t *places)
 {
@@ -372,8 +349,6 @@ static int residency_apply(struct lockstep_session *session, const uint8_t *plac
     int status = residency_report(session, places);
     if (status == 0)
         status = residency_check_policies(session, places);
-    if (status == 0)
-        status = residency_check_buffers(session, places);
     if (status == 0)
         status = residency_check_norm(session, places);
     for (uint32_t m = 0; m < session->common_count && status == 0; m++) {
