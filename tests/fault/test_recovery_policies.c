@@ -4,7 +4,7 @@
 // wait that gives them up or because no plan has them, and in jobs with virtual ranks.
 // recovery_job.h says what every job has to promise. Here each gradient of a survivor is also in
 // exactly one step's mean, and a step that no death has hit has the same bits in every job with
-// virtual ranks.
+// virtual ranks. In some jobs the deferred modules are of a group.
 
 #include "tests/fault/recovery_job.h"
 #include "worker/kernels/tree.h"
@@ -23,7 +23,8 @@
 // In most steps half of the ranks wait for module "n" before they call module "m": the wait gives
 // up "m", whose gradients travel with the call of the next step. In each fourth step, of another
 // phase, all ranks call "x", too. In the others, but for the first one, "x" is called outside the
-// plan, and its gradients travel with the next fourth step.
+// plan, and its gradients travel with the next fourth step. In jobs with a group, "n" and "x" are
+// modules of it, and "n" is the one that is given up, by the wait for "m".
 enum {
     OTHER = 2, // Modules beside "m".
     OTHER_ELEMENTS = 30000,
@@ -33,6 +34,19 @@ enum {
 static const char *const other_names[OTHER] = {"n", "x"};
 static lockstep_module *others[OTHER];
 static float *other_gradients[OTHER];
+
+#define OUTSIDER 1 // The rank that is not in the group.
+static bool grouped; // True if the job has the group.
+
+// What a rank tells of "n" and "x".
+struct own {
+    uint64_t hash[JOB_STEPS + 1];
+};
+
+static bool has_others(uint32_t rank)
+{
+    return !grouped || rank != OUTSIDER;
+}
 
 static bool is_last_of_period(uint64_t step)
 {
@@ -44,8 +58,9 @@ static bool swaps(uint32_t rank, uint64_t step)
     return step > 1 && !is_last_of_period(step) && (rank + step) % 2 == 0;
 }
 
-// The number of a rank's last steps whose gradients of "m" travel in a step; 0: none.
-static uint64_t steps_of_m(uint32_t rank, uint64_t step)
+// The number of a rank's last steps whose gradients of the module that is given up travel in a
+// step; 0: none.
+static uint64_t steps_of_given_up(uint32_t rank, uint64_t step)
 {
     return swaps(rank, step) ? 0 : swaps(rank, step - 1) ? 2 : 1;
 }
@@ -58,6 +73,17 @@ static uint64_t steps_of_x(uint64_t step)
 static void register_others(struct job_rank *rank)
 {
     static const int64_t shape = OTHER_ELEMENTS;
+    lockstep_group *group = NULL;
+    uint32_t members[JOB_RANKS];
+    uint32_t count = 0;
+    for (uint32_t r = 0; r < rank->size; r++)
+        if (has_others(r))
+            members[count++] = r;
+    if (!has_others(rank->rank))
+        return;
+    if (grouped)
+        job_require(rank, lockstep_group_create(rank->session, members, count, "group", &group),
+                    "group_create");
     for (uint32_t i = 0; i < OTHER; i++) {
         struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
         struct lockstep_parameter tensor;
@@ -70,6 +96,7 @@ static void register_others(struct job_rank *rank)
         tensor.data = calloc(OTHER_ELEMENTS, sizeof(float));
         tensor.gradient = other_gradients[i];
         config.name = other_names[i];
+        config.group = group;
         config.parameters = &tensor;
         config.parameter_count = 1;
         job_require(rank, lockstep_module_register(rank->session, &config, &others[i]), "register");
@@ -149,60 +176,93 @@ static void look(struct job_rank *rank, const float *means, uint64_t elements, u
     }
 }
 
+static void look_at_others(struct job_rank *rank, uint64_t step, struct seen *seen)
+{
+    struct own *own = job_own(rank->rank);
+    uint64_t counts[JOB_RANKS];
+    for (uint32_t i = 0; i < OTHER; i++) {
+        for (uint32_t r = 0; r < JOB_RANKS; r++)
+            counts[r] = !has_others(r) ? 0
+                        : i == 1       ? steps_of_x(step)
+                        : grouped      ? steps_of_given_up(r, step)
+                                       : 1;
+        job_hash(&own->hash[step], other_gradients[i], OTHER_ELEMENTS * sizeof(float));
+        look(rank, other_gradients[i], OTHER_ELEMENTS, step, counts, seen);
+    }
+}
+
 static void look_at_all(struct job_rank *rank, uint64_t step, uint64_t *hash)
 {
     const uint32_t whole = (1u << rank->size) - 1;
     struct seen seen = {.all = whole};
     uint64_t counts[JOB_RANKS];
     for (uint32_t r = 0; r < JOB_RANKS; r++)
-        counts[r] = steps_of_m(r, step);
+        counts[r] = grouped ? 1 : steps_of_given_up(r, step);
     for (uint32_t t = 0; t < JOB_TENSORS; t++) {
         job_hash(hash, rank->gradients[t], job_elements[t] * sizeof(float));
         look(rank, rank->gradients[t], job_elements[t], step, counts, &seen);
     }
-    for (uint32_t i = 0; i < OTHER; i++) {
-        for (uint32_t r = 0; r < JOB_RANKS; r++)
-            counts[r] = i == 0 ? 1 : steps_of_x(step);
-        job_hash(hash, other_gradients[i], OTHER_ELEMENTS * sizeof(float));
-        look(rank, other_gradients[i], OTHER_ELEMENTS, step, counts, &seen);
-    }
-    // Each rank has gradients of "n".
+    if (has_others(rank->rank))
+        look_at_others(rank, step, &seen);
+    // Each rank has gradients of the module that is not given up.
     rank->told->missing[step] = whole & ~seen.some;
     rank->told->partial[step] = seen.some & ~seen.all;
 }
 
+// In a step that is not the first of the job or the last of a period the ranks that do not give up
+// the first call wait for it.
 static void step_defers(struct job_rank *rank, uint64_t step, uint64_t *hash)
 {
     struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
+    const bool waits = step > 1 && !is_last_of_period(step);
     options.phase = is_last_of_period(step) ? "with x" : "";
     job_begin(rank, &options, NULL);
-    if (swaps(rank->rank, step)) {
-        wait_for(rank, call_other(rank, 0, step), LOCKSTEP_OK, "n");
-        wait_for(rank, job_backward(rank, step), LOCKSTEP_DEFERRED, "m");
+    if (!has_others(rank->rank)) {
+        job_backward(rank, step);
+    } else if (swaps(rank->rank, step)) {
+        wait_for(rank, grouped ? job_backward(rank, step) : call_other(rank, 0, step), LOCKSTEP_OK,
+                 "the second");
+        wait_for(rank, grouped ? call_other(rank, 0, step) : job_backward(rank, step),
+                 LOCKSTEP_DEFERRED, "the first");
     } else {
-        lockstep_call *call = job_backward(rank, step);
-        if (step > 1 && !is_last_of_period(step))
-            wait_for(rank, call, LOCKSTEP_OK, "m");
-        (void)call_other(rank, 0, step);
+        lockstep_call *call = grouped ? call_other(rank, 0, step) : job_backward(rank, step);
+        if (waits)
+            wait_for(rank, call, LOCKSTEP_OK, "the first");
+        (void)(grouped ? job_backward(rank, step) : call_other(rank, 0, step));
     }
-    if (step > 1)
+    if (step > 1 && has_others(rank->rank))
         (void)call_other(rank, 1, step);
     job_require(rank, job_end(rank), "step_end");
     look_at_all(rank, step, hash);
 }
 
+// Survivors have the same bits of "n" and "x".
+static void compare_others(const struct job *job, uint32_t dead)
+{
+    const struct own *first = NULL;
+    for (uint32_t r = 0; r < job->size; r++) {
+        const struct own *own = job_own(r);
+        if ((dead >> r & 1) != 0 || !has_others(r))
+            continue;
+        first = first ? first : own;
+        if (memcmp(first, own, sizeof(*own)) != 0)
+            fail_msg("%s: rank %u differs from another one of the group", job->name, r);
+    }
+}
+
 static void calls_are_deferred(void **state)
 {
     (void)state;
-    for (uint32_t round = 0; round < job_rounds(2); round++) {
-        struct job job = {.name = "deferral",
-                          .size = 2 + round % 3,
+    for (uint32_t round = 0; round < job_rounds(4); round++) {
+        grouped = round % 4 > 1;
+        struct job job = {.name = grouped ? "deferral in a group" : "deferral",
+                          .size = 2 + round % 3 + (round == 3),
                           .deaths = round % 3 == 0 ? 1 : 1 + round % 2,
                           .tcp = round % 2 == 0,
                           .configure = configure_deferral,
                           .loads = register_others,
                           .step = step_defers};
-        job_run(&job, round, NULL);
+        compare_others(&job, job_run(&job, round, NULL));
     }
 }
 
@@ -351,7 +411,7 @@ int main(void)
     };
     if (getenv("LOCKSTEP_TEST_FILTER"))
         cmocka_set_test_filter(getenv("LOCKSTEP_TEST_FILTER"));
-    job_memory(0);
+    job_memory(sizeof(struct own));
     job_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
