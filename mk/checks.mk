@@ -201,7 +201,7 @@ conformance-algorithms: all $(CASE_BIN) $(FAKES) ## The conformance tests over e
 # A rank dies at every turn of every way of reducing, and others in the repetition.
 RECOVERY := $(patsubst %,$(BUILD)/tests/conformance/test_transport_%,recovery fence) $(BUILD)/tests/fault/test_recovery_kinds \
     $(BUILD)/tests/fault/test_coordinator_return
-recovery: all $(RECOVERY) $(BUILD)/tests/soak/recovery ## A rank dies at every turn of every way of reducing, or frame of a collective, and the others finish
+recovery: all $(RECOVERY) $(FAKES) $(BUILD)/tests/soak/recovery ## A rank dies at every turn of every way of reducing, or frame of a collective, and the others finish
 	@$(TEST_ENV) LOCKSTEP_TEST_ALGORITHMS=all LOCKSTEP_TEST_LONG_CUT=1 tools/run-tests $(RECOVERY) \
 	    tests/fault/test_pauses.sh
 	@$(TEST_ENV) $(BUILD)/tests/soak/recovery --one-death-of-both --seconds 60
