@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "protos/topology.h"
+#include "tests/support/choice.h"
 #include "worker/kernels/kernels.h"
 #include "worker/memory/regions.h"
 #include "worker/memory/units.h"
@@ -23,10 +24,7 @@
 #define JOB_REGION_BYTES (1024 * 1024)
 uint64_t job_random(uint64_t *state)
 {
-    uint64_t mixed = (*state += 0x9e3779b97f4a7c15u);
-    mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9u;
-    mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebu;
-    return mixed ^ (mixed >> 31);
+    return choice_random(state);
 }
 
 struct job *job_make(uint32_t world, uint32_t chunk_bytes, uint64_t seed)

@@ -14,6 +14,7 @@
 #include "tests/fault/stall_ask.h"
 
 #include "base/clock.h"
+#include "tests/support/choice.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -91,13 +92,10 @@ static void check(const char *what, int status)
     exit(3);
 }
 
-// splitmix64. Uniform in [low, high).
+// Uniform in [low, high).
 static uint64_t draw(uint64_t *state, uint64_t low, uint64_t high)
 {
-    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return low + (z ^ (z >> 31)) % (high - low);
+    return low + choice_random(state) % (high - low);
 }
 
 // Computes until clock_now_ms has reached ms.

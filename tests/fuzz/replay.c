@@ -10,18 +10,12 @@
 
 #include "tests/fuzz/fuzz.h"
 
+#include "tests/support/choice.h"
+
 #include <dirent.h>
 #include <string.h>
 
 #define REPLAY_BYTES (256 * 1024)
-
-static uint64_t replay_random(uint64_t *state)
-{
-    uint64_t z = (*state += UINT64_C(0x9e3779b97f4a7c15));
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
 
 static void replay_keep(const uint8_t *bytes, size_t size)
 {
@@ -48,9 +42,9 @@ static void replay_try(const uint8_t *bytes, size_t size)
 // Changes one to four bytes, or removes a piece, or doubles a piece. Returns the new size.
 static size_t replay_change(uint8_t *bytes, size_t size, uint64_t *random)
 {
-    const uint64_t kind = replay_random(random) % 4;
-    const size_t at = size > 0 ? replay_random(random) % size : 0;
-    const size_t piece = size > at ? 1 + replay_random(random) % (size - at) : 0;
+    const uint64_t kind = choice_random(random) % 4;
+    const size_t at = size > 0 ? choice_random(random) % size : 0;
+    const size_t piece = size > at ? 1 + choice_random(random) % (size - at) : 0;
     if (size == 0)
         return 0;
     if (kind == 0) { // Cut out.
@@ -63,8 +57,8 @@ static size_t replay_change(uint8_t *bytes, size_t size, uint64_t *random)
     }
     for (uint64_t i = 0; i < 1 + kind; i++) {
         static const uint8_t telling[] = {0, 1, 0x7f, 0x80, 0xff, '"', '\n', ' '};
-        const uint64_t value = replay_random(random);
-        bytes[replay_random(random) % size] =
+        const uint64_t value = choice_random(random);
+        bytes[choice_random(random) % size] =
             value % 2 ? (uint8_t)(value >> 8) : telling[(value >> 8) % sizeof(telling)];
     }
     return size;

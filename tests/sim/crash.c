@@ -4,6 +4,7 @@
 
 #include "tests/sim/crash.h"
 
+#include "tests/support/choice.h"
 #include "worker/order/header.h"
 
 #include <stdarg.h>
@@ -46,11 +47,7 @@ void crash_say(const struct crash_world *world, const char *format, ...)
 
 uint32_t crash_draw(struct crash_world *world, uint32_t bound)
 {
-    world->random += UINT64_C(0x9e3779b97f4a7c15);
-    uint64_t mixed = world->random;
-    mixed = (mixed ^ mixed >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    mixed = (mixed ^ mixed >> 27) * UINT64_C(0x94d049bb133111eb);
-    return (uint32_t)((mixed ^ mixed >> 31) % bound);
+    return (uint32_t)(choice_random(&world->random) % bound);
 }
 
 // ---- Channels ----------------------------------------------------------------------------------

@@ -7,6 +7,8 @@
 
 #include "tests/sim/sim_calls.h"
 
+#include "tests/support/choice.h"
+
 #include <string.h>
 
 enum {
@@ -36,11 +38,7 @@ struct draw {
 
 static uint32_t draw_below(struct draw *draw, uint32_t bound)
 {
-    draw->random += UINT64_C(0x9e3779b97f4a7c15);
-    uint64_t mixed = draw->random;
-    mixed = (mixed ^ mixed >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    mixed = (mixed ^ mixed >> 27) * UINT64_C(0x94d049bb133111eb);
-    return (uint32_t)((mixed ^ mixed >> 31) % bound);
+    return (uint32_t)(choice_random(&draw->random) % bound);
 }
 
 static bool draw_chance(struct draw *draw, uint32_t percent)

@@ -5,6 +5,7 @@
 #include "tests/sim/sim_network.h"
 
 #include "protos/topology.h"
+#include "tests/support/choice.h"
 #include "tests/support/describe.h"
 
 #include <inttypes.h>
@@ -64,11 +65,7 @@ struct sim_collective {
 
 uint64_t sim_random(struct sim *sim, uint64_t bound)
 {
-    sim->random += UINT64_C(0x9e3779b97f4a7c15);
-    uint64_t mixed = sim->random;
-    mixed = (mixed ^ mixed >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    mixed = (mixed ^ mixed >> 27) * UINT64_C(0x94d049bb133111eb);
-    return (mixed ^ mixed >> 31) % bound;
+    return choice_random(&sim->random) % bound;
 }
 
 bool sim_chance(struct sim *sim, uint32_t percent)

@@ -7,6 +7,8 @@
 
 #include "tests/sim/vectors.h"
 
+#include "tests/support/choice.h"
+
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -33,11 +35,7 @@ static struct world world;
 
 static uint32_t draw(uint64_t *random, uint32_t bound)
 {
-    *random += UINT64_C(0x9e3779b97f4a7c15);
-    uint64_t mixed = *random;
-    mixed = (mixed ^ mixed >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    mixed = (mixed ^ mixed >> 27) * UINT64_C(0x94d049bb133111eb);
-    return (uint32_t)((mixed ^ mixed >> 31) % bound);
+    return (uint32_t)(choice_random(random) % bound);
 }
 
 // Lets events happen until none is possible. Returns their number.

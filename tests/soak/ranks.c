@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/hash64.h"
 #include "tests/fault/process_world.h"
+#include "tests/support/choice.h"
 
 #include <lockstep/lockstep.h>
 #include <stdio.h>
@@ -19,14 +20,6 @@ enum {
 
 static const float parts[MEMBERS] = {1, 9, 81, 729, 6561, 59049, 531441, 4782969};
 static const int64_t elements[TENSORS] = {30000, 7, 8192, 1, 12001};
-
-uint64_t rank_random(uint64_t *state)
-{
-    uint64_t value = *state += 0x9e3779b97f4a7c15u;
-    value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9u;
-    value = (value ^ value >> 27) * 0x94d049bb133111ebu;
-    return value ^ value >> 31;
-}
 
 // ---- Gradients and their means ------------------------------------------------------------------
 
@@ -44,7 +37,7 @@ static float number_of(const struct rank_job *job, uint64_t step, uint64_t eleme
     if (job->members > MEMBERS_USUAL)
         return 1;
     uint64_t state = step << 32 | element;
-    return (float)(1 + rank_random(&state) % 757);
+    return (float)(1 + choice_random(&state) % 757);
 }
 
 // The weighted sums of the members of each set for the number 1, and the sums of their weights.
@@ -175,7 +168,7 @@ static void rank_registers(struct rank *rank)
 // Reports the gradients, now and then with a pause before one of them.
 static int rank_call(struct rank *rank, uint64_t step, uint64_t *random)
 {
-    const uint64_t pause_at = rank_random(random) % (3 * (uint64_t)TENSORS);
+    const uint64_t pause_at = choice_random(random) % (3 * (uint64_t)TENSORS);
     lockstep_call *call;
     int status = lockstep_call_begin(rank->module, &call);
     for (uint32_t t = TENSORS; t-- > 0 && status == 0;) {
@@ -183,7 +176,7 @@ static int rank_call(struct rank *rank, uint64_t step, uint64_t *random)
             rank->gradients[t][e] =
                 parts[rank->member] * number_of(rank->job, step, e + 100000 * t);
         if (t == pause_at)
-            pause_us(rank_random(random) % 2000);
+            pause_us(choice_random(random) % 2000);
         status = lockstep_grad_ready(rank->module, call, t, NULL, NULL);
     }
     return status == 0 ? lockstep_call_end(call) : status;

@@ -51,9 +51,6 @@ struct rank_job {
     enum exchange way;
 };
 
-// splitmix64
-uint64_t rank_random(uint64_t *state);
-
 // Trains and ends the process: code 0 if every step ended with OK.
 _Noreturn void rank_train(struct told *told, const struct rank_job *job, uint32_t member);
 

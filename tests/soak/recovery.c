@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "tests/fault/process_world.h"
 #include "tests/soak/ranks.h"
+#include "tests/support/choice.h"
 
 #include <inttypes.h>
 #include <lockstep/lockstep.h>
@@ -110,7 +111,7 @@ static void on_signal(int number)
 
 static uint32_t draw_member(uint64_t *random, uint32_t set)
 {
-    for (uint32_t n = (uint32_t)(rank_random(random) % (uint32_t)__builtin_popcount(set));; n--) {
+    for (uint32_t n = (uint32_t)(choice_random(random) % (uint32_t)__builtin_popcount(set));; n--) {
         const uint32_t member = (uint32_t)__builtin_ctz(set);
         if (n == 0)
             return member;
@@ -125,7 +126,7 @@ static uint32_t deaths_of(enum kind kind)
 
 static enum kind draw_kind(uint64_t *random, uint32_t count)
 {
-    uint32_t share = (uint32_t)(rank_random(random) % 100);
+    uint32_t share = (uint32_t)(choice_random(random) % 100);
     uint32_t kind = KILL;
     while (share >= shares[kind])
         share -= shares[kind++];
@@ -135,16 +136,16 @@ static enum kind draw_kind(uint64_t *random, uint32_t count)
 static void plan(uint64_t seed, uint64_t number)
 {
     uint64_t random = seed * 1000003 + number;
-    const uint32_t left = 1 + (uint32_t)(rank_random(&random) % 2);
+    const uint32_t left = 1 + (uint32_t)(choice_random(&random) % 2);
     uint32_t alive = (1u << run.job.members) - 1;
     uint64_t step = 0;
     run.job.way = (enum exchange)(number % WAYS);
     run.job.coordinator = address;
-    run.job.seed = rank_random(&random);
+    run.job.seed = choice_random(&random);
     for (run.event_count = 0; run.event_count < EVENTS_MAX; run.event_count++) {
         struct event *event = &run.events[run.event_count];
         const uint32_t count = (uint32_t)__builtin_popcount(alive);
-        step += 1 + rank_random(&random) % GAP;
+        step += 1 + choice_random(&random) % GAP;
         if (count <= left || step + TAIL > STEPS_MAX || (only != KINDS && run.event_count == 1))
             break;
         *event =
@@ -153,9 +154,9 @@ static void plan(uint64_t seed, uint64_t number)
             event->step = step = 3; // The learning step is over on all ranks.
         event->victim = draw_member(&random, alive);
         event->other = count > 1 ? draw_member(&random, alive & ~(1u << event->victim)) : 0;
-        event->delay_us = rank_random(&random) % 6000;
-        event->rest_us = rank_random(&random) % (event->kind == KILL_SOON ? 20000 : 400000);
-        if (event->kind == PAUSE && rank_random(&random) % 16 == 0)
+        event->delay_us = choice_random(&random) % 6000;
+        event->rest_us = choice_random(&random) % (event->kind == KILL_SOON ? 20000 : 400000);
+        if (event->kind == PAUSE && choice_random(&random) % 16 == 0)
             event->rest_us = 3000000;
         if (deaths_of(event->kind) > 0)
             alive &= ~(1u << event->victim);

@@ -4,6 +4,8 @@
 
 #include "tests/support/trainer.h"
 
+#include "tests/support/choice.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,10 +14,7 @@
 
 uint64_t trainer_random(uint64_t *state)
 {
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
+    return choice_random(state);
 }
 
 void trainer_shuffle(uint32_t *order, uint32_t count, uint64_t seed)

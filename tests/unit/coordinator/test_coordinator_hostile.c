@@ -15,6 +15,7 @@
 #include "coordinator/view.h"
 #include "tests/unit/coordinator/story.h"
 
+#include "tests/support/choice.h"
 #include "tests/support/describe.h"
 
 #include <inttypes.h>
@@ -236,11 +237,7 @@ struct fuzz {
 
 static uint64_t draw(struct fuzz *fuzz, uint64_t bound)
 {
-    fuzz->random += UINT64_C(0x9e3779b97f4a7c15);
-    uint64_t mixed = fuzz->random;
-    mixed = (mixed ^ mixed >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    mixed = (mixed ^ mixed >> 27) * UINT64_C(0x94d049bb133111eb);
-    return (mixed ^ mixed >> 31) % bound;
+    return choice_random(&fuzz->random) % bound;
 }
 
 // Mostly small and plausible, sometimes anything.

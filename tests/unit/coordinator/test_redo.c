@@ -4,6 +4,7 @@
 // rules, element by element, and reports that are refused.
 
 #include "coordinator/redo.h"
+#include "tests/support/choice.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,13 +25,10 @@ struct reports {
     struct redo_report all[MEMBERS];
 };
 
-// A number below `bound` (splitmix64).
+// A number below `bound`.
 static uint64_t draw(uint64_t *state, uint64_t bound)
 {
-    uint64_t word = *state += 0x9e3779b97f4a7c15u;
-    word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9u;
-    word = (word ^ (word >> 27)) * 0x94d049bb133111ebu;
-    return (word ^ (word >> 31)) % bound;
+    return choice_random(state) % bound;
 }
 
 // Draws ascending runs that do not touch each other. About one member in four has none.

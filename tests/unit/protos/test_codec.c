@@ -10,6 +10,7 @@
 #include "protos/codec/down.h"
 #include "protos/codec/up.h"
 #include "protos/topology.h"
+#include "tests/support/choice.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -623,25 +624,16 @@ static const char *const golden_down[] = {
 
 // ---- Random messages ---------------------------------------------------------------------------
 
-// splitmix64, so that a failing round is the same on every run.
-static uint64_t random_word(uint64_t *state)
-{
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
 // A random number of any magnitude: as many small numbers as large ones.
 static uint64_t random_number(uint64_t *state)
 {
-    const uint64_t value = random_word(state);
-    return value >> (random_word(state) % 64);
+    const uint64_t value = choice_random(state);
+    return value >> (choice_random(state) % 64);
 }
 
 static uint32_t random_below(uint64_t *state, uint32_t bound)
 {
-    return (uint32_t)(random_word(state) % bound);
+    return (uint32_t)(choice_random(state) % bound);
 }
 
 static bool random_bool(uint64_t *state)
@@ -663,7 +655,7 @@ static void random_text(uint64_t *state, char *text, size_t bytes)
                                              "\xf0\x90\x80\x80",
                                              "\xf4\x8f\xbf\xbf"};
     // Every fourth string is as long as can be.
-    const size_t want = random_below(state, 4) == 0 ? bytes - 1 : random_word(state) % bytes;
+    const size_t want = random_below(state, 4) == 0 ? bytes - 1 : choice_random(state) % bytes;
     size_t length = 0;
     while (length < want) {
         const char *character = characters[random_below(state, COUNT(characters))];
@@ -689,13 +681,13 @@ static void random_ranks(uint64_t *state, uint64_t *words)
 {
     const uint32_t count = random_below(state, LOCKSTEP_RANK_WORDS + 1);
     for (uint32_t i = 0; i < count; i++)
-        words[i] = random_bool(state) ? random_word(state) : 0;
+        words[i] = random_bool(state) ? choice_random(state) : 0;
 }
 
 static struct generation_id random_ballot(uint64_t *state)
 {
     return (struct generation_id){.number = 1 + random_number(state) / 2,
-                                  .incarnation = random_word(state)};
+                                  .incarnation = choice_random(state)};
 }
 
 static uint32_t random_chain(uint64_t *state, struct lineage *chain)
@@ -740,7 +732,7 @@ static void random_hello(uint64_t *state, struct up_hello *hello)
     hello->version = (uint32_t)random_number(state);
     RANDOM_TEXT(state, hello->job);
     for (size_t i = 0; i < sizeof(hello->uuid.bytes); i++)
-        hello->uuid.bytes[i] = (uint8_t)random_word(state);
+        hello->uuid.bytes[i] = (uint8_t)choice_random(state);
     RANDOM_TEXT(state, hello->host_id);
     RANDOM_TEXT(state, hello->host);
     RANDOM_TEXT(state, hello->address);
@@ -765,14 +757,14 @@ static void random_hello(uint64_t *state, struct up_hello *hello)
     if (!hello->has_gpu)
         return;
     for (size_t i = 0; i < sizeof(hello->gpu.uuid.bytes); i++)
-        hello->gpu.uuid.bytes[i] = (uint8_t)random_word(state);
+        hello->gpu.uuid.bytes[i] = (uint8_t)choice_random(state);
     hello->gpu.capability = (uint32_t)random_number(state);
     hello->gpu.driver_version = (uint32_t)random_number(state);
     hello->gpu.nccl_version = (uint32_t)random_number(state);
     RANDOM_TEXT(state, hello->gpu.nccl_missing);
     hello->further_gpu_count = random_below(state, LOCKSTEP_MAX_OWN_DEVICES);
     for (uint32_t i = 0; i < hello->further_gpu_count; i++)
-        hello->further_gpus[i].bytes[i] = (uint8_t)random_word(state);
+        hello->further_gpus[i].bytes[i] = (uint8_t)choice_random(state);
 }
 
 static void random_manifest(uint64_t *state, struct up_manifest_part *part)
@@ -819,7 +811,7 @@ static char random_letter(uint64_t *state)
 static void random_wait(uint64_t *state, struct up_wait *wait)
 {
     wait->step = random_number(state);
-    wait->phase = random_word(state);
+    wait->phase = choice_random(state);
     wait->slot = random_slot(state);
     wait->also_count = random_below(state, LOCKSTEP_MAX_WAITS);
     for (uint32_t i = 0; i < wait->also_count; i++)
@@ -878,13 +870,13 @@ static void random_set(uint64_t *state, struct slot_set *set)
 {
     const uint32_t words = random_below(state, LOCKSTEP_SLOT_WORDS + 1);
     for (uint32_t i = 0; i < words; i++)
-        set->words[i] = random_bool(state) ? random_word(state) : 0;
+        set->words[i] = random_bool(state) ? choice_random(state) : 0;
 }
 
 static void random_blocked(uint64_t *state, struct up_blocked *blocked)
 {
     blocked->step = random_number(state);
-    blocked->space = random_word(state);
+    blocked->space = choice_random(state);
     blocked->wait_count = random_below(state, LOCKSTEP_MAX_WAITS + 1);
     for (uint32_t i = 0; i < blocked->wait_count; i++) {
         blocked->waits[i].call = random_call(state);
@@ -903,7 +895,7 @@ static void random_blocked(uint64_t *state, struct up_blocked *blocked)
 static void random_replan(uint64_t *state, struct up_replan *replan)
 {
     replan->step = random_number(state);
-    replan->phase = random_word(state);
+    replan->phase = choice_random(state);
     replan->replaces = random_number(state);
     replan->in_force = random_number(state);
     replan->call_count = random_below(state, LOCKSTEP_REPLAN_CALLS + 1);
@@ -921,8 +913,8 @@ static void random_modules(uint64_t *state, struct up_modules *modules)
         RANDOM_TEXT(state, modules->names[i]);
         RANDOM_TEXT(state, modules->groups[i]);
     }
-    modules->grouped = random_word(state);
-    modules->absent = modules->grouped & random_word(state);
+    modules->grouped = choice_random(state);
+    modules->absent = modules->grouped & choice_random(state);
 }
 
 static void random_answer_place(uint64_t *state, struct answer_place *place)
@@ -934,7 +926,7 @@ static void random_answer_place(uint64_t *state, struct answer_place *place)
     for (uint32_t i = 0; i < place->missing_count; i++)
         RANDOM_TEXT(state, place->missing[i]);
     RANDOM_TEXT(state, place->awaited);
-    place->stream = random_word(state);
+    place->stream = choice_random(state);
 }
 
 static void random_answer_threads(uint64_t *state, struct answer_threads *threads)
@@ -1012,7 +1004,7 @@ static uint32_t random_keys(uint64_t *state, struct await_key *keys)
     const uint32_t count = random_below(state, LOCKSTEP_MAX_AWAITED + 1);
     for (uint32_t i = 0; i < count; i++)
         keys[i] = (struct await_key){(enum await_kind)(1 + random_below(state, AWAIT_CALL)),
-                                     random_word(state), random_number(state)};
+                                     choice_random(state), random_number(state)};
     return count;
 }
 
@@ -1021,7 +1013,7 @@ static void random_await(uint64_t *state, struct await *await)
     if (random_bool(state))
         return;
     await->key = (struct await_key){(enum await_kind)(1 + random_below(state, AWAIT_CALL)),
-                                    random_word(state), random_number(state)};
+                                    choice_random(state), random_number(state)};
     await->function = (enum api_function)random_below(state, API_GROUP_CREATE + 1);
     await->module = random_below(state, LOCKSTEP_MAX_MODULES + 1);
     await->rooted = random_bool(state);
@@ -1031,7 +1023,7 @@ static void random_await(uint64_t *state, struct await *await)
     RANDOM_TEXT(state, await->name);
     RANDOM_TEXT(state, await->detail);
     for (uint32_t i = random_below(state, LOCKSTEP_RANK_WORDS + 1); i-- > 0;)
-        await->members[i] = random_word(state);
+        await->members[i] = choice_random(state);
     await->lack_count = random_keys(state, await->lacks);
 }
 
@@ -1094,8 +1086,8 @@ static void random_report(uint64_t *state, struct up_report *report)
     report->settled = random_number(state) / 2;
     report->step = report->settled + random_below(state, 2);
     report->flags = random_below(state, REPORT_FLAGS + 1);
-    report->phase = random_word(state);
-    report->space = random_word(state);
+    report->phase = choice_random(state);
+    report->space = choice_random(state);
 }
 
 static void random_up(int kind, uint64_t *state, union any_message *any)
@@ -1111,10 +1103,10 @@ static void random_up(int kind, uint64_t *state, union any_message *any)
         random_hello(state, &message->u.hello);
         break;
     case UP_START:
-        message->u.start.manifest_hash = random_word(state);
+        message->u.start.manifest_hash = choice_random(state);
         message->u.start.item_count = random_below(state, LOCKSTEP_MAX_PARAMETERS);
         message->u.start.root = random_below(state, LOCKSTEP_MAX_WORLD);
-        message->u.start.settled = random_word(state);
+        message->u.start.settled = choice_random(state);
         message->u.start.zero_defer = random_bool(state);
         message->u.start.strict = random_bool(state);
         message->u.start.grouped = random_bool(state);
@@ -1124,7 +1116,7 @@ static void random_up(int kind, uint64_t *state, union any_message *any)
         break;
     case UP_READY:
         message->u.ready.step = random_number(state);
-        message->u.ready.phase = random_word(state);
+        message->u.ready.phase = choice_random(state);
         message->u.ready.slot = random_slot(state);
         message->u.ready.dtype = (enum dtype)random_below(state, DTYPE_LAST + 1);
         message->u.ready.elements = random_number(state);
@@ -1139,7 +1131,7 @@ static void random_up(int kind, uint64_t *state, union any_message *any)
         break;
     case UP_END:
         message->u.end.step = random_number(state);
-        message->u.end.phase = random_word(state);
+        message->u.end.phase = choice_random(state);
         break;
     case UP_HEARTBEAT:
         random_heartbeat(state, &message->u.heartbeat);
@@ -1148,7 +1140,7 @@ static void random_up(int kind, uint64_t *state, union any_message *any)
         message->u.fail.step = random_number(state);
         message->u.fail.kind = (enum halt_kind)(1 + random_below(state, HALT_TUNING));
         RANDOM_TEXT(state, message->u.fail.text);
-        message->u.fail.space = random_word(state);
+        message->u.fail.space = choice_random(state);
         message->u.fail.use = random_number(state);
         RANDOM_TEXT(state, message->u.fail.name);
         RANDOM_TEXT(state, message->u.fail.form);
@@ -1250,7 +1242,7 @@ static void random_generation(uint64_t *state, struct down_generation *generatio
     generation->local_rank = random_below(state, generation->local_size);
     generation->chunk_bytes = 8 + random_below(state, LOCKSTEP_FRAME_BYTES / 8) * 8;
     for (size_t i = 0; i < sizeof(generation->secret); i++)
-        generation->secret[i] = (uint8_t)random_word(state);
+        generation->secret[i] = (uint8_t)choice_random(state);
     uint32_t ranks[LOCKSTEP_MAX_NEIGHBOURS];
     uint32_t count = topology_neighbours(generation->rank, generation->world_size, ranks);
     for (uint32_t more = random_below(state, 8); more > 0; more--)
@@ -1273,8 +1265,8 @@ static void random_generation(uint64_t *state, struct down_generation *generatio
 static void random_plan(uint64_t *state, struct down_plan_part *part)
 {
     part->number = random_number(state);
-    part->phase = random_word(state);
-    part->hash = random_word(state);
+    part->phase = choice_random(state);
+    part->hash = choice_random(state);
     part->closes_step = random_bool(state);
     part->step = random_number(state);
     part->slot_count = random_below(state, LOCKSTEP_PLAN_PART + 1);
@@ -1569,7 +1561,7 @@ static void test_mutations(void **state)
                     directions[d]->example(kind, &message);
                 assert_int_equal(encode(directions[d], &message, bytes, sizeof(bytes), &size),
                                  CODEC_OK);
-                bytes[random_word(&seed) % size] = (uint8_t)random_word(&seed);
+                bytes[choice_random(&seed) % size] = (uint8_t)choice_random(&seed);
                 if (decode(directions[d], bytes, size, &message, NULL) == CODEC_OK) {
                     assert_encodes_again(directions[d], &message);
                     decoded_count++;
@@ -1588,9 +1580,9 @@ static void test_noise(void **state)
     (void)state;
     for (int round = 0; round < 20000; round++) {
         uint8_t bytes[64];
-        const size_t size = random_word(&seed) % sizeof(bytes);
+        const size_t size = choice_random(&seed) % sizeof(bytes);
         for (size_t i = 0; i < size; i++)
-            bytes[i] = (uint8_t)(random_word(&seed) >> (random_word(&seed) % 8));
+            bytes[i] = (uint8_t)(choice_random(&seed) >> (choice_random(&seed) % 8));
         for (size_t d = 0; d < COUNT(directions); d++) {
             union any_message message;
             if (decode(directions[d], bytes, size, &message, NULL) == CODEC_OK)

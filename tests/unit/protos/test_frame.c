@@ -3,6 +3,7 @@
 // Frame headers: golden bytes, round trips, every bound, and hostile bytes.
 
 #include "protos/frame.h"
+#include "tests/support/choice.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,34 +16,25 @@
 #define SEED 0x5eed5eed5eed5eedu
 #define ROUNDS 2000
 
-// splitmix64, so that a failing round is the same on every run.
-static uint64_t test_random(uint64_t *state)
-{
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
 static struct frame_header random_header(uint64_t *state)
 {
     struct frame_header header;
     memset(&header, 0, sizeof(header));
-    header.kind = (enum frame_kind)(FRAME_HELLO + test_random(state) % FRAME_LOST);
-    header.dtype = (enum dtype)(test_random(state) % (DTYPE_LAST + 1));
-    header.payload_bytes = (uint32_t)(test_random(state) % (frame_payload_max(header.kind) + 1));
+    header.kind = (enum frame_kind)(FRAME_HELLO + choice_random(state) % FRAME_LOST);
+    header.dtype = (enum dtype)(choice_random(state) % (DTYPE_LAST + 1));
+    header.payload_bytes = (uint32_t)(choice_random(state) % (frame_payload_max(header.kind) + 1));
     if (frame_payload_max(header.kind) == LOCKSTEP_FRAME_BYTES)
-        header.used_bytes = (uint32_t)(test_random(state) % (LOCKSTEP_USED_BYTES + 1));
-    header.generation.number = test_random(state);
-    header.generation.incarnation = test_random(state);
-    header.step = test_random(state);
-    header.space = test_random(state);
-    header.slot = (uint32_t)test_random(state);
-    header.part = (uint32_t)test_random(state);
-    header.chunk = (uint32_t)test_random(state);
-    header.credit = (uint32_t)test_random(state);
-    header.weight = test_random(state);
-    header.signature = test_random(state);
+        header.used_bytes = (uint32_t)(choice_random(state) % (LOCKSTEP_USED_BYTES + 1));
+    header.generation.number = choice_random(state);
+    header.generation.incarnation = choice_random(state);
+    header.step = choice_random(state);
+    header.space = choice_random(state);
+    header.slot = (uint32_t)choice_random(state);
+    header.part = (uint32_t)choice_random(state);
+    header.chunk = (uint32_t)choice_random(state);
+    header.credit = (uint32_t)choice_random(state);
+    header.weight = choice_random(state);
+    header.signature = choice_random(state);
     return header;
 }
 
@@ -228,7 +220,7 @@ static void test_hostile_bytes(void **state)
         uint8_t bytes[LOCKSTEP_FRAME_HEADER_BYTES];
         uint8_t again[LOCKSTEP_FRAME_HEADER_BYTES];
         frame_encode(&header, bytes);
-        bytes[test_random(&seed) % sizeof(bytes)] = (uint8_t)test_random(&seed);
+        bytes[choice_random(&seed) % sizeof(bytes)] = (uint8_t)choice_random(&seed);
         forge_checksum(bytes);
         if (frame_decode(bytes, &decoded, NULL) != FRAME_OK)
             continue;

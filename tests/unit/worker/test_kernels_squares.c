@@ -3,6 +3,7 @@
 // Sums of squares: every level of the kernels gives the bits of the obvious loop, for every length
 // and start, and 16-bit floats count as their widened values.
 
+#include "tests/support/choice.h"
 #include "worker/kernels/kernels.h"
 #include "worker/kernels/table.h"
 
@@ -17,14 +18,6 @@
 #include <string.h>
 
 #define MOST 2100 // More than two tiles of 16-bit floats.
-
-static uint64_t random_bits(uint64_t *state)
-{
-    uint64_t z = *state += 0x9e3779b97f4a7c15;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return z ^ (z >> 31);
-}
 
 // volatile: every product and sum is stored, so that no compiler can join two of them.
 static double obvious(const double *values, size_t count)
@@ -54,7 +47,7 @@ static void test_levels(void **state)
     (void)state;
     for (size_t i = 0; i < MOST; i++) {
         doubles[i] =
-            ldexp((double)(int64_t)random_bits(&random), (int)(random_bits(&random) % 40) - 80);
+            ldexp((double)(int64_t)choice_random(&random), (int)(choice_random(&random) % 40) - 80);
         singles[i] = (float)doubles[i];
         values[i] = (double)singles[i];
     }
@@ -92,7 +85,7 @@ static void test_small(void **state)
     (void)state;
     for (size_t d = 0; d < 2; d++) {
         for (size_t i = 0; i < MOST; i++) // Finite, of both signs.
-            halves[i] = (uint16_t)(random_bits(&random) & 0xbbff);
+            halves[i] = (uint16_t)(choice_random(&random) & 0xbbff);
         kernel_widen(smalls[d], wide, halves, MOST);
         for (size_t i = 0; i < MOST; i++)
             values[i] = (double)wide[i];

@@ -2,6 +2,7 @@
 //
 // Units against a slow reference: which of them a chunk meets, one by one, and bits one at a time.
 
+#include "tests/support/choice.h"
 #include "worker/memory/units.h"
 
 #include <setjmp.h>
@@ -21,10 +22,7 @@ static uint64_t random_state = 42;
 
 static uint32_t draw(uint32_t below)
 {
-    uint64_t mixed = (random_state += 0x9e3779b97f4a7c15u);
-    mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9u;
-    mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebu;
-    return (uint32_t)((mixed ^ (mixed >> 31)) % below);
+    return (uint32_t)(choice_random(&random_state) % below);
 }
 
 // ---- which units --------------------------------------------------------------------------------
