@@ -349,10 +349,13 @@ static const char *decision_make(struct decision *decision)
     for (uint32_t rank = 0; rank < decision->job->count; rank++)
         if (!decision_removes(decision->job, rank))
             decision->ranks[decision->members++] = rank;
-    const char *why = decision_look(decision);
-    if (!why)
+    // Before the first round of lockstep_start is complete, no member has begun a step. Some of
+    // them know the number of the last step of a file already.
+    const bool begun = decision->job->rounds > 0;
+    const char *why = begun ? decision_look(decision) : NULL;
+    if (!why && begun)
         why = decision_waves(decision);
-    if (!why)
+    if (!why && begun)
         why = decision_slots(decision);
     if (why || !decision->sends)
         return why;

@@ -20,6 +20,7 @@
 #include "coordinator/send.h"
 #include "coordinator/table.h"
 #include "coordinator/verdict.h"
+#include "coordinator/verify.h"
 #include "protos/topology.h"
 
 struct roster {
@@ -335,6 +336,7 @@ void roster_reform(struct coordinator *core, struct job *job)
     roster_remove(core, job);
     roster.size = job->count;
     learning_recover(core, job);
+    verify_recover(core, job);
     job->number = job->ballot.number;
     job->resuming.incarnation = core->config.incarnation;
     job->linked = 0;

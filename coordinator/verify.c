@@ -174,6 +174,14 @@ void verify_passed(struct coordinator *core, struct job *job)
     job->started = 0;
 }
 
+void verify_recover(struct coordinator *core, struct job *job)
+{
+    job->started = 0;
+    job->difference.active = false;
+    for (uint32_t i = 0; i < job->count; i++)
+        job_worker(core, job, i)->started = false;
+}
+
 void verify_start(struct coordinator *core, struct worker *worker, const struct up_start *start)
 {
     struct job *job = core_job_of(core, worker);

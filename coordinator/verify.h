@@ -17,6 +17,10 @@ void verify_start(struct coordinator *core, struct worker *worker, const struct 
 // both.
 void verify_parted(struct coordinator *core, struct worker *learner);
 
+// The members of the next generation are known: each of them that is in lockstep_start says
+// UP_START again.
+void verify_recover(struct coordinator *core, struct job *job);
+
 // A member that has come back knows that the round is complete, and this coordinator did not know:
 // tells it to the members that wait.
 void verify_passed(struct coordinator *core, struct job *job);

@@ -360,7 +360,7 @@ static bool job_await(uint32_t rank, uint64_t step)
     return true;
 }
 
-// A death beside lockstep_start is another case: docs/recovery.md.
+// Deaths beside lockstep_start are in test_recovery_start.
 static bool job_await_start(const struct job *job)
 {
     bool started = true;

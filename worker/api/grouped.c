@@ -351,8 +351,9 @@ static int grouped_place(struct lockstep_session *session, const struct grouped_
     return 0;
 }
 
-int grouped_agree(struct lockstep_session *session)
+int grouped_agree(struct lockstep_session *session, void *context)
 {
+    (void)context;
     struct grouped_table table = {0};
     uint32_t rows = 0;
     int status = grouped_exchange(session, &table);

@@ -15,7 +15,8 @@ void grouped_forget(struct lockstep_session *session);
 // All ranks tell each other the modules of groups that they have registered. Gives each of them an
 // index that is the same on all ranks, and makes the absent modules. A failure, the same on all
 // ranks, if the members of a group have registered different modules. All ranks call it if some
-// rank has such modules, after their manifests are verified. Blocks.
-int grouped_agree(struct lockstep_session *session);
+// rank has such modules, after their manifests are verified, in attempt_run. context: not used.
+// Blocks.
+int grouped_agree(struct lockstep_session *session, void *context);
 
 #endif

@@ -31,13 +31,20 @@ struct grouped_state {
     const struct tensor **tensors; // [count]
     int64_t *hashes; // [count]: of this rank's tensors.
     int64_t *vector; // [count]: the hashes, then the marks, that travel.
+    void **kept; // [count]: as in start.c.
+    int (*end)(struct grouped_state *state); // What follows the comparison.
 };
+
+static int state_send(struct grouped_state *state);
 
 static void state_free(struct grouped_state *state)
 {
     free(state->tensors);
     free(state->hashes);
     free(state->vector);
+    for (uint32_t i = 0; state->kept && i < state->count; i++)
+        free(state->kept[i]);
+    free(state->kept);
 }
 
 static void state_add(struct grouped_state *state, const struct tensor *tensor)
@@ -52,14 +59,17 @@ static int state_open(struct grouped_state *state)
     const struct lockstep_module *module = state->module;
     const struct lockstep_group *group = module->grouped.group;
     const size_t room = (size_t)module->parameter_count + module->buffer_count + 1;
+    mutex_lock(&state->session->mutex);
     for (uint32_t i = 0; i < group->size; i++) {
         if (group->ranks[i].rank == state->session->world.root)
             state->root = i;
     }
+    mutex_unlock(&state->session->mutex);
     state->tensors = calloc(room, sizeof(*state->tensors));
     state->hashes = calloc(room, sizeof(*state->hashes));
     state->vector = calloc(room, sizeof(*state->vector));
-    if (!state->tensors || !state->hashes || !state->vector)
+    state->kept = calloc(room, sizeof(*state->kept));
+    if (!state->tensors || !state->hashes || !state->vector || !state->kept)
         return error_set(LOCKSTEP_E_SYSTEM, "no memory");
     for (uint32_t i = 0; i < module->parameter_count; i++) {
         if (home_is_own(module, i) && !module->parameters[i].ignored)
@@ -97,20 +107,44 @@ static int state_vector(const struct grouped_state *state, lockstep_collective_k
     return status < 0 ? status : work_wait(work, LOCKSTEP_WAIT_FOREVER);
 }
 
+// Copies a tensor that differs from the root's, if it is to be received.
+static int state_keep(struct grouped_state *state, uint32_t i)
+{
+    const struct tensor *tensor = state->tensors[i];
+    const size_t bytes = tensor->elements * dtype_size(tensor->dtype);
+    if (state->vector[i] == 0 || state->end != state_send || !agreement_is_on(state->session))
+        return 0;
+    state->kept[i] = malloc(bytes);
+    if (!state->kept[i])
+        return error_set(LOCKSTEP_E_SYSTEM, "no memory for a copy of '%s'", tensor->name);
+    memcpy(state->kept[i], tensor->data, bytes);
+    return 0;
+}
+
+static void state_put_back(const struct grouped_state *state)
+{
+    for (uint32_t i = 0; i < state->count; i++)
+        if (state->kept[i])
+            memcpy(state->tensors[i]->data, state->kept[i],
+                   state->tensors[i]->elements * dtype_size(state->tensors[i]->dtype));
+}
+
 // Sets state->vector: on how many members a tensor differs from the root's.
 static int state_compare(struct grouped_state *state)
 {
     int status;
     memcpy(state->vector, state->hashes, state->count * sizeof(state->vector[0]));
     status = state_vector(state, LOCKSTEP_BROADCAST, "lockstep/state/hashes");
-    for (uint32_t i = 0; i < state->count && status == 0; i++)
+    for (uint32_t i = 0; i < state->count && status == 0; i++) {
         state->vector[i] = state->vector[i] != state->hashes[i];
+        status = state_keep(state, i);
+    }
     if (status == 0)
         status = state_vector(state, LOCKSTEP_ALLREDUCE, "lockstep/state/differing");
     return status;
 }
 
-static int state_send(const struct grouped_state *state)
+static int state_send(struct grouped_state *state)
 {
     struct lockstep_work *works[STATE_FLIGHT];
     int status = 0;
@@ -132,7 +166,7 @@ static int state_send(const struct grouped_state *state)
     return status;
 }
 
-static int state_report(const struct grouped_state *state)
+static int state_report(struct grouped_state *state)
 {
     const struct lockstep_module *module = state->module;
     const struct lockstep_group *group = module->grouped.group;
@@ -153,22 +187,35 @@ static int state_report(const struct grouped_state *state)
     return differing == 0 ? 0 : error_set(LOCKSTEP_E_MISMATCH, "%s", bytes);
 }
 
+// context: the struct grouped_state with the module.
+static int state_of_module(struct lockstep_session *session, void *context)
+{
+    const struct grouped_state *asked = context;
+    struct grouped_state state = {.session = session, .module = asked->module, .end = asked->end};
+    int status = state_open(&state);
+    if (status == 0)
+        status = state_compare(&state);
+    if (status == 0)
+        status = state.end(&state);
+    if (status == LOCKSTEP_E_CHANGED)
+        state_put_back(&state);
+    state_free(&state);
+    return status;
+}
+
 // Calls `end` for each module of a group that this rank has, after the comparison. Returns the
 // first failure, but goes on after a difference: the other members do.
-static int state_each(struct lockstep_session *session, int (*end)(const struct grouped_state *))
+static int state_each(struct lockstep_session *session, int (*end)(struct grouped_state *))
 {
     char text[LOCKSTEP_REPORT_BYTES] = "";
     int status = 0;
     for (uint32_t m = session->common_count; m < session->module_count; m++) {
-        struct grouped_state state = {.session = session, .module = session->modules[m]};
+        struct grouped_state state = {.module = session->modules[m], .end = end};
         if (state.module->grouped.absent)
             continue;
-        int one = state_open(&state);
-        if (one == 0)
-            one = state_compare(&state);
-        if (one == 0)
-            one = end(&state);
-        state_free(&state);
+        const int one = end == state_send
+                            ? attempt_run(session, ATTEMPT_MODULE + m, state_of_module, &state)
+                            : state_of_module(session, &state);
         if (one < 0 && status == 0)
             text_copy(text, sizeof(text), lockstep_error_text());
         if (one < 0 && status == 0)

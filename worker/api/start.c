@@ -10,6 +10,11 @@
 // Between verification and broadcast, ranks with devices agree on where every tensor is
 // (worker/session/module/residency.h). A tensor on this rank's device is copied to the host to be
 // hashed. It travels as a plain collective on device memory, which the transport carries out.
+//
+// A death does not end lockstep_start in a session that goes on: what a death has hit is attempted
+// again (worker/session/attempt.h). A rank keeps copies of the tensors that it receives, and puts
+// them back before the next attempt. So each attempt begins with the values that every rank had
+// when it called lockstep_start, and no rank is left with a mixture when the root is the lost rank.
 
 #include "base/hash64.h"
 #include "base/text.h"
@@ -42,6 +47,7 @@
 #define STATE_BATCH 128
 static_assert(STATE_BATCH < LOCKSTEP_MAX_PLAIN && STATE_BATCH + 1 < LOCKSTEP_EARLY_COLLECTIVES,
               "a batch can be begun, and parked where it is early");
+#define STATE_BATCH_KNOWN 32 // The same if a death may end them: their outcomes are kept.
 #define STATE_PIECE_BYTES ((size_t)1024 * 1024) // A tensor on the device is hashed in such pieces.
 
 struct state_tensor {
@@ -54,6 +60,8 @@ struct state_list {
     struct state_tensor *tensors; // [count]
     uint64_t *hashes; // [count]: hashes of this rank's tensors.
     int64_t *vector; // [count]: the hashes or marks that travel.
+    bool *differs; // [count]: true if this rank's tensor differs from the root's.
+    void **kept; // [count]: copies of tensors that this rank receives. NULL: there is none.
     uint32_t count;
 };
 
@@ -62,6 +70,10 @@ static void state_free(struct state_list *list)
     free(list->tensors);
     free(list->hashes);
     free(list->vector);
+    free(list->differs);
+    for (uint32_t i = 0; list->kept && i < list->count; i++)
+        free(list->kept[i]);
+    free(list->kept);
 }
 
 static void state_add(struct state_list *list, const struct lockstep_module *module,
@@ -111,7 +123,9 @@ static int state_collect(const struct lockstep_session *session, struct state_li
     list->tensors = calloc(room, sizeof(*list->tensors));
     list->hashes = calloc(room, sizeof(*list->hashes));
     list->vector = calloc(room, sizeof(*list->vector));
-    if (!list->tensors || !list->hashes || !list->vector) {
+    list->differs = calloc(room, sizeof(*list->differs));
+    list->kept = calloc(room, sizeof(*list->kept));
+    if (!list->tensors || !list->hashes || !list->vector || !list->differs || !list->kept) {
         state_free(list);
         return error_set(LOCKSTEP_E_SYSTEM, "no memory");
     }
@@ -149,7 +163,7 @@ static int state_compare(struct lockstep_session *session, uint32_t root, struct
     status =
         state_collective(session, "lockstep/state/hashes", list->vector, list->count, &broadcast);
     for (uint32_t i = 0; i < list->count && status == 0; i++)
-        list->vector[i] = (uint64_t)list->vector[i] != list->hashes[i];
+        list->vector[i] = list->differs[i] = (uint64_t)list->vector[i] != list->hashes[i];
     return status;
 }
 
@@ -169,13 +183,47 @@ static int state_end_batch(struct lockstep_session *session)
     return state_collective(session, "lockstep/state/batch", &one, 1, &sum);
 }
 
+static bool state_copy(const struct lockstep_session *session, const struct tensor *tensor,
+                       void *to, const void *from)
+{
+    const size_t bytes = tensor->elements * dtype_size(tensor->dtype);
+    if (tensor->on_device)
+        return device_copy(session->devices.first, to, from, bytes) == 0;
+    memcpy(to, from, bytes);
+    return true;
+}
+
+// A tensor that is equal to the root's receives the bytes that it has.
+static int state_keep(const struct lockstep_session *session, struct state_list *list, uint32_t i)
+{
+    const struct tensor *tensor = list->tensors[i].tensor;
+    if (!list->differs[i] || !agreement_is_on(session))
+        return 0;
+    list->kept[i] = malloc(tensor->elements * dtype_size(tensor->dtype));
+    if (!list->kept[i])
+        return error_set(LOCKSTEP_E_SYSTEM, "no memory for a copy of '%s'", tensor->name);
+    return state_copy(session, tensor, list->kept[i], tensor->data) ? 0
+                                                                    : device_events_failed(session);
+}
+
+static int state_put_back(const struct lockstep_session *session, const struct state_list *list)
+{
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct tensor *tensor = list->tensors[i].tensor;
+        if (list->kept[i] && !state_copy(session, tensor, tensor->data, list->kept[i]))
+            return device_events_failed(session);
+    }
+    return LOCKSTEP_E_CHANGED;
+}
+
 static int state_send_batch(struct lockstep_session *session, uint32_t root,
-                            const struct state_list *list, uint32_t *next)
+                            struct state_list *list, uint32_t *next)
 {
     struct lockstep_work *works[STATE_BATCH];
+    const uint32_t most = agreement_is_on(session) ? STATE_BATCH_KNOWN : STATE_BATCH;
     uint32_t count = 0;
     int status = 0;
-    for (; *next < list->count && count < STATE_BATCH && status == 0; (*next)++) {
+    for (; *next < list->count && count < most && status == 0; (*next)++) {
         const struct tensor *tensor = list->tensors[*next].tensor;
         const struct collective broadcast = {.kind = COLLECTIVE_BROADCAST,
                                              .dtype = tensor->dtype,
@@ -184,8 +232,10 @@ static int state_send_batch(struct lockstep_session *session, uint32_t root,
                                                  tensor->on_device ? session->devices.first : NULL};
         if (list->vector[*next] == 0 || tensor->elements == 0)
             continue;
-        status = work_begin(session, "lockstep/state/tensor", tensor->data, tensor->elements,
-                            &broadcast, &works[count]);
+        status = state_keep(session, list, *next);
+        if (status == 0)
+            status = work_begin(session, "lockstep/state/tensor", tensor->data, tensor->elements,
+                                &broadcast, &works[count]);
         if (status == 0)
             count++;
     }
@@ -197,10 +247,12 @@ static int state_send_batch(struct lockstep_session *session, uint32_t root,
     return status == 0 && *next < list->count ? state_end_batch(session) : status;
 }
 
-// Makes all parameters and buffers equal to those of rank `root`.
-static int state_broadcast(struct lockstep_session *session, uint32_t root)
+// Makes all parameters and buffers equal to those of the root.
+static int state_broadcast(struct lockstep_session *session, void *context)
 {
+    const uint32_t root = session->world.root;
     struct state_list list;
+    (void)context;
     int status = state_collect(session, &list);
     if (status < 0)
         return status;
@@ -209,6 +261,8 @@ static int state_broadcast(struct lockstep_session *session, uint32_t root)
         status = state_sum(session, &list);
     for (uint32_t next = 0; next < list.count && status == 0;)
         status = state_send_batch(session, root, &list, &next);
+    if (status == LOCKSTEP_E_CHANGED)
+        status = state_put_back(session, &list);
     state_free(&list);
     return status;
 }
@@ -234,11 +288,12 @@ static int state_verify(struct lockstep_session *session)
 
 // If ranks have devices: agrees with all ranks on which tensors are on devices, makes the groups of
 // buffers anew, because they depend on that, and reserves device memory.
-static int state_settle_places(struct lockstep_session *session)
+static int state_settle_places(struct lockstep_session *session, void *context)
 {
     const struct command command = {.kind = COMMAND_RESERVE};
     const struct wish wish = {.flag = &session->answered.reserved, .deadline_ms = COND_NO_DEADLINE};
     int status = residency_agree(session);
+    (void)context;
     if (status < 0 || session->config.solo)
         return status;
     buffers_fini(session);
@@ -265,13 +320,14 @@ static int state_start(struct lockstep_session *session)
         if (status == 0)
             status = state_verify(session);
         if (status == 0 && session->answered.grouped)
-            status = grouped_agree(session);
+            status = attempt_run(session, ATTEMPT_GROUPED, grouped_agree, NULL);
     }
     if (status == 0)
-        status = residency_matters(session) ? state_settle_places(session)
-                                            : residency_check_loaded(session);
+        status = residency_matters(session)
+                     ? attempt_run(session, ATTEMPT_PLACES, state_settle_places, NULL)
+                     : residency_check_loaded(session);
     if (status == 0 && !session->config.solo)
-        status = state_broadcast(session, session->world.root);
+        status = attempt_run(session, ATTEMPT_STATE, state_broadcast, NULL);
     if (status == 0 && !session->config.solo)
         status = grouped_state_sync(session);
     if (status < 0)

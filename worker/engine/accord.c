@@ -134,7 +134,8 @@ static bool accord_awaits_locked(const struct lockstep_session *session,
 }
 
 // Makes room when half of it is used: forgets outcomes that were decided before the last accord
-// that decided any. An outcome stays while this rank has not begun its collective.
+// that decided any. An outcome stays while this rank has not begun its collective. Those of
+// attempts are forgotten in any case: no rank begins their collectives any more.
 static void accord_prune_locked(struct lockstep_session *session)
 {
     struct outcomes *outcomes = &session->works.outcomes;
@@ -145,11 +146,19 @@ static void accord_prune_locked(struct lockstep_session *session)
             newest = outcomes->all[i].generation;
     for (uint32_t i = 0; i < outcomes->count; i++) {
         const struct outcome outcome = outcomes->all[i];
-        if (outcomes->count < LOCKSTEP_MAX_PLAIN / 2 || outcome.generation == newest ||
-            accord_awaits_locked(session, &outcome))
+        const bool room =
+            outcomes->count < LOCKSTEP_MAX_PLAIN / 2 && outcome.group != OUTCOME_ATTEMPT;
+        if (room || outcome.generation == newest || accord_awaits_locked(session, &outcome))
             outcomes->all[kept++] = outcome;
     }
     outcomes->count = kept;
+}
+
+static uint64_t accord_group(const struct lockstep_work *work)
+{
+    if (work->agreement.attempt)
+        return OUTCOME_ATTEMPT;
+    return work->group ? work->group->space : 0;
 }
 
 static void accord_fill_locked(struct lockstep_session *session, struct accord *accord)
@@ -159,7 +168,7 @@ static void accord_fill_locked(struct lockstep_session *session, struct accord *
         const struct lockstep_work *work = &session->works.all[i];
         const struct outcome of = {.space = work->collective.tag.space,
                                    .slot = work->collective.tag.slot,
-                                   .group = work->group ? work->group->space : 0};
+                                   .group = accord_group(work)};
         if (!accord_open_locked(work) || work->lost || anysource_is(work))
             continue;
         if (work_is_pair(work))

@@ -184,7 +184,8 @@ static void engine_name_module(const struct lockstep_module *module, struct up_m
 
 // Sends the names of the first `total` modules to the coordinator. Only rank 0 sends them: the job
 // ends unless all manifests are equal. Rank 0 sends them before UP_START, so the coordinator has
-// the names before lockstep_start returns on any rank.
+// the names before lockstep_start returns on any rank. Other ranks remember them: they may have to
+// name the modules when rank 0 is gone.
 static void engine_send_modules(struct lockstep_session *session, uint32_t total,
                                 struct up_message *message)
 {
@@ -194,7 +195,10 @@ static void engine_send_modules(struct lockstep_session *session, uint32_t total
         part->count = 0;
         while (part->count < LOCKSTEP_NAMES_PART && part->first + part->count < total)
             engine_name_module(session->modules[part->first + part->count], part);
-        engine_send(session, message);
+        if (session->world.rank == 0)
+            engine_send(session, message);
+        else
+            engine_remember(session, message);
         part->first += part->count;
     }
 }
@@ -204,26 +208,23 @@ static void engine_send_modules(struct lockstep_session *session, uint32_t total
 static void engine_grouped_command(struct lockstep_session *session)
 {
     struct up_message message = {.kind = UP_MODULES};
+    struct up_message names;
     for (uint32_t i = session->common_count; i < session->module_count; i++) {
         message.u.modules.grouped |= UINT64_C(1) << i;
         message.u.modules.absent |= (uint64_t)session->modules[i]->grouped.absent << i;
     }
-    if (session->world.rank == 0)
-        engine_send_modules(session, session->module_count, &message);
-    else
+    names = message;
+    engine_send_modules(session, session->module_count, &names);
+    if (session->world.rank != 0)
         engine_send(session, &message);
 }
 
-static void engine_start_command(struct lockstep_session *session)
+void engine_start_again(struct lockstep_session *session)
 {
     struct up_message names = {.kind = UP_MODULES};
     struct up_message message = {.kind = UP_START};
-    order_resume(session->engine.order, session->step.number);
-    order_start_begun(session->engine.order);
-    session->engine.starting = true;
-    if (session->world.rank == 0)
-        engine_send_modules(session, session->common_count, &names);
-    transport_reserve(session->transport, LOCKSTEP_WINDOW + session->buffers.group_count);
+    session->engine.said.named_count = 0;
+    engine_send_modules(session, session->common_count, &names);
     message.u.start.manifest_hash = session->manifest_hash;
     message.u.start.root = session->world.root;
     message.u.start.item_count = module_manifest_count(session);
@@ -232,6 +233,17 @@ static void engine_start_command(struct lockstep_session *session)
     message.u.start.zero_defer = session->config.order == LOCKSTEP_ORDER_ZERO_DEFER;
     message.u.start.grouped = session->common_count < session->module_count;
     engine_send(session, &message);
+}
+
+// A rank that is frozen says it when it goes on.
+static void engine_start_command(struct lockstep_session *session)
+{
+    order_resume(session->engine.order, session->step.number);
+    order_start_begun(session->engine.order);
+    session->engine.starting = true;
+    transport_reserve(session->transport, LOCKSTEP_WINDOW + session->buffers.group_count);
+    if (!session->engine.order->recovery.frozen)
+        engine_start_again(session);
 }
 
 static void engine_reserve_command(struct lockstep_session *session)

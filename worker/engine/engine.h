@@ -18,7 +18,10 @@ void engine_stop(struct lockstep_session *session, bool leave);
 // if the session goes on after a death.
 void engine_last_word(const struct lockstep_session *session, struct up_leave *leave);
 
-// Sends the layouts that this rank proposes in a learning step. Driver.
+// Sends UP_START, after the names of the modules if this is rank 0. The session is in
+// lockstep_start. Driver, as the next two.
+void engine_start_again(struct lockstep_session *session);
+// Sends the layouts that this rank proposes in a learning step.
 void engine_propose_layouts(struct lockstep_session *session);
 // Another coordinator, or this one again, does not know what this rank had said in its learning
 // step.

@@ -14,6 +14,7 @@
 #include "worker/engine/parts.h"
 #include "worker/engine/progress.h"
 #include "worker/engine/repeat.h"
+#include "worker/engine/resume.h"
 #include "worker/engine/tell.h"
 #include "worker/memory/units.h"
 #include "worker/order/ancestry.h"
@@ -294,15 +295,11 @@ static void recovery_gives_up(struct lockstep_session *session, const char *why)
 static void recovery_freeze(struct lockstep_session *session)
 {
     struct engine_recovery *recovery = session->engine.recovery;
-    const char *why = NULL;
     session->end.verdict_deadline_ms = 0;
     recovery->decided = false;
     recovery_drop_records(recovery);
     order_freeze(session->engine.order);
-    if (session->engine.starting)
-        why = "it is in lockstep_start";
-    else
-        why = repeat_freeze(session);
+    const char *why = repeat_freeze(session);
     if (!why && transport_freeze(session->transport, &recovery->promise.ballot) < 0)
         why = "it has no memory for what is final";
     session->engine.linked = false;
@@ -500,6 +497,7 @@ void recovery_goes_on(struct lockstep_session *session)
                                       .settled = recovery->decision.settled,
                                       .skipped = (recovery->decision.flags & REPORT_SKIPPED) != 0};
     const uint32_t size_before = order->world_size;
+    const bool first = session->world.rank == 0 && order->rank != 0;
     recovery->decided = false;
     recovery_redo_set(recovery, &decision.redo);
     if (record_wave(recovery, RECORD_CLOSING, &closed, sizeof(closed)))
@@ -533,6 +531,10 @@ void recovery_goes_on(struct lockstep_session *session)
         engine_opened(session, order->opening, &opened, size_before);
     progress_order(session);
     recovery_drop_records(recovery);
+    if (session->engine.starting)
+        engine_start_again(session);
+    else if (first) // The rank that was the first one may be gone before it had named the modules.
+        resume_say_modules(session);
 }
 
 void recovery_parts(const struct lockstep_session *session, struct up_leave *leave)

@@ -34,7 +34,7 @@ void engine_remember(struct lockstep_session *session, const struct up_message *
     struct engine_said *said = &session->engine.said;
     if (message->kind == UP_START) {
         said->start = message->u.start;
-    } else if (message->kind == UP_MODULES) {
+    } else if (message->kind == UP_MODULES && message->u.modules.count > 0) {
         if (message->u.modules.first == 0)
             said->named_count = 0;
         if (said->named_count < SESSION_NAMED_PARTS)
@@ -60,10 +60,6 @@ void engine_control_ended(struct lockstep_session *session, const char *why)
     if (session->end.over || atomic_load_explicit(&session->gate.failed, memory_order_acquire))
         return;
     engine_wait_alone(session);
-    // A loss in lockstep_start that the coordinator has not answered: the session does not go on.
-    if (recovery_is_on(session) && session->end.losses.count > 0 && session->engine.starting &&
-        session->end.verdict_deadline_ms == 0)
-        session->end.verdict_deadline_ms = clock_now_ms();
     engine_decide_alone(session);
     if (!session->world.formed && !session->engine.order->recovery.frozen) {
         engine_fail(session, LOCKSTEP_E_UNREACHABLE, why);
@@ -175,15 +171,26 @@ static void resume_tell_losses(struct lockstep_session *session)
     resume_tell_dead(session);
 }
 
+// Other ranks than rank 0 only say which modules have a group, and which they do not have.
+void resume_say_modules(struct lockstep_session *session)
+{
+    const struct engine_said *said = &session->engine.said;
+    for (uint32_t i = 0; i < said->named_count; i++) {
+        struct up_message message = {.kind = UP_MODULES, .u.modules = said->named[i]};
+        if (session->world.rank != 0)
+            message.u.modules = (struct up_modules){.grouped = said->named[i].grouped,
+                                                    .absent = said->named[i].absent};
+        if (session->world.rank == 0 || message.u.modules.grouped != 0)
+            engine_send(session, &message);
+    }
+}
+
 static void resume_say_again(struct lockstep_session *session)
 {
     const struct engine_said *said = &session->engine.said;
-    struct up_message message = {.kind = UP_MODULES};
-    for (uint32_t i = 0; i < said->named_count; i++) {
-        message.u.modules = said->named[i];
-        engine_send(session, &message);
-    }
-    if (session->engine.starting) {
+    struct up_message message;
+    resume_say_modules(session);
+    if (session->engine.starting && !session->engine.order->recovery.frozen) {
         message = (struct up_message){.kind = UP_START, .u.start = said->start};
         engine_send(session, &message);
     }

@@ -78,9 +78,8 @@ void engine_report(struct lockstep_session *session, struct up_message *message,
                    const struct down_halt *seen)
 {
     const bool waits = session->end.verdict_deadline_ms != 0;
-    // Without the coordinator this rank waits for it, but for lockstep_start, which ends.
-    const bool goes_on = recovery_is_on(session) && seen->kind == HALT_LOST &&
-                         !(session->end.control_gone && session->engine.starting);
+    // Without the coordinator this rank waits for it.
+    const bool goes_on = recovery_is_on(session) && seen->kind == HALT_LOST;
     const struct order *order = session->engine.order;
     const struct down_halt *known = waits              ? &session->end.lost_here
                                     : order->halt_held ? &order->halt

@@ -68,6 +68,10 @@ static const char *recover_impossible(const struct order *order,
 {
     if (decision->settled == order->settled)
         return NULL;
+    // No rank has begun a step of this session. This rank has the number of a file's last step.
+    if (decision->settled == 0 && order->headers.starts <= 1 && !order->open &&
+        order->opening == 0 && set_empty(&decision->redo))
+        return NULL;
     // The trainer may skip a step while the rank is frozen: then the rank is ahead of its report.
     if (decision->settled + 1 == order->settled && order->recovery.skipped == order->settled &&
         set_empty(&decision->redo))

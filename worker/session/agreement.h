@@ -21,12 +21,15 @@ struct lockstep_work;
 struct agreement {
     // set when the work is made, then constant
     bool wanted;
+    bool attempt; // True if the work belongs to an attempt of the library (attempt.h).
     // driver only while in flight
     bool reached; // True if this rank has the result of the work.
     struct collective collective;
     struct extent extent;
     int32_t element;
 };
+
+#define OUTCOME_ATTEMPT UINT64_MAX
 
 enum outcome_kind {
     OUTCOME_NONE = 0,
@@ -37,7 +40,9 @@ enum outcome_kind {
 struct outcome {
     uint64_t space; // Of the tag of the collective, as the next one.
     uint32_t slot;
-    uint64_t group; // The space of the group whose collective it is; 0: of all ranks.
+    // The space of the group whose collective it is; 0: of all ranks. OUTCOME_ATTEMPT: of an
+    // attempt, in which no rank begins a collective after the next change.
+    uint64_t group;
     enum outcome_kind kind;
     uint64_t generation; // Number of the generation in which it was decided.
 };

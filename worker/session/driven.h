@@ -22,7 +22,7 @@ struct engine_recovery;
 struct engine_said {
     struct up_start start; // The last UP_START; zeros: none.
     uint32_t named_count;
-    struct up_modules named[SESSION_NAMED_PARTS]; // The last UP_MODULES.
+    struct up_modules named[SESSION_NAMED_PARTS]; // The modules, as rank 0 names them.
 };
 
 // engine.c, decisions.c, events.c, messages.c and waits.c

@@ -40,6 +40,7 @@ struct plain {
     uint32_t size; // Members.
     bool creates; // True if the members meet to make the group.
     bool library; // True if the library makes the collective, and not the trainer.
+    bool attempt; // True if it belongs to an attempt of the library (attempt.h).
     bool asynchronous;
     bool local; // True if this rank is the only member.
     bool any; // True if it is a receive from any source.
@@ -73,7 +74,10 @@ static int plain_place(struct lockstep_session *session, struct plain *plain)
     const bool counts = kind != LOCKSTEP_ALLREDUCE && kind != LOCKSTEP_BARRIER;
     int status = 0;
     mutex_lock(&session->mutex);
-    if (counts && !plain->library)
+    plain->attempt = plain->library && session->works.attempt.active;
+    if (plain->library)
+        status = attempt_check_locked(session);
+    else if (counts)
         status = agreement_numbers_locked(session);
     if (!plain->creates)
         plain->changes = session->step.change.number;
@@ -256,11 +260,18 @@ static void plain_pair(struct plain *plain)
     plain->pair[sends] = plain->any ? plain->pair[!sends] : group_rank(plain->group, what->peer);
 }
 
+// 0, or LOCKSTEP_E_CHANGED if ranks may have other numbers now than in plain_place.
+static int plain_same_locked(struct lockstep_session *session, const struct plain *plain)
+{
+    return plain->attempt ? attempt_check_locked(session)
+                          : agreement_same_locked(session, plain->changes);
+}
+
 static int plain_route_locked(struct lockstep_session *session, struct plain *plain)
 {
     const lockstep_collective_kind kind = plain->what->kind;
     const bool whole = !plain->group || plain->group->whole;
-    int status = agreement_same_locked(session, plain->changes);
+    int status = plain_same_locked(session, plain);
     if (status < 0)
         return status;
     plain->space = plain_space(session, plain);
@@ -340,7 +351,8 @@ static void plain_extent(const struct plain *plain, struct lockstep_work *work)
 }
 
 // Fills in the work from the description.
-static void plain_fill(struct plain *plain, struct lockstep_work *work, struct name_use *use)
+static void plain_fill(struct plain *plain, struct lockstep_work *work,
+                       const struct collective_tag *tag)
 {
     const struct lockstep_collective *what = plain->what;
     work->state = WORK_IN_FLIGHT;
@@ -368,13 +380,14 @@ static void plain_fill(struct plain *plain, struct lockstep_work *work, struct n
     work->confirmed = work->changed = work->lost = false;
     text_copy(work->name, sizeof(work->name), what->name);
     work->collective = plain->collective;
-    work->collective.tag =
-        (struct collective_tag){.step = 0, .space = use->hash, .slot = use->uses++};
+    work->collective.tag = *tag;
     work->collective.context = work;
     if (plain->part)
         work->collective.parts = &work->parts;
     plain_extent(plain, work);
-    work->agreement.wanted = !plain->library && !plain->local && agreement_is_on(work->session);
+    work->agreement.attempt = plain->attempt;
+    work->agreement.wanted =
+        (!plain->library || plain->attempt) && !plain->local && agreement_is_on(work->session);
     if (work->agreement.wanted)
         agreement_make(work);
     if (plain->group)
@@ -386,15 +399,21 @@ static int plain_take_locked(struct lockstep_session *session, struct plain *pla
 {
     const struct lent_range *ranges = plain->ranges;
     const uint32_t count = plain->range_count;
-    int status = agreement_same_locked(session, plain->changes);
+    struct collective_tag tag = {.step = 0};
+    int status = plain_same_locked(session, plain);
     if (status < 0)
         return status;
     struct name_use *use = work_use_locked(session, plain->space);
     if (!use || (plain->any && !work_may_name_locked(session)))
         return LOCKSTEP_E_INVALID;
+    tag = (struct collective_tag){.space = use->hash, .slot = use->uses};
+    if (plain->attempt)
+        attempt_tag_locked(session, &tag);
     if (session->works.outcomes.count > 0 &&
-        agreement_outcome(&session->works.outcomes, use->hash, use->uses) == OUTCOME_CHANGED) {
-        use->uses++;
+        agreement_outcome(&session->works.outcomes, tag.space, tag.slot) == OUTCOME_CHANGED) {
+        use->uses += !plain->attempt;
+        if (plain->attempt)
+            return attempt_failed();
         return agreement_error_locked(session, shape_name(plain->what->kind), plain->what->name);
     }
     for (uint32_t i = 0; i < count && status == 0; i++)
@@ -407,7 +426,8 @@ static int plain_take_locked(struct lockstep_session *session, struct plain *pla
     for (uint32_t i = 0; i < count; i++)
         lent_add_locked(work, &ranges[i]);
     await_begun_locked(session);
-    plain_fill(plain, work, use);
+    use->uses += !plain->attempt;
+    plain_fill(plain, work, &tag);
     session->works.unmatched_count += plain->any;
     if (plain->confirmed)
         work_confirm(work);

@@ -260,11 +260,15 @@ static int work_make_locked(struct lockstep_session *session, const struct plain
                             enum work_caller caller, void *data, const struct collective *like,
                             struct lockstep_work **made)
 {
+    const bool attempt = caller == CALLER_LIBRARY && session->works.attempt.active;
+    struct collective_tag tag = {.space = form->use->hash, .slot = form->use->uses};
+    if (attempt)
+        attempt_tag_locked(session, &tag);
     if (session->works.outcomes.count > 0 &&
-        agreement_outcome(&session->works.outcomes, form->use->hash, form->use->uses) ==
-            OUTCOME_CHANGED) {
-        form->use->uses++;
-        return agreement_error_locked(session, "collective", form->name);
+        agreement_outcome(&session->works.outcomes, tag.space, tag.slot) == OUTCOME_CHANGED) {
+        form->use->uses += !attempt;
+        return attempt ? attempt_failed()
+                       : agreement_error_locked(session, "collective", form->name);
     }
     const struct lent_range range = {(uintptr_t)data,
                                      (uintptr_t)data + form->elements * dtype_size(like->dtype),
@@ -290,8 +294,8 @@ static int work_make_locked(struct lockstep_session *session, const struct plain
         kernel_reduce_alone(like->dtype, data, form->elements);
     memcpy(work->name, form->name, form->name_bytes);
     *collective = *like;
-    collective->tag =
-        (struct collective_tag){.step = 0, .space = form->use->hash, .slot = form->use->uses++};
+    collective->tag = tag;
+    form->use->uses += !attempt;
     collective->elements = form->elements;
     collective->weight = 1;
     collective->context = work;
@@ -299,13 +303,15 @@ static int work_make_locked(struct lockstep_session *session, const struct plain
     collective->extent_count = form->elements == 0 ? 0 : 1;
     collective->algorithm = form->algorithm;
     collective->signature = form->signature;
-    // Broadcasts of the library follow a verified manifest, and need no confirmation.
+    // Broadcasts of the library follow a verified manifest, and need no confirmation, but for the
+    // accord after a death.
     work->confirmed = false;
     if (collective->kind == COLLECTIVE_BROADCAST &&
-        strncmp(work->name, WORK_LIBRARY_PREFIX, strlen(WORK_LIBRARY_PREFIX)) != 0)
+        (attempt || strncmp(work->name, WORK_LIBRARY_PREFIX, strlen(WORK_LIBRARY_PREFIX)) != 0))
         work_confirm(work);
     work->changed = work->lost = false;
-    work->agreement.wanted = caller == CALLER_TRAINER && !session->config.solo &&
+    work->agreement.attempt = attempt;
+    work->agreement.wanted = (caller == CALLER_TRAINER || attempt) && !session->config.solo &&
                              session->config.on_failure == LOCKSTEP_ON_FAILURE_CONTINUE;
     if (work->agreement.wanted)
         agreement_make(work);
@@ -320,6 +326,8 @@ static int work_form_locked(struct lockstep_session *session, enum work_caller c
 {
     struct plain_form library; // Not kept: works.form is for the trainer's calls.
     struct plain_form *form = caller == CALLER_TRAINER ? &session->works.form : &library;
+    if (caller == CALLER_LIBRARY && attempt_check_locked(session) < 0)
+        return LOCKSTEP_E_CHANGED;
     if (caller == CALLER_TRAINER && like->kind == COLLECTIVE_BROADCAST) {
         const int told = agreement_numbers_locked(session);
         if (told < 0)
@@ -453,11 +461,13 @@ int work_await_locked(struct lockstep_work *work, const struct command *command,
 {
     struct lockstep_session *session = work->session;
     const struct standing standing = await_work(work);
+    // Attempts do not count the uses of names. They follow a call of lockstep_start on all ranks.
+    const bool reported = told && !work->passes && !work->agreement.attempt;
     const struct wish wish = {.work = work,
                               .deadline_ms = timeout_ms == LOCKSTEP_WAIT_FOREVER
                                                  ? COND_NO_DEADLINE
                                                  : clock_now_ms() + timeout_ms,
-                              .standing = told && !work->passes ? &standing : NULL};
+                              .standing = reported ? &standing : NULL};
     char late[SESSION_LATE_BYTES];
     int status = 0;
     mutex_assert_held(&session->mutex);
@@ -466,6 +476,8 @@ int work_await_locked(struct lockstep_work *work, const struct command *command,
     session->works.awaited = NULL;
     if (work->state != WORK_DONE && session->gate.failure != 0)
         status = session_failure_locked(session);
+    else if (work->state == WORK_DONE && work->changed && work->agreement.attempt)
+        status = attempt_failed();
     else if (work->state == WORK_DONE && work->changed)
         status = work_is_pair(work)
                      ? agreement_parted_locked(session, shape_name(work->kind), work->name)

@@ -8,6 +8,7 @@
 
 #include "base/list.h"
 #include "worker/session/agreement.h"
+#include "worker/session/attempt.h"
 #include "worker/session/lent.h"
 #include "worker/session/notify.h"
 #include "worker/transport/flow/collective.h"
@@ -121,6 +122,7 @@ struct works {
     uint32_t group_count;
     struct plain_form form; // The trainer's last collective.
     struct outcomes outcomes;
+    struct work_attempt attempt;
     uint64_t changes_told; // The number of the last change of the world that the trainer knows of.
 };
 
