@@ -79,8 +79,14 @@ class Hooks(unittest.TestCase):
         self.assertFalse(new)
         self.assertIn(torch.__version__, os.path.basename(path))
         with mock.patch.object(torch, "__version__", "2.99.0"):
-            with self.assertRaisesRegex(build.BuildFailed, "was built for PyTorch 2.13"):
+            with self.assertRaisesRegex(build.BuildFailed, f"was built for PyTorch {build.torch_version().split('+')[0]}"):
                 hooks._Library(path)
+
+    def test_an_old_pytorch(self):
+        """No compiler is started for headers that lack what the native backend needs."""
+        with mock.patch.object(build, "torch_version", return_value="2.9.1+cpu"):
+            with self.assertRaisesRegex(build.BuildFailed, "backend needs PyTorch 2.10 or later"):
+                build.build("backend")
 
     def test_without_a_compiler(self):
         with tempfile.TemporaryDirectory() as empty:

@@ -9,6 +9,15 @@
 #include <torch/library.h>
 #include <torch/version.h>
 
+// splitGroup takes devices since PyTorch 2.13.
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
+#define DEVICES_PARAMETER , const std::optional<std::vector<at::Device>> &devices
+#define DEVICES_ARGUMENT , devices
+#else
+#define DEVICES_PARAMETER
+#define DEVICES_ARGUMENT
+#endif
+
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace
@@ -190,10 +199,11 @@ struct named_group : public c10d::ProcessGroup {
     c10::intrusive_ptr<ProcessGroup>
     splitGroup(const std::vector<int> &ranks, const std::optional<milliseconds> &timeout,
                const std::optional<c10::intrusive_ptr<c10d::Backend::Options>> &opts,
-               const std::optional<std::string> &name, const std::optional<std::string> &desc,
-               const std::optional<std::vector<at::Device>> &devices) override
+               const std::optional<std::string> &name,
+               const std::optional<std::string> &desc DEVICES_PARAMETER) override
     {
-        const auto made = ProcessGroup::splitGroup(ranks, timeout, opts, name, desc, devices);
+        const auto made =
+            ProcessGroup::splitGroup(ranks, timeout, opts, name, desc DEVICES_ARGUMENT);
         if (!made)
             return made;
         auto split = c10::make_intrusive<named_group>(*made, made->getDefaultBackend());

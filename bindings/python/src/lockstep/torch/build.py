@@ -35,6 +35,8 @@ _TRY_S = 10
 _FLAGS = ["-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w"]
 _CXX20 = (2, 10)
 """Headers of this PyTorch and later ones need C++20."""
+_OLDEST = {"hooks": (2, 0), "backend": (2, 10)}
+"""The first PyTorch whose headers have what a part needs."""
 
 
 class BuildFailed(Exception):
@@ -106,10 +108,13 @@ def compiler() -> Optional[List[str]]:
     return None
 
 
+def _major_minor() -> Tuple[int, ...]:
+    return tuple(int(part) for part in torch_version().split(".")[:2])
+
+
 def standard() -> str:
     """The C++ that the headers of PyTorch need."""
-    version = tuple(int(part) for part in torch_version().split(".")[:2])
-    return f"c++{20 if version >= _CXX20 else 17}"
+    return f"c++{20 if _major_minor() >= _CXX20 else 17}"
 
 
 def command(cxx: List[str], part: str, target: str) -> List[str]:
@@ -139,6 +144,10 @@ def build(part: str = "hooks", say: bool = False) -> Tuple[str, bool]:
     target = path(part)
     if os.path.exists(target):
         return target, False
+    oldest = _OLDEST[part]
+    if _major_minor() < oldest:
+        raise BuildFailed(f"the native {part} needs PyTorch {oldest[0]}.{oldest[1]} or later, and "
+                          f"{torch_version()} is installed")
     cxx = compiler()
     if cxx is None:
         raise BuildFailed("there is no C++ compiler (c++, g++ or clang++, or CXX)")
