@@ -175,6 +175,7 @@ struct transport *fleet_open(struct member *member)
         .device = member->device,
         .abort_ms = options->abort_ms,
         .segment_bytes = options->segment_bytes,
+        .recovers = options->recovers,
         .events = {.formed = on_formed,
                    .done = on_done,
                    .wave_done = on_wave_done,

@@ -42,6 +42,7 @@ struct fleet_options {
     uint32_t first_device; // First device of rank 0; the next rank has the next device.
     uint64_t abort_ms; // As in struct transport_config.
     uint64_t segment_bytes; // As in struct transport_config.
+    bool recovers; // As in struct transport_config.
     enum plan_algorithm algorithm; // Algorithm of a job's reductions; broadcasts take any.
 };
 

@@ -5,8 +5,14 @@
 // recovery_job.h says what every job has to promise. Its module is never called: a second one has
 // the same tensors, with gradients in the memory of the device where the rank has one, and so have
 // its buffers, which all steps exchange.
+//
+// Where NCCL sums, a rank that aborts ends the collectives of all others, with garbage, and NCCL
+// does not tell them (FAKE_NCCL_LATE_ERRORS). A survivor that takes such a result has an element
+// that is no mean.
 
 #include "tests/fault/recovery_job.h"
+
+#include "base/clock.h"
 #include "tests/support/fake_gpu.h"
 #include "worker/device/cuda.h"
 
@@ -27,14 +33,33 @@ enum {
     SPARSE = 2, // The tensor that one rank uses in a step.
     BUFFERS = 3,
     BUFFER = 20000, // Elements of each.
+    BY_BUFFER = 1000,
 };
 
 static const lockstep_buffer_policy policies[BUFFERS] = {LOCKSTEP_BUFFER_BROADCAST,
                                                          LOCKSTEP_BUFFER_MEAN, LOCKSTEP_BUFFER_SUM};
 
 static const uint64_t equal_weights[JOB_RANKS] = {1, 1, 1, 1};
-static uint32_t with_device; // Set of ranks.
+
+struct scene {
+    uint32_t size;
+    uint32_t devices; // Set of ranks that have a device.
+    uint32_t deaths;
+    bool at_once; // True if all deaths are in one step.
+    bool early; // True if deaths are in the first milliseconds of a step, which may be the first.
+    bool apart; // True if each rank seems to be on a host of its own.
+};
+
+static const struct scene *scene;
 static bool by_stream; // True if ranks with a device end their steps by a stream.
+
+// What a rank with a device tells the test.
+struct used {
+    uint64_t nccl; // Sums of NCCL in the last step.
+    // If the rank kills itself: when so many thousandths of the time of the step before are over,
+    // or, from BY_BUFFER on, when it has the last buffer.
+    uint64_t part;
+};
 
 // Of this process.
 static const struct cuda *cuda; // NULL: this rank has no device.
@@ -82,7 +107,7 @@ static void register_on_device(struct job_rank *rank)
     char names[JOB_TENSORS][16];
     struct lockstep_buffer described[BUFFERS];
     static const int64_t length = BUFFER;
-    if ((with_device >> rank->rank & 1) != 0)
+    if ((scene->devices >> rank->rank & 1) != 0)
         open_device(rank);
     memset(tensors, 0, sizeof(tensors));
     for (uint32_t t = 0; t < JOB_TENSORS; t++) {
@@ -119,9 +144,14 @@ static void register_on_device(struct job_rank *rank)
 static void configure(struct lockstep_config *config, struct lockstep_module_config *first)
 {
     static char device[16];
+    static char host[16];
     (void)first;
     snprintf(device, sizeof(device), "cuda:%d", (int)config->rank_hint);
-    config->device = (with_device >> config->rank_hint & 1) != 0 ? device : "none";
+    snprintf(host, sizeof(host), "host-%d", (int)config->rank_hint);
+    config->device = (scene->devices >> config->rank_hint & 1) != 0 ? device : "none";
+    if (scene->apart)
+        config->host_id = host;
+    setenv("NCCL_HOSTID", host, 1); // A real NCCL takes one GPU for two only on two hosts.
 }
 
 static void copy(struct job_rank *rank, void *to, const void *from, size_t bytes)
@@ -217,10 +247,40 @@ static bool uses(const struct job_rank *rank, uint64_t step, uint32_t tensor)
     return tensor != SPARSE || step % rank->size == rank->rank;
 }
 
+static void *dies(void *us)
+{
+    usleep((useconds_t) * (uint64_t *)us);
+    kill(getpid(), SIGKILL);
+    return NULL;
+}
+
+static bool is_real(void)
+{
+    return getenv("LOCKSTEP_TEST_DEVICES") != NULL;
+}
+
+// 0 on a real GPU: it does not count.
+static uint64_t sums_of_nccl(void)
+{
+    if (is_real())
+        return 0;
+    const struct fake_controls *controls = fake_gpu_install();
+    return controls->nccl_calls("ncclAllReduce") + controls->nccl_calls("ncclReduceScatter");
+}
+
 static void step_on_devices(struct job_rank *rank, uint64_t step, uint64_t *hash)
 {
+    static uint64_t began_us;
+    static uint64_t delay_us;
     float *sparse = rank->gradients[SPARSE];
+    struct used *used = job_own(rank->rank);
+    const uint64_t before = cuda ? sums_of_nccl() : 0;
     lockstep_call *call;
+    if (rank->told->dies_at == step && used->part < BY_BUFFER) {
+        delay_us = (clock_now_us() - began_us) * used->part / 1000;
+        job_thread(rank, dies, &delay_us);
+    }
+    began_us = clock_now_us();
     job_begin(rank, NULL, NULL);
     int status = lockstep_call_begin(module, &call);
     for (uint32_t t = JOB_TENSORS; t-- > 0 && status == 0;) {
@@ -235,10 +295,11 @@ static void step_on_devices(struct job_rank *rank, uint64_t step, uint64_t *hash
         status = lockstep_call_end(call);
     job_require(rank, status, "call");
     put_buffers(rank, step);
-    if (rank->told->dies_at == step)
+    if (rank->told->dies_at == step && used->part >= BY_BUFFER)
         job_thread(rank, die_by_buffer, rank);
     job_require(rank, lockstep_step_end(rank->session, stream_of_steps()), "step_end");
     check_buffers(rank, step, hash);
+    used->nccl = cuda ? sums_of_nccl() - before : 0;
     get_means(rank);
     job_check_of_one(rank, SPARSE, (uint32_t)(step % rank->size), step);
     job_hash(hash, sparse, job_elements[SPARSE] * sizeof(float));
@@ -252,28 +313,63 @@ static void step_on_devices(struct job_rank *rank, uint64_t step, uint64_t *hash
     job_look(rank, step, equal_weights, hash);
 }
 
-static void prepare(const struct job *job, uint32_t round)
+static void prepares(const struct job *job, uint32_t round)
 {
-    if (round % 2 == 1)
-        job_dies_at(round % (job->size - 1), 3);
+    uint64_t step = 2 + job_random(8);
+    for (uint32_t d = 0; d < job->deaths && !scene->early; d++) {
+        const uint32_t victim = (round + d) % (job->size - 1);
+        job_dies_at(victim, step);
+        ((struct used *)job_own(victim))->part = job_random(BY_BUFFER + BY_BUFFER / 4);
+        step += scene->at_once ? 0 : 1 + job_random(8);
+    }
+}
+
+// NCCL sums where it would in a job that does not go on: in a later world only if it did in the
+// first one.
+static bool nccl_sums(uint32_t ranks, bool first)
+{
+    const uint32_t devices = ranks & scene->devices;
+    const bool several = (devices & (devices - 1)) != 0;
+    return several && (devices == ranks || !scene->apart) &&
+           (first || nccl_sums((1u << scene->size) - 1, true));
+}
+
+static void check_nccl(uint32_t dead)
+{
+    const uint32_t alive = ((1u << scene->size) - 1) & ~dead;
+    for (uint32_t r = 0; r < scene->size; r++) {
+        const struct used *used = job_own(r);
+        if ((alive & scene->devices & 1u << r) != 0 && !is_real())
+            assert_int_equal(used->nccl > 0, nccl_sums(alive, false));
+    }
 }
 
 static void devices_go_on(void **state)
 {
-    static const uint32_t worlds[] = {15, 5, 1, 14};
+    static const struct scene scenes[] = {
+        {.size = 3, .devices = 7, .deaths = 1},
+        {.size = 4, .devices = 15, .deaths = 2, .at_once = true},
+        {.size = 3, .devices = 5, .deaths = 1},
+        {.size = 4, .devices = 14, .deaths = 2},
+        {.size = 3, .devices = 6, .deaths = 1, .apart = true},
+        {.size = 2, .devices = 3, .deaths = 1, .early = true},
+        {.size = 4, .devices = 15, .deaths = 2, .apart = true},
+        {.size = 3, .devices = 1, .deaths = 1},
+    };
+    const uint32_t count = sizeof(scenes) / sizeof(scenes[0]);
     (void)state;
-    for (uint32_t round = 0; round < job_rounds(6); round++) {
+    for (uint32_t round = 0; round < job_rounds(count); round++) {
+        scene = &scenes[round % count];
         struct job job = {.name = "devices",
-                          .size = 2 + round % 3,
-                          .deaths = round % 3 == 0 ? 1 : 1 + round / 2 % 2,
+                          .size = scene->size,
+                          .deaths = scene->deaths,
                           .tcp = round % 2 == 0,
+                          .prepares = prepares,
                           .configure = configure,
-                          .prepares = prepare,
                           .loads = register_on_device,
                           .step = step_on_devices};
-        with_device = worlds[round % 4];
-        by_stream = round / 2 % 2 == 0;
-        job_run(&job, round, NULL);
+        by_stream = (round + round / count) / 2 % 2 == 0;
+        check_nccl(job_run(&job, round, NULL));
     }
 }
 
@@ -284,7 +380,8 @@ int main(void)
     };
     fake_gpu_name_libraries();
     setenv("FAKE_CUDA_DELAY_US", "0-300", 0);
-    job_memory(0);
+    setenv("FAKE_NCCL_LATE_ERRORS", "1000000000", 0);
+    job_memory(sizeof(struct used));
     job_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

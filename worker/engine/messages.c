@@ -179,8 +179,10 @@ static void engine_generation(struct lockstep_session *session, const struct dow
         return;
     memcpy(world.secret, start->secret, sizeof(world.secret));
     memcpy(world.devices, start->gpus, sizeof(world.devices));
-    world.by_hosts = session->config.on_failure == LOCKSTEP_ON_FAILURE_CONTINUE;
-    world.devices_meet = start->gpus_meet && !world.by_hosts;
+    world.devices_meet = start->gpus_meet;
+    if (first)
+        session->engine.strict = device_flow_is_strict(&world);
+    world.by_hosts = !first && !session->engine.strict;
     engine_set_world(session, message, first);
     options.strict = session->devices.first && device_flow_is_strict(&world);
     watch_formed(session->watch, &start->locality);

@@ -33,6 +33,8 @@ struct engine_state {
     struct step_note heard[2]; // The ring predecessor's notes, by step modulo 2.
     struct step_note own_note; // This rank's note while it is sent.
     bool linked; // True if the links to all neighbours are connected.
+    // True if, in the first world, ranks with a device launch in one order. Equal on all ranks.
+    bool strict;
     bool starting; // True from UP_START until the coordinator has verified the manifests.
     uint32_t plain_in_flight; // Plain collectives in flight.
     uint32_t buffers_in_flight; // Plain collectives in flight for groups of buffers.

@@ -90,7 +90,7 @@ static const char *freeze_obstacle(const struct transport *transport,
 {
     if (collective->kind != COLLECTIVE_ALLREDUCE)
         return "it is no allreduce";
-    if ((collective->on_devices || collective->device) && !transport->flows.world.by_hosts)
+    if ((collective->on_devices || collective->device) && !transport->flows.recovers)
         return "its memory is on a device, and NCCL may have written it";
     if (collective->replica_count > 0)
         return "it has replicas on devices";
@@ -234,7 +234,7 @@ static void freeze_flows(struct transport *transport)
     }
 }
 
-// What goes by the hosts is written to gradients on a device as a whole, and then it is done.
+// A result is written to gradients on a device as a whole, and then it is done.
 static void freeze_devices(struct transport *transport)
 {
     struct collective *collective;
@@ -290,7 +290,7 @@ int transport_freeze(struct transport *transport, const struct generation_id *ba
     freeze_redos(transport);
     freeze_flows(transport);
     freeze_devices(transport);
-    teardown_forget(&transport->flows, false);
+    teardown_freeze(&transport->flows);
     transport_forget(transport);
     return transport->freezer.lacks ? -1 : 0;
 }

@@ -56,7 +56,7 @@ static void test_by_the_world(void **state)
     }
 }
 
-// A job that goes on after a death leaves nothing to NCCL.
+// A job that began without NCCL goes on without it after a death.
 static void test_by_hosts(void **state)
 {
     (void)state;

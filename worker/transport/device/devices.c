@@ -32,6 +32,9 @@
 #define DEVICES_LOOK_MS 20
 #define DEVICES_LEFT_MS \
     1000 // How long NCCL may take to finish the work that a peer did before its goodbye.
+// How long a rank that could go on after a death waits for word of one when NCCL has failed. The
+// host of a rank may be silent for 20 s before the rank counts as dead.
+#define DEVICES_WORD_MS 30000
 
 // ---- failure ------------------------------------------------------------------------------------
 
@@ -58,11 +61,18 @@ static const char *devices_reason(const struct devices *devices)
     return devices->communicator ? communicator_text(devices->communicator) : "no reason is known";
 }
 
+bool devices_await_word(const struct devices *devices)
+{
+    return devices->flows->recovers && devices->failed_ms != 0 && !devices_broken(devices) &&
+           clock_now_ms() < devices->failed_ms + DEVICES_WORD_MS;
+}
+
 static void devices_fail(struct devices *devices)
 {
     if (devices->failed)
         return;
     devices->failed = true;
+    devices->failed_ms = clock_now_ms();
     text_copy(devices->text, sizeof(devices->text), devices_reason(devices));
 }
 
@@ -277,7 +287,7 @@ int devices_reserve(struct flows *flows, uint32_t collectives, uint64_t bytes, u
         device_reserve(devices->device, MEMORY_SCRATCH, note, collectives) < 0 ||
         device_reserve(devices->device, MEMORY_PINNED, note, collectives) < 0)
         return -1;
-    if ((world->by_hosts || device_ranks(world) < world->world_size) &&
+    if ((flows->recovers || device_ranks(world) < world->world_size) &&
         device_reserve(devices->device, MEMORY_PINNED, bytes, collectives) < 0)
         return -1;
     device_enter(devices->device);
@@ -345,7 +355,8 @@ void devices_work_left(struct devices *devices)
 {
     list_for_each_safe (node, &devices->left) {
         struct device_flow *flow = list_entry(node, struct device_flow, turn);
-        if (device_happened(devices->device, flow->event) == 0)
+        // NCCL may still be taking the group: no event is recorded after it yet.
+        if (flow->stage == STAGE_TAKING || device_happened(devices->device, flow->event) == 0)
             continue;
         devices_release(devices, flow);
     }
@@ -460,7 +471,7 @@ struct collective *devices_next_done(struct flows *flows)
 static bool devices_report_failed(struct devices *devices)
 {
     const struct transport_events *events = &devices->flows->events;
-    if (!devices->failed || devices->failure_reported)
+    if (!devices->failed || devices->failure_reported || devices_await_word(devices))
         return false;
     devices->failure_reported = true;
     if (events->device_failed)
@@ -560,6 +571,8 @@ static bool devices_has_to_look(const struct devices *devices)
 uint64_t devices_deadline(const struct flows *flows, uint64_t now_ms)
 {
     const struct devices *devices = flows->devices;
+    if (devices && devices_await_word(devices))
+        return devices->failed_ms + DEVICES_WORD_MS;
     if (!devices || devices->failed)
         return UINT64_MAX;
     if (devices_has_to_look(devices))

@@ -64,6 +64,9 @@ void devices_work_left(struct devices *devices);
 void devices_give_all(struct devices *devices, struct device_flow *flow);
 // Makes idle flows until there are `count` flows in all. 0 or -1.
 int devices_reserve_flows(struct devices *devices, uint64_t count);
+// True if NCCL has failed, and a death, of which this rank has not heard yet, may be the cause.
+// Then the failure is not reported yet: the generation may be frozen soon.
+bool devices_await_word(const struct devices *devices);
 // Returns the first of this rank's devices that has failed. NULL: none.
 struct device *devices_broken(const struct devices *devices);
 // Called after work of the flow was enqueued on the stream: records flow->event, and a wake-up of

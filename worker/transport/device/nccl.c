@@ -12,10 +12,14 @@
 // The finish kernel reads from it the divisor and which units to write. The host reads it once the
 // event has happened. If this rank has not reported all gradients of a bucket, the finish kernel
 // may have to wait for the trainer (dependency.c): then the header is copied first, and tells the
-// host whether that is so. Gradients stay unchanged until the finish kernel, which writes the whole
-// bucket or nothing. It writes nothing if the communicator was aborted (`revoked` is set before
-// that), because NCCL then leaves garbage. A bucket that is a single extent, unscaled, and used as
-// a whole is sent directly, without packing.
+// host whether that is so. In a job that goes on after a death the header is always copied first,
+// and the finish kernel is enqueued on DEVICE_DELIVER when the host has seen that the sum is whole:
+// from then on the result needs no other rank.
+//
+// Gradients stay unchanged until the finish kernel, which writes the whole bucket or nothing. It
+// writes nothing if the communicator was aborted (`revoked` is set before that), because NCCL then
+// leaves garbage. A bucket that is a single extent, unscaled, and used as a whole is sent directly,
+// without packing.
 //
 // NCCL may enqueue a group from a thread of its own. Until it has, no other work may be enqueued on
 // the stream after it, and no other group may be given to NCCL: flows wait in the order of their
@@ -220,18 +224,35 @@ static int nccl_deliver(struct devices *devices, struct device_flow *flow,
     return nccl_spread(devices, flow, stream);
 }
 
+static void nccl_read_note(const struct device_flow *flow)
+{
+    if (flow->collective->op == REDUCE_MEAN)
+        flow->collective->weight_total = nccl_note(flow)[NOTE_WEIGHT];
+    nccl_read_used(flow);
+}
+
+static int nccl_done(struct devices *devices, struct device_flow *flow)
+{
+    nccl_read_note(flow);
+    flow->collective->last_received_us = clock_now_us();
+    devices_done(devices, flow);
+    return 0;
+}
+
 // Continues a held flow. summed: true once the sum and the header are complete. If the header shows
 // that no result is written where this rank has no input, delivers at once. Otherwise delivers on
 // DEVICE_BEHIND once the trainer has named the events to wait for.
 static int nccl_deliver_held(struct devices *devices, struct device_flow *flow, bool summed)
 {
     if (summed)
-        nccl_read_used(flow);
+        nccl_read_note(flow);
+    if (summed && !flow->packed)
+        return nccl_done(devices, flow);
     if (summed && !dependency_matters(flow))
         return nccl_deliver(devices, flow, DEVICE_DELIVER);
     if (summed)
         offload_summed(flow);
-    if (!dependency_is_known(flow))
+    if (!dependency_is_known(flow) || (devices->flows->recovers && !summed))
         return 0;
     if (device_wait(devices->device, DEVICE_BEHIND, flow->event) < 0 ||
         dependency_wait(devices, flow) < 0)
@@ -254,7 +275,7 @@ int nccl_come_back(struct devices *devices, struct device_flow *flow)
 // NCCL has taken the group: enqueues the work after it.
 static int nccl_enqueue_rest(struct devices *devices, struct device_flow *flow)
 {
-    const bool held = flow->packed && flow->collective->behind;
+    const bool held = devices->flows->recovers || (flow->packed && flow->collective->behind);
     if (flow->packed && !held && nccl_finish(devices, flow, DEVICE_REDUCE) < 0)
         return -1;
     if (nccl_copy_header(devices, flow) < 0)
@@ -319,17 +340,6 @@ void nccl_read_used(const struct device_flow *flow)
     }
 }
 
-static void nccl_done(struct devices *devices, struct device_flow *flow)
-{
-    struct collective *collective = flow->collective;
-    const uint64_t *note = nccl_note(flow);
-    if (collective->op == REDUCE_MEAN)
-        collective->weight_total = note[NOTE_WEIGHT];
-    nccl_read_used(flow);
-    collective->last_received_us = clock_now_us();
-    devices_done(devices, flow);
-}
-
 int nccl_work(struct devices *devices, struct device_flow *flow)
 {
     const struct nccl_part part = {nccl_begin, nccl_enqueue_rest};
@@ -339,6 +349,6 @@ int nccl_work(struct devices *devices, struct device_flow *flow)
     if (flow->stage == STAGE_HELD)
         return nccl_deliver_held(devices, flow, happened > 0);
     if (happened > 0)
-        nccl_done(devices, flow);
+        return nccl_done(devices, flow);
     return 0;
 }

@@ -138,6 +138,8 @@ struct devices {
     // True once a device or NCCL has failed: no launched collective completes any more.
     bool failed;
     bool failure_reported;
+    // When NCCL failed, in ms. 0: it has not failed, or that is reported at once.
+    uint64_t failed_ms;
     struct communicator *communicator;
     // Pinned words, one per generation: not 0 if the generation was given up.
     struct device_block *revoked;

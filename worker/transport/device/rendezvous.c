@@ -17,6 +17,7 @@
 #include "worker/device/memory.h"
 #include "worker/transport/device/device_flow.h"
 #include "worker/transport/device/parts.h"
+#include "worker/transport/device/teardown.h"
 #include "worker/transport/flow/wave.h"
 #include "worker/transport/flow/waves.h"
 
@@ -73,9 +74,11 @@ static const char *naming_check(const void *context, const struct wave_origin *o
     return NULL;
 }
 
+// A rank that starts reports it at once: the user may have to know.
 static void naming_fails(struct devices *devices, const char *text)
 {
     devices->stage = DEVICES_FAILED;
+    devices->failed_ms = devices->generation > 1 ? clock_now_ms() : 0;
     text_copy(devices->text, sizeof(devices->text), text);
 }
 
@@ -154,8 +157,10 @@ void rendezvous_form(struct flows *flows, struct rendezvous *rendezvous)
     rendezvous->stage = NAMING_NONE;
     if (!devices)
         return;
+    if (devices->communicator)
+        teardown_forget(flows, false);
     devices->failed = devices->failure_reported = false;
-    devices->left_ms = 0;
+    devices->failed_ms = devices->left_ms = 0;
     devices->stage = DEVICES_IDLE;
     devices->generation++;
     ((uint32_t *)(void *)devices->revoked->host)[devices->generation % DEVICE_REVOKED_WORDS] = 0;
@@ -176,7 +181,9 @@ const char *rendezvous_failed(const struct flows *flows, const struct rendezvous
     const struct devices *devices = flows->devices;
     if (rendezvous->stage == NAMING_FAILED)
         return rendezvous->text;
-    return devices && devices->stage == DEVICES_FAILED ? devices->text : NULL;
+    return devices && devices->stage == DEVICES_FAILED && !devices_await_word(devices)
+               ? devices->text
+               : NULL;
 }
 
 void rendezvous_work(struct flows *flows, struct rendezvous *rendezvous)

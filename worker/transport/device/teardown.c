@@ -6,6 +6,11 @@
 // on no finish kernel begins to write. Then it aborts the communicator, which ends the kernels of
 // NCCL, and waits for the kernels that already write. Flows whose work still waits, for example for
 // a stream of the trainer, keep their blocks until the device has finished that work.
+//
+// The kernels of a rank that aborts may let those of other ranks end as if nothing had happened,
+// with garbage. So a rank that freezes does not abort: another rank, which is not frozen yet, would
+// take the garbage for final. It aborts when the next generation forms. By then all of its members
+// are frozen, and no member looks at what NCCL still does.
 
 #include "worker/transport/device/teardown.h"
 
@@ -70,8 +75,6 @@ static void teardown_leave_flow(struct devices *devices, struct device_flow *flo
     const bool travels = flow->stage == STAGE_TRAVELLING && segments_are_under_way(flow);
     flow->collective->state = NULL;
     flow->awaits = teardown_flow_awaits(devices, flow);
-    if (flow->stage == STAGE_TAKING)
-        (void)device_record(devices->device, DEVICE_REDUCE, flow->event);
     if (travels && segments_gather(devices, flow) == 0)
         (void)device_record(devices->device, DEVICE_DELIVER, flow->event);
     if (travels || flow->stage == STAGE_TAKING || flow->stage == STAGE_COLLECTING ||
@@ -81,6 +84,27 @@ static void teardown_leave_flow(struct devices *devices, struct device_flow *flo
         list_push_back(&devices->left, &flow->turn);
     } else {
         devices_release(devices, flow);
+    }
+}
+
+static void teardown_leave_all(struct devices *devices)
+{
+    list_for_each_safe (node, &devices->working)
+        teardown_leave_flow(devices, list_entry(node, struct device_flow, turn));
+    list_for_each_safe (node, &devices->done)
+        teardown_leave_flow(devices, list_entry(node, struct device_flow, turn));
+    offload_forget(devices);
+}
+
+// Records the events of flows whose group NCCL was taking. It takes none any more.
+static void teardown_record_taken(struct devices *devices)
+{
+    list_for_each (node, &devices->left) {
+        struct device_flow *flow = list_entry(node, struct device_flow, turn);
+        if (flow->stage != STAGE_TAKING)
+            continue;
+        (void)device_record(devices->device, DEVICE_REDUCE, flow->event);
+        flow->stage = STAGE_COLLECTING;
     }
 }
 
@@ -103,7 +127,8 @@ static bool teardown_reads(const struct devices *devices)
         const struct device_flow *flow = list_entry(node, struct device_flow, turn);
         if (flow->awaits)
             return false;
-        reads = reads || (flow->stage >= STAGE_TAKING && flow->stage <= STAGE_TRAVELLING);
+        reads = reads || (flow->stage >= STAGE_TAKING && flow->stage <= STAGE_TRAVELLING) ||
+                (flow->stage == STAGE_HELD && device_flow_reduces(flow));
     }
     return reads;
 }
@@ -167,12 +192,26 @@ void teardown_forget(struct flows *flows, bool in_order)
     if (!ends_well)
         teardown_revoke(devices);
     teardown_end_communicator(devices, ends_well);
-    list_for_each_safe (node, &devices->working)
-        teardown_leave_flow(devices, list_entry(node, struct device_flow, turn));
-    list_for_each_safe (node, &devices->done)
-        teardown_leave_flow(devices, list_entry(node, struct device_flow, turn));
-    offload_forget(devices);
+    teardown_leave_all(devices);
+    teardown_record_taken(devices);
     teardown_settle(devices, deadline_ms);
     device_leave(devices->device);
     devices->stage = DEVICES_IDLE;
+}
+
+void teardown_freeze(struct flows *flows)
+{
+    struct devices *devices = flows->devices;
+    if (!devices)
+        return;
+    if (!devices->communicator) {
+        teardown_forget(flows, false);
+        return;
+    }
+    device_enter(devices->device);
+    teardown_leave_all(devices);
+    device_leave(devices->device);
+    devices->stage = DEVICES_IDLE;
+    devices->failed = devices_broken(devices) != NULL;
+    devices->failed_ms = 0;
 }

@@ -10,8 +10,11 @@
 struct flows;
 
 // Waits for results that are being written to gradients, at most as long as an abort may take. Then
-// each collective that goes by the hosts is done, or nothing of it is written.
+// each collective is done, or nothing of it is written (by NCCL only if flows.recovers is set).
 void teardown_deliver(struct flows *flows);
+// Forgets all launched collectives, and leaves the communicator as it is. After the return user
+// memory is not written any more. teardown_forget must follow once all ranks are frozen.
+void teardown_freeze(struct flows *flows);
 // Forgets all launched collectives. in_order: true if the other ranks leave, too; otherwise NCCL is
 // aborted. After the return user memory is not written any more. It is not read either, unless a
 // stream of the trainer has not produced its gradients yet: enqueued work that waits for that

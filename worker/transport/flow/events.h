@@ -98,8 +98,8 @@ struct transport_world {
     // True if, in a world where some ranks have no device, the ranks with one sum by NCCL first.
     // Equal on all ranks.
     bool devices_meet;
-    // True if the hosts reduce all collectives on devices, never NCCL: then it is known of each
-    // slot whether it is final. Equal on all ranks.
+    // True if the hosts reduce all collectives on devices, never NCCL. A later generation has it if
+    // the first one had no NCCL: plans were made for that. Equal on all ranks.
     bool by_hosts;
     uint8_t secret[LOCKSTEP_SECRET_BYTES]; // Ranks authenticate each other by this secret.
     uint32_t peer_count;
