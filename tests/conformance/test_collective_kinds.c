@@ -577,7 +577,11 @@ static void in_group(struct rank *rank, const char *name, const uint32_t *ranks,
 
 static void kinds_body(struct rank *rank)
 {
+    // Rows of 32 KiB in memory, and longer ones: of one part, and of one for each rank.
+    const uint64_t part = 32768 / sizeof(float) / rank->world_size;
+    const uint64_t row_counts[] = {part, part + 1, 8192, 8193, UINT64_MAX};
     run_all(rank, NULL, small_counts);
+    run_all(rank, NULL, row_counts);
     run_all(rank, NULL, large_counts);
     run_pairs(rank, NULL, 5);
     run_pairs(rank, NULL, LARGE);

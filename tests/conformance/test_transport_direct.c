@@ -2,8 +2,8 @@
 //
 // Parts that go from rank to rank: exchanges and reduce-scatters between any members, and
 // allreduces of a part of the world. Lengths from nothing to several windows, ranks that launch
-// late, and ranks that disagree about a length. Every element is compared with what the test
-// computes itself, bit by bit.
+// late, and ranks that disagree about a length. Small parts go over the board, too. Every element
+// is compared with what the test computes itself, bit by bit.
 
 #include "base/clock.h"
 #include "tests/conformance/transport_fleet.h"
@@ -93,6 +93,7 @@ struct plan {
     uint64_t elements;
     bool uneven; // Each length is another one, and some are 0.
     uint32_t without; // In an exchange, nothing goes from this member to any; FLEET_MAX: none.
+    bool rows; // By ALGORITHM_SHARED. All ranks are members.
 };
 
 static uint64_t elements_of(const struct plan *plan, uint32_t from, uint32_t to)
@@ -222,6 +223,33 @@ struct sides {
     struct extent extent;
 };
 
+// Elements in the row of a member before its part for member `end` of the list.
+static uint64_t before(const struct plan *plan, const struct sides *sides, uint32_t from,
+                       uint32_t end)
+{
+    uint64_t elements = 0;
+    for (uint32_t i = 0; i < end; i++)
+        elements +=
+            elements_of(plan, plan->kind == COLLECTIVE_EXCHANGE ? from : 0, sides->members[i]);
+    return elements;
+}
+
+static void sides_lay(struct member *member, const struct plan *plan, struct sides *sides)
+{
+    uint32_t own = 0;
+    while (sides->members[own] != member->rank)
+        own++;
+    for (uint32_t i = 0; i < sides->parts.send_count; i++)
+        sides->sends[i].offset = before(plan, sides, member->rank, i);
+    for (uint32_t i = 0; i < sides->parts.receive_count; i++)
+        sides->receives[i].offset = before(plan, sides, sides->receives[i].rank, own);
+    for (uint32_t i = 0; i < sides->count; i++) {
+        const uint64_t row = before(plan, sides, sides->members[i], sides->count);
+        sides->parts.row = row > sides->parts.row ? row : sides->parts.row;
+    }
+    MEMBER_CHECK(member, sides->parts.row * dtype_size(plan->dtype) <= COLLECTIVE_ROW_BYTES);
+}
+
 static void sides_make(struct member *member, const struct plan *plan, struct sides *sides)
 {
     const uint32_t me = member->rank;
@@ -236,7 +264,7 @@ static void sides_make(struct member *member, const struct plan *plan, struct si
         memory_fill(plan, &sides->inputs[i], me, plan->kind == COLLECTIVE_ALLREDUCE ? 0 : other);
         if (!exchange || me != plan->without)
             sides->sends[sides->parts.send_count++] =
-                (struct collective_part){other, sides->inputs[i].bytes, out};
+                (struct collective_part){other, sides->inputs[i].bytes, out, 0};
         if (exchange ? other == plan->without : other != me)
             continue;
         sides->outputs[i] = memory_take(in, plan->dtype);
@@ -245,10 +273,12 @@ static void sides_make(struct member *member, const struct plan *plan, struct si
             sides->outputs[i] = sides->inputs[i];
         }
         sides->receives[sides->parts.receive_count++] =
-            (struct collective_part){other, sides->outputs[i].bytes, in};
+            (struct collective_part){other, sides->outputs[i].bytes, in, 0};
     }
     sides->parts.sends = sides->sends;
     sides->parts.receives = sides->receives;
+    if (plan->rows)
+        sides_lay(member, plan, sides);
 }
 
 static void check(struct member *member, const struct plan *plan, const struct memory *memory,
@@ -296,7 +326,7 @@ static struct collective collective_of(const struct member *member, const struct
     struct collective collective = {.kind = plan->kind,
                                     .dtype = plan->dtype,
                                     .op = plan->op,
-                                    .algorithm = ALGORITHM_DIRECT,
+                                    .algorithm = plan->rows ? ALGORITHM_SHARED : ALGORITHM_DIRECT,
                                     .tag = {.step = 3, .space = 9, .slot = slot},
                                     .signature = 77,
                                     .weight = weight_of(member->rank),
@@ -316,7 +346,16 @@ static struct collective collective_of(const struct member *member, const struct
 struct task {
     const struct plan *plans;
     uint32_t count;
+    bool crosses; // Odd ranks launch them in the opposite order.
 };
+
+// Some rows have travelled through slots.
+static void check_slots(struct member *member)
+{
+    struct transport_statistics statistics;
+    transport_statistics(member->transport, &statistics);
+    MEMBER_CHECK(member, statistics.runs_filled[0] + statistics.runs_filled[1] > 0);
+}
 
 static void script_plans(struct member *member)
 {
@@ -324,7 +363,8 @@ static void script_plans(struct member *member)
     struct sides *sides = calloc(task->count, sizeof(*sides));
     struct collective *collectives = calloc(task->count, sizeof(*collectives));
     uint32_t launched = 0;
-    for (uint32_t p = 0; p < task->count; p++) {
+    for (uint32_t i = 0; i < task->count; i++) {
+        const uint32_t p = task->crosses && member->rank % 2 == 1 ? task->count - 1 - i : i;
         const struct plan *plan = &task->plans[p];
         sides_make(member, plan, &sides[p]);
         if (!is_member(sides[p].members, sides[p].count, member->rank))
@@ -344,6 +384,8 @@ static void script_plans(struct member *member)
             MEMBER_CHECK(member, collectives[p].weight_total > 0);
         sides_free(&sides[p]);
     }
+    if (task->crosses)
+        check_slots(member);
     free(collectives);
     free(sides);
 }
@@ -435,6 +477,44 @@ static void test_reductions(void **state)
     }
 }
 
+// Odd ranks launch in the opposite order, so no rank has enough blocks for what its mates await:
+// some rows travel through slots.
+static void test_rows(void **state)
+{
+    static const uint32_t worlds[] = {2, 3, 4, 5, 8};
+    const struct fleet_options *variant = *state;
+    struct fleet_options options = *variant;
+    options.algorithm = ALGORITHM_SHARED;
+    readers_set(variant);
+    for (size_t w = 0; w < (!variant->mates ? 0 : is_short() ? 2 : LENGTH(worlds)); w++) {
+        struct plan plans[6 * 5];
+        const uint32_t world = options.world = worlds[w];
+        const uint64_t most = COLLECTIVE_ROW_BYTES / sizeof(float) / world;
+        const uint64_t sizes[] = {0, 1, 77, 900, most - 1, most};
+        struct task task = {.plans = plans, .crosses = true};
+        for (size_t s = 0; s < LENGTH(sizes); s++) {
+            for (uint32_t k = 0; k < 5; k++) {
+                struct plan *plan = &plans[task.count++];
+                *plan =
+                    (struct plan){.name = "rows",
+                                  .kind = k < 2 ? COLLECTIVE_EXCHANGE : COLLECTIVE_REDUCE_SCATTER,
+                                  .dtype = k == 4 ? DTYPE_BFLOAT16 : DTYPE_FLOAT32,
+                                  .op = k >= 3 ? REDUCE_MEAN : REDUCE_SUM,
+                                  .in_place = s % 2 == 0,
+                                  .late = k == 0 && s == 1 ? world - 1 : FLEET_MAX,
+                                  .elements = sizes[s],
+                                  .uneven = k % 2 == 1 && s < 4,
+                                  .without = FLEET_MAX,
+                                  .count = k == 3 ? world : 0,
+                                  .rows = true};
+                for (uint32_t i = 0; i < plan->count; i++)
+                    plan->members[i] = world - 1 - i;
+            }
+        }
+        fleet_run(&options, script_plans, &task);
+    }
+}
+
 // Some ranks of a world, in an order of their own.
 static void test_members(void **state)
 {
@@ -506,7 +586,7 @@ static void script_quarrel(struct member *member)
     const struct quarrel *quarrel = member->fleet->argument;
     const uint64_t elements = member->rank == 0 ? quarrel->sent : quarrel->awaited;
     float *memory = calloc(elements + 1, sizeof(float));
-    const struct collective_part part = {1 - member->rank, memory, elements};
+    const struct collective_part part = {1 - member->rank, memory, elements, 0};
     const struct collective_parts parts = {.sends = &part,
                                            .receives = &part,
                                            .send_count = member->rank == 0,
@@ -562,16 +642,17 @@ static bool left_out(const struct fleet_options *variant)
 int main(void)
 {
     static const struct CMUnitTest each[] = {
-        cmocka_unit_test(test_exchanges), cmocka_unit_test(test_reductions),
-        cmocka_unit_test(test_members), cmocka_unit_test(test_many_members),
-        cmocka_unit_test(test_other_lengths)};
+        cmocka_unit_test(test_exchanges),    cmocka_unit_test(test_reductions),
+        cmocka_unit_test(test_rows),         cmocka_unit_test(test_members),
+        cmocka_unit_test(test_many_members), cmocka_unit_test(test_other_lengths)};
     static struct CMUnitTest stamped[LENGTH(each) * LENGTH(variants)];
     static char names[LENGTH(stamped)][80];
     size_t count = 0;
     for (size_t i = 0; i < LENGTH(stamped); i++) {
         const struct fleet_options *variant = &variants[i % LENGTH(variants)];
         const bool reads_less = strstr(variant->name, "read") != NULL;
-        if (left_out(variant) ||
+        const bool rows = variant->mates && each[i / LENGTH(variants)].test_func == test_rows;
+        if ((left_out(variant) && !rows) ||
             (reads_less && each[i / LENGTH(variants)].test_func != test_exchanges))
             continue;
         stamped[count] = each[i / LENGTH(variants)];

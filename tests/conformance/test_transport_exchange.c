@@ -136,6 +136,90 @@ static void last_is_done_at_once(void **state)
     couple_close(&couple);
 }
 
+// ---- rows ---------------------------------------------------------------------------------------
+
+#define PART_MOST (COLLECTIVE_ROW_BYTES / 2 / sizeof(float))
+
+// A caller whose collectives have a part for each rank.
+struct mover {
+    struct caller *caller;
+    struct collective_part sends[2];
+    struct collective_part receives[2];
+    struct collective_parts parts;
+    float in[2 * PART_MOST];
+    float out[2 * PART_MOST + 1];
+};
+
+static float part_input(uint32_t rank, uint32_t slot, uint32_t to, uint64_t element)
+{
+    return input(rank, slot, element) + (float)to * 500;
+}
+
+static void mover_prepare(struct mover *mover, uint64_t elements, bool reduces)
+{
+    struct caller *caller = mover->caller;
+    const uint32_t own = caller->rank->number;
+    for (uint32_t p = 0; p < 2; p++) {
+        const uint64_t first = p * elements;
+        for (uint64_t e = 0; e < elements; e++)
+            mover->in[first + e] = part_input(own, caller->slot, p, e);
+        mover->sends[p] = (struct collective_part){p, mover->in + first, elements, first};
+        mover->receives[p] = (struct collective_part){reduces ? own : p, mover->out + first,
+                                                      elements, own * elements};
+    }
+    mover->out[(reduces ? 1 : 2) * elements] = -1;
+    mover->parts =
+        (struct collective_parts){mover->sends, mover->receives, 2, reduces ? 1 : 2, 2 * elements};
+    caller->collective =
+        (struct collective){.kind = reduces ? COLLECTIVE_REDUCE_SCATTER : COLLECTIVE_EXCHANGE,
+                            .dtype = DTYPE_FLOAT32,
+                            .weight = 1,
+                            .algorithm = ALGORITHM_SHARED,
+                            .tag = {.space = 77, .slot = caller->slot++},
+                            .signature = 3,
+                            .parts = &mover->parts};
+}
+
+static void mover_check(const struct mover *mover)
+{
+    const struct collective *collective = &mover->caller->collective;
+    const uint32_t own = mover->caller->rank->number;
+    const uint32_t slot = collective->tag.slot;
+    const uint64_t elements = mover->parts.row / 2;
+    const bool reduces = collective->kind == COLLECTIVE_REDUCE_SCATTER;
+    for (uint64_t e = 0; e < elements; e++) {
+        const float of[] = {part_input(0, slot, own, e), part_input(1, slot, own, e)};
+        assert_true(mover->out[e] == (reduces ? of[0] + of[1] : of[0]));
+        assert_true(reduces || mover->out[elements + e] == of[1]);
+    }
+    assert_true(mover->out[mover->parts.receive_count * elements] == -1);
+}
+
+static void rows_are_done_at_once(void **state)
+{
+    static const uint64_t elements[] = {1, 2, 10, 11, 128, 129, 1000, PART_MOST};
+    struct couple couple;
+    struct caller callers[2];
+    static struct mover movers[2];
+    (void)state;
+    callers_open(&couple, callers);
+    for (uint32_t k = 0; k < 100 * LENGTH(elements); k++) {
+        const uint32_t first = k / 3 % 2;
+        for (int i = 0; i < 2; i++) {
+            movers[i].caller = &callers[i];
+            mover_prepare(&movers[i], elements[k % LENGTH(elements)], k / 8 % 2 == 1);
+        }
+        assert_false(caller_call(&callers[first]));
+        if (caller_call(&callers[1 - first]))
+            mover_check(&movers[1 - first]);
+        callers_settle(callers);
+        for (int i = 0; i < 2; i++)
+            mover_check(&movers[i]);
+    }
+    assert_in_range(callers[0].exchanged + callers[1].exchanged, 780, 800);
+    couple_close(&couple);
+}
+
 // ---- collectives that cannot be exchanged -------------------------------------------------------
 
 // With different signatures no collective is done, and no memory is changed.
@@ -320,9 +404,13 @@ static void two_threads_agree(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(last_is_done_at_once),  cmocka_unit_test(other_signatures_do_not_meet),
-        cmocka_unit_test(notices_are_gone),      cmocka_unit_test(something_is_in_flight),
-        cmocka_unit_test(lies_are_not_believed), cmocka_unit_test(two_threads_agree),
+        cmocka_unit_test(last_is_done_at_once),
+        cmocka_unit_test(rows_are_done_at_once),
+        cmocka_unit_test(other_signatures_do_not_meet),
+        cmocka_unit_test(notices_are_gone),
+        cmocka_unit_test(something_is_in_flight),
+        cmocka_unit_test(lies_are_not_believed),
+        cmocka_unit_test(two_threads_agree),
     };
     return cmocka_run_group_tests_name("transport_exchange", tests, NULL, NULL);
 }

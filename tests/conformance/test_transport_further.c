@@ -294,7 +294,7 @@ static void exchange_script(struct member *member)
     struct link_state links[2];
     struct collective_part send = {.rank = low ? HIGH : LOW, .elements = ELEMENTS};
     struct collective_part receive = send;
-    const struct collective_parts parts = {&send, &receive, 1, 1};
+    const struct collective_parts parts = {&send, &receive, 1, 1, 0};
     struct collective collective = {.kind = COLLECTIVE_EXCHANGE,
                                     .dtype = DTYPE_INT32,
                                     .algorithm = ALGORITHM_DIRECT,

@@ -143,7 +143,7 @@ static void impossible_parts(void **state)
     for (size_t i = 0; i < LENGTH(wrong); i++) {
         struct stage stage;
         float memory[101];
-        const struct collective_part part = {1, memory, 100};
+        const struct collective_part part = {1, memory, 100, 0};
         const struct collective_parts parts = {.receives = &part, .receive_count = 1};
         struct collective collective = {.kind = COLLECTIVE_EXCHANGE,
                                         .dtype = DTYPE_FLOAT32,
@@ -174,7 +174,7 @@ static void parts_that_were_not_offered(void **state)
     // In memory the part is offered.
     for (int twice = variant->mates ? 1 : 0; twice < 2; twice++) {
         struct stage stage;
-        const struct collective_part part = {1, memory, LENGTH(memory)};
+        const struct collective_part part = {1, memory, LENGTH(memory), 0};
         const struct collective_parts sends = {.sends = &part, .send_count = 1};
         const struct collective_parts receives = {.receives = &part, .receive_count = 1};
         struct collective collective = {.kind = COLLECTIVE_EXCHANGE,

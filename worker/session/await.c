@@ -135,11 +135,12 @@ static void await_add_member(struct await *await, uint32_t rank)
 }
 
 // A broadcast of the library has no confirmation, so it completes on a rank without hearing from
-// all ranks: await->rooted is true for it.
+// all ranks: await->rooted is true for it. In shared memory no broadcast does.
 static void await_fill_work(const struct lockstep_work *work, struct await *await)
 {
     const struct collective *collective = &work->collective;
-    await->rooted = collective->kind == COLLECTIVE_BROADCAST && !work->confirmed;
+    await->rooted = collective->kind == COLLECTIVE_BROADCAST && !work->confirmed &&
+                    collective->algorithm != ALGORITHM_SHARED;
     await->root = await->rooted ? collective->root : 0;
     if (work->kind == LOCKSTEP_SEND || work->kind == LOCKSTEP_RECEIVE) {
         await_add_member(await, work->session->world.rank);

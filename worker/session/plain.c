@@ -5,8 +5,9 @@
 // How a collective travels. ALLREDUCE, BROADCAST and BARRIER of all ranks are the collectives of
 // the ways for the whole world. All others go by ALGORITHM_DIRECT, from member to member: the
 // reductions as COLLECTIVE_ALLREDUCE or COLLECTIVE_REDUCE_SCATTER, the rest as COLLECTIVE_EXCHANGE
-// of the parts that shape.c names. A collective that a member may complete without hearing from
-// all members has a confirmation (work_confirm). A group of one member only copies.
+// of the parts that shape.c names. In shared memory small ones of all ranks go by ALGORITHM_SHARED.
+// A collective that a member may complete without hearing from all members has a confirmation
+// (work_confirm). A group of one member only copies.
 //
 // Names. The tag's space is the hash of the name, and of the group if there is one; so each group
 // has names of its own. SEND and RECEIVE also have the tag, the source and the destination in it. A
@@ -226,8 +227,19 @@ static void plain_by_members(struct plain *plain)
     collective->signature = work_signature(collective);
 }
 
+// The same on all ranks: each of them knows the longest row.
+static enum plan_algorithm plain_algorithm(const struct lockstep_session *session,
+                                           const struct plain *plain, bool whole)
+{
+    const struct collective like = {.dtype = plain->collective.dtype, .elements = plain->parts.row};
+    if (!whole || plain->parts.row > COLLECTIVE_ROW_BYTES / plain->shape.element ||
+        world_algorithm(session, &like) != ALGORITHM_SHARED)
+        return ALGORITHM_DIRECT;
+    return ALGORITHM_SHARED;
+}
+
 // Allocates the parts and fills them in. A failure if there is no memory.
-static int plain_by_parts(struct plain *plain)
+static int plain_by_parts(const struct lockstep_session *session, struct plain *plain, bool whole)
 {
     struct collective *collective = &plain->collective;
     struct shape *shape = &plain->shape;
@@ -247,7 +259,8 @@ static int plain_by_parts(struct plain *plain)
     plain->parts.receives = plain->part + most;
     collective->kind =
         shape_reduces(plain->what->kind) ? COLLECTIVE_REDUCE_SCATTER : COLLECTIVE_EXCHANGE;
-    collective->algorithm = ALGORITHM_DIRECT;
+    plain->parts.row = shape_row(shape);
+    collective->algorithm = plain_algorithm(session, plain, whole);
     collective->signature = shape_signature(shape, !plain->group ? 0 : plain->group->space);
     return 0;
 }
@@ -293,7 +306,7 @@ static int plain_route_locked(struct lockstep_session *session, struct plain *pl
         plain_by_members(plain);
         return 0;
     }
-    return plain_by_parts(plain);
+    return plain_by_parts(session, plain, whole);
 }
 
 static int plain_route(struct lockstep_session *session, struct plain *plain)

@@ -342,12 +342,44 @@ uint64_t shape_signature(const struct shape *shape, uint64_t space)
     return hash64(identity, sizeof(identity));
 }
 
+// ---- Rows --------------------------------------------------------------------------------------
+
+uint64_t shape_row(const struct shape *shape)
+{
+    const struct lockstep_collective *what = shape->what;
+    const uint64_t *counts = shape_known_counts(what);
+    const bool parts = shape_kinds[what->kind].input == SHAPE_PARTS;
+    uint64_t row = 0;
+    if ((shape_has_counts(shape) && !counts) || shape_is(shape, LOCKSTEP_SEND) ||
+        shape_is(shape, LOCKSTEP_RECEIVE))
+        return SHAPE_NO_ROW;
+    for (uint32_t i = 0; i < shape->size; i++) {
+        const uint64_t count = counts ? counts[i] : what->count;
+        if (count > COLLECTIVE_ROW_BYTES)
+            return SHAPE_NO_ROW;
+        row = parts ? row + count : count > row ? count : row;
+    }
+    return row;
+}
+
+// Returns where the part for this rank is in the row of another member.
+static uint64_t shape_offset(const struct shape *shape)
+{
+    const struct lockstep_collective *what = shape->what;
+    const uint64_t *counts = shape_known_counts(what);
+    uint64_t offset = 0;
+    for (uint32_t i = 0; shape_kinds[what->kind].input == SHAPE_PARTS && i < shape->rank; i++)
+        offset += counts ? counts[i] : what->count;
+    return offset;
+}
+
 // ---- Parts -------------------------------------------------------------------------------------
 
 // A walk over the parts of a side. For a side without parts each part is the whole.
 struct shape_walk {
     const struct shape_side *side;
     uint64_t at;
+    uint64_t row; // Elements before the part, without gaps.
 };
 
 static struct collective_part walk_next(struct shape_walk *walk, const struct shape *shape,
@@ -358,7 +390,9 @@ static struct collective_part walk_next(struct shape_walk *walk, const struct sh
     if (side->form == SHAPE_PARTS) {
         const uint64_t at = side->offsets ? side->offsets[place] : walk->at;
         part.elements = side_count(side, place);
+        part.offset = walk->row;
         walk->at = at + part.elements;
+        walk->row += part.elements;
         part.memory = part.elements == 0 ? NULL : side->memory + at * shape->element;
     } else {
         part.elements = side->own_count;
@@ -425,11 +459,13 @@ void shape_parts(const struct shape *shape, const struct lockstep_group *group,
 {
     struct shape_walk input = {.side = &shape->input};
     struct shape_walk output = {.side = &shape->output};
+    const uint64_t offset = shape_offset(shape);
     *send_count = 0;
     *receive_count = 0;
     for (uint32_t i = 0; i < shape->size; i++) {
         struct collective_part sent = walk_next(&input, shape, group, i);
         struct collective_part received = walk_next(&output, shape, group, i);
+        received.offset = offset;
         // The root gets the whole sum, the other members nothing.
         if (shape_is(shape, LOCKSTEP_REDUCE) && i != shape->what->root)
             sent = (struct collective_part){.rank = sent.rank};

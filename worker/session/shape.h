@@ -14,6 +14,8 @@
 struct collective_part;
 struct lockstep_group;
 
+#define SHAPE_NO_ROW UINT64_MAX
+
 // What one side of a collective, its input or its output, has on this rank.
 enum shape_form {
     SHAPE_NONE, // No memory.
@@ -63,6 +65,9 @@ bool shape_needs_confirmation(const struct shape *shape);
 void shape_copy_own(const struct shape *shape);
 // Hash of all that must be equal on all members. space: of the group, or 0.
 uint64_t shape_signature(const struct shape *shape, uint64_t space);
+// Returns the elements of the longest row of all members (struct collective_parts). SHAPE_NO_ROW:
+// this member does not know the counts of others, or a row would be far too long.
+uint64_t shape_row(const struct shape *shape);
 // Fills in the parts that this rank sends and receives, at most `size` of each. group NULL: all
 // ranks. Returns the number of them in *send_count and *receive_count.
 void shape_parts(const struct shape *shape, const struct lockstep_group *group,

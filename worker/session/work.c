@@ -139,10 +139,13 @@ void work_address(const struct lockstep_work *work, struct collective *small)
 
 // If one rank calls a broadcast differently, the root and the ranks before that rank would complete
 // it without an error. So an allreduce of one element with the same signature runs beside it: no
-// rank completes that before all ranks have begun the same broadcast.
+// rank completes that before all ranks have begun the same broadcast. In shared memory that holds
+// for every collective.
 void work_confirm(struct lockstep_work *work)
 {
     const struct collective *collective = &work->collective;
+    if (collective->algorithm == ALGORITHM_SHARED)
+        return;
     work->confirmed = true;
     work->barrier_extent =
         (struct extent){.in = &work->barrier, .out = &work->barrier, .elements = 1};

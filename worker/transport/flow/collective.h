@@ -19,7 +19,8 @@ struct device;
 enum collective_kind {
     COLLECTIVE_ALLREDUCE = 0,
     COLLECTIVE_BROADCAST = 1,
-    // Parts go from rank to rank (struct collective_parts). By ALGORITHM_DIRECT only, as the next.
+    // Parts go from rank to rank (struct collective_parts). By ALGORITHM_DIRECT or SHARED, as the
+    // next.
     COLLECTIVE_EXCHANGE = 2,
     COLLECTIVE_REDUCE_SCATTER = 3, // Each member gets the reduction of the parts sent to it.
 };
@@ -30,7 +31,10 @@ struct collective_part {
     // Aligned for the dtype. NULL only if there are no elements.
     void *memory;
     uint64_t elements;
+    uint64_t offset; // By ALGORITHM_SHARED: the elements before the part in its sender's row.
 };
+
+#define COLLECTIVE_ROW_BYTES (32 * 1024) // The longest row.
 
 // Who takes part in a collective by ALGORITHM_DIRECT, and with what. Borrowed until done().
 //
@@ -44,11 +48,16 @@ struct collective_part {
 // and may be the memory of this rank's own part.
 //
 // ALLREDUCE: `sends` names the members, in the order of summation. Only the ranks are used.
+//
+// By ALGORITHM_SHARED, EXCHANGE and REDUCE_SCATTER are of all ranks, and have rows. A rank's *row*
+// is what the others read of it: its sends, each at its offset. Sends may lie at the same place;
+// then they are the same memory.
 struct collective_parts {
     const struct collective_part *sends; // [send_count]
     const struct collective_part *receives; // [receive_count]
     uint32_t send_count;
     uint32_t receive_count;
+    uint64_t row; // Elements of the longest row of all ranks. Equal on all ranks.
 };
 
 // An allreduce by ALGORITHM_DIRECT, a mean whose inputs are sums over blocks of a tree of leaves
@@ -135,8 +144,8 @@ struct collective {
     // equal on all ranks.
     const uint64_t *unit_ends; // [unit_count], borrowed until done().
     uint32_t unit_count; // 0: no units, all outputs are written.
-    // ALGORITHM_DIRECT: the members and their parts. EXCHANGE and REDUCE_SCATTER have no extents,
-    // and `elements` is 0. NULL: all ranks, an allreduce.
+    // The members and their parts: ALGORITHM_DIRECT, and SHARED with rows. EXCHANGE and
+    // REDUCE_SCATTER have no extents, and `elements` is 0. NULL: all ranks, an allreduce.
     const struct collective_parts *parts;
     const struct collective_tree *tree; // NULL: the inputs are in the extents.
     void *context; // For the caller; the transport does not use it.

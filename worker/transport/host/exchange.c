@@ -31,6 +31,7 @@
 #include "worker/kernels/combine.h"
 #include "worker/transport/host/host.h"
 #include "worker/transport/host/moment.h"
+#include "worker/transport/host/moves.h"
 #include "worker/transport/host/shots.h"
 
 #include "worker/kernels/kernels.h"
@@ -135,11 +136,13 @@ static enum seen exchange_see(const struct shared *shared, struct exchange *exch
 static bool exchange_fits(const struct shared *shared, const struct collective *collective)
 {
     struct regions *regions = shared->flows->regions;
-    const uint64_t bytes = collective->elements * dtype_size(collective->dtype);
+    const uint64_t bytes = host_elements(collective) * dtype_size(collective->dtype);
     uint32_t number;
     uint64_t offset;
     if (bytes <= BOARD_TINY_BYTES)
         return true;
+    if (host_moves(collective))
+        return shared->shots.block_count > 0;
     return bytes <= shared->shots.most_bytes && shared->shots.block_count > 0 &&
            (!regions ||
             regions_find(regions, collective->extents->in, bytes, &number, &offset) == 0);
@@ -149,11 +152,13 @@ static bool exchange_may(const struct flows *flows, const struct collective *col
 {
     const struct shared *shared = flows->shared;
     return shared && shared->stands && !shared->two_level &&
-           collective->algorithm == ALGORITHM_SHARED && collective->kind == COLLECTIVE_ALLREDUCE &&
-           !collective->device && collective->extent_count == 1 && collective->unit_count == 0 &&
-           collective->tag.step == 0 && collective->weight == 1 &&
-           collective->final == DTYPE_NONE && list_empty(&shared->waiting) &&
-           shared->sequence.pool.used == 0 && shared->shots.starving == 0;
+           collective->algorithm == ALGORITHM_SHARED &&
+           (host_moves(collective) ||
+            (collective->kind == COLLECTIVE_ALLREDUCE && collective->extent_count == 1)) &&
+           !collective->device && collective->unit_count == 0 && collective->tag.step == 0 &&
+           collective->weight == 1 && collective->final == DTYPE_NONE &&
+           list_empty(&shared->waiting) && shared->sequence.pool.used == 0 &&
+           shared->shots.starving == 0;
 }
 
 // Announces this rank's shot.
@@ -166,10 +171,15 @@ static void exchange_announce(struct shared *shared, struct exchange *exchange)
     record->memory.block = BOARD_NONE;
     shared->registered.joined[exchange->record] = (struct rows){.block = BOARD_NONE};
     uint8_t *place = shots_load(shared, exchange->record, exchange->bytes);
-    memcpy(place, collective->extents->in, exchange->bytes);
+    if (host_moves(collective))
+        moves_fill(shared, collective, place);
+    else
+        memcpy(place, collective->extents->in, exchange->bytes);
     exchange->sources[shared->seat] = place;
     exchange->seen = 1u << shared->seat;
     shots_announce(shared, exchange->record, exchange->bytes);
+    if (host_moves(collective))
+        moves_keep(shared, collective);
 }
 
 // Reads the notices that have not arrived yet. False: one is of another collective.
@@ -202,21 +212,29 @@ static bool exchange_is_seen(const struct shared *shared, const struct exchange 
     return exchange->seen == ((uint32_t)1 << shared->seats) - 1;
 }
 
-static void exchange_compute(struct shared *shared, const struct exchange *exchange)
+static void exchange_combine(struct shared *shared, const struct exchange *exchange)
 {
-    struct collective *collective = exchange->collective;
-    const bool mean = collective->op == REDUCE_MEAN;
+    const struct collective *collective = exchange->collective;
     const struct extent *extent = &collective->extents[0];
     uint8_t *out = (uintptr_t)extent->out % 64 == 0 ? extent->out : shared->shots.result;
     const struct kernel_combination what = {.dtype = collective->dtype,
                                             .op = collective->op,
                                             .count = shared->seats,
                                             .sources = exchange->sources,
-                                            .total = mean ? shared->seats : 1};
+                                            .total = host_is_mean(collective) ? shared->seats : 1};
     kernel_combine(&what, out, collective->elements);
     if (out != extent->out)
         kernel_copy(extent->out, out, exchange->bytes, false);
-    collective->weight_total = mean ? shared->seats : 0;
+}
+
+static void exchange_compute(struct shared *shared, const struct exchange *exchange)
+{
+    struct collective *collective = exchange->collective;
+    if (host_moves(collective))
+        moves_finish(shared, collective, exchange->sources, NULL, shared->seats);
+    else
+        exchange_combine(shared, exchange);
+    collective->weight_total = host_is_mean(collective) ? shared->seats : 0;
     shared->flows->totals.payload_bytes_sent += exchange->bytes;
     shared->flows->totals.bytes_copied += exchange->bytes;
 }
@@ -244,7 +262,7 @@ bool exchange_shots(struct flows *flows, struct collective *collective, bool pat
     struct exchange exchange;
     exchange.collective = collective;
     exchange.record = shared->records[--shared->record_count];
-    exchange.bytes = collective->elements * dtype_size(collective->dtype);
+    exchange.bytes = host_elements(collective) * dtype_size(collective->dtype);
     exchange_announce(shared, &exchange);
     for (struct moment moment = {.looks = 0}; exchange_look(shared, &exchange);) {
         if (exchange_is_seen(shared, &exchange)) {

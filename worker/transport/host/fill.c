@@ -36,7 +36,7 @@ static uint32_t fill_class(uint64_t bytes)
 
 static uint64_t fill_bytes(const struct flow *flow)
 {
-    return flow->collective->elements * flow->map.element_bytes;
+    return host_elements(flow->collective) * flow->map.element_bytes;
 }
 
 static uint64_t fill_now_ns(void)

@@ -64,7 +64,7 @@ static uint64_t host_shape(const struct collective *collective, enum plan_algori
 {
     const uint64_t words[] = {
         (uint64_t)collective->kind, (uint64_t)collective->dtype, (uint64_t)collective->op,
-        collective->root,           (uint64_t)collective->final, collective->elements,
+        collective->root,           (uint64_t)collective->final, host_elements(collective),
         (uint64_t)algorithm,        collective->unit_count,
     };
     return hash64(words, sizeof(words));
@@ -72,7 +72,7 @@ static uint64_t host_shape(const struct collective *collective, enum plan_algori
 
 uint64_t host_factor(const struct collective *collective)
 {
-    if (collective->op != REDUCE_MEAN || collective->kind != COLLECTIVE_ALLREDUCE)
+    if (!host_is_mean(collective))
         return 1;
     if (collective->input_counts)
         return 1;
@@ -83,11 +83,10 @@ void host_describe(struct shared *shared, const struct collective *collective,
                    enum plan_algorithm algorithm, uint32_t index)
 {
     struct board_record *record = &host_seat(shared, shared->seat)->records[index];
-    const bool mean = collective->op == REDUCE_MEAN && collective->kind == COLLECTIVE_ALLREDUCE;
     record->tag = collective->tag;
     record->signature = collective->signature;
     record->shape = host_shape(collective, algorithm);
-    record->weight = mean ? collective->weight : 0;
+    record->weight = host_is_mean(collective) ? collective->weight : 0;
     record->factor = host_factor(collective);
     record->block = BOARD_NONE;
 }
@@ -127,7 +126,7 @@ static bool host_join(struct shared *shared, struct flow *flow)
     shared->joined[record] = flow;
     shots_starve(shared, false);
     if (host_fill(shared, flow, record)) {
-        shots_announce(shared, record, flow->collective->elements * flow->map.element_bytes);
+        shots_announce(shared, record, host_elements(flow->collective) * flow->map.element_bytes);
         return true;
     }
     seat->queue[shared->joins % BOARD_QUEUE] = record;
@@ -253,7 +252,7 @@ static const char *host_read_run(struct shared *shared, const struct board_run *
                                  const struct flow *flow, struct host_run *run)
 {
     const struct collective *collective = flow->collective;
-    const bool mean = collective->kind == COLLECTIVE_ALLREDUCE && collective->op == REDUCE_MEAN;
+    const bool mean = host_is_mean(collective);
     run->weight = from->weight;
     if (run->weight > LOCKSTEP_MAX_WEIGHT_SUM)
         return "sent a run whose weight is more than all ranks together can have";
@@ -276,7 +275,7 @@ static const char *host_read_run(struct shared *shared, const struct board_run *
 bool host_matters(const struct collective *collective, uint64_t weight)
 {
     const struct unit_range all = {0, collective->unit_count};
-    if (collective->elements == 0)
+    if (host_elements(collective) == 0)
         return false;
     if (collective->kind == COLLECTIVE_BROADCAST)
         return true;

@@ -123,7 +123,9 @@ struct shots {
     uint32_t spent[BOARD_RECORDS];
     uint32_t spent_count;
     bool spent_block; // True if one of the spent records has a block.
-    uint32_t blocks[BOARD_SHOT_BLOCKS]; // Blocks that no shot uses.
+    // [block_count] from first_block on, in a circle: the blocks that no shot uses.
+    uint32_t blocks[BOARD_SHOT_BLOCKS];
+    uint32_t first_block;
     uint32_t block_count;
     bool starves; // The published value of board_shots.starves: true if this rank lacks records.
     uint64_t taken[LOCKSTEP_MAX_MATES]; // By seat: number of shots of that mate that were read.
@@ -199,6 +201,34 @@ static inline struct board_seat *host_seat(const struct shared *shared, uint32_t
 static inline struct host_run *host_run(struct shared *shared, uint64_t run)
 {
     return &shared->runs[run % BOARD_RUNS];
+}
+
+// True if ranks read rows of each other: moves.c.
+static inline bool host_moves(const struct collective *collective)
+{
+    return collective->kind == COLLECTIVE_EXCHANGE || collective->kind == COLLECTIVE_REDUCE_SCATTER;
+}
+
+// Number of elements that lie together on the board: all, or those of the longest row.
+static inline uint64_t host_elements(const struct collective *collective)
+{
+    return host_moves(collective) ? collective->parts->row : collective->elements;
+}
+
+static inline bool host_is_mean(const struct collective *collective)
+{
+    return collective->op == REDUCE_MEAN && (collective->kind == COLLECTIVE_ALLREDUCE ||
+                                             collective->kind == COLLECTIVE_REDUCE_SCATTER);
+}
+
+static inline uint32_t host_seat_of(const struct shared *shared, uint32_t rank)
+{
+    const struct locality *locality = &shared->flows->world.locality;
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        if (locality->mates[i] == rank)
+            return i;
+    }
+    return 0;
 }
 
 // ---- host.c -------------------------------------------------------------------------------------

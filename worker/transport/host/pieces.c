@@ -29,6 +29,9 @@
 // rounded once. Sums that other ways send as bfloat16 are rounded to it once, and keep the dtype of
 // memory.
 //
+// Rows of collectives of parts (moves.c) are one piece: each rank copies in its row, and copies out
+// what is for it.
+//
 // With two levels the hosts reduce their sums between the stages "reduce" and "copy out":
 // two_level.c.
 //
@@ -41,6 +44,7 @@
 #include "worker/transport/flow/reduce.h"
 #include "worker/transport/host/fill.h"
 #include "worker/transport/host/host.h"
+#include "worker/transport/host/moves.h"
 #include "worker/transport/host/two_level.h"
 
 #include "base/clock.h"
@@ -91,7 +95,7 @@ static uint32_t pieces_parts(const struct shared *shared)
 
 void pieces_cut(const struct shared *shared, struct host_run *run, const struct flow *flow)
 {
-    const uint64_t elements = flow->collective->elements;
+    const uint64_t elements = host_elements(flow->collective);
     const uint64_t slot =
         run->partial ? two_level_piece_bytes(shared, flow) : shared->board.slot_bytes;
     const uint64_t unit =
@@ -197,7 +201,10 @@ static void pieces_copy_in(struct shared *shared, struct host_run *run, uint64_t
     if (collective->first_sent_us == 0)
         collective->first_sent_us = clock_now_us();
     uint64_t copied = 0;
-    if (!pieces_reduces(flow)) {
+    if (host_moves(collective)) {
+        moves_fill(shared, collective, board_slot(&shared->board, shared->seat, piece));
+        copied = host_elements(collective);
+    } else if (!pieces_reduces(flow)) {
         if (collective->root == shared->flows->world.rank) {
             pieces_gather(shared, flow, whole, board_slot(&shared->board, shared->seat, piece),
                           run->streams);
@@ -330,24 +337,29 @@ static void pieces_reduce(struct shared *shared, struct host_run *run, uint64_t 
     shared->flows->totals.payload_bytes_sent += part.count * element;
 }
 
-uint32_t pieces_root(const struct shared *shared, const struct flow *flow)
+static void pieces_finish_rows(struct shared *shared, const struct host_run *run, uint64_t piece)
 {
-    const struct locality *locality = &shared->flows->world.locality;
-    for (uint32_t i = 0; i < shared->seats; i++) {
-        if (locality->mates[i] == flow->collective->root)
-            return i;
-    }
-    return 0;
+    const void *rows[LOCKSTEP_MAX_MATES];
+    for (uint32_t i = 0; i < shared->seats; i++)
+        rows[i] = run->factors[i] > 0 ? board_slot(&shared->board, i, piece) : NULL;
+    moves_keep(shared, run->flow->collective);
+    moves_finish(shared, run->flow->collective, rows, run->scales ? run->factors : NULL,
+                 run->weight);
 }
 
 static void pieces_copy_out(struct shared *shared, const struct host_run *run, uint64_t piece)
 {
     const struct flow *flow = run->flow;
     const struct ring_span whole = pieces_span(flow, run, piece);
+    if (host_moves(flow->collective)) {
+        pieces_finish_rows(shared, run, piece);
+        return;
+    }
     if (!pieces_reduces(flow)) {
         if (flow->collective->root != shared->flows->world.rank)
-            pieces_store(shared, flow, whole,
-                         board_slot(&shared->board, pieces_root(shared, flow), piece));
+            pieces_store(
+                shared, flow, whole,
+                board_slot(&shared->board, host_seat_of(shared, flow->collective->root), piece));
         return;
     }
     if (pieces_is_unused(flow, whole))

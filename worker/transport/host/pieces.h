@@ -32,13 +32,11 @@ void pieces_combine(const struct flow *flow, const struct host_run *run, void *o
                     const void *const *sources, uint32_t count, uint64_t elements);
 // Part `seat` of `seats` of a row of elements; the last parts may be empty.
 struct ring_span pieces_part(struct ring_span whole, uint32_t seats, uint32_t seat);
-// The elements of a piece.
+// The elements of a piece; none of a row.
 struct ring_span pieces_span(const struct flow *flow, const struct host_run *run, uint64_t piece);
 // The address of elements of a piece in the slot of a seat.
 uint8_t *pieces_place(const struct shared *shared, const struct flow *flow, uint32_t seat,
                       uint64_t piece, struct ring_span whole, struct ring_span part);
-// The seat of a broadcast's root.
-uint32_t pieces_root(const struct shared *shared, const struct flow *flow);
 // Copies final bytes to user memory.
 void pieces_store(struct shared *shared, const struct flow *flow, struct ring_span span,
                   const uint8_t *bytes);

@@ -213,7 +213,7 @@ static void sequence_fill(struct shared *shared, const struct match *match, stru
     const struct collective *collective = flow->collective;
     const uint32_t words = units_words(collective->unit_count);
     bool registered = collective->kind == COLLECTIVE_ALLREDUCE;
-    const bool mean = registered && collective->op == REDUCE_MEAN;
+    const bool mean = host_is_mean(collective);
     uint64_t weight = 0;
     for (uint32_t i = 0; i < shared->seats; i++) {
         struct board_record record;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Shots: collectives with payloads so small that every rank computes the whole result for itself. A
+// Shots: collectives with payloads so small that every rank computes its result for itself. A
 // rank puts its payload next to its record, where all can see it; each rank that sees the shots of
 // all adds them up, in the order of the seats. So data makes one hop, from each rank to each other,
 // and no rank waits for a leader. Engine thread.
@@ -23,19 +23,36 @@
 // the mate has read until then is visible with that wake-up, and later reads cause further ones.
 //
 // Cost of E bytes with n seats, on each rank: E written, (n - 1) E read from the caches of others,
-// n E added up. The smallest shots need two cache lines from each mate.
+// n E added up. The smallest shots need two cache lines from each mate. The payload of a collective
+// of parts is a row (moves.c), of which only what is for this rank is read.
 
 #include "worker/transport/host/shots.h"
 
 #include "worker/transport/flow/reduce.h"
 #include "worker/transport/host/exchange.h"
 #include "worker/transport/host/host.h"
+#include "worker/transport/host/moves.h"
 #include "worker/transport/host/pieces.h"
 #include "worker/transport/host/sequence.h"
 
 #define SHOTS_SPENT 16 // Number of spent records at which a rank checks which are read.
 // The largest shot where every rank has a core: larger payloads are faster in pieces.
 #define SHOTS_BYTES (4 * 1024)
+
+// The block that was free for the longest time is taken. The lines of a block that mates have just
+// read are in their first caches, and take a fifth longer to write.
+static uint32_t shots_take_block(struct shots *shots)
+{
+    const uint32_t block = shots->blocks[shots->first_block];
+    shots->first_block = (shots->first_block + 1) % BOARD_SHOT_BLOCKS;
+    shots->block_count--;
+    return block;
+}
+
+static void shots_put_block(struct shots *shots, uint32_t block)
+{
+    shots->blocks[(shots->first_block + shots->block_count++) % BOARD_SHOT_BLOCKS] = block;
+}
 
 void shots_init(struct shared *shared)
 {
@@ -44,7 +61,7 @@ void shots_init(struct shared *shared)
         shots->payloads[i] = BOARD_NONE;
     shots->tried = BOARD_NONE;
     for (uint32_t i = 0; i < BOARD_SHOT_BLOCKS; i++)
-        shots->blocks[shots->block_count++] = i;
+        shots_put_block(shots, i);
 }
 
 uint64_t shots_most_bytes(const struct flows *flows)
@@ -60,12 +77,14 @@ void shots_begin(struct shared *shared)
 
 static uint64_t shots_bytes(const struct flow *flow)
 {
-    return flow->collective->elements * flow->map.element_bytes;
+    return host_elements(flow->collective) * flow->map.element_bytes;
 }
 
 bool shots_fits(const struct shared *shared, const struct flow *flow)
 {
-    return !shared->two_level && shots_bytes(flow) <= shared->shots.most_bytes &&
+    const uint64_t most =
+        host_moves(flow->collective) ? BOARD_SHOT_BYTES : shared->shots.most_bytes;
+    return !shared->two_level && shots_bytes(flow) <= most &&
            units_words(flow->collective->unit_count) <= BOARD_UNIT_WORDS;
 }
 
@@ -88,7 +107,7 @@ uint8_t *shots_load(struct shared *shared, uint32_t index, uint64_t bytes)
     if (bytes > BOARD_TINY_BYTES && shots->block_count == 0)
         return NULL;
     if (bytes > BOARD_TINY_BYTES)
-        payload = shots->blocks[--shots->block_count];
+        payload = shots_take_block(shots);
     shots->payloads[index] = payload;
     record->payload = payload;
     record->use = ++shots->uses[index];
@@ -98,7 +117,9 @@ uint8_t *shots_load(struct shared *shared, uint32_t index, uint64_t bytes)
 bool shots_fill(struct shared *shared, const struct flow *flow, uint32_t index)
 {
     uint8_t *place = shots_load(shared, index, shots_bytes(flow));
-    if (place)
+    if (place && host_moves(flow->collective))
+        moves_fill(shared, flow->collective, place);
+    else if (place)
         pieces_gather(shared, flow, (struct ring_span){0, flow->collective->elements}, place,
                       false);
     return place != NULL;
@@ -141,7 +162,7 @@ static void shots_rest(struct shared *shared, uint32_t index)
 {
     struct shots *shots = &shared->shots;
     if (shots->payloads[index] < BOARD_SHOT_BLOCKS)
-        shots->blocks[shots->block_count++] = shots->payloads[index];
+        shots_put_block(shots, shots->payloads[index]);
     shots->payloads[index] = BOARD_NONE;
     shared->records[shared->record_count++] = index;
 }
@@ -235,11 +256,15 @@ static void shots_finish(struct shared *shared, struct flow *flow, const struct 
     for (uint32_t i = 0; collective->unit_count > 0 && i < shared->seats; i++)
         host_use(collective, host_seat(shared, i)->records[match->records[i]].used);
     if (host_matters(collective, how->weight)) {
-        if (collective->kind == COLLECTIVE_ALLREDUCE)
+        if (host_moves(collective)) {
+            moves_keep(shared, collective);
+            moves_finish(shared, collective, sources, how->scales ? how->factors : NULL,
+                         how->weight);
+        } else if (collective->kind == COLLECTIVE_ALLREDUCE)
             shots_compute(shared, flow, how, sources);
         else if (collective->root != shared->flows->world.rank)
             reduce_store(flow, (struct ring_span){0, collective->elements},
-                         sources[pieces_root(shared, flow)]);
+                         sources[host_seat_of(shared, collective->root)]);
         shared->flows->totals.payload_bytes_sent += bytes;
         shared->flows->totals.bytes_copied += bytes;
     }
@@ -252,7 +277,7 @@ static bool shots_gather(struct shared *shared, const struct flow *flow, const s
                          struct host_run *how, const void **sources)
 {
     const struct collective *collective = flow->collective;
-    const bool mean = collective->kind == COLLECTIVE_ALLREDUCE && collective->op == REDUCE_MEAN;
+    const bool mean = host_is_mean(collective);
     for (uint32_t i = 0; i < shared->seats; i++) {
         const uint32_t index = match->records[i];
         const struct board_record *record = &host_seat(shared, i)->records[index];
