@@ -171,7 +171,8 @@ static void check_draw(const struct device_draw *draw, int exponent)
     device_case_free(&made);
 }
 
-static const uint64_t weights[] = {1, 0, 4, 3, (uint64_t)1 << 40, 16777217};
+// A mean of denormals over 6 may lie halfway between two of them.
+static const uint64_t weights[] = {1, 0, 4, 3, 6, (uint64_t)1 << 40, 16777217};
 
 static void test_packs_and_finishes_every_pair(void **state)
 {

@@ -63,6 +63,16 @@ static inline long long __double_as_longlong(double value) { return bits_as<long
 static inline float half_widen(uint16_t from) { return emulated_half_widen(from); }
 static inline uint16_t half_narrow(float from) { return emulated_half_narrow(from); }
 
+static inline uint32_t half_narrow_two(float low, float high)
+{
+    return emulated_half_narrow(low) | (uint32_t)emulated_half_narrow(high) << 16;
+}
+
+static inline uint32_t bfloat16_narrow_two(float low, float high)
+{
+    return emulated_bfloat16_narrow(low) | (uint32_t)emulated_bfloat16_narrow(high) << 16;
+}
+
 static inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t shift)
 {
     return (uint32_t)(((uint64_t)high << 32 | low) >> (shift & 31));
@@ -78,7 +88,9 @@ static inline uint32_t atomicCAS(uint32_t *word, uint32_t expected, uint32_t wan
 static inline void atomicExch(uint32_t *word, uint32_t wanted) { *word = wanted; }
 static inline bool __isGlobal(const void *) { return true; }
 static inline void __nanosleep(unsigned) {}
+static inline int __ffs(int word) { return __builtin_ffs(word); }
 static inline void block_meet() {}
+static inline void line_fetch(const void *) {}
 
 #include "worker/device/kernels.cu"
 

@@ -21,10 +21,11 @@ void emulate_gather(const struct device_gather *gather);
 void emulate_scatter(const struct device_scatter *scatter);
 void emulate_add(const struct device_add *add);
 
-// Functions that the user of the emulation provides: float16 to float32 and back, as
+// Functions that the user of the emulation provides: floats of 16 bits to float32 and back, as
 // worker/kernels/kernels.h does it.
 float emulated_half_widen(uint16_t from);
 uint16_t emulated_half_narrow(float from);
+uint16_t emulated_bfloat16_narrow(float from);
 
 #ifdef __cplusplus
 }

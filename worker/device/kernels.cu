@@ -22,6 +22,9 @@
 //   *Batch*: the units of a lane that are loaded before the first of them is stored, so that 64
 //   bytes are on their way for each lane: several times what the latency of the memory asks for.
 //
+//   *Plain*: elements that have a quick way (formats.cuh). A unit with one that is not plain is done
+//   again, element by element, which is slow and rare.
+//
 // Nothing outside of a piece's own memory is read, also not the rest of a vector.
 //
 // Bits. Products, sums and quotients are the intrinsics that round once and are never contracted;
@@ -47,14 +50,9 @@ __device__ inline typename bits_of<BYTES>::type word_get(const uint32_t *words, 
 
 template <int BYTES> __device__ inline void word_put(uint32_t *words, int i, uint64_t bits)
 {
-    if (BYTES == 8) {
-        words[2 * i] = (uint32_t)bits;
+    if (BYTES == 8)
         words[2 * i + 1] = (uint32_t)(bits >> 32);
-    } else if (i * BYTES % 4 == 0) {
-        words[i * BYTES / 4] = (uint32_t)bits;
-    } else {
-        words[i * BYTES / 4] |= (uint32_t)bits << i * BYTES % 4 * 8;
-    }
+    words[i * BYTES / 4] = (uint32_t)bits;
 }
 
 // The first 4 * COUNT words of what begins `skew` bytes behind words[0]; 4 * COUNT + 4 words are
@@ -109,14 +107,32 @@ template <int VECTORS> __device__ inline void vectors_store(byte *to, const uint
             make_uint4(words[4 * v], words[4 * v + 1], words[4 * v + 2], words[4 * v + 3]);
 }
 
+// Returns false, and stores nothing, where an element is not plain.
 template <class WORK>
-__device__ inline void unit_store(const WORK &work, byte *to, const uint32_t *words)
+__device__ inline bool unit_store(const WORK &work, byte *to, const uint32_t *words)
 {
-    uint32_t made[4 * unit<WORK>::OUTS];
+    if constexpr (WORK::MOVES) {
+        vectors_store<unit<WORK>::OUTS>(to, words);
+    } else {
+        uint32_t made[4 * unit<WORK>::OUTS];
+        bool plain = true;
 #pragma unroll
-    for (int i = 0; i < unit<WORK>::ELEMENTS; i++)
-        word_put<WORK::OUT>(made, i, work(word_get<WORK::IN>(words, i)));
-    vectors_store<unit<WORK>::OUTS>(to, WORK::MOVES ? words : made);
+        for (int i = 0; i < unit<WORK>::ELEMENTS; i += 2) {
+            typename WORK::value low = work.quick(word_get<WORK::IN>(words, i), plain);
+            typename WORK::value high = work.quick(word_get<WORK::IN>(words, i + 1), plain);
+            work.round_two(low, high);
+            if constexpr (WORK::OUT == 2) {
+                made[i / 2] = WORK::to::narrow_two(low, high);
+            } else {
+                word_put<WORK::OUT>(made, i, WORK::to::narrow(low));
+                word_put<WORK::OUT>(made, i + 1, WORK::to::narrow(high));
+            }
+        }
+        if (!plain)
+            return false;
+        vectors_store<unit<WORK>::OUTS>(to, made);
+    }
+    return true;
 }
 
 // ---- runs ---------------------------------------------------------------------------------------
@@ -142,6 +158,13 @@ struct run {
     const byte *limit; // ... to here.
 };
 
+template <class WORK>
+__device__ inline void element_move(const WORK &work, const byte *from, byte *to, uint32_t element)
+{
+    const typename WORK::in bits = reinterpret_cast<const typename WORK::in *>(from)[element];
+    reinterpret_cast<typename WORK::out *>(to)[element] = work(bits);
+}
+
 // Units of a run, in batches. The gate is asked when the first batch is on its way.
 template <bool SKEWED, class WORK, class GATE>
 __device__ inline void units_move(const WORK &work, GATE &gate, const byte *from, byte *to,
@@ -165,22 +188,24 @@ __device__ inline void units_move(const WORK &work, GATE &gate, const byte *from
         }
         if (!gate.open())
             return;
+        uint32_t odd = 0; // Units with an element that is not plain: these go one by one.
 #pragma unroll
         for (int b = 0; b < BATCH; b++) {
             const uint32_t u = base + b * DEVICE_WARP + lane;
             if constexpr (SKEWED)
                 unskew<INS, WORK::IN>(words[b], skew);
-            if (u < units)
-                unit_store(work, to + (uint64_t)u * unit<WORK>::OUTS * 16, words[b]);
+            byte *unit_to = to + (uint64_t)u * unit<WORK>::OUTS * 16;
+            if (u < units && !unit_store(work, unit_to, words[b]))
+                odd |= 1u << b;
+        }
+#pragma unroll 1
+        for (; odd != 0; odd &= odd - 1) {
+            const uint32_t u = base + (__ffs((int)odd) - 1) * DEVICE_WARP + lane;
+#pragma unroll 1
+            for (uint32_t i = 0; i < unit<WORK>::ELEMENTS; i++)
+                element_move(work, from, to, u * unit<WORK>::ELEMENTS + i);
         }
     }
-}
-
-template <class WORK>
-__device__ inline void element_move(const WORK &work, const run &run, uint32_t element)
-{
-    const typename WORK::in from = reinterpret_cast<const typename WORK::in *>(run.from)[element];
-    reinterpret_cast<typename WORK::out *>(run.to)[element] = work(from);
 }
 
 // How a run is cut. Both ends may give up one unit more, so that no vector is read that reaches out
@@ -207,9 +232,9 @@ __device__ inline void run_move(const WORK &work, GATE &gate, const run &run)
         return;
     const uint32_t tail = head + units * unit<WORK>::ELEMENTS;
     if (lane < head)
-        element_move(work, run, lane);
+        element_move(work, run.from, run.to, lane);
     if (lane < run.elements - tail)
-        element_move(work, run, tail + lane);
+        element_move(work, run.from, run.to, tail + lane);
 }
 
 // ---- rows ---------------------------------------------------------------------------------------
@@ -217,6 +242,18 @@ __device__ inline void run_move(const WORK &work, GATE &gate, const run &run)
 __device__ inline uint64_t warp_tile()
 {
     return (uint64_t)blockIdx.x * (DEVICE_THREADS / DEVICE_WARP) + threadIdx.x / DEVICE_WARP;
+}
+
+// The tables are read one after the other, and before anything else: each warp has the memory send
+// its entry of `tiles`, and each thread a line of the pieces, before they are asked for.
+__device__ inline void tables_fetch(const device_row &row)
+{
+    const uint64_t tile = warp_tile();
+    const uint64_t line = ((uint64_t)blockIdx.x * DEVICE_THREADS + threadIdx.x) * DEVICE_LINE;
+    if (threadIdx.x % DEVICE_WARP == 0 && tile * DEVICE_TILE_ELEMENTS < row.elements)
+        line_fetch(row.tiles + tile);
+    if (line < row.count * sizeof(device_piece))
+        line_fetch((const byte *)row.pieces + line);
 }
 
 // Calls work(piece, first element of the piece, first element of the row, elements) for each run of
@@ -229,7 +266,8 @@ template <class EACH> __device__ inline void row_walk(const device_row &row, EAC
         return;
     const uint64_t end = min(at + DEVICE_TILE_ELEMENTS, row.elements);
 #pragma unroll 1
-    for (const device_piece *piece = row.pieces + row.tiles[tile]; at < end; piece++) {
+    for (const device_piece *piece = row.pieces + (row.count == 1 ? 0 : row.tiles[tile]); at < end;
+         piece++) {
         const uint64_t elements = min(end, piece[1].first) - at;
         each(*piece, at - piece->first, at, (uint32_t)elements);
         at += elements;
@@ -304,9 +342,10 @@ template <class FROM, class TO> __device__ inline void pack_as(const device_pack
 
 #define PAIR(dtype, wire) ((dtype)*8 + (wire))
 
-extern "C" __global__ void __launch_bounds__(DEVICE_THREADS, 3)
+extern "C" __global__ void __launch_bounds__(DEVICE_THREADS, 6)
     lockstep_pack(const __grid_constant__ device_pack pack)
 {
+    tables_fetch(pack.row);
     header_copy(pack);
     switch (PAIR(pack.dtype, pack.wire)) {
     case PAIR(DEVICE_FLOAT32, DEVICE_FLOAT32):
@@ -328,8 +367,8 @@ extern "C" __global__ void __launch_bounds__(DEVICE_THREADS, 3)
 
 // ---- lockstep_finish ----------------------------------------------------------------------------
 
-// The first block looks at the host's word, a microsecond away. All others wait for what it saw,
-// which is not long: that block runs already. So nothing depends on which blocks run together.
+// The first that asks looks at the host's word, a microsecond away. All others wait for what it saw,
+// which is not long: it runs already. So nothing depends on which blocks run together.
 __device__ inline uint32_t finish_decides(const device_finish &finish)
 {
     uint32_t decision = atomicCAS(finish.decision, DEVICE_UNDECIDED, DEVICE_DECIDING);
@@ -346,8 +385,8 @@ __device__ inline uint32_t finish_decides(const device_finish &finish)
 }
 
 // Asked by all warps of a block, by all lanes at once, for the first time each at its own place:
-// one thread finds out. The barrier has a number and a count, because __syncthreads is for one
-// place.
+// one thread finds out, because thousands that wait for one word hold each other up. The barrier has
+// a number and a count, because __syncthreads is for one place.
 struct gate_decided {
     const device_finish &finish;
     uint32_t *shared;
@@ -405,11 +444,14 @@ __device__ inline void finish_pair(const device_finish &finish, gate_decided &ga
     }
 }
 
-extern "C" __global__ void __launch_bounds__(DEVICE_THREADS, 3)
+extern "C" __global__ void __launch_bounds__(DEVICE_THREADS, 5)
     lockstep_finish(const __grid_constant__ device_finish finish)
 {
     __shared__ uint32_t decided;
     gate_decided gate = {finish, &decided, false};
+    tables_fetch(finish.row);
+    if (finish.revoked != NULL && blockIdx.x == 0 && threadIdx.x == 0)
+        finish_decides(finish); // Now, so that the answer is there when all others want it.
     finish_pair(finish, gate);
     gate.open(); // A warp that had nothing to write: the others of its block wait for it.
 }
@@ -440,9 +482,10 @@ __device__ inline int dtype_width(uint32_t dtype)
     return 0;
 }
 
-extern "C" __global__ void __launch_bounds__(DEVICE_THREADS, 3)
+extern "C" __global__ void __launch_bounds__(DEVICE_THREADS, 6)
     lockstep_gather(const __grid_constant__ device_gather gather)
 {
+    tables_fetch(gather.row);
     switch (dtype_width(gather.dtype)) {
     case 1:
         return row_pack(move<1>(), gather.row, gather.packed, false);
@@ -464,9 +507,10 @@ template <int WIDTH> __device__ inline void scatter_as(const device_scatter &sca
     });
 }
 
-extern "C" __global__ void __launch_bounds__(DEVICE_THREADS, 3)
+extern "C" __global__ void __launch_bounds__(DEVICE_THREADS, 6)
     lockstep_scatter(const __grid_constant__ device_scatter scatter)
 {
+    tables_fetch(scatter.row);
     switch (dtype_width(scatter.dtype)) {
     case 1:
         return scatter_as<1>(scatter);
@@ -526,7 +570,7 @@ template <class SUM> __device__ inline void add_as(const SUM &sum, const device_
     }
 }
 
-extern "C" __global__ void __launch_bounds__(DEVICE_THREADS, 3)
+extern "C" __global__ void __launch_bounds__(DEVICE_THREADS, 6)
     lockstep_add(const __grid_constant__ device_add add)
 {
     switch (add.dtype) {

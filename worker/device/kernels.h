@@ -32,11 +32,12 @@ extern "C" {
 #endif
 
 #define DEVICE_WARP 32
-#define DEVICE_THREADS 256
-// Tiles of this size are a multiple of 16 bytes in every dtype. The number is 768 and not 1,024,
-// because 25 MiB of float32 on 132 multiprocessors then needs no last round with only a few blocks.
-#define DEVICE_TILE_ELEMENTS 768
+#define DEVICE_THREADS 128
+// Tiles of this size are a multiple of 16 bytes in every dtype, and full batches of every lane
+// (kernels.cu).
+#define DEVICE_TILE_ELEMENTS 1024
 #define DEVICE_ALIGNMENT 16
+#define DEVICE_LINE 128 // Bytes that come from memory together.
 
 // Returns the number of blocks to launch for a row. At least one, because a kernel also does work
 // that is not per element.
@@ -134,9 +135,9 @@ enum device_decision {
 //
 // The kernel does not write a piece whose `out` is NULL, nor a piece of a unit that no rank has
 // used (header[1 + unit] == 0; pieces of DEVICE_NO_UNIT are always written). The kernel writes
-// nothing if `divides` is 1 and total is 0, or if *revoked is not 0 when the first block reads it.
-// The first block publishes its decision in *decision before anything is written, and all blocks
-// follow it, so a launch writes everything or nothing.
+// nothing if `divides` is 1 and total is 0, or if *revoked is not 0 when the launch reads it, once.
+// The thread that reads it publishes the decision in *decision before anything is written, and all
+// blocks follow it, so a launch writes everything or nothing.
 struct device_finish {
     struct device_row row;
     const void *packed;
