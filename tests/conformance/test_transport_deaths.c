@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Proofs that a mate is dead: its process has ended. The end of a link is none. Two real processes;
-// this one is rank 0.
+// Proofs that a rank is dead: the process of a mate has ended, or the data port of a rank on
+// another host refuses connections. The end of a link is none. Two real processes; this one is rank
+// 0.
 
 #include "base/clock.h"
 #include "tests/support/bounds.h"
 #include "worker/kernels/kernels.h"
 #include "worker/transport/deaths.h"
+#include "worker/transport/freeze.h"
 #include "worker/transport/lifecycle.h"
 #include "worker/transport/transport.h"
 #include "worker/watch/proc.h"
@@ -41,6 +43,9 @@ struct rank {
     bool formed;
     uint32_t lost;
     uint32_t gone;
+    uint32_t closed; // Events port_closed.
+    bool apart; // True if the two ranks say that they are on different hosts.
+    bool walled; // True if the first rank is told a port that refuses it from the start.
     char address[LOCKSTEP_ADDRESS_BYTES];
     pid_t pids[2];
     int other[2]; // Pipe to the other process, and from it.
@@ -67,14 +72,24 @@ static void on_gone(void *context, uint32_t number)
     rank->gone++;
 }
 
+static void on_closed(void *context, uint32_t number)
+{
+    struct rank *rank = context;
+    assert_int_equal(number, 1);
+    rank->closed++;
+}
+
 static void rank_open(struct rank *rank)
 {
-    const struct transport_config config = {
-        .kind = TRANSPORT_TCP,
-        .host = "127.0.0.1",
-        .shares = true,
-        .events = {
-            .formed = on_formed, .peer_lost = on_lost, .mate_gone = on_gone, .context = rank}};
+    const struct transport_config config = {.kind = TRANSPORT_TCP,
+                                            .host = "127.0.0.1",
+                                            .shares = !rank->apart,
+                                            .recovers = rank->apart,
+                                            .events = {.formed = on_formed,
+                                                       .peer_lost = on_lost,
+                                                       .mate_gone = on_gone,
+                                                       .port_closed = on_closed,
+                                                       .context = rank}};
     char error[256] = "";
     if (transport_open(&config, &rank->transport, error, sizeof(error)) < 0)
         fail_msg("%s", error);
@@ -95,6 +110,9 @@ static void rank_form(struct rank *rank)
                      sizeof(peer.address));
     assert_int_equal(read(rank->other[0], peer.address, sizeof(peer.address)),
                      sizeof(peer.address));
+    // The other rank connects, so the links stand all the same. Nothing listens at port 1.
+    if (rank->walled)
+        snprintf(peer.address, sizeof(peer.address), "tcp:127.0.0.1:1");
     struct transport_world world = {
         .generation = {.number = 4, .incarnation = 5},
         .rank = rank->number,
@@ -110,6 +128,8 @@ static void rank_form(struct rank *rank)
         .peer_count = 1,
         .peers = &peer,
         .form_timeout_ms = test_bound_ms(BOUND_MS)};
+    if (rank->apart)
+        memset(&world.locality, 0, sizeof(world.locality));
     assert_int_equal(transport_form(rank->transport, &world), 0);
     const uint64_t until_ms = clock_now_ms() + test_bound_ms(BOUND_MS);
     while (!rank->formed && clock_now_ms() < until_ms)
@@ -122,6 +142,7 @@ static void other_runs(struct rank *rank, enum ending ending)
     char formed;
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     rank->number = 1;
+    rank->walled = false;
     rank->pids[0] = getppid();
     rank->pids[1] = getpid();
     rank_open(rank);
@@ -147,11 +168,11 @@ static void other_runs(struct rank *rank, enum ending ending)
         (void)pause();
 }
 
-static void rank_begin(struct rank *rank, enum ending ending)
+static void rank_begin_at(struct rank *rank, enum ending ending, bool apart, bool walled)
 {
     int down[2];
     int up[2];
-    memset(rank, 0, sizeof(*rank));
+    *rank = (struct rank){.apart = apart, .walled = walled};
     assert_int_equal(pipe(down), 0);
     assert_int_equal(pipe(up), 0);
     rank->pids[0] = getpid();
@@ -169,6 +190,11 @@ static void rank_begin(struct rank *rank, enum ending ending)
     rank_open(rank);
     rank_form(rank);
     assert_int_equal(write(rank->other[1], "f", 1), 1);
+}
+
+static void rank_begin(struct rank *rank, enum ending ending)
+{
+    rank_begin_at(rank, ending, false, false);
 }
 
 static void rank_end(struct rank *rank)
@@ -271,6 +297,73 @@ static void a_mate_that_leaves_is_no_news(void **state)
     (void)close(rank.other[1]);
 }
 
+// ---- Ranks of different hosts -------------------------------------------------------------------
+
+static void await_closed(struct rank *rank)
+{
+    const uint64_t until_ms = clock_now_ms() + test_bound_ms(BOUND_MS);
+    while (clock_now_ms() < until_ms && rank->closed == 0)
+        transport_progress(rank->transport, 50);
+    assert_int_equal(rank->closed, 1);
+}
+
+static void its_port_closes_when_it_is_killed(void **state)
+{
+    struct rank rank;
+    (void)state;
+    rank_begin_at(&rank, RUNS, true, false);
+    rank_progress(&rank, 100); // Its port is reached once.
+    kill(rank.pids[1], SIGKILL);
+    await_closed(&rank);
+    assert_int_equal(rank.lost, 1);
+    rank_progress(&rank, 200);
+    assert_int_equal(rank.closed, 1);
+    assert_int_equal(rank.gone, 0);
+    rank_end(&rank);
+}
+
+// A rank that is frozen has no links: it sees no loss.
+static void its_port_closes_while_this_rank_is_frozen(void **state)
+{
+    const struct generation_id ballot = {.number = 5, .incarnation = 5};
+    struct rank rank;
+    (void)state;
+    rank_begin_at(&rank, RUNS, true, false);
+    rank_progress(&rank, 100);
+    assert_int_equal(transport_freeze(rank.transport, &ballot), 0);
+    rank_progress(&rank, 500);
+    assert_int_equal(rank.closed, 0);
+    kill(rank.pids[1], SIGKILL);
+    await_closed(&rank);
+    assert_int_equal(rank.lost, 0);
+    rank_end(&rank);
+}
+
+static void its_port_answers_though_its_link_has_ended(void **state)
+{
+    struct rank rank;
+    (void)state;
+    rank_begin_at(&rank, CUTS, true, false);
+    rank_progress(&rank, STILL_MS);
+    assert_int_equal(rank.lost, 1);
+    assert_int_equal(rank.closed, 0);
+    kill(rank.pids[1], SIGKILL); // It is asked again and again.
+    await_closed(&rank);
+    rank_end(&rank);
+}
+
+// A firewall may refuse, too.
+static void a_port_that_was_never_reached_proves_nothing(void **state)
+{
+    struct rank rank;
+    (void)state;
+    rank_begin_at(&rank, CUTS, true, true);
+    rank_progress(&rank, STILL_MS);
+    assert_int_equal(rank.lost, 1);
+    assert_int_equal(rank.closed, 0);
+    rank_end(&rank);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -279,6 +372,10 @@ int main(void)
         cmocka_unit_test(a_stopped_mate_is_neither),
         cmocka_unit_test(a_link_that_ends_is_no_proof),
         cmocka_unit_test(a_mate_that_leaves_is_no_news),
+        cmocka_unit_test(its_port_closes_when_it_is_killed),
+        cmocka_unit_test(its_port_closes_while_this_rank_is_frozen),
+        cmocka_unit_test(its_port_answers_though_its_link_has_ended),
+        cmocka_unit_test(a_port_that_was_never_reached_proves_nothing),
     };
     kernels_environment();
     return cmocka_run_group_tests_name("deaths", tests, NULL, NULL);

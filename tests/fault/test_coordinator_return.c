@@ -27,6 +27,7 @@
 #define SIZE 3
 #define ROUNDS 3
 #define MORE_STEPS (test_slow() > 1 ? 20u : 50u)
+#define PROVEN_MS slow_ms(3000) // Attempts to reach a coordinator are up to a second apart.
 #define BACK_MS slow_ms(3000) // From the return of the coordinator to the full view of the job.
 
 static struct coordinator_process coordinator;
@@ -253,6 +254,57 @@ static void all_die_at_once(void **state)
     world_join(&world);
 }
 
+// ---- Proofs for a coordinator that did not see the death
+// -----------------------------------------
+
+// Rank 2 says that it is on another host. Ranks from `first` on die with the coordinator, and the
+// others finish the step within PROVEN_MS of the return of the coordinator.
+static void die_with_it(uint32_t first)
+{
+    struct script scripts[SIZE];
+    coordinator_start(&coordinator, NULL);
+    for (uint32_t rank = 0; rank < SIZE; rank++)
+        scripts[rank] = (struct script){
+            .report_every = 20, .rest_ms = 2, .survives = true, .way = {.two_hosts = true}};
+    world_start(&world, &coordinator, "job", SIZE, scripts);
+    train_to(20);
+    coordinator_kill();
+    for (uint32_t rank = first; rank < SIZE; rank++)
+        world_kill(&world, rank);
+    restart();
+    const uint64_t since_ms = clock_now_ms();
+    for (uint32_t rank = 0; rank < first; rank++)
+        world_expect_step(&world, rank, 20);
+    // A step that began before the deaths is not meant.
+    for (uint32_t rank = 0; rank < first; rank++)
+        world_expect_step(&world, rank, world.workers[rank].last.step + 20);
+    const uint64_t took_ms = clock_now_ms() - since_ms;
+    printf("%u of %u ranks go on after %llu ms\n", first, SIZE, (unsigned long long)took_ms);
+    assert_true(took_ms < PROVEN_MS);
+    world_stop(&world);
+    for (uint32_t rank = 0; rank < first; rank++) {
+        struct report done;
+        world_expect(&world, rank, REPORT_DONE, &done);
+    }
+    world_join(&world);
+}
+
+// Condition: a rank that is alone on its host dies with the coordinator. Decision: the others see
+// that its data port is closed, and go on as soon as there is a coordinator.
+static void a_rank_alone_on_its_host_dies_with_it(void **state)
+{
+    (void)state;
+    die_with_it(2);
+}
+
+// Condition: of three ranks on two hosts, one is left when the coordinator has died. Decision: the
+// deaths of both others are proven, so it goes on alone.
+static void all_others_die_with_it(void **state)
+{
+    (void)state;
+    die_with_it(1);
+}
+
 // ---- Two coordinators --------------------------------------------------------------------------
 
 // Both are alive, and the workers, which go on after a death, are with the first one.
@@ -336,6 +388,8 @@ int main(void)
         TEST(a_death_after_its_return_is_reported),
         TEST(a_death_in_its_absence_is_told),
         TEST(all_die_at_once),
+        TEST(a_rank_alone_on_its_host_dies_with_it),
+        TEST(all_others_die_with_it),
         TEST(a_rolling_update),
         TEST(the_old_one_is_stopped_for_long),
     };

@@ -7,7 +7,8 @@
 #
 # With LOCKSTEP_TEST_LONG_CUT=1 (make recovery) the coordinator is also stopped for 45 seconds, and a
 # worker of each job for 30 seconds. Then rank 2 of "cont" is stopped and its host is cut off until
-# the others have gone on without it. When it wakes, it harms nobody and is told so.
+# the others have gone on without it. When it wakes, it harms nobody and is told so. Without it, that
+# rank is killed with the coordinator, and the others prove its death to the next one.
 NETWORK_BRIDGE=1
 . "$(dirname "$0")/own_network.sh"
 . "$(dirname "$0")/run_lib.sh"
@@ -108,6 +109,17 @@ if [ -n "${LOCKSTEP_TEST_LONG_CUT:-}" ]; then
     moves "after rank 2 has woken" err.0 err.1 cont.0 cont.1
     unset "pids[4]"
     echo "ok: a rank that was excluded and wakes"
+else
+    kill -KILL "$coordinator" "${pids[4]}"
+    wait "$coordinator" "${pids[4]}" 2>/dev/null
+    unset "pids[4]"
+    coordinate 3 "10.77.0.4:$port" --log-level info
+    before=$(now_ms)
+    moves "after rank 2 has died with the coordinator" cont.0 cont.1
+    took=$(($(now_ms) - before))
+    [ $took -lt $((5000 * slow)) ] || fail "the others go on $took ms after the return of the coordinator"
+    moves "after the return of the coordinator" err.0 err.1
+    echo "ok: a rank and the coordinator die at once, the others go on $took ms after its return"
 fi
 
 : >"$work/stop"

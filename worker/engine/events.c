@@ -284,6 +284,7 @@ struct transport_events engine_events(struct lockstep_session *session)
                                      .header = engine_header,
                                      .peer_lost = engine_peer_lost,
                                      .mate_gone = engine_mate_gone,
+                                     .port_closed = engine_port_closed,
                                      .told = engine_told,
                                      .mismatch = engine_mismatch,
                                      .form_failed = engine_form_failed,

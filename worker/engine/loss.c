@@ -168,18 +168,28 @@ void engine_peer_lost(void *context, uint32_t rank, enum peer_loss how, const ch
 
 // The loss may have been reported before, without this proof. A frozen rank says it, too: the
 // coordinator may await its report.
-void engine_mate_gone(void *context, uint32_t rank)
+static void loss_proven(struct lockstep_session *session, uint32_t rank, enum loss_proof proof,
+                        const char *text)
 {
-    struct lockstep_session *session = context;
     struct up_message message = {.kind = UP_LOST};
     session->end.died[rank / 64] |= UINT64_C(1) << rank % 64;
     if (session->end.over || session->end.control_gone)
         return; // Another rank says it, or this one when the coordinator is back.
     message.u.lost.rank = rank;
-    message.u.lost.proof = PROOF_PROCESS;
+    message.u.lost.proof = proof;
     message.u.lost.step = engine_lost_step(session, rank);
-    text_copy(message.u.lost.text, sizeof(message.u.lost.text), "its process has ended");
+    text_copy(message.u.lost.text, sizeof(message.u.lost.text), text);
     engine_send(session, &message);
+}
+
+void engine_mate_gone(void *context, uint32_t rank)
+{
+    loss_proven(context, rank, PROOF_PROCESS, "its process has ended");
+}
+
+void engine_port_closed(void *context, uint32_t rank)
+{
+    loss_proven(context, rank, PROOF_PORT, "nothing listens at its data port any more");
 }
 
 void engine_told(void *context, uint32_t from, const struct farewell *loss)

@@ -7,13 +7,15 @@
 
 #include "protos/limits.h"
 #include "worker/transport/flow/peers.h"
+#include "worker/transport/ports.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
 
 // Two listeners, the eventfd that wakes the engine, epoll, one per link, one per guest, one per
-// mate, one spare.
-#define DESCRIPTORS_MOST (4 + LOCKSTEP_MAX_LINKS + LOCKSTEP_MAX_UNPROVEN + LOCKSTEP_MAX_MATES + 1)
+// mate, one per attempt at a port, one spare.
+#define DESCRIPTORS_MOST \
+    (4 + LOCKSTEP_MAX_LINKS + LOCKSTEP_MAX_UNPROVEN + LOCKSTEP_MAX_MATES + PORTS_AT_ONCE + 1)
 
 struct transport;
 

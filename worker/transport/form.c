@@ -44,6 +44,7 @@
 #include "worker/transport/host/setup.h"
 #include "worker/transport/lifecycle.h"
 #include "worker/transport/measure.h"
+#include "worker/transport/ports.h"
 #include "worker/transport/state.h"
 #include "worker/transport/transport.h"
 
@@ -532,6 +533,7 @@ void form_tick_peer(struct peer_link *peer, uint64_t now_ms)
 void form_tick(struct transport *transport, uint64_t now_ms)
 {
     doors_tick(transport, now_ms);
+    ports_tick(transport, now_ms);
     for (uint32_t i = 0; transport->forming.guest_count > 0 && i < LOCKSTEP_MAX_UNPROVEN; i++) {
         struct guest *guest = &transport->forming.guests[i];
         if (!guest->link)
@@ -556,6 +558,8 @@ void form_tick(struct transport *transport, uint64_t now_ms)
 uint64_t form_deadline(const struct transport *transport)
 {
     uint64_t deadline = doors_deadline(transport);
+    if (ports_deadline(transport) < deadline)
+        deadline = ports_deadline(transport);
     for (uint32_t i = 0; transport->forming.guest_count > 0 && i < LOCKSTEP_MAX_UNPROVEN; i++) {
         const struct guest *guest = &transport->forming.guests[i];
         if (guest->link && !guest->heard && guest->since_ms + LOCKSTEP_HELLO_MS < deadline)

@@ -21,6 +21,7 @@
 #include "worker/transport/host/fence.h"
 #include "worker/transport/host/two_level.h"
 #include "worker/transport/lifecycle.h"
+#include "worker/transport/ports.h"
 #include "worker/transport/redo.h"
 #include "worker/transport/state.h"
 #include "worker/transport/transport.h"
@@ -283,6 +284,7 @@ int transport_freeze(struct transport *transport, const struct generation_id *ba
     if (!transport->forming.has_world)
         return 0;
     fence_freeze(&transport->flows);
+    ports_doubt_all(transport);
     freeze_links(transport, ballot);
     teardown_deliver(&transport->flows);
     while (transport_report_devices(transport) || devices_report(&transport->flows))

@@ -24,6 +24,7 @@
 #include "worker/transport/headers.h"
 #include "worker/transport/host/setup.h"
 #include "worker/transport/measure.h"
+#include "worker/transport/ports.h"
 #include "worker/transport/state.h"
 #include "worker/transport/transport.h"
 #include "worker/transport/wait.h"
@@ -71,6 +72,7 @@ static void transport_init(struct transport *transport, const struct transport_c
     flows_init(&transport->flows, &transport_ways);
     freeze_init(&transport->freezer);
     redo_init(&transport->redos);
+    transport->ports.due_ms = UINT64_MAX;
 }
 
 static void transport_fail(char *error, size_t error_bytes, const char *what)
@@ -179,6 +181,7 @@ void transport_close(struct transport *transport)
     devices_close(&transport->flows);
     peers_forget(&transport->flows);
     deaths_close(transport);
+    ports_close(transport);
     transport_close_doors(transport);
     if (transport->flows.attention.descriptor >= 0)
         (void)close(transport->flows.attention.descriptor);
@@ -242,6 +245,7 @@ int transport_form(struct transport *transport, const struct transport_world *wo
     transport->flows.form_deadline_ms = clock_now_ms() + world->form_timeout_ms;
     rendezvous_form(&transport->flows, &transport->rendezvous);
     deaths_form(transport);
+    ports_form(transport);
     wait_prepare(transport);
     return 0;
 }
@@ -276,6 +280,7 @@ void transport_forget(struct transport *transport)
 void transport_abandon(struct transport *transport)
 {
     thread_assert(&transport->flows.thread);
+    ports_close(transport);
     for (uint32_t i = 0; i < transport->flows.links.count; i++)
         transport_close_stream(transport->flows.links.all[i], true);
     teardown_forget(&transport->flows, false);
@@ -306,6 +311,7 @@ static void transport_leave_links(struct transport *transport, uint64_t linger_m
 {
     const uint64_t deadline_ms = clock_now_ms() + linger_ms;
     transport->forming.leaving = true;
+    ports_close(transport);
     for (uint32_t i = 0; i < transport->flows.links.count; i++) {
         if (transport->flows.links.all[i]->state == PEER_PROVEN)
             farewell_goodbye(transport->flows.links.all[i]);

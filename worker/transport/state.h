@@ -15,6 +15,7 @@
 #include "worker/transport/freeze.h"
 #include "worker/transport/headers.h"
 #include "worker/transport/measure.h"
+#include "worker/transport/ports.h"
 #include "worker/transport/redo.h"
 #include "worker/transport/wait.h"
 
@@ -36,6 +37,7 @@ struct transport {
     struct rendezvous rendezvous;
     struct freezer freezer;
     struct redos redos;
+    struct ports ports;
     uint64_t checked_ms; // When this rank last checked its links for silent hosts, in ms.
 };
 

@@ -33,6 +33,7 @@
 #include "worker/transport/host/two_level.h"
 #include "worker/transport/lifecycle.h"
 #include "worker/transport/pair/pair.h"
+#include "worker/transport/ports.h"
 #include "worker/transport/redo.h"
 #include "worker/transport/ring/ring.h"
 #include "worker/transport/state.h"
@@ -298,6 +299,8 @@ static bool transport_report_lost(struct transport *transport)
             continue;
         peer->reported = true;
         peer->state = PEER_GONE;
+        if (!peer->left)
+            ports_doubt(transport, peer->rank);
         if (peer->left || peer->silent)
             transport_close_stream(peer, true);
         if (events->peer_lost)
@@ -314,7 +317,8 @@ static bool transport_dispatch(struct transport *transport)
            (transport->headers.count > 0 && headers_report(transport)) ||
            transport_report_work(transport) || further_report(transport) ||
            farewell_report(transport) || transport_report_lost(transport) ||
-           (transport->flows.mates.untold > 0 && deaths_report(transport)))
+           (transport->flows.mates.untold > 0 && deaths_report(transport)) ||
+           (transport->ports.untold > 0 && ports_report(transport)))
         any = true;
     return any;
 }

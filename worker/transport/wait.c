@@ -47,6 +47,7 @@
 #include "worker/transport/host/moment.h"
 #include "worker/transport/host/spread.h"
 #include "worker/transport/measure.h"
+#include "worker/transport/ports.h"
 #include "worker/transport/state.h"
 
 #include <sched.h>
@@ -116,6 +117,9 @@ static void wait_event(struct transport *transport, const struct epoll_event *ev
         return;
     case ENDPOINT_PROCESS:
         deaths_event(transport, (struct mate_process *)(void *)endpoint);
+        return;
+    case ENDPOINT_PORT:
+        ports_event(transport, (struct port *)(void *)endpoint);
         return;
     }
 }

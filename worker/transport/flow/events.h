@@ -54,6 +54,9 @@ struct transport_events {
     // The process of a mate is gone, by its pidfd. This rank had no link to it, or has reported the
     // loss before the proof came. May be NULL.
     void (*mate_gone)(void *context, uint32_t rank);
+    // The data port of a neighbour refuses connections, and was reached before: its process is
+    // gone. The loss of its link was reported before, or this rank is frozen. May be NULL.
+    void (*port_closed)(void *context, uint32_t rank);
     // Rank `from` tells that some rank was lost, to which this rank may have no link. Once for each
     // lost rank; this rank has already passed the news on to its other peers. May be NULL.
     void (*told)(void *context, uint32_t from, const struct farewell *farewell);

@@ -33,6 +33,7 @@ enum endpoint_kind {
     ENDPOINT_GUEST,
     ENDPOINT_PEER,
     ENDPOINT_PROCESS, // The process of a mate.
+    ENDPOINT_PORT, // An attempt to connect to a data port: ports.h.
 };
 
 struct endpoint {
