@@ -32,7 +32,9 @@
 //    begins to wait, not at the last progress, because the others may have waited long for it.
 //    Ranks that wait for each other get a verdict at once instead (waits.c).
 // 6. No stall begins during the first two heartbeat intervals of a generation, nor while this
-//    process itself runs too late to receive heartbeats.
+//    process itself runs too late to receive heartbeats. After the return of a coordinator it is
+//    one interval: the generation is under way, and each rank says for how long it has been in its
+//    place.
 // 7. Ranks become culprits, or stop being culprits, while a stall lasts. A stall ends when no rank
 //    and no link is blamed and rule 5 does not hold.
 
@@ -54,10 +56,12 @@
 
 // ---- Heartbeats --------------------------------------------------------------------------------
 
-static void stall_watch(struct coordinator *core, struct stall *stall)
+static void stall_watch(struct coordinator *core, struct job *job)
 {
+    struct stall *stall = &job->stall;
+    const bool rebuilt = job->resuming.incarnation != core->config.incarnation;
     stall->watched = true;
-    stall->hold_ms = core->now + UINT64_C(2) * core->config.heartbeat_ms;
+    stall->hold_ms = core->now + (rebuilt ? UINT64_C(1) : 2) * core->config.heartbeat_ms;
     stall->looked_ms = core->now;
     stall->next_ms = core->now + LOCKSTEP_WATCH_MS;
     stall->progress_ms = core->now;
@@ -76,7 +80,7 @@ void stall_heartbeat(struct coordinator *core, struct worker *worker,
     beat_stored(core, worker, last);
     bounds_learn(&job->stall.bounds, worker, core->now);
     if (!stall->watched)
-        stall_watch(core, stall);
+        stall_watch(core, job);
     // If a rank may have reached its bound, the core looks earlier than at the next tick, but not
     // at every heartbeat of a large world.
     if (!stall->active && !place->waits && beat_age(worker) > core->config.stall_floor_ms &&

@@ -205,7 +205,7 @@ recovery: all $(RECOVERY) $(FAKES) $(BUILD)/tests/soak/recovery ## A rank dies a
 	@$(TEST_ENV) LOCKSTEP_TEST_ALGORITHMS=all LOCKSTEP_TEST_LONG_CUT=1 tools/run-tests $(RECOVERY) \
 	    tests/fault/test_pauses.sh
 	@$(TEST_ENV) $(BUILD)/tests/soak/recovery --one-death-of-both --seconds 60
-	@$(TEST_ENV) $(BUILD)/tests/soak/recovery --one-death-of-both --seconds 60
+	@$(TEST_ENV) $(BUILD)/tests/soak/recovery --one-death-of-both --ranks 3 --seconds 60
 
 # One job after the other, whose ranks are killed and stopped at random.
 SOAK := $(BUILD)/tests/soak/recovery

@@ -437,7 +437,7 @@ static void it_is_killed_every_20_steps(void **state)
     say(kills, seconds);
     assert_true(look_count > 0 && hold_count > 0);
     assert_in_range(looks_ms[look_count - 1], 0, slow_ms(BACK_MS));
-    assert_in_range(holds_ms[hold_count - 1], 0, slow_ms(2 * BACK_MS));
+    assert_in_range(holds_ms[hold_count - 1], 0, slow_ms(BACK_MS));
 }
 
 static int teardown(void **state)

@@ -459,6 +459,10 @@ void watch_close(struct watch *watch)
 void watch_interval(struct watch *watch, uint32_t heartbeat_ms)
 {
     mutex_lock(&watch->mutex);
+    if (watch->interval_ms != 0) { // The coordinator is back, and may know nothing of this rank.
+        watch->notes_asked++;
+        cond_signal(&watch->changed);
+    }
     watch->interval_ms = heartbeat_ms;
     mutex_unlock(&watch->mutex);
 }

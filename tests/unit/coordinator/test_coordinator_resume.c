@@ -3,6 +3,7 @@
 // Members whose streams end and come back, and coordinators that have restarted:
 // coordinator/resume.c.
 
+#include "coordinator/stall_view.h"
 #include "tests/unit/coordinator/story.h"
 
 #include <setjmp.h>
@@ -215,6 +216,53 @@ static void a_job_is_rebuilt(void **state)
     assert_int_equal(story->last[2].kind, DOWN_HALT);
     assert_int_equal(story->last[2].generation.incarnation, 0xabcdef);
     assert_int_equal(story->last[2].u.halt.rank, 0);
+}
+
+// Sends a heartbeat of a rank that has been in step 11 for a minute.
+static void stand_still(struct story *story, uint32_t peer, bool waits)
+{
+    struct up_message message = {.kind = UP_HEARTBEAT};
+    struct up_heartbeat *beat = &message.u.heartbeat;
+    beat->step = 11;
+    beat->settled = beat->totals.steps = 10;
+    beat->place = (struct place){.position = 2,
+                                 .count = 4,
+                                 .open = true,
+                                 .api = waits ? API_STEP_END : API_CALL_END,
+                                 .inside = waits,
+                                 .waits = waits,
+                                 .done = waits,
+                                 .module = waits ? LOCKSTEP_MAX_MODULES : 0,
+                                 .api_ms = 60000};
+    story_say(story, peer, &message);
+}
+
+static bool is_stalled(const struct story *story)
+{
+    static struct stall_view view;
+    return coordinator_stall_view(story->core, 0, 0, story->now_ms, &view) && view.active;
+}
+
+// Condition: a rank has stood still since before the return of the coordinator. Decision: it is
+// named after one heartbeat interval and its time to answer, not after two intervals as in a new
+// generation.
+static void who_stands_still_is_named_soon(void **state)
+{
+    struct story *story = *state;
+    const uint64_t bound_ms = LOCKSTEP_HEARTBEAT_MS + LOCKSTEP_INSPECT_MS + 2 * LOCKSTEP_WATCH_MS;
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        struct up_hello hello = foreign_hello(story, rank, 2);
+        hello.resume.settled = 10;
+        come_back(story, rank + 1, &hello);
+    }
+    for (uint32_t rank = 0; rank < 2; rank++)
+        stand_still(story, rank + 1, rank == 0);
+    assert_false(is_stalled(story));
+    story_sleep(story, LOCKSTEP_HEARTBEAT_MS);
+    for (uint32_t rank = 0; rank < 2; rank++)
+        stand_still(story, rank + 1, rank == 0);
+    story_sleep(story, bound_ms - LOCKSTEP_HEARTBEAT_MS);
+    assert_true(is_stalled(story));
 }
 
 // ---- Ranks that the others have gone on without ------------------------------------------------
@@ -580,6 +628,7 @@ int main(void)
         TEST(a_removed_rank_comes_back),
         TEST(a_removed_rank_comes_first),
         TEST(a_job_is_rebuilt),
+        TEST(who_stands_still_is_named_soon),
         TEST(half_needs_a_proof_after_a_restart),
         TEST(a_frozen_member_begins_a_ballot),
         TEST(a_rank_without_the_decision_is_carried_over),
