@@ -46,7 +46,7 @@ PURE_HEADERS = {
 # Foreign libraries: who may include headers of this pattern. One that begins with < is for those only.
 FENCES = (
     (re.compile(r"grpc/"),
-     r"(worker/control/(grpc|call|channel|credentials)|server/rpc/\w+)\.c|server/rpc/parts\.h",
+     r"(worker/control/(ask|call|channel|credentials|streams)|server/rpc/\w+)\.c|server/rpc/parts\.h",
      "gRPC stays where the streams are, and their credentials"),
     (re.compile(r"(.*\.pb\.h|pb(_\w+)?\.h)$"), r"protos/codec/[^/]+\.c", "nanopb stays in protos/codec/*.c"),
     (re.compile(r"<openssl/"),

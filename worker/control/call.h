@@ -26,6 +26,7 @@ enum call_tag {
     CALL_RECEIVE,
     CALL_SEND,
     CALL_HALF_CLOSE,
+    CALL_ASK, // Not a batch of the call: ask.h.
 };
 
 struct call {

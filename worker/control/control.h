@@ -2,8 +2,7 @@
 //
 // The worker's end of the control stream: one bidirectional gRPC stream, driven by a thread of its
 // own. The control moves messages and reports the state of the stream; it does not interpret
-// messages. grpc.c implements it; only grpc.c, channel.c and credentials.c include gRPC headers in
-// the worker.
+// messages. grpc.c implements it; only files of this folder include gRPC headers in the worker.
 //
 // A heartbeat is a message like any other, but only the newest one matters: while a heartbeat waits
 // to be sent, further heartbeats are refused.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The worker's end of the control stream over the gRPC C core (1.51). That API is semi-private, so
-// only this file, call.c, channel.c and credentials.c use it. The file knows no protocol: messages
-// come in as structs and go out as structs. It only looks at what a message means for the stream.
+// only files of this folder use it. They know no protocol: messages come in as structs and go out
+// as structs. They only look at what a message means for the stream.
 //
 // Threads. The caller of control_open prepares everything; from then on one control thread runs the
 // completion queue, drives the call and reports events. The other public functions only use the
@@ -23,458 +23,27 @@
 // stands() is reported, and its first message must be a hello. A refusal may end the attempts.
 //
 // Several addresses are tried in turn (addresses.h). An attempt that fails, or a coordinator that
-// sends the worker away, leads to the next address; the end of a stream that stood does not.
+// sends the worker away, leads to the next address; the end of a stream that stood does not. A
+// coordinator that is needed and does not answer (ask.h) leads there, too.
+//
+// Here is what other threads call. streams.c has the life of streams.
 //
 // gRPC does not survive fork: a child process must not call any function of this file.
 
 #include "worker/control/grpc.h"
 
-#include "protos/codec/down.h"
 #include "worker/control/control.h"
 
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "base/text.h"
 #include "base/thread.h"
-#include "protos/codec/codec.h"
-#include "worker/control/addresses.h"
-#include "worker/control/call.h"
-#include "worker/control/channel.h"
-#include "worker/control/credentials.h"
-#include "worker/control/mailbox.h"
-#include "worker/control/pause.h"
-#include "worker/control/sentences.h"
+#include "protos/types.h"
+#include "worker/control/streams.h"
 
-#include <assert.h>
-#include <grpc/grpc.h>
-#include <grpc/support/time.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define RETRY_LAST_MS 250
-#define AGAIN_LAST_MS 1000 // The longest pause between two attempts to reach the coordinator again.
-#define ATTEMPT_MS 3000 // How long one of these attempts may take.
-#define NEVER UINT64_MAX
-
-enum stage {
-    CONNECTING,
-    STANDING,
-    ENDED
-};
-
-struct control {
-    // set at open, then constant
-    struct control_events events;
-    uint64_t connect_timeout_ms;
-    uint64_t connect_deadline;
-    struct thread thread;
-
-    // control thread only
-    enum stage stage;
-    struct channel channel;
-    struct addresses addresses;
-    struct call call;
-    struct pause pause; // Until the next attempt.
-    char ended_text[LOCKSTEP_TEXT_BYTES]; // Also the last words of broke().
-    char tried[LOCKSTEP_TEXT_BYTES]; // What addresses_say has said.
-    struct down_message message;
-    enum ending_status status; // The last call's status.
-    bool answered; // True if the coordinator has sent more than a welcome: no new stream is begun.
-    char later[LOCKSTEP_TEXT_BYTES]; // Text of a refusal that asks to come later; "": none came.
-    bool kept; // True once the world has formed.
-    bool again; // True from the first end of a kept stream on.
-    bool sent_away; // True if the coordinator has refused the present stream.
-    bool skips; // True if the present attempt was given up for the next one.
-    uint64_t attempt_until; // When the present attempt is given up, if it is limited.
-    uint8_t bytes[LOCKSTEP_MESSAGE_BYTES]; // The message that came last.
-
-    struct mailbox mailbox; // Used by any thread.
-};
-
-// ---- Sentences ---------------------------------------------------------------------------------
-
-static struct ending ending_of(struct control *control, bool from_peer)
-{
-    const struct address *address = addresses_now(&control->addresses);
-    struct text text;
-    text_init(&text, control->tried, sizeof(control->tried));
-    if (control->addresses.count > 1)
-        addresses_say(&control->addresses, &text);
-    return (struct ending){.address = address->text,
-                           .reason = control->call.reason,
-                           .refusal = reach_refusal(&address->reach),
-                           .tried = control->tried,
-                           .connect_timeout_ms = control->connect_timeout_ms,
-                           .plaintext = !control->channel.credentials,
-                           .connecting = control->stage == CONNECTING,
-                           .cancelled = control->call.cancelled,
-                           .from_peer = from_peer,
-                           .status = control->status};
-}
-
-// ---- The call ----------------------------------------------------------------------------------
-
-static void attempt(struct control *control)
-{
-    char error[LOCKSTEP_TEXT_BYTES];
-    // control_open has checked all addresses.
-    (void)channel_aim(&control->channel, addresses_now(&control->addresses)->text, error,
-                      sizeof(error));
-    control->sent_away = control->skips = false;
-    channel_renew(&control->channel, control->again);
-    // A channel that has failed reconnects only when it is asked to, and on its own schedule.
-    grpc_channel_check_connectivity_state(control->channel.now, 1);
-    control->pause.until_ms = NEVER;
-    control->attempt_until = clock_now_ms() + ATTEMPT_MS;
-    if (!call_begin(&control->call, &control->channel))
-        pause_begin(&control->pause, clock_now_ms(), RETRY_LAST_MS);
-}
-
-// Begins a new stream: a worker that waits for its world says hello again, to a coordinator that
-// has restarted or now has room. All other queued messages were for the old stream and are dropped.
-static bool begin_again(struct control *control, uint64_t now)
-{
-    if (control->stage != STANDING || control->answered || control->call.cancelled ||
-        control->status == ENDING_UNKNOWN_METHOD || control->status == ENDING_REFUSED ||
-        now >= control->connect_deadline || mailbox_is_closing(&control->mailbox))
-        return false;
-    if (!mailbox_begin_again(&control->mailbox, (uint32_t)(control->connect_deadline - now)))
-        return false;
-    control->stage = CONNECTING;
-    return true;
-}
-
-// The call of a kept stream is over. Says so if the stream stood, or there is something new to say.
-static void call_over_again(struct control *control, const char *text, uint64_t now)
-{
-    const bool says = control->stage == STANDING || strcmp(text, control->ended_text) != 0;
-    mailbox_break(&control->mailbox);
-    if (!control->again)
-        pause_reset(&control->pause);
-    control->again = true;
-    control->stage = CONNECTING;
-    control->pause.until_ms = NEVER;
-    if (!addresses_rest(&control->addresses))
-        pause_begin(&control->pause, now, AGAIN_LAST_MS);
-    text_copy(control->ended_text, sizeof(control->ended_text), text);
-    if (says && mailbox_report_begin(&control->mailbox)) {
-        control->events.broke(control->events.context, text);
-        mailbox_report_end(&control->mailbox);
-    }
-}
-
-// Stores why an attempt failed, and goes to the next address. A kept stream does not look for the
-// reason, because that blocks.
-static void learn_of_failure(struct control *control, uint64_t now)
-{
-    if (control->stage != CONNECTING)
-        return;
-    addresses_failed(&control->addresses, control->call.reason);
-    if (!control->kept && !control->call.cancelled && !mailbox_is_closing(&control->mailbox))
-        reach_look(&addresses_now(&control->addresses)->reach, &control->channel,
-                   control->call.reason, now);
-}
-
-static void say_end(struct control *control, bool from_peer, char *bytes, size_t size)
-{
-    struct ending ending = ending_of(control, from_peer);
-    struct text text;
-    ending.cancelled = ending.cancelled && !control->skips;
-    text_init(&text, bytes, size);
-    sentences_end(&ending, &text);
-}
-
-// All batches of the call have completed: tries again, or ends the stream.
-static void call_over(struct control *control)
-{
-    char text[LOCKSTEP_TEXT_BYTES];
-    bool from_peer = false;
-    if (!control->call.cancelled)
-        call_learn_reason(&control->call, control->stage == STANDING, &from_peer);
-    control->status = call_status(&control->call);
-    call_end(&control->call);
-    channel_rest(&control->channel, control->kept || control->addresses.count > 1);
-    uint64_t now = clock_now_ms();
-    const bool turns = control->stage == CONNECTING || control->sent_away;
-    const bool cancelled = control->call.cancelled && !control->skips;
-    learn_of_failure(control, now);
-    say_end(control, from_peer, text, sizeof(text));
-    if (turns && !mailbox_is_closing(&control->mailbox))
-        addresses_turn(&control->addresses);
-    if (control->kept && !mailbox_is_closing(&control->mailbox)) {
-        call_over_again(control, text, now);
-        return;
-    }
-    if (control->stage == CONNECTING && !cancelled)
-        control->later[0] = '\0'; // No coordinator answers now, so the old refusal is void.
-    if (begin_again(control, now))
-        pause_reset(&control->pause);
-    if (control->stage == CONNECTING && !cancelled &&
-        addresses_may_retry(&control->addresses, now, control->connect_deadline) &&
-        !mailbox_is_closing(&control->mailbox)) {
-        pause_begin(&control->pause, now, RETRY_LAST_MS);
-        return;
-    }
-    text_copy(control->ended_text, sizeof(control->ended_text), text);
-    control->stage = ENDED;
-}
-
-// ---- Messages in -------------------------------------------------------------------------------
-
-// True if the coordinator shuts down, or if the job's old world has not ended. Such a refusal is
-// not reported while there is time; the worker tries again.
-static bool comes_again(struct control *control)
-{
-    const struct down_message *message = &control->message;
-    if (message->kind != DOWN_REFUSED || message->u.refused.refusal != REFUSAL_DRAINING ||
-        control->answered) {
-        control->answered |= message->kind != DOWN_WELCOME;
-        return false;
-    }
-    text_copy(control->later, sizeof(control->later), message->u.refused.text);
-    return true;
-}
-
-// What the message means for the stream: the world has formed; the coordinator is back; or it will
-// not have this worker.
-static void look(struct control *control)
-{
-    const struct down_message *message = &control->message;
-    if (message->kind == DOWN_TUNING) {
-        control->kept = control->events.broke && control->events.stands;
-        control->addresses.tell_at = NEVER;
-    } else if (message->kind == DOWN_WELCOME) {
-        pause_reset(&control->pause);
-    } else if (message->kind == DOWN_REFUSED) {
-        addresses_now(&control->addresses)->rests = message->u.refused.refusal == REFUSAL_INVALID ||
-                                                    message->u.refused.refusal == REFUSAL_VERSION;
-    }
-}
-
-static void decode(struct control *control, size_t size)
-{
-    const char *detail = NULL;
-    if (codec_decode_down(control->bytes, size, &control->message, &detail) == CODEC_OK) {
-        control->sent_away = control->sent_away || control->message.kind == DOWN_REFUSED;
-        if (!control->kept && comes_again(control))
-            return;
-        look(control);
-        if (mailbox_report_begin(&control->mailbox)) {
-            control->events.received(control->events.context, &control->message);
-            mailbox_report_end(&control->mailbox);
-        }
-        return;
-    }
-    char text[LOCKSTEP_TEXT_BYTES];
-    snprintf(text, sizeof(text), "coordinator %s sent a message that cannot be read: %s",
-             addresses_now(&control->addresses)->text, detail ? detail : "malformed");
-    call_cancel(&control->call, text);
-}
-
-static void on_receive(struct control *control)
-{
-    const size_t size = call_take(&control->call, control->bytes, sizeof(control->bytes));
-    if (size != SIZE_MAX)
-        decode(control, size);
-}
-
-// ---- Messages out ------------------------------------------------------------------------------
-
-// Sends the next message, or half-closes. One message is in flight at a time: gRPC completes a send
-// when flow control has accepted it, so a peer that does not read fills only this worker's queue.
-static void pump(struct control *control)
-{
-    if (control->stage != STANDING || !control->call.parts || control->call.has_status ||
-        control->call.cancelled || control->call.sending || control->call.half_closed)
-        return;
-    struct outgoing *item = mailbox_pop(&control->mailbox);
-    if (item) {
-        call_send(&control->call, item->bytes, item->size);
-        free(item);
-    } else if (mailbox_is_closing(&control->mailbox)) {
-        call_half_close(&control->call);
-    }
-}
-
-// Caller holds the mutex.
-static void wake_locked(struct control *control)
-{
-    mutex_assert_held(&control->mailbox.mutex);
-    if (control->mailbox.ended || control->mailbox.waking)
-        return;
-    control->mailbox.waking = true;
-    channel_wake(&control->channel, (void *)(uintptr_t)CALL_WAKE);
-}
-
-// ---- Time --------------------------------------------------------------------------------------
-
-static void connect_timed_out(struct control *control)
-{
-    struct text text;
-    char sentence[LOCKSTEP_TEXT_BYTES];
-    text_init(&text, sentence, sizeof(sentence));
-    const struct ending ending = ending_of(control, false);
-    sentences_connect_failure(&ending, &text);
-    if (control->call.parts) {
-        call_cancel(&control->call, sentence);
-    } else {
-        text_copy(control->ended_text, sizeof(control->ended_text), sentence);
-        control->stage = ENDED;
-    }
-}
-
-// Reports once that the coordinator is not reached yet, or sends this worker away, and why.
-static void tell_unreached(struct control *control)
-{
-    struct text text;
-    char sentence[LOCKSTEP_TEXT_BYTES];
-    const struct ending ending = ending_of(control, false);
-    text_init(&text, sentence, sizeof(sentence));
-    if (control->later[0] != '\0')
-        text_append(&text, "the coordinator will have this worker later: %s", control->later);
-    else
-        sentences_unreached(&ending, &text);
-    if (control->events.unreached && mailbox_report_begin(&control->mailbox)) {
-        control->events.unreached(control->events.context, sentence);
-        mailbox_report_end(&control->mailbox);
-    }
-}
-
-// True if the present attempt is given up at attempt_until: another one follows.
-static bool attempt_is_limited(const struct control *control)
-{
-    const bool tries = control->stage == CONNECTING && control->call.parts;
-    return tries && !control->call.cancelled && (control->again || control->addresses.count > 1);
-}
-
-static void check_time(struct control *control)
-{
-    uint64_t now = clock_now_ms();
-    if (control->stage == CONNECTING && addresses_tells(&control->addresses, now))
-        tell_unreached(control);
-    if (now >= mailbox_linger_until(&control->mailbox) ||
-        (control->again && control->stage == CONNECTING && mailbox_is_closing(&control->mailbox))) {
-        call_cancel(&control->call, "the session was closed");
-        if (!control->call.parts)
-            control->stage = ENDED;
-    } else if (!control->again && control->stage == CONNECTING &&
-               now >= control->connect_deadline) {
-        connect_timed_out(control);
-    }
-    if (attempt_is_limited(control) && now >= control->attempt_until) {
-        control->skips = true;
-        call_cancel(&control->call, "no answer");
-    }
-    if (control->stage == CONNECTING && !control->call.parts && now >= control->pause.until_ms)
-        attempt(control);
-}
-
-static uint64_t next_deadline(struct control *control)
-{
-    uint64_t at = control->pause.until_ms;
-    const uint64_t linger = mailbox_linger_until(&control->mailbox);
-    if (!control->call.cancelled && linger < at)
-        at = linger;
-    if (attempt_is_limited(control) && control->attempt_until < at)
-        at = control->attempt_until;
-    if (!control->call.cancelled && control->stage == CONNECTING && !control->again &&
-        control->connect_deadline < at)
-        at = control->connect_deadline;
-    if (control->stage == CONNECTING && control->addresses.tell_at < at)
-        at = control->addresses.tell_at;
-    return at;
-}
-
-// ---- The control thread ------------------------------------------------------------------------
-
-static void on_start(struct control *control, bool ok)
-{
-    if (!ok || control->call.cancelled)
-        return;
-    control->stage = STANDING;
-    call_receive(&control->call);
-    if (!control->again)
-        return;
-    mailbox_stand(&control->mailbox);
-    if (mailbox_report_begin(&control->mailbox)) {
-        control->events.stands(control->events.context);
-        mailbox_report_end(&control->mailbox);
-    }
-}
-
-static void on_completion(struct control *control, enum call_tag tag, bool ok)
-{
-    switch (tag) {
-    case CALL_WAKE:
-        mailbox_woken(&control->mailbox);
-        return; // Not a batch of the call.
-    case CALL_START:
-        on_start(control, ok);
-        break;
-    case CALL_STATUS:
-        control->call.has_status = true;
-        break;
-    case CALL_RECEIVE:
-        on_receive(control);
-        break;
-    case CALL_SEND:
-        control->call.sending = false;
-        mailbox_sent(&control->mailbox);
-        break;
-    case CALL_HEADERS:
-    case CALL_HALF_CLOSE:
-        break;
-    }
-    control->call.pending--;
-    if (control->call.pending == 0)
-        call_over(control);
-}
-
-static void release(struct control *control)
-{
-    control_credentials_close(control->channel.credentials);
-    mailbox_fini(&control->mailbox);
-    free(control);
-}
-
-// The last use of the control by its thread.
-static void finish(struct control *control)
-{
-    if (!mailbox_finish(&control->mailbox))
-        return;
-    grpc_shutdown();
-    release(control);
-}
-
-static void run(void *argument)
-{
-    struct control *control = argument;
-    attempt(control);
-    while (control->stage != ENDED) {
-        grpc_event event = channel_next(&control->channel, next_deadline(control));
-        if (event.type == GRPC_OP_COMPLETE)
-            on_completion(control, (enum call_tag)(uintptr_t)event.tag, event.success != 0);
-        check_time(control);
-        pump(control);
-    }
-    mailbox_close(&control->mailbox);
-    if (control->later[0] != '\0' && mailbox_report_begin(&control->mailbox)) {
-        control->message = (struct down_message){.kind = DOWN_REFUSED};
-        control->message.u.refused.refusal = REFUSAL_DRAINING;
-        text_copy(control->message.u.refused.text, sizeof(control->message.u.refused.text),
-                  control->later);
-        control->events.received(control->events.context, &control->message);
-        mailbox_report_end(&control->mailbox);
-    }
-    if (mailbox_report_begin(&control->mailbox)) {
-        control->events.ended(control->events.context, control->ended_text);
-        mailbox_report_end(&control->mailbox);
-    }
-    channel_close(&control->channel);
-    finish(control);
-}
 
 // ---- Opening -----------------------------------------------------------------------------------
 
@@ -487,9 +56,10 @@ static struct control *allocate(const struct control_target *target,
     control->events = *events;
     control->connect_timeout_ms = target->connect_timeout_ms;
     uint64_t now = clock_now_ms();
-    control->connect_deadline =
-        target->connect_timeout_ms < NEVER - now ? now + target->connect_timeout_ms : NEVER;
-    control->pause.until_ms = NEVER;
+    control->connect_deadline = target->connect_timeout_ms < STREAMS_NEVER - now
+                                    ? now + target->connect_timeout_ms
+                                    : STREAMS_NEVER;
+    control->pause.until_ms = STREAMS_NEVER;
     pause_reset(&control->pause);
     mailbox_init(&control->mailbox);
     return control;
@@ -520,12 +90,12 @@ static int start_thread(struct control *control, char *error, size_t error_bytes
     int failure = 0;
     if (channel_open(&control->channel) < 0)
         snprintf(error, error_bytes, "gRPC cannot make a channel to %s", control->channel.target);
-    else if ((failure = thread_start(&control->thread, "lockstep-ctl", run, control)) != 0)
+    else if ((failure = thread_start(&control->thread, "lockstep-ctl", streams_run, control)) != 0)
         snprintf(error, error_bytes, "cannot start the control thread: %s", strerror(failure));
     else
         return 0;
     channel_close(&control->channel);
-    grpc_shutdown();
+    channel_end();
     return -2;
 }
 
@@ -539,7 +109,7 @@ int control_open(const struct control_target *target, const struct control_event
     }
     if (channel_certify(&opened->channel, target, error, error_bytes) < 0 ||
         !locate(opened, target->address, error, error_bytes)) {
-        release(opened);
+        streams_release(opened);
         return -1;
     }
     sigset_t before;
@@ -547,7 +117,7 @@ int control_open(const struct control_target *target, const struct control_event
     int result = start_thread(opened, error, error_bytes);
     channel_restore_signals(&before);
     if (result < 0)
-        release(opened);
+        streams_release(opened);
     else
         *control = opened;
     return result;
@@ -562,7 +132,7 @@ int control_send(struct control *control, const struct up_message *message)
         control->mailbox.hello = *message;
     int result = mailbox_push_locked(&control->mailbox, message);
     if (result == 0)
-        wake_locked(control);
+        streams_wake_locked(control);
     mutex_unlock(&control->mailbox.mutex);
     return result;
 }
@@ -573,6 +143,15 @@ bool control_hello(struct control *control, struct up_message *hello)
     *hello = control->mailbox.hello;
     mutex_unlock(&control->mailbox.mutex);
     return hello->kind == UP_HELLO;
+}
+
+void control_need(struct control *control, bool needed)
+{
+    mutex_lock(&control->mailbox.mutex);
+    if (control->mailbox.needed != needed)
+        streams_wake_locked(control);
+    control->mailbox.needed = needed;
+    mutex_unlock(&control->mailbox.mutex);
 }
 
 bool control_is_idle(struct control *control)
@@ -586,7 +165,7 @@ void control_close(struct control *control, uint64_t linger_ms)
     mutex_lock(&control->mailbox.mutex);
     control->mailbox.closing = true;
     control->mailbox.linger_until = clock_now_ms() + linger_ms;
-    wake_locked(control);
+    streams_wake_locked(control);
     const bool abandoned = !mailbox_await_end_locked(&control->mailbox);
     if (abandoned)
         pthread_detach(control->thread.id);
@@ -595,5 +174,5 @@ void control_close(struct control *control, uint64_t linger_ms)
         return;
     thread_join(&control->thread);
     channel_end();
-    release(control);
+    streams_release(control);
 }

@@ -30,6 +30,10 @@ int control_open(const struct control_target *target, const struct control_event
 int control_send(struct control *control, const struct up_message *message);
 // Returns false if there is none; else fills *hello with the hello of the first stream. Any thread.
 bool control_hello(struct control *control, struct up_message *hello);
+// Says whether the worker cannot go on without the coordinator. While it is needed, and there are
+// several addresses, a coordinator that does not answer within ASK_ANSWER_MS, twice, loses this
+// stream, and the next address is tried. Any thread.
+void control_need(struct control *control, bool needed);
 // True if no message waits to be sent: gRPC has taken all messages, or the stream has ended. Any
 // thread.
 bool control_is_idle(struct control *control);

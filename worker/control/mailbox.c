@@ -150,6 +150,14 @@ bool mailbox_is_closing(struct mailbox *mailbox)
     return closing;
 }
 
+bool mailbox_is_needed(struct mailbox *mailbox)
+{
+    mutex_lock(&mailbox->mutex);
+    const bool needed = mailbox->needed;
+    mutex_unlock(&mailbox->mutex);
+    return needed;
+}
+
 uint64_t mailbox_linger_until(struct mailbox *mailbox)
 {
     mutex_lock(&mailbox->mutex);

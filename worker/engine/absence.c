@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "worker/control/grpc.h"
 #include "worker/engine/parts.h"
 #include "worker/engine/recovery.h"
 #include "worker/engine/tell.h"
@@ -13,6 +14,14 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+
+// True as soon as this rank needs the coordinator, whether that is away or not.
+static bool absence_needs(const struct lockstep_session *session)
+{
+    const struct order *order = session->engine.order;
+    return session->engine.starting || (order_learns(order) && !order->recovery.frozen) ||
+           (recovery_is_on(session) && (session->end.losses.count > 0 || order->recovery.frozen));
+}
 
 // Returns what the coordinator is needed for, or NULL. text: room for it.
 static const char *absence_need(const struct lockstep_session *session,
@@ -28,9 +37,18 @@ static const char *absence_need(const struct lockstep_session *session,
                  order->step, session->engine.phase);
         return text;
     }
-    if (!recovery_is_on(session) || (session->end.losses.count == 0 && !order->recovery.frozen))
+    if (!absence_needs(session))
         return NULL;
     return session->end.lost_here.text[0] != '\0' ? session->end.lost_here.text : "a rank was lost";
+}
+
+void absence_tell_need(struct lockstep_session *session)
+{
+    const bool needed = !session->end.over && absence_needs(session);
+    if (needed == session->end.need_told || !session->control)
+        return;
+    session->end.need_told = needed;
+    control_need(session->control, needed);
 }
 
 void absence_begin(struct lockstep_session *session)

@@ -13,6 +13,8 @@ struct lockstep_session;
 // Begins to wait if the coordinator is away, and is needed to go on: after a death, or in
 // lockstep_start.
 void absence_begin(struct lockstep_session *session);
+// Tells the control stream whether this rank needs the coordinator: control_need.
+void absence_tell_need(struct lockstep_session *session);
 // The coordinator is back.
 void absence_end(struct lockstep_session *session);
 // Fails the session if it has waited for too long.

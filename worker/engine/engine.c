@@ -409,6 +409,7 @@ static bool engine_attend(struct lockstep_session *session)
     engine_device_attend(session);
     engine_check_verdict(session);
     engine_check_waits(session);
+    absence_tell_need(session);
     if (!session->end.over || session->end.let_go)
         return any;
     engine_let_go(session);

@@ -74,6 +74,7 @@ struct engine_end {
     char control_text[LOCKSTEP_TEXT_BYTES]; // Why the control stream has ended.
     char away_need[LOCKSTEP_TEXT_BYTES]; // What this rank waits for the coordinator for; "":
                                          // nothing.
+    bool need_told; // True if the control stream was told that the coordinator is needed.
     uint64_t away_deadline_ms; // When that wait fails the session, by clock_now_ms; 0: never.
     // Ranks whose processes are known to have ended, as a set.
     uint64_t died[LOCKSTEP_RANK_WORDS];
