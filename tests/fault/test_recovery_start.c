@@ -53,6 +53,7 @@ struct trainer {
     uint32_t rank;
     struct own *own;
     float *data[MODULES][TENSORS];
+    lockstep_module *state; // The first of the modules.
 };
 
 static struct trainer trainer_of_rank; // Of this process.
@@ -120,6 +121,8 @@ static void register_module(struct job_rank *rank, uint32_t m, lockstep_group *g
     config.parameters = parameters;
     config.parameter_count = TENSORS;
     job_require(rank, lockstep_module_register(rank->session, &config, &module), "register");
+    if (m == 0)
+        trainer_of_rank.state = module;
 }
 
 // All parameters are those of one rank.
@@ -182,6 +185,30 @@ static void train_step(struct job_rank *rank, uint64_t step, uint64_t *hash)
     job_step(rank, step, hash);
     if (step == SAVED && rank->rank == RANKS - 1 && !grouped)
         job_require(rank, lockstep_session_save(rank->session, path), "save");
+}
+
+// In the first step of a phase one rank waits for one module, and the others for another one.
+static void wait_for_each_other(struct job_rank *rank)
+{
+    struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
+    const bool other = rank->rank == RANKS - 1;
+    lockstep_module *module = other ? rank->module : trainer_of_rank.state;
+    lockstep_call *call = NULL;
+    options.phase = "last";
+    job_require(rank, lockstep_barrier(rank->session, "end", LOCKSTEP_WAIT_FOREVER), "barrier");
+    // Two ranks suffice for the verdict, so a slow one gets it at any of its calls.
+    int status = lockstep_step_begin(rank->session, &options, NULL);
+    if (status == 0)
+        status = lockstep_call_begin(module, &call);
+    for (uint32_t t = 0; status == 0 && t < (other ? JOB_TENSORS : TENSORS); t++)
+        status = lockstep_grad_ready(module, call, t, NULL, NULL);
+    if (status == 0)
+        status = lockstep_call_end(call);
+    if (status == 0)
+        status = lockstep_call_wait(call, LOCKSTEP_WAIT_FOREVER);
+    job_expect(rank, status == LOCKSTEP_E_MISMATCH, "ranks do not wait for each other");
+    job_expect(rank, strstr(lockstep_error_text(), "'m'") != NULL, "module m has no name");
+    job_expect(rank, strstr(lockstep_error_text(), "'state'") != NULL, "module state has no name");
 }
 
 // ---- The test -----------------------------------------------------------------------------------
@@ -263,12 +290,30 @@ static void the_coordinator_dies_too(void **state)
     survivors_start(false, 1, JOB_AWAY_AFTER);
 }
 
+// Condition: the rank that had named the modules dies, and so does the coordinator. Decision: a
+// verdict of the new coordinator has the names.
+static void modules_have_names(void **state)
+{
+    struct job job = {.name = "names",
+                      .size = RANKS,
+                      .deaths = 1,
+                      .steps = STEPS,
+                      .away = JOB_AWAY_AFTER,
+                      .loads = load,
+                      .step = train_step,
+                      .ends = wait_for_each_other};
+    (void)state;
+    grouped = loaded = false;
+    job_run(&job, 0, NULL); // Rank 0 dies.
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(one_dies, job_teardown),
         cmocka_unit_test_teardown(two_die, job_teardown),
         cmocka_unit_test_teardown(the_coordinator_dies_too, job_teardown),
+        cmocka_unit_test_teardown(modules_have_names, job_teardown),
     };
     job_memory(sizeof(struct own));
     job_seed();
