@@ -209,14 +209,15 @@ recovery: all $(RECOVERY) $(FAKES) $(BUILD)/tests/soak/recovery ## A rank dies a
 
 # One job after the other, whose ranks are killed and stopped at random.
 SOAK := $(BUILD)/tests/soak/recovery
-SOAK_SECONDS := $(if $(HOURS),$(shell awk 'BEGIN { print int($(HOURS) * 3600) }'),$(or $(SECONDS),60))
+whole = $(shell awk 'BEGIN { print int($(1)) }')
+SOAK_SECONDS := $(if $(HOURS),$(call whole,$(HOURS) * 3600),$(or $(SECONDS),60))
 $(SOAK): $(call objects,tests/soak/*.c) $(call shared,fault) $(ARCHIVES)
 	$(say) LD $@
 	@mkdir -p $(@D)
 	$(Q)$(TEST_LINK) -o $@ -Wl,--start-group $^ -Wl,--end-group $(TEST_LIBS)
 AWAY := $(BUILD)/tests/fault/test_coordinator_away
 coordinator-soak: all $(AWAY) ## The coordinator is killed every 20 steps, for MINUTES (10): step times and diagnosis
-	@LOCKSTEP_TEST_TIMEOUT=100000 LOCKSTEP_TEST_AWAY_SECONDS=$$(($(MINUTES) * 60)) $(TEST_ENV) $(AWAY)
+	@LOCKSTEP_TEST_TIMEOUT=100000 LOCKSTEP_TEST_AWAY_SECONDS=$(call whole,$(MINUTES) * 60) $(TEST_ENV) $(AWAY)
 recovery-soak: all $(SOAK) ## Ranks and the coordinator die and stop at random for HOURS, or SECONDS (60) (SEED=n)
 	@$(TEST_ENV) $(SOAK) --seconds $(SOAK_SECONDS) $(if $(SEED),--seed $(SEED))
 
