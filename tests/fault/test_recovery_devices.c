@@ -151,7 +151,7 @@ static void configure(struct lockstep_config *config, struct lockstep_module_con
     config->device = (scene->devices >> config->rank_hint & 1) != 0 ? device : "none";
     if (scene->apart)
         config->host_id = host;
-    setenv("NCCL_HOSTID", host, 1); // A real NCCL takes one GPU for two only on two hosts.
+    fake_gpu_part_hosts((unsigned)config->rank_hint);
 }
 
 static void copy(struct job_rank *rank, void *to, const void *from, size_t bytes)

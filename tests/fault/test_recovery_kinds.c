@@ -484,6 +484,7 @@ static void train(uint32_t id, const char *transport, bool with_device)
     trainer.input = calloc((size_t)RANKS * KINDS_MOST + 1000, sizeof(int32_t));
     trainer.output = calloc((size_t)RANKS * KINDS_MOST + 1000, sizeof(int32_t));
     snprintf(device, sizeof(device), with_device ? "cuda:%u" : "none", id);
+    fake_gpu_part_hosts(id);
     expect(&trainer, kinds_open(&trainer.session, id, coordinator.port, transport, device) == 0,
            "open");
     learn(&trainer);

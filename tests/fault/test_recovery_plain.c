@@ -267,6 +267,7 @@ static void configure(struct lockstep_config *config, struct lockstep_module_con
     (void)module;
     snprintf(device, sizeof(device), "cuda:%d", (int)config->rank_hint);
     config->device = (with_device >> config->rank_hint & 1) != 0 ? device : "none";
+    fake_gpu_part_hosts((unsigned)config->rank_hint);
 }
 
 static const struct log *log_of(uint32_t rank)

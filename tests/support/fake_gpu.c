@@ -44,6 +44,13 @@ void fake_gpu_name_libraries(void)
     library_name("LOCKSTEP_NCCL_LIBRARY", "libnccl-fake.so");
 }
 
+void fake_gpu_part_hosts(unsigned rank)
+{
+    char host[24];
+    snprintf(host, sizeof(host), "host-%u", rank);
+    setenv("NCCL_HOSTID", host, 1);
+}
+
 static void *library_open(const char *variable)
 {
     void *handle = dlopen(getenv(variable), RTLD_NOW | RTLD_LOCAL);

@@ -29,6 +29,10 @@ const struct fake_controls *fake_gpu_install(void);
 // another folder of libraries, for a real GPU.
 void fake_gpu_name_libraries(void);
 
+// For the process of a rank, before it opens a session: a real NCCL believes that each rank is on a
+// host of its own. Otherwise it refuses two ranks on one GPU.
+void fake_gpu_part_hosts(unsigned rank);
+
 // Sets environment variables, given as "NAME=value" up to a NULL, removes all other FAKE_
 // variables, and makes both libraries read them. No other thread may read the environment
 // meanwhile.
