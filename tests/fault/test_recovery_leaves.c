@@ -33,6 +33,8 @@ enum {
     STEPS = 2,
     ELEMENTS = 300,
     SENDS = 40, // More sends than a rank makes in a step.
+    AWAY_US = 400000, // How long the coordinator is away.
+    NOTICED_US = 200000, // By then each rank has seen the end of its stream.
     SWEEPS = 10, // At most, until the threads of a job have come to the case in question.
 };
 
@@ -84,7 +86,7 @@ static void require(struct told *told, int status, const char *where)
     _exit(1);
 }
 
-static void train(uint32_t rank, const char *job, bool uneven, bool victim, int sends)
+static void train(uint32_t rank, const char *job, bool uneven, bool victim, int sends, bool away)
 {
     static float value[ELEMENTS];
     static float gradient[ELEMENTS];
@@ -121,6 +123,10 @@ static void train(uint32_t rank, const char *job, bool uneven, bool victim, int 
     require(told, lockstep_module_register(session, &module_config, &module), "register");
     require(told, lockstep_start(session), "start");
     for (uint32_t step = 1; status != LOCKSTEP_FINISHED && step <= STEPS; step++) {
+        if (step == STEPS && victim && away)
+            kill(coordinator.pid, SIGKILL);
+        if (step == STEPS && away)
+            pause_us(NOTICED_US);
         if (step == STEPS)
             atomic_store(&sends_left, victim ? sends : -1);
         options.exhausted = uneven && victim && step == STEPS;
@@ -156,11 +162,21 @@ static int teardown(void **state)
     return 0;
 }
 
+static void return_coordinator(void)
+{
+    char listen[64];
+    const char *const arguments[] = {listen, NULL};
+    snprintf(listen, sizeof(listen), "--listen=127.0.0.1:%u", coordinator.port);
+    coordinator_wait(&coordinator);
+    pause_us(AWAY_US);
+    coordinator_start(&coordinator, arguments);
+}
+
 static uint32_t jobs; // So far. Each has a name of its own, so none waits for the end of another.
 
 // Runs a job. Returns true if one survivor has left before the death, and another one has finished
 // its last step without the victim.
-static bool one_job(bool uneven, uint32_t victim, int sends, bool *died)
+static bool one_job(bool uneven, bool away, uint32_t victim, int sends, bool *died)
 {
     pid_t pids[RANKS];
     uint64_t changes = 0;
@@ -174,8 +190,10 @@ static bool one_job(bool uneven, uint32_t victim, int sends, bool *died)
         pids[r] = process_fork();
         assert_true(pids[r] >= 0);
         if (pids[r] == 0)
-            train(r, job, uneven, r == victim, sends);
+            train(r, job, uneven, r == victim, sends, away);
     }
+    if (away)
+        return_coordinator();
     for (uint32_t r = 0; r < RANKS; r++) {
         int status = 0;
         const bool ended = process_reap(pids[r], WAIT_MS, &status);
@@ -210,7 +228,7 @@ static void survivors_settle(bool uneven)
         for (uint32_t victim = 0; victim < RANKS; victim++) {
             bool died = true;
             for (int sends = 0; died && sends < SENDS; sends++) {
-                leavers += one_job(uneven, victim, sends, &died);
+                leavers += one_job(uneven, false, victim, sends, &died);
             }
             assert_false(died); // The last job is one in which the victim has left, too.
         }
@@ -232,11 +250,25 @@ static void a_rank_dies_when_others_have_run_out_of_data(void **state)
     survivors_settle(true);
 }
 
+// Condition: the coordinator dies before the last step, and comes back. Decision: a rank that
+// leaves meanwhile waits for it, so the other survivor learns what the leaver knows.
+static void a_rank_dies_when_others_leave_without_a_coordinator(void **state)
+{
+    bool died = true;
+    (void)state;
+    coordinator_start(&coordinator, NULL);
+    for (int sends = 0; died && sends < SENDS; sends++)
+        (void)one_job(false, true, 0, sends, &died);
+    assert_false(died);
+    coordinator_stop(&coordinator);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(a_rank_dies_when_others_have_left, teardown),
         cmocka_unit_test_teardown(a_rank_dies_when_others_have_run_out_of_data, teardown),
+        cmocka_unit_test_teardown(a_rank_dies_when_others_leave_without_a_coordinator, teardown),
     };
     shared = mmap(NULL, RANKS * sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
                   -1, 0);

@@ -46,6 +46,9 @@
 
 // How long a close waits until the other ranks have received this rank's last frames.
 #define ENGINE_LINGER_MS 2000
+// How long a close waits for a coordinator that is away, if the session goes on after a death. The
+// last word of this rank may be all that the others know of the last step.
+#define ENGINE_WORD_MS 5000
 
 // ---- Commands ----------------------------------------------------------------------------------
 
@@ -268,6 +271,7 @@ static void engine_command(struct lockstep_session *session, const struct comman
     if (command->kind == COMMAND_STOP) {
         session->end.stop = true;
         session->end.leave = command->value != 0;
+        session->end.word_deadline_ms = clock_now_ms() + ENGINE_WORD_MS;
         return;
     }
     if (command->kind == COMMAND_INSPECT) {
@@ -366,6 +370,14 @@ static bool engine_take(struct lockstep_session *session, struct command *comman
     return taken;
 }
 
+// True while a close waits for the coordinator.
+static bool engine_keeps_word(const struct lockstep_session *session)
+{
+    return session->end.stop && session->end.leave && recovery_is_on(session) &&
+           session->end.control_gone && !session->end.over && session->world.formed &&
+           clock_now_ms() < session->end.word_deadline_ms;
+}
+
 static int engine_patience(const struct lockstep_session *session)
 {
     uint64_t deadline_ms = session->end.verdict_deadline_ms;
@@ -376,6 +388,9 @@ static int engine_patience(const struct lockstep_session *session)
     if (deadline_ms == 0 ||
         (absence_deadline(session) != 0 && absence_deadline(session) < deadline_ms))
         deadline_ms = absence_deadline(session);
+    if (engine_keeps_word(session) &&
+        (deadline_ms == 0 || session->end.word_deadline_ms < deadline_ms))
+        deadline_ms = session->end.word_deadline_ms;
     if (deadline_ms == 0)
         return -1;
     now = clock_now_ms();
@@ -386,7 +401,7 @@ static int engine_patience(const struct lockstep_session *session)
 
 static bool engine_stops(const struct lockstep_session *session)
 {
-    return session->end.stop &&
+    return session->end.stop && !engine_keeps_word(session) &&
            (session->end.abort_text[0] == '\0' || session->end.verdict_deadline_ms == 0);
 }
 

@@ -70,6 +70,7 @@ struct engine_end {
     bool left_held; // True if a verdict waits until no plain collective is in flight.
     char abort_text[LOCKSTEP_TEXT_BYTES]; // Why this rank gave up; "": it did not.
     int abort_status; // The status of every call after this rank gave up.
+    uint64_t word_deadline_ms; // Until when a close waits for the coordinator; 0: no close yet.
     bool control_gone; // True if the control stream has ended.
     char control_text[LOCKSTEP_TEXT_BYTES]; // Why the control stream has ended.
     char away_need[LOCKSTEP_TEXT_BYTES]; // What this rank waits for the coordinator for; "":
