@@ -444,7 +444,14 @@ __device__ inline void finish_pair(const device_finish &finish, gate_decided &ga
     }
 }
 
-extern "C" __global__ void __launch_bounds__(DEVICE_THREADS, 5)
+// Blocks for each multiprocessor. With a sixth, sm_80 has too few registers.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define FINISH_BLOCKS 5
+#else
+#define FINISH_BLOCKS 6
+#endif
+
+extern "C" __global__ void __launch_bounds__(DEVICE_THREADS, FINISH_BLOCKS)
     lockstep_finish(const __grid_constant__ device_finish finish)
 {
     __shared__ uint32_t decided;
