@@ -220,6 +220,9 @@ static void prepare(const struct job *job, uint32_t round)
         own->again = round % 5 == 3;
         own->calls_us = round % 3 == 0 ? 0 : (uint32_t)job_random(LATEST_US);
     }
+    // In most of these jobs the ranks of the next generation are at two numbers of steps.
+    if (loaded)
+        ((struct own *)job_own(RANKS - 1))->calls_us = DEATH_US;
     for (uint32_t d = 0; d < job->deaths; d++) {
         const uint32_t victim = (round + d) % (RANKS - 1);
         struct own *own = job_own(victim);
