@@ -4,7 +4,8 @@
 // them, have a device. Devices are stand-ins (tests/fake_gpu), whose memory the host cannot touch.
 // recovery_job.h says what every job has to promise. Its module is never called: a second one has
 // the same tensors, with gradients in the memory of the device where the rank has one, and so have
-// its buffers, which all steps exchange.
+// its buffers, which all steps exchange. In some jobs a rank with a device has two replicas, on one
+// device or on two.
 //
 // Where NCCL sums, a rank that aborts ends the collectives of all others, with garbage, and NCCL
 // does not tell them (FAKE_NCCL_LATE_ERRORS). A survivor that takes such a result has an element
@@ -31,6 +32,7 @@
 
 enum {
     SPARSE = 2, // The tensor that one rank uses in a step.
+    REPLICAS = 2,
     BUFFERS = 3,
     BUFFER = 20000, // Elements of each.
     BY_BUFFER = 1000,
@@ -48,9 +50,11 @@ struct scene {
     bool at_once; // True if all deaths are in one step.
     bool early; // True if deaths are in the first milliseconds of a step, which may be the first.
     bool apart; // True if each rank seems to be on a host of its own.
+    bool replicas; // True if ranks with a device have two, in later rounds on a device each.
 };
 
 static const struct scene *scene;
+static bool abroad; // True if each replica has a device of its own.
 static bool by_stream; // True if ranks with a device end their steps by a stream.
 
 // What a rank with a device tells the test.
@@ -63,9 +67,9 @@ struct used {
 
 // Of this process.
 static const struct cuda *cuda; // NULL: this rank has no device.
-static void *context;
+static void *contexts[REPLICAS]; // By replica.
 static lockstep_module *module;
-static float *gradients[JOB_TENSORS]; // On the device, if there is one, as the buffers.
+static float *gradients[REPLICAS][JOB_TENSORS]; // On the device, if there is one, as the buffers.
 static float *buffers[BUFFERS];
 static float held[BUFFERS][BUFFER]; // Buffers on the host.
 
@@ -86,8 +90,23 @@ static void open_device(struct job_rank *rank)
     cuda = cuda_load(error, sizeof(error));
     if (!cuda)
         job_fails(rank, "no device: %s", error);
-    require_device(rank, cuda->device_primary_ctx_retain(&context, (int)rank->rank), "context");
-    require_device(rank, cuda->ctx_set_current(context), "context");
+    for (uint32_t r = 0; r < REPLICAS; r++) {
+        const int ordinal = (int)(rank->rank + (abroad ? r * JOB_RANKS : 0));
+        require_device(rank, cuda->device_primary_ctx_retain(&contexts[r], ordinal), "context");
+    }
+    require_device(rank, cuda->ctx_set_current(contexts[0]), "context");
+}
+
+// From now on the calls of this thread are about the device of a replica.
+static void go_to(struct job_rank *rank, uint32_t replica)
+{
+    if (cuda)
+        require_device(rank, cuda->ctx_set_current(contexts[replica]), "context");
+}
+
+static uint32_t replicas_here(void)
+{
+    return cuda && scene->replicas ? REPLICAS : 1;
 }
 
 static void *take_memory(struct job_rank *rank, size_t bytes)
@@ -102,7 +121,7 @@ static void *take_memory(struct job_rank *rank, size_t bytes)
 static void register_on_device(struct job_rank *rank)
 {
     struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
-    struct lockstep_parameter tensors[JOB_TENSORS];
+    struct lockstep_parameter tensors[REPLICAS * JOB_TENSORS];
     int64_t shapes[JOB_TENSORS];
     char names[JOB_TENSORS][16];
     struct lockstep_buffer described[BUFFERS];
@@ -110,18 +129,21 @@ static void register_on_device(struct job_rank *rank)
     if ((scene->devices >> rank->rank & 1) != 0)
         open_device(rank);
     memset(tensors, 0, sizeof(tensors));
-    for (uint32_t t = 0; t < JOB_TENSORS; t++) {
+    for (uint32_t i = 0; i < replicas_here() * JOB_TENSORS; i++) {
+        const uint32_t t = i % JOB_TENSORS;
         const size_t bytes = job_elements[t] * sizeof(float);
         snprintf(names[t], sizeof(names[t]), "t%u", t);
         shapes[t] = (int64_t)job_elements[t];
-        gradients[t] = take_memory(rank, bytes);
-        tensors[t].name = names[t];
-        tensors[t].dtype = LOCKSTEP_FLOAT32;
-        tensors[t].dims = 1;
-        tensors[t].shape = &shapes[t];
-        tensors[t].data = take_memory(rank, bytes);
-        tensors[t].gradient = gradients[t];
+        go_to(rank, i / JOB_TENSORS);
+        gradients[i / JOB_TENSORS][t] = take_memory(rank, bytes);
+        tensors[i].name = names[t];
+        tensors[i].dtype = LOCKSTEP_FLOAT32;
+        tensors[i].dims = 1;
+        tensors[i].shape = &shapes[t];
+        tensors[i].data = take_memory(rank, bytes);
+        tensors[i].gradient = gradients[i / JOB_TENSORS][t];
     }
+    go_to(rank, 0);
     for (uint32_t b = 0; b < BUFFERS; b++) {
         static const char *const buffer_names[BUFFERS] = {"copy", "mean", "sum"};
         buffers[b] = take_memory(rank, sizeof(held[b]));
@@ -137,16 +159,18 @@ static void register_on_device(struct job_rank *rank)
     config.name = "d";
     config.parameters = tensors;
     config.parameter_count = JOB_TENSORS;
+    config.replicas = replicas_here();
     config.unused = LOCKSTEP_UNUSED_ACCEPT;
     job_require(rank, lockstep_module_register(rank->session, &config, &module), "register");
 }
 
 static void configure(struct lockstep_config *config, struct lockstep_module_config *first)
 {
-    static char device[16];
+    static char device[32];
     static char host[16];
     (void)first;
-    snprintf(device, sizeof(device), "cuda:%d", (int)config->rank_hint);
+    snprintf(device, sizeof(device), abroad ? "cuda:%d,%d" : "cuda:%d", (int)config->rank_hint,
+             (int)config->rank_hint + JOB_RANKS);
     snprintf(host, sizeof(host), "host-%d", (int)config->rank_hint);
     config->device = (scene->devices >> config->rank_hint & 1) != 0 ? device : "none";
     if (scene->apart)
@@ -171,19 +195,39 @@ static void await_copies(struct job_rank *rank)
         require_device(rank, cuda->stream_synchronize(LEGACY), "stream");
 }
 
-// Writes the gradient from rank->gradients[tensor], to which get_means copies the mean.
-static void put_gradient(struct job_rank *rank, uint32_t tensor)
+// Writes the gradient from rank->gradients[tensor], to which get_means copies the mean. Two
+// replicas have it as their mean, unless it is not used.
+static void put_gradient(struct job_rank *rank, uint32_t tensor, bool used)
 {
-    copy(rank, gradients[tensor], rank->gradients[tensor], job_elements[tensor] * sizeof(float));
-    if (!by_stream)
-        await_copies(rank);
+    float *gradient = rank->gradients[tensor];
+    for (uint32_t r = 0; r < replicas_here(); r++) {
+        const float more = !used || replicas_here() == 1 ? 0 : r == 0 ? 1 : -2;
+        for (uint64_t e = 0; e < job_elements[tensor]; e++)
+            gradient[e] += more;
+        go_to(rank, r);
+        copy(rank, gradients[r][tensor], gradient, job_elements[tensor] * sizeof(float));
+        // The memory of the host is written again.
+        if (!by_stream || replicas_here() > 1)
+            await_copies(rank);
+    }
+    go_to(rank, 0);
 }
 
 static void get_means(struct job_rank *rank)
 {
-    for (uint32_t t = 0; t < JOB_TENSORS; t++)
-        copy(rank, rank->gradients[t], gradients[t], job_elements[t] * sizeof(float));
-    await_copies(rank);
+    static float other[90000];
+    for (uint32_t t = 0; t < JOB_TENSORS; t++) {
+        const size_t bytes = job_elements[t] * sizeof(float);
+        copy(rank, rank->gradients[t], gradients[0][t], bytes);
+        await_copies(rank);
+        if (replicas_here() == 1)
+            continue;
+        go_to(rank, 1);
+        copy(rank, other, gradients[1][t], bytes);
+        await_copies(rank);
+        go_to(rank, 0);
+        job_expect(rank, memcmp(other, rank->gradients[t], bytes) == 0, "replicas differ");
+    }
 }
 
 static void put_buffers(struct job_rank *rank, uint64_t step)
@@ -203,8 +247,7 @@ static void *die_by_buffer(void *argument)
     struct job_rank *rank = argument;
     const float own = job_gradient(rank->rank, rank->told->dies_at, BUFFER - 1);
     float value = own;
-    if (cuda)
-        require_device(rank, cuda->ctx_set_current(context), "context");
+    go_to(rank, 0);
     while (value == own) {
         copy(rank, &value, &buffers[BUFFERS - 1][BUFFER - 1], sizeof(value));
         await_copies(rank);
@@ -287,9 +330,9 @@ static void step_on_devices(struct job_rank *rank, uint64_t step, uint64_t *hash
         for (uint64_t e = 0; e < job_elements[t]; e++)
             rank->gradients[t][e] =
                 uses(rank, step, t) ? job_gradient(rank->rank, step, e) : JOB_UNTOUCHED;
-        put_gradient(rank, t);
-        if (uses(rank, step, t))
-            status = lockstep_grad_ready(module, call, t, NULL, stream_of_steps());
+        put_gradient(rank, t, uses(rank, step, t));
+        for (uint32_t r = 0; r < replicas_here() && uses(rank, step, t) && status == 0; r++)
+            status = lockstep_replica_ready(module, call, r, t, NULL, stream_of_steps());
     }
     if (status == 0)
         status = lockstep_call_end(call);
@@ -319,7 +362,9 @@ static void prepares(const struct job *job, uint32_t round)
     for (uint32_t d = 0; d < job->deaths && !scene->early; d++) {
         const uint32_t victim = (round + d) % (job->size - 1);
         job_dies_at(victim, step);
-        ((struct used *)job_own(victim))->part = job_random(BY_BUFFER + BY_BUFFER / 4);
+        // Early deaths find most buckets of replicas half done.
+        ((struct used *)job_own(victim))->part =
+            job_random(scene->replicas ? BY_BUFFER * 2 / 5 : BY_BUFFER + BY_BUFFER / 4);
         step += scene->at_once ? 0 : 1 + job_random(8);
     }
 }
@@ -348,6 +393,10 @@ static void devices_go_on(void **state)
 {
     static const struct scene scenes[] = {
         {.size = 3, .devices = 7, .deaths = 1},
+        {.size = 4, .devices = 8, .deaths = 2, .apart = true, .replicas = true},
+        {.size = 4, .devices = 12, .deaths = 2, .apart = true, .replicas = true},
+        {.size = 4, .devices = 8, .deaths = 2, .apart = true, .replicas = true},
+        {.size = 3, .devices = 7, .deaths = 1, .replicas = true},
         {.size = 4, .devices = 15, .deaths = 2, .at_once = true},
         {.size = 3, .devices = 5, .deaths = 1},
         {.size = 4, .devices = 14, .deaths = 2},
@@ -363,11 +412,12 @@ static void devices_go_on(void **state)
         struct job job = {.name = "devices",
                           .size = scene->size,
                           .deaths = scene->deaths,
-                          .tcp = round % 2 == 0,
+                          .tcp = scene->replicas || round % 2 == 0,
                           .prepares = prepares,
                           .configure = configure,
                           .loads = register_on_device,
                           .step = step_on_devices};
+        abroad = scene->replicas && (round + round / count) % 2 == 0;
         by_stream = (round + round / count) / 2 % 2 == 0;
         check_nccl(job_run(&job, round, NULL));
     }

@@ -1,8 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Survivors of a death go on, with gradients, buffers and collectives of one, two and all ranks on a real GPU, which
-# libcuda-shared.so shows to each of them: tests of every day without their stand-ins. Ranks die at random instants, and
-# the survivors have to end with equal bits. LOCKSTEP_TEST_FAULT_ROUNDS is how many jobs of each test run, TESTS which.
+# Survivors of a death go on, with gradients and buffers of one, two and all ranks on a real GPU, which libcuda-shared.so
+# shows to each of them: test_recovery_devices without its stand-ins. Ranks die at random instants, and the survivors
+# have to end with equal bits. TESTS="plain kinds": collectives by name, in ordinary memory, which is registered; that of
+# a process that comes and goes can be stale. LOCKSTEP_TEST_FAULT_ROUNDS is how many jobs of each test run.
 set -eu
 nccl=${LOCKSTEP_NCCL_LIBRARY:-$(ldconfig -p | sed -nE 's/.*libnccl\.so\.2 .*=> //p' | head -1)}
 devices=$BUILD/tests/gpu/recovery-devices
@@ -15,6 +16,6 @@ if [ -z "${LOCKSTEP_CUDA_LIBRARY:-}" ]; then
     export GLIBC_TUNABLES=glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=17179869184:glibc.malloc.arena_max=1
 fi
 export LOCKSTEP_TEST_FAULT_ROUNDS="${LOCKSTEP_TEST_FAULT_ROUNDS:-12}"
-for test in ${TESTS:-devices plain kinds}; do
+for test in ${TESTS:-devices}; do
     "$BUILD/tests/fault/test_recovery_$test"
 done

@@ -480,8 +480,6 @@ int lockstep_module_register(lockstep_session *session, const struct lockstep_mo
         status = module_config(config, &whole);
     if (status == 0)
         status = module_check_room(session, &whole);
-    if (status == 0 && whole.replicas > 1 && session->devices.first)
-        status = session_check_lasts(session, "a module with replicas on a rank with a device");
     if (status == 0)
         status = module_check_leaves(session, &whole);
     if (status == 0)

@@ -420,9 +420,6 @@ static int open_device(struct lockstep_session *session)
     session->devices.first = opened == 0 ? session->devices.all[0] : NULL;
     if (session->devices.first)
         device_events_open(session);
-    if (session->devices.count > 1 && session->config.on_failure == LOCKSTEP_ON_FAILURE_CONTINUE)
-        text_copy(session->devices.problem, sizeof(session->devices.problem),
-                  "config.on_failure continue works with one device in a process only");
     if (session->devices.first && session->config.virtual_ranks > 0)
         text_copy(session->devices.problem, sizeof(session->devices.problem),
                   "config.virtual_ranks adds in host memory only");

@@ -121,16 +121,6 @@ int session_check(struct lockstep_session *session)
     return status;
 }
 
-int session_check_lasts(const struct lockstep_session *session, const char *what)
-{
-    if (session->config.on_failure != LOCKSTEP_ON_FAILURE_CONTINUE)
-        return 0;
-    return error_set(LOCKSTEP_E_UNSUPPORTED,
-                     "%s does not go together with config.on_failure continue yet: leave it out, "
-                     "or use on_failure error",
-                     what);
-}
-
 void session_fail(struct lockstep_session *session, int status, const char *text)
 {
     enum drive_alarm alarm;

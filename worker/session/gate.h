@@ -37,9 +37,6 @@ int session_check_handle(struct lockstep_session *session);
 int session_check_sink(void);
 // A failure if this thread holds a mutex of the session: a signal handler has then called the
 // library. Else 0.
-// E_UNSUPPORTED if survivors of a death are to go on (config.on_failure) and cannot with this yet;
-// what: what the program wants, for the text. 0: it may go on.
-int session_check_lasts(const struct lockstep_session *session, const char *what);
 int session_check_interrupted(const struct lockstep_session *session);
 // Puts a command into the inbox and wakes the driver. Any thread. A full inbox fails the session.
 void session_post(struct lockstep_session *session, struct command command);

@@ -93,8 +93,6 @@ static const char *freeze_obstacle(const struct transport *transport,
         return "it is no allreduce";
     if ((collective->on_devices || collective->device) && !transport->flows.recovers)
         return "its memory is on a device, and NCCL may have written it";
-    if (collective->replica_count > 0)
-        return "it has replicas on devices";
     return NULL;
 }
 

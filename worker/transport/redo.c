@@ -66,6 +66,8 @@ static void redo_free(struct redo *redo)
     for (uint32_t i = 0; i < redo->count; i++) {
         free(redo->parts[i].spans);
         free(redo->parts[i].extents);
+        free(redo->parts[i].replicas);
+        free(redo->parts[i].replica_extents);
         free(redo->parts[i].unit_ends);
         free(redo->parts[i].units);
         free(redo->parts[i].used);
@@ -208,7 +210,7 @@ static bool redo_add_sum(struct redo *redo, const struct transport_redo *what, u
     part->collective.state = NULL;
     part->sums = true;
     part_name(redo, part);
-    return redo_part_lay(part, outer, false) && redo_part_divide(part, outer) &&
+    return redo_part_lay(part, outer, false, false) && redo_part_divide(part, outer) &&
            redo_count_part(redo);
 }
 
@@ -228,7 +230,7 @@ static bool redo_add_gift(struct redo *redo, const struct transport_redo *what, 
     part->collective = (struct collective){
         .kind = COLLECTIVE_BROADCAST, .dtype = redo->outer->dtype, .root = owner};
     part_name(redo, part);
-    return redo_part_lay(part, redo->outer, true) &&
+    return redo_part_lay(part, redo->outer, true, own) &&
            (!redo->outer->parts || redo_part_give(part, own)) && redo_count_part(redo);
 }
 

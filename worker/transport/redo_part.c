@@ -41,17 +41,15 @@ bool redo_part_add_used(struct redo_part *part, const struct collective *outer, 
     return true;
 }
 
-bool redo_part_lay(struct redo_part *part, const struct collective *outer, bool gives)
+// Writes the part of a collective's extents to `to`. Returns how many there are.
+static uint32_t redo_part_cut(const struct redo_part *part, const struct extent *extents,
+                              uint32_t extent_count, uint32_t size, struct extent *to)
 {
-    const uint32_t size = (uint32_t)dtype_size(outer->dtype);
     uint32_t count = 0;
     uint32_t at = 0;
     uint64_t begin = 0;
-    part->extents = calloc(outer->extent_count + part->span_count, sizeof(*part->extents));
-    if (!part->extents)
-        return false;
-    for (uint32_t i = 0; i < outer->extent_count; i++) {
-        const struct extent *from = &outer->extents[i];
+    for (uint32_t i = 0; i < extent_count; i++) {
+        const struct extent *from = &extents[i];
         const uint64_t end = begin + from->elements;
         while (at < part->span_count && part->spans[at].end <= begin)
             at++;
@@ -59,18 +57,62 @@ bool redo_part_lay(struct redo_part *part, const struct collective *outer, bool 
             const uint64_t first = part->spans[k].first > begin ? part->spans[k].first : begin;
             const uint64_t last = part->spans[k].end < end ? part->spans[k].end : end;
             const uint64_t offset = (first - begin) * size;
-            const uint8_t *in = gives ? from->out : from->in;
+            const uint8_t *in = from->in;
             uint8_t *out = from->out;
-            part->extents[count++] = (struct extent){.in = in ? in + offset : NULL,
-                                                     .out = out ? out + offset : NULL,
-                                                     .elements = last - first};
-            part->collective.elements += last - first;
+            to[count++] = (struct extent){.in = in ? in + offset : NULL,
+                                          .out = out ? out + offset : NULL,
+                                          .elements = last - first};
         }
         begin = end;
     }
+    return count;
+}
+
+static bool redo_part_copy(struct redo_part *part, const struct collective *outer, bool gives)
+{
+    const uint32_t size = (uint32_t)dtype_size(outer->dtype);
+    uint32_t most = 0;
+    for (uint32_t r = 0; r < outer->replica_count; r++)
+        if (outer->replicas[r].extent_count + part->span_count > most)
+            most = outer->replicas[r].extent_count + part->span_count;
+    part->replicas = calloc(outer->replica_count, sizeof(*part->replicas));
+    part->replica_extents =
+        calloc((size_t)outer->replica_count * most, sizeof(*part->replica_extents));
+    if (!part->replicas || !part->replica_extents)
+        return false;
+    for (uint32_t r = 0; r < outer->replica_count; r++) {
+        struct collective_replica *replica = &part->replicas[r];
+        struct extent *extents = part->replica_extents + (size_t)r * most;
+        *replica = outer->replicas[r];
+        replica->extent_count =
+            redo_part_cut(part, replica->extents, replica->extent_count, size, extents);
+        replica->extents = extents;
+        for (uint32_t i = 0; gives && i < replica->extent_count; i++)
+            extents[i].in = NULL;
+    }
+    part->collective.replicas = part->replicas;
+    part->collective.replica_count = outer->replica_count;
+    part->collective.replica_divisor = outer->replica_divisor;
+    return true;
+}
+
+bool redo_part_lay(struct redo_part *part, const struct collective *outer, bool gives, bool own)
+{
+    const uint32_t size = (uint32_t)dtype_size(outer->dtype);
+    part->extents = calloc(outer->extent_count + part->span_count, sizeof(*part->extents));
+    if (!part->extents)
+        return false;
+    const uint32_t count =
+        redo_part_cut(part, outer->extents, outer->extent_count, size, part->extents);
+    for (uint32_t i = 0; i < count; i++) {
+        if (gives)
+            part->extents[i].in = part->extents[i].out;
+        part->collective.elements += part->extents[i].elements;
+    }
     part->collective.extents = part->extents;
     part->collective.extent_count = count;
-    return true;
+    part->collective.replica_count = 0;
+    return outer->replica_count == 0 || own || redo_part_copy(part, outer, gives);
 }
 
 bool redo_part_divide(struct redo_part *part, const struct collective *outer)

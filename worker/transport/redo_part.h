@@ -22,6 +22,8 @@ struct redo_part {
     uint32_t span_count;
     struct redo_run *spans;
     struct extent *extents;
+    struct collective_replica *replicas;
+    struct extent *replica_extents;
     uint64_t *unit_ends;
     uint32_t *units; // By unit of the part: the unit of the whole collective.
     uint64_t *used;
@@ -36,8 +38,9 @@ bool redo_part_add(struct redo_part *part, uint64_t first, uint64_t end);
 // The same for the elements of used units alone.
 bool redo_part_add_used(struct redo_part *part, const struct collective *outer, uint64_t first,
                         uint64_t end);
-// Sets the extents. gives: the input of the part are the outputs of the whole collective.
-bool redo_part_lay(struct redo_part *part, const struct collective *outer, bool gives);
+// Sets the extents. gives: one rank gives its outputs of the whole collective; own: it is this
+// rank, whose replicas all have them.
+bool redo_part_lay(struct redo_part *part, const struct collective *outer, bool gives, bool own);
 // Sets the units of a part that sums up.
 bool redo_part_divide(struct redo_part *part, const struct collective *outer);
 // Makes an allreduce out of a part in which one rank gives: one unit, which that rank alone uses. A

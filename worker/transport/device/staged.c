@@ -336,7 +336,7 @@ static bool staged_take(struct devices *devices, struct device_flow *flow)
     if (!devices_take(devices, devices->device, &flow->pinned, MEMORY_PINNED,
                       staged_bytes(collective)))
         return false;
-    if (collective->extent_count == 1 && collective->unit_count == 0)
+    if (staged_only(collective) && collective->unit_count == 0)
         return true; // A single extent without units needs no kernel.
     return devices_take(devices, devices->device, &flow->packed, MEMORY_SCRATCH,
                         staged_bytes(collective)) &&
