@@ -146,7 +146,9 @@ ends 143 "signals that are ignored"
 within 12000 "$start" "the end of workers that ignore signals"
 has "$work/err" "ranks 0 and 1 ignore SIGINT: SIGTERM is sent now; if that is ignored as well, SIGKILL follows in 5 s"
 has "$work/err" "rank 1 ignores SIGTERM: killed by SIGKILL"
-begin -n 2 -- sh -c "trap 'sleep $((3 * slow)); exit 5' INT; touch $work/ready; while :; do sleep 0.05; done"
+begin -n 2 -- sh -c "trap 'sleep $((3 * slow)); exit 5' INT; touch $work/ready.\$LOCKSTEP_RANK_HINT
+    until [ -e $work/ready.0 ] && [ -e $work/ready.1 ]; do sleep 0.05; done
+    touch $work/ready; while :; do sleep 0.05; done"
 kill -INT "$launcher"
 comes "$work/err" "handle it: waiting for the end, with no limit; another SIGINT kills at once"
 start=$(now_ms)

@@ -174,16 +174,17 @@ equal "survivors that know of each other" "$(grep -c 'a world of 2' "$work/out")
 has "$work/err" "rank 1 was killed by signal 9 (SIGKILL) after "
 has "$work/err" "2 other ranks ended with status 0; enough for --survive=2"
 
+run 0 -n 3 --survive=2 -- "$work/trainer" start
+equal "survivors of a death in lockstep_start" "$(grep -c 'a world of 2' "$work/out")" 2
+
 run 0 "${hosts[@]}" --survive=3 -- "$work/trainer" step
 equal "survivors on two hosts" "$(grep -c 'a world of 3' "$work/out")" 3
 
-# Trainers that are told not to go on, and deaths that nobody survives.
+# Trainers that are told not to go on, and a death that nobody survives.
 LOCKSTEP_ON_FAILURE=error run 137 -n 3 --survive -- "$work/trainer" step
 has "$work/err" "2 other ranks ended with status 9; not enough for --survive=1"
-for where in open start; do
-    run 137 -n 3 --survive -- "$work/trainer" $where
-    has "$work/err" "2 other ranks ended with status 9; not enough for --survive=1"
-done
+run 137 -n 3 --survive -- "$work/trainer" open
+has "$work/err" "2 other ranks ended with status 9; not enough for --survive=1"
 
 nothing_left "surviving"
 finish
