@@ -87,7 +87,10 @@ void engine_report(struct lockstep_session *session, struct up_message *message,
     // The coordinator answers a loss by a ballot, or by a verdict when the job cannot go on.
     if (goes_on && session->end.abort_text[0] == '\0') {
         session->end.lost_here = *seen; // For the case that the coordinator is lost, too.
-        if (message && !order->failed && !session->end.over && !order->recovery.frozen)
+        // A ballot that runs asks for more than the word of a frozen rank, but not for more than a
+        // proof. A coordinator that has just started may have no other one.
+        if (message && !order->failed && !session->end.over &&
+            (!order->recovery.frozen || message->u.lost.proof == PROOF_PROCESS))
             engine_send(session, message);
         absence_begin(session);
         return;
