@@ -347,7 +347,7 @@ static void its_port_answers_though_its_link_has_ended(void **state)
     rank_progress(&rank, STILL_MS);
     assert_int_equal(rank.lost, 1);
     assert_int_equal(rank.closed, 0);
-    kill(rank.pids[1], SIGKILL); // It is asked again and again.
+    kill(rank.pids[1], SIGKILL); // The port is probed again and again.
     await_closed(&rank);
     rank_end(&rank);
 }

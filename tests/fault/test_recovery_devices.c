@@ -57,7 +57,7 @@ static const struct scene *scene;
 static bool abroad; // True if each replica has a device of its own.
 static bool by_stream; // True if ranks with a device end their steps by a stream.
 
-// What a rank with a device tells the test.
+// What a rank with a device has used.
 struct used {
     uint64_t nccl; // Sums of NCCL in the last step.
     // If the rank kills itself: when so many thousandths of the time of the step before are over,

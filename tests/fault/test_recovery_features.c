@@ -331,7 +331,7 @@ static uint64_t data_of(uint32_t rank, uint32_t epoch)
 
 static void step_runs_out(struct job_rank *rank, uint64_t step, uint64_t *hash)
 {
-    static uint64_t epoch_step = 0; // Of this process. Epochs are equal on all ranks.
+    static uint64_t epoch_step = 0; // Each rank is a process; all count alike.
     static uint32_t epoch = 0;
     struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
     struct lockstep_step_view view;

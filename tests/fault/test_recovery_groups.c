@@ -47,7 +47,7 @@ struct own {
     uint32_t in[GROUPS][STEPS + 1]; // Ranks that are in every element that was looked at.
 };
 
-// What a kind of jobs is about.
+// What the jobs of one test do.
 static struct {
     bool founds; // The last group is made.
     bool uneven; // Ranks run out of data.
@@ -61,7 +61,7 @@ static struct {
     float *gradients[2]; // [elements], [SOME]
 } mine[GROUPS];
 
-// Of a rank in a step of an epoch; 0: it has no data left.
+// The weight of a rank in a step of an epoch. 0: the rank has no data left.
 static uint64_t weight_of(uint32_t rank, uint32_t epoch, uint64_t epoch_step)
 {
     return now.uneven && epoch_step > 1 + (rank * 5 + epoch * 7) % 8 ? 0 : 1 + rank % 3;
@@ -265,7 +265,7 @@ static void check_status(struct job_rank *rank, uint64_t step, int status, uint6
 
 static void step_in_groups(struct job_rank *rank, uint64_t step, uint64_t *hash)
 {
-    static uint64_t epoch_step = 0; // Of this process. Epochs are equal on all ranks.
+    static uint64_t epoch_step = 0; // Each rank is a process; all count alike.
     static uint32_t epoch = 0;
     struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
     struct lockstep_report report = LOCKSTEP_REPORT_INIT;
@@ -302,7 +302,7 @@ static void step_in_groups(struct job_rank *rank, uint64_t step, uint64_t *hash)
             norm += look(rank, g, step, weights);
     for (uint32_t t = 0; t < JOB_TENSORS; t++)
         norm += square(rank->gradients[t], job_elements[t]);
-    // What is left of gradients that only a lost rank has given is not in the norm.
+    // The norm leaves out gradients that only a lost rank has given.
     job_expect(rank, now.uneven || fabs(report.gradient_norm - sqrt(norm)) <= 1e-5 * sqrt(norm),
                "the norm of the gradients");
 }

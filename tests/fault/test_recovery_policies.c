@@ -38,7 +38,7 @@ static float *other_gradients[OTHER];
 #define OUTSIDER 1 // The rank that is not in the group.
 static bool grouped; // True if the job has the group.
 
-// What a rank tells of "n" and "x".
+// What a rank has seen of the modules "n" and "x".
 struct own {
     uint64_t hash[JOB_STEPS + 1];
 };

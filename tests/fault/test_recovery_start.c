@@ -27,7 +27,8 @@ enum {
     TENSORS = 300, // Parameters: more than travel at a time.
     LARGE = 30000, // Elements of every tenth tensor.
     SMALL = 50,
-    MODULES = 3, // Of all ranks, of a group, and of all ranks again: registered in step AGAIN.
+    MODULES =
+        3, // The first has all ranks, the second a group, the third all ranks from step AGAIN on.
     SAVED = 2, // After this step the session is saved.
     AGAIN = 4,
     STEPS = 14,

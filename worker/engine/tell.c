@@ -78,6 +78,8 @@ void engine_report(struct lockstep_session *session, struct up_message *message,
                    const struct down_halt *seen)
 {
     const bool waits = session->end.verdict_deadline_ms != 0;
+    const bool proven =
+        message && message->kind == UP_LOST && message->u.lost.proof == PROOF_PROCESS;
     // Without the coordinator this rank waits for it.
     const bool goes_on = recovery_is_on(session) && seen->kind == HALT_LOST;
     const struct order *order = session->engine.order;
@@ -87,10 +89,9 @@ void engine_report(struct lockstep_session *session, struct up_message *message,
     // The coordinator answers a loss by a ballot, or by a verdict when the job cannot go on.
     if (goes_on && session->end.abort_text[0] == '\0') {
         session->end.lost_here = *seen; // For the case that the coordinator is lost, too.
-        // A ballot that runs asks for more than the word of a frozen rank, but not for more than a
-        // proof. A coordinator that has just started may have no other one.
-        if (message && !order->failed && !session->end.over &&
-            (!order->recovery.frozen || message->u.lost.proof == PROOF_PROCESS))
+        // A frozen rank reports only what it can prove. A coordinator that has just started may
+        // have no other proof of this death.
+        if (message && !order->failed && !session->end.over && (!order->recovery.frozen || proven))
             engine_send(session, message);
         absence_begin(session);
         return;
