@@ -8,6 +8,7 @@
 #include "base/cond.h"
 #include "base/mutex.h"
 #include "tests/support/bounds.h"
+#include "tests/support/port.h"
 #include "worker/control/control.h"
 #include "worker/control/grpc.h"
 #include "worker/control/local_address.h"
@@ -297,30 +298,13 @@ static void opening_again_and_again_keeps_nothing(void **state)
     daemon_stop(&daemon);
 }
 
-// Returns a free port below 32768, where the kernel's ephemeral ports begin. No other connection
-// gets this port before the test uses it.
-static unsigned free_port(void)
-{
-    for (unsigned port = 20000 + (unsigned)getpid() * 37 % 10000; port < 32768; port++) {
-        struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-        const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        const bool is_free = bind(fd, (struct sockaddr *)&name, sizeof(name)) == 0;
-        close(fd);
-        if (is_free)
-            return port;
-    }
-    fail_msg("no port below 32768 is free");
-    return 0;
-}
-
 static void a_coordinator_that_starts_later_is_found(void **state)
 {
     struct daemon daemon;
     struct record record;
     char address[64];
     (void)state;
-    unsigned port = free_port();
+    const unsigned port = test_port();
     snprintf(address, sizeof(address), "127.0.0.1:%u", port);
     struct control *control = open_to(address, PATIENCE_MS, &record);
     struct up_message message = hello("later", 1);
@@ -412,7 +396,7 @@ static void a_worker_that_waits_says_hello_again(void **state)
     struct record record;
     char address[64];
     (void)state;
-    const unsigned port = free_port();
+    const unsigned port = test_port();
     snprintf(address, sizeof(address), "127.0.0.1:%u", port);
     daemon_start(&daemon, port);
     struct control *control = open_to(address, PATIENCE_MS, &record);

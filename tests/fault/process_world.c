@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "tests/support/bounds.h"
+#include "tests/support/port.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -77,12 +78,14 @@ pid_t process_fork(void)
 
 // ---- The coordinator ----------------------------------------------------------------------------
 
-static void coordinator_exec(int output, const char *const *arguments)
+static void coordinator_exec(uint16_t port, int output, const char *const *arguments)
 {
     const char *folder = getenv("LOCKSTEP_TEST_BIN");
-    const char *list[16] = {NULL,     "--listen=127.0.0.1:0", "--http=off",
-                            "--json", "--log-level=warn",     "--parent-death"};
+    char listen[64];
+    const char *list[16] = {
+        NULL, listen, "--http=off", "--json", "--log-level=warn", "--parent-death"};
     char path[4096];
+    snprintf(listen, sizeof(listen), "--listen=127.0.0.1:%u", port);
     for (size_t i = 0; arguments && arguments[i] && i < 8; i++)
         list[6 + i] = arguments[i];
     snprintf(path, sizeof(path), "%s/lockstep-coordinator", folder ? folder : "build/bin");
@@ -125,10 +128,12 @@ void coordinator_start(struct coordinator_process *coordinator, const char *cons
 {
     int ends[2];
     assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    if (coordinator->port == 0)
+        coordinator->port = test_port();
     coordinator->pid = process_fork();
     assert_true(coordinator->pid >= 0);
     if (coordinator->pid == 0)
-        coordinator_exec(ends[1], arguments);
+        coordinator_exec(coordinator->port, ends[1], arguments);
     close(ends[1]);
     coordinator_read_ports(coordinator, ends[0]);
     close(ends[0]);

@@ -35,6 +35,8 @@ bool process_reap(pid_t pid, uint64_t ms, int *status);
 
 struct coordinator_process {
     pid_t pid; // 0: none.
+    // 0: coordinator_start finds a free one, which stays the coordinator's when it is started
+    // again.
     uint16_t port;
     uint16_t http_port; // 0: the HTTP side is off, which is the default.
     // Where workers look for it, if that is not port alone; coordinator_start leaves it as it is.

@@ -391,13 +391,10 @@ static void job_kill_coordinator(void)
     coordinator_wait(&coordinator);
 }
 
-static void job_return_coordinator(const struct job *job)
+static void job_return_coordinator(void)
 {
-    char listen[64];
-    const char *const arguments[] = {listen, NULL};
     pause_us(AWAY_US);
-    snprintf(listen, sizeof(listen), "--listen=127.0.0.1:%u", job->port);
-    coordinator_start(&coordinator, arguments);
+    coordinator_start(&coordinator, NULL);
 }
 
 // Kills a rank that is not the last one, unless it kills itself. Every fourth death is in the first
@@ -434,7 +431,7 @@ static uint32_t job_kill(const struct job *job, pid_t *pids, uint32_t round, uin
         job_kill_coordinator();
     }
     if (job->away != JOB_STAYS)
-        job_return_coordinator(job);
+        job_return_coordinator();
     if (job->stops)
         pause_us(STOPPED_US);
     kill(pids[last], SIGCONT);

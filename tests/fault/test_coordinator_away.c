@@ -169,10 +169,10 @@ static _Noreturn void rank_trains(uint32_t rank)
 
 // ---- The coordinator ----------------------------------------------------------------------------
 
-static void start(const char *listen)
+static void start(void)
 {
     char floor_ms[40];
-    const char *const arguments[] = {"--http=127.0.0.1:0", floor_ms, listen, NULL};
+    const char *const arguments[] = {"--http=127.0.0.1:0", floor_ms, NULL};
     snprintf(floor_ms, sizeof(floor_ms), "--stall-floor-ms=%d", FLOOR_MS);
     coordinator_start(&coordinator, arguments);
 }
@@ -186,9 +186,7 @@ static void kill_coordinator(void)
 // Returns when it was ready.
 static uint64_t return_coordinator(void)
 {
-    char listen[64];
-    snprintf(listen, sizeof(listen), "--listen=127.0.0.1:%u", coordinator.port);
-    start(listen);
+    start();
     return clock_now_ms();
 }
 
@@ -412,7 +410,7 @@ static void it_is_killed_every_20_steps(void **state)
     pid_t pids[SIZE];
     uint32_t kills = 3;
     (void)state;
-    start(NULL);
+    start();
     for (uint32_t rank = 0; rank < SIZE; rank++) {
         pids[rank] = process_fork();
         if (pids[rank] == 0)

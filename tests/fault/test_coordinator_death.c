@@ -234,13 +234,10 @@ static void needed_and_gone(enum stand_place place)
 // Condition: the same, and it comes back. Decision: all ranks go on.
 static void needed_and_back(enum stand_place place)
 {
-    char listen[64];
-    const char *const arguments[] = {listen, NULL};
     hold_last(place);
     coordinator_signal(&coordinator, SIGKILL);
     coordinator_wait(&coordinator);
-    snprintf(listen, sizeof(listen), "--listen=127.0.0.1:%u", coordinator.port);
-    coordinator_start(&coordinator, arguments);
+    coordinator_start(&coordinator, NULL);
     world_release(&world, 2);
     world_stop(&world);
     for (uint32_t rank = 0; rank < 3; rank++)

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "tests/support/bounds.h"
+#include "tests/support/port.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -56,10 +57,16 @@ static void train(void)
     world_start(&world, &coordinator, "job", SIZE, scripts);
 }
 
-static void begin(void)
+// Starts a coordinator, at the address of the one that has ended.
+static void start(void)
 {
     const char *const arguments[] = {"--http=127.0.0.1:0", NULL};
     coordinator_start(&coordinator, arguments);
+}
+
+static void begin(void)
+{
+    start();
     train();
 }
 
@@ -67,15 +74,6 @@ static void coordinator_kill(void)
 {
     coordinator_signal(&coordinator, SIGKILL);
     coordinator_wait(&coordinator);
-}
-
-// Starts a coordinator at the address of the one that has ended.
-static void restart(void)
-{
-    char listen[64];
-    const char *const arguments[] = {listen, "--http=127.0.0.1:0", NULL};
-    snprintf(listen, sizeof(listen), "--listen=127.0.0.1:%u", coordinator.port);
-    coordinator_start(&coordinator, arguments);
 }
 
 // Fills text with what the coordinator says about its jobs; empty: it did not answer.
@@ -135,7 +133,7 @@ static void it_comes_back_again_and_again(void **state)
     for (uint32_t round = 0; round < ROUNDS; round++) {
         coordinator_kill();
         train_to(step += MORE_STEPS);
-        restart();
+        start();
         const uint64_t took_ms = expect_said("\"state\":\"running\"", BACK_MS);
         printf("round %u: all ranks are back after %llu ms\n", round, (unsigned long long)took_ms);
         train_to(step += MORE_STEPS);
@@ -154,9 +152,9 @@ static void it_comes_back_at_another_address(void **state)
     const char *const arguments[] = {listen, "--http=127.0.0.1:0", NULL};
     uint64_t step = 10;
     (void)state;
-    snprintf(listen, sizeof(listen), "%s:0", at[1]);
+    const uint16_t port = test_port();
+    snprintf(listen, sizeof(listen), "%s:%u", at[1], port);
     coordinator_start(&coordinator, arguments);
-    const uint16_t port = coordinator.port;
     snprintf(list, sizeof(list), "127.0.0.2:%u,127.0.0.3:%u", port, port);
     coordinator.list = list;
     train();
@@ -207,7 +205,7 @@ static void a_death_after_its_return_is_reported(void **state)
     begin();
     train_to(10);
     coordinator_kill();
-    restart();
+    start();
     expect_said("\"state\":\"running\"", BACK_MS);
     const uint64_t killed_us = world_kill(&world, 1);
     for (uint32_t rank = 0; rank < SIZE; rank += 2) {
@@ -295,7 +293,7 @@ static void die_with_it(uint32_t first)
         left[rank] = true;
         stand[rank] = stands_at(rank);
     }
-    restart();
+    start();
     const uint64_t took_ms = go_on(left, stand);
     printf("%u of %u ranks go on after %llu ms\n", first, SIZE, (unsigned long long)took_ms);
     assert_true(took_ms < PROVEN_MS);
@@ -329,9 +327,10 @@ static void all_others_die_with_it(void **state)
 static void begin_with_two(void)
 {
     static char list[128];
-    char listen[64] = "--listen=127.0.0.2:0";
+    char listen[64];
     const char *const arguments[] = {listen, "--http=127.0.0.1:0", NULL};
     struct script scripts[SIZE];
+    snprintf(listen, sizeof(listen), "--listen=127.0.0.2:%u", test_port());
     coordinator_start(&coordinator, arguments);
     snprintf(list, sizeof(list), "127.0.0.2:%u,127.0.0.3:%u", coordinator.port, coordinator.port);
     coordinator.list = list;

@@ -33,8 +33,6 @@ static int teardown(void **state)
 static void a_coordinator_comes_back(void **state)
 {
     (void)state;
-    char listen[64];
-    const char *const arguments[] = {listen, NULL};
     struct report done;
     struct script scripts[3] = {
         {.last_step = 4},
@@ -45,11 +43,10 @@ static void a_coordinator_comes_back(void **state)
     world_start(&world, &coordinator, "job", 3, scripts);
     world_expect(&world, 2, REPORT_PLACE, NULL);
     pause_us(500000); // The others have said hello.
-    snprintf(listen, sizeof(listen), "--listen=127.0.0.1:%u", coordinator.port);
     coordinator_signal(&coordinator, SIGKILL);
     coordinator_wait(&coordinator);
     pause_us(700000);
-    coordinator_start(&coordinator, arguments);
+    coordinator_start(&coordinator, NULL);
     world_release(&world, 2);
     for (uint32_t rank = 0; rank < 3; rank++)
         world_expect(&world, rank, REPORT_DONE, &done);
@@ -62,8 +59,6 @@ static void a_coordinator_comes_back(void **state)
 static void a_coordinator_comes_back_while_links_form(void **state)
 {
     (void)state;
-    char listen[64];
-    const char *const arguments[] = {listen, NULL};
     struct report done;
     struct script scripts[3] = {
         {.last_step = 4},
@@ -77,13 +72,12 @@ static void a_coordinator_comes_back_while_links_form(void **state)
     world_signal(&world, 0, SIGSTOP);
     world_release(&world, 2);
     pause_us(500000); // All have their ranks.
-    snprintf(listen, sizeof(listen), "--listen=127.0.0.1:%u", coordinator.port);
     coordinator_signal(&coordinator, SIGKILL);
     coordinator_wait(&coordinator);
     pause_us(300000);
     world_signal(&world, 0, SIGCONT);
     pause_us(300000);
-    coordinator_start(&coordinator, arguments);
+    coordinator_start(&coordinator, NULL);
     for (uint32_t rank = 0; rank < 3; rank++)
         world_expect(&world, rank, REPORT_DONE, &done);
     world_join(&world);

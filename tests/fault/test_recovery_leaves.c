@@ -164,12 +164,9 @@ static int teardown(void **state)
 
 static void return_coordinator(void)
 {
-    char listen[64];
-    const char *const arguments[] = {listen, NULL};
-    snprintf(listen, sizeof(listen), "--listen=127.0.0.1:%u", coordinator.port);
     coordinator_wait(&coordinator);
     pause_us(AWAY_US);
-    coordinator_start(&coordinator, arguments);
+    coordinator_start(&coordinator, NULL);
 }
 
 static uint32_t jobs; // So far. Each has a name of its own, so none waits for the end of another.

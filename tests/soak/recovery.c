@@ -195,16 +195,6 @@ static void kill_member(uint32_t member)
     run.pids[member] = 0;
 }
 
-// Its port is none that the system gives to others while the coordinator is away.
-static void begin_coordinator(void)
-{
-    char listen[80];
-    const char *const arguments[] = {listen, NULL};
-    snprintf(address, sizeof(address), "127.0.0.1:%d", 20000 + (int)getpid() % 10000);
-    snprintf(listen, sizeof(listen), "--listen=%s", address);
-    coordinator_start(&coordinator, arguments);
-}
-
 // Kills the coordinator, and `victim` right before or after it unless that is MEMBERS. Another one
 // comes at the same address.
 static void kill_coordinator(uint32_t victim, uint64_t rest_us, bool rank_first)
@@ -223,7 +213,7 @@ static void kill_coordinator(uint32_t victim, uint64_t rest_us, bool rank_first)
     coordinator_wait(&coordinator);
     total.coordinator_kills++;
     pause_us(rest_us);
-    begin_coordinator();
+    coordinator_start(&coordinator, NULL);
 }
 
 static void stop_for(pid_t pid, uint64_t us)
@@ -538,7 +528,8 @@ int main(int argc, char **argv)
         abort();
     signal(SIGINT, on_signal);
     signal(SIGTERM, on_signal);
-    begin_coordinator();
+    coordinator_start(&coordinator, NULL);
+    snprintf(address, sizeof(address), "127.0.0.1:%u", coordinator.port);
     const uint64_t since_ms = clock_now_ms();
     uint64_t said_ms = since_ms;
     for (uint64_t n = 0;
