@@ -7,8 +7,14 @@
 //
 // FAKE_CUDA_EVERYWHERE=1, as with the stand-ins (tests/fake_gpu/fake_gpu.h): all memory counts as
 // memory of the device. If the device cannot access ordinary memory by itself, the mapping that
-// contains the address is registered. It stays registered, so the process must not return memory to
-// the system: tests/gpu/test_conformance.sh sets GLIBC_TUNABLES for that.
+// contains the address is registered.
+//
+// The device keeps the pages that were there at that time. If the process unmaps them and maps
+// others at the same addresses, the device and the processor see different memory, and results are
+// wrong without an error. So registered memory is locked: the kernel then refuses to drop its
+// pages, as the C library wants to with the stack of a thread that ends, and memory that is mapped
+// anew is not locked. If an address is asked for that is registered and not locked, its mapping is
+// registered again.
 //
 // NCCL talks to the real driver and knows that there is one GPU. NCCL takes several ranks of one
 // GPU with NCCL_MULTI_RANK_GPU_ENABLE=1, where it has that, and otherwise only in processes that
@@ -19,12 +25,14 @@
 #include "worker/device/cuda.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #define SHARED_DEVICES 8
@@ -113,39 +121,112 @@ int cuDevicePrimaryCtxRelease_v2(int device)
 
 // ---- memory -------------------------------------------------------------------------------------
 
-static struct mutex region_mutex = MUTEX_INITIALIZER;
+#define REGIONS_MAX 8192
 
-// Registers the private mapping of this process that contains the address. Shared ones, which the
-// library gives its users, come and go. Parts that are registered
-// already are left out: a mapping grows at its end, and a stack at its beginning.
-static bool region_register(uint64_t address)
+static struct mutex region_mutex = MUTEX_INITIALIZER;
+// Memory that is registered, in no order.
+static struct region {
+    uint64_t begin;
+    uint64_t end;
+} regions[REGIONS_MAX];
+static unsigned region_count;
+
+static uint64_t page_bytes(void)
+{
+    return (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+// True if the page is locked: it has been in memory ever since it was registered. The kernel
+// refuses this advice for locked memory; for other memory the advice changes no content.
+static bool page_is_locked(uint64_t page)
+{
+    return madvise((void *)(uintptr_t)page, page_bytes(), MADV_COLD) != 0 && errno == EINVAL;
+}
+
+static bool region_add(uint64_t begin, uint64_t end)
 {
     int (*host_register)(void *, size_t, unsigned);
-    int (*attribute_of)(void *, int, uint64_t);
+    *(void **)&host_register = real("cuMemHostRegister_v2");
+    if (region_count == REGIONS_MAX || mlock((void *)(uintptr_t)begin, end - begin) != 0) {
+        fprintf(stderr, "libcuda-shared.so: cannot lock %" PRIu64 " bytes (ulimit -l)\n",
+                end - begin);
+        abort();
+    }
+    if (host_register((void *)(uintptr_t)begin, end - begin,
+                      CUDA_HOST_REGISTER_PORTABLE | CUDA_HOST_REGISTER_MAPPED) != CUDA_OK)
+        return false;
+    regions[region_count++] = (struct region){begin, end};
+    return true;
+}
+
+// Returns the region that contains the address, or NULL.
+static struct region *region_of(uint64_t address)
+{
+    for (unsigned i = 0; i < region_count; i++) {
+        if (address >= regions[i].begin && address < regions[i].end)
+            return &regions[i];
+    }
+    return NULL;
+}
+
+// Ends the registration of a region of which some memory is gone. The rest is registered again.
+static void region_renew(struct region *region)
+{
+    int (*host_unregister)(void *);
+    const struct region old = *region;
+    uint64_t begin = old.begin;
+    *(void **)&host_unregister = real("cuMemHostUnregister");
+    *region = regions[--region_count];
+    (void)host_unregister((void *)(uintptr_t)old.begin);
+    for (uint64_t page = old.begin; page < old.end; page += page_bytes()) {
+        if (page_is_locked(page))
+            continue;
+        if (begin < page)
+            (void)region_add(begin, page);
+        begin = page + page_bytes();
+    }
+    if (begin < old.end)
+        (void)region_add(begin, old.end);
+}
+
+// True if the page is registered, and still the page that was registered.
+static bool page_is_registered(uint64_t page)
+{
+    struct region *region = region_of(page);
+    if (!region || page_is_locked(page))
+        return region != NULL;
+    region_renew(region);
+    return false;
+}
+
+// Finds the mapping of this process that contains the address.
+static bool mapping_find(uint64_t address, struct region *mapping)
+{
     char line[512];
-    uint64_t begin = 0;
-    uint64_t end = 0;
     bool found = false;
     FILE *maps = fopen("/proc/self/maps", "r");
-    *(void **)&host_register = real("cuMemHostRegister_v2");
-    *(void **)&attribute_of = real("cuPointerGetAttribute");
     while (maps && !found && fgets(line, sizeof(line), maps))
-        found = sscanf(line, "%" SCNx64 "-%" SCNx64, &begin, &end) == 2 && address >= begin &&
-                address < end && strstr(line, " rw-p ") != NULL;
+        found = sscanf(line, "%" SCNx64 "-%" SCNx64, &mapping->begin, &mapping->end) == 2 &&
+                address >= mapping->begin && address < mapping->end && strstr(line, " rw-") != NULL;
     if (maps)
         fclose(maps);
-    unsigned kind = 0;
-    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    uint64_t from = address & ~(page - 1);
-    uint64_t to = from + page;
-    while (found && from > begin &&
-           attribute_of(&kind, CUDA_POINTER_MEMORY_TYPE, from - page) != CUDA_OK)
-        from -= page;
-    while (found && to < end && attribute_of(&kind, CUDA_POINTER_MEMORY_TYPE, to) != CUDA_OK)
-        to += page;
-    return found &&
-           host_register((void *)(uintptr_t)from, to - from,
-                         CUDA_HOST_REGISTER_PORTABLE | CUDA_HOST_REGISTER_MAPPED) == CUDA_OK;
+    return found;
+}
+
+// Registers the mapping that contains the page, as far as it is not registered: a mapping grows at
+// its end, and a stack at its beginning.
+static bool region_register(uint64_t page)
+{
+    struct region mapping;
+    if (!mapping_find(page, &mapping))
+        return false;
+    uint64_t from = page;
+    uint64_t to = page + page_bytes();
+    while (from > mapping.begin && !page_is_registered(from - page_bytes()))
+        from -= page_bytes();
+    while (to < mapping.end && !page_is_registered(to))
+        to += page_bytes();
+    return region_add(from, to);
 }
 
 // True if the device can access the ordinary memory at this address.
@@ -154,10 +235,19 @@ static bool memory_reachable(uint64_t address)
     int everywhere = 0;
     if (cuDeviceGetAttribute(&everywhere, CUDA_DEVICE_PAGEABLE_ACCESS, 0) == CUDA_OK && everywhere)
         return true;
+    const uint64_t page = address & ~(page_bytes() - 1);
     mutex_lock(&region_mutex);
-    const bool reachable = region_register(address);
+    const bool reachable = page_is_registered(page) || region_register(page);
     mutex_unlock(&region_mutex);
     return reachable;
+}
+
+static bool region_knows(uint64_t address)
+{
+    mutex_lock(&region_mutex);
+    const bool known = region_of(address) != NULL;
+    mutex_unlock(&region_mutex);
+    return known;
 }
 
 static bool everywhere(void)
@@ -177,8 +267,8 @@ int cuPointerGetAttribute(void *value, int attribute, uint64_t address)
     const int result = get(value, attribute, address);
     if (attribute != CUDA_POINTER_MEMORY_TYPE || !everywhere())
         return result;
-    if (result != CUDA_OK && !memory_reachable(address))
-        return result;
+    if ((result != CUDA_OK || region_knows(address)) && !memory_reachable(address))
+        return CUDA_INVALID_VALUE;
     memcpy(value, &(unsigned){CUDA_MEMORY_DEVICE}, sizeof(unsigned));
     return CUDA_OK;
 }

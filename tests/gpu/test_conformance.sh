@@ -24,7 +24,9 @@ export LOCKSTEP_TEST_DEVICES="$devices" LOCKSTEP_TEST_ALGORITHMS=all
 export NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1
 # All ranks are one process: a kernel that waits for another rank's must not keep it from being loaded or begun.
 export CUDA_DEVICE_MAX_CONNECTIONS=32 CUDA_MODULE_LOADING=EAGER
-export GLIBC_TUNABLES=glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=17179869184:glibc.malloc.arena_max=1:glibc.pthread.stack_cache_size=4294967296
+# One heap, and large from the beginning: the driver refuses to copy what lies in two registrations. Memory that goes
+# back to the system has to be registered again when it is used again.
+export GLIBC_TUNABLES=glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=17179869184:glibc.malloc.arena_max=1:glibc.malloc.top_pad=268435456:glibc.pthread.stack_cache_size=4294967296
 one() {
     program=$1
     setting=$2
