@@ -117,3 +117,10 @@ void launcher_say_hello(struct launcher *launcher, const struct up_hello *hello,
         snprintf(line, sizeof(line), "%s -", what);
     launcher_send(launcher, line);
 }
+
+void launcher_say_cause(struct launcher *launcher, uint32_t rank)
+{
+    char line[32];
+    snprintf(line, sizeof(line), "cause %" PRIu32, rank);
+    launcher_send(launcher, line);
+}

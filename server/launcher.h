@@ -6,11 +6,12 @@
 //     from the launcher   stopping SIGNAL        the user stops the job by this signal
 //                         absent JOB TEXT        a worker has ended and has never opened a session
 //     to the launcher     ok                     the core knows what the launcher said last
+//                         cause RANK             a job has ended with an error because of this rank
 //                         joined RANK            a worker with this rank hint waits for its world
 //                         refused RANK           it was refused; RANK is - if it has no rank hint
 //
-// Threads: a thread of its own reads. launcher_take, launcher_answer and launcher_say_hello are
-// called by the stream thread, the other functions by the main thread.
+// Threads: a thread of its own reads. launcher_take, launcher_answer and the functions that say
+// something are called by the stream thread, the other functions by the main thread.
 
 #ifndef LOCKSTEP_SERVER_LAUNCHER_H
 #define LOCKSTEP_SERVER_LAUNCHER_H
@@ -57,5 +58,7 @@ void launcher_stop(struct launcher *launcher); // Blocks shortly.
 bool launcher_take(struct launcher *launcher, struct launcher_word *word);
 void launcher_answer(struct launcher *launcher);
 void launcher_say_hello(struct launcher *launcher, const struct up_hello *hello, bool refused);
+// Is called before any rank learns that the job has ended.
+void launcher_say_cause(struct launcher *launcher, uint32_t rank);
 
 #endif

@@ -63,8 +63,11 @@ static void count_sent(struct service *service, const struct down_message *messa
         service->counts.sent[message->kind]++;
     if (message->kind == DOWN_REFUSED && (unsigned)message->u.refused.refusal < SERVICE_REFUSALS)
         service->counts.refused[message->u.refused.refusal]++;
-    if (message->kind == DOWN_HALT && (unsigned)message->u.halt.kind < SERVICE_HALTS)
-        service->halted = message->u.halt.kind;
+    if (message->kind != DOWN_HALT || (unsigned)message->u.halt.kind >= SERVICE_HALTS)
+        return;
+    if (service->halted == HALT_NONE && message->u.halt.has_rank && service->launcher)
+        launcher_say_cause(service->launcher, message->u.halt.rank);
+    service->halted = message->u.halt.kind;
 }
 
 static void act_send(struct service *service, const struct coordinator_action *action)

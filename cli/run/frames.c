@@ -31,13 +31,15 @@ void frames_started(struct output *output, uint32_t rank, pid_t pid)
     output_put(output, RELAY_STARTED, output->options->first_rank + rank, bytes, sizeof(bytes));
 }
 
-void frames_ended(struct output *output, uint32_t rank, uint64_t at_ms, const struct run_end *end)
+void frames_ended(struct output *output, uint32_t rank, uint64_t at_ms, uint32_t cause,
+                  const struct run_end *end)
 {
     unsigned char bytes[RELAY_ENDED_BYTES];
     const struct relay_ended ended = {.at_ms = at_ms,
                                       .status = end->status,
                                       .exec_error = end->exec_error,
-                                      .stopped = end->stopped};
+                                      .stopped = end->stopped,
+                                      .cause = cause};
     relay_put_ended(bytes, &ended);
     output_put(output, RELAY_ENDED, output->options->first_rank + rank, bytes, sizeof(bytes));
 }

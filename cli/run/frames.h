@@ -15,6 +15,8 @@ struct run_end;
 
 void frames_place(struct output *output, const struct daemon *daemon);
 void frames_started(struct output *output, uint32_t rank, pid_t pid);
-void frames_ended(struct output *output, uint32_t rank, uint64_t at_ms, const struct run_end *end);
+// cause: as in relay_ended.
+void frames_ended(struct output *output, uint32_t rank, uint64_t at_ms, uint32_t cause,
+                  const struct run_end *end);
 
 #endif

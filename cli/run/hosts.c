@@ -187,11 +187,11 @@ static bool take_ended(struct hosts *hosts, struct remote *remote, uint32_t rank
     const uint64_t now = clock_now_ms();
     if (!relay_get_ended(bytes, size, &ended) || end->ended)
         return false;
-    const uint64_t at = remote_time(remote, ended.at_ms, now);
     end->exec_error = ended.exec_error;
     end->stopped = ended.stopped;
     remote->ended++;
-    verdict_end(verdict, rank, ended.status, at, same_time, now);
+    verdict_accuse(verdict, ended.cause);
+    verdict_end(verdict, rank, ended.status, remote_time(remote, ended.at_ms, now), same_time, now);
     run_report_end(hosts->options, verdict, rank);
     return true;
 }

@@ -19,6 +19,7 @@
 #define ANSWER_MS 200 // Most milliseconds to wait until the coordinator knows of a signal.
 #define JOINED "joined "
 #define REFUSED "refused "
+#define CAUSE "cause "
 
 int joins_open(struct joins *joins)
 {
@@ -42,6 +43,8 @@ void joins_close(struct joins *joins)
 static void take(struct joins *joins, const char *line)
 {
     uint64_t rank = 0;
+    if (strncmp(line, CAUSE, strlen(CAUSE)) == 0 && parse_u64(line + strlen(CAUSE), &rank))
+        joins->cause = (uint32_t)rank;
     if (strncmp(line, REFUSED, strlen(REFUSED)) == 0)
         joins->count++;
     if (strncmp(line, JOINED, strlen(JOINED)) != 0)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The socket to the coordinator that this launcher started: which workers have joined the job,
-// which will never do so, and that the user stops the job. server/launcher.h has the words. A
+// which will never do so, by which rank the job ended, and that the user stops the job.
+// server/launcher.h has the words. A
 // launcher that joins another coordinator has no socket and knows nothing of sessions.
 // Supervisor's thread.
 
@@ -16,12 +17,17 @@
 struct run_options;
 struct run_result;
 
+#define JOINS_NO_RANK UINT32_MAX
+
 struct joins {
     int fd; // The launcher's end; negative: no socket.
     int coordinator_fd; // The coordinator's end until it is started, else negative.
     uint32_t count; // Workers of the job that have said hello, and were refused or not.
     bool unknown; // True if a worker has joined whose rank is not known.
     bool joined[LOCKSTEP_MAX_WORLD]; // By rank.
+    // The rank because of which the job has ended with an error, as the coordinator says;
+    // JOINS_NO_RANK: it has said none.
+    uint32_t cause;
 };
 
 // Makes the socket. Returns 0 or -1 with errno.

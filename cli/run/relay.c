@@ -61,6 +61,7 @@ void relay_put_ended(unsigned char bytes[RELAY_ENDED_BYTES], const struct relay_
     put(bytes + 8, (uint32_t)ended->status, 4);
     put(bytes + 12, (uint32_t)ended->exec_error, 4);
     bytes[16] = ended->stopped;
+    put(bytes + 17, ended->cause, 4);
 }
 
 bool relay_get_ended(const unsigned char *bytes, size_t size, struct relay_ended *ended)
@@ -71,5 +72,6 @@ bool relay_get_ended(const unsigned char *bytes, size_t size, struct relay_ended
     ended->status = (int32_t)get(bytes + 8, 4);
     ended->exec_error = (int32_t)get(bytes + 12, 4);
     ended->stopped = bytes[16] == 1;
+    ended->cause = (uint32_t)get(bytes + 17, 4);
     return true;
 }

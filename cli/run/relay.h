@@ -18,12 +18,12 @@
 
 // The greeting is this word, RELAY_VERSION, and SSH_CONNECTION if there is one, in one line.
 #define RELAY_GREETING "lockstep-run-host"
-#define RELAY_VERSION 1
+#define RELAY_VERSION 2
 #define RELAY_GREETING_BYTES 512
 
 #define RELAY_HEADER_BYTES 12
 #define RELAY_PAYLOAD_BYTES (16 * 1024)
-#define RELAY_ENDED_BYTES 17
+#define RELAY_ENDED_BYTES 21
 #define RELAY_STARTED_BYTES 12
 
 #define RELAY_COORDINATOR UINT32_MAX // The rank in frames about the coordinator's output.
@@ -64,6 +64,9 @@ struct relay_ended {
     int32_t status; // As from waitpid.
     int32_t exec_error; // errno when the program could not be started, else 0.
     bool stopped; // True if the host killed the rank because another one failed.
+    // From host 0: the rank, of any host, because of which the coordinator has ended the job;
+    // JOINS_NO_RANK: none.
+    uint32_t cause;
 };
 
 void relay_put_header(unsigned char bytes[RELAY_HEADER_BYTES], const struct relay_header *header);

@@ -178,7 +178,6 @@ static void note_unjoined(struct supervisor *supervisor, uint32_t rank)
 {
     struct run_result *result = &supervisor->verdict.result;
     struct run_end *end = &result->ranks[rank].end;
-    joins_read(&supervisor->joins);
     end->unjoined = supervisor->verdict.interrupts == 0 && !end->stopped &&
                     joins_lacks(&supervisor->joins, supervisor->options->first_rank + rank) &&
                     kill(-result->ranks[rank].pid, 0) < 0;
@@ -191,10 +190,15 @@ static void end_rank(struct supervisor *supervisor, uint32_t rank, int status, b
     const uint64_t now = clock_now_ms();
     struct verdict *verdict = &supervisor->verdict;
     verdict->result.ranks[rank].end.exec_error = exec_error(supervisor, rank);
+    // A rank that ends because of another one ends after the coordinator has named that one. A rank
+    // of a host before this one becomes a number that no rank has.
+    joins_read(&supervisor->joins);
+    verdict_accuse(verdict, supervisor->joins.cause - supervisor->options->first_rank);
     verdict_end(verdict, rank, status, now, same_time, now);
     note_unjoined(supervisor, rank);
     if (supervisor->options->hosted)
-        frames_ended(&supervisor->output, rank, now, &verdict->result.ranks[rank].end);
+        frames_ended(&supervisor->output, rank, now, supervisor->joins.cause,
+                     &verdict->result.ranks[rank].end);
     else
         run_report_end(supervisor->options, verdict, rank);
 }
@@ -558,10 +562,11 @@ static bool is_going_on(const struct supervisor *supervisor)
 
 int supervisor_run(const struct run_options *options, int control_fd)
 {
-    struct supervisor supervisor = {.options = options,
-                                    .control_fd = control_fd,
-                                    .joins = {.fd = -1, .coordinator_fd = -1},
-                                    .registered = -1};
+    struct supervisor supervisor = {
+        .options = options,
+        .control_fd = control_fd,
+        .joins = {.fd = -1, .coordinator_fd = -1, .cause = JOINS_NO_RANK},
+        .registered = -1};
     int result = prepare(&supervisor);
     if (result == 0)
         result = start_all(&supervisor);

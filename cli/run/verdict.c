@@ -30,6 +30,7 @@ bool verdict_init(struct verdict *verdict, const struct run_options *options)
     verdict->result.count = count;
     verdict->result.absent = count;
     verdict->result.first_failed = count;
+    verdict->accused = count;
     verdict->result.ranks = calloc(count, sizeof(*verdict->result.ranks));
     return verdict->result.ranks != NULL;
 }
@@ -64,20 +65,31 @@ int verdict_signal(struct verdict *verdict, int signal_number, uint64_t now_ms)
 
 // ---- Ends --------------------------------------------------------------------------------------
 
+static bool is_killed(const struct run_end *end)
+{
+    return WIFSIGNALED(end->status) && WTERMSIG(end->status) == SIGKILL;
+}
+
 // Returns true if this rank's end is a better cause than the first failure. Ranks exit because
 // another rank died, some by a signal, but never by SIGKILL. So a SIGKILL that the supervisor did
-// not send is the cause, even if the kernel reported the ends of other ranks first. Where ranks go
-// on after a failure, a later SIGKILL has no part in it. An end on another host may be reported
+// not send is the cause, even if the kernel reported the ends of other ranks first. Next comes the
+// rank that the coordinator accuses: it may take longer to end than the ranks that it fails. Where
+// ranks go on after a failure, neither has a part in it. An end on another host may be reported
 // late.
 static bool is_stronger(const struct verdict *verdict, uint32_t rank, bool same_time)
 {
     const struct run_end *end = &verdict->result.ranks[rank].end;
     const struct run_end *first = &verdict->result.ranks[verdict->result.first_failed].end;
-    if (end->stopped || WIFSIGNALED(first->status))
+    const bool all_needed = verdict->needed == verdict->result.count;
+    const bool killed = is_killed(end) && verdict->interrupts == 0 && all_needed;
+    if (end->stopped || is_killed(first))
+        return false;
+    if (all_needed && rank == verdict->accused)
+        return true;
+    if (WIFSIGNALED(first->status) || (verdict->result.first_failed == verdict->accused && !killed))
         return false;
     if (WIFSIGNALED(end->status))
-        return same_time || (WTERMSIG(end->status) == SIGKILL && verdict->interrupts == 0 &&
-                             verdict->needed == verdict->result.count);
+        return same_time || killed;
     return end->after_ms < first->after_ms;
 }
 
@@ -108,6 +120,17 @@ void verdict_end(struct verdict *verdict, uint32_t rank, int status, uint64_t at
     if (status != 0)
         note_failure(verdict, rank, same_time, now_ms);
     verdict->result.status = verdict_status(verdict);
+}
+
+void verdict_accuse(struct verdict *verdict, uint32_t rank)
+{
+    struct run_result *result = &verdict->result;
+    if (rank >= result->count)
+        return;
+    verdict->accused = rank;
+    if (result->ranks[rank].end.status != 0 && is_stronger(verdict, rank, false))
+        result->first_failed = rank;
+    result->status = verdict_status(verdict);
 }
 
 void verdict_stop(struct verdict *verdict)

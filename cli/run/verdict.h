@@ -28,6 +28,8 @@ struct verdict {
     int interrupted_by; // The first of these signals.
     bool quit; // True once SIGQUIT was received.
     bool orphaned; // True once the launcher is dead.
+    // The rank because of which the job ended, as the coordinator says; result.count: none.
+    uint32_t accused;
     // When the other workers are killed; VERDICT_NEVER until a failure ends the job.
     uint64_t kill_at;
     uint64_t give_up_at; // When unwritten output is dropped; VERDICT_NEVER: not yet.
@@ -46,6 +48,11 @@ int verdict_signal(struct verdict *verdict, int signal_number, uint64_t now_ms);
 // noticed. end->stopped and end->lost were set before.
 void verdict_end(struct verdict *verdict, uint32_t rank, int status, uint64_t at_ms, bool same_time,
                  uint64_t now_ms);
+
+// Records that the coordinator ended the job because of this rank. Its end, if it is a failure, is
+// then the cause, also if it is noticed after the ends of others. result.count or more: no rank of
+// this launcher, and nothing is recorded.
+void verdict_accuse(struct verdict *verdict, uint32_t rank);
 
 // Marks the ranks that still run as stopped by the supervisor, which kills them now.
 void verdict_stop(struct verdict *verdict);

@@ -24,7 +24,8 @@ static void check(int status)
     }
 }
 
-// argv: the rank that leaves, and how: "exit", "kill", "late" (the others end first).
+// argv: the rank that leaves, and how: "exit", "kill", "late" (the others end first), "slow" (it closes its
+// session, and ends when the process is gone whose number is in the file argv[3]).
 int main(int argc, char **argv)
 {
     lockstep_session *session;
@@ -40,6 +41,15 @@ int main(int argc, char **argv)
             exit(7);
         if (strcmp(argv[2], "kill") == 0)
             kill(getpid(), 9);
+        if (strcmp(argv[2], "slow") == 0) {
+            int other = 0;
+            check(lockstep_close(session));
+            if (fscanf(fopen(argv[3], "r"), "%d", &other) != 1)
+                exit(8);
+            while (kill(other, 0) == 0)
+                usleep(10000);
+            exit(7);
+        }
         usleep(1000000);
     } else if (argc > 2 && strcmp(argv[2], "late") != 0) {
         check(lockstep_barrier(session, "end", LOCKSTEP_WAIT_FOREVER));
@@ -102,6 +112,18 @@ hosts first -- "$work/trainer" 0 exit
 equal "status of host 0 whose rank ends" "${status[0]}" 7
 equal "status of host 1 after that" "${status[1]}" 3
 has "$work/first.1" "rank 0 on host host0 was lost"
+
+# The rank that the coordinator names is the cause, although its process is the last to end.
+printf '#!/bin/sh\nshift\nexec "$@"\n' >"$work/shell"
+chmod +x "$work/shell"
+for hosts in "-n 2" "--rsh $work/shell --hosts localhost:1,localhost:1"; do
+    # shellcheck disable=SC2086
+    "$lockstep" run $hosts --grace $((5 * slow))s -- sh -c \
+        "echo \$\$ >$work/pid.\$LOCKSTEP_RANK_HINT; exec $work/trainer 1 slow $work/pid.0" >"$work/slow" 2>&1
+    equal "status of a job whose cause ends last ($hosts)" $? 7
+    grep -q "^lockstep run: rank 1.* ended with status 7 after .*; 1 other rank ended with status 3$" "$work/slow" ||
+        { fail "the cause is another one ($hosts):"; cat "$work/slow"; }
+done
 
 # ---- A name and an address; a coordinator that runs already ----------------------------------------
 

@@ -90,11 +90,11 @@ refuses 255 "no route; '$work/none a true' has to work without a password" 'echo
 refuses 127 "sh: lockstep: not found; install lockstep there" 'echo "sh: lockstep: not found" >&2; exit 127'
 refuses 2 "unknown command 'run-host'; install lockstep there" \
     "printf \"lockstep: unknown command 'run-host'\nTry 'lockstep --help'.\n\" >&2; exit 2"
-refuses 137 "its lockstep is of another version" 'echo lockstep-run-host 2 x; exec sleep 60'
+refuses 137 "its lockstep is of another version" 'echo lockstep-run-host 1 x; exec sleep 60'
 refuses 137 "its lockstep is of another version" \
-    'printf "lockstep-run-host 1 x\nthese are no frames at all"; exec sleep 60'
+    'printf "lockstep-run-host 2 x\nthese are no frames at all"; exec sleep 60'
 refuses 1 "the remote shell ended with status 0; install lockstep there" 'echo welcome'
-refuses 9 "a word" 'printf "lockstep-run-host 1 x\n"; echo "lockstep run: a word" >&2; exit 9'
+refuses 9 "a word" 'printf "lockstep-run-host 2 x\n"; echo "lockstep run: a word" >&2; exit 9'
 
 # The request is what lockstep run-host wants; a launcher that is gone gets no word.
 equal "a request that is none" "$("$lockstep" run-host <<<"00000010zzzzzzzzzzzzzzzz" 2>&1 | tail -1)" \

@@ -27,7 +27,7 @@ static void frames_come_back(void **state)
     const struct relay_header header = {
         .kind = RELAY_OUTPUT, .stream = 1, .rank = RELAY_COORDINATOR, .size = RELAY_PAYLOAD_BYTES};
     const struct relay_ended ended = {
-        .at_ms = UINT64_MAX - 7, .status = 0x8b, .exec_error = 2, .stopped = true};
+        .at_ms = UINT64_MAX - 7, .status = 0x8b, .exec_error = 2, .stopped = true, .cause = 1023};
     const struct relay_started started = {.at_ms = 1ull << 40, .pid = 4194304};
     struct relay_header header_back;
     struct relay_ended ended_back;
@@ -42,7 +42,8 @@ static void frames_come_back(void **state)
     relay_put_ended(bytes, &ended);
     assert_true(relay_get_ended(bytes, RELAY_ENDED_BYTES, &ended_back));
     assert_true(ended_back.at_ms == ended.at_ms && ended_back.status == ended.status &&
-                ended_back.exec_error == ended.exec_error && ended_back.stopped);
+                ended_back.exec_error == ended.exec_error && ended_back.stopped &&
+                ended_back.cause == ended.cause);
     assert_false(relay_get_ended(bytes, RELAY_ENDED_BYTES - 1, &ended_back));
     relay_put_started(bytes, &started);
     assert_true(relay_get_started(bytes, RELAY_STARTED_BYTES, &started_back));
@@ -188,6 +189,57 @@ static void the_cause_does_not_depend_on_the_order(void **state)
     verdict_fini(&verdict);
 }
 
+// Condition: the coordinator has ended the job because of rank 1, which ends after the ranks that
+// it has failed, or before the coordinator's word comes. Decision: its end is the cause, and an
+// abort or an earlier end of another rank is not. A SIGKILL is.
+static void the_rank_that_ended_the_job_is_the_cause(void **state)
+{
+    const struct run_options options = {.workers = 4, .grace_ms = 1000};
+    struct verdict verdict;
+    (void)state;
+    for (int late = 0; late < 2; late++) {
+        assert_true(verdict_init(&verdict, &options));
+        verdict.running = 4;
+        if (late == 0)
+            verdict_accuse(&verdict, 1);
+        verdict_end(&verdict, 0, 3 << 8, 500, true, 500);
+        assert_int_equal(verdict.result.first_failed, 0);
+        verdict_end(&verdict, 1, 7 << 8, 700, true, 700);
+        if (late == 1)
+            verdict_accuse(&verdict, 1);
+        assert_int_equal(verdict.result.first_failed, 1);
+        assert_int_equal(verdict.result.status, 7 << 8);
+        verdict_end(&verdict, 2, SIGABRT, 400, true, 700);
+        assert_int_equal(verdict.result.first_failed, 1);
+        verdict_accuse(&verdict, 4); // A rank of another launcher.
+        verdict_end(&verdict, 3, SIGKILL, 800, false, 800);
+        assert_int_equal(verdict.result.first_failed, 3);
+        verdict_accuse(&verdict, 1);
+        assert_int_equal(verdict.result.first_failed, 3);
+        verdict_fini(&verdict);
+    }
+}
+
+// Condition: the accused rank ends well, or is killed by the supervisor. Decision: the first
+// failure is the cause.
+static void an_accused_rank_has_to_fail(void **state)
+{
+    const struct run_options options = {.workers = 3, .grace_ms = 1000};
+    struct verdict verdict;
+    (void)state;
+    assert_true(verdict_init(&verdict, &options));
+    verdict.running = 3;
+    verdict_accuse(&verdict, 1);
+    verdict_end(&verdict, 2, 3 << 8, 500, true, 500);
+    verdict_end(&verdict, 1, 0, 510, true, 510);
+    assert_int_equal(verdict.result.first_failed, 2);
+    verdict_accuse(&verdict, 0);
+    verdict_stop(&verdict);
+    verdict_end(&verdict, 0, SIGKILL, 1500, false, 1500);
+    assert_int_equal(verdict.result.first_failed, 2);
+    verdict_fini(&verdict);
+}
+
 // Condition: two of four ranks fail with --survive=2, and then a third one. Decision: the others
 // are killed after the grace that begins with the third one, whose status is not that of the run.
 static void enough_ranks_survive(void **state)
@@ -202,6 +254,8 @@ static void enough_ranks_survive(void **state)
     assert_int_equal(verdict_time_left(&verdict, 200), -1);
     assert_false(verdict_doomed(&verdict));
     assert_int_equal(verdict_status(&verdict), 0);
+    assert_int_equal(verdict.result.first_failed, 3);
+    verdict_accuse(&verdict, 1); // Others go on, so an accusation is of a later failure.
     assert_int_equal(verdict.result.first_failed, 3);
     verdict_end(&verdict, 0, 11, 300, false, 300);
     assert_true(verdict_doomed(&verdict));
@@ -265,6 +319,8 @@ int main(void)
         cmocka_unit_test(broken_requests_are_refused),
         cmocka_unit_test(the_list_counts_ranks),
         cmocka_unit_test(the_cause_does_not_depend_on_the_order),
+        cmocka_unit_test(the_rank_that_ended_the_job_is_the_cause),
+        cmocka_unit_test(an_accused_rank_has_to_fail),
         cmocka_unit_test(enough_ranks_survive),
         cmocka_unit_test(a_stop_of_survivors_is_the_users),
         cmocka_unit_test(the_second_interrupt_kills),
