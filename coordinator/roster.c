@@ -213,6 +213,31 @@ static void roster_fill_peers(struct coordinator *core, const struct job *job, u
         roster_fill_peer(core, job, ranks[i], &start->peers[i]);
 }
 
+static bool roster_is_peer(const struct down_generation *start, uint32_t rank)
+{
+    for (uint32_t i = 0; i < start->peer_count; i++)
+        if (start->peers[i].rank == rank)
+            return true;
+    return false;
+}
+
+// The list begins behind the rank itself, so ranks do not all reach the same data port first.
+static void roster_fill_further(struct coordinator *core, const struct job *job,
+                                struct down_generation *start)
+{
+    if (job_worker(core, job, start->rank)->hello.on_failure != FAILURE_CONTINUE)
+        return;
+    for (uint32_t i = 1; i < job->count && start->further_count < LOCKSTEP_MAX_FURTHER_PORTS; i++) {
+        const uint32_t rank = (start->rank + i) % job->count;
+        struct data_port *port = &start->further[start->further_count];
+        if (roster_is_peer(start, rank))
+            continue;
+        start->further_count++;
+        port->rank = rank;
+        memcpy(port->address, job_worker(core, job, rank)->hello.address, sizeof(port->address));
+    }
+}
+
 static uint32_t roster_chunk_bytes(const struct coordinator *core, const struct job *job)
 {
     if (core->config.chunk_bytes != 0)
@@ -252,6 +277,7 @@ static void roster_send(struct coordinator *core, const struct job *job, uint32_
     start->gpus_meet = gpus_meet(core, job);
     start->core_ranks = roster_core_ranks(core, job, rank);
     roster_fill_peers(core, job, rank, start);
+    roster_fill_further(core, job, start);
     core_send(core, job_worker(core, job, rank));
 }
 

@@ -479,8 +479,9 @@ void verdict_lost(struct coordinator *core, struct worker *worker, const struct 
         verdict_again(core, job, lost->step);
         return;
     }
-    // A ballot removes it already: a mate sees its process end, or a link to it cannot be made.
-    if (peer->left && ballot_runs(job))
+    // A ballot removes it already: a mate sees its process end, or a link to it cannot be made. The
+    // data port of a rank that has left refuses connections, which is no news.
+    if (peer->left && (ballot_runs(job) || lost->proof == PROOF_PORT))
         return;
     if (lost->left || peer->left) {
         // The LEAVE frame of the data plane may arrive before UP_LEAVE.

@@ -79,8 +79,13 @@ struct locality {
     uint32_t predecessor; // Rank.
 };
 
-// A worker learns the addresses only of the peers that it has links to, not of the whole world. It
-// asks for others when it needs them (UP_REACH).
+struct data_port {
+    uint32_t rank;
+    char address[LOCKSTEP_ADDRESS_BYTES];
+};
+
+// A worker learns the addresses only of the peers that it has links to, and of a few further ranks,
+// not of the whole world. It asks for others when it needs them (UP_REACH).
 struct down_generation {
     uint32_t rank;
     uint32_t world_size;
@@ -98,6 +103,10 @@ struct down_generation {
     uint32_t core_ranks;
     uint32_t peer_count;
     struct peer peers[LOCKSTEP_MAX_NEIGHBOURS]; // Sorted by rank, without this worker.
+    // Data ports of ranks that are no peers: the next ones after this rank, behind the last rank
+    // from rank 0 on. Only in jobs that go on after a death.
+    uint32_t further_count;
+    struct data_port further[LOCKSTEP_MAX_FURTHER_PORTS];
 };
 
 struct down_verified {

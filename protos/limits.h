@@ -52,6 +52,8 @@
 // Further peers to which one worker makes a link when a collective first needs it.
 #define LOCKSTEP_MAX_FURTHER_LINKS 256
 #define LOCKSTEP_MAX_LINKS (LOCKSTEP_MAX_NEIGHBOURS + LOCKSTEP_MAX_FURTHER_LINKS)
+// Ranks to which one worker has no link, and whose deaths it can prove by their data ports.
+#define LOCKSTEP_MAX_FURTHER_PORTS 32
 
 static_assert(LOCKSTEP_MAX_WORLD % 64 == 0, "sets of ranks are whole words");
 

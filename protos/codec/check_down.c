@@ -43,6 +43,17 @@ static void check_peers(const struct down_generation *generation, struct codec_f
     }
 }
 
+static void check_further(const struct down_generation *generation, struct codec_fault *fault)
+{
+    for (uint32_t i = 0; i < generation->further_count && fault->status == CODEC_OK; i++) {
+        const struct data_port *port = &generation->further[i];
+        if (port->rank >= generation->world_size || port->rank == generation->rank)
+            codec_fault_set(fault, CODEC_INVALID,
+                            "a data port is not of the world or of the receiver itself");
+        codec_check_text(port->address, sizeof(port->address), fault);
+    }
+}
+
 static bool check_is_peer(const struct down_generation *generation, uint32_t rank)
 {
     for (uint32_t i = 0; i < generation->peer_count; i++)
@@ -140,8 +151,12 @@ static void check_generation(const struct down_generation *generation, struct co
         codec_fault_set(fault, CODEC_INVALID, "more ranks share cores than are in the world");
     check_chunk_bytes(generation->chunk_bytes, fault);
     codec_check_count(generation->peer_count, LOCKSTEP_MAX_NEIGHBOURS, "too many peers", fault);
+    codec_check_count(generation->further_count, LOCKSTEP_MAX_FURTHER_PORTS, "too many data ports",
+                      fault);
     if (fault->status == CODEC_OK)
         check_peers(generation, fault);
+    if (fault->status == CODEC_OK)
+        check_further(generation, fault);
     if (fault->status == CODEC_OK)
         check_neighbours(generation, fault);
     if (fault->status == CODEC_OK)

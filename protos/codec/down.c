@@ -80,6 +80,12 @@ static void down_generation_out(wire_DownGeneration *wire, const struct down_gen
     memcpy(wire->secret.bytes, generation->secret, sizeof(generation->secret));
     wire->peers_count = (pb_size_t)generation->peer_count;
     down_peers_out(wire->peers, generation->peers, generation->peer_count);
+    wire->further_count = (pb_size_t)generation->further_count;
+    for (uint32_t i = 0; i < generation->further_count; i++) {
+        wire->further[i].rank = generation->further[i].rank;
+        codec_text_out(wire->further[i].address, generation->further[i].address,
+                       sizeof(wire->further[i].address));
+    }
     wire->gpus_count =
         (pb_size_t)codec_words_out(wire->gpus, generation->gpus, LOCKSTEP_RANK_WORDS);
     wire->gpus_meet = generation->gpus_meet;
@@ -234,6 +240,12 @@ static void down_generation_in(struct down_generation *generation, const wire_Do
                    wire->secret.size, fault);
     generation->peer_count = wire->peers_count;
     down_peers_in(generation->peers, wire->peers, generation->peer_count, fault);
+    generation->further_count = wire->further_count;
+    for (uint32_t i = 0; i < generation->further_count; i++) {
+        struct data_port *port = &generation->further[i];
+        port->rank = wire->further[i].rank;
+        codec_text_in(port->address, wire->further[i].address, sizeof(port->address), fault);
+    }
     memcpy(generation->gpus, wire->gpus, wire->gpus_count * sizeof(wire->gpus[0]));
     generation->gpus_meet = wire->gpus_meet;
     generation->core_ranks = wire->core_ranks;

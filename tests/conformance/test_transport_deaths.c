@@ -20,10 +20,13 @@
 
 #include <cmocka.h>
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -44,8 +47,11 @@ struct rank {
     uint32_t lost;
     uint32_t gone;
     uint32_t closed; // Events port_closed.
+    uint32_t closed_rank; // Of the last of them.
     bool apart; // True if the two ranks say that they are on different hosts.
     bool walled; // True if the first rank is told a port that refuses it from the start.
+    bool third; // True if the first rank is told the data port of a rank to which it has no link.
+    int door; // That port.
     char address[LOCKSTEP_ADDRESS_BYTES];
     pid_t pids[2];
     int other[2]; // Pipe to the other process, and from it.
@@ -75,7 +81,7 @@ static void on_gone(void *context, uint32_t number)
 static void on_closed(void *context, uint32_t number)
 {
     struct rank *rank = context;
-    assert_int_equal(number, 1);
+    rank->closed_rank = number;
     rank->closed++;
 }
 
@@ -102,9 +108,21 @@ static uint64_t started(pid_t pid)
     return watch_proc_started("/proc", text);
 }
 
+static void door_open(struct rank *rank, struct data_port *port)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t bytes = sizeof(at);
+    rank->door = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(rank->door, (struct sockaddr *)&at, sizeof(at)), 0);
+    assert_int_equal(listen(rank->door, 8), 0);
+    assert_int_equal(getsockname(rank->door, (struct sockaddr *)&at, &bytes), 0);
+    snprintf(port->address, sizeof(port->address), "tcp:127.0.0.1:%u", ntohs(at.sin_port));
+}
+
 static void rank_form(struct rank *rank)
 {
     struct peer peer = {.rank = 1 - rank->number};
+    struct data_port further = {.rank = 2};
     snprintf(peer.address, sizeof(peer.address), "%s", transport_address(rank->transport));
     assert_int_equal(write(rank->other[1], peer.address, sizeof(peer.address)),
                      sizeof(peer.address));
@@ -130,6 +148,11 @@ static void rank_form(struct rank *rank)
         .form_timeout_ms = test_bound_ms(BOUND_MS)};
     if (rank->apart)
         memset(&world.locality, 0, sizeof(world.locality));
+    if (rank->third) {
+        door_open(rank, &further);
+        world.further = &further;
+        world.further_count = 1;
+    }
     assert_int_equal(transport_form(rank->transport, &world), 0);
     const uint64_t until_ms = clock_now_ms() + test_bound_ms(BOUND_MS);
     while (!rank->formed && clock_now_ms() < until_ms)
@@ -142,7 +165,7 @@ static void other_runs(struct rank *rank, enum ending ending)
     char formed;
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     rank->number = 1;
-    rank->walled = false;
+    rank->walled = rank->third = false;
     rank->pids[0] = getppid();
     rank->pids[1] = getpid();
     rank_open(rank);
@@ -168,11 +191,11 @@ static void other_runs(struct rank *rank, enum ending ending)
         (void)pause();
 }
 
-static void rank_begin_at(struct rank *rank, enum ending ending, bool apart, bool walled)
+static void rank_begin_at(struct rank *rank, enum ending ending, const struct rank *how)
 {
     int down[2];
     int up[2];
-    *rank = (struct rank){.apart = apart, .walled = walled};
+    *rank = *how;
     assert_int_equal(pipe(down), 0);
     assert_int_equal(pipe(up), 0);
     rank->pids[0] = getpid();
@@ -194,7 +217,7 @@ static void rank_begin_at(struct rank *rank, enum ending ending, bool apart, boo
 
 static void rank_begin(struct rank *rank, enum ending ending)
 {
-    rank_begin_at(rank, ending, false, false);
+    rank_begin_at(rank, ending, &(struct rank){.apart = false});
 }
 
 static void rank_end(struct rank *rank)
@@ -299,22 +322,23 @@ static void a_mate_that_leaves_is_no_news(void **state)
 
 // ---- Ranks of different hosts -------------------------------------------------------------------
 
-static void await_closed(struct rank *rank)
+static void await_closed(struct rank *rank, uint32_t of)
 {
     const uint64_t until_ms = clock_now_ms() + test_bound_ms(BOUND_MS);
     while (clock_now_ms() < until_ms && rank->closed == 0)
         transport_progress(rank->transport, 50);
     assert_int_equal(rank->closed, 1);
+    assert_int_equal(rank->closed_rank, of);
 }
 
 static void its_port_closes_when_it_is_killed(void **state)
 {
     struct rank rank;
     (void)state;
-    rank_begin_at(&rank, RUNS, true, false);
+    rank_begin_at(&rank, RUNS, &(struct rank){.apart = true});
     rank_progress(&rank, 100); // Its port is reached once.
     kill(rank.pids[1], SIGKILL);
-    await_closed(&rank);
+    await_closed(&rank, 1);
     assert_int_equal(rank.lost, 1);
     rank_progress(&rank, 200);
     assert_int_equal(rank.closed, 1);
@@ -328,13 +352,13 @@ static void its_port_closes_while_this_rank_is_frozen(void **state)
     const struct generation_id ballot = {.number = 5, .incarnation = 5};
     struct rank rank;
     (void)state;
-    rank_begin_at(&rank, RUNS, true, false);
+    rank_begin_at(&rank, RUNS, &(struct rank){.apart = true});
     rank_progress(&rank, 100);
     assert_int_equal(transport_freeze(rank.transport, &ballot), 0);
     rank_progress(&rank, 500);
     assert_int_equal(rank.closed, 0);
     kill(rank.pids[1], SIGKILL);
-    await_closed(&rank);
+    await_closed(&rank, 1);
     assert_int_equal(rank.lost, 0);
     rank_end(&rank);
 }
@@ -343,12 +367,12 @@ static void its_port_answers_though_its_link_has_ended(void **state)
 {
     struct rank rank;
     (void)state;
-    rank_begin_at(&rank, CUTS, true, false);
+    rank_begin_at(&rank, CUTS, &(struct rank){.apart = true});
     rank_progress(&rank, STILL_MS);
     assert_int_equal(rank.lost, 1);
     assert_int_equal(rank.closed, 0);
     kill(rank.pids[1], SIGKILL); // The port is probed again and again.
-    await_closed(&rank);
+    await_closed(&rank, 1);
     rank_end(&rank);
 }
 
@@ -357,10 +381,41 @@ static void a_port_that_was_never_reached_proves_nothing(void **state)
 {
     struct rank rank;
     (void)state;
-    rank_begin_at(&rank, CUTS, true, true);
+    rank_begin_at(&rank, CUTS, &(struct rank){.apart = true, .walled = true});
     rank_progress(&rank, STILL_MS);
     assert_int_equal(rank.lost, 1);
     assert_int_equal(rank.closed, 0);
+    rank_end(&rank);
+}
+
+// ---- A rank to which this one has no link -------------------------------------------------------
+
+// Nothing is known of the third rank while links stand. When one has ended, its port counts, too.
+static void a_port_without_a_link_closes(void **state)
+{
+    struct rank rank;
+    (void)state;
+    rank_begin_at(&rank, CUTS, &(struct rank){.apart = true, .third = true});
+    rank_progress(&rank, STILL_MS);
+    assert_int_equal(rank.lost, 1);
+    assert_int_equal(rank.closed, 0);
+    (void)close(rank.door);
+    await_closed(&rank, 2);
+    rank_end(&rank);
+}
+
+static void it_is_asked_for_nothing_while_links_stand(void **state)
+{
+    const struct generation_id ballot = {.number = 5, .incarnation = 5};
+    struct rank rank;
+    (void)state;
+    rank_begin_at(&rank, RUNS, &(struct rank){.apart = true, .third = true});
+    rank_progress(&rank, 100);
+    (void)close(rank.door);
+    rank_progress(&rank, STILL_MS);
+    assert_int_equal(rank.closed, 0);
+    assert_int_equal(transport_freeze(rank.transport, &ballot), 0);
+    await_closed(&rank, 2);
     rank_end(&rank);
 }
 
@@ -376,6 +431,8 @@ int main(void)
         cmocka_unit_test(its_port_closes_while_this_rank_is_frozen),
         cmocka_unit_test(its_port_answers_though_its_link_has_ended),
         cmocka_unit_test(a_port_that_was_never_reached_proves_nothing),
+        cmocka_unit_test(a_port_without_a_link_closes),
+        cmocka_unit_test(it_is_asked_for_nothing_while_links_stand),
     };
     kernels_environment();
     return cmocka_run_group_tests_name("deaths", tests, NULL, NULL);

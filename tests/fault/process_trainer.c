@@ -451,7 +451,7 @@ static int step_run(struct trainer *trainer)
         return status;
     trainer->step++;
     status = step_backward(trainer);
-    if (status == 0 && trainer->place->rank == 0 && atomic_load(&trainer->place->shared->stop))
+    if (status == 0 && atomic_load(&trainer->place->shared->stop))
         lockstep_counter_add(trainer->session, "stop", 1);
     if (status == 0)
         status = step_end(trainer);

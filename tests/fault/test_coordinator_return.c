@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #define SIZE 3
+#define MOST 5 // Ranks of a world in which some ranks have no link to some others.
 #define ROUNDS 3
 #define MORE_STEPS (test_slow() > 1 ? 20u : 50u)
 #define PROVEN_MS slow_ms(3000) // Attempts to reach a coordinator are up to a second apart.
@@ -264,7 +265,7 @@ static uint64_t stands_at(uint32_t rank)
 static uint64_t go_on(const bool *set, const uint64_t *stand)
 {
     const uint64_t since_ms = clock_now_ms();
-    for (uint32_t rank = 0; rank < SIZE; rank++)
+    for (uint32_t rank = 0; rank < world.size; rank++)
         if (set[rank])
             world_expect_step(&world, rank, stand[rank] + 40);
     return clock_now_ms() - since_ms;
@@ -273,32 +274,35 @@ static uint64_t go_on(const bool *set, const uint64_t *stand)
 // ---- Proofs for a coordinator that did not see the death
 // -----------------------------------------
 
-// Rank 2 says that it is on another host. Ranks from `first` on die with the coordinator, and the
-// others finish the step within PROVEN_MS of the return of the coordinator.
-static void die_with_it(uint32_t first)
+// The upper half of the ranks says that it is on another host. All ranks but those from `first` to
+// before `end` die with the coordinator, and these finish the step within PROVEN_MS of the return
+// of the coordinator.
+static void die_with_it(uint32_t size, uint32_t first, uint32_t end)
 {
-    struct script scripts[SIZE];
-    bool left[SIZE] = {false};
-    uint64_t stand[SIZE] = {0};
+    struct script scripts[MOST];
+    bool left[MOST] = {false};
+    uint64_t stand[MOST] = {0};
     coordinator_start(&coordinator, NULL);
-    for (uint32_t rank = 0; rank < SIZE; rank++)
+    for (uint32_t rank = 0; rank < size; rank++)
         scripts[rank] = (struct script){
             .report_every = 20, .rest_ms = 2, .survives = true, .way = {.two_hosts = true}};
-    world_start(&world, &coordinator, "job", SIZE, scripts);
-    train_to(20);
+    world_start(&world, &coordinator, "job", size, scripts);
+    for (uint32_t rank = 0; rank < size; rank++)
+        world_expect_step(&world, rank, 20);
     coordinator_kill();
-    for (uint32_t rank = first; rank < SIZE; rank++)
-        world_kill(&world, rank);
-    for (uint32_t rank = 0; rank < first; rank++) {
-        left[rank] = true;
-        stand[rank] = stands_at(rank);
+    for (uint32_t rank = 0; rank < size; rank++) {
+        left[rank] = rank >= first && rank < end;
+        if (!left[rank])
+            world_kill(&world, rank);
     }
+    for (uint32_t rank = first; rank < end; rank++)
+        stand[rank] = stands_at(rank);
     start();
     const uint64_t took_ms = go_on(left, stand);
-    printf("%u of %u ranks go on after %llu ms\n", first, SIZE, (unsigned long long)took_ms);
+    printf("%u of %u ranks go on after %llu ms\n", end - first, size, (unsigned long long)took_ms);
     assert_true(took_ms < PROVEN_MS);
     world_stop(&world);
-    for (uint32_t rank = 0; rank < first; rank++) {
+    for (uint32_t rank = first; rank < end; rank++) {
         struct report done;
         world_expect(&world, rank, REPORT_DONE, &done);
     }
@@ -310,7 +314,7 @@ static void die_with_it(uint32_t first)
 static void a_rank_alone_on_its_host_dies_with_it(void **state)
 {
     (void)state;
-    die_with_it(2);
+    die_with_it(SIZE, 0, 2);
 }
 
 // Condition: of three ranks on two hosts, one is left when the coordinator has died. Decision: the
@@ -318,7 +322,15 @@ static void a_rank_alone_on_its_host_dies_with_it(void **state)
 static void all_others_die_with_it(void **state)
 {
     (void)state;
-    die_with_it(1);
+    die_with_it(SIZE, 0, 1);
+}
+
+// Condition: of five ranks on two hosts, one is left when the coordinator has died. It has no link
+// to rank 4. Decision: it knows the data port of that rank, and proves this death, too.
+static void a_rank_without_a_link_to_it_dies_with_it(void **state)
+{
+    (void)state;
+    die_with_it(MOST, 2, 3);
 }
 
 // ---- Two coordinators --------------------------------------------------------------------------
@@ -408,6 +420,7 @@ int main(void)
         TEST(all_die_at_once),
         TEST(a_rank_alone_on_its_host_dies_with_it),
         TEST(all_others_die_with_it),
+        TEST(a_rank_without_a_link_to_it_dies_with_it),
         TEST(a_rolling_update),
         TEST(the_old_one_is_stopped),
     };

@@ -17,7 +17,7 @@ struct lockstep_session;
 void engine_peer_lost(void *context, uint32_t rank, enum peer_loss how, const char *text);
 // Event of the transport: the process of a mate is gone.
 void engine_mate_gone(void *context, uint32_t rank);
-// Event of the transport: the data port of a neighbour refuses connections.
+// Event of the transport: the data port of a rank refuses connections.
 void engine_port_closed(void *context, uint32_t rank);
 // Event of the transport: peer `from` has told of a loss.
 void engine_told(void *context, uint32_t from, const struct farewell *loss);

@@ -172,6 +172,8 @@ static void engine_generation(struct lockstep_session *session, const struct dow
                                     .core_ranks = start->core_ranks,
                                     .peer_count = start->peer_count,
                                     .peers = session->world.peers,
+                                    .further = start->further,
+                                    .further_count = start->further_count,
                                     .form_timeout_ms = session->config.open_timeout_ms};
     struct order_options options = engine_order_options(&session->config);
     const struct order_sink sink = {engine_action, session};

@@ -127,13 +127,15 @@ static void resume_describe(const struct lockstep_session *session, struct up_he
     recovery_describe(session, resume);
 }
 
-static void resume_tell_loss(struct lockstep_session *session, const struct farewell *loss)
+// proof: what is said if its death is proven.
+static void resume_tell_loss(struct lockstep_session *session, const struct farewell *loss,
+                             enum loss_proof proof)
 {
     struct up_message message = {.kind = UP_LOST};
     if (loss->rank == session->world.rank || loss->rank >= session->world.size)
         return;
     if ((session->end.died[loss->rank / 64] >> loss->rank % 64 & 1) != 0)
-        message.u.lost.proof = PROOF_PROCESS;
+        message.u.lost.proof = proof;
     message.u.lost.rank = loss->rank;
     message.u.lost.left = loss->kind == FAREWELL_LEFT;
     message.u.lost.step = loss->step != 0 ? loss->step : 1;
@@ -141,7 +143,8 @@ static void resume_tell_loss(struct lockstep_session *session, const struct fare
     engine_send(session, &message);
 }
 
-// Mates whose processes have ended, and that are no loss yet.
+// Ranks whose processes have ended, and that are no loss yet. A rank that is no neighbour may have
+// left: so its closed data port is said.
 static void resume_tell_dead(struct lockstep_session *session)
 {
     struct farewell loss = {.kind = FAREWELL_LOST, .witness = session->world.rank};
@@ -152,7 +155,7 @@ static void resume_tell_dead(struct lockstep_session *session)
         for (uint32_t i = 0; i < session->end.losses.count; i++)
             known = known || session->end.losses.of[i].rank == loss.rank;
         if (!known)
-            resume_tell_loss(session, &loss);
+            resume_tell_loss(session, &loss, PROOF_PORT);
     }
 }
 
@@ -163,11 +166,11 @@ static void resume_tell_losses(struct lockstep_session *session)
     const struct losses *losses = &session->end.losses;
     const struct farewell *first = losses_first(losses, session->world.rank);
     if (first && !recovery_is_on(session))
-        resume_tell_loss(session, first);
+        resume_tell_loss(session, first, PROOF_PROCESS);
     if (!recovery_is_on(session))
         return;
     for (uint32_t i = 0; i < losses->count; i++)
-        resume_tell_loss(session, &losses->of[i]);
+        resume_tell_loss(session, &losses->of[i], PROOF_PROCESS);
     resume_tell_dead(session);
 }
 

@@ -212,11 +212,13 @@ int transport_form(struct transport *transport, const struct transport_world *wo
     assert(!transport->forming.has_world);
     assert(world->chunk_bytes >= 8 && world->chunk_bytes % 8 == 0 &&
            world->chunk_bytes <= LOCKSTEP_FRAME_BYTES);
-    if (world->peer_count > LOCKSTEP_MAX_NEIGHBOURS)
+    if (world->peer_count > LOCKSTEP_MAX_NEIGHBOURS ||
+        world->further_count > LOCKSTEP_MAX_FURTHER_PORTS)
         return -1;
     peers_forget(&transport->flows);
     transport->flows.world = *world;
     transport->flows.world.peers = NULL;
+    transport->flows.world.further = NULL;
     for (uint32_t i = 0; i < world->peer_count; i++) {
         struct peer_link *peer = peer_add_neighbour(&transport->flows, world->peers[i].rank);
         text_copy(peer->address, sizeof(peer->address), world->peers[i].address);
@@ -245,7 +247,7 @@ int transport_form(struct transport *transport, const struct transport_world *wo
     transport->flows.form_deadline_ms = clock_now_ms() + world->form_timeout_ms;
     rendezvous_form(&transport->flows, &transport->rendezvous);
     deaths_form(transport);
-    ports_form(transport);
+    ports_form(transport, world);
     wait_prepare(transport);
     return 0;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The data ports of neighbours; ports.h has the contract.
+// The data ports of other ranks; ports.h has the contract.
 //
 // The coordinator probes data ports, too (server/prober.c). It cannot do so if it has just started,
 // because it does not know the addresses, or if it is away. A refusal counts only if this rank has
@@ -57,13 +57,17 @@ static bool ports_has_pidfd(struct transport *transport, uint32_t rank)
 }
 
 // Addresses belong to sessions: what was known of an address in the last generation holds.
-static void ports_add(struct transport *transport, const struct peer_link *peer,
+static void ports_add(struct transport *transport, const struct data_port *of, bool further,
                       const struct ports *last)
 {
     struct ports *ports = &transport->ports;
     struct port *port = &ports->all[ports->count++];
-    *port = (struct port){.endpoint = {ENDPOINT_PORT}, .rank = peer->rank, .due_ms = UINT64_MAX};
-    text_copy(port->address, sizeof(port->address), peer->address);
+    *port = (struct port){.endpoint = {ENDPOINT_PORT},
+                          .rank = of->rank,
+                          .further = further,
+                          .due_ms = UINT64_MAX,
+                          .pause_ms = further ? LOCKSTEP_PROBE_SOON_MS : LOCKSTEP_ACCUSED_PROBE_MS};
+    text_copy(port->address, sizeof(port->address), of->address);
     for (uint32_t i = 0; i < last->count; i++) {
         if (strcmp(last->all[i].address, port->address) != 0)
             continue;
@@ -73,15 +77,20 @@ static void ports_add(struct transport *transport, const struct peer_link *peer,
     }
 }
 
-void ports_form(struct transport *transport)
+void ports_form(struct transport *transport, const struct transport_world *world)
 {
     struct ports last = transport->ports;
     ports_close(transport);
     if (!transport->flows.recovers || transport->kind != TRANSPORT_TCP)
         return;
-    for (uint32_t i = 0; i < transport->flows.peer_count; i++)
-        if (!ports_has_pidfd(transport, transport->flows.peers[i].rank))
-            ports_add(transport, &transport->flows.peers[i], &last);
+    for (uint32_t i = 0; i < transport->flows.peer_count; i++) {
+        struct data_port port = {.rank = transport->flows.peers[i].rank};
+        text_copy(port.address, sizeof(port.address), transport->flows.peers[i].address);
+        if (!ports_has_pidfd(transport, port.rank))
+            ports_add(transport, &port, false, &last);
+    }
+    for (uint32_t i = 0; i < world->further_count; i++)
+        ports_add(transport, &world->further[i], true, &last);
 }
 
 // ---- doubt --------------------------------------------------------------------------------------
@@ -91,9 +100,20 @@ static void port_doubt(struct ports *ports, struct port *port, uint64_t due_ms)
     if (port->gone || port->doubted)
         return;
     port->doubted = true;
-    port->pause_ms = LOCKSTEP_ACCUSED_PROBE_MS;
     if (!port->link)
         ports_plan(ports, port, due_ms);
+}
+
+// Doubts soon all ranks that have not left in order, or the further ones only.
+static void ports_doubt_others(struct transport *transport, bool further_only)
+{
+    struct ports *ports = &transport->ports;
+    const uint64_t due_ms = clock_now_ms() + LOCKSTEP_PROBE_SOON_MS;
+    for (uint32_t i = 0; i < ports->count; i++) {
+        const struct peer_link *peer = peer_of_rank(&transport->flows, ports->all[i].rank);
+        if ((!further_only || ports->all[i].further) && (!peer || !peer->left || peer->frozen))
+            port_doubt(ports, &ports->all[i], due_ms);
+    }
 }
 
 void ports_doubt(struct transport *transport, uint32_t rank)
@@ -102,17 +122,12 @@ void ports_doubt(struct transport *transport, uint32_t rank)
     for (uint32_t i = 0; i < ports->count; i++)
         if (ports->all[i].rank == rank)
             port_doubt(ports, &ports->all[i], clock_now_ms());
+    ports_doubt_others(transport, true);
 }
 
 void ports_doubt_all(struct transport *transport)
 {
-    struct ports *ports = &transport->ports;
-    const uint64_t due_ms = clock_now_ms() + LOCKSTEP_PROBE_SOON_MS;
-    for (uint32_t i = 0; i < ports->count; i++) {
-        const struct peer_link *peer = peer_of_rank(&transport->flows, ports->all[i].rank);
-        if (!peer || !peer->left || peer->frozen)
-            port_doubt(ports, &ports->all[i], due_ms);
-    }
+    ports_doubt_others(transport, false);
 }
 
 // ---- attempts -----------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The data ports of neighbours. A rank listens as long as its session is open, so a refusal proves
-// that its process is gone (rule M4 of membership). Only ranks that go on after a death look, and
-// only over TCP. Engine thread.
+// The data ports of neighbours, and of some further ranks. A rank listens as long as its session is
+// open, so a refusal proves that its process is gone (rule M4 of membership). Only ranks that go on
+// after a death look, and only over TCP. Engine thread.
 
 #ifndef WORKER_TRANSPORT_PORTS_H
 #define WORKER_TRANSPORT_PORTS_H
@@ -14,12 +14,14 @@
 #include <stdint.h>
 
 struct transport;
+struct transport_world;
 
 #define PORTS_AT_ONCE 8 // Attempts to connect at the same time.
 
 struct port {
     struct endpoint endpoint; // Must be the first field: epoll events point at it.
     uint32_t rank;
+    bool further; // True if the rank is no neighbour.
     char address[LOCKSTEP_ADDRESS_BYTES];
     bool reached; // True if a connection to it has come to stand.
     bool doubted; // True if the rank may be dead: it is asked again and again.
@@ -37,14 +39,15 @@ struct ports {
     uint32_t untold; // Number of ports that are gone and not told.
     uint32_t open; // Number of attempts.
     uint64_t due_ms; // The earliest due_ms.
-    struct port all[LOCKSTEP_MAX_NEIGHBOURS];
+    struct port all[LOCKSTEP_MAX_NEIGHBOURS + LOCKSTEP_MAX_FURTHER_PORTS];
 };
 
 // A generation forms. Comes after deaths_form: a mate with a pidfd needs no look at its port.
-void ports_form(struct transport *transport);
+void ports_form(struct transport *transport, const struct transport_world *world);
 // The end of the transport: gives all attempts up.
 void ports_close(struct transport *transport);
-// The link to this rank has ended without a goodbye.
+// The link to this rank has ended without a goodbye. Further ranks are doubted soon, too: other
+// deaths at the same time have ended no link of this rank.
 void ports_doubt(struct transport *transport, uint32_t rank);
 // The generation is being frozen: soon all ranks are doubted that have not left in order.
 void ports_doubt_all(struct transport *transport);

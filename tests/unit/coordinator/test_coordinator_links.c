@@ -161,6 +161,30 @@ static bool has_peer(const struct down_generation *start, uint32_t rank)
     return false;
 }
 
+// In a job that goes on after a death a rank knows the data ports of ranks that are no peers: the
+// next ones, as many as fit.
+static void test_data_ports_of_ranks_that_are_no_peers(void **state)
+{
+    static const uint32_t of_39[] = {1, 2, 3, 4, 5, 6, 8, 9};
+    struct story *story = *state;
+    for (uint32_t rank = 0; rank < 40; rank++) {
+        char host[8];
+        snprintf(host, sizeof(host), "h%u", rank);
+        struct up_hello hello = story_hello("j", 40, host);
+        hello.has_rank_hint = true;
+        hello.rank_hint = rank;
+        hello.on_failure = FAILURE_CONTINUE;
+        story_say_hello(story, rank + 1, &hello);
+    }
+    const struct down_generation *start = &story->last[40].u.generation_start;
+    assert_int_equal(start->rank, 39);
+    assert_true(has_peer(start, 0) && has_peer(start, 7) && !has_peer(start, 4));
+    assert_int_equal(start->further_count, LOCKSTEP_MAX_FURTHER_PORTS);
+    for (uint32_t i = 0; i < sizeof(of_39) / sizeof(of_39[0]); i++)
+        assert_int_equal(start->further[i].rank, of_39[i]);
+    assert_string_equal(start->further[3].address, "w5");
+}
+
 // The largest world on hosts of every size. Links are symmetrical, and what is sent can be sent.
 static void test_links_of_a_large_world_are_symmetrical(void **state)
 {
@@ -420,6 +444,7 @@ int main(void)
         TEST(test_a_host_with_too_many_ranks_shares_in_groups),
         TEST(test_groups_are_of_one_size),
         TEST(test_as_many_as_there_may_be_do_share),
+        TEST(test_data_ports_of_ranks_that_are_no_peers),
         TEST(test_links_of_a_large_world_are_symmetrical),
         TEST(test_the_slowest_link_counts_for_all),
         TEST(test_memory_is_shared_when_all_ranks_share_it),

@@ -99,6 +99,17 @@ static void test_the_port_has_the_proof(void **state)
                               "links have ended, and nothing listens at its data port any more");
 }
 
+// A rank that has left listens no more. A member that has no link to it cannot know why.
+static void test_the_port_of_one_that_left_is_no_news(void **state)
+{
+    struct story *story = *state;
+    story_run_on(story, 3);
+    story_leave(story, 2, 10);
+    story_forget(story);
+    lost(story, 3, 1, PROOF_PORT);
+    expect_nothing(story);
+}
+
 // A port that refuses is no proof of anything about a member that nobody misses.
 static void test_a_refusal_alone_is_nothing(void **state)
 {
@@ -201,6 +212,7 @@ int main(void)
         TEST(test_the_end_of_a_link_begins_nothing),
         TEST(test_a_mate_has_the_proof),
         TEST(test_the_port_has_the_proof),
+        TEST(test_the_port_of_one_that_left_is_no_news),
         TEST(test_a_refusal_alone_is_nothing),
         TEST(test_all_connect_anew),
         TEST(test_a_link_that_does_not_come_back_is_cut),

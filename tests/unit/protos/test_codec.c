@@ -64,7 +64,7 @@ static_assert(sizeof(struct trace_event) == 40, "a new field?");
 static_assert(sizeof(struct up_answer) == 6688, "a new field?");
 static_assert(sizeof(struct locality) == 288, "a new field?");
 static_assert(sizeof(struct tuning) == 40, "a new field?");
-static_assert(sizeof(struct down_generation) == 9832, "a new field?");
+static_assert(sizeof(struct down_generation) == 15080, "a new field?");
 static_assert(sizeof(struct down_verified) == 1, "a new field?");
 static_assert(sizeof(struct down_manifest_request) == 8, "a new field?");
 static_assert(sizeof(struct down_grant) == 24, "a new field?");
@@ -483,6 +483,9 @@ static void example_generation(struct down_generation *generation)
     generation->gpus[0] = 5;
     generation->gpus_meet = true;
     generation->core_ranks = 3;
+    generation->further_count = 1;
+    generation->further[0].rank = 2;
+    strcpy(generation->further[0].address, "c");
 }
 
 static void example_plan(struct down_plan_part *part)
@@ -594,10 +597,10 @@ static void example_down(int kind, union any_message *any)
 static const char *const golden_down[] = {
     [DOWN_WELCOME] = "0a0b08071108070605040302011205080110e807",
     [DOWN_REFUSED] = "0a0b08071108070605040302011a08080312046c617465",
-    [DOWN_GENERATION] = "0a0b080711080706050403020122620801100320012880203220000102030405"
+    [DOWN_GENERATION] = "0a0b080711080706050403020122690801100320012880203220000102030405"
                         "060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f3a031201613a"
                         "0808021201621a0168421810021a0200012001280230023802420300ac024a03"
-                        "9003004a08050000000000000050015803",
+                        "9003004a0805000000000000005001580362050802120163",
     [DOWN_VERIFIED] = "0a0b08071108070605040302012a020801",
     [DOWN_MANIFEST_REQUEST] = "0a0b0807110807060504030201320408101009",
     [DOWN_GRANT] = "0a0b08071108070605040302013a0d08ac0612060801100218031801",
@@ -1254,6 +1257,13 @@ static void random_generation(uint64_t *state, struct down_generation *generatio
         RANDOM_TEXT(state, peer->address);
         RANDOM_TEXT(state, peer->host);
     }
+    for (uint32_t more = random_below(state, 3); more > 0 && generation->world_size > 1; more--) {
+        struct data_port *port = &generation->further[generation->further_count++];
+        port->rank = (generation->rank + more) % generation->world_size;
+        if (port->rank == generation->rank)
+            port->rank = (port->rank + 1) % generation->world_size;
+        RANDOM_TEXT(state, port->address);
+    }
     for (uint32_t rank = 0; rank < generation->world_size; rank++)
         generation->gpus[rank / 64] |= (uint64_t)random_bool(state) << rank % 64;
     generation->gpus_meet = random_bool(state);
@@ -1766,6 +1776,10 @@ static const struct poke pokes[] = {
     POKE(down, DOWN_GENERATION, u.generation_start.chunk_bytes, 4100, CODEC_INVALID),
     POKE(down, DOWN_GENERATION, u.generation_start.peer_count, 1, CODEC_INVALID), // A neighbour.
     POKE_COUNT(down, DOWN_GENERATION, u.generation_start.peer_count, LOCKSTEP_MAX_NEIGHBOURS),
+    POKE_COUNT(down, DOWN_GENERATION, u.generation_start.further_count, LOCKSTEP_MAX_FURTHER_PORTS),
+    POKE(down, DOWN_GENERATION, u.generation_start.further[0].rank, 1, CODEC_INVALID), // Itself.
+    POKE_MAX(down, DOWN_GENERATION, u.generation_start.further[0].rank, 2),
+    POKE_TEXT(down, DOWN_GENERATION, u.generation_start.further[0].address),
     POKE(down, DOWN_GENERATION, u.generation_start.peers[0].rank, 2, CODEC_INVALID),
     POKE(down, DOWN_GENERATION, u.generation_start.peers[1].rank, 3, CODEC_INVALID),
     POKE_TEXT(down, DOWN_GENERATION, u.generation_start.peers[0].address),
@@ -2179,6 +2193,9 @@ static const struct append appends[] = {
     // An entry for ranks that do not exist.
     {&down, DOWN_GENERATION, 9, 0, FIXED, 0, 1, CODEC_INVALID},
     {&down, DOWN_GENERATION, 9, 0, FIXED, 0, LOCKSTEP_RANK_WORDS, CODEC_TOO_LONG},
+    {&down, DOWN_GENERATION, 12, 0, BYTES, 0, LOCKSTEP_MAX_FURTHER_PORTS - 1, CODEC_OK},
+    {&down, DOWN_GENERATION, 12, 0, BYTES, 0, LOCKSTEP_MAX_FURTHER_PORTS, CODEC_TOO_LONG},
+    {&down, DOWN_GENERATION, 12, 2, BYTES, LOCKSTEP_ADDRESS_BYTES, 1, CODEC_TOO_LONG},
     {&down, DOWN_MANIFEST_REQUEST, 2, 0, NUMBER, LOCKSTEP_MANIFEST_PART + 1, 1, CODEC_INVALID},
     {&down, DOWN_GRANT, 2, 3, NUMBER, LOCKSTEP_MAX_BUCKETS, 1, CODEC_INVALID},
     {&down, DOWN_LAYOUT_PART, 4, 0, NUMBER, 1, LOCKSTEP_LAYOUT_PART - 2, CODEC_TOO_LONG},

@@ -54,8 +54,8 @@ struct transport_events {
     // The process of a mate is gone, by its pidfd. This rank had no link to it, or has reported the
     // loss before the proof came. May be NULL.
     void (*mate_gone)(void *context, uint32_t rank);
-    // The data port of a neighbour refuses connections, and was reached before: its process is
-    // gone. The loss of its link was reported before, or this rank is frozen. May be NULL.
+    // The data port of a rank refuses connections, and was reached before: its process is gone, or
+    // it has left if it is no neighbour. May be NULL.
     void (*port_closed)(void *context, uint32_t rank);
     // Rank `from` tells that some rank was lost, to which this rank may have no link. Once for each
     // lost rank; this rank has already passed the news on to its other peers. May be NULL.
@@ -107,6 +107,9 @@ struct transport_world {
     uint8_t secret[LOCKSTEP_SECRET_BYTES]; // Ranks authenticate each other by this secret.
     uint32_t peer_count;
     const struct peer *peers; // The neighbours of this rank (protos/topology.h); copied.
+    // [further_count]: data ports of other ranks, if the caller may freeze a generation; copied.
+    const struct data_port *further;
+    uint32_t further_count;
     uint64_t form_timeout_ms;
 };
 

@@ -109,7 +109,7 @@ struct flows {
     enum slot_fill slot_fill;
     uint32_t processors; // Number of processors that this process may run on.
     // set at transport_form, then constant for the generation
-    struct transport_world world; // peers is NULL.
+    struct transport_world world; // peers and further are NULL.
     struct ring_group ring; // The ring of the world.
     struct ring_group hosts; // The ring between hosts. Size 0: this rank has no place in it.
     uint32_t peer_count; // Number of neighbours.
