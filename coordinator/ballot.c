@@ -84,8 +84,6 @@ bool ballot_suffices(struct coordinator *core, struct job *job)
 // Returns NULL, or why the job cannot go on without this member.
 static const char *ballot_obstacle(struct coordinator *core, const struct job *job)
 {
-    if (!job->tuned && !job->ballot.forming)
-        return "the job cannot go on without it, because lockstep_open was not complete";
     for (uint32_t rank = 0; rank < job->count; rank++)
         if (!decision_removes(job, rank) && !job_worker(core, job, rank)->left)
             return NULL;

@@ -353,7 +353,7 @@ static void core_stream_ended(struct coordinator *core, const struct coordinator
     if (worker->stage == STAGE_GATHERING) {
         join_forget(core, worker);
     } else if (event->proven || !resume_away(core, worker)) {
-        worker->dead = event->proven;
+        worker->dead = worker->dead || event->proven;
         verdict_death(core, worker, event->text);
     }
 }

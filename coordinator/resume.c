@@ -83,8 +83,11 @@ bool resume_away(struct coordinator *core, struct worker *worker)
     struct job *job = core_job_of(core, worker);
     if (worker->stage != STAGE_MEMBER || !job_running(job) || core->stopped_by[0] != '\0')
         return false;
-    if (!job->tuned && (worker->hello.on_failure != FAILURE_CONTINUE || !job->ballot.forming))
+    // While the first world connects, a member whose stream ends gives up, but for a frozen one.
+    if (!job->tuned && !job->ballot.forming && !ballot_runs(job)) {
+        worker->dead = true;
         return false;
+    }
     resume_seek_proof(core, job, worker);
     journal_note(core, job, "worker_away",
                  "the control stream of rank %" PRIu32 " has ended; the rank may come back",

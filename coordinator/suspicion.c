@@ -23,7 +23,7 @@ static bool suspicion_is_useful(const struct coordinator *core, const struct job
                                 const struct worker *peer)
 {
     return peer->hello.on_failure == FAILURE_CONTINUE && job_running(job) &&
-           (job->tuned || job->ballot.forming) && core->stopped_by[0] == '\0';
+           core->stopped_by[0] == '\0';
 }
 
 bool suspicion_awaits(struct coordinator *core, const struct worker *accuser, struct worker *peer,

@@ -7,6 +7,8 @@
 // have the same gradients and counters, with those of the victim or without. In half of the jobs
 // the victim alone has run out of data (LOCKSTEP_UNEVEN_FIRST): if one survivor has heard of that,
 // the other one does not make the step either.
+//
+// In the same way a rank dies at each of its sends in lockstep_open.
 
 #include "tests/fault/process_world.h"
 
@@ -17,7 +19,9 @@
 
 #include <cmocka.h>
 
+#include <arpa/inet.h>
 #include <lockstep/lockstep.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -33,10 +37,21 @@ enum {
     STEPS = 2,
     ELEMENTS = 300,
     SENDS = 40, // More sends than a rank makes in a step.
+    OPEN_SENDS = 3000, // The same for lockstep_open, in which links are measured.
     AWAY_US = 400000, // How long the coordinator is away.
     NOTICED_US = 200000, // By then each rank has seen the end of its stream.
     SWEEPS = 10, // At most, until the threads of a job have come to the case in question.
 };
+
+// Where the victim dies.
+enum scene {
+    PLAIN, // In the last step.
+    UNEVEN, // The same, and it has run out of data.
+    AWAY, // The same, and the coordinator has died before.
+    IN_OPEN, // In lockstep_open, at a send to another rank: the world has formed.
+};
+
+static const char *const scenes[] = {"in the last step", "uneven", "no coordinator", "in open"};
 
 struct told {
     char text[512];
@@ -51,12 +66,14 @@ static struct coordinator_process coordinator;
 // ---- Sends of the victim ------------------------------------------------------------------------
 
 static _Atomic(int) sends_left = -1; // Until this process kills itself; negative: it does not.
+static bool data_only; // True if only what goes to other ranks counts.
 
 static void count_send(int fd)
 {
-    int kind = 0;
-    socklen_t size = sizeof(kind);
-    if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &kind, &size) < 0 || kind != AF_INET)
+    struct sockaddr_in to;
+    socklen_t size = sizeof(to);
+    if (getpeername(fd, (struct sockaddr *)&to, &size) < 0 || to.sin_family != AF_INET ||
+        (data_only && ntohs(to.sin_port) == coordinator.port))
         return;
     if (atomic_load(&sends_left) >= 0 && atomic_fetch_sub(&sends_left, 1) == 0)
         (void)raise(SIGKILL);
@@ -86,7 +103,7 @@ static void require(struct told *told, int status, const char *where)
     _exit(1);
 }
 
-static void train(uint32_t rank, const char *job, bool uneven, bool victim, int sends, bool away)
+static void train(uint32_t rank, const char *job, enum scene scene, bool victim, int sends)
 {
     static float value[ELEMENTS];
     static float gradient[ELEMENTS];
@@ -115,21 +132,24 @@ static void train(uint32_t rank, const char *job, bool uneven, bool victim, int 
     config.rank_hint = (int32_t)rank;
     config.on_failure = LOCKSTEP_ON_FAILURE_CONTINUE;
     config.transport = LOCKSTEP_TRANSPORT_TCP;
-    config.uneven = uneven ? LOCKSTEP_UNEVEN_FIRST : LOCKSTEP_UNEVEN_NONE;
+    config.uneven = scene == UNEVEN ? LOCKSTEP_UNEVEN_FIRST : LOCKSTEP_UNEVEN_NONE;
     module_config.name = "m";
     module_config.parameters = &parameter;
     module_config.parameter_count = 1;
+    data_only = scene == IN_OPEN;
+    atomic_store(&sends_left, victim && scene == IN_OPEN ? sends : -1);
     require(told, lockstep_open(&config, &session), "open");
+    atomic_store(&sends_left, -1);
     require(told, lockstep_module_register(session, &module_config, &module), "register");
     require(told, lockstep_start(session), "start");
     for (uint32_t step = 1; status != LOCKSTEP_FINISHED && step <= STEPS; step++) {
-        if (step == STEPS && victim && away)
+        if (step == STEPS && victim && scene == AWAY)
             kill(coordinator.pid, SIGKILL);
-        if (step == STEPS && away)
+        if (step == STEPS && scene == AWAY)
             pause_us(NOTICED_US);
-        if (step == STEPS)
+        if (step == STEPS && scene != IN_OPEN)
             atomic_store(&sends_left, victim ? sends : -1);
-        options.exhausted = uneven && victim && step == STEPS;
+        options.exhausted = scene == UNEVEN && victim && step == STEPS;
         status = lockstep_step_begin(session, &options, NULL);
         require(told, status, "step_begin");
         if (status == LOCKSTEP_FINISHED)
@@ -173,7 +193,7 @@ static uint32_t jobs; // So far. Each has a name of its own, so none waits for t
 
 // Runs a job. Returns true if one survivor has left before the death, and another one has finished
 // its last step without the victim.
-static bool one_job(bool uneven, bool away, uint32_t victim, int sends, bool *died)
+static bool one_job(enum scene scene, uint32_t victim, int sends, bool *died)
 {
     pid_t pids[RANKS];
     uint64_t changes = 0;
@@ -187,9 +207,9 @@ static bool one_job(bool uneven, bool away, uint32_t victim, int sends, bool *di
         pids[r] = process_fork();
         assert_true(pids[r] >= 0);
         if (pids[r] == 0)
-            train(r, job, uneven, r == victim, sends, away);
+            train(r, job, scene, r == victim, sends);
     }
-    if (away)
+    if (scene == AWAY)
         return_coordinator();
     for (uint32_t r = 0; r < RANKS; r++) {
         int status = 0;
@@ -198,16 +218,15 @@ static bool one_job(bool uneven, bool away, uint32_t victim, int sends, bool *di
             *died = ended && WIFSIGNALED(status);
         if (ended && (status == 0 || r == victim))
             continue;
-        fail_msg("victim %u at send %d%s: rank %u %s 0x%x: %s", victim, sends,
-                 uneven ? ", uneven" : "", r, ended ? "ends with" : "does not end",
-                 (unsigned)status, shared[r].text);
+        fail_msg("victim %u at send %d, %s: rank %u %s 0x%x: %s", victim, sends, scenes[scene], r,
+                 ended ? "ends with" : "does not end", (unsigned)status, shared[r].text);
     }
     for (uint32_t r = 0; r < RANKS; r++) {
         if (r == victim)
             continue;
         if (hash != 0 && (hash != shared[r].hash || finished != shared[r].finished))
-            fail_msg("victim %u at send %d%s: the survivors differ", victim, sends,
-                     uneven ? ", uneven" : "");
+            fail_msg("victim %u at send %d, %s: the survivors differ", victim, sends,
+                     scenes[scene]);
         hash = shared[r].hash;
         finished = shared[r].finished;
         changes += shared[r].changes;
@@ -216,7 +235,7 @@ static bool one_job(bool uneven, bool away, uint32_t victim, int sends, bool *di
     return without == 1 && changes == 1;
 }
 
-static void survivors_settle(bool uneven)
+static void survivors_settle(enum scene scene)
 {
     const uint32_t before = jobs;
     uint32_t leavers = 0;
@@ -225,7 +244,7 @@ static void survivors_settle(bool uneven)
         for (uint32_t victim = 0; victim < RANKS; victim++) {
             bool died = true;
             for (int sends = 0; died && sends < SENDS; sends++) {
-                leavers += one_job(uneven, false, victim, sends, &died);
+                leavers += one_job(scene, victim, sends, &died);
             }
             assert_false(died); // The last job is one in which the victim has left, too.
         }
@@ -238,13 +257,13 @@ static void survivors_settle(bool uneven)
 static void a_rank_dies_when_others_have_left(void **state)
 {
     (void)state;
-    survivors_settle(false);
+    survivors_settle(PLAIN);
 }
 
 static void a_rank_dies_when_others_have_run_out_of_data(void **state)
 {
     (void)state;
-    survivors_settle(true);
+    survivors_settle(UNEVEN);
 }
 
 // Condition: the coordinator dies before the last step, and comes back. Decision: a rank that
@@ -255,9 +274,29 @@ static void a_rank_dies_when_others_leave_without_a_coordinator(void **state)
     (void)state;
     coordinator_start(&coordinator, NULL);
     for (int sends = 0; died && sends < SENDS; sends++)
-        (void)one_job(false, true, 0, sends, &died);
+        (void)one_job(AWAY, 0, sends, &died);
     assert_false(died);
     coordinator_stop(&coordinator);
+}
+
+// Condition: a rank dies while the links of the first world are made. Decision: the others have
+// lockstep_open, and all steps, without it.
+static void a_rank_dies_in_lockstep_open(void **state)
+{
+    const uint32_t before = jobs;
+    (void)state;
+    coordinator_start(&coordinator, NULL);
+    for (uint32_t victim = 0; victim < RANKS; victim++) {
+        bool died = true;
+        for (int sends = 0; died && sends < OPEN_SENDS; sends += 1 + sends / 10) {
+            (void)one_job(IN_OPEN, victim, sends, &died);
+            for (uint32_t r = 0; died && r < RANKS; r++)
+                assert_int_equal(shared[r].changes, r != victim);
+        }
+        assert_false(died);
+    }
+    coordinator_stop(&coordinator);
+    printf("%u jobs\n", jobs - before);
 }
 
 int main(void)
@@ -266,6 +305,7 @@ int main(void)
         cmocka_unit_test_teardown(a_rank_dies_when_others_have_left, teardown),
         cmocka_unit_test_teardown(a_rank_dies_when_others_have_run_out_of_data, teardown),
         cmocka_unit_test_teardown(a_rank_dies_when_others_leave_without_a_coordinator, teardown),
+        cmocka_unit_test_teardown(a_rank_dies_in_lockstep_open, teardown),
     };
     shared = mmap(NULL, RANKS * sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
                   -1, 0);

@@ -208,7 +208,7 @@ void story_run(struct story *story, uint32_t world)
     story_forget(story);
 }
 
-void story_run_on(struct story *story, uint32_t world)
+void story_form_on(struct story *story, uint32_t world)
 {
     for (uint32_t peer = 1; peer <= world; peer++) {
         char host[16];
@@ -217,6 +217,12 @@ void story_run_on(struct story *story, uint32_t world)
         hello.on_failure = FAILURE_CONTINUE;
         story_say_hello(story, peer, &hello);
     }
+    story_forget(story);
+}
+
+void story_run_on(struct story *story, uint32_t world)
+{
+    story_form_on(story, world);
     for (uint32_t peer = 1; peer <= world; peer++)
         story_links(story, peer, &(struct up_links){.wish = ALGORITHM_BY_SIZE});
     for (uint32_t peer = 1; peer <= world; peer++)

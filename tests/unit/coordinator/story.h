@@ -68,7 +68,8 @@ void story_join(struct story *story, uint32_t peer, const char *host);
 void story_form(struct story *story, uint32_t world);
 // The same as story_form; then all workers start with equal manifests.
 void story_run(struct story *story, uint32_t world);
-// The same for a job whose ranks go on after a loss.
+// The same two for a job whose ranks go on after a loss.
+void story_form_on(struct story *story, uint32_t world);
 void story_run_on(struct story *story, uint32_t world);
 
 // A worker sends a message, in the generation that its stream was given.

@@ -444,6 +444,24 @@ static void test_an_older_word_does_not_count(void **state)
                         "1 < generation 2: rank 0 of 1, local 0 of 1, peers\n");
 }
 
+// Ranks die while the first world connects. There, the end of a stream is a proof: its worker gives
+// up.
+static void test_deaths_while_the_first_world_connects(void **state)
+{
+    struct story *story = *state;
+    story_form_on(story, 3);
+    links(story, 1);
+    story_cut(story, 2);
+    story_expect_piece(story, "1 < prepare ballot 2, suspects 2: " DIED "\n");
+    story_close(story, 3, NULL);
+    story_forget(story);
+    report(story, 1, 3, 0, 0, 0);
+    story_expect_piece(story, "1 < generation 3: rank 0 of 1, local 0 of 1, peers\n");
+    links(story, 1);
+    story_expect_piece(story, "1 < tuning");
+    assert_int_equal(story_job(story, 0).state, JOB_STARTING);
+}
+
 // While the links are made, a member leaves: the others do not wait for it. What a mate says of its
 // end is no news.
 static void test_a_member_leaves_a_forming_world(void **state)
@@ -626,6 +644,7 @@ int main(void)
         TEST(test_a_leaver_leaves_its_last_wave),
         TEST(test_a_leaver_leaves_its_open_wave),
         TEST(test_an_older_word_does_not_count),
+        TEST(test_deaths_while_the_first_world_connects),
         TEST(test_a_member_leaves_a_forming_world),
         TEST(test_all_leave_in_a_ballot),
         TEST(test_leavers_are_proven),
