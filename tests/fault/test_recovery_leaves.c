@@ -8,10 +8,12 @@
 // the victim alone has run out of data (LOCKSTEP_UNEVEN_FIRST): if one survivor has heard of that,
 // the other one does not make the step either.
 //
-// In the same way a rank dies at each of its sends in lockstep_open.
+// In the same way a rank dies at each of its sends in lockstep_open, and in the recovery from
+// another death.
 
 #include "tests/fault/process_world.h"
 
+#include "base/clock.h"
 #include "base/hash64.h"
 
 #include <setjmp.h>
@@ -20,6 +22,7 @@
 #include <cmocka.h>
 
 #include <arpa/inet.h>
+#include <linux/sched.h>
 #include <lockstep/lockstep.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -49,9 +52,11 @@ enum scene {
     UNEVEN, // The same, and it has run out of data.
     AWAY, // The same, and the coordinator has died before.
     IN_OPEN, // In lockstep_open, at a send to another rank: the world has formed.
+    HELD, // In the last step, in which another rank has died. Its process leaves all sockets open.
 };
 
-static const char *const scenes[] = {"in the last step", "uneven", "no coordinator", "in open"};
+static const char *const scenes[] = {"in the last step", "uneven", "no coordinator", "in open",
+                                     "held"};
 
 struct told {
     char text[512];
@@ -60,7 +65,10 @@ struct told {
     bool finished; // True if the last step was not made.
 };
 
+#define HELD_MS slow_ms(5000) // Far from the bound after which a silent rank is removed.
+
 static struct told *shared; // [RANKS]
+static _Atomic(uint32_t) *jobs_over; // The number of jobs that have ended.
 static struct coordinator_process coordinator;
 
 // ---- Sends of the victim ------------------------------------------------------------------------
@@ -91,6 +99,17 @@ ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
 {
     count_send(fd);
     return syscall(SYS_sendmsg, fd, message, flags);
+}
+
+// Makes a process that has all descriptors of this one, also those of later, until the job is over.
+static void hold_descriptors(void)
+{
+    if (syscall(SYS_clone, CLONE_FILES | SIGCHLD, NULL, NULL, NULL, NULL) != 0)
+        return;
+    const uint32_t before = atomic_load(jobs_over);
+    for (uint64_t ms = 0; ms < WAIT_MS && atomic_load(jobs_over) == before; ms += 10)
+        pause_us(10000);
+    _exit(0);
 }
 
 // ---- The trainer --------------------------------------------------------------------------------
@@ -136,6 +155,8 @@ static void train(uint32_t rank, const char *job, enum scene scene, bool victim,
     module_config.name = "m";
     module_config.parameters = &parameter;
     module_config.parameter_count = 1;
+    if (scene == HELD && victim)
+        hold_descriptors();
     data_only = scene == IN_OPEN;
     atomic_store(&sends_left, victim && scene == IN_OPEN ? sends : -1);
     require(told, lockstep_open(&config, &session), "open");
@@ -143,6 +164,8 @@ static void train(uint32_t rank, const char *job, enum scene scene, bool victim,
     require(told, lockstep_module_register(session, &module_config, &module), "register");
     require(told, lockstep_start(session), "start");
     for (uint32_t step = 1; status != LOCKSTEP_FINISHED && step <= STEPS; step++) {
+        if (step == STEPS && scene == HELD && rank == 0)
+            (void)raise(SIGKILL);
         if (step == STEPS && victim && scene == AWAY)
             kill(coordinator.pid, SIGKILL);
         if (step == STEPS && scene == AWAY)
@@ -216,13 +239,13 @@ static bool one_job(enum scene scene, uint32_t victim, int sends, bool *died)
         const bool ended = process_reap(pids[r], WAIT_MS, &status);
         if (r == victim)
             *died = ended && WIFSIGNALED(status);
-        if (ended && (status == 0 || r == victim))
+        if (ended && (status == 0 || r == victim || (scene == HELD && r == 0)))
             continue;
         fail_msg("victim %u at send %d, %s: rank %u %s 0x%x: %s", victim, sends, scenes[scene], r,
                  ended ? "ends with" : "does not end", (unsigned)status, shared[r].text);
     }
     for (uint32_t r = 0; r < RANKS; r++) {
-        if (r == victim)
+        if (r == victim || (scene == HELD && r == 0))
             continue;
         if (hash != 0 && (hash != shared[r].hash || finished != shared[r].finished))
             fail_msg("victim %u at send %d, %s: the survivors differ", victim, sends,
@@ -232,6 +255,7 @@ static bool one_job(enum scene scene, uint32_t victim, int sends, bool *died)
         changes += shared[r].changes;
         without += shared[r].changes == 0;
     }
+    atomic_fetch_add(jobs_over, 1);
     return without == 1 && changes == 1;
 }
 
@@ -299,6 +323,27 @@ static void a_rank_dies_in_lockstep_open(void **state)
     printf("%u jobs\n", jobs - before);
 }
 
+// Condition: the sockets of a rank stay open when it dies, so only a mate can prove that. This mate
+// is frozen, because a third rank has died before. Decision: it says the proof, wherever it is in
+// the recovery, and ends alone.
+static void a_frozen_rank_proves_a_death(void **state)
+{
+    bool died = true;
+    uint64_t longest_ms = 0;
+    (void)state;
+    coordinator_start(&coordinator, NULL);
+    for (int sends = 0; died && sends < SENDS; sends++) {
+        const uint64_t since_ms = clock_now_ms();
+        (void)one_job(HELD, 1, sends, &died);
+        const uint64_t took_ms = clock_now_ms() - since_ms;
+        longest_ms = took_ms > longest_ms ? took_ms : longest_ms;
+    }
+    coordinator_stop(&coordinator);
+    assert_false(died);
+    printf("the longest job took %llu ms\n", (unsigned long long)longest_ms);
+    assert_true(longest_ms < HELD_MS);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -306,10 +351,12 @@ int main(void)
         cmocka_unit_test_teardown(a_rank_dies_when_others_have_run_out_of_data, teardown),
         cmocka_unit_test_teardown(a_rank_dies_when_others_leave_without_a_coordinator, teardown),
         cmocka_unit_test_teardown(a_rank_dies_in_lockstep_open, teardown),
+        cmocka_unit_test_teardown(a_frozen_rank_proves_a_death, teardown),
     };
-    shared = mmap(NULL, RANKS * sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-                  -1, 0);
+    shared = mmap(NULL, RANKS * sizeof(*shared) + sizeof(*jobs_over), PROT_READ | PROT_WRITE,
+                  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED)
         return 1;
+    jobs_over = (_Atomic(uint32_t) *)(void *)(shared + RANKS);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
