@@ -15,4 +15,7 @@ uint64_t clock_now_ns(void);
 // cheaper to read.
 uint64_t clock_coarse_ms(void);
 
+// Processor time that all threads of this process have used so far.
+uint64_t clock_process_us(void);
+
 #endif

@@ -6,7 +6,10 @@
 #include "tests/fault/test_server_daemon.h"
 #include "tests/support/trainer.h"
 
+#include "base/clock.h"
+
 #include <inttypes.h>
+#include <sched.h>
 
 #define ROUNDS 4
 
@@ -339,6 +342,87 @@ static void case_44_overlap_is_measured(const struct setting *setting)
     ranks_run_test(&test);
 }
 
+// ---- Cores that are full -----------------------------------------------------------------------
+
+#define FULL_TRIES 20 // The engine may be awake when a bucket is complete; then it launches it.
+
+// All ranks share one core.
+static void full_configure(struct rank *rank, struct lockstep_config *config)
+{
+    cpu_set_t allowed;
+    cpu_set_t first;
+    size_t cpu = 0;
+    RANK_EQUAL(rank, sched_getaffinity(0, sizeof(allowed), &allowed), 0);
+    while (!CPU_ISSET(cpu, &allowed))
+        cpu++;
+    CPU_ZERO(&first);
+    CPU_SET(cpu, &first);
+    RANK_EQUAL(rank, sched_setaffinity(0, sizeof(first), &first), 0);
+    small_buckets(rank, config);
+}
+
+static void compute(uint64_t us)
+{
+    const uint64_t end_us = clock_now_us() + us;
+    while (clock_now_us() < end_us)
+        continue;
+}
+
+// Runs a step. `early` ranks end it at once. The others compute before and after their gradients
+// become ready. Returns 1 if some gradients of such a rank travelled while it computed, else 0.
+static int64_t travels_beside(struct rank *rank, struct trained_module *module, uint32_t early)
+{
+    const bool computes = rank->rank >= early;
+    int64_t beside = 0;
+    trainer_begin(rank, NULL);
+    const uint64_t begin_us = clock_now_us();
+    if (computes) {
+        usleep(5000); // The engine falls asleep.
+        compute(40000);
+    }
+    trainer_call(rank, module);
+    if (computes)
+        compute(20000);
+    const uint64_t computed_us = clock_now_us() - begin_us;
+    if (early == 0)
+        rank_meet(rank); // No rank ends the step while another one computes.
+    trainer_end(rank);
+    if (computes)
+        beside = check_report(rank, "computing", false).first_wire_us < computed_us;
+    RANK_OK(rank, lockstep_allreduce(rank->session, "beside", &beside, 1, LOCKSTEP_INT64,
+                                     LOCKSTEP_MAX, LOCKSTEP_WAIT_FOREVER));
+    return beside;
+}
+
+// Where all ranks compute, gradients travel after the computation. If a rank waits in step_end,
+// they travel beside it.
+static void full_body(struct rank *rank)
+{
+    const struct module_shape shape = {.name = "a", .count = 6, .elements = sizes};
+    struct trained_module module;
+    uint32_t tries = 0;
+    trainer_make(rank, &shape, 0, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    trainer_step_known(rank, &module, 1);
+    while (tries < FULL_TRIES && travels_beside(rank, &module, 0) == 1)
+        tries++;
+    RANK_TRUE(rank, tries < FULL_TRIES);
+    tries = 0;
+    while (tries < FULL_TRIES && travels_beside(rank, &module, rank->world_size - 1) == 0)
+        tries++;
+    RANK_TRUE(rank, tries < FULL_TRIES);
+    trainer_free(&module);
+}
+
+static void case_44_gradients_wait_on_full_cores(const struct setting *setting)
+{
+    const struct cluster_test test = {
+        .setting = setting, .configure = full_configure, .body = full_body};
+    if (setting->transport != LOCKSTEP_TRANSPORT_AUTO || setting->hosts > 0 || setting->devices > 0)
+        return;
+    ranks_run_test(&test);
+}
+
 // ---- Sums at the coordinator -------------------------------------------------------------------
 
 static struct daemon server;
@@ -487,6 +571,7 @@ int main(void)
         {"case_44_rules_alone", case_44_rules_alone, one},
         {"case_44_waiting_is_exposed", case_44_waiting_is_exposed, NULL},
         {"case_44_overlap_is_measured", case_44_overlap_is_measured, NULL},
+        {"case_44_gradients_wait_on_full_cores", case_44_gradients_wait_on_full_cores, NULL},
         {"sums_are_shown", sums_are_shown, NULL},
     };
     return stamp_run("statistics", stamps, sizeof(stamps) / sizeof(stamps[0]));

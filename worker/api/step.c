@@ -98,6 +98,7 @@ static void step_reset_times(struct lockstep_session *session)
 {
     struct step_times *times = &session->step.times;
     times->begin = clock_now_us();
+    times->begin_used = clock_process_us();
     atomic_store_explicit(&times->first_ready, 0, memory_order_relaxed);
     atomic_store_explicit(&session->progress->ready_us, 0, memory_order_relaxed);
     times->end = times->first_sent = times->last_received = 0;

@@ -188,8 +188,16 @@ enum drive_alarm drive_alarm_locked(struct lockstep_session *session)
     return drive_call_engine_locked(&session->drive) ? ALARM_ENGINE : ALARM_NOBODY;
 }
 
+bool drive_is_engines_locked(struct lockstep_session *session)
+{
+    mutex_assert_held(&session->mutex);
+    return session->drive.holder == DRIVE_ENGINE && list_empty(&session->drive.waiters);
+}
+
 void drive_sound(struct lockstep_session *session, enum drive_alarm alarm)
 {
+    if (alarm == ALARM_LATER)
+        transport_note(session->transport);
     if (alarm == ALARM_DRIVER)
         transport_wake(session->transport);
     else if (alarm == ALARM_ENGINE)

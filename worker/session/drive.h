@@ -38,6 +38,7 @@ enum drive_alarm {
     ALARM_NOBODY,
     ALARM_DRIVER,
     ALARM_ENGINE,
+    ALARM_LATER, // The driver, but only when something else ends its sleep.
 };
 
 // The engine's functions that a driver calls. worker/engine/engine.c hands them to drive_start.
@@ -111,6 +112,8 @@ void drive_changed_locked(struct lockstep_session *session);
 // engine thread if no thread drives. Any thread.
 enum drive_alarm drive_alarm_locked(struct lockstep_session *session);
 void drive_sound(struct lockstep_session *session, enum drive_alarm alarm);
+// True if the engine thread drives, and no call waits.
+bool drive_is_engines_locked(struct lockstep_session *session);
 
 // Checks, on the calling thread, that the engine's thread may run on config.engine_cpus: a session
 // without an engine refuses what another one would refuse. 0, or a status with its text.

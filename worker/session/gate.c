@@ -14,12 +14,15 @@
 #include "worker/session/session.h"
 #include "worker/support/error.h"
 #include "worker/support/handle.h"
+#include "worker/transport/wait.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#define GATE_BUCKETS_LATER \
+    (SESSION_INBOX / 2) // Most commands in the inbox of a driver that sleeps.
 #define GATE_ABORT_MS 1000 // How long a call waits until the driver has carried out an abort.
 
 // The function of the trainer that this thread runs, for texts; NULL: none.
@@ -144,20 +147,43 @@ void session_drop(const struct command *command)
         free(command->pointer);
 }
 
-void session_post(struct lockstep_session *session, struct command command)
+static void session_put(struct lockstep_session *session, struct command command, bool can_wait)
 {
+    struct drive *drive = &session->drive;
     enum drive_alarm alarm = ALARM_NOBODY;
     bool posted;
     mutex_lock(&session->mutex);
-    posted = ring_buffer_push(&session->drive.inbox, &command);
+    posted = ring_buffer_push(&drive->inbox, &command);
+    can_wait = can_wait && drive_is_engines_locked(session) &&
+               ring_buffer_count(&drive->inbox) < GATE_BUCKETS_LATER;
     if (posted)
-        alarm = drive_alarm_locked(session);
+        alarm = can_wait ? ALARM_LATER : drive_alarm_locked(session);
     mutex_unlock(&session->mutex);
     drive_sound(session, alarm);
     if (posted)
         return;
     session_drop(&command);
     session_fail(session, LOCKSTEP_E_SYSTEM, "the engine's inbox is full");
+}
+
+void session_post(struct lockstep_session *session, struct command command)
+{
+    session_put(session, command, false);
+}
+
+// The engine's thread does not wake up for a bucket where every core computes. Its work would take
+// a core from a thread that computes, and this rank and its mates would wait for turns of the
+// scheduler: the step would become longer by more than the communication. So the bucket stays in
+// the inbox until a call of the trainer waits, which is when its core is free, or until a mate has
+// launched more than this rank. Such a mate waits for this rank, and has left its core. Ranks with
+// devices, sockets or a step that they learn have other resources to use meanwhile.
+void session_post_bucket(struct lockstep_session *session, struct command command)
+{
+    const struct step *step = &session->step;
+    const bool can_wait =
+        !step->learning && !session->devices.first &&
+        transport_can_wait(session->transport, step->times.begin, step->times.begin_used);
+    session_put(session, command, can_wait);
 }
 
 int session_abort(struct lockstep_session *session, int status, const char *reason)

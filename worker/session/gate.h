@@ -40,6 +40,9 @@ int session_check_sink(void);
 int session_check_interrupted(const struct lockstep_session *session);
 // Puts a command into the inbox and wakes the driver. Any thread. A full inbox fails the session.
 void session_post(struct lockstep_session *session, struct command command);
+// The same for a complete bucket, except that the engine's thread goes on sleeping where every core
+// computes.
+void session_post_bucket(struct lockstep_session *session, struct command command);
 // Frees the memory that was given with a command. Call it after the command was carried out, or
 // when it will never be.
 void session_drop(const struct command *command);

@@ -27,6 +27,7 @@ struct step_note {
 // Times of the open step, by clock_now_us; 0: it has not happened yet.
 struct step_times {
     uint64_t begin; // trainer
+    uint64_t begin_used; // trainer. By clock_process_us.
     _Atomic(uint64_t) first_ready; // The first report of a gradient; struct progress has the last.
     uint64_t end; // When the trainer ended the step. Guarded by the session's mutex.
 

@@ -67,6 +67,7 @@ static void transport_init(struct transport *transport, const struct transport_c
     transport->doors.listener_endpoint.kind = ENDPOINT_LISTENER;
     transport->doors.mates_endpoint.kind = ENDPOINT_MATES;
     atomic_init(&transport->flows.attention.word, ATTENTION_AWAKE);
+    atomic_init(&transport->unawaited_ranks, 0);
     for (size_t i = 0; i < DESCRIPTORS_MOST; i++)
         atomic_init(&transport->descriptors.open[i], -1);
     flows_init(&transport->flows, &transport_ways);

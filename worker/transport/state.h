@@ -38,6 +38,9 @@ struct transport {
     struct freezer freezer;
     struct redos redos;
     struct ports ports;
+    // Number of ranks on this rank's cores if host_leads was true when the engine thread fell
+    // asleep last; else 0. Any thread may read it.
+    _Atomic uint32_t unawaited_ranks;
     uint64_t checked_ms; // When this rank last checked its links for silent hosts, in ms.
 };
 

@@ -316,6 +316,9 @@ static void wait_block(struct transport *transport, int timeout_ms)
                                                  memory_order_acquire))
         return; // A thread has called attention_ask.
     wait_links_sleep(transport, true);
+    atomic_store_explicit(&transport->unawaited_ranks,
+                          host_leads(&transport->flows) ? transport->patience.ranks : 0,
+                          memory_order_relaxed);
     if (!wait_look(transport))
         (void)wait_poll(transport, timeout_ms);
     wait_links_sleep(transport, false);
@@ -355,6 +358,20 @@ void transport_wake(struct transport *transport)
     attention_ask(&transport->flows.attention);
 }
 
+void transport_note(struct transport *transport)
+{
+    attention_note(&transport->flows.attention);
+}
+
+bool transport_can_wait(const struct transport *transport, uint64_t begin_us,
+                        uint64_t begin_used_us)
+{
+    const uint32_t ranks = atomic_load_explicit(&transport->unawaited_ranks, memory_order_relaxed);
+    return ranks > 0 &&
+           wait_cores_are_full(ranks, transport->flows.processors,
+                               clock_process_us() - begin_used_us, clock_now_us() - begin_us);
+}
+
 // ---- who shares the cores -----------------------------------------------------------------------
 
 // If the configuration does not say which ranks share cores, the ranks of one host do. Returns the
@@ -386,8 +403,10 @@ static uint32_t wait_ranks_here(const struct transport *transport)
 
 void wait_prepare(struct transport *transport)
 {
-    transport->flows.crowded = wait_ranks_here(transport) > transport->flows.processors;
+    const uint32_t ranks = wait_ranks_here(transport);
+    transport->flows.crowded = ranks > transport->flows.processors;
     transport->patience = (struct patience){
+        .ranks = ranks,
         .credit = WAIT_CREDIT_MOST,
         .probe = WAIT_PROBE,
     };

@@ -19,6 +19,7 @@ struct patience {
     // Waits in which polling found work, since a computing thread last took the core.
     uint32_t hits;
     uint32_t unpolled; // Number of waits since the last epoll_wait.
+    uint32_t ranks; // Number of ranks on the cores of this rank.
 };
 
 // Called when the generation forms: decides how to poll from the number of ranks that share this
@@ -30,5 +31,19 @@ void wait_for_work(struct transport *transport, int timeout_ms);
 // they write. False: there is work to do now.
 bool wait_leave_alone(struct transport *transport);
 void transport_wake(struct transport *transport); // Makes transport_progress return. Any thread.
+// Makes transport_progress return as soon as something else ends its sleep. Any thread.
+void transport_note(struct transport *transport);
+// True if the ranks leave less than half of a core free. Each of them uses used_us of processor
+// time in elapsed_us.
+static inline bool wait_cores_are_full(uint64_t ranks, uint64_t processors, uint64_t used_us,
+                                       uint64_t elapsed_us)
+{
+    return 2 * ranks * used_us > (2 * processors - 1) * elapsed_us;
+}
+// True if a launch of this rank can wait: all ranks share memory, the engine thread has seen no
+// mate that has launched more than this rank, and since the given moment the cores were full.
+// begin_us: by clock_now_us. begin_used_us: by clock_process_us. Any thread.
+bool transport_can_wait(const struct transport *transport, uint64_t begin_us,
+                        uint64_t begin_used_us);
 
 #endif

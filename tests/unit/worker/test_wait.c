@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranks that count as sharing cores, and so let each other run while they wait.
+// Ranks that count as sharing cores, and so let each other run while they wait. Cores that are
+// full, so that a launch can wait, and requests that end no sleep.
 
 #include "worker/transport/state.h"
 #include "worker/transport/wait.h"
@@ -14,6 +15,8 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #define PEERS 3
 
@@ -65,10 +68,75 @@ static void ranks_without_a_core_each_are_crowded(void **state)
     free(transport);
 }
 
+static const struct fullness {
+    const char *what;
+    uint64_t ranks;
+    uint64_t processors;
+    uint64_t used_us;
+    uint64_t elapsed_us;
+    bool full;
+} fullnesses[] = {
+    {"a rank computes on each core", 2, 2, 1000, 1000, true},
+    {"something else takes a fifth of each core", 2, 2, 800, 1000, true},
+    {"half of a core is free", 2, 2, 750, 1000, false},
+    {"both ranks wait for something half of the time", 2, 2, 500, 1000, false},
+    {"more ranks than cores", 4, 2, 500, 1000, true},
+    {"each rank computes with eight threads", 2, 16, 8000, 1000, true},
+    {"one of 16 cores is free", 2, 16, 7500, 1000, false},
+    {"each rank has a core of its own", 1, 1, 900, 1000, true},
+    {"it uses little of the core", 1, 1, 400, 1000, false},
+    {"some rank may wait for this one", 0, 2, 1000, 1000, false},
+    {"the step has just begun", 2, 2, 0, 0, false},
+};
+
+static void cores_are_full_if_less_than_half_of_one_is_free(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(fullnesses) / sizeof(fullnesses[0]); i++) {
+        const struct fullness *known = &fullnesses[i];
+        if (wait_cores_are_full(known->ranks, known->processors, known->used_us,
+                                known->elapsed_us) != known->full)
+            fail_msg("%s", known->what);
+    }
+}
+
+// True if the descriptor was written to since the last call.
+static bool rung(const struct attention *attention)
+{
+    uint64_t count = 0;
+    return read(attention->descriptor, &count, sizeof(count)) == sizeof(count);
+}
+
+static void a_note_ends_no_sleep_and_is_found_after_it(void **state)
+{
+    struct attention attention = {.descriptor = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
+    (void)state;
+    assert_true(attention.descriptor >= 0);
+    atomic_init(&attention.word, ATTENTION_ASLEEP);
+    attention_note(&attention);
+    attention_note(&attention);
+    assert_false(rung(&attention));
+    assert_true(attention_take(&attention));
+    assert_false(attention_take(&attention));
+    attention_note(&attention); // The engine is awake.
+    assert_int_equal(atomic_load(&attention.word), ATTENTION_ASKED);
+    assert_true(attention_take(&attention));
+    atomic_store(&attention.word, ATTENTION_ASLEEP);
+    attention_note(&attention);
+    attention_ask(&attention); // More urgent than the note.
+    assert_true(rung(&attention));
+    attention_note(&attention);
+    assert_int_equal(atomic_load(&attention.word), ATTENTION_ASKED);
+    assert_true(attention_take(&attention));
+    close(attention.descriptor);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_without_a_core_each_are_crowded),
+        cmocka_unit_test(cores_are_full_if_less_than_half_of_one_is_free),
+        cmocka_unit_test(a_note_ends_no_sleep_and_is_found_after_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -186,10 +186,10 @@ static void call_hand(struct contribution *contribution, uint32_t parameter)
     trace_event(&module->session->trace, TRACE_BUCKET_READY, module->session->step.number,
                 module->index, contribution->index, bucket, 0);
     if (!module->session->config.solo)
-        session_post(module->session, (struct command){.kind = COMMAND_READY,
-                                                       .module = module->index,
-                                                       .call = contribution->index,
-                                                       .bucket = bucket});
+        session_post_bucket(module->session, (struct command){.kind = COMMAND_READY,
+                                                              .module = module->index,
+                                                              .call = contribution->index,
+                                                              .bucket = bucket});
 }
 
 // Reduces the awaited reports of the gradient by `reports`. At 0 the gradient is handed over.

@@ -420,6 +420,22 @@ bool host_pending(const struct flows *flows)
            (!list_empty(&shared->waiting) && host_may_join(shared));
 }
 
+bool host_leads(const struct flows *flows)
+{
+    const struct shared *shared = flows->shared;
+    if (!shared || !shared->stands || shared->seats != flows->world.world_size)
+        return false;
+    const uint64_t own = shared->joins + shared->shots.announced;
+    for (uint32_t i = 0; i < shared->seats; i++) {
+        const struct board_seat *seat = host_seat(shared, i);
+        const uint64_t shots =
+            atomic_load_explicit(&seat->shots.last, memory_order_acquire) >> BOARD_SHOT_BITS;
+        if (board_read(&seat->joined) + shots > own)
+            return false;
+    }
+    return true;
+}
+
 // True if this rank still needs the mate. It does not need a mate for runs that the mate has done,
 // because their data stays on the board after the mate has left.
 static bool host_needs(struct flows *flows, const struct peer_link *peer)

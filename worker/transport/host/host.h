@@ -261,6 +261,8 @@ bool host_work(struct flows *flows);
 bool host_see_runs(struct shared *shared);
 // True if host_work would do something. No system call.
 bool host_pending(const struct flows *flows);
+// True if all ranks of the world share memory, and no mate has launched more than this rank.
+bool host_leads(const struct flows *flows);
 // The way of reducing in shared memory of one host, also with two levels.
 extern const struct way host_way;
 
