@@ -62,7 +62,7 @@ printf '%s\n' '127.0.0.1 localhost' '10.77.0.1 host0' '10.77.0.2 host1' >"$work/
 mount --bind "$work/hosts" /etc/hosts
 
 "$bin/lockstep" certs init --dir "$work/pki" --name 10.77.0.1 --job digits >"$work/certs" || cat "$work/certs"
-on 0 "$bin/lockstep-coordinator" --listen 10.77.0.1:50051 --tls-dir "$work/pki/coordinator" --http off \
+at 0 "$bin/lockstep-coordinator" --listen 10.77.0.1:50051 --tls-dir "$work/pki/coordinator" --http off \
     --log-level info --port-file "$work/port" 2>"$work/coordinator" &
 daemons+=($!)
 for ((i = 0; i < 1000; i++)); do

@@ -17,7 +17,10 @@ cleanup() {
         sleep 0.1
     done
     jobs -pr | xargs -r kill -KILL 2>/dev/null
-    wait
+    # Not what these have left: as process 1 of its namespace this shell is its parent.
+    for process in $(jobs -p); do
+        wait "$process"
+    done
     rm -rf "$work"
 }
 trap cleanup EXIT

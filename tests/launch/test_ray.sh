@@ -14,7 +14,7 @@ node() {
     local host=$1 own=(unshare --mount sh -c 'mount -t tmpfs ray "$0" && exec "$@"' "$work/ray")
     shift
     [ "$host" = 1 ] || own=()
-    on "$host" "${own[@]}" "$python" -m ray.scripts.scripts start --block --num-cpus 2 \
+    at "$host" "${own[@]}" "$python" -m ray.scripts.scripts start --block --num-cpus 2 \
         --object-store-memory 80000000 --node-ip-address "10.77.0.$((host + 1))" "$@" \
         >"$work/node$host" 2>&1 &
     daemons+=($!)
