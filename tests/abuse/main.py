@@ -59,7 +59,7 @@ def run(victim, name, attack):
         seconds = time.monotonic() - begun
         steps = victim.steps() - steps
         victim.no_alarm()
-        assert steps > seconds, f"{steps} steps in {seconds:.0f} s"
+        assert steps > seconds - 1, f"{steps} steps in {seconds:.0f} s"
         assert victim.standstill < STANDSTILL_S, f"no step for {victim.standstill:.1f} s"
         most = LESS_MIB.get(name, DAEMON_MIB)
         assert victim.daemon_mib < most, f"the coordinator takes {victim.daemon_mib:.0f} MiB"

@@ -92,7 +92,8 @@ def refused(port, said, what):
             stream.sendall(said)
         except ConnectionError:
             pass  # It has hung up already.
-        heard = sockets.read_all(stream)
+        heard, over = sockets.hear(stream, 7)
+    assert over, f"{what} is still open after 7 s"
     assert len(heard) in (0, frames.CHALLENGE_BYTES), f"{what} heard {len(heard)} bytes"
 
 
