@@ -15,9 +15,11 @@
 //   a sleeping peer takes to wake up. With less, one sleep causes the next one: each rank would
 //   always find the other one late. After WAIT_SPIN_US, or at once where ranks share cores, it
 //   yields the core between looks. If such a yield takes WAIT_HOG_US, a thread that computes had
-//   the core, which gives way only to threads that wake up. For large payloads a wake-up is a small
-//   part of the time, and a rank that looks may share the execution units of a core with a peer
-//   that copies: there it looks for WAIT_SPIN_US only.
+//   the core, which gives way only to threads that wake up.
+// - For larger payloads a wake-up is a small part of the time, and a rank that looks may share the
+//   execution units of a core with a peer that copies: there it looks for WAIT_SPIN_US only. But
+//   two ranks whose link is as fast as a core copies (WAIT_SWIFT_BYTES_PER_S) look for
+//   WAIT_TURN_US, in the same way, for payloads up to WAIT_SWIFT_BYTES.
 // - If ranks share cores, it looks WAIT_PAUSES times and then yields between looks. Each of the
 //   other ranks may have some hundred KiB to add up before this rank runs again. So it yields for
 //   WAIT_MEMORY_US if all awaited data comes through shared memory, else for MOMENT_CROWDED_US. The
@@ -61,6 +63,9 @@
 #define WAIT_SMALL_BYTES (64 * 1024)
 #define WAIT_SMALL_FAST_BYTES (256 * 1024)
 #define WAIT_FAST_BYTES_PER_S UINT64_C(1000000000)
+#define WAIT_TURN_US 300 // Longer than a peer copies and adds up a chunk.
+#define WAIT_SWIFT_BYTES (8 * 1024 * 1024)
+#define WAIT_SWIFT_BYTES_PER_S UINT64_C(2000000000)
 #define WAIT_HOG_US 500
 #define WAIT_PAUSES 2
 #define WAIT_MEMORY_US 300
@@ -201,23 +206,28 @@ static bool wait_look_everywhere(struct transport *transport, uint32_t looks)
     return wait_poll(transport, 0);
 }
 
-// True if the oldest collective in flight is so small that it takes as long as a few wake-ups.
-static bool wait_is_short(const struct transport *transport)
+// Returns the bytes of the oldest collective in flight; 0: none is.
+static uint64_t wait_bytes(const struct transport *transport)
 {
     const struct list *first = transport->flows.active.next;
     if (first == &transport->flows.active)
-        return true;
+        return 0;
     const struct flow *flow = list_entry(first, struct flow, turn);
-    const bool fast = transport->flows.agreed_bytes_per_s >= WAIT_FAST_BYTES_PER_S;
-    return flow->collective->elements * flow->map.element_bytes <=
-           (fast ? WAIT_SMALL_FAST_BYTES : WAIT_SMALL_BYTES);
+    return flow->collective->elements * flow->map.element_bytes;
 }
 
-static uint64_t wait_socket_us(const struct transport *transport)
+uint64_t wait_socket_us(const struct transport *transport)
 {
+    const uint64_t bytes = wait_bytes(transport);
+    const uint64_t speed = transport->flows.agreed_bytes_per_s;
     if (transport->flows.crowded)
         return MOMENT_CROWDED_US;
-    return wait_is_short(transport) ? WAIT_SOCKET_US : WAIT_SPIN_US;
+    if (bytes <= (speed >= WAIT_FAST_BYTES_PER_S ? WAIT_SMALL_FAST_BYTES : WAIT_SMALL_BYTES))
+        return WAIT_SOCKET_US;
+    return transport->flows.world.world_size == 2 && speed >= WAIT_SWIFT_BYTES_PER_S &&
+                   bytes <= WAIT_SWIFT_BYTES
+               ? WAIT_TURN_US
+               : WAIT_SPIN_US;
 }
 
 static void wait_meet_hog(struct patience *patience)

@@ -25,6 +25,8 @@ struct patience {
 // Called when the generation forms: decides how to poll from the number of ranks that share this
 // rank's cores.
 void wait_prepare(struct transport *transport);
+// How long a wait looks for data that may come through a socket, before it blocks.
+uint64_t wait_socket_us(const struct transport *transport);
 // Waits until there may be work, at most timeout_ms (-1: no bound).
 void wait_for_work(struct transport *transport, int timeout_ms);
 // Called before no thread drives for a while: asks peers in shared memory to ring the bell when

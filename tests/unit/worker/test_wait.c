@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Ranks that count as sharing cores, and so let each other run while they wait. Cores that are
-// full, so that a launch can wait, and requests that end no sleep.
+// full, so that a launch can wait, and requests that end no sleep. How long ranks look before they
+// sleep.
 
 #include "worker/transport/state.h"
 #include "worker/transport/wait.h"
@@ -131,10 +132,55 @@ static void a_note_ends_no_sleep_and_is_found_after_it(void **state)
     close(attention.descriptor);
 }
 
+struct look {
+    uint32_t world_size;
+    uint64_t elements; // Of 4 bytes.
+    uint64_t bytes_per_s;
+    uint64_t us;
+};
+
+#define SWIFT UINT64_C(2000000000)
+#define FAST UINT64_C(1000000000)
+#define SLOW UINT64_C(125000000)
+
+static const struct look looks[] = {
+    {2, 1, SLOW, 120},
+    {2, 16 * 1024 + 1, SLOW, 10},
+    {4, 64 * 1024, FAST, 120},
+    {2, 64 * 1024 + 1, FAST, 10},
+    {2, 64 * 1024 + 1, SWIFT, 300},
+    {2, 2 * 1024 * 1024, SWIFT, 300},
+    {2, 2 * 1024 * 1024 + 1, SWIFT, 10},
+    {4, 64 * 1024 + 1, SWIFT, 10},
+};
+
+static void how_long_a_rank_looks(void **state)
+{
+    (void)state;
+    struct transport *transport = calloc(1, sizeof(*transport));
+    assert_non_null(transport);
+    struct collective collective = {0};
+    struct flow flow = {.collective = &collective, .map.element_bytes = 4};
+    list_init(&transport->flows.active);
+    assert_int_equal(wait_socket_us(transport), 120); // Nothing is in flight.
+    list_push_back(&transport->flows.active, &flow.turn);
+    for (size_t i = 0; i < sizeof(looks) / sizeof(looks[0]); i++) {
+        transport->flows.world.world_size = looks[i].world_size;
+        transport->flows.agreed_bytes_per_s = looks[i].bytes_per_s;
+        collective.elements = looks[i].elements;
+        if (wait_socket_us(transport) != looks[i].us)
+            fail_msg("row %zu: %llu us", i, (unsigned long long)wait_socket_us(transport));
+    }
+    transport->flows.crowded = true;
+    assert_int_equal(wait_socket_us(transport), 50);
+    free(transport);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_without_a_core_each_are_crowded),
+        cmocka_unit_test(how_long_a_rank_looks),
         cmocka_unit_test(cores_are_full_if_less_than_half_of_one_is_free),
         cmocka_unit_test(a_note_ends_no_sleep_and_is_found_after_it),
     };
