@@ -259,13 +259,14 @@ static bool one_job(enum scene scene, uint32_t victim, int sends, bool *died)
     return without == 1 && changes == 1;
 }
 
+// Without a coordinator one victim has to do, because each of these jobs takes half a second.
 static void survivors_settle(enum scene scene)
 {
     const uint32_t before = jobs;
     uint32_t leavers = 0;
     coordinator_start(&coordinator, NULL);
     for (uint32_t sweep = 0; leavers == 0 && sweep < SWEEPS; sweep++) {
-        for (uint32_t victim = 0; victim < RANKS; victim++) {
+        for (uint32_t victim = 0; victim < (scene == AWAY ? 1 : RANKS); victim++) {
             bool died = true;
             for (int sends = 0; died && sends < SENDS; sends++) {
                 leavers += one_job(scene, victim, sends, &died);
@@ -294,13 +295,8 @@ static void a_rank_dies_when_others_have_run_out_of_data(void **state)
 // leaves meanwhile waits for it, so the other survivor learns what the leaver knows.
 static void a_rank_dies_when_others_leave_without_a_coordinator(void **state)
 {
-    bool died = true;
     (void)state;
-    coordinator_start(&coordinator, NULL);
-    for (int sends = 0; died && sends < SENDS; sends++)
-        (void)one_job(AWAY, 0, sends, &died);
-    assert_false(died);
-    coordinator_stop(&coordinator);
+    survivors_settle(AWAY);
 }
 
 // Condition: a rank dies while the links of the first world are made. Decision: the others have
