@@ -25,6 +25,7 @@
 
 #define RANKS 2
 #define ELEMENTS 100
+#define TOLD_US (slow_ms(20) * 1000) // From a failed call until the coordinator has been told.
 
 enum end {
     END_RETURN, // Rank 1 returns from main.
@@ -150,7 +151,7 @@ static int end_after_failure(struct trainer *trainer, int socket, enum end end)
     // Stands for the last work of a process, such as printing and closing files. After END_WELL the
     // watch thread needs the time: it reports at its next poll that the failure is over.
     if (end == END_QUICK || end == END_ABORT)
-        pause_us(20000);
+        pause_us(TOLD_US);
     if (end == END_WELL)
         pause_us(slow_ms(1000) * 1000);
     if (end == END_EXIT || end == END_EXIT_CHILD)
@@ -281,8 +282,8 @@ static void ends_after_failure(enum end end, char *text, size_t bytes)
         start_rank(rank, (int)end);
     if (end == END_KILL || end == END_SLICES) {
         hear(1, text, bytes);
-        pause_us(end == END_KILL ? 20000
-                                 : 2500000); // Two heartbeats, which carry the last failure if any.
+        // The other pause is of two heartbeats, which carry the last failure if any.
+        pause_us(end == END_KILL ? TOLD_US : 2500000);
         kill(pids[1], SIGKILL);
     }
     hear(0, text, bytes);
