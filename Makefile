@@ -19,6 +19,12 @@ PACKAGES_CHECKED := 1
 endif
 
 ifndef PACKAGES_CHECKED
+# A file below another folder may be there already, and make would say nothing.
+ELSEWHERE := $(foreach goal,$(GOALS),$(if $(findstring /,$(goal)),$(filter-out $(BUILD)/%,$(goal))))
+ifneq ($(strip $(ELSEWHERE)),)
+$(error $(strip $(ELSEWHERE)): nothing is built there, because BUILD is $(BUILD))
+endif
+
 # Outer run. Missing packages are installed before the inner run is parsed, because that one asks
 # pkg-config. Goals run one after the other, each in parallel inside.
 .PHONY: $(GOALS) in-order

@@ -12,7 +12,7 @@ fail() {
     echo "FAILED: $*"
     failed=1
 }
-unset LOCKSTEP_COORDINATOR LOCKSTEP_WORLD_SIZE
+unset LOCKSTEP_COORDINATOR LOCKSTEP_WORLD_SIZE LD_LIBRARY_PATH
 export LC_ALL=C.UTF-8 PYTHONDONTWRITEBYTECODE=1
 place=$work/tree/opt/lockstep
 
@@ -27,6 +27,8 @@ mkdir -p "$place/lib" "$place/share/man/man1" "$place/share/doc/other"
 touch "$place/lib/libother.so" "$place/share/man/man1/lock.1" "$place/share/doc/other/README"
 (cd "$work/tree" && find . | sort) >"$work/before"
 make_tree install
+env -u MAKEFLAGS BUILD="$work/other" make -C "$root" build/bin/lockstep >"$work/log" 2>&1 && fail "make made nothing, and says nothing"
+grep -q "build/bin/lockstep: nothing is built there, because BUILD is $work/other" "$work/log" || cat "$work/log"
 
 grep -rlF "$root" "$work/tree" && fail "these name the directory in which they were built"
 
@@ -80,7 +82,9 @@ if configure "$version" && cmake --build "$work/cmake$version" >"$work/log" 2>&1
     for program in hello hello_static hello_cpp; do
         grep -q 'rank 0 of 1' <("$work/cmake$version/$program" 2>&1) || fail "$program of CMake"
     done
-    grep -q "liblockstep.so.0 => $place/lib" <(ldd "$work/cmake$version/hello") || fail "hello has another library"
+    ldd "$work/cmake$version/hello" >"$work/libraries" 2>&1 || fail "ldd hello"
+    grep -q "liblockstep.so.0 => $place/lib" "$work/libraries" ||
+        { cat "$work/libraries"; fail "hello has another library"; }
     grep -q liblockstep <(ldd "$work/cmake$version/hello_static") && fail "hello_static is not static"
 else
     cat "$work/log"
