@@ -156,6 +156,32 @@ static void an_early_hello_waits(void **state)
     stage_close(&stage);
 }
 
+// Bytes after an early hello are refused, although they come with it.
+static void an_early_hello_is_all(void **state)
+{
+    struct stage stage;
+    uint8_t bytes[LOCKSTEP_FRAME_HEADER_BYTES + STAGE_PROOF_BYTES + 1] = {0};
+    uint8_t challenge[LOCKSTEP_NONCE_BYTES];
+    const struct stage_variant *variant = *state;
+    if (variant->encrypts || variant->mates) {
+        print_message("not over %s: such a link sends nothing with its hello\n", variant->name);
+        skip();
+    }
+    stage_open(&stage, variant);
+    stage.puppet = stage_connect(&stage);
+    stage_challenge(&stage, stage.puppet, challenge);
+    const struct hello hello = stage_secrets(&stage, challenge);
+    const struct frame_header header = stage_hello(&stage);
+    frame_encode(&header, bytes);
+    stage_proof(&hello, bytes + LOCKSTEP_FRAME_HEADER_BYTES);
+    (void)stage_send(&stage, stage.puppet, bytes, sizeof(bytes));
+    stage_until_refused(&stage, 1);
+    stage.puppet->ops->close(stage.puppet, false);
+    assert_int_equal(transport_form(stage.transport, &stage.world), 0);
+    stage_join(&stage);
+    stage_close(&stage);
+}
+
 static void forming_fails_in_time(void **state)
 {
     struct stage stage;
@@ -245,6 +271,7 @@ static const struct stage_test tests[] = {
     STAGE_TEST(wrong_hellos_are_refused),
     STAGE_TEST(unproven_connections_are_bounded),
     STAGE_TEST(an_early_hello_waits),
+    STAGE_TEST(an_early_hello_is_all),
     STAGE_TEST(forming_fails_in_time),
     STAGE_TEST(forming_again),
     STAGE_TEST(a_forked_child_holds_nothing),

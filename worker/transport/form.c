@@ -320,17 +320,19 @@ void form_guest_ready(struct transport *transport, struct guest *guest)
 {
     if (!guest->link)
         return;
-    if (guest->heard) {
-        // A guest that has sent its hello must wait for the welcome: more bytes, or the end of the
-        // connection, are refused.
-        uint8_t byte = 0;
-        const struct iovec vector = {.iov_base = &byte, .iov_len = 1};
-        if (guest->link->ops->receive(guest->link, &vector, 1) >= 0 || errno != EAGAIN)
-            guest_refuse(transport, guest);
+    const bool heard_before = guest->heard;
+    if (!heard_before && (!guest_receive(transport, guest) || !guest->heard))
+        return;
+    if (!heard_before && transport->forming.has_world) {
+        guest_decide(transport, guest);
         return;
     }
-    if (guest_receive(transport, guest) && guest->heard && transport->forming.has_world)
-        guest_decide(transport, guest);
+    // A guest that has sent its hello must wait for the welcome: more bytes, or the end of the
+    // connection, are refused. They may have come with the hello, and no event tells of them then.
+    uint8_t byte = 0;
+    const struct iovec vector = {.iov_base = &byte, .iov_len = 1};
+    if (guest->link->ops->receive(guest->link, &vector, 1) >= 0 || errno != EAGAIN)
+        guest_refuse(transport, guest);
 }
 
 // Returns the oldest guest that has sent a whole hello (heard), or that has not; NULL: none.
