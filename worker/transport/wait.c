@@ -6,7 +6,9 @@
 // the exchange itself. So a wait first polls, and then blocks. It polls without system calls where
 // all awaited data comes through shared memory. "Looks" below means one such poll:
 //
-// - If every rank can have a core, it looks for WAIT_SPIN_US.
+// - If every rank can have a core, and all awaited data comes through shared memory, it looks for
+//   WAIT_ALONE_US. A thread that is woken while another one has its core may be put on the core of
+//   the rank that woke it, and stay there for milliseconds. So few waits are to end in a sleep.
 // - A rank that has just put a small payload on the board (worker/transport/host/exchange.c) looks
 //   for a moment before all that: MOMENT_LOOKS times. Where ranks share cores, it yields instead if
 //   a mate that it awaits shares its core.
@@ -59,6 +61,7 @@
 
 #define WAIT_EVENTS 64
 #define WAIT_SPIN_US 10
+#define WAIT_ALONE_US 100
 #define WAIT_SOCKET_US 120
 #define WAIT_SMALL_BYTES (64 * 1024)
 #define WAIT_SMALL_FAST_BYTES (256 * 1024)
@@ -188,7 +191,7 @@ static bool wait_spin_alone(struct transport *transport)
             if (now_us >= end_us)
                 return false;
             if (end_us == UINT64_MAX)
-                end_us = now_us + WAIT_SPIN_US;
+                end_us = now_us + WAIT_ALONE_US;
         }
         moment_pause();
     }

@@ -4,6 +4,7 @@
 // full, so that a launch can wait, and requests that end no sleep. How long ranks look before they
 // sleep.
 
+#include "base/clock.h"
 #include "worker/transport/state.h"
 #include "worker/transport/wait.h"
 
@@ -176,11 +177,32 @@ static void how_long_a_rank_looks(void **state)
     free(transport);
 }
 
+// In memory, a rank with a core of its own looks longer than a wake-up takes.
+static void a_rank_with_a_core_looks_for_long(void **state)
+{
+    (void)state;
+    struct transport *transport = calloc(1, sizeof(*transport));
+    struct list flow;
+    assert_non_null(transport);
+    list_init(&transport->flows.active);
+    list_init(&transport->flows.waves.joined);
+    list_push_back(&transport->flows.active, &flow);
+    transport->flows.formed = true;
+    transport->descriptors.epoll = -1; // So a sleep ends at once.
+    transport->patience.credit = 1;
+    const uint64_t begin_us = clock_now_us();
+    wait_for_work(transport, 1);
+    assert_true(clock_now_us() - begin_us >= 100);
+    assert_int_equal(transport->patience.credit, 0);
+    free(transport);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_without_a_core_each_are_crowded),
         cmocka_unit_test(how_long_a_rank_looks),
+        cmocka_unit_test(a_rank_with_a_core_looks_for_long),
         cmocka_unit_test(cores_are_full_if_less_than_half_of_one_is_free),
         cmocka_unit_test(a_note_ends_no_sleep_and_is_found_after_it),
     };
