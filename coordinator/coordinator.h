@@ -71,10 +71,10 @@
 // that have neither made it nor ended contribute zeros. When all members have ended the step, the
 // plan is published: the calls in the order of their first grant, each with the buckets of its
 // module's layout. The layouts are those that rank 0 proposed before its UP_END, at most one for
-// each module. All layouts are published before the plan and then forgotten. A plan has a number
-// and a hash over phase, slots and layouts, see publish.c. Step numbers increase and begin at 1 or
-// later. A learned step is never learned again, but a phase may be, because workers keep a bounded
-// number of plans.
+// each module. All layouts are published before the plan. A plan has a number and a hash over
+// phase, slots and layouts, see publish.c. How a learning step goes on after a loss, also the loss
+// of a coordinator, is in relearn.h. Step numbers increase and begin at 1 or later. A learned step
+// is never learned again, but a phase may be, because workers keep a bounded number of plans.
 //
 // Addresses. A member learns the addresses of its neighbours when the world forms, and asks for
 // others when a collective wants links to them (UP_REACH). The answer has the addresses of all

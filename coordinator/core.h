@@ -30,7 +30,8 @@
 //   culprit.c      the sentence about a stall
 //   standing.c     the sentence about a stall that no rank explains
 //   rates.c        step times, and ranks that are always the slowest
-//   relearn.c      learning steps that have begun with another coordinator
+//   relearn.c      learning steps that go on after a loss, or with another coordinator
+//   slots.c        the slots of a learning step
 //   history.c      step times and metrics over a job's whole run
 //   journal.c      the log of a job
 //   verdict.c      halts, lost workers, leaving workers
@@ -106,10 +107,7 @@ struct comeback {
     bool reached; // True if a probe has reached its data port: only then a refusal proves anything.
     bool starts; // True if an UP_START follows that this coordinator may have already.
     uint32_t rounds; // Rounds of lockstep_start that the member knew to be complete.
-    uint32_t recalls; // Number of UP_READY that say again what the member has made or was granted.
-    uint64_t step; // The step of these messages; 0: none is expected.
-    uint32_t grants; // The member has the first `grants` grants of that step.
-    bool learned; // True if the member holds the plan of that step.
+    uint64_t step; // The learning step that it says again; 0: none, or it has said all of it.
 };
 
 // A member that another one has lost without a proof of death: see suspicion.c.
@@ -185,7 +183,9 @@ struct worker {
     struct up_report report;
 
     // Set in a learning step.
-    bool entered; // True if the worker has sent a message of the step.
+    bool entered; // True if the worker is in the step, and has all grants: see relearn.h.
+    uint32_t recalled; // Number of grants that it has said again.
+    bool holds; // True if it has said that it holds the plan of the step.
     bool ended; // True if the worker has ended the step.
 };
 
@@ -253,15 +253,24 @@ struct published {
 
 struct learning {
     bool active; // True while members are in a learning step.
+    bool again; // True if the step was opened by a member that says it again.
     uint64_t step;
     uint64_t phase;
     uint32_t opener; // The first rank that sent a message of the learning step.
     uint64_t last_step; // The last learning step that ended with a plan.
+    // True if slots, grants and layouts are still those of last_step: a member may have missed its
+    // plan.
+    bool kept;
+    // The plan of the present step, if another coordinator has published it, or of last_step, and a
+    // rank that holds it. decided_number 0: it is not known.
+    uint64_t decided_number;
+    uint64_t decided_hash;
+    uint32_t decided_rank;
     uint64_t plan_number; // Number of the last plan published.
     uint64_t republished; // Number of the last plan that replaced another plan.
     uint32_t published_count;
     struct published published[LOCKSTEP_MAX_PLANS];
-    uint32_t entered; // Number of members that have sent a message of the step.
+    uint32_t entered; // Number of members that are in the step.
     uint32_t ended; // Number of members that have ended the step.
     uint32_t slot_count;
     uint32_t grant_count;

@@ -9,8 +9,8 @@
 #include "coordinator/crossing.h"
 #include "coordinator/job.h"
 #include "coordinator/journal.h"
-#include "coordinator/learning.h"
 #include "coordinator/lineage.h"
+#include "coordinator/relearn.h"
 #include "coordinator/roster.h"
 #include "coordinator/send.h"
 #include "coordinator/sentence.h"
@@ -179,7 +179,7 @@ const char *kin_adopt(struct coordinator *core, struct job *job, const struct up
     }
     kin_dismiss(core, job, &before, newer);
     ballot_reset(job);
-    learning_recover(core, job);
+    relearn_generation(core, job, false);
     journal_log(core, job, "job_resuming",
                 "another coordinator has decided generation %" PRIu64 ": %" PRIu32 " rank%s go on",
                 newer->id.number, resume->world_size, resume->world_size == 1 ? "" : "s");

@@ -21,7 +21,6 @@
 
 #include "coordinator/coordinator.h"
 #include "coordinator/core.h"
-#include "coordinator/hash.h"
 #include "coordinator/job.h"
 #include "coordinator/knot.h"
 #include "coordinator/names.h"
@@ -30,6 +29,7 @@
 #include "coordinator/relearn.h"
 #include "coordinator/send.h"
 #include "coordinator/sentence.h"
+#include "coordinator/slots.h"
 #include "coordinator/table.h"
 #include "coordinator/verdict.h"
 #include "coordinator/verify.h"
@@ -44,82 +44,6 @@ void learning_reset(struct learning *learning)
     learning->published_count = 0;
     learning->slot_count = 0;
     plans_forget(learning);
-}
-
-// ---- The slots of the step -------------------------------------------------------------------
-
-static bool slot_absent(const struct worker *worker, const struct slot_id *id)
-{
-    return (worker->absent >> id->module & 1) != 0;
-}
-
-// Returns the number of members that need not make the slot.
-static uint32_t slot_spared(struct coordinator *core, const struct job *job,
-                            const struct slot_id *id)
-{
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < job->count; i++) {
-        const struct worker *worker = job_worker(core, job, i);
-        count += worker->ended || slot_absent(worker, id);
-    }
-    return count;
-}
-
-static uint32_t slot_place(const struct learning *learning, const struct slot_id *id)
-{
-    uint64_t hash = hash_number(HASH_START, id->module, 4);
-    hash = hash_number(hash, id->call, 4);
-    hash = hash_number(hash, id->bucket, 4);
-    uint32_t place = (uint32_t)(hash ^ hash >> 32) & (CORE_SLOT_TABLE - 1);
-    while (learning->table[place] != 0) {
-        const struct slot_id *other = &learning->slots[learning->table[place] - 1].id;
-        if (other->module == id->module && other->call == id->call && other->bucket == id->bucket)
-            break;
-        place = (place + 1) & (CORE_SLOT_TABLE - 1);
-    }
-    return place;
-}
-
-static struct learned_slot *slot_find(struct learning *learning, const struct slot_id *id)
-{
-    const uint16_t entry = learning->table[slot_place(learning, id)];
-    return entry == 0 ? NULL : &learning->slots[entry - 1];
-}
-
-// Adds a slot to the step. Returns NULL if the step has LOCKSTEP_MAX_SLOTS already.
-static struct learned_slot *slot_add(struct coordinator *core, struct job *job,
-                                     const struct up_ready *ready, uint32_t rank)
-{
-    struct learning *learning = &job->learning;
-    const uint32_t place = slot_place(learning, &ready->slot);
-    struct learned_slot *slot = &learning->slots[learning->slot_count];
-    if (learning->slot_count == LOCKSTEP_MAX_SLOTS)
-        return NULL;
-    memset(slot, 0, sizeof(*slot));
-    slot->id = ready->slot;
-    slot->dtype = ready->dtype;
-    slot->elements = ready->elements;
-    slot->reporter = rank;
-    slot->complete = slot_spared(core, job, &slot->id);
-    learning->table[place] = (uint16_t)(++learning->slot_count);
-    return slot;
-}
-
-static bool slot_made(const struct learned_slot *slot, uint32_t rank)
-{
-    return (slot->ready[rank / 64] >> rank % 64 & 1) != 0;
-}
-
-static bool slot_valid(const struct slot_id *id)
-{
-    return id->module < LOCKSTEP_MAX_MODULES && id->call < LOCKSTEP_MAX_CALLS &&
-           id->bucket < LOCKSTEP_MAX_BUCKETS;
-}
-
-static void slot_name(struct sentence *sentence, const struct slot_id *id)
-{
-    sentence_add(sentence, "module %" PRIu32 " call %" PRIu32 " bucket %" PRIu32, id->module,
-                 id->call, id->bucket);
 }
 
 // ---- Waits -----------------------------------------------------------------------------------
@@ -175,21 +99,40 @@ static void wait_granted(struct worker *worker, uint32_t index)
 
 // ---- Granting --------------------------------------------------------------------------------
 
-static void learning_grant(struct coordinator *core, struct job *job, struct learned_slot *slot)
+// Tells the worker of a grant. Only under zero_defer a grant may be forced. A worker that has made
+// the slot takes no notice of it: UP_READY may still follow from one that has come back.
+static void learning_tell(struct coordinator *core, const struct job *job,
+                          const struct worker *worker, const struct learned_slot *slot)
+{
+    struct down_grant *grant = &core->out.u.grant;
+    grant->step = job->learning.step;
+    grant->slot = slot->id;
+    grant->forced = job->zero_defer && !slot_made(slot, worker->rank) && !worker->ended &&
+                    !slot_absent(worker, &slot->id);
+    core_send(core, worker);
+}
+
+void learning_catch_up(struct coordinator *core, const struct job *job, const struct worker *worker)
+{
+    const struct learning *learning = &job->learning;
+    core_message(core, job, DOWN_GRANT);
+    for (uint32_t i = worker->recalled; i < learning->grant_count; i++)
+        learning_tell(core, job, worker, &learning->slots[learning->grants[i]]);
+}
+
+void learning_grant(struct coordinator *core, struct job *job, struct learned_slot *slot)
 {
     struct learning *learning = &job->learning;
     const uint16_t index = (uint16_t)(slot - learning->slots);
-    struct down_grant *grant = &core_message(core, job, DOWN_GRANT)->u.grant;
     slot->granted = true;
     learning->grants[learning->grant_count++] = index;
-    grant->step = learning->step;
-    grant->slot = slot->id;
+    core_message(core, job, DOWN_GRANT);
     for (uint32_t i = 0; i < job->count; i++) {
         struct worker *worker = job_worker(core, job, i);
+        if (!worker->entered)
+            continue; // The worker is told when it enters.
         wait_granted(worker, index);
-        grant->forced =
-            !slot_made(slot, worker->rank) && !worker->ended && !slot_absent(worker, &slot->id);
-        core_send(core, worker);
+        learning_tell(core, job, worker, slot);
     }
 }
 
@@ -207,7 +150,11 @@ static void learning_open(struct coordinator *core, struct job *job, const struc
                           uint64_t step, uint64_t phase)
 {
     struct learning *learning = &job->learning;
+    if (relearn_is_stale(core, job, step))
+        plans_forget(learning);
     learning->active = true;
+    learning->again = relearn_is_again(opener, step);
+    learning->decided_number = 0;
     learning->step = step;
     learning->phase = phase;
     learning->opener = opener->rank;
@@ -217,13 +164,13 @@ static void learning_open(struct coordinator *core, struct job *job, const struc
     memset(learning->table, 0, sizeof(learning->table));
     for (uint32_t i = 0; i < job->count; i++) {
         struct worker *worker = job_worker(core, job, i);
-        worker->entered = worker->ended = false;
+        worker->entered = worker->ended = worker->holds = false;
+        worker->recalled = 0;
         worker->blocked.wait_count = 0;
     }
 }
 
-// The member is in the step. If it is the last one, grants the slots that are complete already.
-static void learning_meet(struct coordinator *core, struct job *job, struct worker *worker)
+void learning_meet(struct coordinator *core, struct job *job, struct worker *worker)
 {
     struct learning *learning = &job->learning;
     if (worker->entered)
@@ -231,6 +178,7 @@ static void learning_meet(struct coordinator *core, struct job *job, struct work
     if (learning->entered == 0)
         learning->opener = worker->rank;
     worker->entered = true;
+    learning_catch_up(core, job, worker);
     if (++learning->entered < job->count)
         return;
     for (uint32_t i = 0; i < learning->slot_count; i++) {
@@ -238,18 +186,11 @@ static void learning_meet(struct coordinator *core, struct job *job, struct work
         if (slot->complete == job->count && !slot->granted)
             learning_grant(core, job, slot);
     }
+    if (learning->ended == job->count)
+        publish_plan(core, job);
 }
 
-// True if the member has come back in this step, and says again what it had said.
-static bool learning_is_again(const struct worker *worker, uint64_t step)
-{
-    return worker->back.step != 0 && worker->back.step == step;
-}
-
-// Returns true if a message of this step and phase is to be handled. The first message of a step
-// opens the step.
-static bool learning_enter(struct coordinator *core, struct worker *worker, uint64_t step,
-                           uint64_t phase)
+bool learning_admits(struct coordinator *core, struct worker *worker, uint64_t step, uint64_t phase)
 {
     struct job *job = core_job_of(core, worker);
     struct learning *learning = &job->learning;
@@ -257,16 +198,17 @@ static bool learning_enter(struct coordinator *core, struct worker *worker, uint
         verify_parted(core, worker);
         return false;
     }
+    if (relearn_is_again(worker, step) &&
+        (learning->active ? step < learning->step : step <= learning->last_step))
+        return false;
     if (!learning->active && step <= learning->last_step) {
         verdict_protocol(core, worker,
                          "learns step %" PRIu64 ", but step %" PRIu64 " is learned already", step,
                          learning->last_step);
         return false;
     }
-    if (!learning->active && relearn_is_decided(core, job, step)) {
-        relearn_halt(core, job, worker, step);
-        return false;
-    }
+    if (learning->active && learning->again && step > learning->step)
+        relearn_overtaken(learning);
     if (!learning->active)
         learning_open(core, job, worker, step, phase);
     worker->heartbeat.step = step;
@@ -278,17 +220,24 @@ static bool learning_enter(struct coordinator *core, struct worker *worker, uint
                          step, learning->opener, learning->step);
         return false;
     }
-    if (learning->phase != phase)
-        return false; // The ranks notice it from their step headers, and can name the difference.
-    if (worker->ended && learning_is_again(worker, step))
+    // If the phases differ, the ranks notice it from their step headers, and can name the
+    // difference.
+    return learning->phase == phase;
+}
+
+// Returns true if a message of this step and phase is to be handled.
+static bool learning_enter(struct coordinator *core, struct worker *worker, uint64_t step,
+                           uint64_t phase)
+{
+    if (!learning_admits(core, worker, step, phase))
         return false;
-    if (worker->ended) {
+    if (worker->ended && !relearn_is_again(worker, step)) {
         verdict_protocol(core, worker, "said more about step %" PRIu64 " after it had ended it",
                          step);
         return false;
     }
-    learning_meet(core, job, worker);
-    return true;
+    learning_meet(core, core_job_of(core, worker), worker);
+    return !worker->ended; // Otherwise the member says again what is known.
 }
 
 // ---- Waits that cannot end -------------------------------------------------------------------
@@ -361,52 +310,6 @@ static void learning_force(struct coordinator *core, struct job *job)
         learning_grant(core, job, smallest);
 }
 
-// ---- Recovery --------------------------------------------------------------------------------
-
-// Keeps a granted slot at `to`, with the ranks of the next generation.
-static void slot_keep(struct coordinator *core, const struct job *job, struct learned_slot *to,
-                      const struct learned_slot *from)
-{
-    struct learned_slot slot = *from;
-    memset(slot.ready, 0, sizeof(slot.ready));
-    slot.reporter = 0;
-    for (uint32_t i = job->count; i-- > 0;) {
-        if (!slot_made(from, job_worker(core, job, i)->rank))
-            continue;
-        slot.ready[i / 64] |= UINT64_C(1) << i % 64;
-        slot.reporter = i;
-    }
-    *to = slot;
-}
-
-void learning_recover(struct coordinator *core, struct job *job)
-{
-    struct learning *learning = &job->learning;
-    uint32_t kept = 0;
-    if (!learning->active)
-        return;
-    // A slot keeps its index or gets a lower one, so no slot is overwritten before it is read.
-    for (uint32_t i = 0; i < learning->slot_count; i++) {
-        if (!learning->slots[i].granted)
-            continue;
-        for (uint32_t g = 0; g < learning->grant_count; g++)
-            if (learning->grants[g] == i)
-                learning->grants[g] = (uint16_t)kept;
-        slot_keep(core, job, &learning->slots[kept++], &learning->slots[i]);
-    }
-    learning->slot_count = kept;
-    // Without a grant, perhaps none of the members has begun the step. Then they may never do: with
-    // ranks that run out of data, the open wave is joined anew.
-    learning->active = kept > 0;
-    learning->entered = learning->ended = 0;
-    memset(learning->table, 0, sizeof(learning->table));
-    for (uint32_t i = 0; i < kept; i++)
-        learning->table[slot_place(learning, &learning->slots[i].id)] = (uint16_t)(i + 1);
-    for (uint32_t i = 0; i < job->count; i++)
-        job_worker(core, job, i)->entered = job_worker(core, job, i)->ended = false;
-    plans_forget(learning);
-}
-
 // ---- Messages of members ---------------------------------------------------------------------
 
 static void learning_slots_differ(struct coordinator *core, struct job *job,
@@ -442,30 +345,13 @@ static void learning_too_many(struct coordinator *core, struct job *job,
     verdict_halt(core, job, &verdict);
 }
 
-void learning_resumed(struct coordinator *core, struct worker *worker)
-{
-    struct job *job = core_job_of(core, worker);
-    const struct learning *learning = &job->learning;
-    const struct up_resume *resume = &worker->hello.resume;
-    worker->back.step = resume->learning_step;
-    worker->back.learned = resume->learned;
-    if (worker->back.step == 0 || worker->back.learned || !learning->active ||
-        learning->step != worker->back.step)
-        return;
-    for (uint32_t i = resume->recalls; i < learning->grant_count; i++) {
-        const struct learned_slot *slot = &learning->slots[learning->grants[i]];
-        struct down_grant *grant = &core_message(core, job, DOWN_GRANT)->u.grant;
-        grant->step = learning->step;
-        grant->slot = slot->id;
-        grant->forced =
-            !slot_made(slot, worker->rank) && !worker->ended && !slot_absent(worker, &slot->id);
-        core_send(core, worker);
-    }
-}
-
 void learning_ready(struct coordinator *core, struct worker *worker, const struct up_ready *ready)
 {
     struct job *job = core_job_of(core, worker);
+    if (ready->granted > 0) {
+        relearn_granted(core, worker, ready);
+        return;
+    }
     if (!learning_enter(core, worker, ready->step, ready->phase))
         return;
     if (!slot_valid(&ready->slot) || ready->dtype == DTYPE_NONE ||
@@ -484,11 +370,15 @@ void learning_ready(struct coordinator *core, struct worker *worker, const struc
         learning_too_many(core, job, worker);
         return;
     }
+    if (slot->dtype == DTYPE_NONE) { // Ranks have said that it is granted.
+        slot->dtype = ready->dtype;
+        slot->elements = ready->elements;
+    }
     if (slot->dtype != ready->dtype || slot->elements != ready->elements) {
         learning_slots_differ(core, job, slot, worker, ready);
         return;
     }
-    if (slot_made(slot, worker->rank) && learning_is_again(worker, ready->step))
+    if (slot_made(slot, worker->rank) && (slot->granted || relearn_is_again(worker, ready->step)))
         return;
     if (slot_made(slot, worker->rank)) {
         verdict_protocol(core, worker,
@@ -505,7 +395,11 @@ void learning_end(struct coordinator *core, struct worker *worker, const struct 
 {
     struct job *job = core_job_of(core, worker);
     struct learning *learning = &job->learning;
-    if (!learning_enter(core, worker, end->step, end->phase))
+    const bool enters =
+        !relearn_ended(core, worker, end) && learning_enter(core, worker, end->step, end->phase);
+    if (worker->back.step <= end->step)
+        worker->back.step = 0; // The member has said all again.
+    if (!enters || !relearn_holds(core, worker, end))
         return;
     if (plans_open(learning, worker->rank)) {
         verdict_protocol(core, worker, "ended step %" PRIu64 " in the middle of a layout",
@@ -519,7 +413,7 @@ void learning_end(struct coordinator *core, struct worker *worker, const struct 
         if (!slot_made(&learning->slots[i], worker->rank) &&
             !slot_absent(worker, &learning->slots[i].id))
             learning_complete(core, job, &learning->slots[i]);
-    if (learning->ended == job->count)
+    if (learning->ended == job->count && learning->entered == job->count)
         publish_plan(core, job);
     else if (job->zero_defer)
         learning_force(core, job);

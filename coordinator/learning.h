@@ -5,8 +5,12 @@
 #ifndef COORDINATOR_LEARNING_H
 #define COORDINATOR_LEARNING_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
 struct coordinator;
 struct job;
+struct learned_slot;
 struct learning;
 struct up_end;
 struct up_modules;
@@ -14,20 +18,25 @@ struct up_ready;
 struct up_wait;
 struct worker;
 
-// The members of the job are those that go on after a loss; each has its rank of the generation
-// that ends, and its index in the job is its next rank. The grants of a learning step stay, and
-// every member reports again what it has made and is not granted, its layouts, and the end of the
-// step.
-void learning_recover(struct coordinator *core, struct job *job);
 void learning_reset(struct learning *learning);
 void learning_ready(struct coordinator *core, struct worker *worker, const struct up_ready *ready);
 void learning_wait(struct coordinator *core, struct worker *worker, const struct up_wait *wait);
 // A member says which modules it does not have.
 void learning_grouped(struct coordinator *core, struct worker *worker,
                       const struct up_modules *modules);
-// A member has come back in a learning step. It gets the grants that it has missed, and says again
-// what it had said.
-void learning_resumed(struct coordinator *core, struct worker *worker);
 void learning_end(struct coordinator *core, struct worker *worker, const struct up_end *end);
+
+// Returns true if a message of this step and phase can be handled. The first message of a step
+// opens the step.
+bool learning_admits(struct coordinator *core, struct worker *worker, uint64_t step,
+                     uint64_t phase);
+// The member is in the step, and gets the grants that it does not have. If it is the last one,
+// grants the slots that are complete already, and publishes the plan if all have ended.
+void learning_meet(struct coordinator *core, struct job *job, struct worker *worker);
+// Sends the member the grants that it does not have.
+void learning_catch_up(struct coordinator *core, const struct job *job,
+                       const struct worker *worker);
+// Appends the slot to the order, and tells all members that are in the step.
+void learning_grant(struct coordinator *core, struct job *job, struct learned_slot *slot);
 
 #endif

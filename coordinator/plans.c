@@ -19,6 +19,7 @@ bool plans_open(const struct learning *learning, uint32_t rank)
 
 void plans_forget(struct learning *learning)
 {
+    learning->kept = false;
     learning->word_count = 0;
     memset(learning->layouts, 0, sizeof(learning->layouts));
 }

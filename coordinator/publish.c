@@ -32,7 +32,9 @@
 #include "coordinator/core.h"
 #include "coordinator/hash.h"
 #include "coordinator/job.h"
+#include "coordinator/names.h"
 #include "coordinator/plans.h"
+#include "coordinator/relearn.h"
 #include "coordinator/send.h"
 #include "coordinator/sentence.h"
 #include "coordinator/table.h"
@@ -141,8 +143,10 @@ void publish_layout(struct coordinator *core, struct worker *worker, const struc
         verify_parted(core, worker);
         return;
     }
-    if (learning->active && worker->ended && worker->back.step == learning->step)
-        return; // The member has come back, and says it again.
+    if (relearn_is_known(learning, worker))
+        return;
+    if (relearn_is_later(learning, worker))
+        relearn_overtaken(learning);
     if (!layout_is_of(worker, part) || (learning->active && worker->ended)) {
         verdict_protocol(core, worker,
                          "proposed a layout, which only rank 0 does, and only before "
@@ -151,6 +155,8 @@ void publish_layout(struct coordinator *core, struct worker *worker, const struc
     }
     if (publish_has(worker, learning, part))
         return;
+    if (learning->kept)
+        plans_forget(learning);
     const char *fault = layout_part_fault(learning, worker->rank, part);
     if (!fault) {
         layout_append(learning, worker->rank, part);
@@ -358,30 +364,73 @@ static void published_learned(struct learning *learning, const struct plan *plan
     }
 }
 
+// Sends the plan of the learning step, with the layouts.
+static void publish_to(struct coordinator *core, const struct job *job, const struct worker *worker,
+                       const struct plan *plan)
+{
+    for (uint32_t module = 0; module < LOCKSTEP_MAX_MODULES; module++)
+        if (job->learning.layouts[module].total != 0)
+            layout_send(core, job, worker, module);
+    plan_send(core, job, worker, plan);
+}
+
+// Makes the verdict on ranks of which one holds a plan that does not follow from what all say.
+static void publish_differs(struct coordinator *core, struct job *job)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    struct sentence sentence;
+    sentence_begin(&sentence, text, sizeof(text));
+    core_rank_name(&sentence, job_worker(core, job, job->learning.decided_rank));
+    sentence_add(&sentence,
+                 " holds a plan of step %" PRIu64
+                 ", from a coordinator that was lost, which does not follow from what the ranks "
+                 "say of that step now",
+                 job->learning.step);
+    const struct verdict verdict = {
+        .kind = HALT_PROTOCOL, .step = job->learning.step, .text = text};
+    verdict_halt(core, job, &verdict);
+}
+
 void publish_plan(struct coordinator *core, struct job *job)
 {
     struct learning *learning = &job->learning;
-    struct plan plan = {
-        .phase = learning->phase, .number = learning->plan_number + 1, .slots = core->plan};
+    struct plan plan = {.phase = learning->phase,
+                        .number = learning->decided_number != 0 ? learning->decided_number
+                                                                : learning->plan_number + 1,
+                        .slots = core->plan};
     if (!plan_collect(core, job, &plan))
         return;
     plan.hash = plan_hash(learning, &plan);
-    learning->plan_number = plan.number;
-    for (uint32_t i = 0; i < job->count; i++) {
-        const struct worker *worker = job_worker(core, job, i);
-        for (uint32_t module = 0; module < LOCKSTEP_MAX_MODULES; module++)
-            if (learning->layouts[module].total != 0)
-                layout_send(core, job, worker, module);
-        plan_send(core, job, worker, &plan);
+    if (learning->decided_number != 0 && learning->decided_hash != plan.hash) {
+        publish_differs(core, job);
+        return;
     }
+    if (learning->plan_number < plan.number)
+        learning->plan_number = plan.number;
+    for (uint32_t i = 0; i < job->count; i++)
+        if (!job_worker(core, job, i)->holds)
+            publish_to(core, job, job_worker(core, job, i), &plan);
     published_learned(learning, &plan);
-    plans_forget(learning);
+    learning->decided_number = plan.number;
+    learning->decided_hash = plan.hash;
     learning->active = false;
+    learning->kept = true;
     learning->last_step = learning->step;
     core_log(core, "plan_published",
              "job=%s generation=%" PRIu64 " plan=%" PRIu64 " step=%" PRIu64 " slots=%" PRIu32
              " hash=%016" PRIx64,
              job->name, job->number, plan.number, learning->step, plan.count, plan.hash);
+}
+
+void publish_missed(struct coordinator *core, struct job *job, const struct worker *worker)
+{
+    const struct learning *learning = &job->learning;
+    struct plan plan = {.phase = learning->phase,
+                        .number = learning->decided_number,
+                        .hash = learning->decided_hash,
+                        .slots = core->plan};
+    if (plan_collect(core, job, &plan))
+        publish_to(core, job, worker, &plan);
 }
 
 // ---- New plans of a phase --------------------------------------------------------------------

@@ -14,6 +14,8 @@ struct worker;
 void publish_layout(struct coordinator *core, struct worker *worker,
                     const struct layout_part *part);
 void publish_plan(struct coordinator *core, struct job *job);
+// Sends the plan of the last learning step, which is kept, to a member that has missed it.
+void publish_missed(struct coordinator *core, struct job *job, const struct worker *worker);
 // A member proposes a new plan of a phase: publishes it, or ignores the message.
 void publish_again(struct coordinator *core, struct worker *worker, const struct up_replan *replan);
 

@@ -37,7 +37,6 @@
 #include "coordinator/join.h"
 #include "coordinator/journal.h"
 #include "coordinator/kin.h"
-#include "coordinator/learning.h"
 #include "coordinator/lineage.h"
 #include "coordinator/relearn.h"
 #include "coordinator/roster.h"
@@ -208,14 +207,13 @@ static bool resume_knows(const struct job *job, const struct up_resume *resume)
 }
 
 // Returns why a member of the job's last generation is refused, or NULL.
-static const char *resume_fault(struct coordinator *core, const struct job *job,
-                                const struct worker *worker, const struct up_hello *hello)
+static const char *resume_fault(const struct worker *worker, const struct up_hello *hello)
 {
     if (!worker->back.unseen && memcmp(&worker->hello.uuid, &hello->uuid, sizeof(hello->uuid)) != 0)
         return "that rank belongs to another worker";
     if (worker->left)
         return "that rank has closed its session";
-    return job_running(job) ? relearn_fault(core, job, &hello->resume) : NULL;
+    return NULL;
 }
 
 // ---- Coming back --------------------------------------------------------------------------------
@@ -293,7 +291,7 @@ static void resume_return(struct coordinator *core, struct job *job, struct work
     resume_progress(core, job, worker);
     resume_announce(core, job, worker, unseen);
     resume_ask_port(core, worker);
-    learning_resumed(core, worker);
+    relearn_resumed(core, worker);
     ballot_resumed(core, worker);
 }
 
@@ -409,7 +407,7 @@ static void resume_take_back(struct coordinator *core, struct job *job, uint32_t
                              coordinator_peer peer, const struct up_hello *hello)
 {
     struct worker *worker = job_worker(core, job, rank);
-    const char *why = resume_fault(core, job, worker, hello);
+    const char *why = resume_fault(worker, hello);
     if (why)
         resume_refuse(core, peer, REFUSAL_INVALID, hello, why);
     else

@@ -16,7 +16,7 @@
 #include "coordinator/gpus.h"
 #include "coordinator/job.h"
 #include "coordinator/journal.h"
-#include "coordinator/learning.h"
+#include "coordinator/relearn.h"
 #include "coordinator/send.h"
 #include "coordinator/table.h"
 #include "coordinator/verdict.h"
@@ -361,7 +361,7 @@ void roster_reform(struct coordinator *core, struct job *job)
     struct roster roster = {.size = 0};
     roster_remove(core, job);
     roster.size = job->count;
-    learning_recover(core, job);
+    relearn_generation(core, job, true);
     verify_recover(core, job);
     job->number = job->ballot.number;
     job->resuming.incarnation = core->config.incarnation;

@@ -64,7 +64,8 @@ struct up_start {
 
 // Where a member of a generation is that comes back: its stream had ended, or its coordinator. What
 // the coordinator needs of a learning step follows the hello: UP_READY for each slot that the rank
-// has made or was granted, then layouts, UP_WAIT and UP_END as if for the first time.
+// was granted, in the order of grants, then UP_READY for each other slot that it has made, layouts,
+// UP_WAIT and UP_END as if for the first time. The same follows a change of generation.
 struct up_resume {
     struct generation_id generation;
     uint32_t rank;
@@ -74,9 +75,9 @@ struct up_resume {
     bool starting; // True if the rank is in lockstep_start; UP_START follows.
     bool frozen; // True if the rank waits for the decision of a ballot, or for links after it.
     uint64_t plan_number; // Highest number of a plan that the rank holds.
-    uint64_t learning_step; // The step that the rank learns; 0: none.
-    bool learned; // True if the rank holds the plan of that step.
-    uint32_t recalls; // Number of UP_READY that follow for slots of that step.
+    // The step that the rank learns, or whose plan it holds, and which is not settled here; 0:
+    // none.
+    uint64_t learning_step;
     struct tuning tuning; // Tuning of the generation.
     struct up_start start; // The rank's last UP_START; zeros: it has sent none.
     struct generation_id founder; // The job's first generation: it tells jobs of one name apart.
@@ -165,10 +166,11 @@ struct up_ready {
     struct slot_id slot;
     enum dtype dtype;
     uint64_t elements;
-    // Only in what follows a hello that resumes: 1 + the slot's place in the order of grants; 0:
-    // the slot is not granted as far as this rank knows.
+    // 0: the slot is not granted as far as this rank knows. Otherwise the rank says again that it
+    // is: 1 + the slot's place in the order of grants. Then dtype and elements are 0.
     uint32_t granted;
-    // The same: the slot is granted, and this rank has not made it; dtype and elements may be zero.
+    uint32_t grants; // With `granted`: number of grants of the step that this rank has.
+    // With `granted`: this rank has not made the slot, and holds no plan that has the slot's call.
     bool unmade;
 };
 
@@ -183,6 +185,10 @@ struct up_wait {
 struct up_end {
     uint64_t step;
     uint64_t phase;
+    // Number and hash of the plan that has closed the step here. Only a rank that says the end
+    // again has it. 0: the step is not closed.
+    uint64_t plan;
+    uint64_t plan_hash;
 };
 
 // What the trainer is doing. The numbers are on the wire.

@@ -22,8 +22,6 @@ static void check_resume(const struct up_resume *resume, struct codec_fault *fau
     codec_check_rank(resume->rank, fault);
     codec_check_number(resume->world_size, LOCKSTEP_MAX_WORLD,
                        "a world is above LOCKSTEP_MAX_WORLD", fault);
-    codec_check_number(resume->recalls, LOCKSTEP_MAX_SLOTS, "a step is above LOCKSTEP_MAX_SLOTS",
-                       fault);
     codec_check_algorithm(resume->tuning.wish, fault);
     check_start(&resume->start, fault);
     codec_check_chain(resume->chain, resume->chain_count, fault);
@@ -70,6 +68,8 @@ static void check_ready(const struct up_ready *ready, struct codec_fault *fault)
     codec_check_slot(&ready->slot, fault);
     codec_check_dtype(ready->dtype, fault);
     codec_check_number(ready->granted, LOCKSTEP_MAX_SLOTS, "a step is above LOCKSTEP_MAX_SLOTS",
+                       fault);
+    codec_check_number(ready->grants, LOCKSTEP_MAX_SLOTS, "a step is above LOCKSTEP_MAX_SLOTS",
                        fault);
 }
 

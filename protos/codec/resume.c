@@ -66,8 +66,6 @@ void codec_resume_out(wire_Resume *wire, const struct up_resume *resume)
     wire->frozen = resume->frozen;
     wire->plan_number = resume->plan_number;
     wire->learning_step = resume->learning_step;
-    wire->learned = resume->learned;
-    wire->recalls = resume->recalls;
     wire->has_tuning = true;
     codec_tuning_out(&wire->tuning, &resume->tuning);
     wire->has_start = true;
@@ -89,8 +87,6 @@ void codec_resume_in(struct up_resume *resume, const wire_Resume *wire)
     resume->frozen = wire->frozen;
     resume->plan_number = wire->plan_number;
     resume->learning_step = wire->learning_step;
-    resume->learned = wire->learned;
-    resume->recalls = wire->recalls;
     if (wire->has_tuning)
         codec_tuning_in(&resume->tuning, &wire->tuning);
     if (wire->has_start)

@@ -123,6 +123,7 @@ static void up_ready_out(wire_UpReady *wire, const struct up_ready *ready)
     wire->elements = ready->elements;
     wire->granted = ready->granted;
     wire->unmade = ready->unmade;
+    wire->grants = ready->grants;
 }
 
 static void up_wait_out(wire_UpWait *wire, const struct up_wait *wait)
@@ -214,6 +215,8 @@ static void up_out(wire_Up *wire, const struct up_message *message)
     case UP_END:
         wire->u.end.step = message->u.end.step;
         wire->u.end.phase = message->u.end.phase;
+        wire->u.end.plan = message->u.end.plan;
+        wire->u.end.plan_hash = message->u.end.plan_hash;
         break;
     case UP_HEARTBEAT:
         up_heartbeat_out(&wire->u.heartbeat, &message->u.heartbeat);
@@ -347,6 +350,7 @@ static void up_ready_in(struct up_ready *ready, const wire_UpReady *wire, struct
     ready->elements = wire->elements;
     ready->granted = wire->granted;
     ready->unmade = wire->unmade;
+    ready->grants = wire->grants;
 }
 
 static void up_wait_in(struct up_wait *wait, const wire_UpWait *wire, struct codec_fault *fault)
@@ -437,6 +441,8 @@ static void up_in(struct up_message *message, const wire_Up *wire, struct codec_
     case UP_END:
         message->u.end.step = wire->u.end.step;
         message->u.end.phase = wire->u.end.phase;
+        message->u.end.plan = wire->u.end.plan;
+        message->u.end.plan_hash = wire->u.end.plan_hash;
         break;
     case UP_HEARTBEAT:
         up_heartbeat_in(&message->u.heartbeat, &wire->u.heartbeat, fault);

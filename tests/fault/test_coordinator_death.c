@@ -280,6 +280,43 @@ static void learning_waits_for_it(void **state)
     needed_and_back(PLACE_LEARNING);
 }
 
+// Condition: it is killed when a part of the order of the first step is decided, and comes back;
+// with `dies` rank 1 is killed with it. Decision: all that live go on.
+static void partly_learned(bool survives, bool dies)
+{
+    struct script scripts[3];
+    for (uint32_t rank = 0; rank < 3; rank++)
+        scripts[rank] = (struct script){.starts_after = dies ? 0 : 2, .survives = survives};
+    scripts[2].place = PLACE_IN_CALL;
+    scripts[2].place_step = 1;
+    scripts[2].place_gradients = 4;
+    scripts[2].hold = HOLD_READ;
+    coordinator_start(&coordinator, NULL);
+    world_start(&world, &coordinator, "job", 3, scripts);
+    world_expect(&world, 2, REPORT_PLACE, NULL);
+    pause_us(100000); // The first gradients of all ranks are granted.
+    coordinator_signal(&coordinator, SIGKILL);
+    coordinator_wait(&coordinator);
+    if (dies)
+        world_kill(&world, 1);
+    coordinator_start(&coordinator, NULL);
+    world_release(&world, 2);
+    world_stop(&world);
+    for (uint32_t rank = 0; rank < 3; rank++)
+        if (rank != 1 || !dies)
+            world_expect(&world, rank, REPORT_DONE, NULL);
+    world_join(&world);
+    coordinator_stop(&coordinator);
+}
+
+static void a_step_that_is_partly_learned_goes_on(void **state)
+{
+    (void)state;
+    partly_learned(false, false);
+    partly_learned(true, false);
+    partly_learned(true, true);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -292,6 +329,7 @@ int main(void)
         cmocka_unit_test_teardown(starting_again_waits_for_it, teardown),
         cmocka_unit_test_teardown(training_survives_it_after_a_second_start, teardown),
         cmocka_unit_test_teardown(learning_waits_for_it, teardown),
+        cmocka_unit_test_teardown(a_step_that_is_partly_learned_goes_on, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

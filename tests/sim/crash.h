@@ -56,6 +56,9 @@ struct crash_config {
     uint32_t ranks;
     bool uneven; // True if steps begin with an open wave.
     bool suspicions; // True if ranks that live may be suspected.
+    // True if another coordinator, which knows nothing, may begin a ballot: some of the grants and
+    // plans that are on their way to a rank are lost.
+    bool restarts;
     // True if trainers wait for calls before the end of the step. Without `defers` all ranks make
     // the same calls then: ranks that wait in other orders may wait for each other.
     bool waits;
@@ -130,6 +133,10 @@ struct crash_message {
     uint64_t step;
     uint64_t phase;
     struct slot_id slot; // UP_READY, UP_WAIT, GRANT.
+    uint32_t granted; // UP_READY, as in struct up_ready.
+    uint32_t grants;
+    bool unmade;
+    uint64_t holds; // UP_END: number of the plan that the rank holds.
     bool forced; // GRANT
     uint32_t plan_count; // PLAN.
     struct slot_id plan[CRASH_SLOTS];
@@ -241,6 +248,8 @@ struct crash_learning {
     bool granted[CRASH_SLOTS];
     uint32_t grant_count;
     uint32_t grants[CRASH_SLOTS];
+    uint32_t recalled[CRASH_RANKS]; // Grants that a rank has said again.
+    uint32_t holds; // Set of ranks that have the plan of the step.
 };
 
 struct crash_core {
@@ -256,6 +265,7 @@ struct crash_core {
     uint32_t known_dead;
     uint32_t suspicions; // Suspicions left.
     uint64_t plan_number;
+    bool forgets; // True if another coordinator has begun the ballot.
     struct crash_learning learning;
 };
 

@@ -23,13 +23,6 @@ static bool core_is_deaf(const struct crash_world *world, uint32_t r)
     return world->ranks[r].mode == CRASH_DEAD || world->ranks[r].mode == CRASH_LEFT;
 }
 
-static void core_tells(struct crash_world *world, const struct crash_message *message)
-{
-    for (uint32_t r = 0; r < world->config.ranks; r++)
-        if (crash_in(world->core.members, r) && !core_is_deaf(world, r))
-            crash_push(world, &world->ranks[r].down, message);
-}
-
 // ---- Learning ----------------------------------------------------------------------------------
 
 static uint32_t learning_find(const struct crash_learning *learning, const struct slot_id *id)
@@ -40,21 +33,29 @@ static uint32_t learning_find(const struct crash_learning *learning, const struc
     return i;
 }
 
+static void learning_tells(struct crash_world *world, uint32_t r, uint32_t i)
+{
+    const struct crash_learning *learning = &world->core.learning;
+    const struct crash_message grant = {.kind = CRASH_GRANT,
+                                        .step = learning->step,
+                                        .slot = learning->slots[i],
+                                        .forced = world->config.defers &&
+                                                  !crash_in(learning->made[i], r) &&
+                                                  !crash_in(learning->ended, r)};
+    if (crash_in(world->core.members, r) && world->ranks[r].mode != CRASH_DEAD)
+        crash_push(world, &world->ranks[r].down, &grant);
+}
+
 static void learning_grant(struct crash_world *world, uint32_t i)
 {
     struct crash_learning *learning = &world->core.learning;
     learning->granted[i] = true;
     learning->grants[learning->grant_count++] = i;
     for (uint32_t r = 0; r < world->config.ranks; r++) {
-        const struct crash_message grant = {.kind = CRASH_GRANT,
-                                            .step = learning->step,
-                                            .slot = learning->slots[i],
-                                            .forced = !crash_in(learning->made[i], r) &&
-                                                      !crash_in(learning->ended, r)};
         if (learning->waits[r] == i + 1)
             learning->waits[r] = 0;
-        if (crash_in(world->core.members, r) && world->ranks[r].mode != CRASH_DEAD)
-            crash_push(world, &world->ranks[r].down, &grant);
+        if (crash_in(learning->entered, r))
+            learning_tells(world, r, i);
     }
 }
 
@@ -111,21 +112,75 @@ static void learning_ends(struct crash_world *world)
     for (uint32_t i = 0; i < learning->grant_count; i++)
         if ((learning->made[learning->grants[i]] & world->core.members) != 0)
             plan_adds(&plan, &learning->slots[learning->grants[i]]);
-    core_tells(world, &plan);
+    for (uint32_t r = 0; r < world->config.ranks; r++)
+        if (crash_in(world->core.members & ~learning->holds, r) && !core_is_deaf(world, r))
+            crash_push(world, &world->ranks[r].down, &plan);
+}
+
+static uint32_t learning_slot(struct crash_learning *learning, const struct slot_id *id)
+{
+    const uint32_t i = learning_find(learning, id);
+    if (i == learning->count) {
+        learning->slots[learning->count++] = *id;
+        learning->made[i] = 0;
+        learning->granted[i] = false;
+    }
+    return i;
+}
+
+// The rank is in the step, and gets the grants that it does not have.
+static void learning_enters(struct crash_world *world, uint32_t r)
+{
+    struct crash_learning *learning = &world->core.learning;
+    if (crash_in(learning->entered, r))
+        return;
+    learning->entered |= 1u << r;
+    for (uint32_t i = learning->recalled[r]; i < learning->grant_count; i++)
+        learning_tells(world, r, learning->grants[i]);
+}
+
+// The rank says the next slot that is granted to it.
+static void learning_recalls(struct crash_world *world, uint32_t r,
+                             const struct crash_message *message)
+{
+    struct crash_learning *learning = &world->core.learning;
+    const uint32_t place = message->granted - 1;
+    const uint32_t i = learning_slot(learning, &message->slot);
+    if (crash_in(learning->entered, r) || place != learning->recalled[r]++)
+        crash_fault(world, "rank %u says its grants in another order, or twice", r);
+    else if (place < learning->grant_count ? learning->grants[place] != i : learning->granted[i])
+        crash_fault(world, "rank %u has another order than others", r);
+    else if (place == learning->grant_count)
+        learning_grant(world, i);
+    if (!message->unmade)
+        learning->made[i] |= 1u << r;
+    if (message->granted == message->grants)
+        learning_enters(world, r);
 }
 
 static void learning_hears(struct crash_world *world, uint32_t r,
                            const struct crash_message *message)
 {
     struct crash_learning *learning = &world->core.learning;
-    if (!learning->active && message->step <= learning->last_step) {
-        crash_fault(world, "rank %u learns step %u, which is learned", r, (unsigned)message->step);
+    const bool anew = world->core.established > 1; // All may be said again.
+    if (learning->active && anew && message->step < learning->step)
         return;
+    if (learning->active && anew && message->step > learning->step) {
+        learning->active = false;
+        learning->last_step = learning->step;
+    }
+    if (!learning->active && message->step <= learning->last_step) {
+        if (!anew)
+            crash_fault(world, "rank %u learns step %u, which is learned", r,
+                        (unsigned)message->step);
+        return; // In a new generation it is said again.
     }
     if (!learning->active) {
         memset(learning->made, 0, sizeof(learning->made));
         memset(learning->granted, 0, sizeof(learning->granted));
         memset(learning->waits, 0, sizeof(learning->waits));
+        memset(learning->recalled, 0, sizeof(learning->recalled));
+        learning->holds = 0;
         learning->active = true;
         learning->step = message->step;
         learning->phase = message->phase;
@@ -135,14 +190,14 @@ static void learning_hears(struct crash_world *world, uint32_t r,
         crash_fault(world, "rank %u learns another step", r);
         return;
     }
-    learning->entered |= 1u << r;
+    if (message->granted > 0) {
+        learning_recalls(world, r, message);
+        learning_grants(world);
+        return;
+    }
+    learning_enters(world, r);
     if (message->up == UP_READY) {
-        const uint32_t i = learning_find(learning, &message->slot);
-        if (i == learning->count) {
-            learning->slots[learning->count++] = message->slot;
-            learning->made[i] = 0;
-            learning->granted[i] = false;
-        }
+        const uint32_t i = learning_slot(learning, &message->slot);
         if (crash_in(learning->made[i], r) || crash_in(learning->ended, r))
             crash_fault(world, "rank %u reports a slot twice, or after its end of the step", r);
         learning->made[i] |= 1u << r;
@@ -156,35 +211,13 @@ static void learning_hears(struct crash_world *world, uint32_t r,
         if (crash_in(learning->ended, r))
             crash_fault(world, "rank %u ends a step twice", r);
         learning->ended |= 1u << r;
+        learning->holds |= (uint32_t)(message->holds != 0) << r;
         learning->waits[r] = 0;
     }
     learning_grants(world);
     learning_ends(world);
     if (world->config.defers && learning->active && message->up != UP_READY)
         learning_forces(world);
-}
-
-// In a new generation the grants stay, and all reports come again.
-static void learning_recovers(struct crash_world *world)
-{
-    struct crash_learning *learning = &world->core.learning;
-    uint32_t kept = 0;
-    struct slot_id slots[CRASH_SLOTS];
-    uint32_t made[CRASH_SLOTS];
-    for (uint32_t i = 0; i < learning->grant_count; i++) {
-        made[kept] = learning->made[learning->grants[i]];
-        slots[kept++] = learning->slots[learning->grants[i]];
-    }
-    for (uint32_t i = 0; i < kept; i++) {
-        learning->slots[i] = slots[i];
-        learning->made[i] = made[i];
-        learning->granted[i] = true;
-        learning->grants[i] = i;
-    }
-    learning->count = kept;
-    learning->active = kept > 0;
-    learning->entered = learning->ended = 0;
-    memset(learning->waits, 0, sizeof(learning->waits));
 }
 
 // ---- Ballots -----------------------------------------------------------------------------------
@@ -223,6 +256,27 @@ static void core_is_stale(struct crash_world *world)
         crash_push(world, &world->ranks[r].late, &message);
 }
 
+// Another coordinator begins the ballot. A part of what the first one has told each rank is lost:
+// the end of it.
+static void core_restarts(struct crash_world *world)
+{
+    world->core.forgets = true;
+    for (uint32_t r = 0; r < world->config.ranks; r++) {
+        struct crash_channel *down = &world->ranks[r].down;
+        uint32_t kept = 0;
+        uint32_t left = crash_draw(world, down->count + 1); // Grants and plans that arrive.
+        for (uint32_t i = 0; i < down->count; i++) {
+            const enum crash_message_kind kind = down->messages[i].kind;
+            const bool learns = kind == CRASH_GRANT || kind == CRASH_PLAN;
+            if (learns && left == 0)
+                continue;
+            left -= learns;
+            down->messages[kept++] = down->messages[i];
+        }
+        down->count = kept;
+    }
+}
+
 // Half of the suspicions are of nobody: the ranks freeze and go on with the same members.
 void crash_core_prepares(struct crash_world *world)
 {
@@ -237,12 +291,15 @@ void crash_core_prepares(struct crash_world *world)
     }
     core->known_dead |= dead;
     core->number++;
+    core->forgets = core->forgets && core->collects;
     core->collects = true;
     core->reported = 0;
     core->kept = core->members & ~core->left & ~suspects;
     if (__builtin_popcount(core->kept) * 2 <=
         __builtin_popcount(core->members & ~core->left & ~dead))
         core->kept = core->members & ~core->left & ~dead; // No quorum without the suspect.
+    if (world->config.restarts && crash_draw(world, 2) == 0)
+        core_restarts(world);
     crash_say(world, "coordinator: PREPARE %u, suspects %x, keeps %x", (unsigned)core->number,
               suspects, core->kept);
     for (uint32_t r = 0; r < world->config.ranks; r++) {
@@ -365,8 +422,9 @@ static void core_decides(struct crash_world *world)
     core->collects = false;
     core->established = core->number;
     world->recoveries++;
-    if (core->learning.active)
-        learning_recovers(world);
+    core->learning.active = false; // In the new generation all is said again.
+    if (core->forgets)
+        core->learning.last_step = 0;
 }
 
 void crash_core_hears(struct crash_world *world, uint32_t r, const struct crash_message *message)
@@ -396,6 +454,8 @@ void crash_core_hears(struct crash_world *world, uint32_t r, const struct crash_
     // What a rank says of its old generation comes before its report.
     if (message->generation.number != core->established)
         crash_fault(world, "rank %u says something of another generation", r);
+    if (core->collects && core->forgets)
+        return; // All is said again in the new generation.
     if (message->up == UP_READY || message->up == UP_END || message->up == UP_WAIT)
         learning_hears(world, r, message);
     else if (message->up != UP_REPLAN && message->up != UP_BLOCKED)

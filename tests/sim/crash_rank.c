@@ -139,6 +139,9 @@ static void rank_says(struct crash_world *world, uint32_t r, const struct up_mes
         message.step = up->u.ready.step;
         message.phase = up->u.ready.phase;
         message.slot = up->u.ready.slot;
+        message.granted = up->u.ready.granted;
+        message.grants = up->u.ready.grants;
+        message.unmade = up->u.ready.unmade;
     } else if (up->kind == UP_WAIT) {
         message.step = up->u.wait.step;
         message.phase = up->u.wait.phase;
@@ -146,6 +149,7 @@ static void rank_says(struct crash_world *world, uint32_t r, const struct up_mes
     } else if (up->kind == UP_END) {
         message.step = up->u.end.step;
         message.phase = up->u.end.phase;
+        message.holds = up->u.end.plan;
     }
     crash_push(world, &world->ranks[r].up, &message);
 }

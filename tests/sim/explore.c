@@ -253,7 +253,8 @@ static void print_line(void *context, const char *line)
 void explore_describe(const struct world_config *config, char *text, size_t bytes)
 {
     static const char *const unplanned[] = {"extend", "fail", "defer"};
-    static const char *const disasters[] = {"", ", a death", ", a stream breaks"};
+    static const char *const disasters[] = {"", ", a death", ", a stream breaks",
+                                            ", another coordinator"};
     int used = snprintf(text, bytes, "W %" PRIu32 ", strict %" PRIx32 ", %s/%s%s, plans",
                         config->window, config->strict, config->zero_defer ? "zero_defer" : "error",
                         unplanned[config->unplanned], disasters[config->disaster]);

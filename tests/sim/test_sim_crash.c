@@ -52,6 +52,7 @@ static struct crash_config configure(uint64_t seed, uint32_t kind)
                                  .ranks = 2 + (uint32_t)(seed % 3),
                                  .uneven = kind < 4 && (kind & 1) != 0,
                                  .suspicions = kind < 4 ? (kind & 2) != 0 : (kind & 1) != 0,
+                                 .restarts = seed % 2 != 0,
                                  .waits = kind >= 4,
                                  .defers = kind >= 6,
                                  .unplanned_defers = kind == 7,
@@ -129,6 +130,7 @@ static void run_alone(const char *text)
     config.ranks = drawn.ranks;
     config.uneven = drawn.uneven;
     config.suspicions = drawn.suspicions;
+    config.restarts = drawn.restarts;
     config.waits = drawn.waits;
     config.defers = drawn.defers;
     config.unplanned_defers = drawn.unplanned_defers;

@@ -394,6 +394,24 @@ static void family_survivors(struct drawn *drawn)
     set_programs(drawn, 3, "");
 }
 
+// Two steps are learned, and a coordinator that knows nothing takes the place of the first one:
+// nothing else comes of them than without it.
+static void family_restarted(struct drawn *drawn)
+{
+    static const char *const programs[] = {"A", "A B", "B A", "A! B", "B! A", ""};
+    uint32_t pair[2];
+    drawn->config.window = 2;
+    drawn->config.strict = 15 * draw(drawn, 2);
+    draw_policies(drawn, 2);
+    draw_pair(drawn, 6, pair);
+    for (uint32_t r = 0; r < 2; r++)
+        snprintf(drawn->text[r], TEXT, "%s / :x%s", programs[pair[r]], r == 0 ? "" : " A");
+    drawn->config.disaster = DISASTER_RESTART;
+    drawn->config.prompt = true;
+    drawn->rule = EXPLORE_RESULTS;
+    set_programs(drawn, 2, "");
+}
+
 struct family {
     const char *name;
     void (*draw)(struct drawn *drawn);
@@ -408,7 +426,7 @@ static const struct family families[] = {
     {"phases", family_phases, 40},      {"later", family_later, 3},
     {"switched", family_switched, 4},   {"replanned", family_replanned, 1},
     {"three", family_three, 2},         {"disaster", family_disaster, 3},
-    {"survivors", family_survivors, 1},
+    {"survivors", family_survivors, 1}, {"restarted", family_restarted, 2},
 };
 
 enum {

@@ -10,8 +10,10 @@
 
 #include "tests/sim/world_inside.h"
 #include "worker/order/header.h"
+#include "worker/order/parts.h"
 #include "worker/order/payloads.h"
 #include "worker/order/plan.h"
+#include "worker/order/recover.h"
 #include "worker/order/waits.h"
 
 #include "coordinator/core.h"
@@ -206,8 +208,41 @@ static void publish_happens(struct world *world)
 
 static bool strike_can(const struct world *world)
 {
+    if (world->config.disaster == DISASTER_RESTART)
+        return !world->state.struck;
     return world->config.disaster != DISASTER_NONE && !world->state.struck &&
            world_lives(&world->state.ranks[world->config.victim]);
+}
+
+// What is on its way to the coordinator is lost; what is on its way to a rank arrives, or is lost
+// when the rank sees the end of its stream.
+static void restart_happens(struct world *world)
+{
+    for (uint32_t r = 0; r < world->config.ranks; r++) {
+        struct world_rank *rank = &world->state.ranks[r];
+        rank->up_count = 0;
+        memset(rank->up, 0, sizeof(rank->up));
+        rank->cut = world_lives(rank);
+    }
+    world->state.struck = true;
+    world_core_restarts(world);
+}
+
+// As engine_control_stands in worker/engine/resume.c.
+static void back_happens(struct world *world, uint32_t r)
+{
+    struct world_rank *rank = &world->state.ranks[r];
+    struct order *order = &world->orders[r];
+    rank->cut = rank->cut_known = false;
+    world_says_hello(world, r);
+    if (order->open && order->learning) {
+        order_learn_again(order);
+        if (order->ended && r == 0)
+            world_layouts(world, r);
+        if (order->ended)
+            order_send_end(order);
+    }
+    order_coordinator_back(order);
 }
 
 static void strike_happens(struct world *world)
@@ -250,6 +285,8 @@ static void cut_known_happens(struct world *world, uint32_t r)
     rank->down_count = 0;
     memset(rank->down, 0, sizeof(rank->down));
     order_coordinator_lost(order);
+    if (world->config.disaster == DISASTER_RESTART)
+        return;
     if (rank->reported)
         find_oneself(world, r);
     else if (order->open && order->learning)
@@ -315,8 +352,9 @@ static bool timeout_can(const struct world *world, uint32_t r, uint32_t t)
 static void rank_events(const struct world *world, uint32_t r, struct event_list *list)
 {
     const struct world_rank *rank = &world->state.ranks[r];
+    const bool restarts = world->config.disaster == DISASTER_RESTART;
     event_add(list, rank->up_count > 0 && !rank->cut_heard, EVENT_UP, r, 0);
-    event_add(list, rank->cut && !rank->cut_heard, EVENT_CUT_HEARD, r, 0);
+    event_add(list, rank->cut && !rank->cut_heard && !restarts, EVENT_CUT_HEARD, r, 0);
     if (!world_lives(rank))
         return;
     for (uint32_t t = 0; t < WORLD_THREADS; t++) {
@@ -330,6 +368,7 @@ static void rank_events(const struct world *world, uint32_t r, struct event_list
     event_add(list, close_can(world, r), EVENT_CLOSE_WAVE, r, 0);
     event_add(list, commit_can(world, r), EVENT_COMMIT_WAVE, r, 0);
     event_add(list, rank->cut && !rank->cut_known, EVENT_CUT_KNOWN, r, 0);
+    event_add(list, rank->cut_known && restarts, EVENT_BACK, r, 0);
     for (uint32_t peer = 0; peer < world->config.ranks; peer++)
         event_add(list, peer_lost_can(world, r, peer), EVENT_PEER_LOST, r, peer);
 }
@@ -381,7 +420,13 @@ static void event_happens(struct world *world, const struct world_event *event)
         publish_happens(world);
         break;
     case EVENT_STRIKE:
-        strike_happens(world);
+        if (world->config.disaster == DISASTER_RESTART)
+            restart_happens(world);
+        else
+            strike_happens(world);
+        break;
+    case EVENT_BACK:
+        back_happens(world, r);
         break;
     case EVENT_CUT_HEARD:
         cut_heard_happens(world, r);
@@ -439,6 +484,7 @@ void world_event_text(const struct world *world, const struct world_event *event
         "the coordinator sees the end of its stream",
         "sees the end of its stream",
         "sees the end of a link",
+        "comes back to another coordinator",
     };
     const uint32_t r = event->rank;
     const struct world_rank *rank = &world->state.ranks[r];

@@ -63,6 +63,9 @@ enum world_disaster {
     DISASTER_NONE = 0,
     DISASTER_DEATH, // The victim dies at any moment.
     DISASTER_BREAK, // The control stream of the victim breaks at any moment.
+    // The coordinator dies at any moment, and another one takes its place. Each rank has heard its
+    // last messages or not, and comes back at a moment of its own. There is no victim.
+    DISASTER_RESTART,
 };
 
 // Strings are borrowed for as long as the world is used.
@@ -259,6 +262,7 @@ enum world_event_kind {
     EVENT_CUT_HEARD, // The coordinator learns that the rank's stream has ended.
     EVENT_CUT_KNOWN, // The rank learns that its stream has ended.
     EVENT_PEER_LOST, // The rank learns that its links to the rank `index` have ended.
+    EVENT_BACK, // The rank comes to the coordinator that has taken the place of a dead one.
 };
 
 struct world_event {

@@ -273,7 +273,8 @@ void world_describe(const struct world *world, char *text, size_t bytes)
 
 static bool is_victim(const struct world *world, uint32_t r)
 {
-    return world->config.disaster != DISASTER_NONE && world->config.victim == r;
+    return world->config.disaster != DISASTER_NONE && world->config.disaster != DISASTER_RESTART &&
+           world->config.victim == r;
 }
 
 // With n threads a rank counts as blocked when n wait; while fewer do, another one may still act,
@@ -330,7 +331,8 @@ static bool end_failed(struct world *world, const struct world_rank *failed, cha
 {
     const bool genuine = failed->halt == HALT_ORDER || failed->halt == HALT_PHASE ||
                          failed->halt == HALT_UNPLANNED ||
-                         (failed->halt == HALT_LOST && world->state.struck);
+                         (failed->halt == HALT_LOST && world->state.struck &&
+                          world->config.disaster != DISASTER_RESTART);
     if (!genuine)
         world_fault(world, "a verdict that no program deserves: %s", halt_name(failed->halt));
     snprintf(text, bytes, "error %d %s", (int)failed->settled - (int)world->program.plans,

@@ -9,6 +9,7 @@
 
 #include "coordinator/core.h"
 #include "coordinator/hash.h"
+#include "coordinator/learning.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -69,9 +70,12 @@ void world_stream_up(struct world *world, uint32_t r, const struct up_message *m
     char text[WORLD_TEXT];
     if (!world_lives(rank))
         return;
-    world_check_said(world, r, message);
+    if (message->kind != UP_HELLO)
+        world_check_said(world, r, message);
     world_up_text(message, text, sizeof(text));
     world_say(world, "    rank %" PRIu32 " says: %s", r, text);
+    if (rank->cut_known && world->config.disaster == DISASTER_RESTART)
+        return;
     if (rank->cut_known) {
         world_rank_fails(world, r, HALT_NONE, "the coordinator is gone and is needed here");
         return;
@@ -168,6 +172,62 @@ void world_core_ended(struct world *world, uint32_t r)
                      .kind = EVENT_CLOSED, .peer = peer_of(r), .text = "reset", .proven = true});
 }
 
+void world_core_restarts(struct world *world)
+{
+    struct coordinator *core = world->core;
+    struct job *job = &core->jobs[0];
+    job->used = false;
+    job->queried_step = 0;
+    memset(&job->halt, 0, sizeof(job->halt));
+    learning_reset(&job->learning);
+    job->learning.step = job->learning.phase = 0;
+    job->learning.opener = job->learning.entered = job->learning.ended = 0;
+    job->learning.grant_count = 0;
+    core->job_count = core->worker_top = 0;
+    core->worker_free = CORE_NONE;
+    for (uint32_t r = 0; r < world->config.ranks; r++) {
+        memset(&core->workers[r], 0, sizeof(core->workers[r]));
+        core->peers[world->port[r]] = 0;
+    }
+}
+
+static void hello_fill(const struct world *world, uint32_t r, struct up_hello *hello)
+{
+    hello->version = LOCKSTEP_PROTOCOL_VERSION;
+    snprintf(hello->job, sizeof(hello->job), "small");
+    snprintf(hello->host, sizeof(hello->host), "h%" PRIu32, r);
+    snprintf(hello->host_id, sizeof(hello->host_id), "h%" PRIu32, r);
+    snprintf(hello->address, sizeof(hello->address), "small:%" PRIu32, r);
+    hello->uuid.bytes[0] = (uint8_t)(r + 1);
+    hello->world_min = hello->world_max = world->config.ranks;
+}
+
+static void start_fill(const struct world *world, uint32_t r, struct up_start *start)
+{
+    start->item_count = 1;
+    start->zero_defer = world->config.zero_defer;
+    start->strict = world_in_set(world->config.strict, r);
+}
+
+// As resume_describe in worker/engine/resume.c.
+void world_says_hello(struct world *world, uint32_t r)
+{
+    const struct order *order = &world->orders[r];
+    struct up_message message = {.kind = UP_HELLO, .generation = order->generation};
+    struct up_resume *resume = &message.u.hello.resume;
+    hello_fill(world, r, &message.u.hello);
+    message.u.hello.resumes = true;
+    *resume = (struct up_resume){.generation = order->generation,
+                                 .rank = r,
+                                 .world_size = world->config.ranks,
+                                 .settled = order->settled,
+                                 .rounds = order->headers.starts,
+                                 .plan_number = order->plans.number,
+                                 .learning_step = order->open && order->learning ? order->step : 0};
+    start_fill(world, r, &resume->start);
+    world_stream_up(world, r, &message);
+}
+
 // ---- The beginning -----------------------------------------------------------------------------
 
 static void begin_rank(struct world *world, uint32_t r)
@@ -190,13 +250,7 @@ static void begin_hello(struct world *world, uint32_t r)
 {
     struct up_message message = {.kind = UP_HELLO};
     struct up_hello *hello = &message.u.hello;
-    hello->version = LOCKSTEP_PROTOCOL_VERSION;
-    snprintf(hello->job, sizeof(hello->job), "small");
-    snprintf(hello->host, sizeof(hello->host), "h%" PRIu32, r);
-    snprintf(hello->host_id, sizeof(hello->host_id), "h%" PRIu32, r);
-    snprintf(hello->address, sizeof(hello->address), "small:%" PRIu32, r);
-    hello->uuid.bytes[0] = (uint8_t)(r + 1);
-    hello->world_min = hello->world_max = world->config.ranks;
+    hello_fill(world, r, hello);
     hello->has_rank_hint = true;
     hello->rank_hint = r;
     world_core_hears(world, r, &message);
@@ -205,9 +259,7 @@ static void begin_hello(struct world *world, uint32_t r)
 static void begin_start(struct world *world, uint32_t r)
 {
     struct up_message message = {.kind = UP_START, .generation = world->orders[r].generation};
-    message.u.start.item_count = 1;
-    message.u.start.zero_defer = world->config.zero_defer;
-    message.u.start.strict = world_in_set(world->config.strict, r);
+    start_fill(world, r, &message.u.start);
     world_core_hears(world, r, &message);
 }
 

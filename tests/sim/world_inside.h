@@ -42,6 +42,10 @@ void world_channel_pop(uint32_t *numbers, uint8_t *count);
 // The coordinator gets a message; the coordinator learns that a stream has ended.
 void world_core_hears(struct world *world, uint32_t r, const struct up_message *message);
 void world_core_ended(struct world *world, uint32_t r);
+// Another coordinator takes the place of this one, and knows nothing.
+void world_core_restarts(struct world *world);
+// The hello of a rank that comes back.
+void world_says_hello(struct world *world, uint32_t r);
 
 // ---- world_rank.c -------------------------------------------------------------------------------
 
@@ -53,6 +57,7 @@ void world_made_move(struct world_rank *rank, const struct slot_id *id, enum mad
 void world_order_acts(void *context, const struct order_action *action);
 const struct world_part *world_part_of(const struct world *world, uint32_t r, uint32_t t);
 // world_trainer_can: true if a thread can do its next op. world_trainer_steps does it.
+void world_layouts(struct world *world, uint32_t r); // Proposes the layouts of all modules.
 bool world_trainer_can(const struct world *world, uint32_t r, uint32_t t);
 void world_trainer_steps(struct world *world, uint32_t r, uint32_t t);
 

@@ -137,7 +137,8 @@ void world_up_text(const struct up_message *message, char *text, size_t bytes)
     switch (message->kind) {
     case UP_READY:
         text_slot(slot, &message->u.ready.slot);
-        snprintf(text, bytes, "ready %s", slot);
+        snprintf(text, bytes, "%s %s%s", message->u.ready.granted > 0 ? "granted" : "ready", slot,
+                 message->u.ready.unmade ? ", unmade" : "");
         return;
     case UP_WAIT:
         text_slot(slot, &message->u.wait.slot);

@@ -234,7 +234,7 @@ static void trainer_make(struct world *world, uint32_t r, const struct world_op 
     order_slot_ready(&world->orders[r], id, DTYPE_FLOAT32, 10u + op->module);
 }
 
-static void trainer_layouts(struct world *world, uint32_t r)
+void world_layouts(struct world *world, uint32_t r)
 {
     for (uint32_t module = 0; module < WORLD_MODULES; module++) {
         const uint32_t buckets = world_buckets(&world->config, module);
@@ -256,7 +256,7 @@ static void trainer_end(struct world *world, uint32_t r)
 {
     world->state.ranks[r].mode = MODE_ENDS;
     if (r == 0 && world->orders[r].learning)
-        trainer_layouts(world, r);
+        world_layouts(world, r);
     if (world_lives(&world->state.ranks[r]))
         order_step_ended(&world->orders[r]);
 }

@@ -151,12 +151,18 @@ static void job_spans(struct spans *spans, struct job *job)
     spans_of(spans, job, sizeof(*job), &holes);
 }
 
-static void worker_spans(struct spans *spans, struct worker *worker)
+// restarts: another coordinator gets other hellos.
+static void worker_spans(struct spans *spans, struct worker *worker, bool restarts)
 {
     struct holes holes = {.count = 0};
-    HOLE(&holes, worker->hello);
+    if (restarts) {
+        HOLE_KEPT(&holes, worker->hello);
+        HOLE_KEPT(&holes, worker->start);
+    } else {
+        HOLE(&holes, worker->hello);
+        HOLE(&holes, worker->start);
+    }
     HOLE(&holes, worker->links);
-    HOLE(&holes, worker->start);
     HOLE(&holes, worker->beat);
     HOLE(&holes, worker->heartbeat.mark);
     HOLE(&holes, worker->heartbeat.place);
@@ -184,8 +190,9 @@ static void world_spans(struct world *world, struct spans *spans)
     for (uint32_t r = 0; r < world->config.ranks; r++) {
         rank_spans(spans, &world->state.ranks[r]);
         order_spans(spans, &world->orders[r]);
-        worker_spans(spans, &world->core->workers[r]);
-        // Streams only ever end here, so no other place of the table is used.
+        worker_spans(spans, &world->core->workers[r], world->config.disaster == DISASTER_RESTART);
+        // A stream that is new has the number of an old one, so no other place of the table is
+        // used.
         span_add(spans, &world->core->peers[world->port[r]], sizeof(world->core->peers[0]), false);
     }
     job_spans(spans, &world->core->jobs[0]);
@@ -193,6 +200,9 @@ static void world_spans(struct world *world, struct spans *spans)
              world->core->jobs[0].learning.word_count * sizeof(world->core->words[0][0]), true);
     span_add(spans, world->state.slots, sizeof(world->state.slots), true);
     span_add(spans, &world->state.published, 2, true);
+    span_add(spans, &world->core->job_count, sizeof(world->core->job_count), true);
+    span_add(spans, &world->core->worker_top, sizeof(world->core->worker_top), true);
+    span_add(spans, &world->core->worker_free, sizeof(world->core->worker_free), true);
 }
 
 // ---- Saving and restoring ----------------------------------------------------------------------

@@ -114,6 +114,15 @@ static void describe_record(char *text, size_t bytes, const struct record_part *
         snprintf(text + used, bytes - (size_t)used, "]");
 }
 
+static void describe_ready(char *text, size_t bytes, const struct up_ready *ready)
+{
+    describe_slot(text, bytes, "ready", ready->step, &ready->slot);
+    const size_t used = strlen(text);
+    if (ready->granted > 0)
+        snprintf(text + used, bytes - used, ", granted as %" PRIu32 " of %" PRIu32 "%s",
+                 ready->granted, ready->grants, ready->unmade ? ", unmade" : "");
+}
+
 void describe_up(char *text, size_t bytes, const struct up_message *message)
 {
     switch (message->kind) {
@@ -129,7 +138,7 @@ void describe_up(char *text, size_t bytes, const struct up_message *message)
                  message->u.manifest_part.first + message->u.manifest_part.count);
         return;
     case UP_READY:
-        describe_slot(text, bytes, "ready", message->u.ready.step, &message->u.ready.slot);
+        describe_ready(text, bytes, &message->u.ready);
         return;
     case UP_WAIT:
         describe_wait(text, bytes, &message->u.wait);

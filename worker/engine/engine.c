@@ -126,7 +126,9 @@ static void engine_propose_layout(struct lockstep_session *session, struct locks
 {
     struct up_message message = {.kind = UP_LAYOUT_PART};
     struct layout_part *part = &message.u.layout_part;
-    if (!module->sets.set->learned && !engine_make_layout(session, module))
+    // A layout that ranks have from a coordinator that was lost is not made anew.
+    if (!module->sets.set->learned && !module->sets.next_agreed &&
+        !engine_make_layout(session, module))
         return;
     part->module = module->index;
     part->total = buckets_encode(module->sets.set->learned ? &module->layout : &module->sets.next,

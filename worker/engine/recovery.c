@@ -518,7 +518,7 @@ void recovery_goes_on(struct lockstep_session *session)
               " text=%s",
               session->world.generation.number, session->world.rank, session->world.size,
               decision.settled, recovery->decision.text);
-    if (order->learning && order->open && !order->closed && order->ended)
+    if (order->learning && order->open && order->ended)
         engine_propose_layouts(session);
     recovery->redo_low = UINT32_MAX;
     recovery->redo_step = decision.settled + 1;

@@ -120,8 +120,6 @@ static void resume_describe(const struct lockstep_session *session, struct up_he
                                  .frozen = order->recovery.frozen,
                                  .plan_number = order->plans.number,
                                  .learning_step = learns ? order->step : 0,
-                                 .learned = learns && order->closed,
-                                 .recalls = learns ? order->slot_count : 0,
                                  .tuning = session->world.tuning,
                                  .start = session->engine.said.start};
     recovery_describe(session, resume);
@@ -197,7 +195,8 @@ static void resume_say_again(struct lockstep_session *session)
         message = (struct up_message){.kind = UP_START, .u.start = said->start};
         engine_send(session, &message);
     }
-    if (order_learns(session->engine.order) && !session->engine.order->recovery.frozen)
+    if (session->engine.order->open && session->engine.order->learning &&
+        !session->engine.order->recovery.frozen)
         engine_learn_again(session);
     resume_tell_losses(session);
 }

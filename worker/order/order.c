@@ -282,7 +282,12 @@ void order_send_ready(struct order *order, const struct order_unplaced *unplaced
 void order_send_end(struct order *order)
 {
     struct up_message message = {.kind = UP_END};
+    const struct order_plan *plan = order->closed ? order_plan_of(order, order->phase) : NULL;
     message.u.end = (struct up_end){.step = order->step, .phase = order->phase};
+    if (plan) {
+        message.u.end.plan = plan->number;
+        message.u.end.plan_hash = plan->hash;
+    }
     order_send(order, &message);
 }
 

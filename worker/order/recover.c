@@ -7,6 +7,7 @@
 
 #include "worker/order/header.h"
 #include "worker/order/parts.h"
+#include "worker/order/plan.h"
 #include "worker/order/waits.h"
 
 #include <string.h>
@@ -138,10 +139,40 @@ static void recover_opening(struct order *order, const struct order_decision *de
                           .kind = ORDER_OPEN, .opening = opening, .step = order->opening});
 }
 
-static void recover_learning(struct order *order)
+// ---- A learning step is said again --------------------------------------------------------------
+
+// True if this rank has made the slot, which is granted, or if the plan that it holds has it: a
+// rank that has died since may have made it.
+static bool recall_made(const struct order *order, const struct order_slot *slot)
 {
+    const struct order_plan *plan = order->closed ? order_plan_of(order, order->phase) : NULL;
+    const bool zero = slot->state < SLOT_LAUNCHED ? slot->state == SLOT_ZERO : slot->zero;
+    bool made = !zero && !order_is_absent(order, &slot->id);
+    for (uint32_t i = 0; plan && !made && i < plan->count; i++)
+        made = plan->slots[i].module == slot->id.module && plan->slots[i].call == slot->id.call;
+    return made;
+}
+
+// The slots that are granted here, in the order of grants, and then those that are ready only.
+static void recall_slots(struct order *order)
+{
+    for (uint32_t i = 0; i < order->slot_count; i++) {
+        struct up_message message = {.kind = UP_READY};
+        message.u.ready = (struct up_ready){.step = order->step,
+                                            .phase = order->phase,
+                                            .slot = order->slots[i].id,
+                                            .granted = i + 1,
+                                            .grants = order->slot_count,
+                                            .unmade = !recall_made(order, &order->slots[i])};
+        order_send(order, &message);
+    }
     for (uint32_t i = 0; i < order->unplaced_count; i++)
         order_send_ready(order, &order->unplaced[i]);
+}
+
+static void recover_learning(struct order *order)
+{
+    recall_slots(order);
     if (order->ended)
         order_send_end(order);
 }
@@ -153,8 +184,7 @@ bool order_learns(const struct order *order)
 
 void order_learn_again(struct order *order)
 {
-    for (uint32_t i = 0; i < order->unplaced_count; i++)
-        order_send_ready(order, &order->unplaced[i]);
+    recall_slots(order);
     order->waits.said_wait.step = 0;
     order->waits.changed = true;
     if (!order->ended)
@@ -216,7 +246,7 @@ void order_recover(struct order *order, const struct order_decision *decision)
             order_fail(order, HALT_PROTOCOL, "the decision repeats a slot that was not launched");
             return;
         }
-        if (order->learning && !order->closed)
+        if (order->learning)
             recover_learning(order);
     }
     order_advance(order);

@@ -21,10 +21,11 @@
 //   come before all other slots and outside of the window. A slot that was launched and is
 //   final nowhere becomes ready again, and runs as every other slot. What was given up stays given
 //   up.
-// - A learning step goes on. Grants are sent to all ranks in one order and arrive before the
-//   freeze, so all members hold the same grants. A rank reports all slots again that are ready and
-//   not granted, and the end of the step. The coordinator forgets the reports of the generation
-//   before, and keeps its grants.
+// - A learning step goes on. Grants are sent to all ranks in one order, but a coordinator that dies
+//   may have sent some of them to some members only. So a rank says again, in order, the slots that
+//   are granted to it, then all that are ready and not granted, and the end of the step, also if
+//   it has the plan that closes the step. The coordinator gathers all of it
+//   (coordinator/relearn.h).
 // - Every rank sends its header again, because its ring successor may be another rank. Plans stay.
 
 #ifndef WORKER_ORDER_RECOVER_H

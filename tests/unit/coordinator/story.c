@@ -257,6 +257,17 @@ void story_ready(struct story *story, uint32_t peer, uint64_t step, struct slot_
     story_say(story, peer, &message);
 }
 
+void story_granted(struct story *story, uint32_t peer, uint64_t step, struct slot_id slot,
+                   uint32_t place, uint32_t grants, bool unmade)
+{
+    struct up_message message = {
+        .kind = UP_READY,
+        .u.ready =
+            {.step = step, .slot = slot, .granted = place + 1, .grants = grants, .unmade = unmade},
+    };
+    story_say(story, peer, &message);
+}
+
 void story_wait(struct story *story, uint32_t peer, uint64_t step, struct slot_id slot)
 {
     struct up_message message = {.kind = UP_WAIT, .u.wait = {.step = step, .slot = slot}};

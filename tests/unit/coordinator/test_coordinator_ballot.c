@@ -537,7 +537,10 @@ static void test_a_learning_step_goes_on(void **state)
     report(story, 1, 2, 0, 1, REPORT_BEGUN);
     report(story, 3, 2, 0, 1, REPORT_BEGUN);
     story_expect_piece(story, "3 < generation 2: rank 1 of 2");
-    story_ready(story, 3, 1, slot(0, 1, 0)); // Again: the grants stay, the reports do not.
+    story_granted(story, 3, 1, slot(0, 0, 0), 0, 1, false);
+    story_ready(story, 3, 1,
+                slot(0, 1, 0)); // Again: reports of the generation before are forgotten.
+    story_granted(story, 1, 1, slot(0, 0, 0), 0, 1, false);
     story_forget(story);
     story_ready(story, 1, 1, slot(0, 1, 0));
     story_expect(story, "1 > ready step 1 slot 0#1.0\n"
@@ -566,10 +569,67 @@ static void test_a_slot_of_the_dead_is_in_no_plan(void **state)
     report(story, 1, 2, 0, 1, REPORT_BEGUN);
     report(story, 3, 2, 0, 1, REPORT_BEGUN);
     story_layout(story, 1, 0, words, 3);
-    story_step_end(story, 1, 1);
-    story_step_end(story, 3, 1);
+    for (uint32_t peer = 1; peer <= 3; peer += 2) {
+        story_granted(story, peer, 1, slot(0, 0, 0), 0, 2, false);
+        story_granted(story, peer, 1, slot(0, 1, 0), 1, 2, true);
+        story_step_end(story, peer, 1);
+    }
     assert_int_equal(story->last[3].kind, DOWN_PLAN_PART);
     assert_int_equal(story->last[3].u.plan_part.slot_total, 1);
+}
+
+// A member that has the plan of step 1, which is not settled here.
+static void report_learned(struct story *story, uint32_t peer)
+{
+    struct up_message message = {.kind = UP_REPORT,
+                                 .u.report = {.ballot = {.number = 2, .incarnation = 0xc0},
+                                              .step = 1,
+                                              .flags = REPORT_BEGUN | REPORT_ALL_FINAL,
+                                              .space = UINT64_MAX}};
+    story_say(story, peer, &message);
+}
+
+// Step 1 is learned, and a rank dies before it has settled everywhere. What members say again of it
+// is of no account, and step 2 is learned with the layouts that come for it.
+static void test_a_plan_stays(void **state)
+{
+    struct story *story = *state;
+    const uint32_t words[] = {1, 1, 0};
+    for (uint32_t settled = 0; settled < 2; settled++) {
+        story_run_on(story, 3);
+        story_layout(story, 1, 0, words, 3);
+        for (uint32_t peer = 1; peer <= 3; peer++)
+            story_ready(story, peer, 1, slot(0, 0, 0));
+        for (uint32_t peer = 1; peer <= 3; peer++)
+            story_step_end(story, peer, 1);
+        const uint64_t hash = story->last[3].u.plan_part.hash;
+        story_close(story, 2, NULL);
+        report_learned(story, 1);
+        if (settled == 1) {
+            RECORD(story, 3, RECORD_COMMIT, 0, 4711);
+            report(story, 3, 2, 1, 1, 0);
+        } else {
+            report_learned(story, 3);
+        }
+        story_expect_piece(story, "3 < generation 2: rank 1 of 2");
+        struct up_message end = {.kind = UP_END,
+                                 .u.end = {.step = 1, .plan = 1, .plan_hash = hash}};
+        for (uint32_t peer = 1; settled == 0 && peer <= 3; peer += 2) {
+            if (peer == 1)
+                story_layout(story, 1, 0, words, 3);
+            story_granted(story, peer, 1, slot(0, 0, 0), 0, 1, false);
+            story_say(story, peer, &end);
+        }
+        story_layout(story, 1, 0, words, 3);
+        for (uint32_t peer = 1; peer <= 3; peer += 2)
+            story_ready(story, peer, 2, slot(0, 0, 0));
+        story_step_end(story, 1, 2);
+        story_step_end(story, 3, 2);
+        assert_int_equal(story->last[3].kind, DOWN_PLAN_PART);
+        assert_int_equal(story->last[3].u.plan_part.number, 2);
+        story_end(story);
+        story_begin(story);
+    }
 }
 
 static void test_without_the_policy_a_death_ends_the_job(void **state)
@@ -651,6 +711,7 @@ int main(void)
         TEST(test_where_a_job_cannot_go_on),
         TEST(test_a_learning_step_goes_on),
         TEST(test_a_slot_of_the_dead_is_in_no_plan),
+        TEST(test_a_plan_stays),
         TEST(test_without_the_policy_a_death_ends_the_job),
         TEST(test_ranks_agree_about_the_policy),
         TEST(test_impossible_records),

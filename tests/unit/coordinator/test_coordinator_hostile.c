@@ -487,6 +487,11 @@ static void draw_message(struct fuzz *fuzz, uint32_t place, struct up_message *m
     case UP_READY:
         message->u.ready = (struct up_ready){
             .step = step, .phase = phase, .slot = id, .dtype = DTYPE_FLOAT32, .elements = 4};
+        if (draw(fuzz, 200) == 0) {
+            message->u.ready.granted = draw_number(fuzz, 3);
+            message->u.ready.grants = draw_number(fuzz, 4);
+            message->u.ready.unmade = draw(fuzz, 2) == 0;
+        }
         return;
     case UP_WAIT:
         message->u.wait = (struct up_wait){.step = step, .phase = phase, .slot = id};
@@ -498,6 +503,8 @@ static void draw_message(struct fuzz *fuzz, uint32_t place, struct up_message *m
         return;
     case UP_END:
         message->u.end = (struct up_end){.step = step, .phase = phase};
+        if (draw(fuzz, 50) == 0)
+            message->u.end.plan = draw_number(fuzz, 3);
         return;
     case UP_HEARTBEAT:
         draw_heartbeat(fuzz, &message->u.heartbeat);

@@ -500,48 +500,280 @@ static void a_decision_that_was_lost_on_its_way(void **state)
 // ---- Learning steps ----------------------------------------------------------------------------
 
 // Condition: the stream of a member ends in a learning step, and a grant is lost with it. Decision:
-// the member gets the grant when it comes back, and may say again what it had said.
+// the member gets the grant when it comes back, and may say again what it had said. Nothing is
+// granted before it has said all its grants.
 static void a_learning_step_goes_on(void **state)
 {
     struct story *story = *state;
     run_world(story, 2);
-    story_ready(story, 1, 8, slot(0, 0, 0));
-    story_ready(story, 2, 8, slot(0, 0, 0));
-    assert_int_equal(story->last[2].kind, DOWN_GRANT);
+    for (uint32_t bucket = 0; bucket < 2; bucket++) {
+        story_ready(story, 1, 8, slot(0, 0, bucket));
+        story_ready(story, 2, 8, slot(0, 0, bucket));
+    }
+    story_ready(story, 2, 8, slot(0, 0, 2));
     story_cut(story, 2);
     struct up_hello hello = back_hello(story, 1, 2);
     hello.resume.learning_step = 8;
     come_back(story, 12, &hello);
-    assert_int_equal(story->last[12].kind, DOWN_GRANT);
-    story_ready(story, 12, 8, slot(0, 0, 0));
-    story_ready(story, 12, 8, slot(0, 0, 1));
+    story_ready(story, 1, 8, slot(0, 0, 2));
+    story_forget(story);
+    story_granted(story, 12, 8, slot(0, 0, 0), 0, 1, false);
+    story_expect(story, "12 > ready step 8 slot 0#0.0, granted as 1 of 1\n"
+                        "12 < grant step 8 slot 0#0.1\n"
+                        "1 < grant step 8 slot 0#0.2\n"
+                        "12 < grant step 8 slot 0#0.2\n");
+    for (uint32_t bucket = 1; bucket < 4; bucket++)
+        story_ready(story, 12, 8, slot(0, 0, bucket));
     expect_running(story);
-    story_ready(story, 1, 8, slot(0, 0, 1));
-    assert_int_equal(story->last[12].u.grant.slot.bucket, 1);
-    hello.resume.recalls = 5;
-    expect_refused(story, &hello, "does not know the part of the order");
+    story_ready(story, 1, 8, slot(0, 0, 3));
+    assert_int_equal(story->last[12].u.grant.slot.bucket, 3);
+}
+
+// Rank `rank` of a world that another coordinator has formed comes back in step 8, with plans up to
+// this number, and says its grants: the first `grants` of the buckets 1, 0, 2.
+static void come_back_holding(struct story *story, uint32_t rank, uint32_t world, uint32_t grants,
+                              uint64_t plan)
+{
+    static const uint32_t buckets[] = {1, 0, 2};
+    struct up_hello hello = foreign_hello(story, rank, world);
+    hello.resume.learning_step = 8;
+    hello.resume.plan_number = plan;
+    come_back(story, rank + 1, &hello);
+    for (uint32_t place = 0; place < grants; place++)
+        story_granted(story, rank + 1, 8, slot(0, 0, buckets[place]), place, grants, false);
+}
+
+static void come_back_with(struct story *story, uint32_t rank, uint32_t world, uint32_t grants)
+{
+    come_back_holding(story, rank, world, grants, 3);
 }
 
 // Condition: ranks learn a step, and come to a coordinator that knows nothing of it. Decision: it
-// learns it from what they say again, unless a part of the order or a plan is known to ranks only.
+// learns it from what they say again.
 static void a_learning_step_begins_anew(void **state)
 {
     struct story *story = *state;
     for (uint32_t rank = 0; rank < 2; rank++) {
-        struct up_hello hello = foreign_hello(story, rank, 2);
-        hello.resume.learning_step = 8;
-        come_back(story, rank + 1, &hello);
+        come_back_with(story, rank, 2, 0);
         story_ready(story, rank + 1, 8, slot(0, 0, 0));
     }
     assert_int_equal(story->last[1].kind, DOWN_GRANT);
     assert_int_equal(story->last[2].kind, DOWN_GRANT);
-    struct up_hello hello = foreign_hello(story, 1, 2);
+}
+
+// Condition: the lost coordinator had told three ranks grants: one, three and none of them.
+// Decision: the longest order is that of all; each rank gets what it does not have, once.
+static void the_longest_order_is_that_of_all(void **state)
+{
+    struct story *story = *state;
+    const uint32_t words[] = {4, 1, 2, 3, 4, 0, 1, 2, 3};
+    come_back_with(story, 0, 3, 1);
+    story_ready(story, 1, 8, slot(0, 0, 3));
+    story_ready(story, 1, 8, slot(0, 0, 0));
+    come_back_with(story, 2, 3, 0);
+    story_ready(story, 3, 8, slot(0, 0, 0));
+    story_forget(story);
+    come_back_with(story, 1, 3, 3);
+    story_expect_piece(story, "2 > ready step 8 slot 0#0.1, granted as 1 of 3\n"
+                              "2 > ready step 8 slot 0#0.0, granted as 2 of 3\n"
+                              "1 < grant step 8 slot 0#0.0\n"
+                              "3 < grant step 8 slot 0#0.0\n"
+                              "2 > ready step 8 slot 0#0.2, granted as 3 of 3\n"
+                              "1 < grant step 8 slot 0#0.2\n"
+                              "3 < grant step 8 slot 0#0.2\n");
+    for (uint32_t bucket = 1; bucket < 4; bucket++)
+        story_ready(story, 3, 8, slot(0, 0, bucket));
+    story_ready(story, 1, 8, slot(0, 0, 2));
+    story_forget(story);
+    story_ready(story, 2, 8, slot(0, 0, 3));
+    story_expect(story, "2 > ready step 8 slot 0#0.3\n"
+                        "1 < grant step 8 slot 0#0.3\n"
+                        "2 < grant step 8 slot 0#0.3\n"
+                        "3 < grant step 8 slot 0#0.3\n");
+    story_layout(story, 1, 0, words, 9);
+    for (uint32_t peer = 1; peer <= 3; peer++)
+        story_step_end(story, peer, 8);
+    story_expect_piece(story, "3 < plan 4 ");
+    assert_int_equal(story->last[3].u.plan_part.slot_total, 4);
+}
+
+// Condition: two ranks have different slots at one place. Decision: a verdict that names both.
+static void orders_that_differ_are_a_verdict(void **state)
+{
+    struct story *story = *state;
+    come_back_with(story, 0, 2, 2);
+    come_back_with(story, 1, 2, 0);
+    story_granted(story, 2, 8, slot(0, 0, 2), 0, 1, false);
+    assert_int_equal(story->last[1].kind, DOWN_HALT);
+    assert_string_equal(
+        story->last[1].u.halt.text,
+        "rank 1 (host h2) has module 0 call 0 bucket 2 at place 0 of the order of step 8, and rank "
+        "0 "
+        "(host h1) has module 0 call 0 bucket 1 there: two coordinators have decided it");
+}
+
+// Condition: a member says what cannot be an order. Decision: a verdict.
+static void an_order_that_cannot_be(void **state)
+{
+    static const struct {
+        uint32_t bucket, place, grants;
+    } wrong[] = {{0, 1, 2}, {0, 0, 0}, {0, 2, 1}, {LOCKSTEP_MAX_BUCKETS, 0, 1}};
+    struct story *story = *state;
+    for (uint32_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        come_back_with(story, 0, 2, 0);
+        story_granted(story, 1, 8, slot(0, 0, wrong[i].bucket), wrong[i].place, wrong[i].grants,
+                      false);
+        assert_int_equal(story->last[1].u.halt.kind, HALT_PROTOCOL);
+        story_end(story);
+        story_begin(story);
+    }
+    come_back_with(story, 0, 2, 1);
+    story_granted(story, 1, 8, slot(0, 0, 0), 1, 2, false); // It has said all its grants.
+    assert_int_equal(story->last[1].u.halt.kind, HALT_PROTOCOL);
+}
+
+// Condition: all others end the step while a member is away that has ended it, too. Decision: the
+// plan is made when the member is back, and what it says again afterwards is of no account.
+static void a_member_that_has_ended_comes_back(void **state)
+{
+    struct story *story = *state;
+    const uint32_t words[] = {1, 1, 0};
+    run_world(story, 2);
+    story_ready(story, 1, 8, slot(0, 0, 0));
+    story_layout(story, 1, 0, words, 3);
+    story_step_end(story, 1, 8);
+    struct up_hello hello = back_hello(story, 0, 2);
     hello.resume.learning_step = 8;
-    hello.resume.recalls = 2;
-    expect_refused(story, &hello, "does not know the part of the order");
-    hello.resume.recalls = 1;
-    hello.resume.learned = true;
-    expect_refused(story, &hello, "others do not");
+    come_back(story, 11, &hello);
+    story_ready(story, 2, 8, slot(0, 0, 0));
+    story_step_end(story, 2, 8);
+    story_forget(story);
+    story_ready(story, 11, 8, slot(0, 0, 0));
+    story_expect_piece(story, "11 < grant step 8 slot 0#0.0\n");
+    assert_int_equal(story->last[11].kind, DOWN_PLAN_PART);
+    story_layout(story, 11, 0, words, 3);
+    story_step_end(story, 11, 8);
+    expect_running(story);
+    story_layout(story, 11, 0, words, 3);
+    story_step_end(story, 11, 9);
+    story_step_end(story, 2, 9);
+    expect_running(story);
+    assert_int_equal(story->last[2].u.plan_part.step, 9);
+}
+
+static void end_with_plan(struct story *story, uint32_t peer, uint64_t plan, uint64_t hash)
+{
+    struct up_message message = {.kind = UP_END,
+                                 .u.end = {.step = 8, .plan = plan, .plan_hash = hash}};
+    story_say(story, peer, &message);
+}
+
+// Two ranks come back with both grants of step 8, which they have ended. Rank 1 holds a plan with
+// this hash, if the hash is not 0.
+static void come_back_ended(struct story *story, uint64_t hash)
+{
+    const uint32_t words[] = {2, 1, 2, 0, 1};
+    come_back_with(story, 0, 2, 2);
+    story_layout(story, 1, 0, words, 5);
+    story_step_end(story, 1, 8);
+    come_back_holding(story, 1, 2, 2, hash != 0 ? 4 : 3);
+    end_with_plan(story, 2, hash != 0 ? 4 : 0, hash);
+}
+
+// Condition: the lost coordinator had told rank 1 the plan, and not rank 0. Decision: rank 0 gets
+// the plan, with the number that it has; a plan with another hash is a verdict.
+static void a_plan_that_only_some_have(void **state)
+{
+    struct story *story = *state;
+    come_back_ended(story, 0);
+    assert_int_equal(story->last[2].kind, DOWN_PLAN_PART);
+    assert_int_equal(story->last[2].u.plan_part.number, 4);
+    const uint64_t hash = story->last[2].u.plan_part.hash;
+    story_end(story);
+    story_begin(story);
+    come_back_ended(story, hash);
+    assert_int_equal(story->last[1].kind, DOWN_PLAN_PART);
+    assert_int_equal(story->last[1].u.plan_part.number, 4);
+    assert_int_equal(story->last[1].u.plan_part.hash, hash);
+    assert_int_equal(story->last[2].kind, DOWN_WELCOME);
+    story_end(story);
+    story_begin(story);
+    come_back_ended(story, hash + 1);
+    assert_int_equal(story->last[1].u.halt.kind, HALT_PROTOCOL);
+    assert_non_null(strstr(story->last[1].u.halt.text, "holds a plan of step 8"));
+}
+
+// Condition: all ranks hold the plan of the step, and one is in the next step before another one
+// has said all again, or any of it. Decision: the next step is learned.
+static void a_step_that_is_over_is_said_again(void **state)
+{
+    struct story *story = *state;
+    const uint32_t words[] = {1, 1, 0};
+    for (uint32_t order = 0; order < 2; order++) {
+        come_back_with(story, 0, 2, 2);
+        end_with_plan(story, 1, 4, 17);
+        come_back_with(story, 1, 2, 0);
+        if (order == 0)
+            story_granted(story, 2, 8, slot(0, 0, 1), 0, 2, false);
+        story_layout(story, 1, 0, words, 3);
+        story_ready(story, 1, 9, slot(0, 0, 0));
+        if (order == 1)
+            story_granted(story, 2, 8, slot(0, 0, 1), 0, 2, false);
+        story_granted(story, 2, 8, slot(0, 0, 0), 1, 2, false);
+        end_with_plan(story, 2, 4, 17);
+        story_ready(story, 2, 9, slot(0, 0, 0));
+        assert_int_equal(story->last[2].u.grant.step, 9);
+        story_step_end(story, 1, 9);
+        story_step_end(story, 2, 9);
+        assert_int_equal(story->last[2].u.plan_part.step, 9);
+        story_end(story);
+        story_begin(story);
+    }
+}
+
+// Condition: two ranks hold different plans of one step. Decision: a verdict that names both.
+static void plans_that_differ_are_a_verdict(void **state)
+{
+    struct story *story = *state;
+    come_back_with(story, 0, 3, 2);
+    end_with_plan(story, 1, 4, 17);
+    come_back_with(story, 1, 3, 2);
+    end_with_plan(story, 2, 4, 18);
+    assert_int_equal(story->last[1].u.halt.kind, HALT_PROTOCOL);
+    assert_non_null(strstr(story->last[1].u.halt.text,
+                           "rank 1 (host h2) holds another plan of step 8 than rank 0 (host h1)"));
+}
+
+// Condition: a plan and a grant are lost with the stream of a member. Decision: the member gets
+// both when it comes back; what a member says again that has the plan is of no account.
+static void a_plan_that_was_missed(void **state)
+{
+    struct story *story = *state;
+    const uint32_t words[] = {1, 1, 0};
+    run_world(story, 2);
+    story_ready(story, 1, 8, slot(0, 0, 0));
+    story_layout(story, 1, 0, words, 3);
+    story_step_end(story, 1, 8);
+    story_ready(story, 2, 8, slot(0, 0, 0));
+    story_step_end(story, 2, 8);
+    const uint64_t hash = story->last[2].u.plan_part.hash;
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        struct up_hello hello = back_hello(story, rank, 2);
+        hello.resume.learning_step = 8;
+        come_back(story, 11 + rank, &hello);
+    }
+    story_granted(story, 11, 8, slot(0, 0, 0), 0, 1, false);
+    story_layout(story, 11, 0, words, 3);
+    end_with_plan(story, 11, 1, hash);
+    assert_int_equal(story->last[11].kind, DOWN_WELCOME);
+    story_ready(story, 12, 8, slot(0, 0, 0));
+    story_forget(story);
+    story_step_end(story, 12, 8);
+    story_expect_piece(story, "12 < grant step 8 slot 0#0.0\n12 < layout");
+    assert_int_equal(story->last[12].kind, DOWN_PLAN_PART);
+    assert_int_equal(story->last[12].u.plan_part.hash, hash);
+    assert_int_equal(story->last[11].kind, DOWN_WELCOME);
+    expect_running(story);
 }
 
 // Condition: workers wait for a world of that name. Decision: they come again; the generation
@@ -637,6 +869,14 @@ int main(void)
         TEST(a_decision_that_was_lost_on_its_way),
         TEST(a_learning_step_goes_on),
         TEST(a_learning_step_begins_anew),
+        TEST(the_longest_order_is_that_of_all),
+        TEST(orders_that_differ_are_a_verdict),
+        TEST(an_order_that_cannot_be),
+        TEST(a_member_that_has_ended_comes_back),
+        TEST(a_plan_that_only_some_have),
+        TEST(a_step_that_is_over_is_said_again),
+        TEST(plans_that_differ_are_a_verdict),
+        TEST(a_plan_that_was_missed),
         TEST(a_living_generation_goes_before_gatherers),
         TEST(a_deserted_name_is_given_away),
         TEST(the_name_of_leavers_is_given_away_sooner),

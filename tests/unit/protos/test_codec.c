@@ -33,12 +33,12 @@ static_assert(sizeof(struct up_hello) == 1376 + sizeof(struct up_resume), "a new
 static_assert(sizeof(struct up_start) == 32, "a new field?");
 static_assert(sizeof(struct manifest_item) == 664, "a new field?");
 static_assert(sizeof(struct lineage) == 144, "a new field?");
-static_assert(sizeof(struct up_resume) == 304 + LOCKSTEP_CHAIN * sizeof(struct lineage),
+static_assert(sizeof(struct up_resume) == 296 + LOCKSTEP_CHAIN * sizeof(struct lineage),
               "a new field?");
-static_assert(sizeof(struct up_ready) == 48, "a new field?");
+static_assert(sizeof(struct up_ready) == 56, "a new field?");
 static_assert(sizeof(struct up_wait) == 216, "a new field?");
 static_assert(sizeof(struct layout_part) == 8208, "a new field?");
-static_assert(sizeof(struct up_end) == 16, "a new field?");
+static_assert(sizeof(struct up_end) == 32, "a new field?");
 static_assert(sizeof(struct place) == 96, "a new field?");
 static_assert(sizeof(struct link_state) == 32, "a new field?");
 static_assert(sizeof(struct mate_state) == 12, "a new field?");
@@ -156,8 +156,6 @@ static void example_hello(struct up_hello *hello)
                                        .starting = true,
                                        .plan_number = 3,
                                        .learning_step = 812,
-                                       .learned = true,
-                                       .recalls = 5,
                                        .tuning = {1, 2, 3, 4, true, ALGORITHM_RING},
                                        .start = {9, 8, 0, 7, true, true, true},
                                        .frozen = true,
@@ -307,6 +305,7 @@ static void example_up(int kind, union any_message *any)
         message->u.ready.elements = 1000;
         message->u.ready.granted = 4;
         message->u.ready.unmade = true;
+        message->u.ready.grants = 6;
         break;
     case UP_WAIT:
         message->u.wait.step = 812;
@@ -321,6 +320,8 @@ static void example_up(int kind, union any_message *any)
     case UP_END:
         message->u.end.step = 812;
         message->u.end.phase = 0xfe;
+        message->u.end.plan = 7;
+        message->u.end.plan_hash = 0xfd;
         break;
     case UP_HEARTBEAT:
         example_heartbeat(&message->u.heartbeat);
@@ -404,26 +405,27 @@ static void example_up(int kind, union any_message *any)
 }
 
 static const char *const golden_up[] = {
-    [UP_HELLO] = "12c202080c12036a6f621a10000102030405060708090a0b0c0d0e0f22026964"
+    [UP_HELLO] = "12be02080d12036a6f621a10000102030405060708090a0b0c0d0e0f22026964"
                  "2a0568c3b67374320b7463703a5b3a3a315d3a3738ac02400248045032580060"
                  "e0d4036801720363707578900382011c0a10f0f1000000000000000000000000"
                  "0000105a18c8652a037768798a01026e6f920110f20000000000000000000000"
                  "00000000920110000000000000000000000000000000f39901dec00000000000"
-                 "00a2019d010a0b08071108070605040302011001180220ab0628013001380340"
-                 "ac06480150055a0a080110021803200428016213090900000000000000100820"
-                 "072801300138016801720b08031101000000000000007a0b0809110200000000"
-                 "0000008201170a0b080611090000000000000012080700000000000000820117"
-                 "0a0b0807110807060504030201120805000000000000008a0108020000000000"
-                 "0000a80101",
+                 "00a20199010a0b08071108070605040302011001180220ab0628013001380340"
+                 "ac065a0a08011002180320042801621309090000000000000010082007280130"
+                 "0138016801720b08031101000000000000007a0b080911020000000000000082"
+                 "01170a0b0806110900000000000000120807000000000000008201170a0b0807"
+                 "110807060504030201120805000000000000008a01080200000000000000a801"
+                 "01",
     [UP_START] = "0a0b08071108070605040302011a1509cdab000000000000100918012005280130013801",
     [UP_MANIFEST_PART] = "0a0b0807110807060504030201221d08031219080310021a0177200628053203"
                          "ac02003a02020142036b3d76",
-    [UP_READY] = "0a0b08071108070605040302012a1d08ac0611fe000000000000001a06080110"
-                 "021803200128e80730043801",
+    [UP_READY] = "0a0b08071108070605040302012a1f08ac0611fe000000000000001a06080110"
+                 "021803200128e807300438014006",
     [UP_WAIT] = "0a0b0807110807060504030201321808ac0611fe000000000000001a06080110"
                 "02180322020804",
     [UP_LAYOUT_PART] = "0a0b08071108070605040302013a0c08011005180122040200ac02",
-    [UP_END] = "0a0b0807110807060504030201420c08ac0611fe00000000000000",
+    [UP_END] = "0a0b0807110807060504030201421708ac0611fe00000000000000180721fd00"
+               "000000000000",
     [UP_HEARTBEAT] = "0a0b08071108070605040302014a830208ac0610ab06180420142a046576616c"
                      "30013802421208ab06100318840720bc0528c801300138024a2d080310071801"
                      "20013a0608011002180340065029580160026801700578098001048801ac0290"
@@ -714,8 +716,6 @@ static void random_resume(uint64_t *state, struct up_resume *resume)
     resume->starting = random_bool(state);
     resume->plan_number = random_number(state);
     resume->learning_step = random_number(state);
-    resume->learned = random_bool(state);
-    resume->recalls = random_below(state, LOCKSTEP_MAX_SLOTS + 1);
     resume->tuning.latency_ns = random_number(state);
     resume->tuning.bytes_per_s = random_number(state);
     resume->tuning.shares = random_bool(state);
@@ -1125,6 +1125,7 @@ static void random_up(int kind, uint64_t *state, union any_message *any)
         message->u.ready.elements = random_number(state);
         message->u.ready.granted = random_below(state, LOCKSTEP_MAX_SLOTS + 1);
         message->u.ready.unmade = random_bool(state);
+        message->u.ready.grants = random_below(state, LOCKSTEP_MAX_SLOTS + 1);
         break;
     case UP_WAIT:
         random_wait(state, &message->u.wait);
@@ -1135,6 +1136,8 @@ static void random_up(int kind, uint64_t *state, union any_message *any)
     case UP_END:
         message->u.end.step = random_number(state);
         message->u.end.phase = choice_random(state);
+        message->u.end.plan = random_number(state);
+        message->u.end.plan_hash = choice_random(state);
         break;
     case UP_HEARTBEAT:
         random_heartbeat(state, &message->u.heartbeat);
@@ -1663,6 +1666,8 @@ static const struct poke pokes[] = {
     POKE_TEXT(up, UP_MANIFEST_PART, u.manifest_part.items[0].value),
     POKE_SLOT(up, UP_READY, u.ready.slot),
     POKE_MAX(up, UP_READY, u.ready.dtype, DTYPE_LAST),
+    POKE_MAX(up, UP_READY, u.ready.granted, LOCKSTEP_MAX_SLOTS),
+    POKE_MAX(up, UP_READY, u.ready.grants, LOCKSTEP_MAX_SLOTS),
     POKE_SLOT(up, UP_WAIT, u.wait.slot),
     POKE_SLOT(up, UP_WAIT, u.wait.also[0]),
     POKE_COUNT(up, UP_WAIT, u.wait.also_count, LOCKSTEP_MAX_WAITS - 1),

@@ -84,10 +84,15 @@ static void tale_add_up(struct tale *tale, const struct order_action *action)
     const struct up_message *up = action->up;
     switch ((int)up->kind) {
     case UP_READY:
+        if (up->u.ready.granted > 0)
+            tale_add(tale, "granted %u of %u%s: ", up->u.ready.granted, up->u.ready.grants,
+                     up->u.ready.unmade ? ", unmade" : "");
         tale_add(tale, "ready %u.%u; ", up->u.ready.slot.module, up->u.ready.slot.bucket);
         break;
     case UP_END:
         tale_add(tale, "end %u; ", (unsigned)up->u.end.step);
+        if (up->u.end.plan > 0)
+            tale_add(tale, "plan %u; ", (unsigned)up->u.end.plan);
         break;
     case UP_WAIT:
         tale_add(tale, "wait");

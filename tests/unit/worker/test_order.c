@@ -7,6 +7,7 @@
 #include "worker/order/header.h"
 #include "worker/order/payloads.h"
 #include "worker/order/plan.h"
+#include "worker/order/recover.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -68,6 +69,35 @@ static void test_learning_step(void **state)
     order_commit_completed(&tale->order);
     tale_expect(tale, "settled 1; ");
     assert_non_null(order_plan_of(&tale->order, PHASE));
+    free(tale);
+}
+
+// What a rank says again of a learning step, at different places of it.
+static void test_a_learning_step_is_said_again(void **state)
+{
+    struct tale *tale = tale_begin(2);
+    (void)state;
+    order_set_absent(&tale->order, 4);
+    order_step_begun(&tale->order, 1, PHASE, tale->buckets);
+    for (uint32_t bucket = 0; bucket < 3; bucket++)
+        order_slot_ready(&tale->order, slot(0, bucket), DTYPE_FLOAT32, 10);
+    order_granted(&tale->order, &(struct down_grant){.step = 1, .slot = slot(2, 0)});
+    order_granted(&tale->order, &(struct down_grant){.step = 1, .slot = slot(0, 1)});
+    order_granted(&tale->order, &(struct down_grant){.step = 1, .slot = slot(0, 0)});
+    order_slot_final(&tale->order, 1);
+    order_step_ended(&tale->order);
+    order_granted(&tale->order, &(struct down_grant){.step = 1, .slot = slot(1, 0)});
+    tale_forget(tale);
+    order_learn_again(&tale->order);
+    order_send_end(&tale->order);
+    tale_expect(tale, "granted 1 of 4, unmade: ready 2.0; granted 2 of 4: ready 0.1; "
+                      "granted 3 of 4: ready 0.0; granted 4 of 4, unmade: ready 1.0; ready 0.2; "
+                      "end 1; ");
+    order_granted(&tale->order, &(struct down_grant){.step = 1, .slot = slot(0, 2)});
+    plan_of_buckets(tale, PHASE, 1);
+    tale_forget(tale);
+    order_send_end(&tale->order);
+    tale_expect(tale, "end 1; plan 1; ");
     free(tale);
 }
 
@@ -624,6 +654,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_learning_step),
+        cmocka_unit_test(test_a_learning_step_is_said_again),
         cmocka_unit_test(test_planned_step_runs_any_ready_slot_in_the_window),
         cmocka_unit_test(test_what_is_summed_has_left_the_window),
         cmocka_unit_test(test_what_is_missing_at_the_end_is_zero),
