@@ -327,6 +327,19 @@ static void core_proof_from_behind(struct coordinator *core, struct worker *work
         ballot_tick(core, job); // A quorum may be there now.
 }
 
+// A message of another generation. A heartbeat still says that the process lives: while the links
+// of a generation are made, its members have no later one.
+static void core_from_before(struct coordinator *core, struct worker *worker,
+                             const struct up_message *message)
+{
+    if (message->kind != UP_HEARTBEAT || worker->stage != STAGE_MEMBER) {
+        core_job_of(core, worker)->dropped_total++;
+        return;
+    }
+    beat_heard(core, worker);
+    worker->heard_ms = core->now;
+}
+
 static void core_message_arrived(struct coordinator *core, coordinator_peer peer,
                                  const struct up_message *message)
 {
@@ -338,7 +351,7 @@ static void core_message_arrived(struct coordinator *core, coordinator_peer peer
     else if (worker->behind && message->kind == UP_LOST)
         core_proof_from_behind(core, worker, &message->u.lost);
     else if (!core_generation_fits(core, worker, message))
-        core_job_of(core, worker)->dropped_total++;
+        core_from_before(core, worker, message);
     else if (worker->stage == STAGE_OUT || !job_running(core_job_of(core, worker)))
         core_from_ended(core, worker, message);
     else

@@ -336,7 +336,7 @@ static void verdict_lost_text(struct coordinator *core, struct job *job, struct 
 // Makes the verdict on a link that is cut: both ranks are alive and connected to the coordinator,
 // but one does not acknowledge the other's data.
 static void verdict_cut(struct coordinator *core, struct job *job, const struct worker *worker,
-                        struct worker *peer, uint64_t step)
+                        struct worker *peer, const char *cause)
 {
     char text[LOCKSTEP_TEXT_BYTES];
     struct sentence sentence;
@@ -346,10 +346,9 @@ static void verdict_cut(struct coordinator *core, struct job *job, const struct 
     sentence_add(&sentence, " and ");
     core_rank_name(&sentence, peer);
     sentence_add(&sentence,
-                 " is cut: in step %" PRIu64 " nothing that rank %" PRIu32
-                 " sends is acknowledged any more, and both ranks are alive; look at the network "
-                 "between these two hosts%s",
-                 step, worker->rank, verdict_again_advice(worker));
+                 " is cut: %s, and both ranks are alive; look at the network between these two "
+                 "hosts%s",
+                 cause, verdict_again_advice(worker));
     verdict_on(core, job, peer, text);
 }
 
@@ -417,7 +416,7 @@ void verdict_unproven(struct coordinator *core, struct worker *worker)
     if (ballot_runs(job))
         return;
     if (job->ballot.forming && worker->connected && !beat_frozen(core, worker, core->now)) {
-        verdict_cut(core, job, accuser, worker, worker->accused.step);
+        verdict_cut(core, job, accuser, worker, worker->accused.text);
         return;
     }
     sentence_begin(&sentence, text, sizeof(text));
@@ -498,7 +497,12 @@ void verdict_lost(struct coordinator *core, struct worker *worker, const struct 
     if (lost->silent && decision_removes(job, worker->rank))
         return;
     if (lost->silent && peer->connected && !beat_frozen(core, peer, core->now)) {
-        verdict_cut(core, job, worker, peer, lost->step);
+        sentence_begin(&sentence, clean, sizeof(clean));
+        sentence_add(&sentence,
+                     "in step %" PRIu64 " nothing that rank %" PRIu32
+                     " sends is acknowledged any more",
+                     lost->step, worker->rank);
+        verdict_cut(core, job, worker, peer, clean);
         return;
     }
     peer->dead = peer->dead || lost->proof == PROOF_PROCESS || lost->proof == PROOF_PORT;

@@ -22,6 +22,7 @@
 #include <cmocka.h>
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <linux/sched.h>
 #include <lockstep/lockstep.h>
 #include <netinet/in.h>
@@ -40,7 +41,7 @@ enum {
     STEPS = 2,
     ELEMENTS = 300,
     SENDS = 40, // More sends than a rank makes in a step.
-    OPEN_SENDS = 3000, // The same for lockstep_open, in which links are measured.
+    OPEN_SENDS = 3000, // The same for lockstep_open and a recovery, in which links are measured.
     AWAY_US = 400000, // How long the coordinator is away.
     NOTICED_US = 200000, // By then each rank has seen the end of its stream.
     SWEEPS = 10, // At most, until the threads of a job have come to the case in question.
@@ -53,10 +54,11 @@ enum scene {
     AWAY, // The same, and the coordinator has died before.
     IN_OPEN, // In lockstep_open, at a send to another rank: the world has formed.
     HELD, // In the last step, in which another rank has died. Its process leaves all sockets open.
+    CUT, // None: rank 0 dies in the last step, and the others cannot connect to each other.
 };
 
-static const char *const scenes[] = {"in the last step", "uneven", "no coordinator", "in open",
-                                     "held"};
+static const char *const scenes[] = {"in the last step", "uneven", "no coordinator",
+                                     "in open",          "held",   "cut"};
 
 struct told {
     char text[512];
@@ -68,6 +70,9 @@ struct told {
 #define HELD_MS slow_ms(5000) // Far from the bound after which a silent rank is removed.
 
 static struct told *shared; // [RANKS]
+#define CUT_MS ((uint32_t)slow_ms(1000)) // How long ranks try to connect.
+#define NOTICED_CUT_US 100000 // Longer than a step of the others takes.
+
 static _Atomic(uint32_t) *jobs_over; // The number of jobs that have ended.
 static struct coordinator_process coordinator;
 
@@ -99,6 +104,18 @@ ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
 {
     count_send(fd);
     return syscall(SYS_sendmsg, fd, message, flags);
+}
+
+static bool cut; // True if this process reaches no other rank any more.
+
+int connect(int fd, __CONST_SOCKADDR_ARG to, socklen_t size)
+{
+    const struct sockaddr_in *address = to.__sockaddr_in__;
+    if (cut && address->sin_family == AF_INET && ntohs(address->sin_port) != coordinator.port) {
+        errno = EHOSTUNREACH;
+        return -1;
+    }
+    return (int)syscall(SYS_connect, fd, address, size);
 }
 
 // Makes a process that has all descriptors of this one, also those of later, until the job is over.
@@ -155,6 +172,8 @@ static void train(uint32_t rank, const char *job, enum scene scene, bool victim,
     module_config.name = "m";
     module_config.parameters = &parameter;
     module_config.parameter_count = 1;
+    if (scene == CUT)
+        config.open_timeout_ms = CUT_MS;
     if (scene == HELD && victim)
         hold_descriptors();
     data_only = scene == IN_OPEN;
@@ -164,7 +183,10 @@ static void train(uint32_t rank, const char *job, enum scene scene, bool victim,
     require(told, lockstep_module_register(session, &module_config, &module), "register");
     require(told, lockstep_start(session), "start");
     for (uint32_t step = 1; status != LOCKSTEP_FINISHED && step <= STEPS; step++) {
-        if (step == STEPS && scene == HELD && rank == 0)
+        cut = step == STEPS && scene == CUT;
+        if (cut && rank == 0)
+            pause_us(NOTICED_CUT_US);
+        if (step == STEPS && (scene == HELD || scene == CUT) && rank == 0)
             (void)raise(SIGKILL);
         if (step == STEPS && victim && scene == AWAY)
             kill(coordinator.pid, SIGKILL);
@@ -328,7 +350,7 @@ static void a_frozen_rank_proves_a_death(void **state)
     uint64_t longest_ms = 0;
     (void)state;
     coordinator_start(&coordinator, NULL);
-    for (int sends = 0; died && sends < SENDS; sends++) {
+    for (int sends = 0; died && sends < OPEN_SENDS; sends += 1 + sends / 2) {
         const uint64_t since_ms = clock_now_ms();
         (void)one_job(HELD, 1, sends, &died);
         const uint64_t took_ms = clock_now_ms() - since_ms;
@@ -340,6 +362,29 @@ static void a_frozen_rank_proves_a_death(void **state)
     assert_true(longest_ms < HELD_MS);
 }
 
+// Rank 0 dies, and the two others hear the coordinator, and cannot connect to each other. One of
+// two ranks is no majority, so both end, with the reason.
+static void ranks_that_cannot_connect_anew(void **state)
+{
+    pid_t pids[RANKS];
+    (void)state;
+    coordinator_start(&coordinator, NULL);
+    memset(shared, 0, RANKS * sizeof(*shared));
+    for (uint32_t r = 0; r < RANKS; r++) {
+        pids[r] = process_fork();
+        assert_true(pids[r] >= 0);
+        if (pids[r] == 0)
+            train(r, "cut", CUT, false, 0);
+    }
+    for (uint32_t r = 0; r < RANKS; r++) {
+        int status = 0;
+        assert_true(process_reap(pids[r], WAIT_MS, &status));
+        if (r > 0)
+            assert_non_null(strstr(shared[r].text, " is cut: "));
+    }
+    coordinator_stop(&coordinator);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -348,6 +393,7 @@ int main(void)
         cmocka_unit_test_teardown(a_rank_dies_when_others_leave_without_a_coordinator, teardown),
         cmocka_unit_test_teardown(a_rank_dies_in_lockstep_open, teardown),
         cmocka_unit_test_teardown(a_frozen_rank_proves_a_death, teardown),
+        cmocka_unit_test_teardown(ranks_that_cannot_connect_anew, teardown),
     };
     shared = mmap(NULL, RANKS * sizeof(*shared) + sizeof(*jobs_over), PROT_READ | PROT_WRITE,
                   MAP_SHARED | MAP_ANONYMOUS, -1, 0);

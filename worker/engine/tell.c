@@ -89,9 +89,10 @@ void engine_report(struct lockstep_session *session, struct up_message *message,
     // The coordinator answers a loss by a ballot, or by a verdict when the job cannot go on.
     if (goes_on && session->end.abort_text[0] == '\0') {
         session->end.lost_here = *seen; // For the case that the coordinator is lost, too.
-        // A frozen rank reports only what it can prove. A coordinator that has just started may
-        // have no other proof of this death.
-        if (message && !order->failed && !session->end.over && (!order->recovery.frozen || proven))
+        // Before the decision a frozen rank reports only what it can prove. A coordinator that has
+        // just started may have no other proof of this death.
+        if (message && !order->failed && !session->end.over &&
+            (!recovery_has_promised(session) || proven))
             engine_send(session, message);
         absence_begin(session);
         return;
