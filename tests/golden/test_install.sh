@@ -27,7 +27,8 @@ mkdir -p "$place/lib" "$place/share/man/man1" "$place/share/doc/other"
 touch "$place/lib/libother.so" "$place/share/man/man1/lock.1" "$place/share/doc/other/README"
 (cd "$work/tree" && find . | sort) >"$work/before"
 make_tree install
-env -u MAKEFLAGS BUILD="$work/other" make -C "$root" build/bin/lockstep >"$work/log" 2>&1 && fail "make made nothing, and says nothing"
+env -u MAKEFLAGS -u MAKELEVEL -u PACKAGES_CHECKED BUILD="$work/other" make -C "$root" build/bin/lockstep \
+    >"$work/log" 2>&1 && fail "make made nothing, and says nothing"
 grep -q "build/bin/lockstep: nothing is built there, because BUILD is $work/other" "$work/log" || cat "$work/log"
 
 grep -rlF "$root" "$work/tree" && fail "these name the directory in which they were built"
