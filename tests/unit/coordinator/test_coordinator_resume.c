@@ -715,9 +715,12 @@ static void a_step_that_is_over_is_said_again(void **state)
         come_back_with(story, 1, 2, 0);
         if (order == 0)
             story_granted(story, 2, 8, slot(0, 0, 1), 0, 2, false);
-        story_layout(story, 1, 0, words, 3);
-        story_ready(story, 1, 9, slot(0, 0, 0));
         if (order == 1)
+            story_ready(story, 1, 9, slot(0, 0, 0));
+        story_layout(story, 1, 0, words, 3);
+        if (order == 0)
+            story_ready(story, 1, 9, slot(0, 0, 0));
+        else
             story_granted(story, 2, 8, slot(0, 0, 1), 0, 2, false);
         story_granted(story, 2, 8, slot(0, 0, 0), 1, 2, false);
         end_with_plan(story, 2, 4, 17);
