@@ -49,9 +49,9 @@ bool relearn_ended(struct coordinator *core, struct worker *worker, const struct
 // Notes the plan that the member holds. Returns false if another member holds another one; then a
 // verdict was made.
 bool relearn_holds(struct coordinator *core, struct worker *worker, const struct up_end *end);
-// What follows is of layouts, which do not name their step: those of a member that says a step
-// again are of that step until the member has said its end. True if the member says again a layout
-// that is known, or of a step that is over.
+// The next three functions are about layouts. A layout does not name its step. If a member says a
+// step again, its layouts belong to that step until it has said the end of the step. Returns true
+// if the layout that the member says is known already, or belongs to a step that is over.
 bool relearn_is_known(const struct learning *learning, const struct worker *worker);
 // True if the member proposes a layout of a later step than the one that others say again.
 bool relearn_is_later(const struct learning *learning, const struct worker *worker);

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The socket to the coordinator that this launcher started: which workers have joined the job,
-// which will never do so, by which rank the job ended, and that the user stops the job.
-// server/launcher.h has the words. A
-// launcher that joins another coordinator has no socket and knows nothing of sessions.
-// Supervisor's thread.
+// which will never do so, because of which rank the job ended, and that the user stops the job.
+// server/launcher.h has the words. A launcher that joins another coordinator has no socket and
+// knows nothing of sessions. Supervisor's thread.
 
 #ifndef LOCKSTEP_CLI_RUN_JOINS_H
 #define LOCKSTEP_CLI_RUN_JOINS_H

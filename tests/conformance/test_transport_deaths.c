@@ -47,11 +47,11 @@ struct rank {
     uint32_t lost;
     uint32_t gone;
     uint32_t closed; // Events port_closed.
-    uint32_t closed_rank; // Of the last of them.
+    uint32_t closed_rank; // The rank of the last of these events.
     bool apart; // True if the two ranks say that they are on different hosts.
     bool walled; // True if the first rank is told a port that refuses it from the start.
     bool third; // True if the first rank is told the data port of a rank to which it has no link.
-    int door; // That port.
+    int door; // The socket that listens at this data port.
     char address[LOCKSTEP_ADDRESS_BYTES];
     pid_t pids[2];
     int other[2]; // Pipe to the other process, and from it.

@@ -214,7 +214,7 @@ static bool strike_can(const struct world *world)
            world_lives(&world->state.ranks[world->config.victim]);
 }
 
-// What is on its way to the coordinator is lost; what is on its way to a rank arrives, or is lost
+// Messages that are on their way to the coordinator are lost. Those to a rank arrive, or are lost
 // when the rank sees the end of its stream.
 static void restart_happens(struct world *world)
 {

@@ -78,7 +78,8 @@ void story_say(struct story *story, uint32_t peer, struct up_message *message);
 void story_links(struct story *story, uint32_t peer, const struct up_links *links);
 void story_start(struct story *story, uint32_t peer, uint64_t hash, uint32_t items, uint32_t root);
 void story_ready(struct story *story, uint32_t peer, uint64_t step, struct slot_id slot);
-// A worker says again that the slot is granted, at `place` of the order, of which it has `grants`.
+// A worker says again that the slot is granted. The slot has the given place in the order of
+// grants, and the worker has `grants` grants of the step.
 void story_granted(struct story *story, uint32_t peer, uint64_t step, struct slot_id slot,
                    uint32_t place, uint32_t grants, bool unmade);
 void story_wait(struct story *story, uint32_t peer, uint64_t step, struct slot_id slot);

@@ -628,8 +628,20 @@ static void an_order_that_cannot_be(void **state)
         story_begin(story);
     }
     come_back_with(story, 0, 2, 1);
-    story_granted(story, 1, 8, slot(0, 0, 0), 1, 2, false); // It has said all its grants.
+    story_granted(story, 1, 8, slot(0, 0, 0), 1, 2, false); // The member has said all its grants.
     assert_int_equal(story->last[1].u.halt.kind, HALT_PROTOCOL);
+}
+
+// A layout of one bucket, which has parameter 0.
+static const uint32_t one_bucket[] = {1, 1, 0};
+
+// Two ranks learn step 8, and rank 0 has ended it.
+static void rank_0_ends_a_learning_step(struct story *story)
+{
+    run_world(story, 2);
+    story_ready(story, 1, 8, slot(0, 0, 0));
+    story_layout(story, 1, 0, one_bucket, 3);
+    story_step_end(story, 1, 8);
 }
 
 // Condition: all others end the step while a member is away that has ended it, too. Decision: the
@@ -637,11 +649,7 @@ static void an_order_that_cannot_be(void **state)
 static void a_member_that_has_ended_comes_back(void **state)
 {
     struct story *story = *state;
-    const uint32_t words[] = {1, 1, 0};
-    run_world(story, 2);
-    story_ready(story, 1, 8, slot(0, 0, 0));
-    story_layout(story, 1, 0, words, 3);
-    story_step_end(story, 1, 8);
+    rank_0_ends_a_learning_step(story);
     struct up_hello hello = back_hello(story, 0, 2);
     hello.resume.learning_step = 8;
     come_back(story, 11, &hello);
@@ -651,10 +659,10 @@ static void a_member_that_has_ended_comes_back(void **state)
     story_ready(story, 11, 8, slot(0, 0, 0));
     story_expect_piece(story, "11 < grant step 8 slot 0#0.0\n");
     assert_int_equal(story->last[11].kind, DOWN_PLAN_PART);
-    story_layout(story, 11, 0, words, 3);
+    story_layout(story, 11, 0, one_bucket, 3);
     story_step_end(story, 11, 8);
     expect_running(story);
-    story_layout(story, 11, 0, words, 3);
+    story_layout(story, 11, 0, one_bucket, 3);
     story_step_end(story, 11, 9);
     story_step_end(story, 2, 9);
     expect_running(story);
@@ -708,7 +716,6 @@ static void a_plan_that_only_some_have(void **state)
 static void a_step_that_is_over_is_said_again(void **state)
 {
     struct story *story = *state;
-    const uint32_t words[] = {1, 1, 0};
     for (uint32_t order = 0; order < 2; order++) {
         come_back_with(story, 0, 2, 2);
         end_with_plan(story, 1, 4, 17);
@@ -717,7 +724,7 @@ static void a_step_that_is_over_is_said_again(void **state)
             story_granted(story, 2, 8, slot(0, 0, 1), 0, 2, false);
         if (order == 1)
             story_ready(story, 1, 9, slot(0, 0, 0));
-        story_layout(story, 1, 0, words, 3);
+        story_layout(story, 1, 0, one_bucket, 3);
         if (order == 0)
             story_ready(story, 1, 9, slot(0, 0, 0));
         else
@@ -752,11 +759,7 @@ static void plans_that_differ_are_a_verdict(void **state)
 static void a_plan_that_was_missed(void **state)
 {
     struct story *story = *state;
-    const uint32_t words[] = {1, 1, 0};
-    run_world(story, 2);
-    story_ready(story, 1, 8, slot(0, 0, 0));
-    story_layout(story, 1, 0, words, 3);
-    story_step_end(story, 1, 8);
+    rank_0_ends_a_learning_step(story);
     story_ready(story, 2, 8, slot(0, 0, 0));
     story_step_end(story, 2, 8);
     const uint64_t hash = story->last[2].u.plan_part.hash;
@@ -766,7 +769,7 @@ static void a_plan_that_was_missed(void **state)
         come_back(story, 11 + rank, &hello);
     }
     story_granted(story, 11, 8, slot(0, 0, 0), 0, 1, false);
-    story_layout(story, 11, 0, words, 3);
+    story_layout(story, 11, 0, one_bucket, 3);
     end_with_plan(story, 11, 1, hash);
     assert_int_equal(story->last[11].kind, DOWN_WELCOME);
     story_ready(story, 12, 8, slot(0, 0, 0));
