@@ -358,6 +358,7 @@ struct job {
     uint64_t number; // Number of the last generation formed.
 
     struct gathering gathering;
+    uint64_t early_until_ms; // Until then workers that come too early are refused without a log.
 
     // Indices of the job's workers: in order of arrival while gathering, by rank afterwards.
     uint32_t count;

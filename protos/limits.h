@@ -339,9 +339,12 @@ static_assert((LOCKSTEP_WINDOW & (LOCKSTEP_WINDOW - 1)) == 0, "the window is a p
 #define LOCKSTEP_OPEN_TIMEOUT_MS 60000
 #define LOCKSTEP_OPEN_TIMEOUT_MAX_MS 86400000 // One day; a longer timeout is reduced to it.
 // A running job of which no member has been connected for AWAY_MS gives its name to a new world.
+// Workers that come before that come again, each up to eight times a second, and one of them is
+// logged in EARLY_MS.
 // The coordinator probes the data port of a member that is away at once, after PROBE_SOON_MS
 // (a process that ends closes its descriptors one after another), and then every PROBE_MS.
 #define LOCKSTEP_AWAY_MS 30000
+#define LOCKSTEP_EARLY_MS 10000
 #define LOCKSTEP_PROBE_SOON_MS 100
 #define LOCKSTEP_PROBE_MS 2000
 // How long a ballot waits for a member that is away (so does a new world of the name, if the others

@@ -179,6 +179,36 @@ static void refused_worker_is_told(void **state)
     daemon_stop(&server);
 }
 
+// A worker that is refused for a while comes again, later each time. The log says so once.
+static void worker_that_comes_early_is_patient(void **state)
+{
+    static struct worker early;
+    (void)state;
+    daemon_start(&server, NULL, 0);
+    worker_open(&first, server.grpc);
+    worker_open(&second, server.grpc);
+    worker_hello(&first, "job", 1, 2);
+    worker_hello(&second, "job", 2, 2);
+    worker_expect(&first, DOWN_GENERATION);
+    const struct up_message leave = {.kind = UP_LEAVE};
+    assert_int_equal(control_send(first.control, &leave), 0);
+    worker_close(&first);
+    worker_open(&early, server.grpc);
+    worker_hello(&early, "job", 3, 2);
+    poll(NULL, 0, 2000);
+    http_get(server.http, "/metrics", answer, sizeof(answer));
+    const char *found = strstr(answer, "lockstep_coordinator_refusals_total{kind=\"draining\"} ");
+    assert_non_null(found);
+    // After 10, 20, 40, 80, 160 and then 250 ms, or up to half of that.
+    assert_in_range(strtoul(strchr(found, ' '), NULL, 10), 2, 22);
+    worker_close(&early);
+    worker_close(&second);
+    daemon_stop(&server);
+    const char *said = strstr(server.output, "event=worker_refused");
+    assert_non_null(said);
+    assert_null(strstr(said + 1, "event=worker_refused"));
+}
+
 // ---- questions to workers ---------------------------------------------------------------------
 
 static void answer_with(const struct down_message *asked, uint64_t id, uint32_t tid)
@@ -415,6 +445,7 @@ int main(void)
         cmocka_unit_test(writes_the_port_file),
         cmocka_unit_test(two_workers_form_a_world),
         cmocka_unit_test(refused_worker_is_told),
+        cmocka_unit_test(worker_that_comes_early_is_patient),
         cmocka_unit_test(stack_comes_from_the_worker),
         cmocka_unit_test(token_file_is_read),
         cmocka_unit_test(survives_hostile_bytes),

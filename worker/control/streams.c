@@ -136,7 +136,8 @@ static void call_over(struct control *control)
     }
     if (control->stage == CONNECTING && !cancelled)
         control->later[0] = '\0'; // No coordinator answers now, so the old refusal is void.
-    if (begin_again(control, now))
+    // A worker that was sent away is patient: the name of its job may be taken for a long time.
+    if (begin_again(control, now) && control->later[0] == '\0')
         pause_reset(&control->pause);
     if (control->stage == CONNECTING && !cancelled &&
         addresses_may_retry(&control->addresses, now, control->connect_deadline) &&
