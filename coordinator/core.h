@@ -328,6 +328,7 @@ struct gathering {
     char timed_out[LOCKSTEP_TEXT_BYTES];
     uint64_t last_join_ms;
     uint64_t deadline_ms; // When join_tick is due; UINT64_MAX: never.
+    uint64_t early_until_ms; // Until then workers that come too early are refused without a log.
 };
 
 // Members of a running job that have no stream.
@@ -358,7 +359,6 @@ struct job {
     uint64_t number; // Number of the last generation formed.
 
     struct gathering gathering;
-    uint64_t early_until_ms; // Until then workers that come too early are refused without a log.
 
     // Indices of the job's workers: in order of arrival while gathering, by rank afterwards.
     uint32_t count;

@@ -503,11 +503,11 @@ void join_hello(struct coordinator *core, coordinator_peer peer, const struct up
     if (worker)
         core_worker_free(core, worker);
     const bool early = job && refusal == REFUSAL_DRAINING;
-    if (early && core->now < job->early_until_ms) {
+    if (early && core->now < job->gathering.early_until_ms) {
         join_send_refusal(core, peer, refusal, text);
         return;
     }
     if (early)
-        job->early_until_ms = core->now + LOCKSTEP_EARLY_MS;
+        job->gathering.early_until_ms = core->now + LOCKSTEP_EARLY_MS;
     join_refuse(core, peer, refusal, text);
 }
