@@ -4,7 +4,7 @@
 # tools/run-tests: what it counts, and what it repeats at its end. A sanitizer's report behind tests
 # that have all passed is a failure, and says where it was. A program that passes when it is run
 # again, with CI=true, is named and does not fail the run. A log has now and then how far the run
-# is.
+# is. tests/python/run.py treats tests of Python in the same way.
 set -eu
 cd "$(dirname "$0")/../.."
 work=$(mktemp -d)
@@ -106,3 +106,69 @@ echo '[  PASSED  ] 1 test(s).'
 END
 LOCKSTEP_TEST_PROGRESS_S=0.2 tools/run-tests "$work/test_good" "$work/test_slow" >"$work/output" 2>&1 || fail 'exit code'
 grep -q '^\[1/2\] 0:0[0-9] of about 0:0[0-9]: test_slow$' "$work/output" || fail 'no line of progress'
+
+# Tests of Python. Of three whose checks fail, two pass when they run again. A crash and a hang do not run again.
+mkdir -p "$work/tree/tools" "$work/tree/tests/python"
+cp tools/run-tests "$work/tree/tools"
+cp tests/python/run.py "$work/tree/tests/python"
+cat >"$work/tree/tests/python/test_tries.py" <<'END'
+import os
+import subprocess
+import unittest
+
+tries = {}
+
+
+class Tries(unittest.TestCase):
+    side_by_side = True
+
+    def of(self, name):
+        tries[name] = tries.get(name, 0) + 1
+        return tries[name]
+
+    def test_busy(self):
+        self.assertEqual(self.of("busy"), 2)
+
+    def test_busy_part(self):
+        for part in "ab":
+            with self.subTest(part=part):
+                self.assertGreater(self.of(part), part == "b")
+
+    def test_crash(self):
+        self.assertGreater(self.of("crash"), 1, "code -11\nits output")
+
+    def test_good(self):
+        pass
+
+    def test_hang(self):
+        if self.of("hang") == 1:
+            subprocess.run(["sleep", "9"], timeout=0.1, check=True)
+
+    def test_wrong(self):
+        self.assertTrue(False, f"{self.of('wrong')}. try")
+END
+# of_python CI CLOSING < the names that are repeated at the end, sorted
+of_python() {
+    cat >"$work/expected"
+    code=0
+    CI=$1 python3 -B "$work/tree/tests/python/run.py" >"$work/output" 2>&1 || code=$?
+    [ "$code" -eq 1 ] || fail "exit code $code"
+    tail -n 1 "$work/output" | grep -qx "$2" || fail 'counts of Python'
+    sed -n 's/^\(FAILED\|UNSTEADY\) test_tries.Tries.\([^:]*\):.*/\1 \2/p' "$work/output" | sort >"$work/repeated"
+    cmp -s "$work/repeated" "$work/expected" || fail "$(diff "$work/expected" "$work/repeated")"
+}
+of_python false '1 passed, 5 failed, 0 skipped' <<'END'
+FAILED test_busy
+FAILED test_busy_part (part='b')
+FAILED test_crash
+FAILED test_hang
+FAILED test_wrong
+END
+of_python true '3 passed, 3 failed, 0 skipped' <<'END'
+FAILED test_crash
+FAILED test_hang
+FAILED test_wrong
+UNSTEADY test_busy
+UNSTEADY test_busy_part (part='b')
+END
+grep -q '^FAILED .*test_wrong: AssertionError: False is not true : 2. try$' "$work/output" || fail 'test_wrong did not run again'
