@@ -53,6 +53,35 @@ except KeyboardInterrupt:
     say(f"{time.monotonic() - due:.3f}")
     sys.exit(3)
 """
+# SIGINT comes while the thread of a wait starts, as it may on a busy machine.
+AT_THREAD = """
+def interrupt(_):
+    left, start = int(os.environ["WAITS"]), threading.Thread.start
+    def interrupted(thread):
+        nonlocal left
+        start(thread)
+        left -= thread.name == "lockstep-wait"
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+    threading.Thread.start = interrupted
+"""
+HANDLED = """
+if rank == 0:
+    work = session.begin(lockstep.barrier("late"))
+    try:
+        interrupt(0.5)
+        work.wait()
+    except KeyboardInterrupt:
+        say("again")
+    open(os.environ["GO"], "w").close()
+    work.wait()
+    work.wait()
+else:
+    while not os.path.exists(os.environ["GO"]):
+        time.sleep(0.01)  # A wait in the library would be one for rank 0.
+    session.barrier("late")
+session.barrier("end")
+"""
 PLACES = ("open", "start", "step.end", "allreduce", "work.wait", "group", "state_check",
           "call.wait", "step")
 INTERRUPTED_S = 2
@@ -62,11 +91,11 @@ net = session.register("net", [("w", np.zeros(1, np.float32), np.zeros(1, np.flo
 session.start()
 died = np.array([time.monotonic() + 0.5])
 session.broadcast("time", died, 1)
-session.barrier("all know the time")
-if rank == 1:
-    time.sleep(max(0, died[0] - time.monotonic()))
-    os.kill(os.getpid(), signal.SIGKILL)
 try:
+    session.barrier("all know the time")  # Rank 1 may be through it, and dead, first.
+    if rank == 1:
+        time.sleep(max(0, died[0] - time.monotonic()))
+        os.kill(os.getpid(), signal.SIGKILL)
     for _ in range(10):
         with session.step() as step, step.call(net) as call:
             call.ready("w")
@@ -179,8 +208,8 @@ class Life(unittest.TestCase):
         self.assertEqual(said.code, 0, said)
         return said
 
-    def interrupted(self, place):
-        said = job(2, INTERRUPTED, {"PLACE": place}, opened=False)
+    def interrupted(self, place, code=INTERRUPTED, env=None):
+        said = job(2, code, {"PLACE": place, **(env or {})}, opened=False)
         self.assertEqual(len(said.lines), 1, said)
         self.assertLess(float(said.lines[0]), INTERRUPTED_S * SLOW, said)
         self.assertNotIn("open session", said.error)
@@ -261,22 +290,14 @@ class Life(unittest.TestCase):
         self.assertEqual(said.lines, ["True"], said)
 
     def test_an_interrupt_that_the_program_handles(self):
-        said = job(2, """
-            if rank == 0:
-                interrupt(0.5)
-                work = session.begin(lockstep.barrier("late"))
-                try:
-                    work.wait()
-                except KeyboardInterrupt:
-                    say("again")
-                work.wait()
-                work.wait()
-            else:
-                time.sleep(1)
-                session.barrier("late")
-            session.barrier("end")
-            """)
-        self.assertEqual((said.code, said.lines), (0, ["again"]), said)
+        for how in ("", AT_THREAD):
+            with tempfile.TemporaryDirectory() as folder:
+                said = job(2, how + HANDLED, {"WAITS": "1", "GO": os.path.join(folder, "go")})
+            self.assertEqual((said.code, said.lines), (0, ["again"]), said)
+
+    def test_interrupt_while_a_thread_starts(self):
+        for waits, place in ((2, "start"), (3, "allreduce"), (3, "call.wait")):
+            self.interrupted(place, AT_THREAD + INTERRUPTED, {"WAITS": str(waits)})
 
     def test_ranks_that_wait_for_each_other(self):
         said = job(2, """

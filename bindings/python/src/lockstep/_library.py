@@ -139,7 +139,9 @@ def milliseconds(seconds: Optional[float]) -> int:
 class Pending:
     """A call of the library that blocks, on a thread of its own.
 
-    The main thread waits for it where signal handlers of Python can run.
+    The main thread waits for it where signal handlers of Python can run. Such a handler may raise
+    at any moment, also while the thread starts. So the owner keeps the object before it starts,
+    and start may be called again.
     """
 
     def __init__(self, function: Callable[[], int]) -> None:
@@ -147,9 +149,13 @@ class Pending:
         self._result: Optional[Tuple[int, str]] = None
         self._error: Optional[BaseException] = None
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lockstep-wait", daemon=True)
+        self._claim = threading.Lock()  # Of the first thread; a second one has nothing to do.
+        self._begun = False
+        self._started = False
 
     def _run(self) -> None:
+        if not self._claim.acquire(blocking=False):
+            return
         try:
             status = self._function()
             self._result = (status, error_text() if status < 0 else "")
@@ -159,16 +165,25 @@ class Pending:
             self._done.set()
 
     def start(self) -> "Pending":
-        self._thread.start()
+        if not self._started:
+            self._begun = True
+            threading.Thread(target=self._run, name="lockstep-wait", daemon=True).start()
+            self._started = True
         return self
 
     @property
     def done(self) -> bool:
         return self._done.is_set()
 
+    @property
+    def waits(self) -> bool:
+        """True while a thread may be in the call."""
+        return self._begun and not self.done
+
     def result(self) -> int:
         """Waits. The function's status; raises what it raised. An exception of a signal handler
         leaves the call running: result() may be called again."""
+        self.start()
         while not self._done.wait(SLICE_MS / 1000):
             pass
         if self._error is not None:
@@ -181,7 +196,7 @@ class Pending:
 
     def join(self, seconds: float) -> bool:
         """Waits until the call has returned. False if it has not."""
-        return self._done.wait(seconds)
+        return self.start()._done.wait(seconds)
 
 
 def on_main_thread() -> bool:

@@ -303,7 +303,7 @@ class Work:
                 if status == TIMEOUT:
                     return False
                 self._finish(error_of(status, error_text()) if status < 0 else None)
-            elif not self._pending.done:
+            elif not self._pending.start().done:
                 return False
             else:
                 self.wait()

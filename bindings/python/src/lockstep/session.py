@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import logging
 import os
+import threading
 import time
 import weakref
 from typing import (TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Sequence, Set, Tuple,
@@ -97,24 +98,22 @@ class Session(Collectives):
         if not on_main_thread():
             check(lib.lockstep_open(ctypes.byref(config), ctypes.byref(self._handle)))
             return
-        given_up: List[bool] = []
+        first = threading.Lock()  # Of the thread that has opened, or of this one that gives up.
         current = _device_of_this_thread()
 
         def run() -> int:
             current()
             status = int(lib.lockstep_open(ctypes.byref(config), ctypes.byref(self._handle)))
-            if status == 0 and given_up:
+            if not first.acquire(blocking=False) and status == 0:
                 lib.lockstep_close(self._handle)
             return status
 
-        pending = Pending(run).start()
         try:
-            pending.result()
+            Pending(run).result()
         except LockstepError:
             raise
         except BaseException:
-            given_up.append(True)
-            if pending.done and self._handle.value:
+            if not first.acquire(blocking=False) and self._handle.value:
                 lib.lockstep_close(self._handle)
             self._log = None  # The library may still write to it.
             raise
@@ -171,9 +170,10 @@ class Session(Collectives):
         if not self.handle:
             return
         if self.pid == os.getpid():
-            if any(not pending.done for pending in list(self._pendings)):
+            left = [pending for pending in list(self._pendings) if pending.waits]
+            if left:
                 self.abort("the program left a wait")
-                for pending in list(self._pendings):
+                for pending in left:
                     pending.join(_CLOSE_S)
             while self._before_close:
                 self._before_close.pop()()
@@ -220,7 +220,7 @@ class Session(Collectives):
                     break
                 if time.monotonic() >= deadline:
                     raise error_of(status, error_text())
-            owner._pending = Pending(lambda: ask(_WAIT_FOREVER)).start()
+            owner._pending = Pending(lambda: ask(_WAIT_FOREVER))
             self._pendings.add(owner._pending)
         elif timeout is not None and not owner._pending.join(timeout):
             raise Timeout(f"not done within {timeout} s")
@@ -233,9 +233,9 @@ class Session(Collectives):
         if not on_main_thread():
             return check(function())
         pending = getattr(owner, "_pending", None)
-        if pending is not None and not pending.done:
+        if pending is not None and pending.waits:
             raise Invalid("an interrupted call still waits: abort or close the session")
-        owner._pending = Pending(function).start()
+        owner._pending = Pending(function)
         self._pendings.add(owner._pending)
         return self._result(owner)
 
