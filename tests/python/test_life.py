@@ -82,6 +82,18 @@ else:
     session.barrier("late")
 session.barrier("end")
 """
+# SIGINT comes when the session is open, and Session() has not returned.
+JUST_OPEN = """
+from lockstep import _exit
+lockstep.Session(log=False).close()
+before = len(os.listdir("/proc/self/fd"))
+_exit.watch = lambda session: os.kill(os.getpid(), signal.SIGINT)
+try:
+    lockstep.Session(log=False)
+    raise AssertionError("no interrupt")
+except KeyboardInterrupt:
+    assert len(os.listdir("/proc/self/fd")) == before, "it is still open"
+"""
 PLACES = ("open", "start", "step.end", "allreduce", "work.wait", "group", "state_check",
           "call.wait", "step")
 INTERRUPTED_S = 2
@@ -294,6 +306,9 @@ class Life(unittest.TestCase):
             with tempfile.TemporaryDirectory() as folder:
                 said = job(2, how + HANDLED, {"WAITS": "1", "GO": os.path.join(folder, "go")})
             self.assertEqual((said.code, said.lines), (0, ["again"]), said)
+
+    def test_interrupt_at_the_end_of_open(self):
+        self.works(alone(JUST_OPEN))
 
     def test_interrupt_while_a_thread_starts(self):
         for waits, place in ((2, "start"), (3, "allreduce"), (3, "call.wait")):

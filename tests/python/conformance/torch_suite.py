@@ -177,7 +177,7 @@ def main():
         if word in ("UNSTEADY", "FAIL", "PASSES"):
             told.append(f"{'UNSTEADY' if word == 'UNSTEADY' else 'FAILED'} {name}: {why}")
     for suite in suites:
-        words = ("ok", "skip", "listed", "PASSES", "FAIL")
+        words = ("ok", "skip", "listed", "UNSTEADY", "PASSES", "FAIL")
         parts = [f"{count[suite, word]} {word}" for word in words if (suite, word) in count]
         print(f"{suite} {options.backend} {options.door} n={options.world}: {', '.join(parts)}")
     print("\n".join(told))

@@ -64,15 +64,16 @@ class Session(Collectives):
         fill(config, options, _OPTIONS, "Session()", keep)
         self.uneven = Uneven(config.uneven)
         self._set_log(config, log, "log_level" in options)
+        rank, size = ctypes.c_uint32(), ctypes.c_uint32()
         try:
             self._open(config)
+            check(lib.lockstep_world(self._handle, ctypes.byref(rank), ctypes.byref(size)))
+            self._rank, self._size = rank.value, size.value
+            _exit.watch(self)
         except BaseException:
+            self.close()
             self._end_log()
             raise
-        rank, size = ctypes.c_uint32(), ctypes.c_uint32()
-        check(lib.lockstep_world(self._handle, ctypes.byref(rank), ctypes.byref(size)))
-        self._rank, self._size = rank.value, size.value
-        _exit.watch(self)
 
     # --- opening and closing --------------------------------------------------------------------
 
@@ -99,22 +100,25 @@ class Session(Collectives):
             check(lib.lockstep_open(ctypes.byref(config), ctypes.byref(self._handle)))
             return
         first = threading.Lock()  # Of the thread that has opened, or of this one that gives up.
+        handle = ctypes.c_void_p()
         current = _device_of_this_thread()
 
         def run() -> int:
             current()
-            status = int(lib.lockstep_open(ctypes.byref(config), ctypes.byref(self._handle)))
+            status = int(lib.lockstep_open(ctypes.byref(config), ctypes.byref(handle)))
             if not first.acquire(blocking=False) and status == 0:
-                lib.lockstep_close(self._handle)
+                lib.lockstep_close(handle)
             return status
 
         try:
             Pending(run).result()
+            self._handle.value = handle.value
         except LockstepError:
             raise
         except BaseException:
-            if not first.acquire(blocking=False) and self._handle.value:
-                lib.lockstep_close(self._handle)
+            self._handle.value = None
+            if not first.acquire(blocking=False) and handle.value:
+                lib.lockstep_close(handle)
             self._log = None  # The library may still write to it.
             raise
 
