@@ -70,27 +70,31 @@ static bool is_killed(const struct run_end *end)
     return WIFSIGNALED(end->status) && WTERMSIG(end->status) == SIGKILL;
 }
 
-// Returns true if this rank's end is a better cause than the first failure. Ranks exit because
-// another rank died, some by a signal, but never by SIGKILL. So a SIGKILL that the supervisor did
-// not send is the cause, even if the kernel reported the ends of other ranks first. Next comes the
-// rank that the coordinator accuses: it may take longer to end than the ranks that it fails. Where
-// ranks go on after a failure, neither has a part in it. An end on another host may be reported
-// late.
+// Returns true if this rank's failure is a better cause than the one that counts as the first.
 static bool is_stronger(const struct verdict *verdict, uint32_t rank, bool same_time)
 {
     const struct run_end *end = &verdict->result.ranks[rank].end;
     const struct run_end *first = &verdict->result.ranks[verdict->result.first_failed].end;
     const bool all_needed = verdict->needed == verdict->result.count;
-    const bool killed = is_killed(end) && verdict->interrupts == 0 && all_needed;
+    if (verdict->result.first_failed == verdict->result.count)
+        return true; // It is the first one.
     if (end->stopped || is_killed(first))
         return false;
+    // The rank that the coordinator accuses may take longer to end than the ranks that it fails.
+    // Where ranks go on after a failure, the coordinator's word is not about all failures.
     if (all_needed && rank == verdict->accused)
         return true;
-    if (WIFSIGNALED(first->status) || (verdict->result.first_failed == verdict->accused && !killed))
+    if (WIFSIGNALED(first->status))
+        return false;
+    // Ranks exit because another rank died, some by a signal, but never by SIGKILL. So a SIGKILL
+    // that the supervisor did not send is the cause, even if the kernel reported other ends first.
+    if (is_killed(end) && verdict->interrupts == 0 && all_needed)
+        return true;
+    if (verdict->result.first_failed == verdict->accused)
         return false;
     if (WIFSIGNALED(end->status))
-        return same_time || killed;
-    return end->after_ms < first->after_ms;
+        return same_time;
+    return end->after_ms < first->after_ms; // An end on another host may be reported late.
 }
 
 // Records a failure. The first failure is the cause. Among failures seen at the same time, a signal
@@ -102,7 +106,7 @@ static void note_failure(struct verdict *verdict, uint32_t rank, bool same_time,
     verdict->failed++;
     if (verdict->interrupts > 0 && verdict->stopped_status == 0)
         verdict->stopped_status = result->ranks[rank].end.status;
-    if (result->first_failed == result->count || is_stronger(verdict, rank, same_time))
+    if (is_stronger(verdict, rank, same_time))
         result->first_failed = rank;
     if (!was_doomed && verdict_doomed(verdict) && verdict->interrupts == 0)
         verdict->kill_at = now_ms + verdict->grace_ms;
@@ -128,7 +132,8 @@ void verdict_accuse(struct verdict *verdict, uint32_t rank)
     if (rank >= result->count)
         return;
     verdict->accused = rank;
-    if (result->ranks[rank].end.status != 0 && is_stronger(verdict, rank, false))
+    const bool has_failed = result->ranks[rank].end.status != 0;
+    if (has_failed && is_stronger(verdict, rank, false))
         result->first_failed = rank;
     result->status = verdict_status(verdict);
 }
