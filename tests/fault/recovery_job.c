@@ -80,6 +80,11 @@ void job_hash(uint64_t *hash, const void *bytes, size_t count)
     *hash = *hash * 31 + hash64(bytes, count);
 }
 
+bool job_has_data(const struct job_rank *rank, uint32_t r)
+{
+    return rank->epoch_step <= 1 + (r * 5 + rank->epoch * 7) % 8;
+}
+
 int job_begin(struct job_rank *rank, const struct lockstep_step_options *options,
               struct lockstep_step_view *view)
 {
@@ -88,6 +93,10 @@ int job_begin(struct job_rank *rank, const struct lockstep_step_options *options
     job_require(rank, status, "step_begin");
     rank->told->changed += view_of_step.changed;
     rank->told->generation = view_of_step.generation;
+    if (status == LOCKSTEP_FINISHED) {
+        rank->epoch++;
+        rank->epoch_step = 0;
+    }
     if (view)
         *view = view_of_step;
     return status;
@@ -277,6 +286,7 @@ static void rank_trains(const struct job *job, uint32_t number)
         while (atomic_load(&rank.told->allowed) < step)
             pause_us(200);
         atomic_store(&rank.told->begun, step);
+        rank.epoch_step++;
         job->step(&rank, step, &hash);
         rank.told->hash[step] = hash | 1;
         atomic_store(&rank.told->ended, step);

@@ -58,6 +58,8 @@ struct job_rank {
     lockstep_session *session;
     lockstep_module *module;
     float *gradients[JOB_TENSORS];
+    uint32_t epoch; // Counts from 0. All ranks count alike.
+    uint64_t epoch_step; // Counts from 1 in each epoch.
 };
 
 // When the coordinator is killed. It is started again 0.3 s later.
@@ -101,7 +103,10 @@ void job_expect(struct job_rank *rank, bool right, const char *what);
 void job_thread(struct job_rank *rank, void *(*run)(void *argument), void *argument);
 // Gradient of a rank: below 2^12, and such that any two means of ranks with small weights differ.
 float job_gradient(uint32_t rank, uint64_t step, uint64_t element);
-// step_begin, which counts changes of the world. Returns its status.
+// True if rank r has data left in this step of the epoch, in a job that runs out of data.
+bool job_has_data(const struct job_rank *rank, uint32_t r);
+// step_begin, which counts changes of the world. Returns its status: LOCKSTEP_FINISHED ends an
+// epoch.
 int job_begin(struct job_rank *rank, const struct lockstep_step_options *options,
               struct lockstep_step_view *view);
 // One call with all gradients, which are written first.

@@ -323,28 +323,17 @@ static void parameters_are_not_used(void **state)
 
 // ---- Ranks that run out of data -----------------------------------------------------------------
 
-// Steps of an epoch for which a rank has data.
-static uint64_t data_of(uint32_t rank, uint32_t epoch)
-{
-    return 1 + (rank * 5 + epoch * 7) % 8;
-}
-
 static void step_runs_out(struct job_rank *rank, uint64_t step, uint64_t *hash)
 {
-    static uint64_t epoch_step = 0; // Each rank is a process; all count alike.
-    static uint32_t epoch = 0;
     struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
     struct lockstep_step_view view;
     uint64_t weights[JOB_RANKS];
-    epoch_step++;
     for (uint32_t r = 0; r < JOB_RANKS; r++)
-        weights[r] = epoch_step <= data_of(r, epoch);
+        weights[r] = job_has_data(rank, r);
     options.exhausted = weights[rank->rank] == 0;
     const int status = job_begin(rank, &options, &view);
     job_hash(hash, &status, sizeof(status));
     if (status == LOCKSTEP_FINISHED) {
-        epoch++;
-        epoch_step = 0;
         job_require(rank, lockstep_uneven_set(rank->session, LOCKSTEP_UNEVEN_ALL), "uneven_set");
         return;
     }
@@ -360,16 +349,11 @@ static void step_runs_out(struct job_rank *rank, uint64_t step, uint64_t *hash)
 // With the other rule an epoch ends with the first rank that has no data.
 static void step_runs_out_first(struct job_rank *rank, uint64_t step, uint64_t *hash)
 {
-    static uint64_t epoch_step = 0;
-    static uint32_t epoch = 0;
     struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
-    epoch_step++;
-    options.exhausted = epoch_step > data_of(rank->rank, epoch);
+    options.exhausted = !job_has_data(rank, rank->rank);
     const int status = job_begin(rank, &options, NULL);
     job_hash(hash, &status, sizeof(status));
     if (status == LOCKSTEP_FINISHED) {
-        epoch++;
-        epoch_step = 0;
         job_require(rank, lockstep_uneven_set(rank->session, LOCKSTEP_UNEVEN_FIRST), "uneven_set");
         return;
     }

@@ -61,12 +61,6 @@ static struct {
     float *gradients[2]; // [elements], [SOME]
 } mine[GROUPS];
 
-// The weight of a rank in a step of an epoch. 0: the rank has no data left.
-static uint64_t weight_of(uint32_t rank, uint32_t epoch, uint64_t epoch_step)
-{
-    return now.uneven && epoch_step > 1 + (rank * 5 + epoch * 7) % 8 ? 0 : 1 + rank % 3;
-}
-
 static bool is_member(uint32_t group, uint32_t rank)
 {
     for (uint32_t i = 0; i < shapes[group].count; i++)
@@ -265,24 +259,19 @@ static void check_status(struct job_rank *rank, uint64_t step, int status, uint6
 
 static void step_in_groups(struct job_rank *rank, uint64_t step, uint64_t *hash)
 {
-    static uint64_t epoch_step = 0; // Each rank is a process; all count alike.
-    static uint32_t epoch = 0;
     struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
     struct lockstep_report report = LOCKSTEP_REPORT_INIT;
     struct lockstep_step_view view;
     struct own *own = job_own(rank->rank);
     uint64_t weights[JOB_RANKS];
     double norm = 0;
-    epoch_step++;
     for (uint32_t r = 0; r < JOB_RANKS; r++)
-        weights[r] = weight_of(r, epoch, epoch_step);
+        weights[r] = now.uneven && !job_has_data(rank, r) ? 0 : 1 + r % 3; // 0: no data is left.
     if (now.founds && step == FOUNDED)
         found(rank);
     options.weight = weights[rank->rank];
     options.exhausted = options.weight == 0;
     if (job_begin(rank, &options, &view) == LOCKSTEP_FINISHED) {
-        epoch++;
-        epoch_step = 0;
         job_require(rank, lockstep_uneven_set(rank->session, LOCKSTEP_UNEVEN_ALL), "uneven_set");
         for (uint32_t g = 0; g < GROUPS; g++) {
             own->hash[g][step] = 1;
