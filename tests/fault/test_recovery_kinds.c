@@ -87,14 +87,12 @@ static void count_frame(void)
 }
 
 // These take the places of the C library's functions.
-ssize_t sendmsg(int socket, const struct msghdr *message, int flags);
 ssize_t sendmsg(int socket, const struct msghdr *message, int flags)
 {
     count_frame();
     return syscall(SYS_sendmsg, socket, message, flags);
 }
 
-ssize_t send(int socket, const void *bytes, size_t size, int flags);
 ssize_t send(int socket, const void *bytes, size_t size, int flags)
 {
     count_frame();

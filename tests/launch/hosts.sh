@@ -65,10 +65,7 @@ mount --bind "$work/hosts" /etc/hosts
 at 0 "$bin/lockstep-coordinator" --listen 10.77.0.1:50051 --tls-dir "$work/pki/coordinator" --http off \
     --log-level info --port-file "$work/port" 2>"$work/coordinator" &
 daemons+=($!)
-for ((i = 0; i < 1000; i++)); do
-    [ -s "$work/port" ] && break
-    read -rt 0.02 <> <(:) || true
-done
+wait_for "$work/port"
 export LOCKSTEP_COORDINATOR=10.77.0.1:50051 LOCKSTEP_TLS_DIR=$work/pki/worker LOCKSTEP_OPEN_TIMEOUT_MS=30000
 
 # all_ranks NAME: $work/NAME has each of four ranks once, as the launcher gave it, with equal bits.

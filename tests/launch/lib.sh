@@ -45,15 +45,21 @@ for name in $(compgen -e | grep -E '^(LOCKSTEP_|SLURM_|PMI|OMPI_|TORCHELASTIC|RA
     unset "$name"
 done
 
+# wait_for FILE: until there is something in it.
+wait_for() {
+    local i
+    for ((i = 0; i < 1000; i++)); do
+        [ -s "$1" ] && break
+        read -rt 0.02 <> <(:) || true
+    done
+}
+
 # coordinate: starts the coordinator; $LOCKSTEP_COORDINATOR is its address.
 coordinate() {
     "$bin/lockstep-coordinator" --listen 127.0.0.1:0 --http off --log-level error --port-file "$work/port" \
         --parent-death=$$ &
     daemons+=($!)
-    for ((i = 0; i < 1000; i++)); do
-        [ -s "$work/port" ] && break
-        read -rt 0.02 <> <(:) || true
-    done
+    wait_for "$work/port"
     LOCKSTEP_COORDINATOR=127.0.0.1:$(sed -n 's/^grpc=\([0-9]*\).*/\1/p' "$work/port")
     export LOCKSTEP_COORDINATOR LOCKSTEP_OPEN_TIMEOUT_MS=30000
 }
