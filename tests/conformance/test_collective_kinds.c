@@ -754,7 +754,5 @@ int main(void)
         {"kinds_on_devices/mixed/world_3", on_two_devices, NULL, NULL, NULL},
         {"kinds_on_devices/nccl/world_3", on_all_devices, NULL, NULL, NULL},
     };
-    if (getenv("LOCKSTEP_TEST_FILTER"))
-        cmocka_set_test_filter(getenv("LOCKSTEP_TEST_FILTER"));
     return cmocka_run_group_tests_name("kinds of collectives", tests, NULL, NULL);
 }

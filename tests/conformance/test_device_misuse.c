@@ -476,7 +476,5 @@ int main(void)
     }
     tests[ALL] = (struct CMUnitTest)cmocka_unit_test(a_device_that_is_lost_in_a_collective);
     tests[ALL + 1] = (struct CMUnitTest)cmocka_unit_test(devices_that_are_lost);
-    if (getenv("LOCKSTEP_TEST_FILTER"))
-        cmocka_set_test_filter(getenv("LOCKSTEP_TEST_FILTER"));
     return _cmocka_run_group_tests("devices: misuse", tests, ALL + 2, NULL, NULL);
 }

@@ -798,7 +798,5 @@ int main(void)
     setenv("FAKE_CUDA_LAZY_US", "20000", 1);
     setenv("FAKE_CUDA_DELAY_US", "0-200", 1);
     setenv("FAKE_CUDA_URGENT_US", "500", 1);
-    if (getenv("LOCKSTEP_TEST_FILTER"))
-        cmocka_set_test_filter(getenv("LOCKSTEP_TEST_FILTER"));
     return _cmocka_run_group_tests("devices: replicas", tests, count, NULL, NULL);
 }

@@ -9,7 +9,6 @@
 #include "worker/session/session.h"
 
 #include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -154,7 +153,5 @@ int main(void)
         cmocka_unit_test(without_a_coordinator_the_session_says_so),
         cmocka_unit_test(without_an_answer_the_session_says_so),
     };
-    if (getenv("LOCKSTEP_TEST_FILTER"))
-        cmocka_set_test_filter(getenv("LOCKSTEP_TEST_FILTER"));
     return cmocka_run_group_tests_name("further links", tests, NULL, NULL);
 }

@@ -184,7 +184,5 @@ int main(void)
         cmocka_unit_test(case_54_worlds_that_do_not_fit),
         cmocka_unit_test(case_54_what_does_not_go_together),
     };
-    if (getenv("LOCKSTEP_TEST_FILTER"))
-        cmocka_set_test_filter(getenv("LOCKSTEP_TEST_FILTER"));
     return cmocka_run_group_tests_name("leaves_refused", tests, NULL, NULL);
 }

@@ -495,7 +495,5 @@ int main(void)
         cmocka_unit_test(case_54_another_world_goes_on),
         cmocka_unit_test(case_54_noise_shows_the_world),
     };
-    if (getenv("LOCKSTEP_TEST_FILTER"))
-        cmocka_set_test_filter(getenv("LOCKSTEP_TEST_FILTER"));
     return cmocka_run_group_tests_name("leaves", tests, NULL, NULL);
 }

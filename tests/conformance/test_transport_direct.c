@@ -660,7 +660,5 @@ int main(void)
         stamped[count].name = names[count];
         stamped[count++].initial_state = (void *)variant;
     }
-    if (getenv("LOCKSTEP_TEST_FILTER"))
-        cmocka_set_test_filter(getenv("LOCKSTEP_TEST_FILTER"));
     return _cmocka_run_group_tests("direct", stamped, count, NULL, NULL);
 }

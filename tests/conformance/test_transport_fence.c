@@ -16,8 +16,6 @@
 
 #include <cmocka.h>
 
-#include <stdlib.h>
-
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
 static void in_registered_memory_of(struct crew_plan *plan, uint32_t step)
@@ -108,7 +106,5 @@ int main(void)
         cmocka_unit_test(slow_in_registered_memory),
     };
     kernels_environment();
-    if (getenv("LOCKSTEP_TEST_FILTER"))
-        cmocka_set_test_filter(getenv("LOCKSTEP_TEST_FILTER"));
     return cmocka_run_group_tests_name("fence", tests, NULL, NULL);
 }

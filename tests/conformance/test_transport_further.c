@@ -636,7 +636,5 @@ int main(void)
         cmocka_unit_test(links_are_bounded),
         cmocka_unit_test(links_end_with_their_generation),
     };
-    if (getenv("LOCKSTEP_TEST_FILTER"))
-        cmocka_set_test_filter(getenv("LOCKSTEP_TEST_FILTER"));
     return cmocka_run_group_tests_name("transport_further", tests, NULL, NULL);
 }

@@ -14,8 +14,6 @@
 
 #include <cmocka.h>
 
-#include <stdlib.h>
-
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
 struct way {
@@ -213,7 +211,5 @@ int main(void)
         cmocka_unit_test(of_a_group),
     };
     kernels_environment();
-    if (getenv("LOCKSTEP_TEST_FILTER"))
-        cmocka_set_test_filter(getenv("LOCKSTEP_TEST_FILTER"));
     return cmocka_run_group_tests_name("recovery", tests, NULL, NULL);
 }

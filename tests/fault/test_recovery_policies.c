@@ -409,8 +409,6 @@ int main(void)
         cmocka_unit_test_teardown(calls_are_deferred, job_teardown),
         cmocka_unit_test_teardown(leaves_are_dealt_anew, job_teardown),
     };
-    if (getenv("LOCKSTEP_TEST_FILTER"))
-        cmocka_set_test_filter(getenv("LOCKSTEP_TEST_FILTER"));
     job_memory(sizeof(struct own));
     job_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -33,7 +33,9 @@ one() {
     name=$(basename "$program")
     log=$logs/$name.$setting
     LOCKSTEP_TEST_FILTER="${FILTER:-*}/$setting/*" timeout -k 2 "${LIMIT:-60}" "$program" >"$log" 2>&1
-    echo "$name $setting: status $?, $(grep -c '^\[       OK' "$log") passed, $(grep -cE '^\[  FAILED  \] [a-z]' "$log") failed"
+    status=$?
+    grep -q '^no test matches' "$log" && return
+    echo "$name $setting: status $status, $(grep -c '^\[       OK' "$log") passed, $(grep -cE '^\[  FAILED  \] [a-z]' "$log") failed"
 }
 if [ $# = 2 ]; then
     one "$1" "$2"

@@ -457,8 +457,6 @@ int main(void)
         cmocka_unit_test(test_gathers_and_scatters_bytes),
         cmocka_unit_test(test_adds_replicas),
     };
-    if (getenv("LOCKSTEP_TEST_FILTER"))
-        cmocka_set_test_filter(getenv("LOCKSTEP_TEST_FILTER"));
     gpu_open_or_skip(&gpu);
     return cmocka_run_group_tests(tests, begin, end);
 }

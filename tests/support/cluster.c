@@ -588,8 +588,6 @@ static int stamp_run_over(const struct stamps *all, const struct stamp *stamps, 
     uint32_t total = 0;
     for (uint32_t i = 0; i < count; i++)
         total += stamp_one(all, &stamps[i], i, &stamped[total], &tests[total]);
-    if (getenv("LOCKSTEP_TEST_FILTER"))
-        cmocka_set_test_filter(getenv("LOCKSTEP_TEST_FILTER"));
     return _cmocka_run_group_tests(all->group, tests, total, NULL, NULL);
 }
 

@@ -306,7 +306,5 @@ int device_stories_run(const char *group, const struct device_story *stories, si
     setenv("FAKE_CUDA_LAZY_US", "20000", 1);
     setenv("FAKE_CUDA_DELAY_US", "0-200", 1);
     setenv("FAKE_CUDA_URGENT_US", "500", 1);
-    if (getenv("LOCKSTEP_TEST_FILTER"))
-        cmocka_set_test_filter(getenv("LOCKSTEP_TEST_FILTER"));
     return _cmocka_run_group_tests(group, tests, stamped + more_count, NULL, NULL);
 }

@@ -438,7 +438,7 @@ static void test_replaced_file(void **state)
     char directory[] = "/tmp/lockstep-test-XXXXXX", path[64], other[64];
     Dl_info info;
     (void)state;
-    assert_true(dladdr((void *)(uintptr_t)_cmocka_run_group_tests, &info) != 0);
+    assert_true(dladdr((void *)(uintptr_t)cmocka_set_message_output, &info) != 0);
     const size_t note = last_note(info.dli_fname);
     assert_non_null(mkdtemp(directory));
     snprintf(path, sizeof(path), "%s/loaded.so", directory);
@@ -447,8 +447,8 @@ static void test_replaced_file(void **state)
     copy_file(info.dli_fname, other, note);
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     assert_non_null(library);
-    const uintptr_t address = (uintptr_t)dlsym(library, "_cmocka_run_group_tests");
-    assert_string_equal(name_of(address, true).symbol, "_cmocka_run_group_tests");
+    const uintptr_t address = (uintptr_t)dlsym(library, "cmocka_set_message_output");
+    assert_string_equal(name_of(address, true).symbol, "cmocka_set_message_output");
     assert_int_equal(rename(other, path), 0);
     const struct stack_frame frame = name_of(address, true);
     assert_string_equal(frame.object, "loaded.so");
