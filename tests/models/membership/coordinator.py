@@ -31,17 +31,32 @@ def quorum(config, generation, promised, dead, number):
 
 
 def open_generations(w, c, records):
-    """M3: the newest generation that is known to be established, and every later one."""
-    chains = [p.chain for p in records if p.chain]
-    if not chains:
+    """M3: the newest generation that is known to be established, and every later one.
+
+    A vote for a change of an older generation never comes into force: the members of the
+    established one did not vote for it.
+    """
+    old = [p for p in records if p.chain]
+    if not old:
         return []
-    base = max(chain[0].ballot for chain in chains)
-    found = {g.ballot: g for chain in chains for g in chain if g.ballot >= base}
+    base = max(p.chain[0].ballot for p in old)
+    found = {g.ballot: g for p in old for g in p.chain if g.ballot >= base and (
+        g.ballot <= p.generation.ballot or p.generation.ballot >= base or
+        not w.config.on("stillborn"))}
     if w.config.on("own") and c.decision and c.decision.generation.ballot > base:
         found[c.decision.generation.ballot] = c.decision.generation
     if not w.config.on("open"):
         return [found[max(found)]]
+    if w.config.on("overtaken"):
+        for chain in [p.chain[:len(p.chain) - (p.chain[-1] != p.generation)] for p in old]:
+            found = {b: g for b, g in found.items() if not overtaken(g, chain)}
     return [found[ballot] for ballot in sorted(found)]
+
+
+def overtaken(generation, chain):
+    """True if a later one has a member in common, which had not started this one before that."""
+    return generation not in chain and any(
+        generation.ballot < g.ballot and set(generation.members) & set(g.members) for g in chain)
 
 
 def removals(w, c, records, generations, dead):
@@ -76,14 +91,14 @@ def view(w, c, records, asked):
     return generations, need - out, out, dead
 
 
-def enough(w, c, records, promised, members):
+def enough(w, c, records, promised, members, barred=frozenset()):
     """M2 for every open generation, with the ranks that a decision keeps."""
     generations, _, _, dead = view(w, c, records, promised)
     counted = promised
     if w.config.on("kept"):
         counted = promised & {p.rank for p in records if p.new or p.rank in members}
     return not w.config.on("quorum") or all(
-        quorum(w.config, g, counted, dead, c.number) for g in generations)
+        quorum(w.config, g, counted, dead | barred, c.number) for g in generations)
 
 
 def decidable(w, c, records, promised):
@@ -93,6 +108,15 @@ def decidable(w, c, records, promised):
     if w.config.on("holder") and not any(p.full and p.rank in need for p in records):
         return False
     return enough(w, c, records, promised, need)
+
+
+def barred(w, c, records, promised):
+    """Removed ranks that end first, because there is no decision before or without that (M6)."""
+    generations, need, _, dead = view(w, c, records, promised)
+    gone = removals(w, c, records, generations, dead) & promised
+    if not w.config.on("barred") or not need or not need <= promised:
+        return frozenset()
+    return gone if enough(w, c, records, promised, need, gone) else frozenset()
 
 
 # --------------------------------------------------------------------------------------- recovery
@@ -140,7 +164,8 @@ def next_of(w, c):
         if not c.collecting and not c.backoff:
             reason = cause(w, c)
             if reason:
-                if not w.config.on("ready") or decidable(w, c, here(w, c), connected(w, c)):
+                now = here(w, c), connected(w, c)
+                if not w.config.on("ready") or decidable(w, c, *now) or barred(w, c, *now):
                     c.next = "prepare", reason
             else:
                 change = planned(w, c)
@@ -213,15 +238,24 @@ def answer_removed(w, c, p):
             p.rank not in {*established.members, *base.gone, *left}):
         w.say_down(p.rank, c.number, ("again", established.ballot))
         return
-    top = max(others, key=lambda x: x.chain[-1].ballot)
-    ballot, left = top.chain[-1].ballot, dict(top.left)
+    top = max(others, key=lambda x: x.generation.ballot)
+    generations = open_generations(w, c, [*others, p])
+    if w.config.on("overtaken") and p.generation not in generations and not any(
+            p.rank in {*g.members, *top.gone, *dict(top.left)} for g in generations):
+        w.say_down(p.rank, c.number, ("again", top.generation.ballot))
+        return
+    ballot, left = top.generation.ballot, dict(top.left)
     voted = (p.chain[-1] != p.generation and left.get(p.rank) == p.done + 1 and
              w.config.on("voted"))
     if ballot < p.promised and not voted:
         return
+    exclude(w, c, p, ballot, left, top.gone)
+
+
+def exclude(w, c, p, ballot, left, gone):
     if p.rank in left:  # its last wave may not have reached it
         w.say_down(p.rank, c.number, ("excluded", ballot, left[p.rank], True))
-    elif p.rank in top.gone:
+    elif p.rank in gone:
         w.say_down(p.rank, c.number, ("excluded", ballot, 0, False))
 
 
@@ -229,6 +263,8 @@ def try_decide(w, c):
     """Reports of one ballot -> the next generation."""
     on, records, reporters = w.config.on, list(c.reports.values()), set(c.reports)
     if not decidable(w, c, records, reporters):
+        for r in sorted(barred(w, c, records, reporters)):
+            exclude(w, c, c.reports[r], c.ballot, left_of(w, c, records), {r})
         return
     generations, need, _, _ = view(w, c, records, reporters)
     # Only reports count: a record may be older than the generation that its rank has started.
@@ -237,6 +273,8 @@ def try_decide(w, c):
     old = [c.reports[r] for r in sorted(need) if not c.reports[r].new]
     if not old:
         return
+    if not any(p.full for p in old):
+        raise Violation("a decision keeps no rank that has the whole state")
     done = max(p.done for p in old)
     for p in old:
         if p.done < done - 1 or (p.done == done - 1 and not p.final_all):
@@ -252,9 +290,7 @@ def try_decide(w, c):
     members = tuple(p.rank for p in old if p.rank not in go)
     if not begun or not on("closed"):
         members += fresh
-    left = {} if not on("own") or not c.decision else dict(c.decision.left)
-    for p in records:
-        left.update(p.left)
+    left = left_of(w, c, records)
     left.update({r: done for r in go})
     if on("newest"):
         left = {r: first for r, first in left.items() if r not in members}
@@ -269,6 +305,14 @@ def try_decide(w, c):
     c.removed = frozenset(removed) | set(left)
     for p in here(w, c):
         give_decision(w, c, c.reports.get(p.rank, p))
+
+
+def left_of(w, c, records):
+    """Ranks that left in order, each with the first step without it."""
+    left = {} if not w.config.on("own") or not c.decision else dict(c.decision.left)
+    for p in records:
+        left.update(p.left)
+    return left
 
 
 def rows_of(w, reports, slot, members, done):

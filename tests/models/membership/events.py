@@ -150,6 +150,7 @@ def work(w, k, kind, _, *a):
             if set(k.slices) != {(k.done, state)}:
                 raise Violation(f"rank {k.rank} put its state together from different steps")
             k.full, k.state = True, state
+            worker.tell(w, k)
     elif kind == "begin":
         k.begun = True
     elif kind == "contribute":

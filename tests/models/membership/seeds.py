@@ -11,17 +11,31 @@ SEEDS = {
     "absolute": (210280,),
     "tie": (210129,),
     "open": (210008,),
-    "own": (211857,),
-    "newest": ((60110, ("taken",)),),
+    "stillborn": (401504,),
+    "own": (404528,),
+    "overtaken": (471163,),
+    "newest": ((60110, ("taken", "barred", "overtaken")),),
     "extinct": (202388,),
-    "proof": (210000,),
+    "proof": (210003,),
     "silence": (210000,),
     "ready": (210082,),
-    "voted": (("leave", 101, 43, 0), 210773),
+    "stale": (210133,),
+    "vote": (210954,),
+    "voted": ((210773, ("barred",)),),
+    "barred": (307039, 310288, 310711, 316685),
     "invited": (201118, (50443, ("taken",))),
     "outranked": (51526,),
+    "unanimous": (210016,),
+    "wait": (210111,),
+    "flush": (210016,),
+    "forfeit": (210003,),
+    "group": (210003,),
+    "below": (210008,),
     "taken": (54727,),
+    "finish": (210071,),
+    "closed": (210006,),
+    "holder": (210082,),
 }
 
-# With one of these rules off, no violation was found. "orphan" only saves time.
-UNSEEN = ("orphan", "version")
+# With one of these rules off, no violation was found. "orphan" and "resend" only save time.
+UNSEEN = ("orphan", "resend", "version")

@@ -186,6 +186,8 @@ def enter(w, k, generation, chain):
     """Start to run in a generation: by a decision, by a wave, or as a newcomer that is told so."""
     k.generation, k.chain, k.frozen, k.vote, k.held = generation, chain, False, None, None
     k.promised = max(k.promised, generation.ballot)
+    if w.config.on("newest"):
+        k.gone -= set(generation.members)  # a newcomer may have been removed before it started
     if k.full:
         w.donor[generation.ballot, k.done] = k.state
     elif w.config.on("version"):
@@ -213,6 +215,8 @@ def take_message(w, k, number, m):
         _, ballot, first, orderly = m
         voted = orderly and k.vote and k.rank not in k.vote.members and first == k.done + 1
         if ballot >= k.promised or not on("stale") or (voted and on("voted")):
+            if not orderly and k.generation and k.generation.ballot > ballot:
+                raise Violation(f"rank {k.rank} is excluded by a decision older than its own")
             if orderly and k.generation and k.done == first - 1:
                 finish(w, k)  # its last step is committed
             k.told = "left" if orderly else "excluded"
@@ -262,7 +266,9 @@ def become_newcomer(w, k):
     if k.results:
         raise Violation(f"rank {k.rank} is to join again, but it has committed steps")
     k.generation, k.chain, k.frozen, k.held = None, (), False, None
-    k.full, k.slices, k.made, k.stash = False, (None,) * w.config.slices, (), frozenset()
+    k.full, k.made, k.stash = False, (), frozenset()
+    if w.config.on("version"):
+        k.slices = (None,) * w.config.slices
     k.gone = k.left = frozenset()
     k.open_step(w.config)
     tell(w, k)
