@@ -8,9 +8,9 @@ import textwrap
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.environ["LOCKSTEP_TEST_BIN"]
-TIMEOUT_S = 120
 SLOW = float(os.environ.get("LOCKSTEP_TEST_SLOW", "1")) * (
     3 if os.environ.get("CI") == "true" else 1)
+TIMEOUT_S = 120 * SLOW
 PRELUDE = """
 import ctypes, gc, logging, os, signal, subprocess, sys, threading, time
 import numpy as np

@@ -6,14 +6,14 @@ import subprocess
 import sys
 import unittest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-BIN = os.environ["LOCKSTEP_TEST_BIN"]
+from support import BIN, ROOT, TIMEOUT_S
+
 HELLO = [sys.executable, os.path.join(ROOT, "examples", "python", "hello.py")]
 
 
 class Hello(unittest.TestCase):
     def said(self, command):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         return sorted(done.stdout.splitlines())
 
