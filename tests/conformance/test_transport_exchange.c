@@ -4,12 +4,15 @@
 // done at once. The first rank finds none, and launches a normal collective. Both get the same
 // result, even if notices are overwritten, differ, or are impossible. The tests run two ranks in
 // one thread, where the order is fixed, and in two threads.
+//
+// Parts that are read in the memory of the other rank are here, too, because their order is fixed.
 
 #include "base/clock.h"
 #include "tests/conformance/transport_couple.h"
 #include "tests/conformance/transport_fleet.h"
 #include "worker/transport/host/host.h"
 #include "worker/transport/idle.h"
+#include "worker/transport/state.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,6 +23,9 @@
 
 #include <pthread.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 #define MOST 8193 // Maximum number of elements; more than fit in a shot.
@@ -401,6 +407,93 @@ static void two_threads_agree(void **state)
     couple_close(&couple);
 }
 
+// ---- a part is read in the memory of the other rank ---------------------------------------------
+
+#define PART 40000 // Elements of a part, which is long enough to be read.
+
+// An all-gather of a rank.
+struct gatherer {
+    struct couple_rank *rank;
+    struct collective collective;
+    struct collective_part sends[2];
+    struct collective_part receives[2];
+    struct collective_parts parts;
+    float input[PART];
+    float output[2][PART];
+    uint32_t reads;
+};
+
+static struct gatherer *reader; // NULL: no rank is watched.
+
+// In place of the C library's. When a rank reads a part, the other rank has been told everything,
+// and the copy of the own part, for which nobody waits, has not begun.
+ssize_t process_vm_readv(pid_t pid, const struct iovec *here, unsigned long here_count,
+                         const struct iovec *there, unsigned long there_count, unsigned long flags)
+{
+    if (reader && here->iov_len > sizeof(uint64_t)) {
+        const struct flows *flows = &reader->rank->transport->flows;
+        assert_true(list_empty(&flows->links.all[0]->stream.queue));
+        assert_true(reader->output[reader->rank->number][0] == -1);
+        reader->reads++;
+    }
+    return syscall(SYS_process_vm_readv, pid, here, here_count, there, there_count, flags);
+}
+
+static void gatherer_launch(struct gatherer *gatherer)
+{
+    const uint32_t own = gatherer->rank->number;
+    for (uint32_t e = 0; e < PART; e++) {
+        gatherer->input[e] = input(own, 0, e);
+        gatherer->output[0][e] = gatherer->output[1][e] = -1;
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        gatherer->sends[i] = (struct collective_part){i, gatherer->input, PART, 0};
+        gatherer->receives[i] = (struct collective_part){i, gatherer->output[i], PART, 0};
+    }
+    gatherer->parts = (struct collective_parts){.sends = gatherer->sends,
+                                                .send_count = 2,
+                                                .receives = gatherer->receives,
+                                                .receive_count = 2};
+    gatherer->collective = (struct collective){.kind = COLLECTIVE_EXCHANGE,
+                                               .dtype = DTYPE_FLOAT32,
+                                               .algorithm = ALGORITHM_DIRECT,
+                                               .tag = {.space = 78, .slot = 0},
+                                               .signature = 4,
+                                               .parts = &gatherer->parts};
+    transport_launch(gatherer->rank->transport, &gatherer->collective);
+}
+
+static void frames_leave_before_bytes_move(void **state)
+{
+    static struct gatherer gatherers[2]; // Too large for a stack.
+    struct couple couple;
+    (void)state;
+    couple_open(&couple, 1);
+    for (int i = 0; i < 2; i++) {
+        gatherers[i].rank = &couple.ranks[i];
+        couple.ranks[i].done = 0;
+    }
+    gatherer_launch(&gatherers[1]);
+    couple_work(&couple.ranks[1], 10);
+    couple_work(&couple.ranks[0], 10); // It hears of the part of rank 1 before it launches.
+    reader = &gatherers[0];
+    gatherer_launch(&gatherers[0]);
+    couple_work(&couple.ranks[0], 1);
+    reader = NULL;
+    const uint64_t since_ms = clock_now_ms();
+    while (couple.ranks[0].done == 0 || couple.ranks[1].done == 0) {
+        for (int i = 0; i < 2; i++)
+            transport_progress(couple.ranks[i].transport, 0);
+        assert_true(clock_now_ms() - since_ms < fleet_bound_ms(COUPLE_BOUND_MS));
+    }
+    assert_true(gatherers[0].reads > 0);
+    for (uint32_t i = 0; i < 2; i++)
+        for (uint32_t r = 0; r < 2; r++)
+            for (uint32_t e = 0; e < PART; e++)
+                assert_true(gatherers[i].output[r][e] == input(r, 0, e));
+    couple_close(&couple);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -411,6 +504,7 @@ int main(void)
         cmocka_unit_test(something_is_in_flight),
         cmocka_unit_test(lies_are_not_believed),
         cmocka_unit_test(two_threads_agree),
+        cmocka_unit_test(frames_leave_before_bytes_move),
     };
     return cmocka_run_group_tests_name("transport_exchange", tests, NULL, NULL);
 }

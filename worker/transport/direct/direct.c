@@ -345,25 +345,68 @@ static bool direct_feed_member(struct flows *flows, struct flow *flow, struct di
             return any;
         any = true;
     }
-    return pull_some(flows, flow, member) || any; // It may end the flow.
+    return any;
 }
 
-// Each rank begins with the member behind it, so that not all send to the first member at once.
+// Copies the part that this rank sends to itself. True if there was one. May end the flow.
+static bool direct_keep(struct flows *flows, struct flow *flow, struct direct_run *run)
+{
+    const struct collective_part *from = run->kept_from;
+    if (!from)
+        return false;
+    memcpy(run->kept_to->memory, from->memory,
+           from->elements * dtype_size(flow->collective->dtype));
+    run->kept_from = NULL;
+    flow->receives_left--;
+    direct_advance(flows, flow);
+    return true;
+}
+
+// Each rank begins with the member behind it, so that not all serve the first member at once.
+static uint32_t direct_turn(const struct flows *flows, const struct direct_run *run, uint32_t i)
+{
+    const uint32_t first = run->own == DIRECT_NO_MEMBER ? flows->world.rank : run->own + 1;
+    return (first + i) % run->count;
+}
+
+static bool direct_feed_flow(struct flows *flows, struct flow *flow, struct direct_run *run)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < run->count; i++)
+        any |= direct_feed_member(flows, flow, run, direct_turn(flows, run, i));
+    return any;
+}
+
+// Reads some of the part of one member, or copies this rank's own part. May end the flow.
+static bool direct_move(struct flows *flows, struct flow *flow, struct direct_run *run)
+{
+    for (uint32_t i = 0; i < run->count; i++) {
+        if (pull_some(flows, flow, &run->members[direct_turn(flows, run, i)]))
+            return true;
+    }
+    return direct_keep(flows, flow, run);
+}
+
+// A member waits for frames, and bytes move for much longer than a frame. So the links take the
+// frames of all collectives before bytes are moved, and those of a move before the next one.
 static bool direct_feed(struct flows *flows)
 {
     bool any = false;
     if (flows->directs == 0)
         return false;
-    list_for_each_safe (node, &flows->active) {
+    list_for_each (node, &flows->active) {
         struct flow *flow = list_entry(node, struct flow, turn);
-        struct direct_run *run = flow->part;
-        if (flow->way != &direct_way || !run)
-            continue;
-        const uint32_t first = run->own == DIRECT_NO_MEMBER ? flows->world.rank : run->own + 1;
-        for (uint32_t i = 0; flow->part == run && i < run->count; i++)
-            any |= direct_feed_member(flows, flow, run, (first + i) % run->count);
+        if (flow->way == &direct_way && flow->part)
+            any |= direct_feed_flow(flows, flow, flow->part);
     }
-    return any;
+    if (any)
+        return true;
+    list_for_each (node, &flows->active) {
+        struct flow *flow = list_entry(node, struct flow, turn);
+        if (flow->way == &direct_way && flow->part && direct_move(flows, flow, flow->part))
+            return true;
+    }
+    return false;
 }
 
 // ---- what is complete ---------------------------------------------------------------------------

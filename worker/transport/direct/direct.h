@@ -83,6 +83,9 @@ struct direct_run {
     uint32_t granting; // Exchange: the member that gets the next grant.
     uint32_t grants; // Exchange: grants whose parts have not arrived whole.
     uint32_t element_bytes; // Bytes of an element in the largest input or part of any member.
+    // Exchange: the part that this rank sends to itself, and its place. NULL: copied, or none.
+    const struct collective_part *kept_from;
+    const struct collective_part *kept_to;
     struct direct_sum sums[DIRECT_WINDOW]; // Own piece i is in entry i modulo the window.
     struct direct_member members[]; // [count], in the order of summation.
 };

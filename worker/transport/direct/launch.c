@@ -140,12 +140,15 @@ static struct direct_member *launch_find(struct flows *flows, struct direct_run 
     return member;
 }
 
-// Copies this rank's own part.
-static void launch_copy(const struct flow *flow, const struct collective_part *from,
-                        const struct collective_part *to)
+// This rank's own part is copied when nothing else is to be done.
+static void launch_keep(struct flow *flow, struct direct_run *run,
+                        const struct collective_part *from, const struct collective_part *to)
 {
-    if (from->elements > 0 && from->memory != to->memory)
-        memcpy(to->memory, from->memory, from->elements * dtype_size(flow->collective->dtype));
+    if (from->elements == 0 || from->memory == to->memory)
+        return;
+    run->kept_from = from;
+    run->kept_to = to;
+    flow->receives_left++;
 }
 
 static uint32_t launch_moves(const struct direct_member *member, uint64_t elements)
@@ -171,7 +174,7 @@ static bool launch_exchange(struct flows *flows, struct flow *flow, struct direc
     for (uint32_t i = 0; i < parts->receive_count; i++) {
         struct direct_member *member = NULL;
         if (parts->receives[i].rank == flows->world.rank) {
-            launch_copy(flow, own, &parts->receives[i]);
+            launch_keep(flow, run, own, &parts->receives[i]);
             continue;
         }
         if (!(member = launch_find(flows, run, parts->receives[i].rank, i)))
