@@ -10,8 +10,8 @@ import strangers
 
 PLACES, OF_ONE_ADDRESS = 64, 32  # LOCKSTEP_MAX_JOBS, LOCKSTEP_ORIGIN_GATHERING
 FEWER = 30  # Jobs of each of two addresses: together more than the places that the first address has left.
-TIMEOUT_S, LATE_S = 6, 4  # The open timeout of each job; how much later its place has to be free.
-ANSWER_S = 5
+TIMEOUT_S, LATE_S = 15, 4  # The open timeout of each job; how much later its place has to be free.
+ANSWER_S = 10
 LIMIT = b"jobs that began at this worker's address are waiting"
 
 
