@@ -15,11 +15,12 @@
 //   the end of the step. A coordinator that has it already takes no notice.
 // - A coordinator may also die when some members have the plan, and others do not. The end of the
 //   step, as a member says it again, names the plan that it has. The plan that follows from what
-//   all say must be the same. It gets that number, and is sent to the others.
+//   all say must be the same. It gets that number, and is sent to the others. That is so without a
+//   death only: when another generation begins, members forget the plan of such a step.
 // - If all members have the plan, they need nothing, and may be in the next step before a slow one
 //   has said all again. What is said of the older step is of no account then.
 // - After a plan was published, its slots and layouts are kept until the next step is learned, for
-//   members that have missed it.
+//   members that have missed it, or that have forgotten it when another generation began.
 
 #ifndef COORDINATOR_RELEARN_H
 #define COORDINATOR_RELEARN_H

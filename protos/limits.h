@@ -14,7 +14,7 @@
 // The version of the control protocol. Adding a field keeps the version; changing the meaning of a
 // field needs a new version. A coordinator refuses a worker of another version, and its text names
 // both versions.
-#define LOCKSTEP_PROTOCOL_VERSION 13
+#define LOCKSTEP_PROTOCOL_VERSION 14
 
 // ---- Names and texts ---------------------------------------------------------------------------
 

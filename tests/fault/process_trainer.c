@@ -413,8 +413,9 @@ static int step_backward(struct trainer *trainer)
 {
     lockstep_call *call;
     int status = trainer_check(trainer, "call_begin", lockstep_call_begin(trainer->module, &call));
-    for (uint32_t p = PARAMETERS; status == 0 && p-- > 0;) {
-        if (p + 1 + trainer->script->place_gradients == PARAMETERS)
+    for (uint32_t i = 0; status == 0 && i < PARAMETERS; i++) {
+        const uint32_t p = trainer->script->forwards ? i : PARAMETERS - 1 - i;
+        if (i == trainer->script->place_gradients)
             trainer_visit(trainer, PLACE_IN_CALL);
         fill(trainer->gradients[p], sizes[p], trainer->place->rank, trainer->step);
         trainer->filled[p] = trainer->step;

@@ -66,6 +66,8 @@ struct script {
     uint64_t place_step;
     // For PLACE_IN_CALL: number of gradients reported before the place, of eight, "h" first.
     uint32_t place_gradients;
+    bool
+        forwards; // True if gradients are reported in another order than by other ranks: "a" first.
     enum hold hold; // How the trainer waits at `place` for world_release.
     // Time between lockstep_pause and lockstep_resume at `place`; 0: no pause.
     uint64_t pause_ms;

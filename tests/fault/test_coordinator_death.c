@@ -15,11 +15,15 @@
 #include <cmocka.h>
 
 #include <lockstep/lockstep.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #define MORE_STEPS (test_slow() > 1 ? 20u : 50u)
 
@@ -317,6 +321,68 @@ static void a_step_that_is_partly_learned_goes_on(void **state)
     partly_learned(true, true);
 }
 
+// ---- A plan that one survivor has --------------------------------------------------------------
+
+// Takes what the process has not read yet of what the coordinator has sent: it is lost, as if the
+// coordinator had died before. Returns the number of bytes.
+static size_t lose_messages(pid_t pid)
+{
+    const int process = (int)syscall(SYS_pidfd_open, pid, 0);
+    size_t lost = 0;
+    assert_true(process >= 0);
+    for (int number = 0; number < 256; number++) {
+        struct sockaddr_in6 from = {0}; // gRPC's sockets are of IPv6.
+        socklen_t size = sizeof(from);
+        char bytes[4096];
+        const int fd = (int)syscall(SYS_pidfd_getfd, process, number, 0);
+        const bool is_it = fd >= 0 && getpeername(fd, (struct sockaddr *)&from, &size) == 0 &&
+                           ntohs(from.sin6_port) == coordinator.port;
+        for (ssize_t got = 1; is_it && got > 0; lost += got > 0 ? (size_t)got : 0)
+            got = recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT);
+        if (fd >= 0)
+            close(fd);
+    }
+    close(process);
+    return lost;
+}
+
+// Condition: the coordinator has told rank 2 the plan of the first step, and dies with rank 0,
+// before rank 1 hears of it. Rank 1 is the first rank then, and proposes other layouts than rank 0
+// did. Decision: rank 2 learns the step again, and both go on.
+static void a_plan_that_one_survivor_has(void **state)
+{
+    (void)state;
+    struct script scripts[3];
+    for (uint32_t rank = 0; rank < 3; rank++)
+        scripts[rank] = (struct script){.survives = true, .forwards = rank == 1};
+    scripts[0].place = PLACE_IN_CALL;
+    scripts[0].place_gradients = 4;
+    scripts[0].hold = HOLD_READ;
+    coordinator_start(&coordinator, NULL);
+    world_start(&world, &coordinator, "job", 3, scripts);
+    world_expect(&world, 0, REPORT_PLACE, NULL);
+    pause_us(slow_ms(100) * 1000); // The others have ended the step.
+    world_signal(&world, 1, SIGSTOP);
+    world_release(&world, 0);
+    for (uint64_t ms = 0; lose_messages(world.workers[1].pid) == 0; ms++) {
+        assert_true(ms < WAIT_MS);
+        pause_us(1000);
+    }
+    pause_us(slow_ms(300) * 1000); // Rank 2 has the plan.
+    (void)lose_messages(world.workers[1].pid);
+    coordinator_signal(&coordinator, SIGKILL);
+    world_kill(&world, 0);
+    (void)lose_messages(world.workers[1].pid);
+    world_signal(&world, 1, SIGCONT);
+    coordinator_wait(&coordinator);
+    coordinator_start(&coordinator, NULL);
+    world_stop(&world);
+    for (uint32_t rank = 1; rank < 3; rank++)
+        world_expect(&world, rank, REPORT_DONE, NULL);
+    world_join(&world);
+    coordinator_stop(&coordinator);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -330,6 +396,7 @@ int main(void)
         cmocka_unit_test_teardown(training_survives_it_after_a_second_start, teardown),
         cmocka_unit_test_teardown(learning_waits_for_it, teardown),
         cmocka_unit_test_teardown(a_step_that_is_partly_learned_goes_on, teardown),
+        cmocka_unit_test_teardown(a_plan_that_one_survivor_has, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

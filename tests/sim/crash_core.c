@@ -423,8 +423,7 @@ static void core_decides(struct crash_world *world)
     core->established = core->number;
     world->recoveries++;
     core->learning.active = false; // In the new generation all is said again.
-    if (core->forgets)
-        core->learning.last_step = 0;
+    core->learning.last_step = decision->settled;
 }
 
 void crash_core_hears(struct crash_world *world, uint32_t r, const struct crash_message *message)

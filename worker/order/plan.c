@@ -76,6 +76,16 @@ static void order_install_learned(struct order *order)
     plan->used = order->step;
 }
 
+void order_unlearn(struct order *order)
+{
+    struct order_plan *plan = order_find_plan(order, order->phase);
+    if (!order->open || !order->learning || !order->closed || !plan)
+        return;
+    order->closed = false;
+    order->plans.number = plan->number - 1;
+    *plan = order->plans.held[--order->plans.count];
+}
+
 // True if a slot is in the plan twice. Such a slot would be launched twice, with the same memory.
 static bool order_plan_repeats(const struct order_plan *plan)
 {

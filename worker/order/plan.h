@@ -16,6 +16,8 @@ struct order_plan;
 void order_forget_plans(struct order *order);
 // Returns the plan of a phase; NULL if the next step of the phase is a learning step.
 const struct order_plan *order_plan_of(const struct order *order, uint64_t phase);
+// Forgets the plan that has closed the open learning step: the coordinator sends it again.
+void order_unlearn(struct order *order);
 // The coordinator sent a part of a plan.
 void order_plan_received(struct order *order, const struct down_plan_part *part);
 // As order_plan_of, for files of the order core, which may change the plan.

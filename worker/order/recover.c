@@ -230,6 +230,7 @@ void order_recover(struct order *order, const struct order_decision *decision)
         order_close_completed(order, decision->closed);
     if (order->failed)
         return;
+    order_unlearn(order);
     order_report(order, &facts);
     recover_world(order, decision);
     recover_algorithms(order);

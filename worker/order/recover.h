@@ -23,9 +23,10 @@
 //   up.
 // - A learning step goes on. Grants are sent to all ranks in one order, but a coordinator that dies
 //   may have sent some of them to some members only. So a rank says again, in order, the slots that
-//   are granted to it, then all that are ready and not granted, and the end of the step, also if
-//   it has the plan that closes the step. The coordinator gathers all of it
-//   (coordinator/relearn.h).
+//   are granted to it, then all that are ready and not granted, and the end of the step. The
+//   coordinator gathers all of it (coordinator/relearn.h). A rank that has the plan that closes the
+//   step forgets the plan first: it may rest on layouts that only lost ranks had. No member has
+//   settled the step.
 // - Every rank sends its header again, because its ring successor may be another rank. Plans stay.
 
 #ifndef WORKER_ORDER_RECOVER_H

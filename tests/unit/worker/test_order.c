@@ -98,6 +98,19 @@ static void test_a_learning_step_is_said_again(void **state)
     tale_forget(tale);
     order_send_end(&tale->order);
     tale_expect(tale, "end 1; plan 1; ");
+    // After a death the plan is learned anew: it may be one that only this rank has.
+    order_freeze(&tale->order);
+    order_recover(&tale->order, &(struct order_decision){.world_size = 2});
+    assert_non_null(strstr(tale->trace, "granted 5 of 5: ready 0.2; end 1; "));
+    assert_null(strstr(tale->trace, "plan"));
+    assert_false(tale->order.closed);
+    tale_plan(tale, "B");
+    assert_true(tale->order.closed);
+    assert_int_equal(tale->order.plans.count, 1);
+    // What the plan has counts as made: only a rank that has died may have made it.
+    tale_forget(tale);
+    order_learn_again(&tale->order);
+    assert_non_null(strstr(tale->trace, "granted 4 of 5: ready 1.0; "));
     free(tale);
 }
 
