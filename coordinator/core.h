@@ -245,6 +245,7 @@ struct layout {
 struct published {
     uint64_t phase;
     uint64_t number;
+    uint64_t before; // Number of the plan that it replaced; its own number if it was learned.
     uint64_t hash;
     uint32_t times; // How often the plan was replaced since the phase was learned.
     // By module: buckets of the module's layout in the learning step; 0: it had no layout.

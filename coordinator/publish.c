@@ -22,9 +22,10 @@
 // coordinator does not keep the slots of a plan. It does not need them, because the worker sends
 // the calls of the new plan, and the coordinator knows the number of buckets of each module. The
 // hash of the new plan starts from the hash of the plan that it replaces. A rank can keep only one
-// plan that is not in force yet, so the last new plan must be in force on all ranks first. The
-// worker's message proves that: the worker has settled a step with that plan, so all ranks have. If
-// ranks wait in opposite orders, no order suits both, so the number of replacements is limited.
+// plan that is not in force yet, so the last new plan must be in force on all ranks first, or be
+// dropped by all. The worker's message proves that: the worker has settled a step with that plan,
+// or has a later plan from a learning step. If ranks wait in opposite orders, no order suits both,
+// so the number of replacements is limited.
 
 #include "coordinator/publish.h"
 
@@ -355,8 +356,8 @@ static struct published *published_place(struct learning *learning, uint64_t pha
 static void published_learned(struct learning *learning, const struct plan *plan)
 {
     struct published *published = published_place(learning, plan->phase);
-    *published =
-        (struct published){.phase = plan->phase, .number = plan->number, .hash = plan->hash};
+    *published = (struct published){
+        .phase = plan->phase, .number = plan->number, .before = plan->number, .hash = plan->hash};
     for (uint32_t module = 0; module < LOCKSTEP_MAX_MODULES; module++) {
         const struct layout *layout = &learning->layouts[module];
         if (layout->total != 0)
@@ -464,8 +465,11 @@ void publish_again(struct coordinator *core, struct worker *worker, const struct
     struct learning *learning = &job->learning;
     struct published *published = published_find(learning, replan->phase);
     // Another rank may have proposed it first, or a new round has forgotten the plans of this
-    // phase.
-    if (job->state != JOB_RUNNING || !published || published->number != replan->replaces ||
+    // phase. If the last new plan is not in force although later ones are, all ranks dropped it.
+    const bool dropped =
+        published && published->before == replan->replaces && published->number <= replan->in_force;
+    if (job->state != JOB_RUNNING || !published ||
+        (published->number != replan->replaces && !dropped) ||
         published->times == LOCKSTEP_REPLAN_TIMES || replan->in_force < learning->republished)
         return;
     const char *fault = replan_fault(replan, published);
@@ -481,6 +485,7 @@ void publish_again(struct coordinator *core, struct worker *worker, const struct
         plan_add_buckets(&plan, replan->calls[i], published->buckets[replan->calls[i].module]);
     plan.hash = plan_hash_slots(&plan, hash_number(HASH_START, published->hash, 8));
     learning->plan_number = learning->republished = published->number = plan.number;
+    published->before = plan.replaces;
     published->hash = plan.hash;
     published->times++;
     for (uint32_t i = 0; i < job->count; i++)

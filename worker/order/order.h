@@ -79,12 +79,13 @@
 //   never joins that wave. So no rank completes a step that another rank calls lost, unless a peer
 //   ends without a goodbye in the middle of the commit wave.
 // - R13 New plans. A new plan can arrive while the job runs. A rank holds the new plan until the
-//   minimum of a close wave says that all ranks hold it, or until a later plan closes a learning
-//   step. Then the new plan replaces the plan that it was made from, before the same step on all
-//   ranks; if that older plan is no longer in force, the new plan is dropped. A rank can hold one
-//   new plan. A rank that gives up the same calls in successive steps of a phase tells the
-//   coordinator what the plan should be (UP_REPLAN), and so does rank 0 when the same calls are
-//   appended to successive steps. A step is correct with either plan.
+//   minimum of a close wave says that all ranks hold it. Then the new plan replaces the plan that
+//   it was made from, before the same step on all ranks; if that older plan is no longer in force,
+//   the new plan is dropped. A new plan is also dropped when a later one closes a learning step: a
+//   rank whose stream has ended may have lost it. A rank can hold one new plan. A rank that gives
+//   up the same calls in successive steps of a phase tells the coordinator what the plan should be
+//   (UP_REPLAN), and so does rank 0 when the same calls are appended to successive steps. A step is
+//   correct with either plan.
 // - Groups. A module with a group is absent on the ranks that are no members of the group. Its
 //   slots have a place in the order of all ranks; on a rank where the module is absent they are
 //   final from the beginning. The coordinator does not wait for such a rank in a learning step.

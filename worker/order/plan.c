@@ -116,7 +116,9 @@ static void order_plan_complete(struct order *order, const struct down_plan_part
         order->plans.newer = order->plans.incoming;
         return;
     }
-    order_switch_plans(order, part->number);
+    if (part->number > order->plans.in_force)
+        order->plans.in_force = part->number;
+    order->plans.newer.number = 0;
     order_install_learned(order);
     if (order->open && order->learning && part->step == order->step)
         order->closed = true;

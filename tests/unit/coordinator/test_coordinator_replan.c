@@ -104,6 +104,17 @@ static void test_the_next_one_waits_until_the_last_is_in_force(void **state)
     story_expect_piece(&story, "2 < plan 3 replaces 2, slots");
 }
 
+// A rank drops a plan that is not in force when a later one is learned.
+static void test_a_plan_that_was_dropped_may_be_proposed_again(void **state)
+{
+    (void)state;
+    say(1, 1, 1);
+    expect_nothing(1, 1, 1);
+    say(1, 1, 2);
+    story_expect_piece(&story, "2 < plan 3 replaces 1, slots");
+    expect_nothing(1, 2, 3);
+}
+
 static void test_other_phases_and_other_plans_are_not_known(void **state)
 {
     struct up_message message = ask(1, 1);
@@ -212,6 +223,7 @@ int main(void)
         TEST(test_calls_in_another_order_and_more_of_them),
         TEST(test_who_says_it_second_is_not_heard),
         TEST(test_the_next_one_waits_until_the_last_is_in_force),
+        TEST(test_a_plan_that_was_dropped_may_be_proposed_again),
         TEST(test_other_phases_and_other_plans_are_not_known),
         TEST(test_a_plan_is_replaced_only_so_often),
         TEST(test_after_a_second_start_earlier_plans_are_gone),
