@@ -5,7 +5,8 @@
 // recovery_job.h says what every job has to promise. Its module is never called: a second one has
 // the same tensors, with gradients in the memory of the device where the rank has one, and so have
 // its buffers, which all steps exchange. In some jobs a rank with a device has two replicas, on one
-// device or on two.
+// device or on two. Parameters are other ones on each rank until lockstep_start, in which ranks die
+// in some jobs.
 //
 // Where NCCL sums, a rank that aborts ends the collectives of all others, with garbage, and NCCL
 // does not tell them (FAKE_NCCL_LATE_ERRORS). A survivor that takes such a result has an element
@@ -36,6 +37,8 @@ enum {
     BUFFERS = 3,
     BUFFER = 20000, // Elements of each.
     BY_BUFFER = 1000,
+    LONGEST = 90000, // Elements of a tensor at most.
+    START_US = 30000, // The latest death in lockstep_start, from just before it on.
 };
 
 static const lockstep_buffer_policy policies[BUFFERS] = {LOCKSTEP_BUFFER_BROADCAST,
@@ -49,6 +52,7 @@ struct scene {
     uint32_t deaths;
     bool at_once; // True if all deaths are in one step.
     bool early; // True if deaths are in the first milliseconds of a step, which may be the first.
+    bool starts; // True if deaths are in lockstep_start.
     bool apart; // True if each rank seems to be on a host of its own.
     bool replicas; // True if ranks with a device have two, in later rounds on a device each.
 };
@@ -61,7 +65,7 @@ static bool by_stream; // True if ranks with a device end their steps by a strea
 struct used {
     uint64_t nccl; // Sums of NCCL in the last step.
     // If the rank kills itself: when so many thousandths of the time of the step before are over,
-    // or, from BY_BUFFER on, when it has the last buffer.
+    // or, from BY_BUFFER on, when it has the last buffer. In lockstep_start: after so many us.
     uint64_t part;
 };
 
@@ -70,6 +74,7 @@ static const struct cuda *cuda; // NULL: this rank has no device.
 static void *contexts[REPLICAS]; // By replica.
 static lockstep_module *module;
 static float *gradients[REPLICAS][JOB_TENSORS]; // On the device, if there is one, as the buffers.
+static float *parameters[REPLICAS][JOB_TENSORS];
 static float *buffers[BUFFERS];
 static float held[BUFFERS][BUFFER]; // Buffers on the host.
 
@@ -118,8 +123,33 @@ static void *take_memory(struct job_rank *rank, size_t bytes)
     return (void *)(uintptr_t)address;
 }
 
+static void copy(struct job_rank *rank, void *to, const void *from, size_t bytes)
+{
+    if (!cuda)
+        memcpy(to, from, bytes);
+    else
+        require_device(
+            rank,
+            cuda->memcpy_async((uint64_t)(uintptr_t)to, (uint64_t)(uintptr_t)from, bytes, LEGACY),
+            "copy");
+}
+
+static void await_copies(struct job_rank *rank)
+{
+    if (cuda)
+        require_device(rank, cuda->stream_synchronize(LEGACY), "stream");
+}
+
+static void *dies(void *us)
+{
+    usleep((useconds_t) * (uint64_t *)us);
+    kill(getpid(), SIGKILL);
+    return NULL;
+}
+
 static void register_on_device(struct job_rank *rank)
 {
+    static float own[LONGEST];
     struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
     struct lockstep_parameter tensors[REPLICAS * JOB_TENSORS];
     int64_t shapes[JOB_TENSORS];
@@ -140,7 +170,11 @@ static void register_on_device(struct job_rank *rank)
         tensors[i].dtype = LOCKSTEP_FLOAT32;
         tensors[i].dims = 1;
         tensors[i].shape = &shapes[t];
-        tensors[i].data = take_memory(rank, bytes);
+        tensors[i].data = parameters[i / JOB_TENSORS][t] = take_memory(rank, bytes);
+        for (uint64_t e = 0; e < job_elements[t]; e++)
+            own[e] = (float)(rank->rank + e % 5 * JOB_RANKS);
+        copy(rank, tensors[i].data, own, bytes);
+        await_copies(rank);
         tensors[i].gradient = gradients[i / JOB_TENSORS][t];
     }
     go_to(rank, 0);
@@ -162,6 +196,28 @@ static void register_on_device(struct job_rank *rank)
     config.replicas = replicas_here();
     config.unused = LOCKSTEP_UNUSED_ACCEPT;
     job_require(rank, lockstep_module_register(rank->session, &config, &module), "register");
+    if (scene->starts && rank->told->dies_at != 0)
+        job_thread(rank, dies, &((struct used *)job_own(rank->rank))->part);
+}
+
+// After lockstep_start the parameters are those of one rank, in all replicas.
+static void check_parameters(struct job_rank *rank, uint64_t *hash)
+{
+    static float now[LONGEST];
+    float source = 0;
+    for (uint32_t i = 0; i < replicas_here() * JOB_TENSORS; i++) {
+        const uint32_t t = i % JOB_TENSORS;
+        go_to(rank, i / JOB_TENSORS);
+        copy(rank, now, parameters[i / JOB_TENSORS][t], job_elements[t] * sizeof(float));
+        await_copies(rank);
+        source = i == 0 ? now[0] : source;
+        for (uint64_t e = 0; e < job_elements[t]; e++)
+            if (now[e] != source + (float)(e % 5 * JOB_RANKS))
+                job_fails(rank, "element %llu of parameter %u is %g, not of rank %g",
+                          (unsigned long long)e, i, (double)now[e], (double)source);
+    }
+    go_to(rank, 0);
+    job_hash(hash, &source, sizeof(source));
 }
 
 static void configure(struct lockstep_config *config, struct lockstep_module_config *first)
@@ -176,23 +232,6 @@ static void configure(struct lockstep_config *config, struct lockstep_module_con
     if (scene->apart)
         config->host_id = host;
     fake_gpu_part_hosts((unsigned)config->rank_hint);
-}
-
-static void copy(struct job_rank *rank, void *to, const void *from, size_t bytes)
-{
-    if (!cuda)
-        memcpy(to, from, bytes);
-    else
-        require_device(
-            rank,
-            cuda->memcpy_async((uint64_t)(uintptr_t)to, (uint64_t)(uintptr_t)from, bytes, LEGACY),
-            "copy");
-}
-
-static void await_copies(struct job_rank *rank)
-{
-    if (cuda)
-        require_device(rank, cuda->stream_synchronize(LEGACY), "stream");
 }
 
 // Writes the gradient from rank->gradients[tensor], to which get_means copies the mean. Two
@@ -215,7 +254,7 @@ static void put_gradient(struct job_rank *rank, uint32_t tensor, bool used)
 
 static void get_means(struct job_rank *rank)
 {
-    static float other[90000];
+    static float other[LONGEST];
     for (uint32_t t = 0; t < JOB_TENSORS; t++) {
         const size_t bytes = job_elements[t] * sizeof(float);
         copy(rank, rank->gradients[t], gradients[0][t], bytes);
@@ -290,13 +329,6 @@ static bool uses(const struct job_rank *rank, uint64_t step, uint32_t tensor)
     return tensor != SPARSE || step % rank->size == rank->rank;
 }
 
-static void *dies(void *us)
-{
-    usleep((useconds_t) * (uint64_t *)us);
-    kill(getpid(), SIGKILL);
-    return NULL;
-}
-
 static bool is_real(void)
 {
     return getenv("LOCKSTEP_TEST_DEVICES") != NULL;
@@ -319,6 +351,10 @@ static void step_on_devices(struct job_rank *rank, uint64_t step, uint64_t *hash
     struct used *used = job_own(rank->rank);
     const uint64_t before = cuda ? sums_of_nccl() : 0;
     lockstep_call *call;
+    if (step == 1)
+        check_parameters(rank, hash);
+    if (rank->told->dies_at == step && scene->starts)
+        kill(getpid(), SIGKILL);
     if (rank->told->dies_at == step && used->part < BY_BUFFER) {
         delay_us = (clock_now_us() - began_us) * used->part / 1000;
         job_thread(rank, dies, &delay_us);
@@ -358,14 +394,16 @@ static void step_on_devices(struct job_rank *rank, uint64_t step, uint64_t *hash
 
 static void prepares(const struct job *job, uint32_t round)
 {
-    uint64_t step = 2 + job_random(8);
+    uint64_t step = scene->starts ? 1 : 2 + job_random(8);
     for (uint32_t d = 0; d < job->deaths && !scene->early; d++) {
         const uint32_t victim = (round + d) % (job->size - 1);
         job_dies_at(victim, step);
         // Early deaths find most buckets of replicas half done.
         ((struct used *)job_own(victim))->part =
-            job_random(scene->replicas ? BY_BUFFER * 2 / 5 : BY_BUFFER + BY_BUFFER / 4);
-        step += scene->at_once ? 0 : 1 + job_random(8);
+            job_random(scene->starts     ? START_US
+                       : scene->replicas ? BY_BUFFER * 2 / 5
+                                         : BY_BUFFER + BY_BUFFER / 4);
+        step += scene->at_once || scene->starts ? 0 : 1 + job_random(8);
     }
 }
 
@@ -397,6 +435,9 @@ static void devices_go_on(void **state)
         {.size = 4, .devices = 12, .deaths = 2, .apart = true, .replicas = true},
         {.size = 4, .devices = 8, .deaths = 2, .apart = true, .replicas = true},
         {.size = 3, .devices = 7, .deaths = 1, .replicas = true},
+        {.size = 4, .devices = 15, .deaths = 1, .starts = true},
+        {.size = 4, .devices = 6, .deaths = 2, .starts = true, .apart = true},
+        {.size = 3, .devices = 7, .deaths = 1, .starts = true, .replicas = true},
         {.size = 4, .devices = 15, .deaths = 2, .at_once = true},
         {.size = 3, .devices = 5, .deaths = 1},
         {.size = 4, .devices = 14, .deaths = 2},
