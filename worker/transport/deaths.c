@@ -18,6 +18,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#define CHECK_MS 1000
+#define CHECK_SOON_MS 20
+
 static void deaths_drop(struct transport *transport, int process)
 {
     transport_unwatch(transport, process);
@@ -59,7 +62,12 @@ void deaths_event(struct transport *transport, struct mate_process *mate)
     transport_unwatch(transport, mate->process);
 }
 
-// A mate's link is read before it is lost: from one check to the next.
+uint64_t deaths_check_ms(const struct transport *transport)
+{
+    return transport->flows.mates.untold > 0 ? CHECK_SOON_MS : CHECK_MS;
+}
+
+// A mate's link is read before it is lost: from one check to the next, and to its end.
 void deaths_check(struct transport *transport)
 {
     struct mates *mates = &transport->flows.mates;
@@ -68,9 +76,9 @@ void deaths_check(struct transport *transport)
         struct peer_link *peer = peer_of_rank(&transport->flows, mate->rank);
         if (!mate->gone || mate->told || !peer || peer->state != PEER_PROVEN || peer->left)
             continue;
-        if (mate->checked)
+        if (mate->checked && !peer->stream.readable)
             peer_lose(peer, "its process has ended");
-        mate->checked = true;
+        mate->checked = peer->stream.readable = true;
     }
 }
 

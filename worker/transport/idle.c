@@ -7,6 +7,7 @@
 #include "worker/transport/idle.h"
 
 #include "base/clock.h"
+#include "worker/transport/deaths.h"
 #include "worker/transport/device/devices.h"
 #include "worker/transport/flow/flows.h"
 #include "worker/transport/form.h"
@@ -14,9 +15,6 @@
 #include "worker/transport/wait.h"
 
 #include <poll.h>
-
-// Equal to the time between two checks for silent hosts in transport_progress.
-#define REST_CHECK_MS 1000
 
 void transport_own(struct transport *transport)
 {
@@ -62,8 +60,8 @@ int transport_rest(struct transport *transport)
     thread_assert(&transport->flows.thread);
     if (rest_readable(transport) || until <= now_ms || !wait_leave_alone(transport))
         return 0;
-    if (until - now_ms > REST_CHECK_MS)
-        return REST_CHECK_MS;
+    if (until - now_ms > deaths_check_ms(transport))
+        return (int)deaths_check_ms(transport);
     return (int)(until - now_ms);
 }
 

@@ -44,7 +44,6 @@
 #include <string.h>
 
 #define TRANSPORT_READS 4 // Most reads of one link before the next link is read.
-#define TRANSPORT_CHECK_MS 1000 // Time between two checks for silent hosts.
 
 // ---- ways of reducing ---------------------------------------------------------------------------
 
@@ -137,7 +136,7 @@ static void transport_receive(struct peer_link *peer)
 
 static void transport_check(struct transport *transport, uint64_t now_ms)
 {
-    if (now_ms < transport->checked_ms + TRANSPORT_CHECK_MS)
+    if (now_ms < transport->checked_ms + deaths_check_ms(transport))
         return;
     transport->checked_ms = now_ms;
     deaths_check(transport);
@@ -362,8 +361,8 @@ static int transport_timeout(const struct transport *transport, uint64_t deadlin
     const uint64_t now_ms =
         deadline_ms == UINT64_MAX ? transport_now_ms(transport) : clock_now_ms();
     uint64_t until = form_deadline(transport);
-    if (transport->flows.formed && now_ms + TRANSPORT_CHECK_MS < until)
-        until = now_ms + TRANSPORT_CHECK_MS;
+    if (transport->flows.formed && now_ms + deaths_check_ms(transport) < until)
+        until = now_ms + deaths_check_ms(transport);
     const uint64_t look_ms = devices_deadline(&transport->flows, now_ms);
     if (look_ms < until)
         until = look_ms;
