@@ -35,6 +35,11 @@
 #include <inttypes.h>
 #include <string.h>
 
+// To read the processor time of the process is a system call of half a microsecond. It is read only
+// if the step before was not shorter than this: in shorter steps the engine's thread sleeps anyway
+// (worker/session/drive.c).
+#define STEP_LONG_US 1000
+
 // ---- step_begin --------------------------------------------------------------------------------
 
 // Copies and checks the options. If the caller was compiled with an older header, the fields that
@@ -97,8 +102,10 @@ static int step_check_begin(struct lockstep_session *session, const struct locks
 static void step_reset_times(struct lockstep_session *session)
 {
     struct step_times *times = &session->step.times;
-    times->begin = clock_now_us();
-    times->begin_used = clock_process_us();
+    const uint64_t now_us = clock_now_us();
+    times->begin_used =
+        now_us - times->begin < STEP_LONG_US ? STEP_USED_UNKNOWN : clock_process_us();
+    times->begin = now_us;
     atomic_store_explicit(&times->first_ready, 0, memory_order_relaxed);
     atomic_store_explicit(&session->progress->ready_us, 0, memory_order_relaxed);
     times->end = times->first_sent = times->last_received = 0;

@@ -181,7 +181,7 @@ void session_post_bucket(struct lockstep_session *session, struct command comman
 {
     const struct step *step = &session->step;
     const bool can_wait =
-        !step->learning && !session->devices.first &&
+        !step->learning && !session->devices.first && step->times.begin_used != STEP_USED_UNKNOWN &&
         transport_can_wait(session->transport, step->times.begin, step->times.begin_used);
     session_put(session, command, can_wait);
 }

@@ -24,10 +24,12 @@ struct step_note {
     uint8_t bytes[LOCKSTEP_NOTE_BYTES];
 };
 
+#define STEP_USED_UNKNOWN UINT64_MAX
+
 // Times of the open step, by clock_now_us; 0: it has not happened yet.
 struct step_times {
     uint64_t begin; // trainer
-    uint64_t begin_used; // trainer. By clock_process_us.
+    uint64_t begin_used; // trainer. By clock_process_us, or STEP_USED_UNKNOWN.
     _Atomic(uint64_t) first_ready; // The first report of a gradient; struct progress has the last.
     uint64_t end; // When the trainer ended the step. Guarded by the session's mutex.
 

@@ -535,7 +535,8 @@ void form_tick_peer(struct peer_link *peer, uint64_t now_ms)
 void form_tick(struct transport *transport, uint64_t now_ms)
 {
     doors_tick(transport, now_ms);
-    ports_tick(transport, now_ms);
+    if (!transport->ports.met || now_ms >= transport->ports.due_ms)
+        ports_tick(transport, now_ms);
     for (uint32_t i = 0; transport->forming.guest_count > 0 && i < LOCKSTEP_MAX_UNPROVEN; i++) {
         struct guest *guest = &transport->forming.guests[i];
         if (!guest->link)

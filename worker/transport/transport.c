@@ -242,7 +242,8 @@ static bool transport_report_work(struct transport *transport)
         transport_report_done(transport, collective);
         return true;
     }
-    if (devices_report(&transport->flows) || transport_report_devices(transport))
+    if (transport->flows.devices &&
+        (devices_report(&transport->flows) || transport_report_devices(transport)))
         return true;
     struct flow *flow = flow_next_mismatch(&transport->flows);
     if (flow && events->mismatch) {
