@@ -134,6 +134,17 @@ static bool ballot_ready(struct coordinator *core, struct job *job)
     return ballot_has_quorum(core, job);
 }
 
+bool ballot_lacks(struct coordinator *core, struct job *job, uint32_t member)
+{
+    const struct descent before = job->ballot.descent;
+    if (!job->ballot.wanted || ballot_ready(core, job))
+        return false;
+    lineage_note_dead(job, member);
+    const bool lacks = ballot_ready(core, job);
+    job->ballot.descent = before;
+    return lacks;
+}
+
 // Asks the members, if they can decide.
 static void ballot_prepare(struct coordinator *core, struct job *job)
 {

@@ -120,6 +120,12 @@ struct accusation {
     char text[128]; // The words of the accuser, cleaned.
 };
 
+// A rank that a decision removed, while its stream is open.
+struct removal {
+    struct generation_id founder; // The first generation of its job; number 0: it is no such rank.
+    uint32_t member; // Its rank in that generation.
+};
+
 struct worker {
     coordinator_peer peer;
     enum stage stage;
@@ -177,6 +183,7 @@ struct worker {
 
     struct comeback back;
     struct accusation accused;
+    struct removal removal; // STAGE_OUT only.
 
     // Set in a ballot.
     bool reported; // True if the worker has answered the present ballot; `report` is valid then.

@@ -66,6 +66,51 @@ void kin_exclude(struct coordinator *core, coordinator_peer peer, struct generat
     core_send_peer(core, peer);
 }
 
+static void kin_is_out(struct coordinator *core, struct job *job, struct worker *worker,
+                       uint32_t member)
+{
+    worker->stage = STAGE_OUT;
+    worker->job = (uint16_t)(job - core->jobs);
+    worker->removal = (struct removal){.founder = job->ballot.descent.founder, .member = member};
+    job->outs++;
+}
+
+void kin_remove(struct coordinator *core, struct job *job, struct worker *worker, uint32_t member,
+                struct generation_id ballot)
+{
+    const struct generation_id asked = {.number = job->ballot.number,
+                                        .incarnation = core->config.incarnation};
+    if (worker->connected && lineage_compare(&asked, &ballot) <= 0 &&
+        lineage_compare(&worker->hello.resume.promised, &ballot) <= 0) {
+        job->connected--;
+        kin_is_out(core, job, worker, member);
+        return;
+    }
+    core_close(core, worker);
+    core_worker_free(core, worker);
+}
+
+bool kin_seat_removed(struct coordinator *core, struct job *job, coordinator_peer peer,
+                      const struct up_hello *hello, uint32_t member)
+{
+    struct worker *worker = core_worker_new(core, peer);
+    if (!worker)
+        return false;
+    worker->hello = *hello;
+    worker->generation = hello->resume.generation.number;
+    kin_is_out(core, job, worker, member);
+    return true;
+}
+
+void kin_ended(struct coordinator *core, struct job *job, const struct worker *worker)
+{
+    const struct generation_id *founder = &worker->removal.founder;
+    if (founder->number == 0 || lineage_compare(founder, &job->ballot.descent.founder) != 0)
+        return; // Another world has the name of the job by now.
+    lineage_note_dead(job, worker->removal.member);
+    ballot_tick(core, job);
+}
+
 // ---- A generation that another coordinator has decided -----------------------------------------
 
 // Fills `workers` by rank of the newer generation: the records that the job has, and new ones.
@@ -97,16 +142,13 @@ static void kin_dismiss(struct coordinator *core, struct job *job, const struct 
 {
     for (uint32_t rank = 0; rank < job->count; rank++) {
         struct worker *worker = job_worker(core, job, rank);
-        if (lineage_has(newer->members, lineage_member(before, rank)))
+        const uint32_t member = lineage_member(before, rank);
+        if (lineage_has(newer->members, member))
             continue;
-        if (!worker->connected) {
-            core_worker_free(core, worker);
-            continue;
-        }
-        kin_exclude(core, worker->peer, before->id, newer->id,
-                    "a later generation of the job goes on");
-        worker->stage = STAGE_OUT;
-        job->outs++;
+        if (worker->connected)
+            kin_exclude(core, worker->peer, before->id, newer->id,
+                        "a later generation of the job goes on");
+        kin_remove(core, job, worker, member, newer->id);
     }
 }
 
@@ -118,7 +160,8 @@ static void kin_seat_unseen(struct coordinator *core, struct worker *worker)
     sentence_clean(worker->hello.host, sizeof(worker->hello.host), "unknown", sizeof("unknown"));
 }
 
-static void kin_take_seats(struct coordinator *core, struct job *job, const uint16_t *workers)
+static void kin_take_seats(struct coordinator *core, struct job *job, const struct lineage *before,
+                           const uint16_t *workers)
 {
     job->connected = job->left = 0;
     job->resuming.unseen = 0;
@@ -126,6 +169,8 @@ static void kin_take_seats(struct coordinator *core, struct job *job, const uint
         struct worker *worker = &core->workers[workers[rank]];
         if (worker->stage != STAGE_MEMBER)
             kin_seat_unseen(core, worker);
+        if (!worker->hello.resumes)
+            worker->hello.resume.generation = before->id;
         job->workers[rank] = workers[rank];
         worker->stage = STAGE_MEMBER;
         worker->job = (uint16_t)(job - core->jobs);
@@ -187,7 +232,7 @@ const char *kin_adopt(struct coordinator *core, struct job *job, const struct up
     job->resuming.incarnation = newer->id.incarnation;
     job->count = resume->world_size;
     job->tuning = resume->tuning;
-    kin_take_seats(core, job, workers);
+    kin_take_seats(core, job, &before, workers);
     kin_renew(core, job);
     kin_ask_behind(core, job);
     return NULL;

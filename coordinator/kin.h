@@ -35,5 +35,15 @@ uint32_t kin_dead(struct job *job, const struct worker *behind, uint32_t rank);
 // the others.
 void kin_exclude(struct coordinator *core, coordinator_peer peer, struct generation_id generation,
                  struct generation_id now, const char *text);
+// A member of the job is removed by `ballot`, of which it was told. If it obeys, its stream stays
+// open until it has ended. It does not obey if it has promised more (M6). Then its stream ends, and
+// it is told again when it comes back (M7). member: its rank in the job's first generation.
+void kin_remove(struct coordinator *core, struct job *job, struct worker *worker, uint32_t member,
+                struct generation_id ballot);
+// The same for a removed rank that has come back and obeys. Returns false if there is no room.
+bool kin_seat_removed(struct coordinator *core, struct job *job, coordinator_peer peer,
+                      const struct up_hello *hello, uint32_t member);
+// A removed rank has ended: it has left, or there is proof. A quorum may be there now (M2).
+void kin_ended(struct coordinator *core, struct job *job, const struct worker *worker);
 
 #endif

@@ -339,20 +339,28 @@ static void resume_fill(struct coordinator *core, struct job *job, const struct 
                 resume->rank, job->count, job->number);
 }
 
-// A rank that was removed comes back on another stream: nothing is said once (M7).
+// A rank that was removed comes back on another stream: nothing is said once (M7). If it has
+// promised more than the others run in, it does not obey (M6). If the others cannot decide while it
+// lives, it is told the ballot that it promised: in no generation of that ballot, or of a lower
+// one, has anything become final, because this rank has not started it.
 static void resume_removed(struct coordinator *core, struct job *job, coordinator_peer peer,
-                           const struct up_hello *hello)
+                           const struct up_hello *hello, uint32_t member)
 {
-    const struct generation_id now = {.number = job->number,
-                                      .incarnation = job->resuming.incarnation};
+    struct generation_id now = {.number = job->number, .incarnation = job->resuming.incarnation};
     const struct coordinator_action close = {.kind = ACTION_CLOSE, .peer = peer};
+    const bool outranks = lineage_compare(&hello->resume.promised, &now) > 0;
+    const bool lacked = outranks && ballot_lacks(core, job, member);
+    if (lacked)
+        now = hello->resume.promised;
     kin_exclude(core, peer, hello->resume.generation, now,
                 job->ballot.text[0] != '\0' ? job->ballot.text
                                             : "a later generation of the job goes on");
-    if (lineage_compare(&hello->resume.promised, &now) > 0)
-        ballot_outranked(core, job, hello->resume.promised);
     core_log(core, "worker_excluded", "job=%s generation=%" PRIu64 " rank=%" PRIu32, job->name,
              hello->resume.generation.number, hello->resume.rank);
+    if (outranks && !lacked)
+        ballot_outranked(core, job, hello->resume.promised);
+    else if (kin_seat_removed(core, job, peer, hello, member))
+        return;
     core->sink.action(core->sink.context, &close);
 }
 
@@ -428,7 +436,7 @@ static void resume_kin(struct coordinator *core, struct job *job, coordinator_pe
     if (why)
         resume_refuse(core, peer, REFUSAL_FULL, hello, why);
     else if (kinship == KIN_REMOVED)
-        resume_removed(core, job, peer, hello);
+        resume_removed(core, job, peer, hello, lineage_member(own, resume->rank));
     else
         resume_take_back(core, job,
                          lineage_rank(lineage_newest(job), lineage_member(own, resume->rank)), peer,

@@ -16,6 +16,8 @@
 #include "coordinator/gpus.h"
 #include "coordinator/job.h"
 #include "coordinator/journal.h"
+#include "coordinator/kin.h"
+#include "coordinator/lineage.h"
 #include "coordinator/relearn.h"
 #include "coordinator/send.h"
 #include "coordinator/table.h"
@@ -337,21 +339,18 @@ void roster_form(struct coordinator *core, struct job *job)
 // Removes the suspects of the ballot. The other members keep their order.
 static void roster_remove(struct coordinator *core, struct job *job)
 {
+    const struct descent *descent = &job->ballot.descent;
+    const struct lineage *before = &descent->chain[descent->count - 2]; // lineage_decide made one.
     uint32_t kept = 0;
     for (uint32_t rank = 0; rank < job->count; rank++) {
         struct worker *worker = job_worker(core, job, rank);
         job->left -= worker->left && decision_removes(job, rank);
         if (decision_removes(job, rank) && worker->back.unseen)
             job->resuming.unseen--;
-        if (!decision_removes(job, rank)) {
+        if (!decision_removes(job, rank))
             job->workers[kept++] = job->workers[rank];
-        } else if (worker->connected) {
-            worker->stage = STAGE_OUT;
-            job->connected--;
-            job->outs++;
-        } else {
-            core_worker_free(core, worker);
-        }
+        else
+            kin_remove(core, job, worker, lineage_member(before, rank), lineage_newest(job)->id);
     }
     job->count = kept;
 }

@@ -18,6 +18,7 @@
 #include "coordinator/decision.h"
 #include "coordinator/job.h"
 #include "coordinator/journal.h"
+#include "coordinator/kin.h"
 #include "coordinator/names.h"
 #include "coordinator/send.h"
 #include "coordinator/sentence.h"
@@ -84,10 +85,22 @@ static void verdict_message(struct coordinator *core, const struct job *job, con
     }
 }
 
+// A member that is behind obeys a verdict of its own generation only, in which ranks have other
+// numbers.
+static void verdict_send(struct coordinator *core, const struct job *job,
+                         const struct worker *worker, const char *text)
+{
+    verdict_message(core, job, text);
+    if (worker->behind) {
+        core->out.generation = worker->hello.resume.generation;
+        core->out.u.halt.has_rank = false;
+    }
+    core_send(core, worker);
+}
+
 void verdict_repeat(struct coordinator *core, const struct job *job, const struct worker *worker)
 {
-    verdict_message(core, job, job->halt.text);
-    core_send(core, worker);
+    verdict_send(core, job, worker, job->halt.text);
 }
 
 // Stores the verdict in the job, and sends it to every member.
@@ -105,8 +118,8 @@ static void verdict_tell(struct coordinator *core, struct job *job, const struct
     job->learning.active = false;
     sentence_begin(&sentence, job->halt.text, sizeof(job->halt.text));
     sentence_add(&sentence, "%s", verdict->text);
-    verdict_message(core, job, verdict->text);
-    core_send_all(core, job);
+    for (uint32_t rank = 0; rank < job->count; rank++)
+        verdict_send(core, job, job_worker(core, job, rank), verdict->text);
 }
 
 void verdict_halt(struct coordinator *core, struct job *job, const struct verdict *verdict)
@@ -231,9 +244,13 @@ static void verdict_member_left(struct coordinator *core, struct job *job, struc
                      job->learning.active ? job->learning.step : job_start_step(job, needer));
 }
 
-static void verdict_forget_out(struct coordinator *core, struct worker *worker)
+// ended: there is proof that its process has ended, or it said that it ends.
+static void verdict_forget_out(struct coordinator *core, struct worker *worker, bool ended)
 {
-    core_job_of(core, worker)->outs--;
+    struct job *job = core_job_of(core, worker);
+    if (ended)
+        kin_ended(core, job, worker);
+    job->outs--;
     core_worker_free(core, worker);
 }
 
@@ -251,7 +268,7 @@ void verdict_leave(struct coordinator *core, struct worker *worker, const struct
     }
     core_close(core, worker);
     if (stage == STAGE_OUT)
-        verdict_forget_out(core, worker);
+        verdict_forget_out(core, worker, true);
     else
         verdict_member_left(core, core_job_of(core, worker), worker);
 }
@@ -382,7 +399,7 @@ void verdict_death(struct coordinator *core, struct worker *worker, const char *
     const struct verdict_advice *advice = verdict_silence(core, worker, &sentence);
     core_disconnect(core, worker);
     if (worker->stage == STAGE_OUT) {
-        verdict_forget_out(core, worker);
+        verdict_forget_out(core, worker, worker->dead);
         return;
     }
     worker->lost = true;

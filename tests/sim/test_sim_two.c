@@ -14,7 +14,8 @@
 // What is checked (rules M1 to M7 of docs/internals/membership.md): two ranks that committed the
 // same step have the same result, unless all members of a generation are dead; a rank that is
 // behind is told a step that it can commit; no rank is excluded or halted, because silence is no
-// evidence; after the last fault every rank that lives ends its last step.
+// evidence; after the last fault every rank that lives ends its last step. If the link between two
+// ranks is cut, ranks are excluded; the job may end if others are lost then, too.
 //
 // LOCKSTEP_TEST_SIM_TWO: a seed; runs that world only, and prints its events.
 
@@ -77,6 +78,8 @@ struct rank {
     bool dead;
     bool out;
     uint32_t told; // Set of dead ranks that this stream was told of.
+    uint32_t cut; // Set of ranks that its data does not reach.
+    uint32_t accused; // Set of those that this stream was told of, in the present generation.
     // The control stream.
     int at; // Index of the address.
     coordinator_peer peer; // 0: none.
@@ -115,6 +118,8 @@ static struct {
     uint32_t generation_count;
     struct generation generations[GENERATIONS];
     uint32_t recoveries;
+    uint32_t excluded;
+    uint32_t halted;
     uint32_t secrets;
 } world;
 
@@ -217,7 +222,7 @@ static void rank_breaks(struct rank *rank, bool turns)
     }
     rank_drop_incoming(rank, 0);
     rank->peer = 0;
-    rank->told = 0;
+    rank->told = rank->accused = 0;
     rank->silent_ms = 0;
     if (turns)
         rank->at = (rank->at + 1) % CORES;
@@ -470,6 +475,26 @@ static void rank_starts(struct rank *rank, const struct down_message *message)
     generation->started |= 1u << number_of(rank);
     rank->place = message->u.generation_start.rank;
     rank->running = rank->linked = false;
+    rank->accused = 0;
+}
+
+static bool any_cut(void)
+{
+    uint32_t cut = 0;
+    for (uint32_t i = 0; i < world.size; i++)
+        cut |= world.ranks[i].cut;
+    return cut != 0;
+}
+
+// The trainer closes its session when the others went on without it. The word may be lost.
+static void rank_is_out(struct rank *rank)
+{
+    struct up_message leave = {.kind = UP_LEAVE};
+    leave.u.leave.settled = rank->settled;
+    rank->out = true;
+    rank_say(rank, &leave);
+    if (rank->peer != 0)
+        rank_breaks(rank, false);
 }
 
 static bool is_of_present(const struct rank *rank, const struct down_message *message)
@@ -514,12 +539,20 @@ static void rank_hears(struct rank *rank, const struct down_message *message)
         rank->decision = *decision;
         break;
     case DOWN_EXCLUDED:
-        if (promise_excluded(&rank->promise, message->u.excluded.ballot))
+        if (!promise_excluded(&rank->promise, message->u.excluded.ballot))
+            break;
+        if (!any_cut())
             FAULT("rank %u is excluded: %s", number_of(rank), message->u.excluded.text);
+        world.excluded++;
+        rank_is_out(rank);
         break;
     case DOWN_HALT:
-        if (is_of_present(rank, message))
+        if (!is_of_present(rank, message))
+            break;
+        if (!any_cut())
             FAULT("rank %u is halted: %s", number_of(rank), message->u.halt.text);
+        world.halted++;
+        rank_is_out(rank);
         break;
     case DOWN_NONE:
     case DOWN_WELCOME:
@@ -545,7 +578,9 @@ static void rank_takes(struct rank *rank)
         rank_breaks(rank, false);
         return;
     }
-    if (first->kind == DOWN_REFUSED)
+    if (first->kind == DOWN_REFUSED && first->u.refused.refusal == REFUSAL_INVALID && any_cut())
+        rank_is_out(rank); // The job has ended without it.
+    else if (first->kind == DOWN_REFUSED)
         rank_breaks(rank, true);
     else
         rank_hears(rank, first);
@@ -566,6 +601,27 @@ static bool rank_tells_death(struct rank *rank)
             message.u.lost.rank = place;
             message.u.lost.step = rank->settled + 1;
             message.u.lost.proof = PROOF_PROCESS;
+            rank_say(rank, &message);
+            return true;
+        }
+        place++;
+    }
+    return false;
+}
+
+// Tells the coordinator that a mate acknowledges nothing any more. A frozen rank has no links.
+static bool rank_accuses(struct rank *rank)
+{
+    struct up_message message = {.kind = UP_LOST, .u.lost = {.silent = true}};
+    const uint32_t members = present(rank)->members;
+    uint32_t place = 0;
+    for (uint32_t m = 0; m < world.size && !rank->promise.frozen; m++) {
+        if ((members >> m & 1) == 0)
+            continue;
+        if ((rank->cut >> m & 1) != 0 && (rank->accused >> m & 1) == 0) {
+            rank->accused |= 1u << m;
+            message.u.lost.rank = place;
+            message.u.lost.step = rank->settled + 1;
             rank_say(rank, &message);
             return true;
         }
@@ -628,7 +684,7 @@ static bool rank_works(struct rank *rank)
         return false;
     struct generation *generation = present(rank);
     const uint64_t step = rank->settled + 1;
-    if (rank->peer != 0 && rank_tells_death(rank))
+    if (rank->peer != 0 && (rank_tells_death(rank) || rank_accuses(rank)))
         return true;
     if (!rank->linked && !rank->promise.frozen && rank->peer != 0 &&
         generation->started == generation->members) {
@@ -647,6 +703,7 @@ enum fault_kind {
     FAULT_CORE_DIES,
     FAULT_STREAM_ENDS,
     FAULT_RANK_TURNS, // Its stream ends, and it tries the other coordinator.
+    FAULT_CUT, // The link between two ranks is cut, and stays so.
     FAULT_BLOCKED, // A rank does not reach a coordinator for a while.
     FAULT_KINDS,
 };
@@ -687,6 +744,10 @@ static void fault_happens(const struct fault *fault)
         if (core->alive)
             core_dies(core);
         core->stopped_until = world.now + fault->ms; // Then another one begins there.
+        break;
+    case FAULT_CUT:
+        rank->cut |= 1u << (number_of(rank) + 1) % world.size;
+        world.ranks[(number_of(rank) + 1) % world.size].cut |= 1u << number_of(rank);
         break;
     case FAULT_BLOCKED:
         rank->blocked_until[fault->core] = world.now + fault->ms % 8000;
@@ -875,17 +936,23 @@ static void random_worlds(void **state)
     const uint64_t first = choice_number("LOCKSTEP_TEST_SIM_TWO", 0);
     const uint64_t worlds = choice_number("LOCKSTEP_TEST_SIM_TWO_WORLDS", WORLDS);
     uint64_t recoveries = 0;
+    uint64_t excluded = 0;
+    uint64_t halted = 0;
     (void)state;
     world.prints = first != 0;
     for (uint64_t seed = 1; seed <= worlds && first == 0; seed++) {
         random_world(seed);
         recoveries += world.recoveries;
+        excluded += world.excluded;
+        halted += world.halted;
     }
     if (first != 0)
         random_world(first);
-    printf("%llu worlds, %llu starts of a generation after a fault\n", (unsigned long long)worlds,
-           (unsigned long long)recoveries);
-    assert_true(first != 0 || recoveries > worlds / 2);
+    printf("%llu worlds, %llu starts of a generation after a fault, %llu ranks excluded, %llu "
+           "halted\n",
+           (unsigned long long)worlds, (unsigned long long)recoveries, (unsigned long long)excluded,
+           (unsigned long long)halted);
+    assert_true(first != 0 || (recoveries > worlds / 2 && excluded > worlds / 20));
 }
 
 // A rank dies, and before each event after that the coordinator does, or stops, or a rank goes to

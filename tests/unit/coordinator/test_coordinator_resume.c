@@ -300,7 +300,7 @@ static void a_removed_rank_comes_back(void **state)
     struct up_hello hello = going_on(story, 2, 3, false);
     come_back(story, 13, &hello);
     expect_excluded(story, 13);
-    assert_true(story->closed[13]);
+    assert_false(story->closed[13]); // Its farewell is a proof.
     expect_running(story);
     assert_int_equal(story_job(story, 0).joined, 2);
     hello = going_on(story, 0, 3, false); // Its uuid is that of rank 0, which is known.
@@ -465,7 +465,7 @@ static void a_rank_that_the_decision_removed_is_told(void **state)
     hello = decided(story, 1, false);
     come_back(story, 2, &hello);
     assert_int_equal(story->last[2].kind, DOWN_EXCLUDED);
-    assert_true(story->closed[2]);
+    assert_false(story->closed[2]);
     hello = decided(story, 3, false);
     hello.resume.founder.number++; // Of another job of that name.
     expect_refused(story, &hello, "running as another generation");

@@ -239,6 +239,26 @@ static void every_open_generation_needs_a_quorum(void **state)
     assert_true(story_job(story, 0).recovering);
 }
 
+// Condition: two of five are left; one of them has started the last decision, and the other one has
+// not. Decision: the job ends, and each is told so in its own generation.
+static void a_member_that_is_behind_is_told_the_end(void **state)
+{
+    struct story *story = *state;
+    struct up_hello hello = hello_of_second(0, 0x3, 0x1f);
+    come(story, 1, &hello);
+    hello = hello_of(1, first, 0x1f);
+    hello.resume.frozen = true;
+    hello.resume.promised = second;
+    come(story, 2, &hello);
+    story_sleep(story, 2 * LOCKSTEP_BALLOT_PROOF_MS);
+    const struct generation_id own[] = {second, first};
+    for (uint32_t peer = 1; peer <= 2; peer++) {
+        assert_int_equal(story->last[peer].kind, DOWN_HALT);
+        assert_int_equal(story->last[peer].generation.number, own[peer - 1].number);
+        assert_int_equal(story->last[peer].generation.incarnation, own[peer - 1].incarnation);
+    }
+}
+
 // ---- A decision of the other coordinator
 // ---------------------------------------------------------
 
@@ -295,6 +315,87 @@ static void a_removed_rank_that_promised_more_is_told(void **state)
     come(story, 23, &hello);
     assert_int_equal(story->last[23].kind, DOWN_EXCLUDED);
     assert_int_equal(story->last[23].u.excluded.ballot.number, 9);
+}
+
+// Condition: a rank has promised the ballot of this coordinator when a member comes that has
+// started a lower one without it. Decision: the rank does not obey EXCLUDED of that one (M6). So
+// its stream ends, and it is told again when it is back.
+static void a_removed_rank_that_promised_this_ballot_is_told(void **state)
+{
+    struct story *story = *state;
+    struct up_hello hello;
+    for (uint32_t member = 0; member < 3; member++) {
+        hello = hello_of(member, first, 0x7);
+        hello.resume.frozen = true;
+        come(story, member + 1, &hello);
+    }
+    for (uint32_t peer = 1; peer <= 3; peer++)
+        expect_prepare(story, peer, 5);
+    story_say(story, 3, &(struct up_message){.kind = UP_REFUSE, .u.refuse.promised = second});
+    story_sleep(story, 3 * LOCKSTEP_BALLOT_RETRY_MS);
+    for (uint32_t peer = 1; peer <= 3; peer++)
+        expect_prepare(story, peer, 7);
+    hello = hello_of_second(0, 0x3, 0x7);
+    come(story, 11, &hello);
+    assert_int_equal(story->last[3].kind, DOWN_EXCLUDED);
+    assert_int_equal(story->last[3].u.excluded.ballot.number, second.number);
+    assert_true(story->closed[3]);
+    expect_prepare(story, 2, 8);
+    expect_prepare(story, 11, 8);
+    report(story, 2, 8);
+    report(story, 11, 8);
+    hello = hello_of(2, first, 0x7);
+    hello.resume.frozen = true;
+    hello.resume.promised = (struct generation_id){7, STORY_INCARNATION};
+    come(story, 13, &hello);
+    assert_int_equal(story->last[13].kind, DOWN_EXCLUDED);
+    assert_int_equal(story->last[13].u.excluded.ballot.number, 8);
+}
+
+// One of three is removed, because its link is cut, and lives. Before the links of the other two
+// stand, one of these dies. The last one is no quorum of the three.
+static void two_of_three_are_lost(struct story *story)
+{
+    struct up_message cut = {.kind = UP_LOST,
+                             .u.lost = {.rank = 2, .step = COMMITTED + 1, .silent = true}};
+    come_of_first(story, 0, 3, 0x7);
+    story_say(story, 1, &cut);
+    report(story, 1, 5);
+    report(story, 2, 5);
+    assert_int_equal(story->last[3].kind, DOWN_EXCLUDED);
+    lost(story, 2, 0, PROOF_PROCESS);
+    story_sleep(story, LOCKSTEP_BALLOT_PROOF_MS / 2);
+    assert_int_not_equal(story->last[2].kind, DOWN_PREPARE);
+}
+
+// Condition: the removed rank leaves. Decision: that is proof, and the last rank goes on (M2).
+static void a_removed_rank_that_has_left_is_proven(void **state)
+{
+    struct story *story = *state;
+    two_of_three_are_lost(story);
+    story_leave(story, 3, COMMITTED);
+    expect_prepare(story, 2, 6);
+    report(story, 2, 6);
+    assert_int_equal(story_job(story, 0).world_size, 1);
+}
+
+// Condition: the removed rank comes back, and has promised more than the ballot that removed it.
+// Decision: it is told the ballot that it promised (M6), and leaves.
+static void a_removed_rank_in_the_way_is_told_what_it_promised(void **state)
+{
+    struct story *story = *state;
+    two_of_three_are_lost(story);
+    story_cut(story, 3);
+    struct up_hello hello = hello_of(2, first, 0x7);
+    hello.resume.frozen = true;
+    hello.resume.promised = (struct generation_id){9, 0xdead};
+    come(story, 13, &hello);
+    assert_int_equal(story->last[13].kind, DOWN_EXCLUDED);
+    assert_int_equal(story->last[13].u.excluded.ballot.number, 9);
+    assert_int_equal(story->last[13].u.excluded.ballot.incarnation, 0xdead);
+    assert_int_not_equal(story->last[2].kind, DOWN_PREPARE);
+    story_leave(story, 13, COMMITTED);
+    expect_prepare(story, 2, 6);
 }
 
 // ---- M1: members meet
@@ -374,8 +475,12 @@ int main(void)
         TEST(a_member_without_the_decision_is_kept),
         TEST(a_member_that_is_behind_has_a_proof),
         TEST(every_open_generation_needs_a_quorum),
+        TEST(a_member_that_is_behind_is_told_the_end),
         TEST(a_decision_of_the_other_is_taken),
         TEST(a_removed_rank_that_promised_more_is_told),
+        TEST(a_removed_rank_that_promised_this_ballot_is_told),
+        TEST(a_removed_rank_that_has_left_is_proven),
+        TEST(a_removed_rank_in_the_way_is_told_what_it_promised),
         TEST(too_few_are_sent_away),
         TEST(enough_stay),
         TEST(those_without_a_choice_stay),
