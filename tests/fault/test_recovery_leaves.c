@@ -52,14 +52,15 @@ enum scene {
     PLAIN, // In the last step.
     UNEVEN, // The same, and it has run out of data.
     AWAY, // The same, and the coordinator has died before.
+    GONE, // The same, and a rank that leaves kills the coordinator just before.
     IN_OPEN, // In lockstep_open, at a send to another rank: the world has formed.
     HELD, // In the last step, in which another rank has died. Its process leaves all sockets open.
     HOLDS, // In the last step. Its process leaves all sockets open.
     CUT, // None: rank 0 dies in the last step, and the others cannot connect to each other.
 };
 
-static const char *const scenes[] = {
-    "in the last step", "uneven", "no coordinator", "in open", "held", "holds", "cut"};
+static const char *const scenes[] = {"in the last step", "uneven", "no coordinator", "gone",
+                                     "in open",          "held",   "holds",          "cut"};
 
 struct told {
     char text[512];
@@ -216,9 +217,12 @@ static void train(uint32_t rank, const char *job, enum scene scene, bool victim,
     told->ended_us = clock_now_us();
     require(told, lockstep_counter_read(session, "n", &counter), "counter_read");
     told->finished = status == LOCKSTEP_FINISHED;
-    told->hash = hash64(gradient, sizeof(gradient)) * 31 + (uint64_t)counter;
+    // Counters of a rank that has left without a last word are lost.
+    told->hash = hash64(gradient, sizeof(gradient)) * 31 + (scene == GONE ? 0 : (uint64_t)counter);
     require(told, lockstep_world_change(session, &change), "world_change");
     told->changes = change.changes;
+    if (scene == GONE)
+        kill(coordinator.pid, SIGKILL);
     require(told, lockstep_close(session), "close");
     _exit(0);
 }
@@ -241,6 +245,14 @@ static void return_coordinator(void)
     coordinator_start(&coordinator, NULL);
 }
 
+static bool anyone_has_ended(void)
+{
+    bool ended = false;
+    for (uint32_t r = 0; r < RANKS; r++)
+        ended = ended || ((volatile struct told *)shared)[r].ended_us > 0;
+    return ended;
+}
+
 static uint32_t jobs; // So far. Each has a name of its own, so none waits for the end of another.
 
 // Runs a job. Returns true if one survivor has left before the death, and another one has finished
@@ -261,7 +273,9 @@ static bool one_job(enum scene scene, uint32_t victim, int sends, bool *died)
         if (pids[r] == 0)
             train(r, job, scene, r == victim, sends);
     }
-    if (scene == AWAY)
+    for (uint64_t ms = 0; scene == GONE && ms < WAIT_MS && !anyone_has_ended(); ms++)
+        pause_us(1000);
+    if (scene == AWAY || scene == GONE)
         return_coordinator();
     for (uint32_t r = 0; r < RANKS; r++) {
         int status = 0;
@@ -295,7 +309,7 @@ static void survivors_settle(enum scene scene)
     uint32_t leavers = 0;
     coordinator_start(&coordinator, NULL);
     for (uint32_t sweep = 0; leavers == 0 && sweep < SWEEPS; sweep++) {
-        for (uint32_t victim = 0; victim < (scene == AWAY ? 1 : RANKS); victim++) {
+        for (uint32_t victim = 0; victim < (scene < AWAY ? RANKS : 1); victim++) {
             bool died = true;
             for (int sends = 0; died && sends < SENDS; sends++) {
                 leavers += one_job(scene, victim, sends, &died);
@@ -326,6 +340,14 @@ static void a_rank_dies_when_others_leave_without_a_coordinator(void **state)
 {
     (void)state;
     survivors_settle(AWAY);
+}
+
+// Condition: the coordinator dies in the instant in which a rank leaves, so its last word is lost.
+// Decision: what the leaver has completed is final on the other survivor, too, which goes on.
+static void a_rank_dies_when_the_last_word_of_another_is_lost(void **state)
+{
+    (void)state;
+    survivors_settle(GONE);
 }
 
 // Condition: a rank dies while the links of the first world are made. Decision: the others have
@@ -422,6 +444,7 @@ int main(void)
         cmocka_unit_test_teardown(a_rank_dies_when_others_have_left, teardown),
         cmocka_unit_test_teardown(a_rank_dies_when_others_have_run_out_of_data, teardown),
         cmocka_unit_test_teardown(a_rank_dies_when_others_leave_without_a_coordinator, teardown),
+        cmocka_unit_test_teardown(a_rank_dies_when_the_last_word_of_another_is_lost, teardown),
         cmocka_unit_test_teardown(a_rank_dies_in_lockstep_open, teardown),
         cmocka_unit_test_teardown(a_frozen_rank_proves_a_death, teardown),
         cmocka_unit_test_teardown(sockets_outlive_their_rank, teardown),
