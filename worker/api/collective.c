@@ -35,12 +35,14 @@ static int collective_check(struct lockstep_session *session, bool names_rank)
 
 // Finds out whether the data is in the memory of this rank's device, and sets like->device if it
 // is. Other ranks may have theirs on the host. A failure if it is on another device.
-static int collective_find(const struct lockstep_session *session, const char *name,
-                           const void *data, uint64_t count, struct collective *like)
+static int collective_find(struct lockstep_session *session, const char *name, const void *data,
+                           uint64_t count, struct collective *like)
 {
     if (!session->devices.first || !data)
         return 0;
+    mutex_lock(&session->mutex);
     const int status = work_check(session, name, count, like); // The text below needs a valid name.
+    mutex_unlock(&session->mutex);
     if (status < 0)
         return status;
     const enum memory_place place = device_place(session->devices.first, data);
@@ -187,17 +189,19 @@ int lockstep_barrier(lockstep_session *session, const char *name, uint32_t timeo
 // ---- Collectives of every kind -----------------------------------------------------------------
 
 // Between two members any source is the other one.
-static void collective_name_source(const struct lockstep_session *session,
+static void collective_name_source(struct lockstep_session *session,
                                    struct lockstep_collective *what)
 {
+    mutex_lock(&session->mutex);
     const uint32_t size = what->group ? what->group->size : session->world.size;
     const uint32_t own = what->group ? what->group->rank : session->world.rank;
+    mutex_unlock(&session->mutex);
     if (size == 2)
         what->peer = 1 - own;
 }
 
 // Copies and checks the description. `what` may come from an older header.
-static int collective_read(const struct lockstep_session *session,
+static int collective_read(struct lockstep_session *session,
                            const struct lockstep_collective *given,
                            struct lockstep_collective *what)
 {
@@ -225,9 +229,10 @@ static int collective_read(const struct lockstep_session *session,
 
 // The one memory of a collective that is the same as lockstep_allreduce, lockstep_broadcast or
 // lockstep_barrier; false if it is another.
-static bool collective_is_named(const struct lockstep_session *session,
+static bool collective_is_named(struct lockstep_session *session,
                                 const struct lockstep_collective *what, void **data)
 {
+    uint32_t rank;
     void *input = (void *)(uintptr_t)what->input;
     const bool one = !input || !what->output || input == what->output;
     *data = what->kind == LOCKSTEP_BARRIER ? NULL : what->output ? what->output : input;
@@ -239,7 +244,10 @@ static bool collective_is_named(const struct lockstep_session *session,
     case LOCKSTEP_ALLREDUCE:
         return what->output && one;
     case LOCKSTEP_BROADCAST:
-        if (what->root == session->world.rank)
+        mutex_lock(&session->mutex);
+        rank = session->world.rank;
+        mutex_unlock(&session->mutex);
+        if (what->root == rank)
             return *data && one;
         *data = what->output;
         return *data;

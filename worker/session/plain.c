@@ -153,7 +153,10 @@ static int plain_read(struct lockstep_session *session, struct plain *plain)
         like.dtype = DTYPE_INT32;
     plain->any = what->kind == LOCKSTEP_RECEIVE && what->peer == LOCKSTEP_ANY_SOURCE;
     plain->local = plain->size == 1;
+    mutex_lock(&session->mutex);
     status = plain->library ? 0 : work_check(session, what->name, 0, &like);
+    const uint64_t most = status == 0 ? work_most(session, like.dtype) : 0;
+    mutex_unlock(&session->mutex);
     if (status == 0)
         status = plain_check_members(plain);
     if (status == 0)
@@ -161,8 +164,7 @@ static int plain_read(struct lockstep_session *session, struct plain *plain)
     if (status < 0)
         return status;
     plain->collective = like;
-    return shape_read(what, plain->own, plain->size, dtype_size(like.dtype),
-                      work_most(session, like.dtype), &plain->shape);
+    return shape_read(what, plain->own, plain->size, dtype_size(like.dtype), most, &plain->shape);
 }
 
 // ---- How it travels ----------------------------------------------------------------------------
