@@ -74,7 +74,7 @@ void ballot_resumed(struct coordinator *core, struct worker *worker);
 // others decide once more, with a higher ballot.
 void ballot_outranked(struct coordinator *core, struct job *job, struct generation_id promised);
 // True if a ballot waits for nothing but the proof that this member, which was removed, has ended.
-// It is named by its rank in the job's first generation.
+// member: its rank in the job's first generation.
 bool ballot_lacks(struct coordinator *core, struct job *job, uint32_t member);
 // True from the reason for a ballot to its decision.
 bool ballot_runs(const struct job *job);

@@ -35,9 +35,10 @@ uint32_t kin_dead(struct job *job, const struct worker *behind, uint32_t rank);
 // the others.
 void kin_exclude(struct coordinator *core, coordinator_peer peer, struct generation_id generation,
                  struct generation_id now, const char *text);
-// A member of the job is removed by `ballot`, of which it was told. If it obeys, its stream stays
-// open until it has ended. It does not obey if it has promised more (M6). Then its stream ends, and
-// it is told again when it comes back (M7). member: its rank in the job's first generation.
+// Removes a member that the decision of `ballot` left out, and that was told so. The stream of a
+// member that obeys stays open until the member has ended. A member that has promised more does not
+// obey (M6): its stream ends, and it is told again when it comes back (M7). member: its rank in the
+// job's first generation.
 void kin_remove(struct coordinator *core, struct job *job, struct worker *worker, uint32_t member,
                 struct generation_id ballot);
 // The same for a removed rank that has come back and obeys. Returns false if there is no room.

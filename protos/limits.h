@@ -339,8 +339,8 @@ static_assert((LOCKSTEP_WINDOW & (LOCKSTEP_WINDOW - 1)) == 0, "the window is a p
 #define LOCKSTEP_OPEN_TIMEOUT_MS 60000
 #define LOCKSTEP_OPEN_TIMEOUT_MAX_MS 86400000 // One day; a longer timeout is reduced to it.
 // A running job of which no member has been connected for AWAY_MS gives its name to a new world.
-// Workers that come before that come again, each up to eight times a second, and one of them is
-// logged in EARLY_MS.
+// A worker that comes earlier is sent away and tries again, up to eight times a second. One such
+// worker is logged in EARLY_MS.
 // The coordinator probes the data port of a member that is away at once, after PROBE_SOON_MS
 // (a process that ends closes its descriptors one after another), and then every PROBE_MS.
 #define LOCKSTEP_AWAY_MS 30000

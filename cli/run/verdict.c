@@ -77,7 +77,7 @@ static bool is_stronger(const struct verdict *verdict, uint32_t rank, bool same_
     const struct run_end *first = &verdict->result.ranks[verdict->result.first_failed].end;
     const bool all_needed = verdict->needed == verdict->result.count;
     if (verdict->result.first_failed == verdict->result.count)
-        return true; // It is the first one.
+        return true; // No rank has failed before.
     if (end->stopped || is_killed(first))
         return false;
     // The rank that the coordinator accuses may take longer to end than the ranks that it fails.

@@ -141,9 +141,9 @@ static void writes_the_port_file(void **state)
 
 // ---- streams ----------------------------------------------------------------------------------
 
-static void two_workers_form_a_world(void **state)
+// Starts the daemon, and a job of the first and the second worker.
+static void form_a_world(void)
 {
-    (void)state;
     daemon_start(&server, NULL, 0);
     worker_open(&first, server.grpc);
     worker_open(&second, server.grpc);
@@ -151,6 +151,12 @@ static void two_workers_form_a_world(void **state)
     worker_hello(&second, "job", 2, 2);
     worker_expect(&first, DOWN_GENERATION);
     worker_expect(&second, DOWN_GENERATION);
+}
+
+static void two_workers_form_a_world(void **state)
+{
+    (void)state;
+    form_a_world();
     http_expect("/api/v1/jobs/job", "\"world_size\":2");
     assert_non_null(strstr(answer, "\"rank\":1"));
     worker_close(&first);
@@ -184,12 +190,7 @@ static void worker_that_comes_early_is_patient(void **state)
 {
     static struct worker early;
     (void)state;
-    daemon_start(&server, NULL, 0);
-    worker_open(&first, server.grpc);
-    worker_open(&second, server.grpc);
-    worker_hello(&first, "job", 1, 2);
-    worker_hello(&second, "job", 2, 2);
-    worker_expect(&first, DOWN_GENERATION);
+    form_a_world();
     const struct up_message leave = {.kind = UP_LEAVE};
     assert_int_equal(control_send(first.control, &leave), 0);
     worker_close(&first);

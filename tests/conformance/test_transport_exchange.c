@@ -475,7 +475,7 @@ static void frames_leave_before_bytes_move(void **state)
     }
     gatherer_launch(&gatherers[1]);
     couple_work(&couple.ranks[1], 10);
-    couple_work(&couple.ranks[0], 10); // It hears of the part of rank 1 before it launches.
+    couple_work(&couple.ranks[0], 10); // Rank 0 hears of the part of rank 1 first.
     reader = &gatherers[0];
     gatherer_launch(&gatherers[0]);
     couple_work(&couple.ranks[0], 1);

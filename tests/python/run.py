@@ -20,8 +20,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 SIDE_BY_SIDE = 4
 CI = os.environ.get("CI") == "true"
 RUN_TESTS = runpy.run_path(os.path.join(HERE, "..", "..", "tools", "run-tests"))
-# What else no busy machine causes: support.Said of a program that a signal of a crash has ended, a program
-# that has run into its bound, and a rank of torch_ranks with which either has happened.
+# These failures have no second try either: a program that a signal of a crash has ended (support.Said), a
+# program that has run into its bound, and a rank of torch_ranks with which either has happened.
 NO_CHANCE = re.compile(RUN_TESTS["NO_CHANCE"].pattern +
                        r"|\bcode -(4|6|7|8|11)$|TimeoutExpired|has ended without an answer", re.M)
 

@@ -107,7 +107,7 @@ static void test_a_learning_step_is_said_again(void **state)
     tale_plan(tale, "B");
     assert_true(tale->order.closed);
     assert_int_equal(tale->order.plans.count, 1);
-    // What the plan has counts as made: only a rank that has died may have made it.
+    // Slots of the plan count as made, because a rank that has died may have made them.
     tale_forget(tale);
     order_learn_again(&tale->order);
     assert_non_null(strstr(tale->trace, "granted 4 of 5: ready 1.0; "));
