@@ -60,6 +60,9 @@
 // left the cache.
 #define DIRECT_AHEAD 2
 #define DIRECT_SWIFT_BYTES_PER_S UINT64_C(2000000000)
+// A rank copies so much of its own part at a time. The C library copies more than a cache holds
+// around the cache: 12.5 MiB at once took 1.25 times as long.
+#define DIRECT_KEEP_BYTES (512 * 1024)
 
 uint32_t direct_member_of(const struct direct_run *run, const struct peer_link *peer)
 {
@@ -348,15 +351,27 @@ static bool direct_feed_member(struct flows *flows, struct flow *flow, struct di
     return any;
 }
 
-// Copies the part that this rank sends to itself. True if there was one. May end the flow.
+bool direct_copy_own(const struct flow *flow, struct direct_run *run)
+{
+    const uint64_t bytes = run->kept_from->elements * dtype_size(flow->collective->dtype);
+    const uint64_t left = bytes - run->kept_bytes;
+    const uint64_t block = left < DIRECT_KEEP_BYTES ? left : DIRECT_KEEP_BYTES;
+    memcpy((uint8_t *)run->kept_to->memory + run->kept_bytes,
+           (const uint8_t *)run->kept_from->memory + run->kept_bytes, block);
+    run->kept_bytes += block;
+    if (block < left)
+        return false;
+    run->kept_from = NULL;
+    return true;
+}
+
+// Copies some of this rank's own part. True if there was any left. May end the flow.
 static bool direct_keep(struct flows *flows, struct flow *flow, struct direct_run *run)
 {
-    const struct collective_part *from = run->kept_from;
-    if (!from)
+    if (!run->kept_from)
         return false;
-    memcpy(run->kept_to->memory, from->memory,
-           from->elements * dtype_size(flow->collective->dtype));
-    run->kept_from = NULL;
+    if (!direct_copy_own(flow, run))
+        return true;
     flow->receives_left--;
     direct_advance(flows, flow);
     return true;

@@ -86,6 +86,7 @@ struct direct_run {
     // Exchange: the part that this rank sends to itself, and its place. NULL: copied, or none.
     const struct collective_part *kept_from;
     const struct collective_part *kept_to;
+    uint64_t kept_bytes; // So much of it is copied.
     struct direct_sum sums[DIRECT_WINDOW]; // Own piece i is in entry i modulo the window.
     struct direct_member members[]; // [count], in the order of summation.
 };
@@ -134,6 +135,9 @@ static inline struct ring_span direct_span(const struct direct_member *member, u
 
 // True if a part of so many elements is sent without credit.
 bool direct_is_eager(const struct flow *flow, uint64_t elements);
+
+// Copies the next block of the part that this rank sends to itself. True if that was the last one.
+bool direct_copy_own(const struct flow *flow, struct direct_run *run);
 // A frame that only says something.
 struct direct_word {
     enum direct_part part;

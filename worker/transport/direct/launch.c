@@ -140,7 +140,7 @@ static struct direct_member *launch_find(struct flows *flows, struct direct_run 
     return member;
 }
 
-// This rank's own part is copied when nothing else is to be done.
+// Copies the beginning of this rank's own part. The rest is copied when nothing else is to be done.
 static void launch_keep(struct flow *flow, struct direct_run *run,
                         const struct collective_part *from, const struct collective_part *to)
 {
@@ -148,7 +148,8 @@ static void launch_keep(struct flow *flow, struct direct_run *run,
         return;
     run->kept_from = from;
     run->kept_to = to;
-    flow->receives_left++;
+    if (!direct_copy_own(flow, run))
+        flow->receives_left++;
 }
 
 static uint32_t launch_moves(const struct direct_member *member, uint64_t elements)
