@@ -53,6 +53,7 @@ struct rank {
     bool third; // True if the first rank is told the data port of a rank to which it has no link.
     int door; // The socket that listens at this data port.
     char address[LOCKSTEP_ADDRESS_BYTES];
+    char other_address[LOCKSTEP_ADDRESS_BYTES];
     pid_t pids[2];
     int other[2]; // Pipe to the other process, and from it.
 };
@@ -128,6 +129,7 @@ static void rank_form(struct rank *rank)
                      sizeof(peer.address));
     assert_int_equal(read(rank->other[0], peer.address, sizeof(peer.address)),
                      sizeof(peer.address));
+    memcpy(rank->other_address, peer.address, sizeof(peer.address));
     // The other rank connects, so the links stand all the same. Nothing listens at port 1.
     if (rank->walled)
         snprintf(peer.address, sizeof(peer.address), "tcp:127.0.0.1:1");
@@ -363,6 +365,31 @@ static void its_port_closes_while_this_rank_is_frozen(void **state)
     rank_end(&rank);
 }
 
+// The other rank is of a generation that is to form, and has not connected yet.
+static void its_port_closes_while_the_next_generation_forms(void **state)
+{
+    const struct generation_id ballot = {.number = 5, .incarnation = 5};
+    struct peer peer = {.rank = 1};
+    struct transport_world world = {.generation = ballot,
+                                    .world_size = 2,
+                                    .chunk_bytes = 65536,
+                                    .peer_count = 1,
+                                    .peers = &peer,
+                                    .form_timeout_ms = 2 * test_bound_ms(BOUND_MS)};
+    struct rank rank;
+    (void)state;
+    rank_begin_at(&rank, RUNS, &(struct rank){.apart = true});
+    rank_progress(&rank, 100);
+    assert_int_equal(transport_freeze(rank.transport, &ballot), 0);
+    memcpy(peer.address, rank.other_address, sizeof(peer.address));
+    assert_int_equal(transport_form(rank.transport, &world), 0);
+    rank_progress(&rank, 500);
+    assert_int_equal(rank.closed, 0);
+    kill(rank.pids[1], SIGKILL);
+    await_closed(&rank, 1);
+    rank_end(&rank);
+}
+
 static void its_port_answers_though_its_link_has_ended(void **state)
 {
     struct rank rank;
@@ -429,6 +456,7 @@ int main(void)
         cmocka_unit_test(a_mate_that_leaves_is_no_news),
         cmocka_unit_test(its_port_closes_when_it_is_killed),
         cmocka_unit_test(its_port_closes_while_this_rank_is_frozen),
+        cmocka_unit_test(its_port_closes_while_the_next_generation_forms),
         cmocka_unit_test(its_port_answers_though_its_link_has_ended),
         cmocka_unit_test(a_port_that_was_never_reached_proves_nothing),
         cmocka_unit_test(a_port_without_a_link_closes),

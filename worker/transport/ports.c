@@ -6,6 +6,9 @@
 // because it does not know the addresses, or if it is away. A refusal counts only if this rank has
 // reached the port before, because a firewall may refuse, too. So each port is reached once, when
 // the first generation has formed. Connections carry no bytes.
+//
+// While the links of a later generation are made, no link of a rank can end, and the coordinator
+// may be away. So the doubt that a freeze raises lasts until these links stand.
 
 #include "worker/transport/ports.h"
 
@@ -56,6 +59,15 @@ static bool ports_has_pidfd(struct transport *transport, uint32_t rank)
     return mate && mate->process >= 0;
 }
 
+static void port_doubt(struct ports *ports, struct port *port, uint64_t due_ms)
+{
+    if (port->gone || port->doubted)
+        return;
+    port->doubted = true;
+    if (!port->link)
+        ports_plan(ports, port, due_ms);
+}
+
 // Addresses belong to sessions: what was known of an address in the last generation holds.
 static void ports_add(struct transport *transport, const struct data_port *of, bool further,
                       const struct ports *last)
@@ -74,6 +86,7 @@ static void ports_add(struct transport *transport, const struct data_port *of, b
         port->reached = last->all[i].reached;
         port->gone = last->all[i].gone;
         ports->untold += port->gone;
+        port_doubt(ports, port, clock_now_ms() + LOCKSTEP_PROBE_SOON_MS);
     }
 }
 
@@ -94,15 +107,6 @@ void ports_form(struct transport *transport, const struct transport_world *world
 }
 
 // ---- doubt --------------------------------------------------------------------------------------
-
-static void port_doubt(struct ports *ports, struct port *port, uint64_t due_ms)
-{
-    if (port->gone || port->doubted)
-        return;
-    port->doubted = true;
-    if (!port->link)
-        ports_plan(ports, port, due_ms);
-}
 
 // Doubts soon all ranks that have not left in order, or the further ones only.
 static void ports_doubt_others(struct transport *transport, bool further_only)
@@ -183,15 +187,23 @@ void ports_event(struct transport *transport, struct port *port)
         port_look(transport, port);
 }
 
+// All links stand. An attempt that is under way ends by itself.
+static void ports_meet(struct ports *ports, uint64_t now_ms)
+{
+    ports->met = true;
+    for (uint32_t i = 0; i < ports->count; i++) {
+        struct port *port = &ports->all[i];
+        port->doubted = false;
+        if (!port->link)
+            ports_plan(ports, port, port->reached ? UINT64_MAX : now_ms);
+    }
+}
+
 void ports_tick(struct transport *transport, uint64_t now_ms)
 {
     struct ports *ports = &transport->ports;
-    if (transport->flows.formed && !ports->met) {
-        ports->met = true;
-        for (uint32_t i = 0; i < ports->count; i++)
-            if (!ports->all[i].reached)
-                ports_plan(ports, &ports->all[i], now_ms);
-    }
+    if (transport->flows.formed && !ports->met)
+        ports_meet(ports, now_ms);
     if (now_ms < ports->due_ms)
         return;
     ports->due_ms = UINT64_MAX;

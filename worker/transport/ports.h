@@ -42,7 +42,8 @@ struct ports {
     struct port all[LOCKSTEP_MAX_NEIGHBOURS + LOCKSTEP_MAX_FURTHER_PORTS];
 };
 
-// A generation forms. Comes after deaths_form: a mate with a pidfd needs no look at its port.
+// A generation forms. Ports of the last one are doubted until it has formed. Comes after
+// deaths_form: a mate with a pidfd needs no look at its port.
 void ports_form(struct transport *transport, const struct transport_world *world);
 // The end of the transport: gives all attempts up.
 void ports_close(struct transport *transport);
