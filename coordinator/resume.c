@@ -146,10 +146,13 @@ void resume_tick(struct coordinator *core, struct job *job)
     struct worker *missed = NULL;
     if (!job_running(job) || core->now < job->resuming.due_ms)
         return;
+    // A coordinator that was stopped has not waited: no member could come to it.
+    const uint64_t late_ms = core->now - job->resuming.due_ms;
     for (uint32_t rank = 0; rank < job->count; rank++) {
         struct worker *worker = job_worker(core, job, rank);
         if (worker->back.away_ms == 0)
             continue;
+        worker->back.away_ms += late_ms;
         if (worker->back.unseen) {
             worker->back.probe_ms = core->now + LOCKSTEP_PROBE_MS; // Its address is not known.
         } else if (core->now >= worker->back.probe_ms) {

@@ -931,6 +931,9 @@ static void random_world(uint64_t seed)
     world_runs(faults, count);
 }
 
+// Seeds above WORLDS that have found a fault.
+static const uint64_t found[] = {4765};
+
 static void random_worlds(void **state)
 {
     const uint64_t first = choice_number("LOCKSTEP_TEST_SIM_TWO", 0);
@@ -940,6 +943,8 @@ static void random_worlds(void **state)
     uint64_t halted = 0;
     (void)state;
     world.prints = first != 0;
+    for (uint32_t i = 0; i < sizeof(found) / sizeof(found[0]) && first == 0; i++)
+        random_world(found[i]);
     for (uint64_t seed = 1; seed <= worlds && first == 0; seed++) {
         random_world(seed);
         recoveries += world.recoveries;
