@@ -265,7 +265,7 @@ static void *allocate(size_t bytes)
     return memory;
 }
 
-// Under a sanitizer each element takes many times as long, so the model gets an eighth of the
+// Under a sanitizer each element takes many times as long, so the model gets a 32nd of the
 // elements, in the same number of buckets.
 static void model_shrink(void)
 {
@@ -273,9 +273,9 @@ static void model_shrink(void)
     if (!sanitizer || sanitizer[0] == '\0')
         return;
     for (uint32_t p = 0; p < PARAMETERS; p++)
-        sizes[p] = sizes[p] / 8 | 1;
-    metrics_size = metrics_size / 8 | 1;
-    bucket_bytes /= 8;
+        sizes[p] = sizes[p] / 32 | 1;
+    metrics_size = metrics_size / 32 | 1;
+    bucket_bytes /= 32;
 }
 
 static void model_init(struct trainer *trainer)
@@ -349,8 +349,11 @@ static int model_close(struct trainer *trainer)
 static void model_optimize(struct trainer *trainer)
 {
     for (uint32_t p = 0; p < PARAMETERS; p++) {
-        for (int64_t i = 0; i < sizes[p]; i++)
-            trainer->data[p][i] -= 0.001f * trainer->gradients[p][i];
+        float *data = trainer->data[p];
+        const float *gradient = trainer->gradients[p];
+        const int64_t size = sizes[p];
+        for (int64_t i = 0; i < size; i++)
+            data[i] -= 0.001f * gradient[i];
     }
 }
 

@@ -28,6 +28,7 @@
 #define MOST 5 // Ranks of a world in which some ranks have no link to some others.
 #define ROUNDS 3
 #define MORE_STEPS (test_slow() > 1 ? 20u : 50u)
+#define REST_MS (test_slow() > 1 ? 20u : 2u) // Of the trainers, which train while the test waits.
 #define PROVEN_MS slow_ms(3000) // Attempts to reach a coordinator are up to a second apart.
 #define SILENT_MS slow_ms(8000) // Until ranks have gone on without a coordinator that is stopped.
 #define BACK_MS slow_ms(3000) // From the return of the coordinator to the full view of the job.
@@ -54,7 +55,8 @@ static void train(void)
 {
     struct script scripts[SIZE];
     for (uint32_t rank = 0; rank < SIZE; rank++)
-        scripts[rank] = (struct script){.report_every = 5, .rest_ms = 2, .leaves_ms = leaves_ms};
+        scripts[rank] =
+            (struct script){.report_every = 5, .rest_ms = REST_MS, .leaves_ms = leaves_ms};
     world_start(&world, &coordinator, "job", SIZE, scripts);
 }
 
@@ -267,7 +269,7 @@ static uint64_t go_on(const bool *set, const uint64_t *stand)
     const uint64_t since_ms = clock_now_ms();
     for (uint32_t rank = 0; rank < world.size; rank++)
         if (set[rank])
-            world_expect_step(&world, rank, stand[rank] + 40);
+            world_expect_step(&world, rank, stand[rank] + MORE_STEPS);
     return clock_now_ms() - since_ms;
 }
 
@@ -285,7 +287,7 @@ static void die_with_it(uint32_t size, uint32_t first, uint32_t end)
     coordinator_start(&coordinator, NULL);
     for (uint32_t rank = 0; rank < size; rank++)
         scripts[rank] = (struct script){
-            .report_every = 20, .rest_ms = 2, .survives = true, .way = {.two_hosts = true}};
+            .report_every = 20, .rest_ms = REST_MS, .survives = true, .way = {.two_hosts = true}};
     world_start(&world, &coordinator, "job", size, scripts);
     for (uint32_t rank = 0; rank < size; rank++)
         world_expect_step(&world, rank, 20);
@@ -348,7 +350,7 @@ static void begin_with_two(void)
     coordinator.list = list;
     for (uint32_t rank = 0; rank < SIZE; rank++)
         // Slow and silent enough that no report fills a socket while the others are read.
-        scripts[rank] = (struct script){.report_every = 20, .rest_ms = 2, .survives = true};
+        scripts[rank] = (struct script){.report_every = 20, .rest_ms = REST_MS, .survives = true};
     world_start(&world, &coordinator, "job", SIZE, scripts);
     train_to(10);
     snprintf(listen, sizeof(listen), "--listen=127.0.0.3:%u", coordinator.port);
@@ -384,7 +386,7 @@ static void a_rolling_update(void **state)
     printf("all ranks are at the new one after %llu ms\n", (unsigned long long)took_ms);
     train_to(20);
     world_kill(&world, 1);
-    survivors_end_well(200);
+    survivors_end_well(4 * MORE_STEPS);
 }
 
 // Condition: the old coordinator is stopped, and then a rank dies. Decision: the others notice that
@@ -404,7 +406,7 @@ static void the_old_one_is_stopped(void **state)
     printf("the others go on after %llu ms\n", (unsigned long long)took_ms);
     assert_true(took_ms < SILENT_MS);
     coordinator_signal(&coordinator, SIGCONT);
-    survivors_end_well(stand[0] + 200);
+    survivors_end_well(stand[0] + 4 * MORE_STEPS);
 }
 
 #define TEST(name) cmocka_unit_test_teardown(name, teardown)
