@@ -26,7 +26,7 @@ enum {
     JOB_TENSORS = 5,
 };
 
-extern const uint64_t job_elements[JOB_TENSORS];
+extern uint64_t job_elements[JOB_TENSORS];
 #define JOB_UNTOUCHED (-7.0f) // A gradient that a rank has not produced.
 
 // What a rank tells the test. Steps count from 1 in this job, also if it was loaded.

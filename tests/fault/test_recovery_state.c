@@ -25,8 +25,8 @@ enum {
     RANKS = JOB_RANKS,
     STEPS = JOB_STEPS,
     PERIOD = 5, // Gradients repeat after so many elements.
-    ELEMENTS = 60000, // Of each of a module's two gradients.
-    BUFFER = 50000, // Elements of each buffer.
+    ELEMENTS = 30000, // Of each of a module's two gradients.
+    BUFFER = 25000, // Elements of each buffer.
     BUCKETS = 64,
     ROOT = 1,
 };
@@ -238,7 +238,7 @@ static void configure(struct lockstep_config *config, struct lockstep_module_con
 {
     (void)module;
     config->root = ROOT;
-    config->bucket_bytes = 64 * 1024;
+    config->bucket_bytes = 32 * 1024;
 }
 
 static void register_modules(struct job_rank *rank)
