@@ -250,7 +250,7 @@ static uint64_t slowness(void **state)
         return 16;
     if (variant->torn_bytes > 0)
         return 4;
-    return test_everything() ? 1 : 3;
+    return test_everything() ? 1 : 6;
 }
 
 // Makes a job for these options. With options->registered, the options get the job's regions.
@@ -659,7 +659,7 @@ static void wave_check(const struct member *member, const struct wave *wave)
 // Two kinds of waves at a time; ranks join them in different orders.
 static void script_waves(struct member *member)
 {
-    const uint64_t steps = member->fleet->options.torn_bytes == 1 ? 5 : 20;
+    const uint64_t steps = member->fleet->options.torn_bytes == 1 ? 5 : test_everything() ? 20 : 10;
     for (uint64_t step = 1; step <= steps; step++) {
         struct wave waves[2];
         for (uint32_t k = 0; k < 2; k++) {
@@ -770,7 +770,7 @@ static void script_steady(struct member *member)
 {
     const uint32_t torn_bytes = member->fleet->options.torn_bytes;
     const bool few = (torn_bytes > 0 && torn_bytes < 100) || is_sanitized() || !test_everything();
-    const uint32_t rounds = few ? 10 : 20;
+    const uint32_t rounds = few ? 6 : 20;
     struct job *job = member->fleet->argument;
     struct transport_statistics before = {0};
     struct transport_statistics after = {0};
@@ -807,7 +807,7 @@ static void test_steady_state_allocates_nothing(void **state)
 }
 
 #define EARLY 500
-#define EARLY_ROUNDS 4
+#define EARLY_ROUNDS (is_sanitized() ? 2u : 4u)
 #define EARLY_MOST 2100
 
 static uint64_t early_elements(uint32_t slot)
