@@ -5,6 +5,7 @@
 
 #include "tests/conformance/transport_job.h"
 #include "tests/conformance/transport_stage.h"
+#include "tests/support/bounds.h"
 #include "worker/transport/lifecycle.h"
 
 #include "base/clock.h"
@@ -502,7 +503,7 @@ static void noise_from_a_member(void **state)
     static const uint64_t elements[] = {1, 100, 2048, 40000};
     struct launched *launched = malloc(4 * sizeof(*launched));
     const struct stage_variant *variant = *state;
-    const uint64_t rounds = variant->torn_bytes ? 60 : 400;
+    const uint64_t rounds = variant->torn_bytes ? 60 : test_slow() > 1 ? 120 : 400;
     for (uint64_t seed = 1; seed <= rounds; seed++) {
         struct stage stage;
         struct wave wave = {.step = STAGE_STEP, .size = 8, .merge = merge_nothing};

@@ -7,7 +7,7 @@
 // which gradients are reduced changes from world to world. Memory that ranks share, descriptors and
 // names go with the processes, or when a survivor closes its session.
 //
-// LOCKSTEP_TEST_FAULT_ROUNDS deaths (50, under a sanitizer 24), chosen by LOCKSTEP_TEST_FAULT_SEED,
+// LOCKSTEP_TEST_FAULT_ROUNDS deaths (42, under a sanitizer 14), chosen by LOCKSTEP_TEST_FAULT_SEED,
 // which is printed. LOCKSTEP_TEST_FAULT_WAY: only that one of world_ways.
 
 #include "tests/fault/process_world.h"
@@ -281,7 +281,7 @@ static void survivors_learn_who_died(void **state)
 {
     (void)state;
     const uint64_t seed = choice_number("LOCKSTEP_TEST_FAULT_SEED", clock_now_us());
-    const uint64_t usual = !getenv("LOCKSTEP_TEST_SLOW") ? 50 : 24;
+    const uint64_t usual = !getenv("LOCKSTEP_TEST_SLOW") ? 42 : 14;
     uint64_t rounds = choice_number("LOCKSTEP_TEST_FAULT_ROUNDS", usual);
     if (rounds > ROUNDS_MAX)
         rounds = ROUNDS_MAX;

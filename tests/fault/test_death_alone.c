@@ -5,7 +5,7 @@
 // first all the same, since each tells its neighbours what it saw before it ends its own links. The
 // same for a rank that gives up, or that leaves while others still need it.
 //
-// LOCKSTEP_TEST_FAULT_ROUNDS deaths (12, under a sanitizer 6), chosen by LOCKSTEP_TEST_FAULT_SEED,
+// LOCKSTEP_TEST_FAULT_ROUNDS deaths (12, under a sanitizer 4), chosen by LOCKSTEP_TEST_FAULT_SEED,
 // which is printed.
 
 #include "tests/fault/process_world.h"
@@ -80,7 +80,7 @@ static void all_name_the_rank_that_was_killed(void **state)
         {.name = "two_level", .transport = "auto", .algorithm = "two_level", .two_hosts = true},
     };
     const uint64_t seed = choice_number("LOCKSTEP_TEST_FAULT_SEED", clock_now_us());
-    const uint64_t usual = !getenv("LOCKSTEP_TEST_SLOW") ? 12 : 6;
+    const uint64_t usual = !getenv("LOCKSTEP_TEST_SLOW") ? 12 : 4;
     const uint64_t rounds = choice_number("LOCKSTEP_TEST_FAULT_ROUNDS", usual);
     random_state = seed * 2 + 1;
     printf("LOCKSTEP_TEST_FAULT_SEED=%llu\n", (unsigned long long)seed);

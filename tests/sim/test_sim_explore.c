@@ -423,10 +423,10 @@ static const struct family families[] = {
     {"learned", family_learned, 6},     {"buckets", family_buckets, 3},
     {"threads", family_threads, 10},    {"open", family_open, 20},
     {"timed", family_timed, 5},         {"windows", family_windows, 10},
-    {"phases", family_phases, 40},      {"later", family_later, 3},
+    {"phases", family_phases, 40},      {"later", family_later, 2},
     {"switched", family_switched, 4},   {"replanned", family_replanned, 1},
     {"three", family_three, 2},         {"disaster", family_disaster, 3},
-    {"survivors", family_survivors, 1}, {"restarted", family_restarted, 2},
+    {"survivors", family_survivors, 1}, {"restarted", family_restarted, 1},
 };
 
 enum {
