@@ -459,8 +459,9 @@ static void test_reductions(void **state)
         struct plan plans[2 * 6 * LENGTH(forms)];
         uint32_t count = 0;
         for (size_t s = 0; sizes_of(variant, world, s) != UINT64_MAX; s++) {
+            // A sanitizer sees half of the forms in large sizes.
             for (size_t f = 0; f < LENGTH(forms); f++)
-                for (uint32_t k = 0; k < 2; k++)
+                for (uint32_t k = 0; k < 2 && !(is_short() && s > 2 && (s + f + world) % 2); k++)
                     plans[count++] = (struct plan){.name = "reduction",
                                                    .kind = k == 0 ? COLLECTIVE_REDUCE_SCATTER
                                                                   : COLLECTIVE_ALLREDUCE,
