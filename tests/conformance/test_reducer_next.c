@@ -260,10 +260,11 @@ static void case_51_deferred(const struct setting *setting)
     ranks_run_test(&test);
 }
 
+// Each rank is a thread.
 static void replicas_configure(struct trained_module *module, struct lockstep_module_config *config)
 {
-    static struct lockstep_parameter both[2];
-    static float gradient[2][40];
+    static _Thread_local struct lockstep_parameter both[2];
+    static _Thread_local float gradient[2][40];
     both[0] = both[1] = module->parameters[0];
     both[0].gradient = gradient[0];
     both[1].gradient = gradient[1];
