@@ -260,7 +260,7 @@ static void case_51_deferred(const struct setting *setting)
     ranks_run_test(&test);
 }
 
-// Each rank is a thread.
+// Ranks are threads, and each needs parameters of its own.
 static void replicas_configure(struct trained_module *module, struct lockstep_module_config *config)
 {
     static _Thread_local struct lockstep_parameter both[2];

@@ -365,7 +365,7 @@ static void its_port_closes_while_this_rank_is_frozen(void **state)
     rank_end(&rank);
 }
 
-// The other rank is of a generation that is to form, and has not connected yet.
+// The other rank is a member of the next generation, and dies before it has connected.
 static void its_port_closes_while_the_next_generation_forms(void **state)
 {
     const struct generation_id ballot = {.number = 5, .incarnation = 5};

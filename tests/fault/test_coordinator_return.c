@@ -28,7 +28,8 @@
 #define MOST 5 // Ranks of a world in which some ranks have no link to some others.
 #define ROUNDS 3
 #define MORE_STEPS (test_slow() > 1 ? 20u : 50u)
-#define REST_MS (test_slow() > 1 ? 20u : 2u) // Of the trainers, which train while the test waits.
+// The pause of a trainer after each step. Trainers go on training while the test waits.
+#define REST_MS (test_slow() > 1 ? 20u : 2u)
 #define PROVEN_MS slow_ms(3000) // Attempts to reach a coordinator are up to a second apart.
 #define SILENT_MS slow_ms(8000) // Until ranks have gone on without a coordinator that is stopped.
 #define BACK_MS slow_ms(3000) // From the return of the coordinator to the full view of the job.

@@ -25,7 +25,7 @@ enum {
     RANKS = JOB_RANKS,
     STEPS = JOB_STEPS,
     PERIOD = 5, // Gradients repeat after so many elements.
-    ELEMENTS = 30000, // Of each of a module's two gradients.
+    ELEMENTS = 30000, // Elements of each gradient. A module has two.
     BUFFER = 25000, // Elements of each buffer.
     BUCKETS = 64,
     ROOT = 1,

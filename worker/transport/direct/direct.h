@@ -86,7 +86,7 @@ struct direct_run {
     // Exchange: the part that this rank sends to itself, and its place. NULL: copied, or none.
     const struct collective_part *kept_from;
     const struct collective_part *kept_to;
-    uint64_t kept_bytes; // So much of it is copied.
+    uint64_t kept_bytes; // Number of its bytes that are copied.
     struct direct_sum sums[DIRECT_WINDOW]; // Own piece i is in entry i modulo the window.
     struct direct_member members[]; // [count], in the order of summation.
 };
