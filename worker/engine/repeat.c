@@ -78,7 +78,9 @@ static void repeat_put_back(const struct lockstep_session *session,
 void repeat_go_on(struct lockstep_session *session)
 {
     const struct order *order = session->engine.order;
-    for (uint32_t g = 0; g < session->buffers.group_count && order->open; g++) {
+    if (!order->open) // The trainer may be making the groups.
+        return;
+    for (uint32_t g = 0; g < session->buffers.group_count; g++) {
         const struct buffer_group *group = &session->buffers.groups[g];
         struct lockstep_work *work = group->work;
         if (work->step != order->step)
