@@ -121,13 +121,6 @@ void resume_probed(struct coordinator *core, const struct coordinator_event *eve
     verdict_gone(core, worker);
 }
 
-// Since when a ballot has waited for the member.
-static uint64_t resume_awaited(const struct job *job, const struct worker *worker)
-{
-    const bool later = worker->back.unseen && job->ballot.began_ms > worker->back.away_ms;
-    return later ? job->ballot.began_ms : worker->back.away_ms;
-}
-
 // True if a ballot has waited for the member long enough. A coordinator of which the members can go
 // elsewhere removes none that it needs: the other coordinator may have it.
 static bool resume_misses(struct coordinator *core, struct job *job, const struct worker *worker)
@@ -135,9 +128,22 @@ static bool resume_misses(struct coordinator *core, struct job *job, const struc
     const bool elsewhere = scatter_is_possible(core, job);
     const uint64_t bound_ms = elsewhere ? LOCKSTEP_BALLOT_ELSEWHERE_MS : LOCKSTEP_BALLOT_AWAY_MS;
     if (!ballot_runs(job) || decision_removes(job, worker->rank) ||
-        core->now < resume_awaited(job, worker) + bound_ms)
+        core->now < worker->back.away_ms + bound_ms)
         return false;
     return ballot_suffices(core, job) || !elsewhere;
+}
+
+// A coordinator that was stopped has not waited: no member could come to it. Nobody has missed a
+// member that this coordinator never saw until a ballot needs it.
+static void resume_stopped(const struct coordinator *core, const struct job *job,
+                           struct worker *worker, uint64_t late_ms)
+{
+    struct comeback *back = &worker->back;
+    if (back->unseen && ballot_runs(job) && job->ballot.began_ms > back->away_ms)
+        back->away_ms = job->ballot.began_ms;
+    back->away_ms += late_ms;
+    if (back->away_ms > core->now)
+        back->away_ms = core->now;
 }
 
 void resume_tick(struct coordinator *core, struct job *job)
@@ -146,13 +152,12 @@ void resume_tick(struct coordinator *core, struct job *job)
     struct worker *missed = NULL;
     if (!job_running(job) || core->now < job->resuming.due_ms)
         return;
-    // A coordinator that was stopped has not waited: no member could come to it.
     const uint64_t late_ms = core->now - job->resuming.due_ms;
     for (uint32_t rank = 0; rank < job->count; rank++) {
         struct worker *worker = job_worker(core, job, rank);
         if (worker->back.away_ms == 0)
             continue;
-        worker->back.away_ms += late_ms;
+        resume_stopped(core, job, worker, late_ms);
         if (worker->back.unseen) {
             worker->back.probe_ms = core->now + LOCKSTEP_PROBE_MS; // Its address is not known.
         } else if (core->now >= worker->back.probe_ms) {

@@ -388,6 +388,29 @@ static void a_frozen_member_begins_a_ballot(void **state)
     assert_int_equal(story_job(story, 0).world_size, 2);
 }
 
+// Condition: the coordinator is stopped while a ballot waits for a member that it has never seen.
+// Decision: it has not waited in that time.
+static void a_stopped_coordinator_has_not_waited(void **state)
+{
+    struct story *story = *state;
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        struct up_hello hello = foreign_hello(story, rank, 3);
+        hello.on_failure = FAILURE_CONTINUE;
+        hello.resume.frozen = rank == 1;
+        first_chain(&hello, elsewhere, 7);
+        story_sleep(story, rank * 2 * LOCKSTEP_PROBE_MS);
+        come_back(story, rank + 1, &hello);
+    }
+    for (uint32_t stops = 0; stops < 2; stops++) {
+        story_sleep(story, LOCKSTEP_BALLOT_AWAY_MS / 4);
+        story->now_ms += 2 * LOCKSTEP_BALLOT_AWAY_MS;
+        story_sleep(story, 0);
+        assert_int_equal(story->last[2].kind, DOWN_WELCOME);
+    }
+    story_sleep(story, LOCKSTEP_BALLOT_AWAY_MS / 2);
+    assert_int_equal(story->last[2].kind, DOWN_PREPARE);
+}
+
 // A frozen rank of four, of which rank 1 was removed by a decision that reached some of them.
 static struct up_hello decided(struct story *story, uint32_t rank, bool has_decision)
 {
@@ -869,6 +892,7 @@ int main(void)
         TEST(who_stands_still_is_named_soon),
         TEST(half_needs_a_proof_after_a_restart),
         TEST(a_frozen_member_begins_a_ballot),
+        TEST(a_stopped_coordinator_has_not_waited),
         TEST(a_rank_without_the_decision_is_carried_over),
         TEST(a_rank_without_the_decision_comes_first),
         TEST(a_rank_that_the_decision_removed_is_told),
