@@ -84,11 +84,16 @@ void story_begin(struct story *story)
     story_begin_as(story, STORY_INCARNATION);
 }
 
+// The memory of a story that has ended is kept for the next one: the system takes longer to give a
+// program so many pages than a story takes to use them.
+static void *story_spare;
+
 void story_begin_as(struct story *story, uint64_t incarnation)
 {
     const struct coordinator_config config = {.incarnation = incarnation};
     memset(story, 0, sizeof(*story));
-    story->memory = malloc(coordinator_bytes());
+    story->memory = story_spare ? story_spare : malloc(coordinator_bytes());
+    story_spare = NULL;
     assert_non_null(story->memory);
     // Bytes that the core does not write itself must not matter. It reads no word of a layout that
     // it has not written, and these are most of the memory, so only the first row of them is
@@ -103,7 +108,8 @@ void story_begin_as(struct story *story, uint64_t incarnation)
 
 void story_end(struct story *story)
 {
-    free(story->memory);
+    free(story_spare);
+    story_spare = story->memory;
     free(story->trace);
 }
 
