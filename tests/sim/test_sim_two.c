@@ -79,7 +79,7 @@ struct rank {
     bool dead;
     bool out;
     uint64_t out_ms; // When that was.
-    uint32_t told; // Set of dead ranks that this stream was told of.
+    uint32_t told; // Set of dead ranks that this stream was told of, in the present generation.
     uint32_t cut; // Set of ranks that its data does not reach.
     uint32_t accused; // Set of those that this stream was told of, in the present generation.
     // The control stream.
@@ -477,7 +477,7 @@ static void rank_starts(struct rank *rank, const struct down_message *message)
     generation->started |= 1u << number_of(rank);
     rank->place = message->u.generation_start.rank;
     rank->running = rank->linked = false;
-    rank->accused = 0;
+    rank->told = rank->accused = 0; // It finds no process and no port of a dead peer.
 }
 
 static bool any_cut(void)
