@@ -166,8 +166,8 @@ $(BUILD)/tests/fuzz/make_seeds: $(BUILD)/obj/tests/fuzz/make_seeds.o $(ARCHIVES)
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ -Wl,--start-group $^ -Wl,--end-group $(DAEMON_LIBS)
 
-# Many programs open hundreds of sessions. malloc keeps what they free, since it would be mapped anew
-# for each, and clearing pages would take a fifth of all time.
+# Many programs open hundreds of sessions. malloc keeps the memory that they free, because the system
+# would have to clear each page again for the next session.
 KEEPS_MEMORY := GLIBC_TUNABLES=glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=1073741824
 
 # The menu reads one line of each target.

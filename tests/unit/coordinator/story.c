@@ -84,8 +84,8 @@ void story_begin(struct story *story)
     story_begin_as(story, STORY_INCARNATION);
 }
 
-// The memory of a story that has ended is kept for the next one: the system takes longer to give a
-// program so many pages than a story takes to use them.
+// Memory of a story that has ended, for the next one. Fresh pages from the system would take more
+// time than most stories do.
 static void *story_spare;
 
 void story_begin_as(struct story *story, uint64_t incarnation)
