@@ -570,7 +570,7 @@ static void test_signs(void **state)
 
 static void test_booleans(void **state)
 {
-    const uint8_t in[4] = {0, 0, 2, 255};
+    const uint8_t in[4] = {0, 0, 2, 127};
     uint8_t got[4] = {0, 7, 0, 128};
     const uint8_t either[4] = {0, 1, 1, 1}, both[4] = {0, 0, 0, 1}, one_of[4] = {0, 1, 1, 0};
     const uint8_t before[4] = {0, 7, 0, 128}, alone[4] = {0, 1, 0, 1};
