@@ -2,7 +2,8 @@
 //
 // Conformance: lockstep_abort. An abort takes effect at once on the calling rank and on all other
 // ranks, in any function. If one of the other ranks has completed a step, all other ranks complete
-// that step. Also the timeout of a blocking collective, which fails the session as an abort does.
+// that step. Also the timeout of a blocking collective, which fails the session as an abort does,
+// and the data port of a session that has failed and stays open.
 
 #include "base/clock.h"
 #include "tests/support/trainer.h"
@@ -16,6 +17,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #define FOREVER LOCKSTEP_WAIT_FOREVER
 #define MOST_STEPS 100000
@@ -214,6 +217,62 @@ static void a_timeout_stays_a_timeout(const struct setting *setting)
     ranks_run(setting, timeout_body, NULL);
 }
 
+// ---- The data port ------------------------------------------------------------------------------
+
+#define MOST_DESCRIPTORS 4096
+
+// Returns how many sockets of this process listen at a port of TCP.
+static uint32_t listening_ports(void)
+{
+    uint32_t count = 0;
+    for (int fd = 0; fd < MOST_DESCRIPTORS; fd++) {
+        struct sockaddr_storage own;
+        int listens = 0;
+        socklen_t option = sizeof(listens);
+        socklen_t length = sizeof(own);
+        if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &option) == 0 && listens &&
+            getsockname(fd, (struct sockaddr *)&own, &length) == 0 &&
+            (own.ss_family == AF_INET || own.ss_family == AF_INET6))
+            count++;
+    }
+    return count;
+}
+
+static void go_on(struct rank *rank, struct lockstep_config *config)
+{
+    (void)rank;
+    config->on_failure = LOCKSTEP_ON_FAILURE_CONTINUE;
+}
+
+// The sessions stay open until the ports are closed.
+static void kept_open_body(struct rank *rank)
+{
+    struct trained_module module;
+    const uint64_t give_up_ms = clock_now_ms() + test_bound_ms(10000);
+    trainer_make(rank, &shape, 0, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    trainer_step_known(rank, &module, 1);
+    const uint32_t before = listening_ports();
+    RANK_TRUE(rank, before >= rank->world_size);
+    rank_meet(rank);
+    if (rank->rank == 0)
+        RANK_OK(rank, lockstep_abort(rank->session, "the loss is NaN"));
+    while (listening_ports() == before && clock_now_ms() < give_up_ms)
+        usleep(2000);
+    RANK_TRUE(rank, listening_ports() < before);
+    rank_meet(rank);
+    trainer_free(&module);
+}
+
+static void a_failed_session_refuses_at_its_data_port(const struct setting *setting)
+{
+    const struct cluster_test test = {
+        .setting = setting, .configure = go_on, .body = kept_open_body};
+    if (setting->transport == LOCKSTEP_TRANSPORT_LOOPBACK)
+        skip(); // Such ranks have no data ports.
+    ranks_run_test(&test);
+}
+
 int main(void)
 {
     static const uint32_t worlds[] = {2, 3, 5, 0};
@@ -224,6 +283,8 @@ int main(void)
         {"an_abort_fails_no_step_that_another_rank_completes",
          an_abort_fails_no_step_that_another_rank_completes, odd},
         {"a_timeout_stays_a_timeout", a_timeout_stays_a_timeout, NULL},
+        {"a_failed_session_refuses_at_its_data_port", a_failed_session_refuses_at_its_data_port,
+         NULL},
     };
     return stamp_run_whole("abort", stamps, sizeof(stamps) / sizeof(stamps[0]));
 }

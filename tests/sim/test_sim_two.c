@@ -48,8 +48,8 @@ enum {
     KEEPALIVE_MS = 30000, // Until a worker notices that its coordinator is stopped.
     ATTEMPT_MS = 3000, // Until an attempt at a stopped coordinator is given up.
     PAUSE_MS = 250,
-    PATIENCE_MS = 600000, // Simulated time in which a world has to end.
-    EXIT_MS = 300000, // How long a process lives on after its rank was excluded or halted.
+    PATIENCE_MS = 300000, // Simulated time in which a world has to end.
+    EXIT_MS = 5000, // From the end of the session of an excluded or halted rank: its port refuses.
 };
 
 struct generation {
@@ -940,7 +940,7 @@ static void random_world(uint64_t seed)
 }
 
 // Seeds above WORLDS: one that has found a fault; eight in which the remaining ranks go on only
-// after the process of an excluded or halted rank has ended; one in which a rank of a new
+// after the data port of an excluded or halted rank has closed; one in which a rank of a new
 // generation dies before the decision reaches the others.
 static const uint64_t found[] = {4765,  10833, 14944, 15122, 32899,
                                  40228, 45088, 49957, 59838, 196250};

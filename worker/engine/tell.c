@@ -16,6 +16,7 @@
 #include "worker/engine/parts.h"
 #include "worker/engine/recovery.h"
 #include "worker/engine/waits.h"
+#include "worker/transport/doors.h"
 #include "worker/transport/lifecycle.h"
 #include "worker/transport/wait.h"
 
@@ -69,6 +70,10 @@ void engine_let_go(struct lockstep_session *session)
         transport_leave(session->transport, ENGINE_HALT_LINGER_MS);
     if (session->world.generation.number != 0)
         transport_abandon(session->transport);
+    // The trainer may keep this session open for as long as it likes. The ranks that go on may need
+    // the proof that this one takes part no more (rule M4 of docs/internals/membership.md).
+    if (recovery_is_on(session))
+        transport_close_doors(session->transport);
     session_fail(session, session->end.over_status, session->end.over_text);
     log_event(&session->log, LOG_LEVEL_ERROR, "session_failed", "status=%s text=%s",
               lockstep_status_name(session->end.over_status), session->end.over_text);

@@ -51,8 +51,8 @@ uint64_t doors_deadline(const struct transport *transport);
 // reports that as a peer_lost event (LOSS_HERE) and returns true.
 bool doors_report(struct transport *transport);
 // Called when the generation has formed. Closes the listener for ranks of this host, which all are
-// neighbours. The TCP listener stays open as long as the session: links to further ranks come
-// through it, and a refusal of its port proves to the coordinator that this process is gone.
+// neighbours. The TCP listener stays open until the session ends or fails: links to further ranks
+// come through it, and a refusal of its port proves that this rank takes part no more.
 void transport_settle_doors(struct transport *transport);
 // Closes the listeners: no rank can connect from now on, and no later generation can form.
 void transport_close_doors(struct transport *transport);
