@@ -5,6 +5,8 @@
 #include "worker/memory/scratch.h"
 
 #include <assert.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
 
 #define SCRATCH_ALIGN 64 // Size of a cache line, and of the widest vector.
@@ -18,6 +20,7 @@ struct scratch_block {
 struct scratch_slab {
     _Alignas(SCRATCH_ALIGN) struct scratch_slab *next;
     size_t count;
+    size_t taken; // Number of blocks, the first ones, that were handed out at least once.
 };
 
 static_assert(sizeof(struct scratch_slab) % SCRATCH_ALIGN == 0, "blocks are aligned behind it");
@@ -39,21 +42,6 @@ void scratch_fini(struct scratch *scratch)
     *scratch = (struct scratch){.block_bytes = scratch->block_bytes};
 }
 
-static void scratch_rest(struct scratch *scratch, void *bytes)
-{
-    struct scratch_block *block = bytes;
-    block->next = scratch->free;
-    scratch->free = block;
-}
-
-// Makes all blocks of a slab free; the first block is handed out first.
-static void scratch_rest_slab(struct scratch *scratch, struct scratch_slab *slab)
-{
-    uint8_t *first = (uint8_t *)(slab + 1);
-    for (size_t i = slab->count; i > 0; i--)
-        scratch_rest(scratch, first + (i - 1) * scratch->block_bytes);
-}
-
 static void scratch_grow(struct scratch *scratch)
 {
     size_t count = SCRATCH_SLAB_BYTES / scratch->block_bytes;
@@ -65,10 +53,11 @@ static void scratch_grow(struct scratch *scratch)
         return;
     slab->next = scratch->slabs;
     slab->count = count;
+    slab->taken = 0;
     scratch->slabs = slab;
+    scratch->fresh = slab;
     scratch->slab_count++;
     scratch->blocks += count;
-    scratch_rest_slab(scratch, slab);
 }
 
 void scratch_reserve(struct scratch *scratch, uint64_t blocks)
@@ -81,29 +70,47 @@ void scratch_reserve(struct scratch *scratch, uint64_t blocks)
     } while (scratch->blocks > before);
 }
 
+static bool scratch_has_fresh(struct scratch *scratch)
+{
+    while (scratch->fresh && scratch->fresh->taken == scratch->fresh->count)
+        scratch->fresh = scratch->fresh->next;
+    return scratch->fresh;
+}
+
+// Returns a block that was never handed out; NULL if there is no memory.
+static void *scratch_take_fresh(struct scratch *scratch)
+{
+    if (!scratch_has_fresh(scratch))
+        scratch_grow(scratch);
+    struct scratch_slab *slab = scratch->fresh;
+    return slab ? (uint8_t *)(slab + 1) + slab->taken++ * scratch->block_bytes : NULL;
+}
+
 void *scratch_get(struct scratch *scratch)
 {
-    if (!scratch->free)
-        scratch_grow(scratch);
     struct scratch_block *block = scratch->free;
-    if (!block)
-        return NULL;
-    scratch->free = block->next;
-    scratch->used++;
+    if (block)
+        scratch->free = block->next;
+    else
+        block = scratch_take_fresh(scratch);
+    scratch->used += block ? 1 : 0;
     return block;
 }
 
 void scratch_put(struct scratch *scratch, void *bytes)
 {
     assert(scratch->used > 0);
-    scratch_rest(scratch, bytes);
+    struct scratch_block *block = bytes;
+    block->next = scratch->free;
+    scratch->free = block;
     scratch->used--;
 }
 
 void scratch_reset(struct scratch *scratch)
 {
-    scratch->free = NULL;
     for (struct scratch_slab *slab = scratch->slabs; slab; slab = slab->next)
-        scratch_rest_slab(scratch, slab);
+        slab->taken = 0;
+    scratch->free = NULL;
+    scratch->fresh = scratch->slabs;
     scratch->used = 0;
 }

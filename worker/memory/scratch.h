@@ -22,7 +22,8 @@ struct scratch {
     size_t block_bytes;
     // owner's thread
     struct scratch_slab *slabs;
-    struct scratch_block *free; // List of free blocks; the block that was given back last is first.
+    struct scratch_block *free; // List of blocks that came back; the last one is first.
+    struct scratch_slab *fresh; // The slabs from here on may have blocks that were never used.
     uint64_t slab_count; // Number of slabs, which is the number of allocations.
     uint64_t blocks; // Number of blocks of the pool, free or not.
     uint64_t used; // Number of blocks that are handed out.
@@ -31,7 +32,7 @@ struct scratch {
 // Allocates nothing. block_bytes is at least 1.
 void scratch_init(struct scratch *scratch, size_t block_bytes);
 // Makes the pool grow to at least `blocks` blocks, if there is memory. A block that was never used
-// costs address space, and at most a page of memory.
+// costs address space only.
 void scratch_reserve(struct scratch *scratch, uint64_t blocks);
 // Frees every block, also blocks that are handed out.
 void scratch_fini(struct scratch *scratch);

@@ -234,8 +234,7 @@ int transport_form(struct transport *transport, const struct transport_world *wo
     if (n > 1 && (!transport->flows.ring.successor || !transport->flows.ring.predecessor))
         return -1;
     flows_size_pools(&transport->flows);
-    if (n > 1)
-        flows_reserve(&transport->flows, LOCKSTEP_WINDOW);
+    flows_reserve(&transport->flows);
     if (measure_form(transport) < 0 || host_form(&transport->flows) < 0)
         return -1;
     transport->forming.has_world = true;

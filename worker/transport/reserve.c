@@ -10,7 +10,8 @@
 
 void transport_reserve(struct transport *transport, uint32_t collectives)
 {
-    flows_reserve(&transport->flows, collectives);
+    transport->flows.reserved = collectives;
+    flows_reserve(&transport->flows);
 }
 
 int transport_reserve_device(struct transport *transport, uint32_t collectives, uint64_t bytes,

@@ -11,7 +11,8 @@
 struct device;
 struct transport;
 
-// Reserves memory for `collectives` collectives in flight. Call it after transport_form.
+// Reserves memory for `collectives` collectives in flight, in this generation and in later ones.
+// Call it after transport_form.
 void transport_reserve(struct transport *transport, uint32_t collectives);
 // Reserves for `collectives` collectives on this rank's device, each of at most `bytes`, `extents`
 // and `units`. May synchronize with the device. Returns 0, or -1 if the device has no memory.

@@ -76,22 +76,24 @@ void flows_fini(struct flows *flows)
         scratch_fini(all[i]);
 }
 
-// Reserves the most that `collectives` collectives in flight can need, up to FLOWS_RESERVE_BYTES,
-// which only very large worlds reach.
-void flows_reserve(struct flows *flows, uint32_t collectives)
+// Chunks are reserved up to FLOWS_RESERVE_BYTES, which only very large worlds reach.
+void flows_reserve(struct flows *flows)
 {
     struct flow_pools *pools = &flows->pools;
     const uint64_t n = flows->world.world_size;
+    const uint32_t collectives = flows->reserved;
     const uint64_t chunks = n * flow_window(flows->world.world_size, flows->world.chunk_bytes);
     const uint64_t most = FLOWS_RESERVE_BYTES / pools->chunks.block_bytes;
     const uint64_t wanted = collectives * chunks;
     const uint64_t places = 4 * (uint64_t)collectives;
+    if (n == 1 || collectives == 0)
+        return;
     scratch_reserve(&pools->chunks, wanted < most ? wanted : most);
     scratch_reserve(&pools->frames, wanted < most ? 2 * wanted : 2 * most);
     // Each unit is in two frames of a step; only units at the edges of chunks are in more.
     scratch_reserve(&pools->heads, 2 * LOCKSTEP_BUCKET_PARAMETERS / (8 * STREAM_USED_BYTES));
     scratch_reserve(&pools->flows, places);
-    scratch_reserve(&pools->parkings, places);
+    scratch_reserve(&pools->parkings, (n <= 4 ? n - 1 : 4) * collectives); // A peer has one each.
     scratch_reserve(&pools->parts, collectives);
     scratch_reserve(&pools->wave_blocks, LOCKSTEP_EARLY_WAVES / 4);
     scratch_reserve(&pools->wave_states, LOCKSTEP_WINDOW);

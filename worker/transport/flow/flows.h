@@ -137,6 +137,7 @@ struct flows {
     struct devices *devices; // State of device/; NULL: this rank has no device.
     uint32_t directs; // Number of launched flows by direct_way that are not done.
     bool pairs_queued; // True if PAIR frames were queued since the last call of pair_feed.
+    uint32_t reserved; // Number of collectives in flight for which pools are reserved.
     struct flow_pools pools;
     struct peer_links links;
     struct mates mates; // The processes of the mates.
@@ -162,8 +163,9 @@ static inline enum dtype flow_final_dtype(const struct collective *collective)
 // Initializes flows without world and peers. The caller has zeroed it before.
 void flows_init(struct flows *flows, const struct ways *ways);
 void flows_fini(struct flows *flows);
-// Reserves pools for `collectives` more collectives in flight. Call it after the world is set.
-void flows_reserve(struct flows *flows, uint32_t collectives);
+// Reserves pools for flows->reserved collectives in flight in the present world. Until the trainer
+// has said what it needs, and beyond that, pools grow when they are used.
+void flows_reserve(struct flows *flows);
 // Resizes the blocks of pools.chunks to world.chunk_bytes, and those of pools.parts to the size of
 // the world. Nothing may be in flight.
 void flows_size_pools(struct flows *flows);
