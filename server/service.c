@@ -420,7 +420,7 @@ int service_open(const struct service_config *config, struct service **result, c
                  size_t error_bytes)
 {
     struct service *service = calloc(1, sizeof(*service));
-    void *memory = calloc(1, coordinator_bytes());
+    void *memory = malloc(coordinator_bytes());
     if (!service || !memory) {
         free(service);
         free(memory);
