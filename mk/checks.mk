@@ -166,9 +166,10 @@ $(BUILD)/tests/fuzz/make_seeds: $(BUILD)/obj/tests/fuzz/make_seeds.o $(ARCHIVES)
 	@mkdir -p $(@D)
 	$(Q)$(LINK) -o $@ -Wl,--start-group $^ -Wl,--end-group $(DAEMON_LIBS)
 
-# Many programs open hundreds of sessions. malloc keeps the memory that they free, because the system
-# would have to clear each page again for the next session.
-KEEPS_MEMORY := GLIBC_TUNABLES=glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=1073741824
+# Many programs open hundreds of sessions. malloc keeps the memory that they free, and the stacks of their
+# threads are kept, because the system would have to clear each page again for the next session.
+KEEPS_MEMORY := GLIBC_TUNABLES=glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=1073741824:$(strip \
+    )glibc.pthread.stack_cache_size=1073741824
 
 # The menu reads one line of each target.
 test: ## Build and run all tests (KIND=sim, ONLY=text narrow it; CI=false: no deadline has room)
@@ -266,13 +267,14 @@ healthy: all $(BUILD)/tests/fault/test_healthy ## Nothing that only looks like a
 
 # Bounds on time are for a release build; tests multiply them by LOCKSTEP_TEST_SLOW. Where
 # nothing else is asked for, less is drawn at random: a sanitizer finds in few what it finds in many.
-# Its reports need lines, and no types.
+# Its reports need lines, and no types. AddressSanitizer keeps the frames of functions that have returned,
+# in fresh pages as long as it may: 64 KiB of each size for a thread, not 1 MiB.
 FEWER := LOCKSTEP_TEST_SIM_SEEDS=$${LOCKSTEP_TEST_SIM_SEEDS:-250} LOCKSTEP_TEST_FUZZ_SEEDS=$${LOCKSTEP_TEST_FUZZ_SEEDS:-20} \
     LOCKSTEP_TEST_ABORTS=$${LOCKSTEP_TEST_ABORTS:-4}
 sanitized = +LOCKSTEP_TEST_SLOW=5 $(FEWER) $(2) $(MAKE) BUILD=$(BUILD)/$(3) KERNELS=$(KERNELS) SAN=$(1) OPTIMIZE=-O1 DEBUG_INFO=-g1 $(4) test
 
 asan: ## Tests under Address-, Leak- and UndefinedBehaviorSanitizer; others when ONLY names them
-	@$(call sanitized,address$(comma)undefined,ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1,asan,$(if $(ONLY),,SANITIZED=1))
+	@$(call sanitized,address$(comma)undefined,ASAN_OPTIONS=detect_stack_use_after_return=1:max_uar_stack_size_log=16 UBSAN_OPTIONS=print_stacktrace=1,asan,$(if $(ONLY),,SANITIZED=1))
 tsan: ## Tests under ThreadSanitizer; those without threads when ONLY names them
 	@$(call sanitized,thread,TSAN_OPTIONS="ignore_noninstrumented_modules=1 second_deadlock_stack=1 suppressions=$(CURDIR)/tests/tsan.supp",tsan,$(if $(ONLY),,THREADED=1 SANITIZED=1))
 ubsan: ## Tests under UndefinedBehaviorSanitizer
