@@ -497,7 +497,6 @@ void recovery_goes_on(struct lockstep_session *session)
                                       .settled = recovery->decision.settled,
                                       .skipped = (recovery->decision.flags & REPORT_SKIPPED) != 0};
     const uint32_t size_before = order->world_size;
-    const bool first = session->world.rank == 0 && order->rank != 0;
     recovery->decided = false;
     recovery_redo_set(recovery, &decision.redo);
     if (record_wave(recovery, RECORD_CLOSING, &closed, sizeof(closed)))
@@ -518,6 +517,10 @@ void recovery_goes_on(struct lockstep_session *session)
               " text=%s",
               session->world.generation.number, session->world.rank, session->world.size,
               decision.settled, recovery->decision.text);
+    // A coordinator drops what a rank of an older generation says, but for ballots. And the rank
+    // that was the first one may be gone before it had named the modules.
+    if (!session->engine.starting)
+        resume_say_modules(session);
     if (order->learning && order->open && order->ended)
         engine_propose_layouts(session);
     recovery->redo_low = UINT32_MAX;
@@ -533,8 +536,6 @@ void recovery_goes_on(struct lockstep_session *session)
     recovery_drop_records(recovery);
     if (session->engine.starting)
         engine_start_again(session);
-    else if (first) // The rank that was the first one may be gone before it had named the modules.
-        resume_say_modules(session);
 }
 
 void recovery_parts(const struct lockstep_session *session, struct up_leave *leave)
