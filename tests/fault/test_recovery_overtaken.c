@@ -34,21 +34,24 @@ enum {
     RANKS = 4,
     OVERTAKEN = 2, // The rank behind the relay: the first one of the group when rank 0 is dead.
     CHUNK_BYTES = 16384,
-    CHUNKS = 256, // What the relay holds back in one stream.
+    CHUNKS = 256, // The most reads of one stream that the relay holds back.
     STEPS = 3,
 };
 
-#define DELAY_MS slow_ms(200) // Longer than ranks take from a death to their reports.
+// Longer than it takes from the report of rank 2 to the decision at the other ranks.
+#define DELAY_MS slow_ms(400)
+// From the last gradient of a rank until it waits in lockstep_step_end.
 #define SETTLED_MS slow_ms(100)
 
 static struct coordinator_process coordinator;
 static pid_t pids[RANKS + 1];
 
-// What processes share.
+// Memory that the test, the ranks and the relay share.
 static struct shared {
     _Atomic(uint64_t) delay_ms; // How long the relay holds back what comes from the coordinator.
-    _Atomic(uint32_t) port; // Of the relay; 0: it does not listen yet.
+    _Atomic(uint32_t) port; // The port of the relay. 0: the relay does not listen yet.
     _Atomic(uint32_t) waiting; // Ranks that wait in the first step.
+    _Atomic(uint32_t) asked; // 1 when rank 2 was asked for its report.
     char texts[RANKS][512];
 } * shared;
 
@@ -94,7 +97,7 @@ static void *to_coordinator(void *argument)
     return NULL;
 }
 
-// What is held back when the coordinator's side ends is lost.
+// When the coordinator closes its end, the worker does not get what is held back.
 static void *to_worker(void *argument)
 {
     const struct stream *stream = argument;
@@ -174,6 +177,15 @@ static void need(uint32_t rank, int status, const char *what)
     _exit(1);
 }
 
+// The log of rank 2. A rank writes this line just before it sends its report.
+static void listen_to_log(void *context, lockstep_log_level level, const char *line)
+{
+    (void)context;
+    (void)level;
+    if (strstr(line, "event=recovery_began"))
+        atomic_store(&shared->asked, 1);
+}
+
 static lockstep_module *register_module(uint32_t rank, lockstep_session *session, const char *name,
                                         lockstep_group *group)
 {
@@ -215,6 +227,10 @@ static void rank_main(uint32_t rank)
     config.rank_hint = (int32_t)rank;
     config.on_failure = LOCKSTEP_ON_FAILURE_CONTINUE;
     config.transport = LOCKSTEP_TRANSPORT_TCP;
+    if (rank == OVERTAKEN) {
+        config.log = listen_to_log;
+        config.log_level = LOCKSTEP_LOG_WARN;
+    }
     need(rank, lockstep_open(&config, &session), "open");
     lockstep_module *of_all = register_module(rank, session, "all", NULL);
     if (rank != 1) {
@@ -278,7 +294,8 @@ static void an_overtaken_rank_says_its_modules_again(void **state)
     atomic_store(&shared->delay_ms, DELAY_MS);
     kill(pids[0], SIGKILL);
     assert_true(process_reap(pids[0], WAIT_MS, &status));
-    pause_us((DELAY_MS + DELAY_MS / 2) * 1000); // Then rank 2 has reported.
+    await_value(&shared->asked, 1);
+    pause_us(DELAY_MS / 2 * 1000); // Then the other ranks have the decision, and rank 2 has not.
     coordinator_signal(&coordinator, SIGKILL);
     coordinator_wait(&coordinator);
     atomic_store(&shared->delay_ms, 0);
