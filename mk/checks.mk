@@ -267,8 +267,8 @@ healthy: all $(BUILD)/tests/fault/test_healthy ## Nothing that only looks like a
 
 # Bounds on time are for a release build; tests multiply them by LOCKSTEP_TEST_SLOW. Where
 # nothing else is asked for, less is drawn at random: a sanitizer finds in few what it finds in many.
-# Its reports need lines, and no types. AddressSanitizer keeps the frames of functions that have returned,
-# in fresh pages as long as it may: 64 KiB of each size for a thread, not 1 MiB.
+# Its reports need lines, and no types. AddressSanitizer keeps the frames of functions that have returned.
+# A thread has 64 KiB for the frames of each size, instead of 1 MiB, so that it touches fewer fresh pages.
 FEWER := LOCKSTEP_TEST_SIM_SEEDS=$${LOCKSTEP_TEST_SIM_SEEDS:-250} LOCKSTEP_TEST_FUZZ_SEEDS=$${LOCKSTEP_TEST_FUZZ_SEEDS:-20} \
     LOCKSTEP_TEST_ABORTS=$${LOCKSTEP_TEST_ABORTS:-4}
 sanitized = +LOCKSTEP_TEST_SLOW=5 $(FEWER) $(2) $(MAKE) BUILD=$(BUILD)/$(3) KERNELS=$(KERNELS) SAN=$(1) OPTIMIZE=-O1 DEBUG_INFO=-g1 $(4) test

@@ -5,7 +5,6 @@
 #include "worker/memory/scratch.h"
 
 #include <assert.h>
-#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -70,17 +69,12 @@ void scratch_reserve(struct scratch *scratch, uint64_t blocks)
     } while (scratch->blocks > before);
 }
 
-static bool scratch_has_fresh(struct scratch *scratch)
-{
-    while (scratch->fresh && scratch->fresh->taken == scratch->fresh->count)
-        scratch->fresh = scratch->fresh->next;
-    return scratch->fresh;
-}
-
 // Returns a block that was never handed out; NULL if there is no memory.
 static void *scratch_take_fresh(struct scratch *scratch)
 {
-    if (!scratch_has_fresh(scratch))
+    while (scratch->fresh && scratch->fresh->taken == scratch->fresh->count)
+        scratch->fresh = scratch->fresh->next;
+    if (!scratch->fresh)
         scratch_grow(scratch);
     struct scratch_slab *slab = scratch->fresh;
     return slab ? (uint8_t *)(slab + 1) + slab->taken++ * scratch->block_bytes : NULL;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The data ports of neighbours, and of some further ranks. A rank listens until its
-// session ends or fails, so a refusal proves that it takes part no more (rule M4 of membership).
-// Only ranks that go on after a death look, and only over TCP. Engine thread.
+// The data ports of neighbours, and of some further ranks. A rank listens until its session ends or
+// fails, so a refusal proves that it takes part no more (rule M4 of membership). Only ranks that go
+// on after a death look, and only over TCP. Engine thread.
 
 #ifndef WORKER_TRANSPORT_PORTS_H
 #define WORKER_TRANSPORT_PORTS_H

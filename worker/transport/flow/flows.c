@@ -86,14 +86,14 @@ void flows_reserve(struct flows *flows)
     const uint64_t most = FLOWS_RESERVE_BYTES / pools->chunks.block_bytes;
     const uint64_t wanted = collectives * chunks;
     const uint64_t places = 4 * (uint64_t)collectives;
-    if (n == 1 || collectives == 0)
+    if (collectives == 0)
         return;
     scratch_reserve(&pools->chunks, wanted < most ? wanted : most);
     scratch_reserve(&pools->frames, wanted < most ? 2 * wanted : 2 * most);
     // Each unit is in two frames of a step; only units at the edges of chunks are in more.
     scratch_reserve(&pools->heads, 2 * LOCKSTEP_BUCKET_PARAMETERS / (8 * STREAM_USED_BYTES));
     scratch_reserve(&pools->flows, places);
-    scratch_reserve(&pools->parkings, (n <= 4 ? n - 1 : 4) * collectives); // A peer has one each.
+    scratch_reserve(&pools->parkings, (n <= 4 ? n - 1 : 4) * collectives); // One for each peer.
     scratch_reserve(&pools->parts, collectives);
     scratch_reserve(&pools->wave_blocks, LOCKSTEP_EARLY_WAVES / 4);
     scratch_reserve(&pools->wave_states, LOCKSTEP_WINDOW);
