@@ -963,7 +963,8 @@ struct lockstep_report {
     uint64_t bytes_copied; /* Results that passed through scratch, because no rank used some
                               gradients of their chunk, or because they are float32 and travel as
                               bfloat16. 0: zero copy. */
-    uint64_t weight_total; /* Sum of the weights of the last bucket. */
+    uint64_t weight_total; /* Sum of the weights of the last bucket of the step's order: of all
+                              ranks, else of a group. Equal on all ranks of that bucket. */
     uint32_t buckets; /* Number of buckets that travelled. */
     uint32_t zero_filled; /* Number of these buckets that this rank contributed as zeros. */
     uint32_t control_messages; /* Sent to or received from the coordinator, without heartbeats. */

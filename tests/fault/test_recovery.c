@@ -32,6 +32,7 @@ static void step_notes_copies(struct job_rank *rank, uint64_t step, uint64_t *ha
     struct own *own = job_own(rank->rank);
     job_step(rank, step, hash);
     job_require(rank, lockstep_step_report(rank->session, step, 0, &report), "step_report");
+    job_hash(hash, &report.weight_total, sizeof(report.weight_total));
     if (report.bytes_copied > 0)
         return;
     own->in_place++;

@@ -116,6 +116,7 @@ static void step_reset_times(struct lockstep_session *session)
     atomic_store_explicit(&session->tallies.put_off, 0, memory_order_relaxed);
     atomic_store_explicit(&session->tallies.runs, 0, memory_order_relaxed);
     atomic_store_explicit(&session->tallies.weight_total, 0, memory_order_relaxed);
+    atomic_store_explicit(&session->tallies.weight_place, 0, memory_order_relaxed);
 }
 
 // A program that was compiled before `changed` has a shorter view.

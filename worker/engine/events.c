@@ -107,17 +107,6 @@ static bool engine_is_plain(const struct lockstep_session *session,
     return (const char *)collective >= first && (const char *)collective < end;
 }
 
-// The step's report has the weights of all ranks. If no bucket of all ranks has travelled, it has
-// those of the first group.
-static void engine_count_weight(struct lockstep_session *session,
-                                const struct collective *collective)
-{
-    if (!collective->parts ||
-        atomic_load_explicit(&session->tallies.weight_total, memory_order_relaxed) == 0)
-        atomic_store_explicit(&session->tallies.weight_total, collective->weight_total,
-                              memory_order_relaxed);
-}
-
 static void engine_done(void *context, struct collective *collective)
 {
     struct lockstep_session *session = context;
@@ -136,7 +125,8 @@ static void engine_done(void *context, struct collective *collective)
         return;
     }
     contribution_collective_done(collective->context, collective);
-    engine_count_weight(session, collective);
+    tallies_weigh(&session->tallies, collective->tag.slot, collective->parts,
+                  collective->weight_total);
     if (!engine_device_done(session, collective))
         engine_slot_final(session, collective);
 }

@@ -84,6 +84,21 @@ struct tallies {
     atomic_uint put_off; // Buckets that were deferred.
     _Atomic(uint64_t) runs; // Extents of the launched buckets.
     _Atomic(uint64_t) weight_total; // The sum of all ranks' weights in the last bucket.
+    atomic_uint weight_place; // That bucket's place, by tallies_weigh; 0: there is none.
 };
+
+// A bucket of the open step is done. The report has the weight of the last bucket of the step's
+// order that is not a group's; if there is none, that of the last one of a group. The order is
+// agreed, and buckets need not end in it: after a death, and if modules have different callers,
+// their weights differ. driver
+static inline void tallies_weigh(struct tallies *tallies, uint32_t slot, bool of_group,
+                                 uint64_t weight)
+{
+    const uint32_t place = slot + 1 + (of_group ? 0 : LOCKSTEP_MAX_SLOTS);
+    if (place < atomic_load_explicit(&tallies->weight_place, memory_order_relaxed))
+        return;
+    atomic_store_explicit(&tallies->weight_place, place, memory_order_relaxed);
+    atomic_store_explicit(&tallies->weight_total, weight, memory_order_relaxed);
+}
 
 #endif

@@ -666,7 +666,7 @@ class Report(NamedTuple):
     """Results that passed through scratch, because no rank used some gradients of their chunk,
     or because they are float32 and travel as bfloat16."""
     weight_total: int
-    """Sum of the weights of the last bucket."""
+    """Sum of the weights of the last bucket of the step's order: of all ranks, else of a group."""
     buckets: int
     """Number of buckets that travelled."""
     zero_filled: int
