@@ -90,10 +90,15 @@ int job_begin(struct job_rank *rank, const struct lockstep_step_options *options
               struct lockstep_step_view *view)
 {
     struct lockstep_step_view view_of_step = LOCKSTEP_STEP_VIEW_INIT;
-    const int status = lockstep_step_begin(rank->session, options, &view_of_step);
+    struct lockstep_change change = LOCKSTEP_CHANGE_INIT;
+    const bool blind = rank->job->blind;
+    const int status = lockstep_step_begin(rank->session, options, blind ? NULL : &view_of_step);
     job_require(rank, status, "step_begin");
-    rank->told->changed += view_of_step.changed;
-    rank->told->generation = view_of_step.generation;
+    if (blind)
+        job_require(rank, lockstep_world_change(rank->session, &change), "world_change");
+    rank->told->changed =
+        blind ? (uint32_t)change.changes : rank->told->changed + view_of_step.changed;
+    rank->told->generation = blind ? change.generation : view_of_step.generation;
     if (status == LOCKSTEP_FINISHED) {
         rank->epoch++;
         rank->epoch_step = 0;

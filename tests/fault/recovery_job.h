@@ -77,6 +77,7 @@ struct job {
     uint32_t first_death; // The first step in which a rank is killed; 0: step 1.
     bool tcp; // Else the transport is chosen by itself: shared memory.
     bool registered; // True if gradients are in registered memory, where mates reduce them.
+    bool blind; // True if ranks begin steps without a view, and ask lockstep_world_change.
     bool stops; // True if the last rank is stopped while another one dies.
     enum job_away away;
     uint16_t port;

@@ -70,6 +70,7 @@ static void survivors_finish_every_step(void **state)
                           .deaths = size == 2 ? 1 : 1 + round / 3 % (size - 1),
                           .tcp = way == 1,
                           .registered = way == 0,
+                          .blind = way == 2,
                           .stops = way == 0 && size > 2 && round % 4 == 1,
                           .step = step_notes_copies};
         one_job(&job, round);

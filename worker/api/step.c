@@ -119,16 +119,20 @@ static void step_reset_times(struct lockstep_session *session)
     atomic_store_explicit(&session->tallies.weight_place, 0, memory_order_relaxed);
 }
 
-// A program that was compiled before `changed` has a shorter view.
+// Also without a view, the changes so far and later ones do not count as one: see
+// lockstep_world_change. But the trainer has not heard of them. A program that was compiled before
+// `changed` has a shorter view.
 static void step_fill_view(struct lockstep_session *session, uint32_t exhausted,
                            struct lockstep_step_view *view)
 {
-    if (!view)
-        return;
     mutex_lock(&session->mutex);
     struct world_change *change = &session->step.change;
     const bool changed = change->number != change->seen;
     change->seen = change->number;
+    if (!view) {
+        mutex_unlock(&session->mutex);
+        return;
+    }
     session->works.changes_told = change->number;
     view->generation = session->world.generation.number;
     view->rank = session->world.rank;
