@@ -101,10 +101,12 @@ static const struct odd_pair odd_pairs[] = {
     {{LOCKSTEP_GATHER, 8, F32, SUM, 0, false, "gather%s with 8 elements of float32, root 0"},
      {LOCKSTEP_REDUCE, 8, F32, SUM, 0, false, "reduce%s with 8 elements of float32, sum, root 0"}},
     // Counts on some members only, and other counts.
-    {{LOCKSTEP_ALL_GATHER, 8, F32, SUM, 0, true, "all_gather%s with parts of float32"},
+    {{LOCKSTEP_ALL_GATHER, 8, F32, SUM, 0, true, "all_gather%s with parts of float32 (sends 8, 8"},
      {LOCKSTEP_ALL_GATHER, 8, F32, SUM, 0, false, "all_gather%s with 8 elements of float32"}},
-    {{LOCKSTEP_REDUCE_SCATTER, 8, F32, SUM, 0, true, NULL},
-     {LOCKSTEP_REDUCE_SCATTER, 7, F32, SUM, 0, true, NULL}},
+    {{LOCKSTEP_REDUCE_SCATTER, 8, F32, SUM, 0, true,
+      "reduce_scatter%s with parts of float32 (sends 8, 8"},
+     {LOCKSTEP_REDUCE_SCATTER, 7, F32, SUM, 0, true,
+      "reduce_scatter%s with parts of float32 (sends 7, 7"}},
     {{LOCKSTEP_GATHER, 8, F32, SUM, 0, true, NULL}, {LOCKSTEP_GATHER, 7, F32, SUM, 0, true, NULL}},
     {{LOCKSTEP_GATHER, 90000, F32, SUM, 0, true, NULL},
      {LOCKSTEP_GATHER, 80000, F32, SUM, 0, true, NULL}},
@@ -139,8 +141,9 @@ static void expect_form(struct rank *rank, const struct odd_call *call, bool gro
     if (!call->form)
         return;
     const char *at = strchr(call->form, '%');
-    snprintf(wanted, sizeof(wanted), "calls lockstep_collective_run %.*s%s%s; ",
-             (int)(at - call->form), call->form, grouped ? " of group 'g'" : "", at + 2);
+    snprintf(wanted, sizeof(wanted), "calls lockstep_collective_run %.*s%s%s%s",
+             (int)(at - call->form), call->form, grouped ? " of group 'g'" : "", at + 2,
+             call->counts ? "" : "; ");
     RANK_SAYS(rank, wanted);
 }
 
@@ -194,6 +197,8 @@ static void pair_body(struct rank *rank)
         status = RANK_CALL(rank, lockstep_barrier(rank->session, "next", FOREVER));
     RANK_EQUAL(rank, status, LOCKSTEP_E_MISMATCH);
     RANK_SAYS(rank, "'pair'");
+    RANK_SAYS(rank, *count == 3 ? "receive from rank 0 with 4 elements of float32"
+                                : "receive from rank 0 with 100001 elements of float32");
     free(memory);
 }
 

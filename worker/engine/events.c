@@ -249,20 +249,23 @@ static void engine_mismatch(void *context, struct collective *collective, uint32
 {
     struct lockstep_session *session = context;
     const bool plain = engine_is_plain(session, collective);
-    const struct collective *called =
-        plain ? &((const struct lockstep_work *)collective->context)->collective : collective;
     struct up_message message = {.kind = UP_FAIL};
+    struct up_fail *fail = &message.u.fail;
     struct down_halt seen = {.kind = plain ? HALT_COLLECTIVE : HALT_LAYOUT};
-    message.u.fail.step = 0; // The job ends at once: the collective can never complete.
-    message.u.fail.kind = seen.kind;
-    snprintf(message.u.fail.text, sizeof(message.u.fail.text),
-             "%s '%s' (here %" PRIu64 " elements of %s) differs from what rank %" PRIu32
-             " calls by that name: %s",
-             plain ? "collective" : "bucket of module", engine_collective_name(session, collective),
-             called->elements, dtype_name(called->dtype), rank, text);
+    char own[LOCKSTEP_FORM_BYTES];
+    snprintf(own, sizeof(own), "%" PRIu64 " elements of %s", collective->elements,
+             dtype_name(collective->dtype));
     if (plain)
-        engine_fill_form(collective->context, &message.u.fail);
-    text_copy(seen.text, sizeof(seen.text), message.u.fail.text);
+        engine_fill_form(collective->context, fail);
+    if (fail->form[0] != '\0')
+        text_copy(own, sizeof(own), fail->form);
+    fail->step = 0; // The job ends at once: the collective can never complete.
+    fail->kind = seen.kind;
+    snprintf(fail->text, sizeof(fail->text),
+             "%s '%s' (here %s) differs from what rank %" PRIu32 " calls by that name: %s",
+             plain ? "collective" : "bucket of module", engine_collective_name(session, collective),
+             own, rank, text);
+    text_copy(seen.text, sizeof(seen.text), fail->text);
     engine_report(session, &message, &seen);
 }
 

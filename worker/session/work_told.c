@@ -19,6 +19,7 @@
 #include <string.h>
 
 #define WORK_TOLD_RANKS 16 // Ranks of a new group that a text names.
+#define WORK_TOLD_PARTS 8 // Parts of a side whose elements a text names.
 
 // Adds the ranks of a group that is being made: "ranks 0, 1, 2".
 static void work_told_ranks(const struct lockstep_group *group, struct text *text)
@@ -55,6 +56,16 @@ void work_told_detail(const struct lockstep_work *work, char *bytes, size_t size
         work_told_kind(work, &text);
 }
 
+// Adds the elements of the parts of a side: "sends 3, 4, 5".
+static void work_told_parts(struct text *text, const char *does,
+                            const struct collective_part *parts, uint32_t count)
+{
+    for (uint32_t i = 0; i < count && i < WORK_TOLD_PARTS; i++)
+        text_append(text, "%s%" PRIu64, i == 0 ? does : ", ", parts[i].elements);
+    if (count > WORK_TOLD_PARTS)
+        text_append(text, " and %" PRIu32 " more", count - WORK_TOLD_PARTS);
+}
+
 // Writes how the trainer called a collective of any kind.
 static void work_told_run(const struct lockstep_work *work, char *bytes, size_t size)
 {
@@ -66,9 +77,17 @@ static void work_told_run(const struct lockstep_work *work, char *bytes, size_t 
     work_told_kind(work, &text);
     if (work->kind == LOCKSTEP_BARRIER)
         return;
-    if (work->varies)
+    if (work->varies) {
+        const struct collective_parts *parts = collective->parts;
         text_append(&text, " with parts of %s", dtype_name(collective->dtype));
-    else
+        if (parts) {
+            const bool both = parts->send_count > 0 && parts->receive_count > 0;
+            work_told_parts(&text, " (sends ", parts->sends, parts->send_count);
+            work_told_parts(&text, both ? "; receives " : " (receives ", parts->receives,
+                            parts->receive_count);
+            text_append(&text, ")");
+        }
+    } else
         text_append(&text, " with %" PRIu64 " element%s of %s", count, count == 1 ? "" : "s",
                     dtype_name(collective->dtype));
     if (shape_reduces(work->kind))
