@@ -175,7 +175,7 @@ static void verdict_left(struct coordinator *core, struct job *job, const struct
     else if (core->stopped_by[0] != '\0')
         sentence_add(&sentence, ": the job was stopped by %s", core->stopped_by);
     else
-        sentence_add(&sentence, ": every rank must run the same number of steps");
+        sentence_add(&sentence, ": every rank must make the same steps and collectives");
     const struct verdict verdict = {
         .kind = HALT_LEFT, .step = step, .has_rank = true, .rank = leaver->rank, .text = text};
     verdict_halt(core, job, &verdict);

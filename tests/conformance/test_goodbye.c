@@ -29,9 +29,9 @@ static void expect_left_by(struct rank *rank, int status, const char *cause)
     if (cause) {
         RANK_SAYS(rank, ", after LOCKSTEP_E_");
         RANK_SAYS(rank, cause);
-        RANK_TRUE(rank, !strstr(lockstep_error_text(), "same number of steps"));
+        RANK_TRUE(rank, !strstr(lockstep_error_text(), "same steps and"));
     } else {
-        RANK_SAYS(rank, ": every rank must run the same number of steps");
+        RANK_SAYS(rank, ": every rank must make the same steps and collectives");
         RANK_TRUE(rank, !strstr(lockstep_error_text(), "LOCKSTEP_E_"));
     }
 }

@@ -57,11 +57,14 @@ static void loss_left_text(const struct lockstep_session *session, const struct 
         text_append(text, "this rank");
     else
         text_append(text, "rank %" PRIu32, loss->witness);
-    text_append(text, " still needed it in step %" PRIu64, loss->step);
+    if (loss->step == 0)
+        text_append(text, " still needed it before the first step");
+    else
+        text_append(text, " still needed it in step %" PRIu64, loss->step);
     if (loss->text[0] != '\0')
         text_append(text, ", after %s", loss->text);
     else
-        text_append(text, ": every rank must run the same number of steps");
+        text_append(text, ": every rank must make the same steps and collectives");
 }
 
 static void loss_halt(const struct lockstep_session *session, const struct farewell *loss,

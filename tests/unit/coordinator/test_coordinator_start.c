@@ -477,8 +477,8 @@ static void test_a_rank_that_left_is_missed_in_start(void **state)
     story_expect(story,
                  "1 > start hash 7 items 3 root 0\n"
                  "1 < halt left step 0: rank 1 (host h2) closed its session while rank 0 "
-                 "(host h1) still needed it before the first step: every rank must run the same "
-                 "number of steps\n");
+                 "(host h1) still needed it before the first step: every rank must make the same "
+                 "steps and collectives\n");
 }
 
 static void test_leaving_while_another_is_in_start_is_named_at_once(void **state)
