@@ -152,7 +152,8 @@ static void resume_tell_dead(struct lockstep_session *session)
     text_copy(loss.text, sizeof(loss.text), "its process or its session has ended");
     for (loss.rank = 0; loss.rank < session->world.size; loss.rank++) {
         const struct farewell *said = transport_farewell(session->transport, loss.rank);
-        if (session->end.losses.count > 0 && said && said->kind == FAREWELL_CLOSED)
+        // A rank that closes its session after a loss names the loss in its goodbye.
+        if (session->end.losses.count > 0 && said && said->kind != FAREWELL_FROZEN)
             session->end.died[loss.rank / 64] |= UINT64_C(1) << loss.rank % 64;
         bool known = (session->end.died[loss.rank / 64] >> loss.rank % 64 & 1) == 0;
         for (uint32_t i = 0; i < session->end.losses.count; i++)
