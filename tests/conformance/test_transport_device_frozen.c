@@ -2,13 +2,14 @@
 //
 // Ranks that freeze with collectives of NCCL in flight, and form the next world
 // (docs/internals/recovery.md, "NCCL"). Ranks are threads (transport_rig.h), so that one is frozen
-// for as long as a test wants before another one is. fault/test_recovery_devices kills ranks of
-// whole jobs.
+// for as long as a test wants before another one is. A collective on devices is repeated by rows.
+// fault/test_recovery_devices kills ranks of whole jobs.
 
 #include "tests/conformance/transport_rig.h"
 #include "worker/transport/freeze.h"
 #include "worker/transport/inspect.h"
 #include "worker/transport/lifecycle.h"
+#include "worker/transport/redo.h"
 
 #include "worker/device/device.h"
 
@@ -148,6 +149,33 @@ static void script_forming_waits(struct member *member)
     go_on(member, &rig, &shot);
 }
 
+// Ranks repeat a collective. The first piece is final on one rank only, which gives it to the
+// others. The other pieces are summed up again. Pieces lie in memory in reverse order.
+static void script_repeats(struct member *member)
+{
+    const uint32_t piece = ELEMENTS / PIECES;
+    const struct redo_row rows[] = {{.first = 0, .end = piece, .kind = REDO_HAVE, .owner = VICTIM},
+                                    {.first = piece, .end = ELEMENTS, .kind = REDO_REDUCE}};
+    const struct transport_redo redo = {.rows = rows, .count = 2, .whole = member->rank == VICTIM};
+    struct rig rig;
+    struct shot shot;
+    rig_open(member, &rig);
+    freeze(member, 2);
+    form(member, 1);
+    member_until_true(member, &member->formed, "the next world to form");
+    rig_fill(member, &rig, shot_value(member->rank, 0));
+    shot_make(member, &shot, &rig, 0);
+    MEMBER_CHECK(member, !transport_redo(member->transport, &shot.collective, &redo));
+    member_until(member, &member->done_count, 1, "the repetition");
+    const float *values = rig_read(member, &rig);
+    MEMBER_CHECK(member, rig_some_are(values, ELEMENTS - piece, shot_mean(member, 0)));
+    MEMBER_CHECK(member, rig_some_are(values + ELEMENTS - piece, piece, shot_value(VICTIM, 0)));
+    MEMBER_CHECK(member, shot.collective.weight_total == 6);
+    member_barrier(member);
+    member->lost_count = 0;
+    rig_close(member, &rig);
+}
+
 static void run(enum fleet_devices devices, uint32_t ranks, void (*script)(struct member *))
 {
     const struct fleet_options options = {.name = rig_name(devices),
@@ -190,12 +218,21 @@ static void test_failure_waits(void **state)
     run(FLEET_NCCL, 2, script_forming_waits);
 }
 
+static void test_repeats(void **state)
+{
+    (void)state;
+    fake_gpu_weather(DEVICES, NULL);
+    run(FLEET_STAGED, 3, script_repeats);
+    run(FLEET_NCCL, 3, script_repeats);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_one_is_first, rig_nothing_left),
         cmocka_unit_test_teardown(test_writing, rig_nothing_left),
         cmocka_unit_test_teardown(test_failure_waits, rig_nothing_left),
+        cmocka_unit_test_teardown(test_repeats, rig_nothing_left),
     };
     return cmocka_run_group_tests_name("devices: frozen", tests, rig_setup, NULL);
 }

@@ -156,7 +156,7 @@ static void shot_leave_out(struct shot *shot)
     shot->collective.behind = &shot->behind;
 }
 
-void shot_launch(struct member *member, struct shot *shot, const struct rig *rig, uint32_t round)
+void shot_make(struct member *member, struct shot *shot, const struct rig *rig, uint32_t round)
 {
     const struct play *play = rig_play(member);
     const bool idle = play->idle && member->rank == 0;
@@ -184,6 +184,11 @@ void shot_launch(struct member *member, struct shot *shot, const struct rig *rig
         shot->ready =
             (struct device_ready){.event = rig->event, .stream = rig->makes, .pending = true};
     }
+}
+
+void shot_launch(struct member *member, struct shot *shot, const struct rig *rig, uint32_t round)
+{
+    shot_make(member, shot, rig, round);
     transport_launch(member->transport, &shot->collective);
 }
 

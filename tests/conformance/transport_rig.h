@@ -91,7 +91,9 @@ struct shot {
     struct device_behind behind;
 };
 
-// Launches a mean. The weight of a rank is its number plus 1, unless the play says otherwise.
+// Prepares a mean. The weight of a rank is its number plus 1, unless the play says otherwise.
+void shot_make(struct member *member, struct shot *shot, const struct rig *rig, uint32_t round);
+// Prepares and launches a mean.
 void shot_launch(struct member *member, struct shot *shot, const struct rig *rig, uint32_t round);
 float shot_value(uint32_t rank, uint32_t round); // The value of each gradient of the rank.
 // The weighted sum of the gradients of all ranks >= `first`, divided by the total weight of all
