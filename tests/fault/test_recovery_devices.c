@@ -50,6 +50,7 @@ struct scene {
     uint32_t size;
     uint32_t devices; // Set of ranks that have a device.
     uint32_t deaths;
+    uint32_t victim; // The rank that dies first; in each later round of the scene, the next one.
     bool at_once; // True if all deaths are in one step.
     bool early; // True if deaths are in the first milliseconds of a step, which may be the first.
     bool starts; // True if deaths are in lockstep_start.
@@ -430,20 +431,21 @@ static void check_nccl(uint32_t dead)
 static void devices_go_on(void **state)
 {
     static const struct scene scenes[] = {
-        {.size = 3, .devices = 7, .deaths = 1},
-        {.size = 4, .devices = 8, .deaths = 2, .apart = true, .replicas = true},
-        {.size = 4, .devices = 12, .deaths = 2, .apart = true, .replicas = true},
+        // All survivors have a device. In the first world rank 0 had none, so NCCL is not used.
+        {.size = 3, .devices = 6, .deaths = 1, .apart = true},
+        {.size = 4, .devices = 8, .deaths = 2, .apart = true, .replicas = true, .victim = 1},
+        {.size = 4, .devices = 12, .deaths = 2, .apart = true, .replicas = true, .victim = 2},
         {.size = 4, .devices = 8, .deaths = 2, .apart = true, .replicas = true},
         {.size = 3, .devices = 7, .deaths = 1, .replicas = true},
-        {.size = 4, .devices = 15, .deaths = 1, .starts = true},
+        {.size = 4, .devices = 15, .deaths = 1, .starts = true, .victim = 2},
         {.size = 4, .devices = 6, .deaths = 2, .starts = true, .apart = true},
-        {.size = 3, .devices = 7, .deaths = 1, .starts = true, .replicas = true},
-        {.size = 4, .devices = 15, .deaths = 2, .at_once = true},
-        {.size = 3, .devices = 5, .deaths = 1},
-        {.size = 4, .devices = 14, .deaths = 2},
-        {.size = 3, .devices = 6, .deaths = 1, .apart = true},
+        {.size = 3, .devices = 7, .deaths = 1, .starts = true, .replicas = true, .victim = 1},
+        {.size = 4, .devices = 15, .deaths = 2, .at_once = true, .victim = 2},
+        {.size = 3, .devices = 5, .deaths = 1, .victim = 1},
+        {.size = 4, .devices = 14, .deaths = 2, .victim = 1},
+        {.size = 3, .devices = 7, .deaths = 1},
         {.size = 2, .devices = 3, .deaths = 1, .early = true},
-        {.size = 4, .devices = 15, .deaths = 2, .apart = true},
+        {.size = 4, .devices = 15, .deaths = 2, .apart = true, .victim = 1},
         {.size = 3, .devices = 1, .deaths = 1},
     };
     const uint32_t count = sizeof(scenes) / sizeof(scenes[0]);
@@ -460,7 +462,7 @@ static void devices_go_on(void **state)
                           .step = step_on_devices};
         abroad = scene->replicas && (round + round / count) % 2 == 0;
         by_stream = (round + round / count) / 2 % 2 == 0;
-        check_nccl(job_run(&job, round, NULL));
+        check_nccl(job_run(&job, scene->victim + round / count, NULL));
     }
 }
 
