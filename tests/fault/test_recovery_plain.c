@@ -23,6 +23,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum {
@@ -30,6 +32,8 @@ enum {
     TURNS = 60, // A turn is a step of the job.
     ENTRIES = 1200, // Of a rank's log.
     ELEMENTS = 100000,
+    // Frames of a rank over TCP in a barrier of four ranks: two, and two of its agreement.
+    MEET_FRAMES = 4,
 };
 
 enum operation {
@@ -49,10 +53,11 @@ struct entry {
 
 // What a rank tells the test, or is told.
 struct log {
-    // A rank that kills itself does so when this element of its sum arrives, or of what is copied
-    // to it.
+    // The rank kills itself in this operation: in SUM_NOW or COPY when this element arrives, in
+    // MEET before its last frame. All ranks have the result of the barrier then, and one survivor
+    // does not know that.
     uint32_t dies_by;
-    bool dies_copying;
+    enum operation dies_in;
     uint64_t late_at; // The rank begins the broadcast of this turn long after the others; 0: none.
     uint32_t count;
     uint32_t changed; // Collectives that ended with LOCKSTEP_E_CHANGED.
@@ -128,9 +133,37 @@ static void *die_by_element(void *argument)
     return NULL;
 }
 
-static void arm(struct trainer *trainer, uint32_t turn, bool copying)
+static atomic_int frames_left = -1; // Frames until this process dies. Below 0: it does not die.
+
+// The pause is time for the other ranks to use the earlier frames.
+static void count_frame(void)
 {
-    if (trainer->job->told->dies_at == turn && trainer->log->dies_copying == copying)
+    if (atomic_load(&frames_left) < 0 || atomic_fetch_sub(&frames_left, 1) != 0)
+        return;
+    pause_us(20000);
+    kill(getpid(), SIGKILL);
+}
+
+// These take the places of the C library's functions.
+ssize_t sendmsg(int socket, const struct msghdr *message, int flags)
+{
+    count_frame();
+    return syscall(SYS_sendmsg, socket, message, flags);
+}
+
+ssize_t send(int socket, const void *bytes, size_t size, int flags)
+{
+    count_frame();
+    return syscall(SYS_sendto, socket, bytes, size, flags, NULL, 0);
+}
+
+static void arm(struct trainer *trainer, uint32_t turn, enum operation operation)
+{
+    if (trainer->job->told->dies_at != turn || trainer->log->dies_in != operation)
+        return;
+    if (operation == MEET)
+        atomic_store(&frames_left, MEET_FRAMES - 1);
+    else
         job_thread(trainer->job, die_by_element, trainer);
 }
 
@@ -139,7 +172,7 @@ static void sum_now(struct trainer *trainer, uint32_t turn, uint32_t count)
     int status;
     do {
         fill(trainer, trainer->data[0], turn, count);
-        arm(trainer, turn, false);
+        arm(trainer, turn, SUM_NOW);
         status = lockstep_allreduce(trainer->session, "now", trainer->data[0], count,
                                     LOCKSTEP_FLOAT32, LOCKSTEP_SUM, LOCKSTEP_WAIT_FOREVER);
         note(trainer, turn, SUM_NOW, status, trainer->data[0], count);
@@ -171,6 +204,7 @@ static void meet(struct trainer *trainer, uint32_t turn)
 {
     int status;
     do {
+        arm(trainer, turn, MEET);
         status = lockstep_barrier(trainer->session, "meet", LOCKSTEP_WAIT_FOREVER);
         note(trainer, turn, MEET, status, NULL, 0);
     } while (status == LOCKSTEP_E_CHANGED);
@@ -182,7 +216,7 @@ static void copy(struct trainer *trainer, uint32_t turn, uint32_t count)
     do {
         const uint32_t root = turn % 2 == 0 ? 0 : trainer->world_size - 1;
         fill(trainer, trainer->data[0], turn, count);
-        arm(trainer, turn, true);
+        arm(trainer, turn, COPY);
         if (trainer->log->late_at == turn)
             pause_us(100000);
         status = lockstep_broadcast(trainer->session, "copy", trainer->data[0], count,
@@ -279,12 +313,11 @@ static void prepare(const struct job *job, uint32_t round)
 {
     const uint32_t first = round % (RANKS - 1);
     struct log *log = job_own(first);
-    (void)job;
-    if (round % 3 == 2)
+    if (round % 3 == 2 && !job->tcp)
         return;
     job_dies_at(first, 5);
     log->dies_by = (uint32_t)job_random(ELEMENTS);
-    log->dies_copying = round % 2 == 0;
+    log->dies_in = round % 3 == 2 ? MEET : round % 2 == 0 ? COPY : SUM_NOW;
     // This rank begins when the broadcast has failed on the others.
     log = job_own(RANKS - 2);
     log->late_at = round % 4 == 0 ? 5 : 0;
