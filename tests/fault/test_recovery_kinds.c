@@ -60,7 +60,9 @@ struct told {
     uint32_t dies_at;
     enum operation dies_in;
     bool dies_by_frames;
+    bool dies_awaited; // True: it dies when a receive from any source waits only for this rank.
     uint32_t dies_after;
+    _Atomic(uint32_t) awaited; // Set of ranks for which a receive from any source waits.
     uint32_t turn;
     enum operation operation;
     uint32_t count;
@@ -413,6 +415,7 @@ static void receive_any(struct trainer *trainer, uint32_t from)
         message.what.peer = LOCKSTEP_ANY_SOURCE;
         message.what.sender = &sender;
         int status = lockstep_collective_begin(trainer->session, &message.what, &work);
+        atomic_store(&trainer->told->awaited, status == 0 ? from : 0);
         if (status == 0)
             status = lockstep_work_wait(work, LOCKSTEP_WAIT_FOREVER);
         expect(trainer, status == 0 || status == LOCKSTEP_E_CHANGED, "a receive fails");
@@ -432,6 +435,18 @@ static void receive_any(struct trainer *trainer, uint32_t from)
     }
 }
 
+// Dies when the receiver has the messages of all other living ranks.
+static void die_awaited(const struct trainer *trainer, uint32_t receiver)
+{
+    const uint32_t own = 1u << trainer->id;
+    uint32_t awaited;
+    do {
+        pause_us(200);
+        awaited = atomic_load(&told_of[receiver].awaited);
+    } while ((awaited & own) == 0 || awaits(trainer, awaited & ~own));
+    kill(getpid(), SIGKILL);
+}
+
 static void any_source(struct trainer *trainer)
 {
     const uint32_t receiver = trainer->turn % RANKS;
@@ -442,6 +457,8 @@ static void any_source(struct trainer *trainer)
             die(trainer, ANY_SOURCE);
         receive_any(trainer, ((1u << RANKS) - 1) & ~(1u << receiver));
     } else {
+        if (dies(trainer, ANY_SOURCE) && trainer->told->dies_awaited)
+            die_awaited(trainer, receiver);
         message = message_of(trainer, true, receiver, trainer->input);
         message.what.name = "any";
         begin_message(trainer, &message);
@@ -545,7 +562,8 @@ static void plan_death(uint32_t round, uint32_t index, uint32_t deaths, bool cut
     const uint32_t number = round * 3 + index;
     told->dies_at = 1 + LAST_DEATH * index / deaths;
     told->dies_in = operation_of(cut ? number : round * (round + 1) / 2 + index, cut);
-    told->dies_by_frames = cut || choice_below(&random_state, 2) == 0;
+    told->dies_awaited = !cut && round == 1 && told->dies_in == ANY_SOURCE;
+    told->dies_by_frames = cut || (!told->dies_awaited && choice_below(&random_state, 2) == 0);
     told->dies_after =
         (uint32_t)(cut ? number / OPERATIONS % FRAMES
                        : choice_below(&random_state, told->dies_by_frames ? 8 : 200));
