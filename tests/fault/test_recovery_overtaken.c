@@ -52,6 +52,7 @@ static struct shared {
     _Atomic(uint32_t) port; // The port of the relay. 0: the relay does not listen yet.
     _Atomic(uint32_t) waiting; // Ranks that wait in the first step.
     _Atomic(uint32_t) asked; // 1 when rank 2 was asked for its report.
+    _Atomic(uint32_t) back; // Other ranks that the second coordinator has welcomed.
     char texts[RANKS][512];
 } * shared;
 
@@ -154,6 +155,9 @@ static void relay_main(void)
         if (!stream)
             _exit(1);
         stream->worker = accept(listener, NULL, NULL);
+        // Rank 2 comes to the second coordinator after the other ranks.
+        while (atomic_load(&shared->asked) > 0 && atomic_load(&shared->back) < RANKS - 2)
+            pause_us(1000);
         stream->coordinator = connect_to(coordinator.port);
         if (stream->coordinator < 0) {
             close(stream->worker);
@@ -177,13 +181,15 @@ static void need(uint32_t rank, int status, const char *what)
     _exit(1);
 }
 
-// The log of rank 2. A rank writes this line just before it sends its report.
+// Rank 2 writes the first line just before it sends its report.
 static void listen_to_log(void *context, lockstep_log_level level, const char *line)
 {
-    (void)context;
+    const bool overtaken = *(const uint32_t *)context == OVERTAKEN;
     (void)level;
-    if (strstr(line, "event=recovery_began"))
+    if (overtaken && strstr(line, "event=recovery_began"))
         atomic_store(&shared->asked, 1);
+    if (!overtaken && strstr(line, "event=coordinator_back"))
+        atomic_fetch_add(&shared->back, 1);
 }
 
 static lockstep_module *register_module(uint32_t rank, lockstep_session *session, const char *name,
@@ -227,10 +233,9 @@ static void rank_main(uint32_t rank)
     config.rank_hint = (int32_t)rank;
     config.on_failure = LOCKSTEP_ON_FAILURE_CONTINUE;
     config.transport = LOCKSTEP_TRANSPORT_TCP;
-    if (rank == OVERTAKEN) {
-        config.log = listen_to_log;
-        config.log_level = LOCKSTEP_LOG_WARN;
-    }
+    config.log = listen_to_log;
+    config.log_context = &rank;
+    config.log_level = LOCKSTEP_LOG_INFO;
     need(rank, lockstep_open(&config, &session), "open");
     lockstep_module *of_all = register_module(rank, session, "all", NULL);
     if (rank != 1) {
