@@ -161,8 +161,10 @@ static void inbox_run(struct inbox inbox)
 
 static void inboxes_body(struct rank *rank)
 {
-    static const uint64_t counts[] = {0, 7, LARGE};
     const uint32_t n = rank->world_size;
+    // Large messages of five ranks in pieces of one byte take as long as a test may take.
+    const bool slow = rank->setting->torn_bytes == 1 && n > 3;
+    const uint64_t counts[] = {0, 7, slow ? 8 : LARGE};
     uint32_t turned[CLUSTER_MAX_WORLD];
     struct inbox inbox = {.rank = rank, .place = rank->rank, .size = n};
     for (uint32_t i = 0; i < n; i++)
