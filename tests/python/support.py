@@ -51,14 +51,14 @@ def alone(code, env=None, python=sys.executable):
                                capture_output=True, timeout=TIMEOUT_S, check=False))
 
 
-def job(ranks, code, env=None, python=sys.executable, lockstep=None, opened=True):
+def job(ranks, code, env=None, python=sys.executable, lockstep=None, opened=True, survive=False):
     """Runs the program as so many ranks. If opened, session is open, and rank and size are set;
-    else rank is what the launcher has said."""
+    else rank is what the launcher has said. survive: a rank that fails does not end the others."""
     body = "rank = int(os.environ['LOCKSTEP_RANK_HINT'])\n"
     if opened:
         body = "session = lockstep.Session()\nrank, size = session.rank, session.size\n"
     tool = lockstep or os.path.join(BIN, "lockstep")
-    command = [tool, "run", "-n", str(ranks), "--no-prefix", "--", python, "-c",
-               PRELUDE + body + textwrap.dedent(code) + ("session.close()\n" if opened else "")]
+    command = [tool, "run", "-n", str(ranks), "--no-prefix", *(["--survive"] if survive else []), "--",
+               python, "-c", PRELUDE + body + textwrap.dedent(code) + ("session.close()\n" if opened else "")]
     return Said(subprocess.run(command, env=environment(env), text=True, capture_output=True,
                                timeout=TIMEOUT_S, check=False))

@@ -107,10 +107,7 @@ class LibraryMismatch(ImportError):
 
 
 _CLASSES: Dict[int, Type[LockstepError]] = {
-    kind.status: kind
-    for kind in (Invalid, Unsupported, BadConfig, Unreachable, Timeout, Mismatch, Unused, PeerLost,
-                 Closed, SystemFailure, Forked)
-}
+    kind.status: kind for kind in LockstepError.__subclasses__()}
 
 
 def classes() -> Dict[int, Type[LockstepError]]:
