@@ -530,10 +530,12 @@ int lockstep_world(lockstep_session *session, uint32_t *rank, uint32_t *world_si
     const int status = session_check_handle(session);
     if (status < 0)
         return status;
+    mutex_lock(&session->mutex); // A death changes both, at any time.
     if (rank)
         *rank = session->world.rank;
     if (world_size)
         *world_size = session->world.size;
+    mutex_unlock(&session->mutex);
     return 0;
 }
 

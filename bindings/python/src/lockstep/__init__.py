@@ -21,7 +21,7 @@ from ._library import bin_path, include_path, lib, library_path
 from ._native import (ANY_SOURCE, PARAMETER_FROZEN, PARAMETER_SHARED, AbortPolicy,
                       BufferPolicy, CollectiveKind, Dtype, GradientKind, LogLevel, MetricKind, OnFailure, Op,
                       Order, Report, Status, StepView, Sum, TransportKind, Uneven, Unplanned,
-                      UnusedPolicy, Wire)
+                      UnusedPolicy, Wire, WorldChange)
 from ._native import VERSION as __version__
 from .arrays import Memory, memory_of
 from .collectives import (Collective, Group, Work, all_gather, all_to_all, allreduce, barrier,
@@ -39,7 +39,8 @@ __all__ = [
     "Invalid", "LibraryMismatch", "LockstepError", "LogLevel", "Memory", "MetricKind", "Mismatch",
     "Module", "OnFailure", "Op", "Order", "Parameter", "PeerLost", "Report", "Session", "Status",
     "Step", "StepView", "Sum", "SystemFailure", "Timeout", "TransportKind", "Uneven", "Unplanned",
-    "Unreachable", "Unsupported", "Unused", "UnusedPolicy", "Wire", "Work", "__version__",
+    "Unreachable", "Unsupported", "Unused", "UnusedPolicy", "Wire", "Work", "WorldChange",
+    "__version__",
     "all_gather", "all_to_all", "allreduce", "barrier", "bin_path", "broadcast", "gather",
     "include_path", "lib", "library_path", "memory_of", "receive", "reduce", "reduce_scatter",
     "scatter", "send",

@@ -608,6 +608,29 @@ class lockstep_change(Struct):
     }
 
 
+class WorldChange(NamedTuple):
+    """The last change of the world."""
+
+    changes: int
+    """Number of changes so far."""
+    step: int
+    """The step that the ranks finished in the new world; or the next step, if none was open."""
+    generation: int
+    """The new generation."""
+    rank: int
+    """This rank's number in the new world, and the new size."""
+    world_size: int
+    rank_before: int
+    """The same of the world before."""
+    world_size_before: int
+    lost_count: int
+    """Number of ranks that were lost, or had closed their sessions."""
+    lost: Tuple[int, ...]
+    """The first of them: their numbers in the world before."""
+    text: str
+    """Which rank was lost last, and why, with its number at that time."""
+
+
 class lockstep_report(Struct):
     """Report of one step."""
 

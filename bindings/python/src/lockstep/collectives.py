@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple, Union
 
 from . import _native
 from ._library import (SLICE_MS, TIMEOUT, Pending, check, error_text, lib, milliseconds,
@@ -21,7 +21,7 @@ from ._library import (SLICE_MS, TIMEOUT, Pending, check, error_text, lib, milli
 from ._native import CollectiveKind, Op
 from ._options import enum_of, set_number, text_of
 from .arrays import Memory, memory_of
-from .errors import Invalid, LockstepError, Timeout, error_of
+from .errors import Changed, Invalid, LockstepError, Timeout, error_of
 
 if TYPE_CHECKING:
     from .session import Session
@@ -333,32 +333,57 @@ class Collectives:
 
     _session: "Session"
     _handle: ctypes.c_void_p
-    _rank: int
-    _size: int
+    _place: Tuple[int, int]  # Rank and size when the library was asked last.
 
     @property
     def handle(self) -> int:
         """The lockstep_session or lockstep_group. 0 once it is closed."""
         return self._handle.value or 0
 
+    def _ask_place(self) -> Tuple[int, int]:
+        """Rank and size of now: a death changes both (on_failure continue). After close and in a
+        forked child they are those of the last time."""
+        if self.handle:
+            rank, size = ctypes.c_uint32(), ctypes.c_uint32()
+            if self._world(self._handle, ctypes.byref(rank), ctypes.byref(size)) == 0:
+                self._place = rank.value, size.value
+        return self._place
+
+    @staticmethod
+    def _world(handle: Any, rank: Any, size: Any) -> int:
+        """The function of the library that says rank and size."""
+        raise NotImplementedError
+
     @property
     def rank(self) -> int:
-        """This process's place among the members."""
-        return self._rank
+        """This process's place among the members. After a death it may be another one."""
+        return self._ask_place()[0]
 
     @property
     def size(self) -> int:
-        """Number of members."""
-        return self._size
+        """Number of members that are left."""
+        return self._ask_place()[1]
 
     def _group_handle(self) -> Optional[int]:
         return None
 
+    def _struct(self, what: Collective) -> Any:
+        """The struct for the library. Sizes that do not fit raise Invalid. If a death is the
+        reason, of which the program has not been told, they raise Changed, as the library does."""
+        try:
+            struct = what.struct(*self._ask_place())
+        except Invalid as error:
+            if self._session._learns_of_change():
+                raise Changed(f"{error.text}; the world has changed: ask world_change(), and call "
+                              "it again with the numbers and counts of now") from error
+            raise
+        struct.group = self._group_handle()
+        return struct
+
     def begin(self, what: Collective) -> Work:
         """Begins a collective."""
         session = self._session
-        struct = what.struct(self.rank, self.size)
-        struct.group = self._group_handle()
+        struct = self._struct(what)
         work = Work(session, what)
         session._works.add(work)
         try:
@@ -374,8 +399,7 @@ class Collectives:
         """Runs a collective and gives the array with the result. timeout: in seconds. A collective
         that is not done by then fails the session, because other members may have the result."""
         session = self._session
-        struct = what.struct(self.rank, self.size)
-        struct.group = self._group_handle()
+        struct = self._struct(what)
         if timeout is not None or not on_main_thread():
             check(lib.lockstep_collective_run(
                 session.handle, ctypes.byref(struct), milliseconds(timeout)))
@@ -454,7 +478,8 @@ class Collectives:
 
 
 class Group(Collectives):
-    """Ranks that make collectives among themselves. Session.group makes it."""
+    """Ranks that make collectives among themselves. Session.group makes it. ranks has the numbers
+    of the members when the group was made, also of members that have died since."""
 
     def __init__(self, session: "Session", ranks: Sequence[int], name: str) -> None:
         self._session = session
@@ -464,9 +489,12 @@ class Group(Collectives):
         array = (ctypes.c_uint32 * len(self.ranks))(*self.ranks)
         session._block(lambda: int(lib.lockstep_group_create(
             session.handle, array, len(array), text_of(name), ctypes.byref(self._handle))), self)
-        place, size = ctypes.c_uint32(), ctypes.c_uint32()
-        check(lib.lockstep_group_world(self._handle, ctypes.byref(place), ctypes.byref(size)))
-        self._rank, self._size = place.value, size.value
+        self._place = 0, len(self.ranks)
+        self._ask_place()
+
+    @staticmethod
+    def _world(handle: Any, rank: Any, size: Any) -> int:
+        return int(lib.lockstep_group_world(handle, rank, size))
 
     def _group_handle(self) -> Optional[int]:
         if not self.handle:
@@ -476,6 +504,7 @@ class Group(Collectives):
     def close(self) -> None:
         """Frees the group on this rank. A group that is closed already stays closed."""
         if self.handle and self._session.handle:
+            self._ask_place()
             check(lib.lockstep_group_close(self._handle))
         self._handle.value = None
 

@@ -16,7 +16,7 @@ from typing import (TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Sequ
 from . import _exit, _native
 from ._library import (SLICE_MS, TIMEOUT, Pending, check, error_text, lib, on_main_thread)
 from ._log import LogPipe, level_of
-from ._native import MetricKind, Report, SessionOptions, Uneven
+from ._native import MetricKind, Report, SessionOptions, Uneven, WorldChange
 from ._options import enum_of, fill, text_of
 from ._outlive import outlive
 from .arrays import Memory, dtype_of, item_bytes
@@ -64,11 +64,11 @@ class Session(Collectives):
         fill(config, options, _OPTIONS, "Session()", keep)
         self.uneven = Uneven(config.uneven)
         self._set_log(config, log, "log_level" in options)
-        rank, size = ctypes.c_uint32(), ctypes.c_uint32()
+        self._place = 0, 1
+        self._changes = 0  # Changes of the world that the program has been told of.
         try:
             self._open(config)
-            check(lib.lockstep_world(self._handle, ctypes.byref(rank), ctypes.byref(size)))
-            self._rank, self._size = rank.value, size.value
+            self._ask_place()
             _exit.watch(self)
         except BaseException:
             self.close()
@@ -122,10 +122,34 @@ class Session(Collectives):
             self._log = None  # The library may still write to it.
             raise
 
+    @staticmethod
+    def _world(handle: Any, rank: Any, size: Any) -> int:
+        return int(lib.lockstep_world(handle, rank, size))
+
     @property
     def world_size(self) -> int:
-        """Number of ranks."""
-        return self._size
+        """Number of ranks that are left."""
+        return self.size
+
+    def world_change(self) -> WorldChange:
+        """The last change of the world, with on_failure "continue". changes is the number of
+        changes so far; with 0 the other fields are 0. lost has the numbers that lost ranks had in
+        the world before. Collectives count in the new world from now on."""
+        struct = _native.lockstep_change()
+        check(lib.lockstep_world_change(self.handle, ctypes.byref(struct)))
+        facts = {name: getattr(struct, name) for name in WorldChange._fields}
+        facts["lost"] = tuple(struct.lost[:min(struct.lost_count, len(struct.lost))])
+        facts["text"] = struct.text.decode("utf-8", "replace")
+        change = WorldChange(**facts)
+        self._changes = change.changes
+        return change
+
+    def _learns_of_change(self) -> bool:
+        """True if the world has changed, and the program is told so only now."""
+        before = self._changes
+        with contextlib.suppress(LockstepError):  # The session is closed, or has failed.
+            return self.world_change().changes != before
+        return False
 
     @property
     def leaves(self) -> range:
@@ -182,6 +206,7 @@ class Session(Collectives):
             while self._before_close:
                 self._before_close.pop()()
             blocks = [memory for module in self._modules for memory in module._blocks]
+            self._ask_place()
             with outlive([] if at_exit else [*self._blocks, *blocks]):
                 check(lib.lockstep_close(self._handle))
             _exit.unwatch(self)

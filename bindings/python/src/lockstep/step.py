@@ -47,7 +47,9 @@ class Step:
         self.finished = status == Status.FINISHED
         """True if there is no step any more: every rank is exhausted, or the first one is."""
         self.view = StepView(*(getattr(view, name) for name in StepView._fields))
-        """Number, generation, rank, world_size, learning, exhausted."""
+        """Number, generation, rank, world_size, learning, exhausted, changed."""
+        if self.view.changed:
+            session.world_change()
         self._open = not self.finished
         session._step = self if self._open else None
 
