@@ -21,8 +21,10 @@ import torch.distributed as dist
 
 from .. import _native
 from .._library import SLICE_MS, TIMEOUT, Pending, error_text, lib
-from ..errors import Closed, LockstepError, Timeout, error_of
+from ..collectives import Collectives
+from ..errors import Changed, Closed, Invalid, LockstepError, Timeout, error_of
 from ..session import Session
+from . import _groups
 
 _FOREVER = _native.WAIT_FOREVER
 # The library has 256 collectives in flight at most. Sends and receives have limits of their own,
@@ -36,7 +38,8 @@ class Job:
     are done. It keeps all memory alive until then."""
 
     def __init__(self, engine: "Engine", what: str, structs: List[Any], lane: int, keep: Any,
-                 result: List[torch.Tensor], finish: Optional[Callable[[], None]]) -> None:
+                 result: List[torch.Tensor], finish: Optional[Callable[[], None]],
+                 members: Collectives, size: int) -> None:
         self.engine = engine
         self.what = what
         self.lane = lane
@@ -44,6 +47,8 @@ class Job:
         self.keep = keep
         self.result = result
         self.finish = finish
+        self.members = members  # The session, or a group of some ranks.
+        self.size = size  # When the process group was made.
         self.done = not structs
         self.error: Optional[BaseException] = None
         self.claim = threading.Lock()  # Held by the only thread that asks the library.
@@ -70,13 +75,24 @@ class Job:
                 status = lib.lockstep_work_wait(self.handles[0], timeout_ms)
                 if status == TIMEOUT:
                     return False
-                if status < 0 and self.error is None:
-                    self.error = error_of(status, error_text())
+                if self.error is None:
+                    self.error = self.error_after(status)
                 self.handles.popleft()
                 self.engine.ended(self.lane)
             if self.begun == len(self.structs) or self.error is not None:
                 self._complete()
         return True
+
+    def error_after(self, status: int) -> Optional[LockstepError]:
+        """The exception of a collective that has ended with this status. None: it has its result.
+        After the death of a member a result is that of other ranks than PyTorch knows."""
+        failed = error_of(status, error_text()) if status < 0 else None
+        if failed is None or isinstance(failed, (Changed, Invalid)):
+            try:
+                _groups.check(self.members, self.size, self.what)
+            except LockstepError as error:
+                return error
+        return failed
 
     def _complete(self) -> None:
         self.structs = []
@@ -201,11 +217,14 @@ class Engine:
         while job.begun < len(job.structs) and job.error is None:
             if self._active[job.lane] >= _LIMITS[job.lane]:
                 return False
+            job.error = job.error_after(0)  # A job that was queued may have waited for long.
+            if job.error is not None:
+                break
             handle = ctypes.c_void_p()
             status = lib.lockstep_collective_begin(
                 self.session.handle, ctypes.byref(job.structs[job.begun]), ctypes.byref(handle))
             if status < 0:
-                job.error = error_of(status, error_text())
+                job.error = job.error_after(status)
                 break
             job.begun += 1
             job.handles.append(handle)

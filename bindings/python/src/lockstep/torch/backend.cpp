@@ -131,12 +131,15 @@ struct group : public collectives {
             return nullptr;
         if (child && child->getGroupUid() == options->group_name)
             return child;
+        if (members_of(*owner, nullptr) != world_size) // The ranks that it knows are from before.
+            member_lost(*owner, "split");
         auto made = c10::make_intrusive<group>(int(me - members.begin()), int(members.size()));
         std::vector<uint32_t> places;
         for (const int member : members)
             places.push_back(uint32_t(ranks.at(size_t(member))));
         made->ranks.assign(places.begin(), places.end());
         made->owner = owner;
+        made->world_size = world_size;
         made->name = name;
         made->limit = options->timeout;
         made->setGroupUid(options->group_name);
@@ -254,6 +257,7 @@ c10::intrusive_ptr<c10d::ProcessGroup> create(c10::intrusive_ptr<c10d::ProcessGr
     }
     auto made = c10::make_intrusive<group>(int(rank), int(ranks.size()));
     made->owner = owner;
+    made->world_size = members_of(*owner, nullptr);
     made->name = std::make_shared<std::string>(std::move(name));
     made->ranks = std::move(ranks);
     made->handle = reinterpret_cast<lockstep_group *>(group_address);

@@ -19,7 +19,7 @@ from . import bootstrap, build
 
 log = logging.getLogger("lockstep.torch")
 _FUNCTIONS = ("abort", "collective_begin", "collective_wait", "error_text", "group_close",
-              "group_create", "work_notify", "work_wait")  # As struct functions has them.
+              "group_create", "group_world", "work_notify", "work_wait", "world", "world_change")  # As struct functions has them.
 _CLOSED = ctypes.CFUNCTYPE(None, ctypes.c_int64)
 
 

@@ -209,6 +209,7 @@ struct collectives : public c10d::Backend {
     std::shared_ptr<const std::string> name; // The name of the group's collectives.
     std::vector<int64_t> ranks; // Ranks of the world.
     lockstep_group *handle; // NULL: all ranks.
+    int world_size; // Of the session when the group was made.
     milliseconds limit; // 0: none.
     std::atomic<uint64_t> serial{0};
 
@@ -222,6 +223,8 @@ struct collectives : public c10d::Backend {
         one->text = text;
         one->type = type;
         one->rank = rank_;
+        one->group = handle;
+        one->size = size_;
         return one;
     }
 

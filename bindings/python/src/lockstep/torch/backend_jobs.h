@@ -34,6 +34,8 @@ struct job : std::enable_shared_from_this<job> {
     OpType type = OpType::UNKNOWN;
     enum lane lane = COLLECTIVES;
     int rank = 0, peer = -1, tag = 0; // peer -1: none, or any.
+    lockstep_group *group = nullptr; // NULL: all ranks.
+    int size = 0; // Members when the group was made.
     uint32_t sender = UINT32_MAX; // The library writes the sender of a receive from any source.
     uint64_t serial = 0;
     std::optional<at::Device> device; // Where tensors are that are not in host memory.
@@ -57,6 +59,7 @@ struct job : std::enable_shared_from_this<job> {
     std::atomic<bool> helped{false}; // True if a thread waits for the job without a timeout.
 
     std::string describe() const;
+    void check_members() const;
     bool claim(clock::time_point until);
     void release();
     void arm_locked();
@@ -112,6 +115,41 @@ std::string job::describe() const
                     peer < 0 ? "" : std::to_string(peer), ", tag ", tag, ",");
 }
 
+// The number of members that are left. group: NULL for all ranks. 0: it is closed.
+int members_of(const engine &owner, const lockstep_group *group)
+{
+    uint32_t size = 0;
+    if (owner.ended)
+        return 0;
+    const int status =
+        group ? lib.group_world(group, nullptr, &size) : lib.world(owner.session, nullptr, &size);
+    return status == 0 ? int(size) : 0;
+}
+
+// A process group cannot go on after the death of a member, because PyTorch has its ranks and its
+// size. what: the call that fails.
+[[noreturn]] void member_lost(const engine &owner, const std::string &what)
+{
+    lockstep_change change = LOCKSTEP_CHANGE_INIT;
+    const bool known = lib.world_change(owner.session, &change) == 0 && change.changes > 0;
+    // _groups.py has the same text.
+    throw failure(
+        LOCKSTEP_E_PEER_LOST,
+        c10::str(known ? change.text : "the world has changed", "\n", what,
+                 ": a process group cannot go on after a death, because its ranks and its "
+                 "size are fixed: call torch.distributed.destroy_process_group() and then "
+                 "init_process_group() on the ranks that are left, with the numbers of "
+                 "lockstep.torch.session(), or start the job again"));
+}
+
+// Throws if members have died: those that are left have other numbers than PyTorch knows.
+void job::check_members() const
+{
+    const int now = members_of(*owner, group);
+    if (now != 0 && now != size)
+        member_lost(*owner, describe());
+}
+
 // True if this thread may ask the library. False if the job is done, or if the time is over.
 bool job::claim(clock::time_point until)
 {
@@ -156,6 +194,22 @@ void job::attend()
     arm_locked();
 }
 
+// The exception of a collective that has ended with this status; NULL: it has its result. After the
+// death of a member a result is that of other ranks than PyTorch knows.
+std::exception_ptr error_after(const job &one, int status)
+{
+    const std::exception_ptr failed =
+        status < 0 ? std::make_exception_ptr(failure_of(status)) : nullptr;
+    if (failed && status != LOCKSTEP_E_CHANGED && status != LOCKSTEP_E_INVALID)
+        return failed;
+    try {
+        one.check_members();
+    } catch (...) {
+        return std::current_exception();
+    }
+    return failed;
+}
+
 // Waits for the library. The caller has the claim.
 void job::ask(uint32_t timeout_ms)
 {
@@ -182,8 +236,8 @@ void job::ask(uint32_t timeout_ms)
             return;
         {
             std::lock_guard<std::mutex> guard(mutex);
-            if (status < 0 && !error)
-                error = std::make_exception_ptr(failure_of(status));
+            if (!error)
+                error = error_after(*this, status);
             handles.pop_front();
             notified = false;
         }
@@ -330,6 +384,7 @@ void engine::start(const job_ptr &one, bool waits)
         // The library reads inputs at once.
         c10::impl::VirtualGuardImpl(one->device->type()).getStream(*one->device).synchronize();
     }
+    one->check_members();
     std::unique_lock<std::mutex> lock(mutex);
     if (ended)
         throw failure(LOCKSTEP_E_CLOSED, "the session is closed: there are no more collectives");
@@ -353,8 +408,7 @@ void engine::start(const job_ptr &one, bool waits)
             }
             one->release();
         } else {
-            if (status < 0)
-                one->error = std::make_exception_ptr(failure_of(status));
+            one->error = error_after(*one, status);
             ended_one(one->lane);
             one->complete();
             if (one->error)
@@ -383,10 +437,13 @@ bool engine::begin_locked(const job_ptr &one)
     while (one->begun < one->calls.size() && !one->error) {
         if (active[one->lane] >= LIMITS[one->lane])
             return false;
+        one->error = error_after(*one, 0); // A job that was queued may have waited for long.
+        if (one->error)
+            break;
         lockstep_work *work = nullptr;
         const int status = lib.collective_begin(session, &one->calls[one->begun].what, &work);
         if (status < 0) {
-            one->error = std::make_exception_ptr(failure_of(status));
+            one->error = error_after(*one, status);
         } else {
             one->begun++;
             one->handles.push_back(work);

@@ -94,8 +94,11 @@ struct functions {
     decltype(&lockstep_error_text) error_text;
     decltype(&lockstep_group_close) group_close;
     decltype(&lockstep_group_create) group_create;
+    decltype(&lockstep_group_world) group_world;
     decltype(&lockstep_work_notify) work_notify;
     decltype(&lockstep_work_wait) work_wait;
+    decltype(&lockstep_world) world;
+    decltype(&lockstep_world_change) world_change;
 } lib;
 
 std::map<int, _object *> exceptions; // The class of each status. Set by load, then constant.

@@ -24,17 +24,16 @@ from .. import _native
 from .._native import CollectiveKind as Kind
 from .._native import Op
 from ..collectives import Group
-from ..errors import Invalid, LockstepError, Unsupported
+from ..errors import LockstepError, Unsupported
 from ..session import Session
-from . import backend, bootstrap
+from . import _groups, backend, bootstrap
 from ._plan import (COMPLEX_OPS, DTYPES, Plan, check_like, counted, elements_of, joined, lists_of,
                     op_of, tensors_of)
 from ._work import COLLECTIVES, RECEIVES, SENDS, Engine, Job, Work
 
 __all__ = ["LockstepGroup", "create"]
 
-_NAME = b"c10d"
-_NAME_BYTES = 200
+_NAME = _groups.NAME
 _TAGS = 2**32
 
 
@@ -49,10 +48,10 @@ class LockstepGroup(dist.ProcessGroup):
         self._store = store
         self._place = rank
         self._members = size
+        self._world_size = session.size
         self._ranks = list(ranks)
         self._name = name
         self._text = "undefined"
-        self._collective_name = _NAME
         self._group: Optional[Group] = None
         self._splits: List[LockstepGroup] = []
         self._seconds: Optional[float] = None
@@ -60,10 +59,10 @@ class LockstepGroup(dist.ProcessGroup):
         self._holds = False  # True if the session ends with this group.
         if timeout is not None:
             self.set_timeout(timeout)
+        self._collective_name = _groups.name_of(session, name if ranks else "")
         if ranks and self._ranks != list(range(session.size)):
-            self._group = _make_group(session, ranks, name)
-        elif ranks:
-            self._collective_name = _name_of(name)
+            self._group = _groups.make(session, ranks, name)
+            self._collective_name = _NAME
 
     # --- facts -----------------------------------------------------------------------------------
 
@@ -173,7 +172,8 @@ class LockstepGroup(dist.ProcessGroup):
         if lane == COLLECTIVES:
             self._serial += 1
         plan.begin()
-        job = Job(self._engine, what, plan.structs, lane, (plan, result), result, plan.finish())
+        job = Job(self._engine, what, plan.structs, lane, (plan, result), result, plan.finish(),
+                  self._group or self._session, self._members)
         timeout = getattr(options, "timeout", None)
         seconds = self._seconds
         if isinstance(timeout, timedelta) and timeout.total_seconds() > 0:
@@ -479,6 +479,7 @@ class LockstepGroup(dist.ProcessGroup):
         """A group of some ranks of this one. All ranks of this one call it."""
         if self._place not in ranks:
             return None
+        _groups.check(self._session, self._world_size, "split_group")
         world = self._ranks or list(range(self._members))
         self._serial += 1
         name = group_name or f"{self._name}:split:{self._serial}"
@@ -536,22 +537,6 @@ def _close_group(engine: Engine, group: Group) -> None:
             pass  # The session has failed, and frees its groups.
 
 
-def _name_of(group: str) -> bytes:
-    """The name of the collectives of a group of all ranks."""
-    return _NAME + b"/" + group.encode()[-_NAME_BYTES:]
-
-
-def _make_group(session: Session, ranks: Sequence[int], name: str) -> Group:
-    try:
-        return session.group(ranks, name[-63:] or "group")
-    except Invalid as error:
-        if "open group" in str(error) or "groups" in str(error):
-            raise Invalid(f"group '{name}': {error.text}; a session has at most "
-                          f"{_native.MAX_GROUPS} groups of some of its ranks: free one with "
-                          "torch.distributed.destroy_process_group(group)") from error
-        raise
-
-
 _made: Dict[Any, Any] = {}  # Open groups of the native backend, by their names and ranks.
 
 
@@ -562,9 +547,9 @@ def _create_native(native: backend.Native, opts: Any, combined: bool) -> Any:
         session = _session_of(opts)
         everyone = list(range(session.size))
         if ranks and ranks != everyone:
-            group = _make_group(session, ranks, opts.group_id).handle or 0
-        elif ranks:
-            name = _name_of(opts.group_id)
+            group = _groups.make(session, ranks, opts.group_id).handle or 0
+        else:
+            name = _groups.name_of(session, opts.group_id if ranks else "")
 
         def closed() -> None:
             _made.pop(key, None)
@@ -594,7 +579,10 @@ def _combined() -> bool:
 def _session_of(opts: Any) -> Session:
     if not opts.global_ranks_in_group:  # The default group keeps the session open.
         return bootstrap.hold(opts.store, opts.group_rank, opts.group_size)
-    return bootstrap.of_world()
+    session = bootstrap.of_world()
+    if session.world_change().changes:  # The default group may be from before.
+        _groups.check(session, dist.get_world_size(), "new_group")
+    return session
 
 
 def create(opts: Any, pg_options: Any = None) -> Any:

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""lockstep.torch after a death that the others survive (LOCKSTEP_ON_FAILURE=continue)."""
+
+import os
+import signal
+import tempfile
+import unittest
+
+try:
+    import torch
+except ImportError:
+    raise unittest.SkipTest("PyTorch is not installed")
+import torch.distributed as dist
+
+import lockstep
+import lockstep.torch
+from test_torch_c10d import WAYS, expect, ours
+from torch_ranks import ranks
+
+CONTINUE = {"LOCKSTEP_ON_FAILURE": "continue"}
+
+
+def one(rank):
+    return torch.tensor([float(rank)])
+
+
+def said(call):
+    """What a call raises: the rank that the error names, and whether it says what to do."""
+    try:
+        call()
+    except lockstep.PeerLost as error:
+        return error.rank, "destroy_process_group" in str(error)
+    return "nothing"
+
+
+def after_a_death(rank):
+    """Rank 1 of four dies. Ranks 2 and 3 have the places 1 and 2 from then on."""
+    group, pair = ours(), ours([3, 0])
+    dist.all_reduce(one(rank), group=group)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    parts, rows = [one(-1) for _ in range(4)], torch.zeros(4)
+    calls = {
+        "all_reduce": lambda: dist.all_reduce(one(rank), group=group),
+        "async": lambda: dist.all_reduce(one(rank), group=group, async_op=True).wait(),
+        "broadcast": lambda: dist.broadcast(one(rank), 2, group=group),
+        "all_gather": lambda: dist.all_gather(parts, one(rank), group=group),
+        "gather": lambda: dist.gather(one(rank), parts if rank == 2 else None, 2, group=group),
+        "scatter": lambda: dist.scatter(one(rank), parts if rank == 3 else None, 3, group=group),
+        "all_to_all": lambda: dist.all_to_all_single(rows, torch.ones(4), group=group),
+        "send": lambda: (dist.send if rank else dist.recv)(one(rank), 2 if rank == 0 else 0, group),
+        "barrier": lambda: dist.barrier(group),
+        "new_group": lambda: ours([0, 2, 3]),
+    }
+    for name, call in calls.items():
+        for _ in range(2):
+            text = said(call)
+            expect(text == (1, True), f"{name}: {text}")
+    if rank in (0, 3):  # No member of this group has died.
+        total, root = one(rank + 1), one(rank)
+        while True:
+            try:
+                dist.broadcast(root, 3, group=pair)
+                break
+            except lockstep.Changed:
+                root = one(rank)
+        dist.all_reduce(total, group=pair)
+        expect((total.item(), root.item()) == (5, 3), f"{total}, {root}")
+    return True
+
+
+def again(rank):
+    """The survivors make a process group for the new world."""
+    store = os.environ["TEST_STORE"]
+    dist.destroy_process_group()
+    dist.init_process_group("lockstep", init_method=f"file://{store}0", rank=rank, world_size=4)
+    session = lockstep.torch.session()
+    dist.all_reduce(one(rank))
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    text = said(lambda: dist.all_reduce(one(rank)))
+    expect(text == (1, True), text)
+    dist.destroy_process_group()
+    generation = session.world_change().generation
+    dist.init_process_group("lockstep", init_method=f"file://{store}{generation}", rank=session.rank,
+                            world_size=session.world_size)
+    total, root = one(rank), one(rank)
+    dist.all_reduce(total)
+    dist.broadcast(root, 1)
+    expect((total.item(), root.item()) == (5, 2), f"{total}, {root}")
+    two = dist.new_group([0, 2])
+    if dist.get_rank() in (0, 2):
+        dist.all_reduce(total, group=two)
+        expect(total.item() == 10, total)
+    return True
+
+
+def classes(_):
+    """The native backend raises the class of each status."""
+    loaded = lockstep.torch.backend.native()
+    expect(loaded is not None, "there is no native backend")
+    for status in lockstep.Status:
+        if status < 0:
+            try:
+                torch.ops.lockstep_c10d.fail(int(status), "a text")
+            except lockstep.LockstepError as error:
+                expect((error.status, str(error)) == (status, "a text"), f"{status}: {error!r}")
+
+
+class Recovery(unittest.TestCase):
+    @unittest.skipUnless("native" in WAYS, "there is no C++ compiler")
+    def test_every_status_of_the_native_backend(self):
+        ranks(1, classes, LOCKSTEP_TORCH_BACKEND="native")
+
+    def test_a_process_group_after_a_death(self):
+        for way in WAYS:
+            with self.subTest(way=way):
+                ranks(4, after_a_death, expect=[0, 2, 3], LOCKSTEP_TORCH_BACKEND=way, **CONTINUE)
+
+    def test_the_survivors_make_another_one(self):
+        for way in WAYS:
+            with self.subTest(way=way), tempfile.TemporaryDirectory() as folder:
+                ranks(4, again, expect=[0, 2, 3], LOCKSTEP_TORCH_BACKEND=way,
+                      TEST_STORE=os.path.join(folder, "store"), **CONTINUE)
+
+
+if __name__ == "__main__":
+    unittest.main()
