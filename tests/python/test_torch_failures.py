@@ -134,8 +134,19 @@ class Failures(unittest.TestCase):
             return text, [p.grad.tolist() for p in model.parameters()]
         (one, first), (other, second) = ranks(2, run)
         self.assertRegex(one, "Unused: .*given up[^$]*'Sequential' on rank 1")
+        self.assertNotIn("find_unused_parameters", one)
         self.assertEqual(other, "ValueError: bad")
         self.assertEqual(first, second)
+
+    def test_gradient_that_is_missing(self):
+        """The error says which, and what to do."""
+        def run(rank):
+            model = DDP(net())
+            model.module.forward = model.module[0].forward
+            return said(lambda: step(model))[0]
+        for text in ranks(2, run):
+            self.assertRegex(text, "Unused: .*not produced[^$]*'2.bias'")
+            self.assertIn("Pass find_unused_parameters=True to DistributedDataParallel", text)
 
     def test_rank_that_does_not_go_on(self):
         """A rank that neither ends nor trains after its exception does not hold up the others."""

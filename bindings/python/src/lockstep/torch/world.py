@@ -33,6 +33,7 @@ log = logging.getLogger("lockstep.torch")
 _PATIENCE_S = 1.0
 """How long the other ranks wait for a step that this rank has left with an exception."""
 _PHASE_BYTES = 60
+_MISSING = "not produced by the backward pass"  # What the library says of a gradient.
 
 
 class World:
@@ -367,8 +368,8 @@ class _End:
 
 
 def explain(error: LockstepError) -> LockstepError:
-    """The same error, with what to do."""
-    if isinstance(error, Unused) and "gave up" not in error.text:
+    """The same error, with what to do about a gradient that is missing. Other errors say it."""
+    if isinstance(error, Unused) and _MISSING in error.text:
         text = (f"{error.text}\nPass find_unused_parameters=True to DistributedDataParallel if "
                 "parameters may have no gradient. Otherwise make every output of forward part of "
                 "the loss.")
