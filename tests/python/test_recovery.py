@@ -76,6 +76,52 @@ assert told and all(error.status == lockstep.Status.E_CHANGED for error in told)
 assert out.tolist() == [0, 2], out
 say("good")
 """
+# Four of six ranks end badly, each in another way. The first and the last make all steps.
+ENDS = """
+w, g = np.zeros(4, np.float32), np.zeros(4, np.float32)
+def steps(session):
+    net = session.register("net", [lockstep.Parameter("w", w, g)])
+    session.start()
+    for i in range(8):
+        if i == 2 and rank == 1:
+            raise ValueError("between two steps")
+        with session.step() as step:
+            if i == 3 and rank == 2:
+                sys.exit("inside a step")
+            with step.call(net) as call:
+                if i == 4 and rank == 3:
+                    raise ValueError("inside a call")
+                g[:] = 1
+                call.ready("w")
+                if i == 5 and rank == 4:
+                    sys.exit(7)
+        assert (g == 1).all()
+if rank % 2:
+    with lockstep.Session() as session:
+        steps(session)
+else:
+    session = lockstep.Session()
+    steps(session)
+    if rank == 0:
+        session.close()
+say(rank, session.world_size)
+"""
+# The exception of rank 1 is handled, so the others are told that it has given up the call.
+HANDLED = """
+w, g = np.zeros(4, np.float32), np.zeros(4, np.float32)
+net = session.register("net", [lockstep.Parameter("w", w, g)])
+session.start()
+for i in range(3):
+    try:
+        with session.step() as step, step.call(net) as call:
+            if i == 1 and rank == 1:
+                raise KeyError("bad sample")
+            g[:] = 1
+            call.ready("w")
+    except (KeyError, lockstep.Unused) as error:
+        say(i, rank, type(error).__name__)
+say(rank, session.world_size)
+"""
 
 
 class Recovery(unittest.TestCase):
@@ -89,6 +135,15 @@ class Recovery(unittest.TestCase):
 
     def test_counts_of_the_old_world(self):
         self.survived(job(3, UNTOLD, survive=True), ["good"] * 2)
+
+    def test_processes_that_end_badly(self):
+        said = job(6, ENDS, opened=False, survive=True)
+        self.survived(said, ["0 2", "5 2"])
+        self.assertEqual(said.error.count("the other ranks go on without it"), 4, said)
+
+    def test_an_exception_that_is_handled(self):
+        self.survived(job(2, HANDLED, survive=True),
+                      ["0 2", "1 0 Unused", "1 1 KeyError", "1 2"])
 
 
 if __name__ == "__main__":

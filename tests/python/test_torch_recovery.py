@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 import lockstep
 import lockstep.torch
+from support import job
 from test_torch_c10d import WAYS, expect, ours
 from torch_ranks import ranks
 
@@ -105,6 +106,27 @@ def classes(_):
                 torch.ops.lockstep_c10d.fail(int(status), "a text")
             except lockstep.LockstepError as error:
                 expect((error.status, str(error)) == (status, "a text"), f"{status}: {error!r}")
+# One rank ends by an exception in forward, another one in backward, and a third by sys.exit.
+ENDS = """
+import torch, lockstep.torch
+net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+@lockstep.torch.sync(net)
+def loss(x):
+    if i == 2 and rank == 1:
+        raise ValueError("forward")
+    return net(x).sum()
+def fail(gradient):
+    raise ValueError("backward")
+for i in range(6):
+    if i == 3 and rank == 2:
+        sys.exit(3)
+    if i == 4 and rank == 3:
+        net[0].weight.register_hook(fail)
+    net.zero_grad()
+    loss(torch.ones(2, 4)).backward()
+    assert (net[1].bias.grad == 2).all()
+say(rank, lockstep.torch.session().world_size)
+"""
 
 
 class Recovery(unittest.TestCase):
@@ -122,6 +144,11 @@ class Recovery(unittest.TestCase):
             with self.subTest(way=way), tempfile.TemporaryDirectory() as folder:
                 ranks(4, again, expect=[0, 2, 3], LOCKSTEP_TORCH_BACKEND=way,
                       TEST_STORE=os.path.join(folder, "store"), **CONTINUE)
+
+    def test_processes_that_end_badly(self):
+        said = job(5, ENDS, opened=False, survive=True)
+        self.assertEqual((said.code, said.lines), (0, ["0 2", "4 2"]), said)
+        self.assertEqual(said.error.count("the other ranks go on without it"), 3, said)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions that are still open when the interpreter ends."""
+"""Sessions that are still open when the interpreter ends.
+
+With on_failure continue a process that ends badly ends like one that is killed: it neither aborts
+nor closes its sessions, because both would end the job, and the other ranks go on.
+"""
 
 from __future__ import annotations
 
 import atexit
 import os
 import sys
-from typing import TYPE_CHECKING, List
+import threading
+from typing import TYPE_CHECKING, Any, List, NoReturn
 
 if TYPE_CHECKING:
     from .session import Session
 
 _open: "List[Session]" = []
+_exit: Any = None  # sys.exit of Python.
+_bad = False  # True if the last sys.exit had a bad status.
+
+
+def _noted_exit(status: Any = None) -> NoReturn:
+    global _bad
+    if threading.current_thread() is threading.main_thread():  # Else a thread ends.
+        _bad = not ends_well(SystemExit(status))
+    _exit(status)
+    raise AssertionError("sys.exit has returned")
+
+
+def ends_well(error: BaseException) -> bool:
+    """True if an exception that nobody handles ends the process with status 0."""
+    return isinstance(error, SystemExit) and error.code in (None, 0)
 
 
 def watch(session: "Session") -> None:
     """The session is closed at exit unless unwatch is called before."""
+    global _exit
+    if session.outlived and _exit is None:  # Nothing else tells functions of atexit the status.
+        _exit, sys.exit = sys.exit, _noted_exit
     if not _open:
         atexit.unregister(_at_exit)  # The last one registered runs first.
         atexit.register(_at_exit)
@@ -46,11 +69,21 @@ def _forgotten(session: "Session") -> str:
     return f", without a wait for {', '.join(names[:_NAMED])}{more}"
 
 
+def dies(session: "Session") -> bool:
+    """True if the process ends badly, and the other ranks go on without it."""
+    return session.outlived and (
+        _bad or session.left or session.in_step or getattr(sys, "last_value", None) is not None)
+
+
 def _end(session: "Session") -> None:
     error = getattr(sys, "last_value", None)
     where = (f"lockstep: rank {session.rank} of job '{session.job}' exits with an open session"
              f"{_forgotten(session)}")
     try:
+        if dies(session):
+            why = f", because of {type(error).__name__}" if error is not None else ""
+            print(f"{where}{why}: the other ranks go on without it", file=sys.stderr)
+            return
         if error is not None:
             print(f"{where}: it is aborted, because of {type(error).__name__}", file=sys.stderr)
             session.abort(f"{type(error).__name__}: {error}")

@@ -370,6 +370,7 @@ class Collectives:
     def _struct(self, what: Collective) -> Any:
         """The struct for the library. Sizes that do not fit raise Invalid. If a death is the
         reason, of which the program has not been told, they raise Changed, as the library does."""
+        self._session._settle()
         try:
             struct = what.struct(*self._ask_place())
         except Invalid as error:

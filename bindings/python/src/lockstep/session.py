@@ -16,7 +16,7 @@ from typing import (TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Sequ
 from . import _exit, _native
 from ._library import (SLICE_MS, TIMEOUT, Pending, check, error_text, lib, on_main_thread)
 from ._log import LogPipe, level_of
-from ._native import MetricKind, Report, SessionOptions, Uneven, WorldChange
+from ._native import MetricKind, OnFailure, Report, SessionOptions, Uneven, WorldChange
 from ._options import enum_of, fill, text_of
 from ._outlive import outlive
 from .arrays import Memory, dtype_of, item_bytes
@@ -58,11 +58,18 @@ class Session(Collectives):
         self._log: Optional[LogPipe] = None
         self.pid = os.getpid()
         """The process that has opened the session."""
+        self.outlived = False
+        """True if the other ranks go on when this one dies (on_failure continue)."""
+        self.left = False
+        """True if an exception has left the session, of which the other ranks are not told, because
+        this process ends."""
         self.job: str = os.environ.get("LOCKSTEP_JOB") or options.get("job") or "default"
         config = _native.lockstep_config()
         keep: List[Any] = []
         fill(config, options, _OPTIONS, "Session()", keep)
         self.uneven = Uneven(config.uneven)
+        self.outlived = (config.on_failure == OnFailure.CONTINUE
+                         or os.environ.get("LOCKSTEP_ON_FAILURE") == "continue")
         self._set_log(config, log, "log_level" in options)
         self._place = 0, 1
         self._changes = 0  # Changes of the world that the program has been told of.
@@ -198,6 +205,8 @@ class Session(Collectives):
         if not self.handle:
             return
         if self.pid == os.getpid():
+            with contextlib.suppress(LockstepError):
+                self._settle()
             left = [pending for pending in list(self._pendings) if pending.waits]
             if left:
                 self.abort("the program left a wait")
@@ -219,10 +228,19 @@ class Session(Collectives):
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is not None and self.outlived and not _exit.ends_well(error):
+            self.left = True  # The process ends: an abort or a goodbye would end the job.
+            return
         if kind is not None:
             with contextlib.suppress(LockstepError):
                 self.abort(f"{kind.__name__}: {error}")
         self.close()
+
+    def _settle(self) -> None:
+        """The program goes on after an exception that has left a step or a call: the other ranks
+        are told only now (Step)."""
+        if self._step is not None:
+            self._step._settle()
 
     # --- waiting --------------------------------------------------------------------------------
 
@@ -235,6 +253,7 @@ class Session(Collectives):
         one. An exception of a signal handler leaves it there. owner._pending is the place where
         the next call for the same thing finds it.
         """
+        self._settle()
         if owner._pending is None:
             if timeout is None and not on_main_thread():
                 return check(ask(_WAIT_FOREVER))
@@ -259,6 +278,7 @@ class Session(Collectives):
         """Calls a function that blocks and has no timeout."""
         if self.pid != os.getpid():
             raise Forked("the session belongs to the parent process")
+        self._settle()
         if not on_main_thread():
             return check(function())
         pending = getattr(owner, "_pending", None)
@@ -294,6 +314,7 @@ class Session(Collectives):
 
     def step(self, **options: "Unpack[_native.StepOptions]") -> Step:
         """Begins a step: phase, weight, accumulate, exhausted."""
+        self._settle()
         return Step(self, **options)
 
     def set_uneven(self, uneven: Union[Uneven, str]) -> None:

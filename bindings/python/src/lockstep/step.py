@@ -28,6 +28,9 @@ class Step:
 
     An exception inside: calls that are open are given up, and the step ends, so the other ranks go
     on (they get Unused). Without such a call, or for KeyboardInterrupt, the session is aborted.
+
+    With on_failure continue the other ranks are told so when this rank makes its next call of the
+    session. A process that makes none, and ends, is lost like one that is killed.
     """
 
     def __init__(self, session: "Session", **options: "Unpack[StepOptions]") -> None:
@@ -35,6 +38,7 @@ class Step:
         self._pending: Optional[Pending] = None
         self._open = False
         self._given_up = False
+        self._left: Optional[BaseException] = None  # It has left the step, and nobody is told.
         self._calls: List[Call] = []
         struct = _native.lockstep_step_options()
         fill(struct, options, _OPTIONS, "step()", [])
@@ -66,6 +70,7 @@ class Step:
         """Ends the step: all gradients are averaged when it returns. timeout: in seconds; then
         Timeout is raised, nothing is lost, and end may be called again. Unused is raised when the
         step has ended."""
+        self._settle()
         if not self._open:
             return
         handle = self.session.handle
@@ -99,6 +104,20 @@ class Step:
 
     def _leave(self, error: BaseException) -> None:
         """An exception leaves the step. It is the one that the program gets."""
+        if self.session.outlived:
+            self._left = error
+        else:
+            self._give_up(error)
+
+    def _settle(self) -> None:
+        """The program has handled the exceptions that have left calls and the step."""
+        for call in self._calls:
+            call._settle()
+        if self._left is not None:
+            error, self._left = self._left, None
+            self._give_up(error)
+
+    def _give_up(self, error: BaseException) -> None:
         session = self.session
         if self._given_up and isinstance(error, Exception):
             try:
@@ -121,6 +140,8 @@ class Call:
         self._pending: Optional[Pending] = None
         self._handle = ctypes.c_void_p()
         self._keep: List[Any] = []
+        self._left = False  # An exception has left it, and nobody is told.
+        module.session._settle()
         check(lib.lockstep_call_begin(module._handle, ctypes.byref(self._handle)))
         self._open = True
         self._step = module.session._step
@@ -205,7 +226,15 @@ class Call:
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if kind is None:
             self.end()
+        elif self._step is not None and self._step.session.outlived:
+            self._left = True
         else:
+            self._left = True
+            self._settle()
+
+    def _settle(self) -> None:
+        if self._left:
+            self._left = False
             try:
                 self.abort()
             except LockstepError:

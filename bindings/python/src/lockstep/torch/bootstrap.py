@@ -24,6 +24,7 @@ from typing import (TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Option
 
 import torch.distributed as dist
 
+from .. import _exit
 from .._library import bin_path
 from ..errors import BadConfig, Forked, Invalid, LockstepError, Unreachable, Unsupported
 from ..session import Session, context_of_this_thread
@@ -401,6 +402,10 @@ def _end() -> None:
 
 def _at_exit() -> None:
     error = getattr(sys, "last_value", None)
+    opened = [_session, *(there.session for there in _groups.values())]
+    if any(one is not None and one.handle and one.pid == os.getpid() and _exit.dies(one)
+           for one in opened):
+        return  # The coordinator of this rank ends with the process.
     if is_open():
         assert _session is not None
         with contextlib.suppress(LockstepError):

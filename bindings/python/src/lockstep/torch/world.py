@@ -335,8 +335,10 @@ class World:
             return None
 
     def abort(self, text: str) -> None:
-        """Tells the other ranks why this one ends."""
+        """Tells the other ranks why this one ends. Those that go on without it are not told."""
         self.aborted = True
+        if self.session.outlived:
+            return
         with contextlib.suppress(LockstepError):
             self.session.abort(text)
 
