@@ -4,6 +4,7 @@
 import os
 import signal
 import tempfile
+import time
 import unittest
 
 try:
@@ -106,6 +107,44 @@ def classes(_):
                 torch.ops.lockstep_c10d.fail(int(status), "a text")
             except lockstep.LockstepError as error:
                 expect((error.status, str(error)) == (status, "a text"), f"{status}: {error!r}")
+def sparse(rank):
+    """Rank 1 of three dies in a step with sparse and dense gradients."""
+    net = torch.nn.Sequential(torch.nn.Embedding(6, 1, sparse=True), torch.nn.Linear(1, 1))
+    torch.nn.init.ones_(net[1].weight)
+    model = lockstep.torch.DistributedDataParallel(net)
+    for i in range(4):
+        if i == 2 and rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        model.zero_grad()
+        model(torch.tensor([rank, 5])).sum().backward()
+        n = 3 if i < 2 else 2
+        found = net[0].weight.grad.to_dense().flatten().tolist()
+        wanted = [1 / n, 1 / 3 if i < 2 else 0, 1 / n, 0, 0, 1]
+        expect(torch.allclose(torch.tensor(found), torch.tensor(wanted)), f"{i}: {found}")
+        expect(net[1].bias.grad.item() == 2, f"{i}: {net[1].bias.grad}")
+    model = lockstep.torch.DistributedDataParallel(torch.nn.Linear(1, 1), init_sync=False)
+    model(torch.ones(1, 1)).sum().backward()
+
+
+def buffers(rank):
+    """Rank 1 of three dies between two steps, before buffers are broadcast."""
+    net = torch.nn.Linear(1, 1)
+    net.register_buffer("noise", one(rank))
+
+    @lockstep.torch.sync(net, broadcast_buffers=True)
+    def loss():
+        return net(net.noise[None]).sum()
+    for i in range(4):
+        if i == 2:
+            if rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            while lockstep.torch.session().size == 3:
+                time.sleep(0.001)
+        net.noise.fill_(rank + 1)
+        loss().backward()
+        expect(net.noise.item() == 1, net.noise)
+
+
 # One rank ends by an exception in forward, another one in backward, and a third by sys.exit.
 ENDS = """
 import torch, lockstep.torch
@@ -144,6 +183,12 @@ class Recovery(unittest.TestCase):
             with self.subTest(way=way), tempfile.TemporaryDirectory() as folder:
                 ranks(4, again, expect=[0, 2, 3], LOCKSTEP_TORCH_BACKEND=way,
                       TEST_STORE=os.path.join(folder, "store"), **CONTINUE)
+
+    def test_sparse_gradients(self):
+        ranks(3, sparse, expect=[0, 2], **CONTINUE)
+
+    def test_buffers_of_a_function(self):
+        ranks(3, buffers, expect=[0, 2], **CONTINUE)
 
     def test_processes_that_end_badly(self):
         said = job(5, ENDS, opened=False, survive=True)

@@ -13,7 +13,7 @@ from typing import (Any, Callable, ContextManager, Dict, Iterator, List, Optiona
 import torch
 
 from .._native import Report
-from ..errors import Invalid
+from ..errors import Changed, Invalid
 from . import world as worlds
 from .member import Member
 from .memory import describe, problem_of
@@ -87,11 +87,26 @@ class _Shared:
         rest = [p for name, p in self._named(False).items() if name not in trained]
         with torch.no_grad():
             for tensor in rest + list(self._named(True).values()):
-                worlds.world().session.broadcast("lockstep.torch/state", describe(tensor))
+                _broadcast("lockstep.torch/state", tensor)
 
     def broadcast_buffers(self) -> None:
         for tensor in self._named(True).values():
-            worlds.world().session.broadcast("lockstep.torch/buffers", describe(tensor))
+            _broadcast("lockstep.torch/buffers", tensor)
+
+
+def _broadcast(name: str, tensor: torch.Tensor) -> None:
+    """The tensor gets the values of rank 0. If a rank dies meanwhile, those of the first rank that
+    is left."""
+    session = worlds.world().session
+    before = tensor.detach().clone() if session.outlived else None
+    while True:
+        try:
+            session.broadcast(name, describe(tensor))
+            return
+        except Changed:
+            assert before is not None
+            with torch.no_grad():
+                tensor.copy_(before)
 
 
 def _stop(member: Member) -> None:

@@ -7,6 +7,7 @@ from typing import Dict, List, Optional
 
 import torch
 
+from ..errors import Changed
 from ..session import Session
 from .memory import describe
 
@@ -14,27 +15,39 @@ from .memory import describe
 def reduce(session: Session, module: str, parameters: Dict[str, torch.Tensor], weight: int, *,
            joined: bool = False) -> None:
     """Gives each parameter the mean of its gradient. All ranks call it. joined: this rank has no
-    data any more, and its .grad stays as it is."""
-    size = session.world_size
+    data any more, and its .grad stays as it is. After a death the mean is over the ranks that are
+    left."""
     for name, parameter in parameters.items():
-        gradient = None if joined else parameter.grad
-        if gradient is None:
-            mine = torch.sparse_coo_tensor(
-                torch.zeros((1, 0), dtype=torch.int64), parameter.new_zeros((0, *_row(parameter))),
-                tuple(parameter.shape), is_coalesced=True)
-        else:
-            mine = (gradient if gradient.is_sparse else gradient.to_sparse(1)).coalesce()
-        label = f"lockstep.torch/{module}/{name}"
-        facts = torch.zeros((size, 3), dtype=torch.int64)
-        mine_facts = torch.tensor([mine._nnz(), int(gradient is not None), weight])
-        session.all_gather(label + "/facts", describe(mine_facts), describe(facts))
-        counts: List[int] = facts[:, 0].tolist()
-        if not int(facts[:, 1].sum()):
-            continue
-        total = int(facts[:, 2].sum())
-        result = _gather(session, label, mine, counts, weight, parameter)
-        if result is not None and not joined:
-            parameter.grad = result.div_(total) if total else result
+        while True:
+            try:
+                _reduce(session, f"lockstep.torch/{module}/{name}", parameter, weight, joined)
+                break
+            except Changed:
+                pass  # On every rank that is left: again, among these.
+
+
+def _reduce(session: Session, label: str, parameter: torch.Tensor, weight: int,
+            joined: bool) -> None:
+    change = session.world_change()
+    if change.changes:  # Ranks may have begun some of the collectives of the world before.
+        label += f"@{change.generation}"
+    gradient = None if joined else parameter.grad
+    if gradient is None:
+        mine = torch.sparse_coo_tensor(
+            torch.zeros((1, 0), dtype=torch.int64), parameter.new_zeros((0, *_row(parameter))),
+            tuple(parameter.shape), is_coalesced=True)
+    else:
+        mine = (gradient if gradient.is_sparse else gradient.to_sparse(1)).coalesce()
+    facts = torch.zeros((session.world_size, 3), dtype=torch.int64)
+    mine_facts = torch.tensor([mine._nnz(), int(gradient is not None), weight])
+    session.all_gather(label + "/facts", describe(mine_facts), describe(facts))
+    counts: List[int] = facts[:, 0].tolist()
+    if not int(facts[:, 1].sum()):
+        return
+    total = int(facts[:, 2].sum())
+    result = _gather(session, label, mine, counts, weight, parameter)
+    if result is not None and not joined:
+        parameter.grad = result.div_(total) if total else result
 
 
 def _row(parameter: torch.Tensor) -> List[int]:

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch.autograd import Variable
 
 from .._native import Report
-from ..errors import Forked, LockstepError, Timeout, Unused
+from ..errors import Changed, Forked, LockstepError, Timeout, Unused
 from ..session import Session
 from ..step import Step
 from . import bootstrap
@@ -85,8 +85,12 @@ class World:
         """Closes the modules whose owners are gone on every rank."""
         if self.members:
             dead = bytearray(member.dead for member in self.members)
-            if self.session.world_size > 1:
-                self.session.allreduce("lockstep.torch/dead", dead, "min")
+            while self.session.world_size > 1:
+                try:
+                    self.session.allreduce("lockstep.torch/dead", dead, "min")
+                    break
+                except Changed:  # A rank has died, and dead is undefined.
+                    dead[:] = bytes(member.dead for member in self.members)
             for member, gone in zip(list(self.members), dead):
                 if gone:
                     self._remove(member)
