@@ -58,10 +58,12 @@ enum scene {
     HELD, // In the last step, in which another rank has died. Its process leaves all sockets open.
     HOLDS, // In the last step. Its process leaves all sockets open.
     CUT, // None: rank 0 dies in the last step, and the others cannot connect to each other.
+    LEARNS, // In a step that is learned. The next one has another phase, and is learned, too.
 };
 
 static const char *const scenes[] = {"in the last step", "uneven", "no coordinator", "gone",
-                                     "in open",          "held",   "holds",          "cut"};
+                                     "in open",          "held",   "holds",          "cut",
+                                     "in a learned step"};
 
 struct told {
     char text[512];
@@ -152,6 +154,8 @@ static void train(uint32_t rank, const char *job, enum scene scene, bool victim,
     static float value[ELEMENTS];
     static float gradient[ELEMENTS];
     static const int64_t shape = ELEMENTS;
+    static const char *const phases[] = {"first", "second", "third"};
+    const uint32_t steps = scene == LEARNS ? 3 : STEPS;
     const struct lockstep_parameter parameter = {.name = "w",
                                                  .dtype = LOCKSTEP_FLOAT32,
                                                  .dims = 1,
@@ -190,7 +194,7 @@ static void train(uint32_t rank, const char *job, enum scene scene, bool victim,
     atomic_store(&sends_left, -1);
     require(told, lockstep_module_register(session, &module_config, &module), "register");
     require(told, lockstep_start(session), "start");
-    for (uint32_t step = 1; status != LOCKSTEP_FINISHED && step <= STEPS; step++) {
+    for (uint32_t step = 1; status != LOCKSTEP_FINISHED && step <= steps; step++) {
         cut = step == STEPS && scene == CUT;
         if (cut && rank == 0)
             pause_us(NOTICED_CUT_US);
@@ -200,8 +204,9 @@ static void train(uint32_t rank, const char *job, enum scene scene, bool victim,
             kill(coordinator.pid, SIGKILL);
         if (step == STEPS && scene == AWAY)
             pause_us(NOTICED_US);
-        if (step == STEPS && scene != IN_OPEN)
+        if (step == (scene == LEARNS ? 1 : STEPS) && scene != IN_OPEN)
             atomic_store(&sends_left, victim ? sends : -1);
+        options.phase = scene == LEARNS ? phases[step - 1] : "";
         options.exhausted = scene == UNEVEN && victim && step == STEPS;
         status = lockstep_step_begin(session, &options, NULL);
         require(told, status, "step_begin");
@@ -356,6 +361,21 @@ static void a_rank_dies_when_the_last_word_of_another_is_lost(void **state)
     survivors_settle(GONE);
 }
 
+// Condition: a rank dies when some ranks have completed the first step, and rank 0 has not.
+// Decision: rank 0 says no more about that step, and the next step is learned as any other.
+static void a_rank_dies_as_a_learned_step_ends(void **state)
+{
+    (void)state;
+    coordinator_start(&coordinator, NULL);
+    for (uint32_t victim = 0; victim < RANKS; victim++) {
+        bool died = true;
+        for (int sends = 0; died && sends < SENDS; sends += stride())
+            (void)one_job(LEARNS, victim, sends, &died);
+        assert_false(died);
+    }
+    coordinator_stop(&coordinator);
+}
+
 // Condition: a rank dies while the links of the first world are made. Decision: the others have
 // lockstep_open, and all steps, without it.
 static void a_rank_dies_in_lockstep_open(void **state)
@@ -451,6 +471,7 @@ int main(void)
         cmocka_unit_test_teardown(a_rank_dies_when_others_have_run_out_of_data, teardown),
         cmocka_unit_test_teardown(a_rank_dies_when_others_leave_without_a_coordinator, teardown),
         cmocka_unit_test_teardown(a_rank_dies_when_the_last_word_of_another_is_lost, teardown),
+        cmocka_unit_test_teardown(a_rank_dies_as_a_learned_step_ends, teardown),
         cmocka_unit_test_teardown(a_rank_dies_in_lockstep_open, teardown),
         cmocka_unit_test_teardown(a_frozen_rank_proves_a_death, teardown),
         cmocka_unit_test_teardown(sockets_outlive_their_rank, teardown),

@@ -521,7 +521,8 @@ void recovery_goes_on(struct lockstep_session *session)
     // that was the first one may be gone before it had named the modules.
     if (!session->engine.starting)
         resume_say_modules(session);
-    if (order->learning && order->open && order->ended)
+    // A step that the decision completes has its layouts.
+    if (!behind && order->learning && order->open && order->ended)
         engine_propose_layouts(session);
     recovery->redo_low = UINT32_MAX;
     recovery->redo_step = decision.settled + 1;
