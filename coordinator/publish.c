@@ -154,10 +154,11 @@ void publish_layout(struct coordinator *core, struct worker *worker, const struc
                          "it ends a learning step");
         return;
     }
-    if (publish_has(worker, learning, part))
-        return;
+    // What is kept is of a step that is over. Its layouts may be of a rank that had this number.
     if (learning->kept)
         plans_forget(learning);
+    if (publish_has(worker, learning, part))
+        return;
     const char *fault = layout_part_fault(learning, worker->rank, part);
     if (!fault) {
         layout_append(learning, worker->rank, part);

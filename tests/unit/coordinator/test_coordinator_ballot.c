@@ -632,6 +632,38 @@ static void test_a_plan_stays(void **state)
     }
 }
 
+// Rank 0 has proposed the layout of step 1, which is over, and dies. The member that has its number
+// then is in step 2, and proposes a layout of the same size.
+static void test_a_layout_of_another_rank_0(void **state)
+{
+    struct story *story = *state;
+    const uint32_t words[] = {1, 1, 0};
+    struct up_message message = {.kind = UP_REPORT,
+                                 .u.report = {.ballot = {.number = 2, .incarnation = 0xc0},
+                                              .settled = 1,
+                                              .step = 2,
+                                              .flags = REPORT_BEGUN,
+                                              .space = UINT64_MAX}};
+    story_run_on(story, 3);
+    story_layout(story, 1, 0, words, 3);
+    for (uint32_t peer = 1; peer <= 3; peer++)
+        story_ready(story, peer, 1, slot(0, 0, 0));
+    for (uint32_t peer = 1; peer <= 3; peer++)
+        story_step_end(story, peer, 1);
+    story_close(story, 1, NULL);
+    RECORD(story, 2, RECORD_COMMIT, 0, 4711);
+    story_say(story, 2, &message);
+    report_learned(story, 3);
+    story_expect_piece(story, "2 < generation 2: rank 0 of 2");
+    story_layout(story, 2, 0, words, 3);
+    for (uint32_t peer = 2; peer <= 3; peer++)
+        story_ready(story, peer, 2, slot(0, 0, 0));
+    for (uint32_t peer = 2; peer <= 3; peer++)
+        story_step_end(story, peer, 2);
+    assert_int_equal(story->last[3].kind, DOWN_PLAN_PART);
+    assert_int_equal(story->last[3].u.plan_part.number, 2);
+}
+
 static void test_without_the_policy_a_death_ends_the_job(void **state)
 {
     struct story *story = *state;
@@ -710,6 +742,7 @@ int main(void)
         TEST(test_leavers_are_proven),
         TEST(test_where_a_job_cannot_go_on),
         TEST(test_a_learning_step_goes_on),
+        TEST(test_a_layout_of_another_rank_0),
         TEST(test_a_slot_of_the_dead_is_in_no_plan),
         TEST(test_a_plan_stays),
         TEST(test_without_the_policy_a_death_ends_the_job),
