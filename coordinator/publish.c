@@ -154,7 +154,8 @@ void publish_layout(struct coordinator *core, struct worker *worker, const struc
                          "it ends a learning step");
         return;
     }
-    // What is kept is of a step that is over. Its layouts may be of a rank that had this number.
+    // The kept layouts belong to a step that is over. Another rank may have proposed them, which
+    // had this number before a death.
     if (learning->kept)
         plans_forget(learning);
     if (publish_has(worker, learning, part))

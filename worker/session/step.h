@@ -84,7 +84,7 @@ struct tallies {
     atomic_uint put_off; // Buckets that were deferred.
     _Atomic(uint64_t) runs; // Extents of the launched buckets.
     _Atomic(uint64_t) weight_total; // The sum of all ranks' weights in the last bucket.
-    atomic_uint weight_place; // That bucket's place, by tallies_weigh; 0: there is none.
+    atomic_uint weight_place; // The place of that bucket (tallies_weigh); 0: no bucket is done.
 };
 
 // A bucket of the open step is done. The report has the weight of the last bucket of the step's

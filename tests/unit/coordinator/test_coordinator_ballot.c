@@ -578,6 +578,18 @@ static void test_a_slot_of_the_dead_is_in_no_plan(void **state)
     assert_int_equal(story->last[3].u.plan_part.slot_total, 1);
 }
 
+// Three ranks learn step 1. Rank 0 proposes a layout of three words.
+static void learn_step_1(struct story *story)
+{
+    const uint32_t words[] = {1, 1, 0};
+    story_run_on(story, 3);
+    story_layout(story, 1, 0, words, 3);
+    for (uint32_t peer = 1; peer <= 3; peer++)
+        story_ready(story, peer, 1, slot(0, 0, 0));
+    for (uint32_t peer = 1; peer <= 3; peer++)
+        story_step_end(story, peer, 1);
+}
+
 // A member that has the plan of step 1, which is not settled here.
 static void report_learned(struct story *story, uint32_t peer)
 {
@@ -596,12 +608,7 @@ static void test_a_plan_stays(void **state)
     struct story *story = *state;
     const uint32_t words[] = {1, 1, 0};
     for (uint32_t settled = 0; settled < 2; settled++) {
-        story_run_on(story, 3);
-        story_layout(story, 1, 0, words, 3);
-        for (uint32_t peer = 1; peer <= 3; peer++)
-            story_ready(story, peer, 1, slot(0, 0, 0));
-        for (uint32_t peer = 1; peer <= 3; peer++)
-            story_step_end(story, peer, 1);
+        learn_step_1(story);
         const uint64_t hash = story->last[3].u.plan_part.hash;
         story_close(story, 2, NULL);
         report_learned(story, 1);
@@ -644,12 +651,7 @@ static void test_a_layout_of_another_rank_0(void **state)
                                               .step = 2,
                                               .flags = REPORT_BEGUN,
                                               .space = UINT64_MAX}};
-    story_run_on(story, 3);
-    story_layout(story, 1, 0, words, 3);
-    for (uint32_t peer = 1; peer <= 3; peer++)
-        story_ready(story, peer, 1, slot(0, 0, 0));
-    for (uint32_t peer = 1; peer <= 3; peer++)
-        story_step_end(story, peer, 1);
+    learn_step_1(story);
     story_close(story, 1, NULL);
     RECORD(story, 2, RECORD_COMMIT, 0, 4711);
     story_say(story, 2, &message);

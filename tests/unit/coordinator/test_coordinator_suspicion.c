@@ -157,8 +157,9 @@ static void test_all_connect_anew(void **state)
     expect_nothing(story);
 }
 
-// That does not help: the link is cut, and the accused rank goes. The links take longer than a rank
-// may be silent, but heartbeats of the generation before show that the rank is alive.
+// A new generation does not help: the link is cut, and the accused rank is removed. Making the
+// links takes longer than a rank may be silent. Heartbeats of the generation before show that the
+// rank is alive.
 static void test_a_link_that_does_not_come_back_is_cut(void **state)
 {
     struct story *story = *state;

@@ -209,7 +209,7 @@ struct collectives : public c10d::Backend {
     std::shared_ptr<const std::string> name; // The name of the group's collectives.
     std::vector<int64_t> ranks; // Ranks of the world.
     lockstep_group *handle; // NULL: all ranks.
-    int world_size; // Of the session when the group was made.
+    int world_size; // Ranks of the session when the group was made.
     milliseconds limit; // 0: none.
     std::atomic<uint64_t> serial{0};
 
