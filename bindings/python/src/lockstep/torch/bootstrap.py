@@ -62,8 +62,11 @@ class _Coordinator:
     """A coordinator that ends with this process, if not before."""
 
     def __init__(self, listen: str) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="lockstep-")
-        ports = os.path.join(self._folder.name, "ports")
+        # The directory is needed until the coordinator has written its ports, and no longer.
+        with tempfile.TemporaryDirectory(prefix="lockstep-") as folder:
+            self._launch(listen, os.path.join(folder, "ports"))
+
+    def _launch(self, listen: str, ports: str) -> None:
         command = [bin_path("lockstep-coordinator"), "--listen", listen, "--port-file", ports,
                    f"--parent-death={os.getpid()}"]
         for flag, value in (("http", "127.0.0.1:0"), ("log-level", "error"),
@@ -77,7 +80,6 @@ class _Coordinator:
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 start_new_session=True)
         except OSError as error:
-            self._folder.cleanup()
             raise BadConfig(f"the coordinator cannot be started: {command[0]}: {error.strerror}; "
                             "set LOCKSTEP_COORDINATOR to the address of another one") from error
         try:
@@ -107,7 +109,6 @@ class _Coordinator:
         except (subprocess.TimeoutExpired, KeyboardInterrupt):
             self._process.kill()
             self._process.wait()
-        self._folder.cleanup()
 
 
 # --- the address travels -------------------------------------------------------------------------
