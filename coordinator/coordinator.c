@@ -365,6 +365,8 @@ static void core_stream_ended(struct coordinator *core, const struct coordinator
         return;
     if (worker->stage == STAGE_GATHERING) {
         join_forget(core, worker);
+    } else if (worker->goodbye != GOODBYE_NONE && job_running(core_job_of(core, worker))) {
+        verdict_parted(core, worker);
     } else if (event->proven || !resume_away(core, worker)) {
         worker->dead = worker->dead || event->proven;
         verdict_death(core, worker, event->text);

@@ -126,6 +126,12 @@ struct removal {
     uint32_t member; // Its rank in that generation.
 };
 
+enum goodbye {
+    GOODBYE_NONE,
+    GOODBYE_LEFT, // It has closed its session.
+    GOODBYE_LOST, // It has given itself up for lost.
+};
+
 struct worker {
     coordinator_peer peer;
     enum stage stage;
@@ -146,6 +152,8 @@ struct worker {
     bool left; // True if the worker closed its session.
     // The failure after which the worker left, clean; empty: it left without a failure.
     char left_cause[LOCKSTEP_FAREWELL_TEXT_BYTES];
+    enum goodbye
+        goodbye; // What the worker has said to another member, and not to this coordinator.
     bool lost; // True if the worker was lost, or broke the protocol.
     bool dead; // True if there is proof that its process is gone (rule M4).
     // True if the worker was lost because its process ended: its last heartbeat may say why.

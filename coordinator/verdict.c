@@ -469,13 +469,39 @@ static bool verdict_lost_possible(const struct job *job, const struct worker *wo
 static void verdict_again(struct coordinator *core, struct job *job, uint64_t step)
 {
     char text[LOCKSTEP_TEXT_BYTES];
-    memcpy(text, job->halt.text, sizeof(text));
-    const struct verdict verdict = {.kind = job->halt.kind,
-                                    .step = step,
-                                    .has_rank = job->halt.has_rank,
-                                    .rank = job->halt.rank,
-                                    .text = text};
+    const struct halt *halt = &job->halt;
+    memcpy(text, halt->text, sizeof(text));
+    const struct verdict verdict = {halt->kind, step, halt->has_rank, halt->rank, text};
     verdict_tell(core, job, &verdict);
+}
+
+void verdict_parted(struct coordinator *core, struct worker *worker)
+{
+    char cause[LOCKSTEP_TEXT_BYTES / 2];
+    struct sentence sentence;
+    struct job *job = core_job_of(core, worker);
+    core_disconnect(core, worker);
+    worker->back.away_ms = 0;
+    worker->dead = worker->goodbye == GOODBYE_LOST; // It takes part no more.
+    sentence_begin(&sentence, cause, sizeof(cause));
+    sentence_add(&sentence, "it gave up: %s", worker->left_cause);
+    if (worker->dead)
+        verdict_lost_text(core, job, worker, cause, &advice_silent);
+    else
+        verdict_member_left(core, job, worker);
+}
+
+// Another member has heard the goodbye of peer, which may not reach the coordinator.
+static void verdict_goodbye(struct coordinator *core, const struct job *job, struct worker *peer,
+                            const struct up_lost *lost)
+{
+    if (!job_running(job) || peer->left || peer->dead || peer->goodbye != GOODBYE_NONE)
+        return;
+    peer->goodbye = lost->left ? GOODBYE_LEFT : GOODBYE_LOST;
+    if (peer->left_cause[0] == '\0')
+        sentence_clean(peer->left_cause, sizeof(peer->left_cause), lost->text, sizeof(lost->text));
+    if (peer->back.away_ms != 0)
+        verdict_parted(core, peer);
 }
 
 void verdict_lost(struct coordinator *core, struct worker *worker, const struct up_lost *lost)
@@ -490,6 +516,10 @@ void verdict_lost(struct coordinator *core, struct worker *worker, const struct 
         return;
     }
     struct worker *peer = job_worker(core, job, lost->rank);
+    if (lost->proof == PROOF_WORD && lost->step == UP_LOST_NEVER) {
+        verdict_goodbye(core, job, peer, lost);
+        return;
+    }
     // After a verdict members close their links, so a lost peer is no new fact.
     if (job->state == JOB_HALTED) {
         verdict_again(core, job, lost->step);
@@ -530,7 +560,10 @@ void verdict_lost(struct coordinator *core, struct worker *worker, const struct 
     sentence_begin(&sentence, cause, sizeof(cause));
     core_rank_name(&sentence, worker);
     sentence_add(&sentence, " saw \"%s\" in step %" PRIu64, clean, lost->step);
-    verdict_lost_text(core, job, peer, cause, lost->impossible ? &advice_liar : &advice_ended);
+    verdict_lost_text(core, job, peer, cause,
+                      lost->impossible ? &advice_liar
+                      : lost->silent   ? &advice_silent
+                                       : &advice_ended);
 }
 
 // ---- Disagreements ---------------------------------------------------------------------------

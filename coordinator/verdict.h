@@ -35,7 +35,8 @@ bool verdict_left_behind(struct coordinator *core, const struct worker *needer, 
 void verdict_fail(struct coordinator *core, struct worker *worker, const struct up_fail *fail);
 void verdict_lost(struct coordinator *core, struct worker *worker, const struct up_lost *lost);
 void verdict_leave(struct coordinator *core, struct worker *worker, const struct up_leave *leave);
-// The stream of a worker has ended without UP_LEAVE. text: the reason; may be NULL.
+// A member that is away has said goodbye to another member.
+void verdict_parted(struct coordinator *core, struct worker *worker);
 // The process of a member that is away is known to be gone.
 void verdict_gone(struct coordinator *core, struct worker *worker);
 // A member was accused by another one, and no proof of its death has come.
@@ -44,6 +45,7 @@ void verdict_unproven(struct coordinator *core, struct worker *worker);
 void verdict_missed(struct coordinator *core, struct worker *worker);
 // Sends the verdict of the ended generation to a member that has come back.
 void verdict_repeat(struct coordinator *core, const struct job *job, const struct worker *worker);
+// The stream of a worker has ended without UP_LEAVE. text: the reason; may be NULL.
 void verdict_death(struct coordinator *core, struct worker *worker, const char *text);
 
 #endif

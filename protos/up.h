@@ -292,13 +292,16 @@ enum loss_proof {
     PROOF_WORD = 3, // The rank said so itself.
 };
 
+#define UP_LOST_NEVER UINT64_MAX
+
 struct up_lost {
     uint32_t rank; // The peer that was lost.
     bool left; // True if the peer closed its session: it sent a LEAVE frame.
     bool silent; // True if the peer's host stopped acknowledging data.
     bool impossible; // True if the peer broke the protocol; it may be alive.
     enum loss_proof proof;
-    // The first step that the reporter cannot complete without the peer.
+    // The first step that the reporter cannot complete without the peer. UP_LOST_NEVER: it has
+    // heard the goodbye of the peer (PROOF_WORD), and waits for the coordinator only.
     uint64_t step;
     char text[LOCKSTEP_TEXT_BYTES]; // The data plane's error: "connection reset by peer".
 };

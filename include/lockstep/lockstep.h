@@ -1061,7 +1061,7 @@ typedef enum lockstep_op {
  * lockstep_step_end: every rank gets the error within about a second.
  *
  * The blocking forms wait at most timeout_ms. E_TIMEOUT fails the session, because the other ranks
- * may have the result: every later call returns the same E_TIMEOUT, and the other ranks get
+ * may have the result: every later call returns E_CLOSED with its text, and the other ranks get
  * E_PEER_LOST with its text. So LOCKSTEP_WAIT_FOREVER is the usual choice. The asynchronous forms
  * borrow data until lockstep_work_wait has returned anything but E_TIMEOUT, which also frees the
  * work.

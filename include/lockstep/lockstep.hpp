@@ -87,13 +87,10 @@ inline lockstep_status check(int status)
 namespace detail
 {
 
-// Like check, but a wait that has a bound also returns LOCKSTEP_E_TIMEOUT. Without a bound the
-// timeout is that of an earlier call, and the session has failed with it.
-inline lockstep_status check_wait(int status, uint32_t timeout_ms)
+// Like check, but also returns LOCKSTEP_E_TIMEOUT: nothing is lost, wait again.
+inline lockstep_status check_wait(int status)
 {
-    if (status == LOCKSTEP_E_TIMEOUT && timeout_ms != LOCKSTEP_WAIT_FOREVER)
-        return LOCKSTEP_E_TIMEOUT;
-    return check(status);
+    return status == LOCKSTEP_E_TIMEOUT ? LOCKSTEP_E_TIMEOUT : check(status);
 }
 
 // What a function of lockstep.h writes behind its last argument.
@@ -236,7 +233,7 @@ class work
         const int status = lockstep_work_wait(handle_.get(), timeout_ms);
         if (status != LOCKSTEP_E_TIMEOUT)
             static_cast<void>(handle_.release()); // The library has freed it.
-        return detail::check_wait(status, timeout_ms) != LOCKSTEP_E_TIMEOUT;
+        return detail::check_wait(status) != LOCKSTEP_E_TIMEOUT;
     }
 
   private:
@@ -437,6 +434,12 @@ class description
     lockstep_module_config made() const
     {
         const uint64_t replicas = config.replicas ? config.replicas : 1;
+        if (parameters_.size() % replicas != 0)
+            throw error(LOCKSTEP_E_INVALID,
+                        "module '" + std::string(config.name) + "' has " +
+                            std::to_string(parameters_.size()) + " parameters for " +
+                            std::to_string(replicas) +
+                            " replicas: give each replica all its parameters, replica by replica");
         lockstep_module_config all = config;
         all.parameters = parameters_.data();
         all.parameter_count = static_cast<uint32_t>(parameters_.size() / replicas);
@@ -559,7 +562,7 @@ class step
     {
         const int status = lockstep_step_wait(session_, stream, timeout_ms);
         over_ = open_calls_ == 0 && status != LOCKSTEP_E_TIMEOUT;
-        return detail::check_wait(status, timeout_ms) != LOCKSTEP_E_TIMEOUT;
+        return detail::check_wait(status) != LOCKSTEP_E_TIMEOUT;
     }
 
   private:
@@ -613,14 +616,14 @@ class call
     // LOCKSTEP_E_TIMEOUT after timeout_ms.
     lockstep_status wait(uint32_t timeout_ms = LOCKSTEP_WAIT_FOREVER)
     {
-        return detail::check_wait(lockstep_call_wait(handle_, timeout_ms), timeout_ms);
+        return detail::check_wait(lockstep_call_wait(handle_, timeout_ms));
     }
     // Waits for the next finished bucket of this call, after end(). LOCKSTEP_OK: `bucket` is its
     // number, for module::bucket. LOCKSTEP_FINISHED: all were handed out. LOCKSTEP_DEFERRED, or
     // LOCKSTEP_E_TIMEOUT after timeout_ms.
     lockstep_status next(uint32_t &bucket, uint32_t timeout_ms = LOCKSTEP_WAIT_FOREVER)
     {
-        return detail::check_wait(lockstep_call_next(handle_, timeout_ms, &bucket), timeout_ms);
+        return detail::check_wait(lockstep_call_next(handle_, timeout_ms, &bucket));
     }
 
   private:

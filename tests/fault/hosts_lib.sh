@@ -34,7 +34,7 @@ coordinate() {
 
 # build_steps: $work/trainer trains one parameter and checks every element. Its arguments: how many
 # elements, the file that ends the job, the file for its last step, and "continue" if survivors of a
-# death go on.
+# death go on. If there is the file TURN of the environment, the next steps have another phase.
 build_steps() {
     cat >"$work/trainer.c" <<'END'
 #include <fcntl.h>
@@ -63,7 +63,8 @@ int main(int argc, char **argv)
     lockstep_module *module;
     lockstep_call *call;
     uint32_t rank, size, size_after;
-    int64_t stop = 0;
+    int64_t stop = 0, turn = 0;
+    struct lockstep_step_options begin = LOCKSTEP_STEP_INIT;
     const int told = open(argv[3], O_CREAT | O_WRONLY, 0666);
     if (argc > 4)
         options.on_failure = LOCKSTEP_ON_FAILURE_CONTINUE;
@@ -80,7 +81,8 @@ int main(int argc, char **argv)
     check(lockstep_start(session));
     for (uint64_t step = 1; stop == 0; step++) {
         char text[32];
-        check(lockstep_step_begin(session, NULL, NULL));
+        begin.phase = turn > 0 ? "turned" : "";
+        check(lockstep_step_begin(session, &begin, NULL));
         check(lockstep_world(session, &rank, &size));
         check(lockstep_call_begin(module, &call));
         for (int64_t i = 0; i < count; i++)
@@ -89,6 +91,8 @@ int main(int argc, char **argv)
         check(lockstep_call_end(call));
         if (rank == 0 && access(argv[2], F_OK) == 0)
             check(lockstep_counter_add(session, "stop", 1));
+        if (rank == 0 && getenv("TURN") && access(getenv("TURN"), F_OK) == 0)
+            check(lockstep_counter_add(session, "turn", 1));
         check(lockstep_step_end(session, NULL));
         check(lockstep_world(session, &rank, &size_after));
         // A step in which a rank is lost may have its gradients or not.
@@ -103,6 +107,7 @@ int main(int argc, char **argv)
             }
         }
         check(lockstep_counter_read(session, "stop", &stop));
+        check(lockstep_counter_read(session, "turn", &turn));
         snprintf(text, sizeof(text), "%-20lu\n", (unsigned long)step);
         if (pwrite(told, text, strlen(text), 0) < 0)
             exit(5);
@@ -131,5 +136,27 @@ make_hosts() {
         ip link set "port$host" master br0 up
         on $host ip address add "10.77.0.$((host + 1))/24" dev eth0
         on $host ip link set eth0 up
+    done
+}
+
+# step_of NAME: the step in $work/step.NAME.
+step_of() {
+    local step
+    read -r step 2>/dev/null <"$work/step.$1"
+    echo "${step:-0}"
+}
+
+# moves WHAT NAME...: each of these ranks ends another ten steps.
+moves() {
+    local what=$1 name from now i
+    shift
+    for name in "$@"; do
+        from=$(step_of "$name")
+        for ((i = 0; i < 1000 * slow; i++)); do
+            now=$(step_of "$name")
+            [ "$now" -lt $((from + 10)) ] || break
+            read -rt 0.02 <> <(:) || true
+        done
+        [ "$now" -ge $((from + 10)) ] || fail "$what: $name stands at step $now"
     done
 }

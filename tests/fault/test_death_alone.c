@@ -141,10 +141,29 @@ static void all_learn_who_has_left(void **state)
     world_join(&world);
 }
 
+// Condition: the same for ranks that would go on (config.on_failure continue). They wait for the
+// coordinator, which does not come back, and the first of them that gives up leaves. Decision: all
+// name the rank that was killed.
+static void all_that_wait_name_the_rank_that_was_killed(void **state)
+{
+    (void)state;
+    struct script scripts[4] = {0};
+    for (uint32_t rank = 0; rank < 4; rank++)
+        scripts[rank] =
+            (struct script){.report_every = 5, .survives = true, .way = {.transport = "tcp"}};
+    assert_int_equal(setenv("LOCKSTEP_AWAY_TIMEOUT_MS", "1000", 1), 0);
+    begin_alone(4, scripts);
+    const uint64_t killed_us = world_kill(&world, 1);
+    expect_all_name(4, 1, killed_us + 1000000, " has not come back within 1.0 s ");
+    unsetenv("LOCKSTEP_AWAY_TIMEOUT_MS");
+    world_join(&world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(all_name_the_rank_that_was_killed, teardown),
+        cmocka_unit_test_teardown(all_that_wait_name_the_rank_that_was_killed, teardown),
         cmocka_unit_test_teardown(all_learn_why_a_rank_aborts, teardown),
         cmocka_unit_test_teardown(all_learn_who_has_left, teardown),
     };

@@ -30,27 +30,6 @@ begin() {
 for rank in 0 1; do begin err 2 $rank; done
 for rank in 0 1 2; do begin cont 3 $rank continue; done
 
-step_of() {
-    local step
-    read -r step 2>/dev/null <"$work/step.$1"
-    echo "${step:-0}"
-}
-
-# moves WHAT NAME...: each of these ranks ends another ten steps.
-moves() {
-    local what=$1 name from now i
-    shift
-    for name in "$@"; do
-        from=$(step_of "$name")
-        for ((i = 0; i < 1000 * slow; i++)); do
-            now=$(step_of "$name")
-            [ "$now" -lt $((from + 10)) ] || break
-            read -rt 0.02 <> <(:) || true
-        done
-        [ "$now" -ge $((from + 10)) ] || fail "$what: $name stands at step $now"
-    done
-}
-
 # nobody WHAT: no rank was lost, and no rank has failed.
 nobody() {
     local i

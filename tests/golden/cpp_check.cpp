@@ -206,6 +206,13 @@ static void further()
         }
         CHECK(seen[0] && seen[1] && seen[2]);
         CHECK(failure_of([&] { module.bucket(99); }).status() == LOCKSTEP_E_INVALID);
+        lockstep::description uneven("uneven");
+        float three[3];
+        for (float &one : three)
+            uneven.parameter(std::to_string(&one - three), &one, {});
+        uneven.config.replicas = 2;
+        CHECK(
+            std::strstr(failure_of([&] { uneven.made(); }).what(), "3 parameters for 2 replicas"));
         lockstep::call of_group(step, expert);
         shard_gradient = 4 * rank;
         of_group.ready(0);

@@ -73,12 +73,13 @@ static int collective_async(struct lockstep_session *session, const char *name, 
 }
 
 // A blocking collective has timed out. Other ranks may have its result, so this rank cannot go on:
-// aborts the session. The error text stays that of the timeout.
+// aborts the session. The error of this call stays the timeout. Later calls do not return
+// E_TIMEOUT, which would tell some of them to wait again.
 static void collective_give_up(struct lockstep_session *session, struct lockstep_work *work)
 {
     char text[LOCKSTEP_TEXT_BYTES];
     text_copy(text, sizeof(text), lockstep_error_text());
-    session_abort(session, LOCKSTEP_E_TIMEOUT, text);
+    session_abort(session, LOCKSTEP_E_CLOSED, text);
     work_wait(work, LOCKSTEP_WAIT_FOREVER);
     (void)error_set(LOCKSTEP_E_TIMEOUT, "%s", text);
 }

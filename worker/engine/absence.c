@@ -7,10 +7,13 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "worker/control/grpc.h"
+#include "worker/engine/loss.h"
+#include "worker/engine/messages.h"
 #include "worker/engine/parts.h"
 #include "worker/engine/recovery.h"
 #include "worker/engine/tell.h"
 #include "worker/order/recover.h"
+#include "worker/transport/farewell.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -51,6 +54,25 @@ void absence_tell_need(struct lockstep_session *session)
     control_need(session->control, needed);
 }
 
+void absence_tell_goodbyes(struct lockstep_session *session)
+{
+    const uint32_t count = transport_goodbyes(session->transport);
+    if (count == session->end.goodbyes_told || session->end.over || session->end.control_gone ||
+        !session->control || !absence_needs(session))
+        return;
+    session->end.goodbyes_told = count;
+    for (uint32_t rank = 0; rank < session->world.size; rank++) {
+        const struct farewell *said = transport_farewell(session->transport, rank);
+        struct up_message message = {
+            .kind = UP_LOST, .u.lost = {.rank = rank, .step = UP_LOST_NEVER, .proof = PROOF_WORD}};
+        if (!said || said->kind == FAREWELL_FROZEN)
+            continue;
+        message.u.lost.left = said->kind != FAREWELL_LOST || said->rank != rank;
+        text_copy(message.u.lost.text, sizeof(message.u.lost.text), said->text);
+        engine_send(session, &message);
+    }
+}
+
 void absence_begin(struct lockstep_session *session)
 {
     char text[LOCKSTEP_TEXT_BYTES];
@@ -85,6 +107,9 @@ void absence_check(struct lockstep_session *session)
              session->end.away_need, (double)session->config.away_timeout_ms / 1000.0,
              session->end.control_text);
     absence_end(session);
+    // The others go on without this rank.
+    if (recovery_is_on(session))
+        engine_resign(session, order_present_step(session->engine.order), text);
     engine_fail(session, lost ? LOCKSTEP_E_PEER_LOST : LOCKSTEP_E_UNREACHABLE, text);
 }
 

@@ -35,6 +35,7 @@ void carry_forget_losses(struct lockstep_session *session)
     memset(&session->end.left_seen, 0, sizeof(session->end.left_seen));
     memset(&session->end.lost_here, 0, sizeof(session->end.lost_here));
     session->end.verdict_deadline_ms = 0;
+    session->end.goodbyes_told = 0;
 }
 
 void carry_ends_locked(struct lockstep_session *session, const uint64_t *removed)

@@ -427,6 +427,7 @@ static bool engine_attend(struct lockstep_session *session)
     engine_check_verdict(session);
     engine_check_waits(session);
     absence_tell_need(session);
+    absence_tell_goodbyes(session);
     if (!session->end.over || session->end.let_go)
         return any;
     engine_let_go(session);

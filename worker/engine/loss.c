@@ -105,14 +105,15 @@ static void loss_say(struct lockstep_session *session, const struct farewell *lo
               loss->kind == FAREWELL_LEFT, loss->witness, loss->text);
 }
 
-// `rank` has left. If it left because a third rank had left before, its farewell names that third
-// rank, and *loss becomes that farewell.
+// `rank` has left. If it left because a third rank had left or was lost before, its farewell names
+// that third rank, and *loss becomes that farewell.
 static void loss_left(struct lockstep_session *session, uint32_t rank, struct farewell *loss)
 {
     const struct farewell *said = transport_farewell(session->transport, rank);
     loss->kind = FAREWELL_LEFT;
     loss->text[0] = '\0';
-    if (said && said->kind == FAREWELL_LEFT)
+    if (said && (said->kind == FAREWELL_LEFT ||
+                 (said->kind == FAREWELL_LOST && said->rank != session->world.rank)))
         *loss = *said;
     else if (said)
         text_copy(loss->text, sizeof(loss->text), said->text);

@@ -222,6 +222,7 @@ void engine_control_stands(struct lockstep_session *session)
     if (control_send(session->control, &hello) < 0)
         return; // That stream has ended already; another one follows.
     session->end.control_gone = false;
+    session->end.goodbyes_told = 0;
     resume_say_again(session);
     if (!session->end.over)
         engine_wait_together(session);

@@ -79,6 +79,7 @@ struct engine_end {
     uint64_t away_deadline_ms; // When that wait fails the session, by clock_now_ms; 0: never.
     // Ranks whose processes are known to have ended, as a set.
     uint64_t died[LOCKSTEP_RANK_WORDS];
+    uint32_t goodbyes_told; // So many goodbyes of peers the coordinator knows from this rank.
     struct down_halt lost_here; // The verdict that ends the session at verdict_deadline_ms.
     struct losses losses; // Lost ranks that this rank has seen or was told of.
     struct farewell left_seen; // A rank that left although this rank needed it.

@@ -158,6 +158,7 @@ const char *farewell_ended(struct peer_link *peer)
         if (farewell->kind == FAREWELL_LOST)
             farewell_hear_loss(peer, farewell);
     }
+    transport_of(peer)->farewells.goodbyes += leaves && !peer->left;
     peer->left = leaves;
     peer->flows->early.changed |= leaves;
     return NULL;
@@ -184,10 +185,16 @@ const struct farewell *transport_farewell(struct transport *transport, uint32_t 
     return peer && peer->left ? &peer->farewell : NULL;
 }
 
+uint32_t transport_goodbyes(const struct transport *transport)
+{
+    return transport->farewells.goodbyes;
+}
+
 void farewell_forget(struct transport *transport)
 {
     transport->farewells.has_goodbye = false;
     transport->farewells.told_count = transport->farewells.losses_told = 0;
+    transport->farewells.goodbyes = 0;
     memset(transport->farewells.losses_known, 0, sizeof(transport->farewells.losses_known));
 }
 

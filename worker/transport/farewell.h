@@ -31,6 +31,7 @@ struct farewells {
     uint32_t losses_told; // Number of ranks in losses_known.
     // One bit per rank: this rank has told its peers that it was lost, or has heard it from a peer.
     uint64_t losses_known[FAREWELL_RANK_WORDS];
+    uint32_t goodbyes; // Number of peers that have sent LEAVE.
 };
 
 // Queues the LEAVE frame, which is the last frame that this rank sends on a proven link.
@@ -53,6 +54,8 @@ void transport_tell(struct transport *transport, const struct farewell *farewell
 // The farewell of a peer that has sent LEAVE; NULL: that peer has not sent LEAVE. Borrowed until
 // the generation ends.
 const struct farewell *transport_farewell(struct transport *transport, uint32_t rank);
+// The number of peers that have sent LEAVE in this generation.
+uint32_t transport_goodbyes(const struct transport *transport);
 // This rank needs a peer that has sent LEAVE: the peer is lost (LOSS_LEFT).
 void transport_miss(struct transport *transport, uint32_t rank);
 

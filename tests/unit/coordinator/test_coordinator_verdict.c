@@ -93,7 +93,8 @@ static void test_a_silent_host_is_a_death(void **state)
     silent(story, 1, 1);
     story_expect_piece(story,
                        "1 < halt lost step 0: rank 1 on host h2 was lost: rank 0 (host h1) saw "
-                       "\"its host has been silent\" in step 12; see why pid 102");
+                       "\"its host has been silent\" in step 12; see whether pid 102 there runs, "
+                       "and whether that host answers, then start the job again");
     assert_true(story_worker(story, 0, 1).lost);
 }
 
@@ -149,6 +150,75 @@ static void test_one_left_while_another_needed_it(void **state)
                         "1 < halt left step 11: rank 1 (host h2) closed its session while rank 0 "
                         "(host h1) still needed it in step 11, after connection reset by peer\n");
     assert_int_equal(story->last[1].u.halt.rank, 1);
+}
+
+static void goodbye(struct story *story, uint32_t peer, uint32_t rank, bool left)
+{
+    struct up_message message = {.kind = UP_LOST,
+                                 .u.lost = {.rank = rank,
+                                            .left = left,
+                                            .step = UP_LOST_NEVER,
+                                            .proof = PROOF_WORD,
+                                            .text = "E_UNREACHABLE"}};
+    story_say(story, peer, &message);
+}
+
+// Two members whose links stand: the end of a control stream is silence.
+static void run_linked(struct story *story)
+{
+    story_run(story, 2);
+    for (uint32_t peer = 1; peer <= 2; peer++)
+        story_links(story, peer, &(struct up_links){.wish = ALGORITHM_BY_SIZE});
+    story_forget(story);
+}
+
+// The way from a member to the coordinator is cut, and the member leaves. Another one has heard its
+// goodbye, and waits for the coordinator.
+static void test_a_goodbye_that_only_a_member_has_heard(void **state)
+{
+    struct story *story = *state;
+    const char *left = "rank 1 (host h2) closed its session while rank 0 (host h1) still needed it "
+                       "in step 1, after E_UNREACHABLE";
+    for (int early = 0; early < 2; early++) {
+        run_linked(story);
+        story_ready(story, 1, 1, slot(0, 0, 0));
+        if (early)
+            goodbye(story, 1, 1, true); // Its own word may be on its way.
+        assert_int_equal(story_job(story, 0).state, JOB_RUNNING);
+        story_cut(story, 2);
+        if (!early)
+            goodbye(story, 1, 1, true);
+        story_expect_piece(story, left);
+        assert_true(story_worker(story, 0, 1).left);
+        story_end(story);
+        story_begin(story);
+    }
+}
+
+// No step is being learned, so nobody needs it.
+static void test_a_goodbye_when_nothing_is_learned(void **state)
+{
+    struct story *story = *state;
+    run_linked(story);
+    story_cut(story, 2);
+    goodbye(story, 1, 1, true);
+    goodbye(story, 1, 1, true);
+    assert_null(strstr(story->trace, "halt"));
+    story_leave(story, 1, 4);
+    assert_int_equal(story_job(story, 0).state, JOB_FINISHED);
+}
+
+// With config.on_failure continue, a rank that gives itself up is lost, and the others go on.
+static void test_a_rank_that_only_a_member_has_heard_give_up(void **state)
+{
+    struct story *story = *state;
+    story_run_on(story, 3);
+    goodbye(story, 1, 1, false);
+    assert_null(strstr(story->trace, "prepare"));
+    story_cut(story, 2);
+    story_expect_piece(story,
+                       "3 < prepare ballot 2, suspects 2: rank 1 on host h2 was lost: it gave "
+                       "up: E_UNREACHABLE; see whether pid 102 there runs");
 }
 
 static void test_the_data_plane_may_tell_of_a_goodbye_first(void **state)
@@ -355,6 +425,9 @@ int main(void)
         TEST(test_a_death_in_the_middle_of_start),
         TEST(test_everybody_leaves),
         TEST(test_one_left_while_another_needed_it),
+        TEST(test_a_goodbye_that_only_a_member_has_heard),
+        TEST(test_a_goodbye_when_nothing_is_learned),
+        TEST(test_a_rank_that_only_a_member_has_heard_give_up),
         TEST(test_the_data_plane_may_tell_of_a_goodbye_first),
         TEST(test_a_reset_from_one_that_left_is_no_death),
         TEST(test_a_disagreement_is_everybodys),
