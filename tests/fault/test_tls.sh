@@ -70,12 +70,12 @@ cp -r other/worker rogue && cat ca/ca.crt other/ca.crt >rogue/ca.crt
 
 # ---- one's own material, at the start of either side ----------------------------------------------
 
-# start DIRECTORY [FLAGS...]: a coordinator; its port in $port, its process in $pid.
+# start DIRECTORY [FLAGS...]: a coordinator at $listen; its port in $port, its process in $pid.
 start() {
     local directory=$1
     shift
     rm -f ports
-    "$bin/lockstep-coordinator" --listen 127.0.0.1:0 --http 127.0.0.1:0 --port-file ports \
+    "$bin/lockstep-coordinator" --listen "${listen:-127.0.0.1:0}" --http 127.0.0.1:0 --port-file ports \
         --tls-dir "$directory" "$@" 2>daemon.log &
     pid=$!
     wait_for ports
@@ -253,10 +253,13 @@ cat >until.c <<'END'
 #include <unistd.h>
 int main(void)
 {
+    struct lockstep_config config = LOCKSTEP_CONFIG_INIT;
     lockstep_session *session;
     uint32_t rank, size;
     int32_t enough = 0, steps = 0;
-    if (lockstep_open(NULL, &session) < 0)
+    config.log = lockstep_log_to_fd;
+    config.log_context = (void *)2;
+    if (lockstep_open(&config, &session) < 0)
         return puts(lockstep_error_text()), 1;
     lockstep_world(session, &rank, &size);
     for (; !enough; steps++) {
@@ -303,10 +306,6 @@ train ca/worker said LOCKSTEP_JOB=later || { fail "the next worker"; cat said; }
 cp other/coordinator/* live/
 train ca/worker said LOCKSTEP_JOB=later $vain && fail "a worker of the authority that is gone"
 train other/worker said LOCKSTEP_JOB=later || { fail "a worker of the new authority"; cat said; }
-: >enough
-wait $first || { fail "the first rank"; cat first; }
-wait $second || { fail "the second rank"; cat second; }
-has first "rank 1 of 2 has done 1 steps"
 # A worker that is refused takes up what its own directory holds by then.
 cp -r ca/worker changing
 refused=$(grep -c event=tls_handshake_failed daemon.log)
@@ -318,6 +317,16 @@ while [ "$(grep -c event=tls_handshake_failed daemon.log)" = "$refused" ]; do
 done
 cp other/worker/* changing/
 wait $changing || { fail "a worker whose certificates were replaced"; cat said; }
+# The coordinator returns with that authority: workers of the job say why they do not go back to it.
+kill -KILL "$pid"
+listen=127.0.0.1:$port start live
+comes first "the coordinator's certificate is not signed by"
+cp ca/coordinator/* live/
+comes daemon.log "event=job_resuming"
+: >enough
+wait $first || { fail "the first rank"; cat first; }
+wait $second || { fail "the second rank"; cat second; }
+has first "rank 1 of 2 has done 1 steps"
 stop
 
 # A private coordinator and its workers have no use for certificates of the machine.

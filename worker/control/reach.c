@@ -32,9 +32,19 @@ static bool reach_find(struct reach *reach, const struct channel *channel, const
     return reach->mismatch;
 }
 
-void reach_look(struct reach *reach, const struct channel *channel, const char *reason,
+// True if gRPC's words are those for a handshake that was refused.
+static bool reach_answers(const char *reason)
+{
+    return strstr(reason, "closed") || strstr(reason, "SSL");
+}
+
+void reach_look(struct reach *reach, const struct channel *channel, const char *reason, bool kept,
                 uint64_t now_ms)
 {
+    if (kept && !reach_answers(reason)) {
+        reach->refused_since = 0;
+        return;
+    }
     if (now_ms < reach->look_at)
         return;
     reach->look_at = now_ms + LOOK_EVERY_MS;

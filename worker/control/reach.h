@@ -20,8 +20,9 @@ struct reach {
 };
 
 // Looks for the reason of a failed attempt, with a connection of its own, because gRPC does not
-// report it. reason: gRPC's words. Blocks for CONTROL_PROBE_MS at most, and seldom.
-void reach_look(struct reach *reach, const struct channel *channel, const char *reason,
+// report it. reason: gRPC's words. kept: looks only if somebody has answered. Blocks for
+// CONTROL_PROBE_MS at most, and seldom.
+void reach_look(struct reach *reach, const struct channel *channel, const char *reason, bool kept,
                 uint64_t now_ms);
 
 // Why one side refuses the other; "": neither does.

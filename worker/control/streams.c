@@ -91,16 +91,15 @@ static void call_over_again(struct control *control, const char *text, uint64_t 
     }
 }
 
-// Stores why an attempt failed, and goes to the next address. A kept stream does not look for the
-// reason, because that blocks.
+// Stores why an attempt failed, and goes to the next address.
 static void learn_of_failure(struct control *control, uint64_t now)
 {
     if (control->stage != CONNECTING)
         return;
     addresses_failed(&control->addresses, control->call.reason);
-    if (!control->kept && !control->call.cancelled && !mailbox_is_closing(&control->mailbox))
+    if (!control->call.cancelled && !mailbox_is_closing(&control->mailbox))
         reach_look(&addresses_now(&control->addresses)->reach, &control->channel,
-                   control->call.reason, now);
+                   control->call.reason, control->kept, now);
 }
 
 static void say_end(struct control *control, bool from_peer, char *bytes, size_t size)

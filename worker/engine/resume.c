@@ -71,8 +71,10 @@ void engine_control_ended(struct lockstep_session *session, const char *why)
         engine_unreached(session, awaited);
         return;
     }
-    if (again || atomic_load_explicit(&session->gate.alone, memory_order_relaxed))
+    if (again || atomic_load_explicit(&session->gate.alone, memory_order_relaxed)) {
+        log_event(&session->log, LOG_LEVEL_WARN, "coordinator_not_reached", "text=%s", why);
         return;
+    }
     atomic_store_explicit(&session->gate.alone_ms, clock_now_ms(), memory_order_relaxed);
     atomic_store_explicit(&session->gate.alone, true, memory_order_release);
     log_event(
