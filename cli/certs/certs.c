@@ -145,8 +145,9 @@ static void say_made(const struct certs_options *options, const struct certs_req
     char uri[CERTS_WORD_BYTES];
     certs_uri(request, uri, sizeof(uri));
     if (!options->json)
-        printf("%s: a %s's certificate, %s, for %u days\n", out, certs_role_name(request->role),
-               uri, request->days);
+        printf("%s: %s %s's certificate, %s, for %u days\n", out,
+               request->role == CERTS_OBSERVER ? "an" : "a", certs_role_name(request->role), uri,
+               request->days);
 }
 
 static void print_json(const struct certs_options *options, const struct certs_request *made,

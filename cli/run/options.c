@@ -147,11 +147,16 @@ static int set_job(struct run_options *options, const char *value)
     return 0;
 }
 
-static int set_address(const char *name, const char *value, bool port_zero, const char **address)
+static bool is_address(const char *value, bool port_zero)
 {
     char host[LOCKSTEP_ADDRESS_BYTES];
     uint16_t port = 0;
-    if (!parse_address(value, host, sizeof(host), &port) || (port == 0 && !port_zero))
+    return parse_address(value, host, sizeof(host), &port) && (port != 0 || port_zero);
+}
+
+static int set_address(const char *name, const char *value, bool port_zero, const char **address)
+{
+    if (!is_address(value, port_zero))
         return cli_misuse("run", "--%s %s: not HOST:PORT or [IPV6]:PORT", name, value);
     *address = value;
     return 0;
@@ -161,16 +166,14 @@ static int set_address(const char *name, const char *value, bool port_zero, cons
 static int set_coordinator(struct run_options *options, const char *value)
 {
     char address[LOCKSTEP_ADDRESS_BYTES];
-    const char *ignored;
-    int result = strlen(value) < LOCKSTEP_COORDINATOR_BYTES ? 0 : CLI_MISUSE;
+    bool valid = strlen(value) < LOCKSTEP_COORDINATOR_BYTES;
     options->coordinator = value;
-    for (const char *rest = value; rest && result == 0;)
-        result = parse_next_address(&rest, address, sizeof(address))
-                     ? set_address("coordinator", address, false, &ignored)
-                     : CLI_MISUSE;
-    return result == 0
-               ? 0
-               : cli_misuse("run", "--coordinator %s: not HOST:PORT, or a list of these", value);
+    for (const char *rest = value; rest && valid;)
+        valid = parse_next_address(&rest, address, sizeof(address)) && is_address(address, false);
+    return valid ? 0
+                 : cli_misuse("run",
+                              "--coordinator %s: not HOST:PORT or [IPV6]:PORT, or a list of these",
+                              value);
 }
 
 // Workers of host 0 also connect to this address, so it must not be a wildcard.

@@ -67,6 +67,11 @@ for bad in "-n 0" "-n -1" "-n 1025" "-n x" "-n 2 --timeout 5" "-n 2 --http nowhe
     run 2 $bad
     has "$work/err" "Try 'lockstep run --help'."
 done
+for bad in unix:/tmp/socket host 127.0.0.1:1,host; do
+    run 2 -n 2 --coordinator "$bad" true
+    has "$work/err" "--coordinator $bad: not HOST:PORT or [IPV6]:PORT, or a list of these"
+    equal "lines about --coordinator $bad" "$(wc -l <"$work/err")" 2
+done
 run 2 -n 2 --http 127.0.0.1:0 --coordinator 127.0.0.1:1 true
 
 # The environment of a worker.

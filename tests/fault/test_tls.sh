@@ -19,7 +19,8 @@ trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$work"' EXIT
 "$lockstep" certs init --dir ca --name 127.0.0.1 >/dev/null || fail "init"
 "$lockstep" certs init --dir other --name 127.0.0.1 >/dev/null || fail "init other"
 "$lockstep" certs issue --dir ca --role coordinator --name elsewhere.test --out elsewhere >/dev/null
-"$lockstep" certs issue --dir ca --role observer --out observer >/dev/null
+"$lockstep" certs issue --dir ca --role observer --out observer >said
+grep -q "^observer: an observer's certificate, " said || fail "the words of issue: $(cat said)"
 code=0
 "$lockstep" certs init --dir ca >/dev/null 2>over || code=$?
 equal "init over an authority" "$code" 1
