@@ -68,6 +68,11 @@ static void append_exec_error(struct text *text, const char *trainer, int error)
                     ": the interpreter that '%s' names in its first line, or its dynamic "
                     "loader, is missing",
                     trainer);
+    if (error == ENOEXEC)
+        text_append(text,
+                    ": '%s' is not a program of this machine, or it is a script without a first "
+                    "line such as #!/bin/sh",
+                    trainer);
 }
 
 // Returns the host of a rank of --hosts.

@@ -106,7 +106,9 @@ static void become(const struct spawn *request, pid_t parent)
     if (file_limit_before.rlim_max)
         setrlimit(RLIMIT_NOFILE, &file_limit_before);
     sigprocmask(SIG_SETMASK, request->signals, NULL);
-    execvp(request->program, request->argv); // The path has a slash, so execvp does not search.
+    // execvp would give a file that is no program to /bin/sh, for example a damaged program or one
+    // of another machine.
+    execv(request->program, request->argv);
     int failure = errno;
     if (request->failure_fd >= 0) {
         ssize_t ignored = write(request->failure_fd, &failure, sizeof(failure));

@@ -96,6 +96,16 @@ run 127 -n 2 --json --max-restarts 3 -- "$work/bad"
 has "$work/err" " could not be started: No such file or directory: the interpreter that '$work/bad' names"
 has "$work/out" '"exit_code":127'
 
+# A file that is no program is never given to a shell, also if a shell could read it.
+for bytes in '\x7fELF\x02\x01\x01\n' ''; do
+    printf "$bytes"'touch %s\nexit 0\n' "$work/shell-ran" >"$work/bad"
+    chmod +x "$work/bad"
+    run 126 -n 2 --json --max-restarts 3 -- "$work/bad"
+    has "$work/err" " could not be started: Exec format error: '$work/bad' is not a program of this machine, or it is a script without a first line such as #!/bin/sh"
+    has "$work/out" '"exit_code":126'
+    [ ! -e "$work/shell-ran" ] || fail "a shell has run $work/bad"
+done
+
 run 0 -n 1 -x LOCKSTEP_TRACE_DIR="$work/none" -- "$work/trainer" 1
 has "$work/err" "lockstep run: LOCKSTEP_TRACE_DIR=$work/none: No such file or directory; workers of this host keep no traces there"
 
