@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The end of a job that the user has stopped by a signal. A worker that handles the signal has all
-// the time that it needs. A worker that ignores the signal gets SIGTERM after STOP_LOOK_MS, and
-// SIGKILL STOP_KILL_MS later if it ignores SIGTERM, too. Supervisor's thread.
+// the time that it needs, and so has one that blocks the signal: it may take the signal later. A
+// worker that ignores the signal gets SIGTERM after STOP_LOOK_MS, and SIGKILL STOP_KILL_MS later if
+// it ignores SIGTERM, too. A worker that the signal should have ended by itself, and that still
+// runs, gets SIGKILL at the same time. Supervisor's thread.
 
 #ifndef LOCKSTEP_CLI_RUN_STOP_H
 #define LOCKSTEP_CLI_RUN_STOP_H
+
+#include "cli/run/run_set.h"
 
 #include <stdint.h>
 
@@ -18,7 +22,8 @@ struct run_result;
 struct stop {
     int by; // The first signal that stops the job; 0: none has come.
     uint64_t look_at; // When the workers are looked at again; UINT64_MAX: never.
-    uint64_t kill_at; // When workers that ignore SIGTERM are killed; UINT64_MAX: never.
+    uint64_t kill_at; // When the workers of `deaf` are killed; UINT64_MAX: never.
+    struct run_set deaf; // Workers that neither handle nor block the signal.
 };
 
 void stop_init(struct stop *stop);

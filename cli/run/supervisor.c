@@ -91,6 +91,8 @@ static void take_signal(struct supervisor *supervisor, int signal_number)
         joins_say_stopping(&supervisor->joins, signal_number);
     }
     signal_groups(supervisor, given);
+    if (verdict_signalled(verdict))
+        signal_groups(supervisor, SIGCONT); // A stopped process takes only SIGKILL.
 }
 
 // Returns the descriptor that the launcher's host writes to, or -1: this run is not hosted.

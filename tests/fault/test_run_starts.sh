@@ -142,6 +142,18 @@ kill -QUIT "$launcher"
 ends 131 "SIGQUIT"
 has "$work/out" '"exit_code":131'
 
+# A stopped worker, and a stopped child of one, take the signal, too.
+for signal in INT:130 TERM:143; do
+    begin -n 2 -- sh -c "[ \$LOCKSTEP_RANK_HINT = 0 ] || exec sh -c 'kill -STOP \$\$; :'
+        sh -c 'kill -STOP \$\$; exit 0' & sleep 0.2; touch $work/ready; wait"
+    start=$(now_ms)
+    kill -"${signal%:*}" "$launcher"
+    ends "${signal#*:}" "SIG${signal%:*} to stopped workers"
+    within 1500 "$start" "the end of stopped workers"
+    hasnt "$work/err" "handle"
+    has "$work/err" "2 ranks were killed by signal"
+done
+
 # One that goes on learns from the coordinator that the user has stopped the job.
 begin -n 2 -- sh -c "[ \$LOCKSTEP_RANK_HINT = 0 ] || trap '' INT; $train"
 kill -INT "$launcher"
@@ -165,6 +177,60 @@ start=$(now_ms)
 kill -INT "$launcher"
 ends 137 "the second SIGINT"
 within 2000 "$start" "the end after the second SIGINT"
+
+# A worker that blocks the signal has all its time, and so has one that handles it. A worker that a
+# debugger holds gets SIGKILL.
+cat >"$work/stuck.c" <<'END'
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void go_on(int signal_number)
+{
+    (void)signal_number;
+}
+
+int main(int argc, char **argv)
+{
+    sigset_t set;
+    const int rank = atoi(getenv("LOCKSTEP_RANK_HINT"));
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    if (rank == 0)
+        sigprocmask(SIG_BLOCK, &set, NULL);
+    if (rank == 1) {
+        signal(SIGINT, go_on);
+        signal(SIGTERM, SIG_IGN);
+    }
+    if (rank == 2) {
+        const pid_t worker = getpid();
+        prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
+        if (fork() == 0) {
+            signal(SIGINT, SIG_IGN);
+            ptrace(PTRACE_ATTACH, worker, NULL, NULL);
+            if (waitpid(worker, NULL, __WALL) == worker)
+                fclose(fopen(argv[argc - 1], "w"));
+        }
+    }
+    for (;;)
+        pause();
+}
+END
+"${CC:-cc}" -w -O1 "$work/stuck.c" -o "$work/stuck" || fail "no stuck worker"
+begin -n 3 --json -- "$work/stuck" "$work/ready"
+kill -INT "$launcher"
+comes "$work/err" "rank 2 still runs after SIGINT and does not handle it: SIGKILL follows in 5 s"
+comes "$work/err" "rank 0 still runs after SIGINT and blocks it: waiting for the end, with no limit; another SIGINT kills at once"
+comes "$work/err" "rank 1 still runs after SIGINT and handles it: waiting for the end"
+comes "$work/err" "rank 2 still runs: killed by SIGKILL"
+hasnt "$work/err" "rank 1 ignores"
+sleep 0.3
+kill -INT "$launcher"
+ends 137 "the second SIGINT, to workers that are stuck"
 
 # A background job of a script ignores SIGINT, and after nohup SIGHUP is ignored: neither counts.
 rm "$work/ready"
