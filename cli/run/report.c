@@ -101,10 +101,26 @@ void run_append_rank_end(struct text *text, const struct run_options *options,
         text_append(text, ", before it joined the job");
 }
 
+// Returns true if the job ended because of a rank that has not failed: it ended with status 0, or
+// still ran when the supervisor stopped it. The first failure is then one of a rank that needed it.
+static bool is_left_by(const struct run_result *result, uint32_t rank)
+{
+    if (rank == result->count || rank != result->accused || result->first_failed == result->count)
+        return false;
+    const struct run_end *end = &result->ranks[rank].end;
+    const struct run_end *failed = &result->ranks[result->first_failed].end;
+    const bool killed = WIFSIGNALED(failed->status) && WTERMSIG(failed->status) == SIGKILL;
+    return end->ended && (end->status == 0 || end->stopped) && !killed && !failed->exec_error;
+}
+
 // Returns the rank that is the cause. A rank that has never opened a session, and ended with status
 // 0, is the cause of the failures of the ranks that waited for it.
 static uint32_t cause_of(const struct run_result *result)
 {
+    if (result->stopped_by)
+        return result->count;
+    if (is_left_by(result, result->accused))
+        return result->accused;
     if (result->absent == result->count || result->first_failed == result->count)
         return result->first_failed;
     const struct run_end *failed = &result->ranks[result->first_failed].end;
@@ -225,7 +241,7 @@ void run_report(const struct run_options *options, const struct run_result *resu
 {
     char bytes[LOCKSTEP_REPORT_BYTES];
     struct text text;
-    const uint32_t cause = result->stopped_by ? result->count : cause_of(result);
+    const uint32_t cause = cause_of(result);
     if (cause == result->count && !result->stopped_by) {
         note_strangers(options, result);
         return;
@@ -237,6 +253,8 @@ void run_report(const struct run_options *options, const struct run_result *resu
         text_append(&text, " after %.1f s", (double)result->total_ms / 1000.0);
     } else {
         run_append_rank_end(&text, options, result, cause);
+        if (is_left_by(result, cause))
+            text_append(&text, ", and the job ended because of it");
     }
     append_others(&text, result, cause);
     append_survival(&text, options, result);
@@ -279,7 +297,8 @@ static void json_ranks(struct json *json, const struct run_options *options,
 static void json_failure(struct json *json, const struct run_options *options,
                          const struct run_result *result)
 {
-    bool failed = result->first_failed < result->count;
+    const bool failed = result->first_failed < result->count;
+    const uint32_t cause = cause_of(result);
     int status = failed ? result->ranks[result->first_failed].end.status : 0;
     json_i64(json, "exit_code", run_exit_code(result->status));
     json_double(json, "seconds", (double)result->total_ms / 1000.0);
@@ -291,6 +310,10 @@ static void json_failure(struct json *json, const struct run_options *options,
         json_i64(json, "failed_signal", WTERMSIG(status));
     else
         json_null(json, "failed_signal");
+    if (cause < result->count)
+        json_u64(json, "cause_rank", options->first_rank + cause);
+    else
+        json_null(json, "cause_rank");
 }
 
 void run_report_json(const struct run_options *options, const struct run_result *result)

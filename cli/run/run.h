@@ -96,6 +96,8 @@ struct run_result {
     // The first rank that ended with status 0 and had not opened a session, while another rank had
     // opened one; count: none.
     uint32_t absent;
+    // The rank because of which the job ended, as the coordinator says; count: none.
+    uint32_t accused;
     // The signal by which the user stopped the job before any failure, or while those that had
     // failed were few enough (run_options.survive); 0: none.
     int stopped_by;

@@ -30,7 +30,7 @@ bool verdict_init(struct verdict *verdict, const struct run_options *options)
     verdict->result.count = count;
     verdict->result.absent = count;
     verdict->result.first_failed = count;
-    verdict->accused = count;
+    verdict->result.accused = count;
     verdict->result.ranks = calloc(count, sizeof(*verdict->result.ranks));
     return verdict->result.ranks != NULL;
 }
@@ -81,8 +81,7 @@ static bool is_stronger(const struct verdict *verdict, uint32_t rank, bool same_
     if (end->stopped || is_killed(first))
         return false;
     // The rank that the coordinator accuses may take longer to end than the ranks that it fails.
-    // Where ranks go on after a failure, the coordinator's word is not about all failures.
-    if (all_needed && rank == verdict->accused)
+    if (rank == verdict->result.accused)
         return true;
     if (WIFSIGNALED(first->status))
         return false;
@@ -90,7 +89,7 @@ static bool is_stronger(const struct verdict *verdict, uint32_t rank, bool same_
     // that the supervisor did not send is the cause, even if the kernel reported other ends first.
     if (is_killed(end) && verdict->interrupts == 0 && all_needed)
         return true;
-    if (verdict->result.first_failed == verdict->accused)
+    if (verdict->result.first_failed == verdict->result.accused)
         return false;
     if (WIFSIGNALED(end->status))
         return same_time;
@@ -129,9 +128,13 @@ void verdict_end(struct verdict *verdict, uint32_t rank, int status, uint64_t at
 void verdict_accuse(struct verdict *verdict, uint32_t rank)
 {
     struct run_result *result = &verdict->result;
+    const bool others_go_on = verdict->needed < result->count;
     if (rank >= result->count)
         return;
-    verdict->accused = rank;
+    verdict->halted = true;
+    if (others_go_on && result->first_failed < result->count)
+        return;
+    result->accused = rank;
     const bool has_failed = result->ranks[rank].end.status != 0;
     if (has_failed && is_stronger(verdict, rank, false))
         result->first_failed = rank;

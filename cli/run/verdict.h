@@ -24,12 +24,11 @@ struct verdict {
     int stopped_status; // The wait status of the first rank that failed after a signal; 0: none.
     uint64_t started_ms; // When the workers were started.
     uint32_t running; // Workers that have started and not ended.
+    bool halted; // True once the coordinator has ended the job because of a rank of this launcher.
     unsigned interrupts; // How many SIGINT, SIGTERM and SIGHUP were received.
     int interrupted_by; // The first of these signals.
     bool quit; // True once SIGQUIT was received.
     bool orphaned; // True once the launcher is dead.
-    // The rank because of which the job ended, as the coordinator says; result.count: none.
-    uint32_t accused;
     // When the other workers are killed; VERDICT_NEVER until a failure ends the job.
     uint64_t kill_at;
     uint64_t give_up_at; // When unwritten output is dropped; VERDICT_NEVER: not yet.
@@ -51,7 +50,8 @@ void verdict_end(struct verdict *verdict, uint32_t rank, int status, uint64_t at
 
 // Records that the coordinator ended the job because of this rank. Its end, if it is a failure, is
 // then the cause, also if it is noticed after the ends of others. result.count or more: no rank of
-// this launcher, and nothing is recorded.
+// this launcher, and nothing is recorded. With --survive the rank is not recorded after a failure,
+// because ranks may have other numbers from then on.
 void verdict_accuse(struct verdict *verdict, uint32_t rank);
 
 // Marks the ranks that still run as stopped by the supervisor, which kills them now.

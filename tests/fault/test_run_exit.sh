@@ -93,7 +93,7 @@ tail -n 1 "$work/out" | python3 -c '
 import json, sys
 run = json.load(sys.stdin)
 assert run["world_size"] == 3 and run["exit_code"] == 137, run
-assert run["failed_rank"] == 2 and run["failed_signal"] == 9, run
+assert run["failed_rank"] == run["cause_rank"] == 2 and run["failed_signal"] == 9, run
 assert [rank["exit_code"] for rank in run["ranks"]] == [0, 0, None], run
 assert run["ranks"][2]["signal"] == 9 and run["job"].startswith("run-"), run
 assert all(rank["pid"] > 0 and rank["seconds"] >= 0 for rank in run["ranks"]), run

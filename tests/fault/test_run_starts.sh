@@ -19,19 +19,22 @@ static void check(int status)
     }
 }
 
-// argv: how many collectives, and a file to be made after the first one.
+// argv: how many collectives, and a file to be made after the first one. Below zero: so many, and
+// the session is not closed.
 int main(int argc, char **argv)
 {
     lockstep_session *session;
     float sum = 1;
     check(lockstep_open(NULL, &session));
-    for (int i = 0; i < atoi(argv[1]); i++) {
+    for (int i = 0; i < abs(atoi(argv[1])); i++) {
         check(lockstep_allreduce(session, "sum", &sum, 1, LOCKSTEP_FLOAT32, LOCKSTEP_MAX,
                                  LOCKSTEP_WAIT_FOREVER));
         if (i == 0 && argc > 2)
             fclose(fopen(argv[2], "w"));
         usleep(10000);
     }
+    if (atoi(argv[1]) < 0)
+        return 0;
     check(lockstep_close(session));
     return 0;
 }
@@ -79,6 +82,23 @@ run 9 -n 2 -- sh -c "$work/trainer 3; exit 9"
 hasnt "$work/err" "before it joined"
 run 0 -n 2 -- sh -c "sh -c 'sleep 0.2; exec $work/trainer 1' & exit 0"
 hasnt "$work/err" "session"
+
+# ---- Ranks that end well too early ---------------------------------------------------------------
+
+# The rank is the cause, closes its session or not, and also with --survive. One that still runs
+# when the others were failed is the cause, too.
+early=', and the job ended because of it; 2 other ranks ended with status 1'
+for how in "--survive=2:exec $work/trainer 2:ended with status 0" \
+    "--no-prefix:exec $work/trainer -2:ended with status 0" \
+    "--no-prefix:$work/trainer 2; exec sleep 300:was stopped"; do
+    IFS=: read -r option how says <<<"$how"
+    run 1 -n 3 --json "$option" -- sh -c \
+        "if [ \$LOCKSTEP_RANK_HINT = 1 ]; then $how; fi; exec $work/trainer 300"
+    grep -qE "^lockstep run: rank 1 $says after [0-9.]+ s$early" "$work/err" ||
+        { fail "the cause is not named after '$how' $option:"; cat "$work/err"; }
+    has "$work/out" '"cause_rank":1'
+    hasnt "$work/out" '"failed_rank":1'
+done
 
 # ---- Programs that are no trainers ---------------------------------------------------------------
 

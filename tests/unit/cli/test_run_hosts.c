@@ -220,8 +220,8 @@ static void the_rank_that_ended_the_job_is_the_cause(void **state)
     }
 }
 
-// Condition: the accused rank ends well, or is killed by the supervisor. Decision: the first
-// failure is the cause.
+// Condition: the accused rank ends well, or is killed by the supervisor. Decision: the status of
+// the run is that of the first failure. The report names the accused rank (test_run_starts.sh).
 static void an_accused_rank_has_to_fail(void **state)
 {
     const struct run_options options = {.workers = 3, .grace_ms = 1000};
@@ -255,14 +255,33 @@ static void enough_ranks_survive(void **state)
     assert_false(verdict_doomed(&verdict));
     assert_int_equal(verdict_status(&verdict), 0);
     assert_int_equal(verdict.result.first_failed, 3);
-    verdict_accuse(&verdict, 1); // Others go on, so an accusation is of a later failure.
+    verdict_accuse(&verdict, 1); // Of a later failure, and ranks may have other numbers.
     assert_int_equal(verdict.result.first_failed, 3);
+    assert_int_equal(verdict.result.accused, 4);
     verdict_end(&verdict, 0, 11, 300, false, 300);
     assert_true(verdict_doomed(&verdict));
     assert_int_equal(verdict.kill_at, 1300);
     verdict_end(&verdict, 2, 9, 1300, false, 1300);
     assert_int_equal(verdict.kill_at, 1300);
     assert_int_equal(verdict.result.status, 7 << 8);
+    verdict_fini(&verdict);
+}
+
+// Condition: with --survive the coordinator ends the job because of a rank, before any has failed.
+// Decision: this rank's failure is the cause, although others have failed before it.
+static void an_accused_rank_ends_survivors(void **state)
+{
+    const struct run_options options = {.workers = 3, .grace_ms = 1000, .survive = 2};
+    struct verdict verdict;
+    (void)state;
+    assert_true(verdict_init(&verdict, &options));
+    verdict.running = 3;
+    verdict_accuse(&verdict, 1);
+    verdict_end(&verdict, 2, 3 << 8, 500, true, 500);
+    verdict_end(&verdict, 1, 7 << 8, 510, false, 510);
+    assert_true(verdict.halted);
+    assert_int_equal(verdict.result.accused, 1);
+    assert_int_equal(verdict.result.first_failed, 1);
     verdict_fini(&verdict);
 }
 
@@ -322,6 +341,7 @@ int main(void)
         cmocka_unit_test(the_rank_that_ended_the_job_is_the_cause),
         cmocka_unit_test(an_accused_rank_has_to_fail),
         cmocka_unit_test(enough_ranks_survive),
+        cmocka_unit_test(an_accused_rank_ends_survivors),
         cmocka_unit_test(a_stop_of_survivors_is_the_users),
         cmocka_unit_test(the_second_interrupt_kills),
     };
