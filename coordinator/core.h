@@ -446,7 +446,7 @@ struct knot_edge {
     uint32_t position; // The first position that this wait needs and the other party lacks.
 };
 
-// A job that can never be complete, because one of its workers has ended before its hello.
+// A job that can never be complete, because one of its workers has ended before all said hello.
 struct absence {
     char job[LOCKSTEP_JOB_NAME_BYTES]; // Empty: no such job is known.
     char text[LOCKSTEP_TEXT_BYTES]; // Which worker, and how it ended; clean.

@@ -22,8 +22,8 @@ void join_turn_away(struct coordinator *core, struct worker *worker, enum refusa
                     const char *text);
 void join_tick(struct coordinator *core, struct job *job);
 void join_drain(struct coordinator *core);
-// A worker of the job `name` has ended and never said hello; text says how. Only the first such
-// worker of a coordinator's life counts.
+// A worker of the job `name` has ended before all had said hello; text says how. Only the first
+// such worker of a coordinator's life counts.
 void join_absent(struct coordinator *core, const char *name, const char *text);
 
 #endif

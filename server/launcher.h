@@ -4,7 +4,7 @@
 // input, of the type SOCK_SEQPACKET; each packet is one line of text without a newline.
 //
 //     from the launcher   stopping SIGNAL        the user stops the job by this signal
-//                         absent JOB TEXT        a worker has ended and has never opened a session
+//                         absent JOB TEXT        a worker has ended before all had joined the job
 //     to the launcher     ok                     the core knows what the launcher said last
 //                         cause RANK             a job has ended with an error because of this rank
 //                         joined RANK            a worker with this rank hint waits for its world

@@ -85,6 +85,14 @@ bool joins_lacks(const struct joins *joins, uint32_t rank)
     return joins->fd >= 0 && !joins->unknown && !joins->joined[rank];
 }
 
+bool joins_lacks_any(const struct joins *joins, uint32_t count)
+{
+    uint32_t rank = 0;
+    while (rank < count && !joins_lacks(joins, rank))
+        rank++;
+    return rank < count;
+}
+
 static bool say(struct joins *joins, const char *line)
 {
     return joins->fd >= 0 && send(joins->fd, line, strlen(line), MSG_DONTWAIT | MSG_NOSIGNAL) ==

@@ -39,10 +39,13 @@ void joins_read(struct joins *joins);
 // True if it is certain that this rank has not joined the job so far.
 bool joins_lacks(const struct joins *joins, uint32_t rank);
 
+// True if it is certain that one of the ranks from 0 to count - 1 has not joined the job so far.
+bool joins_lacks_any(const struct joins *joins, uint32_t count);
+
 // Tells the coordinator that the user stops the job, and waits until it knows, a moment at most.
 void joins_say_stopping(struct joins *joins, int signal_number);
 
-// Tells the coordinator how a worker ended that has not opened a session. index: in result->ranks.
+// Tells the coordinator how a worker ended before all had joined. index: in result->ranks.
 void joins_say_absent(struct joins *joins, const struct run_options *options,
                       const struct run_result *result, uint32_t index);
 

@@ -99,6 +99,8 @@ void run_append_rank_end(struct text *text, const struct run_options *options,
     text_append(text, " after %.1f s", (double)end->after_ms / 1000.0);
     if (end->unjoined && !end->stopped)
         text_append(text, ", before it joined the job");
+    else if (end->forming && !end->stopped)
+        text_append(text, ", before all ranks had joined the job");
 }
 
 // Returns true if the job ended because of a rank that has not failed: it ended with status 0, or
@@ -217,8 +219,15 @@ void run_report_end(const struct run_options *options, const struct verdict *ver
         return;
     text_init(&text, bytes, sizeof(bytes));
     run_append_rank_end(&text, options, &verdict->result, index);
-    text_append(&text, "; %u rank%s go%s on", others, others == 1 ? "" : "s",
-                others == 1 ? "es" : "");
+    const char *s = others == 1 ? "" : "s";
+    const char *runs = others == 1 ? "s" : "";
+    if (verdict->result.ranks[index].end.forming)
+        text_append(&text, "; a world of %u cannot form without it, and %u rank%s still run%s",
+                    options->world_size, others, s, runs);
+    else if (verdict->halted)
+        text_append(&text, "; the job has ended, and %u rank%s still run%s", others, s, runs);
+    else
+        text_append(&text, "; %u rank%s go%s on", others, s, others == 1 ? "es" : "");
     if (verdict_doomed(verdict))
         text_append(&text, ", too few for --survive=%u: the end follows in %.1f s",
                     options->survive, (double)options->grace_ms / 1000.0);

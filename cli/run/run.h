@@ -78,6 +78,8 @@ struct run_end {
     bool ended;
     bool stopped; // True if the supervisor stopped the process, after another one failed.
     bool unjoined; // True if the process ended and had certainly not opened a session.
+    // True if the process ended, by a failure or unjoined, before all ranks had certainly joined.
+    bool forming;
     bool lost; // True if the connection to the rank's host ended first.
     int exec_error; // errno when the program could not be started, else 0.
     int status; // The wait status, as from waitpid.

@@ -174,16 +174,19 @@ static bool failed(const siginfo_t *info)
     return info->si_code != CLD_EXITED || info->si_status != 0;
 }
 
-// Notes a rank that has ended without a session, and tells the coordinator, because no world can
-// form without it. A child in the rank's process group may still open the session.
-static void note_unjoined(struct supervisor *supervisor, uint32_t rank)
+// Notes a rank that has ended before all ranks had joined, and tells the coordinator, because no
+// world can form without it. A child of a rank that ended well may still take part.
+static void note_forming(struct supervisor *supervisor, uint32_t rank)
 {
     struct run_result *result = &supervisor->verdict.result;
     struct run_end *end = &result->ranks[rank].end;
-    end->unjoined = supervisor->verdict.interrupts == 0 && !end->stopped &&
-                    joins_lacks(&supervisor->joins, supervisor->options->first_rank + rank) &&
-                    kill(-result->ranks[rank].pid, 0) < 0;
-    if (end->unjoined)
+    const struct joins *joins = &supervisor->joins;
+    const bool lacks = joins_lacks(joins, supervisor->options->first_rank + rank);
+    end->forming = supervisor->verdict.interrupts == 0 && !end->stopped &&
+                   (end->status != 0 || (lacks && kill(-result->ranks[rank].pid, 0) < 0)) &&
+                   joins_lacks_any(joins, supervisor->options->world_size);
+    end->unjoined = end->forming && lacks;
+    if (end->forming)
         joins_say_absent(&supervisor->joins, supervisor->options, result, rank);
 }
 
@@ -197,7 +200,7 @@ static void end_rank(struct supervisor *supervisor, uint32_t rank, int status, b
     joins_read(&supervisor->joins);
     verdict_accuse(verdict, supervisor->joins.cause - supervisor->options->first_rank);
     verdict_end(verdict, rank, status, now, same_time, now);
-    note_unjoined(supervisor, rank);
+    note_forming(supervisor, rank);
     if (supervisor->options->hosted)
         frames_ended(&supervisor->output, rank, now, supervisor->joins.cause,
                      &verdict->result.ranks[rank].end);

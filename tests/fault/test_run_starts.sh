@@ -70,6 +70,16 @@ for end in 'exit 3:3:ended with status 3' 'exit 0:1:ended with status 0' \
     has "$work/out" "before it joined the job: see what it printed"
 done
 
+# A rank that has joined and dies while the world still waits for another one.
+start=$(now_ms)
+run 137 -n 3 --survive --timeout $((60 * slow))s -- sh -c "case \$LOCKSTEP_RANK_HINT in
+    1) $work/trainer 1 & until case \$('$lockstep' status) in *2/3*) ;; *) false ;; esac; do sleep 0.1; done; kill -9 0 ;;
+    2) until grep -q 'rank 1 was' $work/err; do sleep 0.02; done ;;
+    esac; exec $work/trainer 1"
+within 5000 "$start" "the end when rank 1 dies in lockstep_open"
+has "$work/err" ", before all ranks had joined the job; a world of 3 cannot form without it, and 2 ranks still run"
+has "$work/out" "before all ranks had joined the job: see what it printed"
+
 # A rank that the coordinator refuses has not joined, and the others do not wait for it.
 start=$(now_ms)
 run 1 -n 2 --grace $((60 * slow))s -- sh -c \
@@ -96,6 +106,7 @@ for how in "--survive=2:exec $work/trainer 2:ended with status 0" \
         "if [ \$LOCKSTEP_RANK_HINT = 1 ]; then $how; fi; exec $work/trainer 300"
     grep -qE "^lockstep run: rank 1 $says after [0-9.]+ s$early" "$work/err" ||
         { fail "the cause is not named after '$how' $option:"; cat "$work/err"; }
+    hasnt "$work/err" "goes on"
     has "$work/out" '"cause_rank":1'
     hasnt "$work/out" '"failed_rank":1'
 done

@@ -27,7 +27,7 @@ json() {
 # ---- The launcher's part ---------------------------------------------------------------------------
 
 # True once the launcher has said that a rank has died.
-has_died="grep -q 'ranks\? go' $work/err"
+has_died="grep -q 'ranks\? still run' $work/err"
 
 cat >"$work/one_dies" <<SH
 if [ "\$LOCKSTEP_RANK_HINT" = 2 ]; then kill -9 \$\$; fi
@@ -36,7 +36,7 @@ echo "on_failure \$LOCKSTEP_ON_FAILURE"
 SH
 run 0 -n 4 --survive=3 --grace 0 --json -- sh "$work/one_dies"
 has "$work/err" "lockstep run: rank 2 was killed by signal 9 (SIGKILL) after "
-has "$work/err" "; 3 ranks go on"
+has "$work/err" ", before it joined the job; a world of 4 cannot form without it, and 3 ranks still run"
 has "$work/err" "3 other ranks ended with status 0; enough for --survive=3"
 has "$work/out" "[3] on_failure continue"
 json "$work/out" 'run["exit_code"] == 0 and run["failed_rank"] == 2 and run["failed_signal"] == 9'
@@ -51,8 +51,8 @@ run 7 -n 4 --survive=3 --grace 100ms -- sh -c "
     esac
     exec sleep 60"
 has "$work/err" "rank 0 ended with status 7 after "
-has "$work/err" "; 3 ranks go on"
-has "$work/err" "; 2 ranks go on, too few for --survive=3: the end follows in 0.1 s"
+has "$work/err" ", and 3 ranks still run"
+has "$work/err" ", and 2 ranks still run, too few for --survive=3: the end follows in 0.1 s"
 has "$work/err" "2 were stopped; not enough for --survive=3"
 
 # All die.
@@ -70,7 +70,7 @@ for status in 0 130; do
         : >$work/trapped.$status.\$LOCKSTEP_RANK_HINT
         while :; do sleep 0.02; done" >"$work/out" 2>"$work/err" &
     launcher=$!
-    comes "$work/err" "2 ranks go on"
+    comes "$work/err" "2 ranks still run"
     wait_for "$work/trapped.$status.0"
     wait_for "$work/trapped.$status.2"
     kill -INT $launcher
@@ -91,6 +91,8 @@ printf '#!/bin/sh\nshift\nexec "$@"\n' >"$work/shell"
 chmod +x "$work/shell"
 hosts=(--rsh "$work/shell" --hosts localhost:2,localhost:2)
 unset SSH_CONNECTION SSH_CLIENT SSH_TTY
+# The launcher of several hosts does not know of sessions.
+has_died="grep -q 'ranks\? go' $work/err"
 cat >"$work/host_dies" <<SH
 if [ "\$LOCKSTEP_RANK_HINT" = 3 ]; then exit 5; fi
 until $has_died; do sleep 0.02; done
@@ -172,6 +174,7 @@ build_trainer c11
 run 0 -n 3 --survive=2 -- "$work/trainer" step
 equal "survivors that know of each other" "$(grep -c 'a world of 2' "$work/out")" 2
 has "$work/err" "rank 1 was killed by signal 9 (SIGKILL) after "
+has "$work/err" "; 2 ranks go on"
 has "$work/err" "2 other ranks ended with status 0; enough for --survive=2"
 
 run 0 -n 3 --survive=2 -- "$work/trainer" start
@@ -184,6 +187,8 @@ equal "survivors on two hosts" "$(grep -c 'a world of 3' "$work/out")" 3
 LOCKSTEP_ON_FAILURE=error run 137 -n 3 --survive -- "$work/trainer" step
 has "$work/err" "2 other ranks ended with status 9; not enough for --survive=1"
 run 137 -n 3 --survive -- "$work/trainer" open
+has "$work/err" ", before it joined the job; a world of 3 cannot form without it, and 2 ranks still run"
+lacks "$work/err" "go on"
 has "$work/err" "2 other ranks ended with status 9; not enough for --survive=1"
 
 nothing_left "surviving"
