@@ -238,6 +238,8 @@ static void train(uint32_t rank, const char *job, enum scene scene, bool victim,
     if (scene == SEEN)
         pause_us(NOTICED_US);
     require(told, lockstep_close(session), "close");
+    if (is_gone(scene))
+        pause_us(NOTICED_US / 2); // Others hear the goodbye, and then see the end of the process.
     _exit(0);
 }
 

@@ -16,7 +16,8 @@ void absence_begin(struct lockstep_session *session);
 // Tells the control stream whether this rank needs the coordinator: control_need.
 void absence_tell_need(struct lockstep_session *session);
 // Tells the coordinator which peers have said goodbye, as soon as this rank needs the coordinator:
-// it may wait for a peer of which it has not heard that.
+// it may wait for a peer of which it has not heard that. The way to it may be cut, or the last word
+// of the peer was lost with the last coordinator.
 void absence_tell_goodbyes(struct lockstep_session *session);
 // The coordinator is back.
 void absence_end(struct lockstep_session *session);

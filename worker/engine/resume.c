@@ -23,7 +23,6 @@
 #include "worker/order/recover.h"
 #include "worker/order/waits.h"
 #include "worker/session/session.h"
-#include "worker/transport/farewell.h"
 #include "worker/transport/further.h"
 
 #include <inttypes.h>
@@ -145,18 +144,13 @@ static void resume_tell_loss(struct lockstep_session *session, const struct fare
 }
 
 // Ranks whose processes have ended, and that are no loss yet. A rank that is no neighbour may have
-// left: so its closed data port is said. That is also said of a rank that has left, if this rank
-// knows of a death: its last word may have been lost with the last coordinator.
+// left: so its closed data port is said.
 static void resume_tell_dead(struct lockstep_session *session)
 {
     struct farewell loss = {.kind = FAREWELL_LOST, .witness = session->world.rank};
     loss.step = order_present_step(session->engine.order);
     text_copy(loss.text, sizeof(loss.text), "its process or its session has ended");
     for (loss.rank = 0; loss.rank < session->world.size; loss.rank++) {
-        const struct farewell *said = transport_farewell(session->transport, loss.rank);
-        // A rank that closes its session after a loss names the loss in its goodbye.
-        if (session->end.losses.count > 0 && said && said->kind != FAREWELL_FROZEN)
-            session->end.died[loss.rank / 64] |= UINT64_C(1) << loss.rank % 64;
         bool known = (session->end.died[loss.rank / 64] >> loss.rank % 64 & 1) == 0;
         for (uint32_t i = 0; i < session->end.losses.count; i++)
             known = known || session->end.losses.of[i].rank == loss.rank;
