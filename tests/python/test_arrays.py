@@ -80,6 +80,21 @@ class Arrays(unittest.TestCase):
         with self.assertRaises(lockstep.Invalid):
             memory_of(b"text")
 
+    def test_a_scalar_of_numpy_cannot_be_written(self):
+        for value in (np.array([1.0, 2.0]).mean(), np.float32(1.5), np.int64(-3), np.bool_(True)):
+            with self.assertRaisesRegex(lockstep.Invalid, "cannot be written"):
+                memory_of(value)
+            memory = memory_of(value, writable=False)
+            others = [np.zeros((), value.dtype) for _ in range(8)]  # Memory that is free is theirs.
+            self.assertEqual((np.asarray(memory)[()], memory.shape), (value, ()))
+            self.assertNotIn(memory.address, [other.ctypes.data for other in others])
+
+    def test_an_interface_over_a_copy(self):
+        class Image:
+            __array_interface__ = {"shape": (2,), "typestr": "|u1", "version": 3, "data": b"ab"}
+        with self.assertRaisesRegex(lockstep.Unsupported, "Image does not give its memory"):
+            memory_of(Image(), writable=False)
+
     def test_what_is_no_array(self):
         for what, error in ((3, lockstep.Invalid), ([1.0], lockstep.Invalid),
                             (np.ones(2, np.complex64), lockstep.Unsupported),
@@ -117,6 +132,11 @@ class Arrays(unittest.TestCase):
             memory_of(Exporter(values, 2, 32, True, read_only=True))
         with self.assertRaises(lockstep.Unsupported):
             memory_of(Exporter(values, 5, 64, True))
+        copy = Exporter(values, 2, 32, True)
+        copy.whole.flags = 2  # The producer says that it has copied.
+        with self.assertRaises(lockstep.Invalid):
+            memory_of(copy)
+        self.assertEqual(memory_of(copy, writable=False).count, 6)
 
     @unittest.skipIf(torch is None, "PyTorch is not installed")
     def test_tensors(self):
@@ -129,7 +149,7 @@ class Arrays(unittest.TestCase):
         self.assertEqual(memory_of(weight.t()).strides, (1, 3))
         self.assertEqual(memory_of(torch.tensor(1.0)).count, 1)
         for what in (torch.zeros(2, dtype=torch.complex64), torch.zeros(2, device="meta"),
-                     torch.eye(3).to_sparse()):
+                     torch.eye(3).to_sparse(), torch._neg_view(torch.ones(2))):
             with self.assertRaises(lockstep.Unsupported):
                 memory_of(what)
 

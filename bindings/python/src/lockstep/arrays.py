@@ -121,6 +121,12 @@ def _memory_of(what: Any) -> Memory:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(what, torch.Tensor):
         return _from_torch(what)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(what, numpy.generic):
+        # The interface of a NumPy scalar is that of a temporary array. This one stays: it is a copy.
+        memory = _memory_of(numpy.asarray(what))
+        memory.readonly = True
+        return memory
     interface = getattr(what, "__array_interface__", None)
     if interface is not None:
         return _from_interface(what, interface)
@@ -134,8 +140,10 @@ def _from_interface(what: Any, interface: Dict[str, Any]) -> Memory:
     dtype = _TYPESTR.get(text[1:])
     if dtype is None and getattr(getattr(what, "dtype", None), "name", "") == "bfloat16":
         dtype = Dtype.BFLOAT16
-    if dtype is None or text[0] == ">" or interface.get("data") is None:
+    if dtype is None or text[0] == ">":
         raise Unsupported(f"arrays of dtype {getattr(what, 'dtype', text)} are not supported")
+    if not isinstance(interface.get("data"), tuple):  # A copy of the elements, or none.
+        raise Unsupported(f"{type(what).__name__} does not give its memory: pass numpy.array of it")
     address, readonly = interface["data"]
     strides = _in_elements(interface.get("strides"), _ITEM_BYTES[dtype])
     return Memory(address, dtype, interface["shape"], strides, what, readonly)
@@ -150,6 +158,8 @@ def _from_torch(what: Any) -> Memory:
     kind = what.device.type
     if kind not in ("cpu", "cuda") or str(what.layout) != "torch.strided":
         raise Unsupported(f"tensors on {kind} of layout {what.layout} are not supported")
+    if what.is_neg():
+        raise Unsupported("the tensor is a view with the sign changed: pass tensor.resolve_neg()")
     return Memory(what.data_ptr(), dtype, tuple(what.shape), what.stride(), what,
                   on_device=kind == "cuda")
 
@@ -169,7 +179,7 @@ def _in_elements(strides: Optional[Tuple[int, ...]], item: int) -> Optional[Tupl
 
 _CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED = 1, 2, 3, 13
 _INT, _UINT, _FLOAT, _BFLOAT, _BOOL = 0, 1, 2, 4, 6
-_READ_ONLY = 1
+_READ_ONLY, _COPIED = 1, 2
 _DLPACK_KIND = {_INT: "i", _UINT: "u", _FLOAT: "f", _BOOL: "b"}
 
 
@@ -214,7 +224,7 @@ def _from_dlpack(what: Any) -> Memory:
     readonly = False
     if _capsule_is(capsule, b"dltensor_versioned"):
         whole = _Versioned.from_address(_capsule_pointer(capsule, b"dltensor_versioned"))
-        tensor, readonly = whole.tensor, bool(whole.flags & _READ_ONLY)
+        tensor, readonly = whole.tensor, bool(whole.flags & (_READ_ONLY | _COPIED))
     else:
         tensor = _DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
     if tensor.device_type not in (_CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED):
