@@ -74,6 +74,13 @@ static void drain(void *context, const char *why)
     rpc_server_wake(daemon->server);
 }
 
+static void orphaned(void *context)
+{
+    struct daemon *daemon = context;
+    service_outlive(daemon->service);
+    rpc_server_wake(daemon->server);
+}
+
 // ---- start ------------------------------------------------------------------------------------
 
 static int limit_tls(struct daemon *daemon)
@@ -94,6 +101,7 @@ static int open_streams(struct daemon *daemon)
     struct service_config config = {
         .chunk_bytes = daemon->options.chunk_bytes,
         .drain_ms = daemon->options.drain_ms,
+        .outlive_ms = daemon->options.outlive_ms,
         .stall_floor_ms = daemon->options.stall_floor_ms,
         .log = &daemon->log,
     };
@@ -151,6 +159,7 @@ static int open_http(struct daemon *daemon)
 static int start_signals(struct daemon *daemon)
 {
     daemon->signals.drain = drain;
+    daemon->signals.orphaned = daemon->options.outlive_ms > 0 ? orphaned : NULL;
     daemon->signals.context = daemon;
     daemon->signals.log = &daemon->log;
     if (daemon->options.parent_death)

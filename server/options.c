@@ -227,6 +227,15 @@ static bool set_drain(struct parse *parse, const char *value)
     return true;
 }
 
+static bool set_outlive(struct parse *parse, const char *value)
+{
+    uint64_t outlive_ms;
+    if (!parse_u64(value, &outlive_ms) || outlive_ms > DRAIN_MAX_MS)
+        return refuse(parse, value, "milliseconds are needed, 0 to 600000");
+    parse->options->outlive_ms = (uint32_t)outlive_ms;
+    return true;
+}
+
 static bool set_chunk(struct parse *parse, const char *value)
 {
     uint64_t bytes;
@@ -293,6 +302,8 @@ static const struct flag flags[] = {
      "write 'grpc=PORT http=PORT' there when ready"},
     {"parent-death", optional_argument, set_parent_death, "[=PID]",
      "end when the parent process has ended"},
+    {"outlive-ms", required_argument, set_outlive, "MS",
+     "then serve on until no worker has been there for so long (0)"},
     {"launcher", no_argument, set_launcher, NULL,
      "standard input is a socket to lockstep run, which passes this flag"},
     {"drain-ms", required_argument, set_drain, "MS",

@@ -27,6 +27,8 @@ struct options {
     const char *port_file; // NULL: none. Borrowed from argv or the environment.
     bool parent_death;
     pid_t parent; // 0: the parent at the start.
+    // parent_death: how long no worker is connected before an orphan drains. 0: it drains at once.
+    uint32_t outlive_ms;
     bool launcher; // True if the standard input is a socket to a launcher (launcher.h).
     uint32_t chunk_bytes; // 0: the core's default.
     uint32_t drain_ms;

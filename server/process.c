@@ -55,6 +55,10 @@ static void check_parent(struct process_signals *signals)
         return;
     log_event(signals->log, LOG_LEVEL_WARN, "parent_ended", "pid=%d", (int)signals->parent);
     signals->parent = 0;
+    if (signals->orphaned) {
+        signals->orphaned(signals->context);
+        return;
+    }
     if (!signals->draining)
         signals->drain(signals->context, "the parent has ended");
     signals->draining = true;

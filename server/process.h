@@ -22,10 +22,11 @@ void process_block_signals(void);
 
 // Waits for SIGTERM and SIGINT on a thread of its own. The first one calls drain; a second one ends
 // the process at once with 128 + its number. If a parent is watched, its end also calls drain,
-// unless drain was called already.
+// unless drain was called already. With orphaned its end calls orphaned instead.
 struct process_signals {
     // set at start, then constant
     void (*drain)(void *context, const char *why);
+    void (*orphaned)(void *context); // NULL: not given.
     void *context;
     struct log *log; // Borrowed until stop.
     pid_t parent; // 0: not watched.

@@ -42,6 +42,7 @@ struct service {
     uint64_t incarnation;
     // atomic
     atomic_bool drain_wanted;
+    atomic_bool orphaned;
     // stream thread only
     struct service_counts counts;
     enum halt_kind halted; // The verdict of the current step of the core, if it made one.
@@ -49,6 +50,7 @@ struct service {
     bool user_stopped; // True once the launcher has said that the user stops the job.
     bool stopped;
     uint64_t drain_deadline_ms;
+    uint64_t alone_ms; // When an orphan drains, in clock_now_ms. 0: a stream is there.
     struct told told[LOCKSTEP_MAX_JOBS];
     // When the next log line about undecodable messages may be written, in clock_now_ms.
     uint64_t decode_log_ms;
@@ -286,6 +288,20 @@ static void drain(struct service *service, uint64_t now_ms)
     service->calls->stop(service->server);
 }
 
+// Begins to drain if this is an orphan whose workers are gone. Returns when it will do so.
+static uint64_t outlive(struct service *service, uint64_t now_ms)
+{
+    if (!atomic_load_explicit(&service->orphaned, memory_order_relaxed) || service->draining)
+        return UINT64_MAX;
+    if (service->calls->counts(service->server).streams > 0)
+        service->alone_ms = 0;
+    else if (service->alone_ms == 0)
+        service->alone_ms = now_ms + service->config.outlive_ms;
+    else if (now_ms >= service->alone_ms)
+        begin_drain(service, now_ms);
+    return service->alone_ms > 0 && !service->draining ? service->alone_ms : UINT64_MAX;
+}
+
 static struct told *told_of(struct service *service, const char *job)
 {
     for (size_t i = 0; i < LOCKSTEP_MAX_JOBS; i++) {
@@ -395,9 +411,12 @@ static uint64_t on_turn(void *context, uint64_t now_ms)
     pass_asks(service);
     if (service->shown.board && snapshot_wanted(service->shown.board))
         show(service, now_ms);
+    const uint64_t alone_ms = outlive(service, now_ms);
     if (service->draining)
         drain(service, now_ms);
     uint64_t next = coordinator_deadline(service->core);
+    if (alone_ms < next)
+        next = alone_ms;
     if (service->draining && service->drain_deadline_ms < next)
         next = service->drain_deadline_ms;
     return next;
@@ -466,6 +485,11 @@ void service_probe(struct service *service, struct prober *prober)
 void service_drain(struct service *service)
 {
     atomic_store(&service->drain_wanted, true);
+}
+
+void service_outlive(struct service *service)
+{
+    atomic_store(&service->orphaned, true);
 }
 
 void service_close(struct service *service)

@@ -5,7 +5,8 @@
 // answer about themselves. The core alone decides about jobs. This file uses no sockets: it calls
 // struct rpc_calls, which a test can replace.
 //
-// Threads: all functions run on the stream thread, except service_drain, which any thread may call.
+// Threads: all functions run on the stream thread, except service_drain and service_outlive, which
+// any thread may call.
 
 #ifndef LOCKSTEP_SERVER_SERVICE_H
 #define LOCKSTEP_SERVER_SERVICE_H
@@ -26,6 +27,7 @@
 struct service_config {
     uint32_t chunk_bytes; // 0: the core's default.
     uint32_t drain_ms;
+    uint32_t outlive_ms; // After service_outlive: how long no stream is there before it drains.
     uint32_t stall_floor_ms; // 0: the core's default.
     struct log *log; // Borrowed until close.
 };
@@ -64,6 +66,10 @@ void service_probe(struct service *service, struct prober *prober);
 // service takes no new workers and is not ready. The service stops when all streams have ended or
 // drain_ms has passed. Any thread.
 void service_drain(struct service *service);
+
+// The parent has ended. From the next turn on the service drains once no stream has been there for
+// outlive_ms. Until then it serves all workers, also new ones. Any thread.
+void service_outlive(struct service *service);
 
 void service_close(struct service *service);
 

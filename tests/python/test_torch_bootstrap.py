@@ -18,14 +18,15 @@ except ImportError:
     raise unittest.SkipTest("PyTorch is not installed")
 
 SLOW = float(os.environ.get("LOCKSTEP_TEST_SLOW", "5" if os.environ.get("CI") == "true" else "1"))
+CONTINUE = {"LOCKSTEP_ON_FAILURE": "continue", "LOCKSTEP_AWAY_TIMEOUT_MS": "5000"}
 CLOSE_S = 2.0
 """From Ctrl-C until a rank has closed its session and ended its coordinator. It took at most 0.1 s
 in 5 runs on two cores with a load of 9."""
 PROGRAM = """
-    import atexit, os, sys, time
+    import atexit, contextlib, os, sys, time
     # The last function that is registered runs first, so this one runs when all is closed.
     atexit.register(lambda: print("closed", time.monotonic(), flush=True))
-    import lockstep.torch
+    import lockstep, lockstep.torch, torch
     how = sys.argv[1]
     if how == "late" and os.environ["RANK"] == "0":
         time.sleep(1)  # The others wait for the address meanwhile.
@@ -41,6 +42,17 @@ PROGRAM = """
         if session.rank == 1:
             step = session.step()
             sys.exit(0)
+    if how == "go on":
+        size = session.size
+        while session.size > 1:
+            with contextlib.suppress(lockstep.Changed):
+                session.barrier("more")
+            if session.size == 2 < size:
+                size = 2
+                print("ready", session.rank, flush=True)
+        net = torch.nn.Linear(1, 1)
+        loss = lockstep.torch.sync(net)(lambda: net(torch.ones(1)))
+        loss().backward()  # A new module needs the coordinator.
     if how in ("wait", "raise", "leave"):
         if session.rank == 1:
             time.sleep(600)
@@ -154,3 +166,25 @@ class Bootstrap(unittest.TestCase):
         self.ranks[1].kill()
         codes, _ = self.end()
         self.assertEqual(codes, [-signal.SIGKILL] * 2)
+
+    def test_killed_ranks_leave_no_coordinator(self):
+        self.start("wait", LOCKSTEP_COORDINATOR_OUTLIVE_MS="500", **CONTINUE)
+        self.ready()
+        self.ranks[0].kill()
+        self.ranks[1].kill()
+        codes, _ = self.end()
+        self.assertEqual(codes, [-signal.SIGKILL] * 2)
+
+    def test_coordinator_of_a_killed_rank_0_serves_the_others(self):
+        self.start("go on", size=3, LOCKSTEP_COORDINATOR_OUTLIVE_MS="3000", **CONTINUE)
+        self.ready()
+        self.ranks[0].kill()
+        for i, rank in enumerate(self.ranks[1:]):
+            self.assertEqual(rank.stdout.readline(), f"ready {i}\n")
+        time.sleep(2)  # A coordinator that drained would be gone.
+        self.assertEqual(len(coordinators(self.ranks[0].pid)), 1)
+        began = time.monotonic()
+        self.ranks[1].kill()
+        codes, texts = self.end()
+        self.assertEqual(codes, [-signal.SIGKILL] * 2 + [0], texts)
+        self.assertLess(float(self.said[2].split()[-1]) - began, 4 * SLOW, texts)

@@ -52,10 +52,11 @@ static void defaults_are_loopback(void **state)
 static void every_flag_is_read(void **state)
 {
     (void)state;
-    assert_int_equal(parse("--listen [::1]:7 --http=off --log-level debug --port-file /p "
-                           "--parent-death=42 --drain-ms 0 --chunk-bytes 65536 --json "
-                           "--stall-floor-ms 500 --http-token-file /t --memory-mib 96"),
-                     OPTIONS_RUN);
+    assert_int_equal(
+        parse("--listen [::1]:7 --http=off --log-level debug --port-file /p "
+              "--parent-death=42 --drain-ms 0 --chunk-bytes 65536 --json "
+              "--outlive-ms 9 --stall-floor-ms 500 --http-token-file /t --memory-mib 96"),
+        OPTIONS_RUN);
     char text[64];
     endpoint_text(&options.listen, text, sizeof(text));
     assert_string_equal(text, "[::1]:7");
@@ -64,6 +65,7 @@ static void every_flag_is_read(void **state)
     assert_int_equal(options.log_level, LOG_LEVEL_DEBUG);
     assert_string_equal(options.port_file, "/p");
     assert_int_equal(options.drain_ms, 0);
+    assert_int_equal(options.outlive_ms, 9);
     assert_int_equal(options.chunk_bytes, 65536);
     assert_int_equal(options.stall_floor_ms, 500);
     assert_int_equal(options.memory_mib, 96);
@@ -111,6 +113,7 @@ static void misuse_gets_a_sentence(void **state)
         {"--log-level loud", "error, warn, info or debug"},
         {"--drain-ms 1s", "milliseconds"},
         {"--drain-ms 600001", "600000"},
+        {"--outlive-ms 600001", "600000"},
         {"--chunk-bytes 1000", "multiple of 64"},
         {"--chunk-bytes 2097152", "1048576"},
         {"--stall-floor-ms 99", "100 to 3600000"},

@@ -102,7 +102,7 @@ static int open_service(void **state)
 {
     (void)state;
     char error[256];
-    struct service_config config = {.drain_ms = 1000, .log = &log_silent};
+    struct service_config config = {.drain_ms = 1000, .outlive_ms = 500, .log = &log_silent};
     log_init(&log_silent, LOG_LEVEL_DEBUG, NULL, NULL);
     streams = (struct streams){.serving = true};
     if (service_open(&config, &service, error, sizeof(error)) < 0)
@@ -236,6 +236,29 @@ static void picture_is_made_when_asked(void **state)
     snapshot_board_fini(&board);
 }
 
+// Condition: the parent has ended. Decision: workers are served, also new ones, and the drain
+// begins when none has been there for outlive_ms.
+static void orphan_outlives_its_workers(void **state)
+{
+    (void)state;
+    say_hello(1);
+    service_outlive(service);
+    assert_true(events.turn(events.context, 100) > 0 && streams.serving);
+    say_hello(2);
+    assert_int_equal(streams.last.kind == DOWN_REFUSED, false);
+    streams.standing = 0;
+    assert_int_equal(events.turn(events.context, 200), 700);
+    streams.standing = 1; // A stream comes back.
+    events.turn(events.context, 700);
+    assert_true(streams.serving);
+    streams.standing = 0;
+    events.turn(events.context, 900);
+    events.turn(events.context, 1399);
+    assert_true(streams.serving && !streams.stopped);
+    events.turn(events.context, 1400);
+    assert_true(!streams.serving && streams.stopped);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -245,6 +268,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(nonsense_ends_its_stream, open_service, close_service),
         cmocka_unit_test_setup_teardown(drain_waits_for_streams, open_service, close_service),
         cmocka_unit_test_setup_teardown(drain_has_a_bound, open_service, close_service),
+        cmocka_unit_test_setup_teardown(orphan_outlives_its_workers, open_service, close_service),
         cmocka_unit_test_setup_teardown(picture_is_made_when_asked, open_service, close_service),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

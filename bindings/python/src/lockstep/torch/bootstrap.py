@@ -26,6 +26,7 @@ import torch.distributed as dist
 
 from .. import _exit
 from .._library import bin_path
+from .._native import OnFailure
 from ..errors import BadConfig, Forked, Invalid, LockstepError, Unreachable, Unsupported
 from ..session import Session, context_of_this_thread
 
@@ -40,6 +41,9 @@ _STORE_S = 600.0
 """How long ranks wait for the address of the coordinator."""
 _DRAIN_MS = 1000
 """How long the coordinator waits at the end for workers that have not left."""
+_OUTLIVE_MS = 10000
+"""With on_failure continue: how long the coordinator of a rank that has died, and that no worker is
+connected to, waits for workers that come back."""
 _POLL_S = 0.1
 _FAILED = "!"  # What the address begins with if the coordinator could not be started.
 
@@ -59,18 +63,19 @@ class Place(NamedTuple):
 
 
 class _Coordinator:
-    """A coordinator that ends with this process, if not before."""
+    """A coordinator that ends with this process, if not before. outlived: if this process dies, it
+    serves the ranks that go on, and ends after them."""
 
-    def __init__(self, listen: str) -> None:
+    def __init__(self, listen: str, outlived: bool) -> None:
         # The directory is needed until the coordinator has written its ports, and no longer.
         with tempfile.TemporaryDirectory(prefix="lockstep-") as folder:
-            self._launch(listen, os.path.join(folder, "ports"))
+            self._launch(listen, os.path.join(folder, "ports"), _OUTLIVE_MS if outlived else 0)
 
-    def _launch(self, listen: str, ports: str) -> None:
+    def _launch(self, listen: str, ports: str, outlive_ms: int) -> None:
         command = [bin_path("lockstep-coordinator"), "--listen", listen, "--port-file", ports,
                    f"--parent-death={os.getpid()}"]
         for flag, value in (("http", "127.0.0.1:0"), ("log-level", "error"),
-                            ("drain-ms", str(_DRAIN_MS))):
+                            ("drain-ms", str(_DRAIN_MS)), ("outlive-ms", str(outlive_ms))):
             # A flag would win over the variable.
             if "LOCKSTEP_COORDINATOR_" + flag.upper().replace("-", "_") not in os.environ:
                 command += [f"--{flag}", value]
@@ -139,11 +144,11 @@ def _get(store: Any, key: str) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _start(place: Place, prefix: str, what: str) -> Tuple[_Coordinator, str]:
+def _start(place: Place, prefix: str, what: str, outlived: bool) -> Tuple[_Coordinator, str]:
     """Rank 0 starts the coordinator. It, and its address."""
     networks = {_get(place.store, f"{prefix}network/{rank}") for rank in range(1, place.size)}
     one_host = networks <= {_network()}
-    started = _Coordinator("127.0.0.1:0" if one_host else "0.0.0.0:0")
+    started = _Coordinator("127.0.0.1:0" if one_host else "0.0.0.0:0", outlived)
     host = "127.0.0.1" if one_host else _own_host(place)
     if started.http_port:
         print(f"lockstep: the page of {what} is http://127.0.0.1:{started.http_port}/",
@@ -157,7 +162,8 @@ def _own_host(place: Place) -> str:
     return (first and os.environ.get("MASTER_ADDR")) or socket.getfqdn()
 
 
-def _address(place: Place, prefix: str, what: str) -> Tuple[Optional[_Coordinator], str]:
+def _address(place: Place, prefix: str, what: str,
+             outlived: bool) -> Tuple[Optional[_Coordinator], str]:
     """The address of the coordinator that rank 0 starts; on rank 0 also the coordinator."""
     if place.rank != 0:
         place.store.set(f"{prefix}network/{place.rank}", _network())
@@ -166,7 +172,7 @@ def _address(place: Place, prefix: str, what: str) -> Tuple[Optional[_Coordinato
             raise Unreachable(f"rank 0 has no coordinator: {address[len(_FAILED):]}")
         return None, address
     try:
-        started, address = _start(place, prefix, what)
+        started, address = _start(place, prefix, what, outlived)
     except BaseException as error:
         place.store.set(prefix + "coordinator", f"{_FAILED}{error}")
         raise
@@ -200,6 +206,12 @@ def _place() -> Optional[Place]:
     return None
 
 
+def _outlived(settings: Any) -> bool:
+    """True if the other ranks go on when this one dies."""
+    chosen = os.environ.get("LOCKSTEP_ON_FAILURE") or settings.get("on_failure") or "error"
+    return chosen == OnFailure.CONTINUE or str(chosen).lower() == "continue"
+
+
 def _open(place: Optional[Place], options: Any) -> Session:
     global _opened, _has_device, _coordinator
     settings = dict(options)
@@ -209,7 +221,7 @@ def _open(place: Optional[Place], options: Any) -> Session:
         settings.update(world_size=place.size, rank_hint=place.rank)
         if place.size > 1 and not os.environ.get("LOCKSTEP_COORDINATOR"):
             _coordinator, settings["coordinator"] = _address(place, f"lockstep/{_opened}/",
-                                                             "this job")
+                                                             "this job", _outlived(settings))
     opened = Session(**settings)
     _opened += 1
     if place is not None and (opened.rank, opened.size) != (place.rank, place.size):
@@ -287,7 +299,7 @@ class _Group:
             if place.size > 1:
                 self.coordinator, settings["coordinator"] = _address(
                     place, f"lockstep/group/{_groups_opened.get(ranks, 0)}/",
-                    f"the group of ranks {', '.join(map(str, ranks))}")
+                    f"the group of ranks {', '.join(map(str, ranks))}", _outlived(settings))
             self.session = Session(**settings)
         except BaseException:
             self.end()
@@ -406,7 +418,7 @@ def _at_exit() -> None:
     opened = [_session, *(there.session for there in _groups.values())]
     if any(one is not None and one.handle and one.pid == os.getpid() and _exit.dies(one)
            for one in opened):
-        return  # The coordinator of this rank ends with the process.
+        return  # The coordinator of this rank outlives the process.
     if is_open():
         assert _session is not None
         with contextlib.suppress(LockstepError):
