@@ -122,6 +122,15 @@ for i in range(3):
         say(i, rank, type(error).__name__)
 say(rank, session.world_size)
 """
+# The job is over on all ranks, so no rank goes on without another one.
+OVER = """
+session.start()
+session.barrier("all are here")
+if rank == 0:
+    session.abort("enough")
+while True:
+    session.barrier("more")
+"""
 
 
 class Recovery(unittest.TestCase):
@@ -144,6 +153,11 @@ class Recovery(unittest.TestCase):
     def test_an_exception_that_is_handled(self):
         self.survived(job(2, HANDLED, survive=True),
                       ["0 2", "1 0 Unused", "1 1 KeyError", "1 2"])
+
+    def test_a_session_that_has_failed(self):
+        said = job(3, OVER, survive=True)
+        self.assertEqual(said.error.count("exits with an open session, which has failed"), 3, said)
+        self.assertNotIn("go on without it", said.error)
 
 
 if __name__ == "__main__":

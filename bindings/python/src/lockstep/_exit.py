@@ -71,7 +71,7 @@ def _forgotten(session: "Session") -> str:
 
 def dies(session: "Session") -> bool:
     """True if the process ends badly, and the other ranks go on without it."""
-    return session.outlived and (
+    return session.outlived and not session._failed and (
         _bad or session.left or session.in_step or getattr(sys, "last_value", None) is not None)
 
 
@@ -84,7 +84,9 @@ def _end(session: "Session") -> None:
             why = f", because of {type(error).__name__}" if error is not None else ""
             print(f"{where}{why}: the other ranks go on without it", file=sys.stderr)
             return
-        if error is not None:
+        if session._failed:  # The other ranks know why, or have gone on without this one.
+            print(f"{where}, which has failed: it is closed", file=sys.stderr)
+        elif error is not None:
             print(f"{where}: it is aborted, because of {type(error).__name__}", file=sys.stderr)
             session.abort(f"{type(error).__name__}: {error}")
         elif session.in_step:

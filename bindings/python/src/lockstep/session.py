@@ -159,6 +159,15 @@ class Session(Collectives):
         return False
 
     @property
+    def _failed(self) -> bool:
+        """True if the session has failed: every call of it raises."""
+        try:
+            check(lib.lockstep_world_change(self._handle, ctypes.byref(_native.lockstep_change())))
+        except LockstepError:
+            return True
+        return False
+
+    @property
     def leaves(self) -> range:
         """The leaves of this rank. Without virtual_ranks it is one leaf, its rank. With them each
         leaf is a step, all but the last with accumulate."""

@@ -416,9 +416,9 @@ def _end() -> None:
 def _at_exit() -> None:
     error = getattr(sys, "last_value", None)
     opened = [_session, *(there.session for there in _groups.values())]
-    if any(one is not None and one.handle and one.pid == os.getpid() and _exit.dies(one)
-           for one in opened):
-        return  # The coordinator of this rank outlives the process.
+    if any(one is not None and one.handle and one.pid == os.getpid()
+           and (_exit.dies(one) or one.outlived and one._failed) for one in opened):
+        return  # The coordinator of this rank outlives the process, and the others may need it.
     if is_open():
         assert _session is not None
         with contextlib.suppress(LockstepError):
