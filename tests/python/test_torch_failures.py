@@ -193,9 +193,10 @@ class Failures(unittest.TestCase):
         def run(rank):
             mixed = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2, device="meta"))
             wrapped = DDP(net())
+            other = torch.nn.Sequential(wrapped.module[0], torch.nn.Linear(2, 2))
             return [said(lambda: DDP(torch.nn.Linear(2, 2).requires_grad_(False)), RuntimeError)[0],
                     said(lambda: DDP(mixed))[0], said(lambda: DDP(wrapped))[0],
-                    said(lambda: DDP(torch.nn.Sequential(wrapped.module[0])))[0]]
+                    said(lambda: DDP(other))[0]]
         none, meta, twice, part = ranks(1, run)[0]
         self.assertIn("doesn't have any parameter that requires a gradient", none)
         self.assertIn("to_empty", meta)
@@ -214,6 +215,33 @@ class Failures(unittest.TestCase):
             return said(lambda: step(first))[0], grads
         (text, a), (_, b) = ranks(2, run)
         self.assertIn("wrapped again", text)
+        self.assertEqual(a, b)
+
+    def test_wrapped_again_with_other_parameters(self):
+        """Layers are frozen and thawed, a part is wrapped alone, and an old wrapper is forgotten."""
+        def run(rank):
+            inner, old = net(), []
+            for frozen in ((), (0,), (2,), ()):
+                for i in (0, 2):
+                    inner[i].requires_grad_(i not in frozen)
+                model = DDP(inner)
+                step(model)
+                old.append(model)
+            part = DDP(inner[0])
+            part(torch.full((2, 8), float(rank))).sum().backward()
+            grads = [p.grad.tolist() for p in inner.parameters()]
+            texts = [said(lambda model=model: step(model))[0] for model in old]
+            old.append(part)
+            model = DDP(inner)  # All parameters are its own again.
+            step(model)
+            gc.disable()
+            del model
+            other = DDP(torch.nn.Sequential(inner[0], torch.nn.Linear(8, 1)))
+            step(other)
+            return texts, grads, [p.grad.tolist() for p in other.parameters()]
+        (texts, *a), (_, *b) = ranks(2, run)
+        for text in texts:
+            self.assertIn("wrapped again", text)
         self.assertEqual(a, b)
 
     def test_embedding_with_a_surprise(self):

@@ -8,8 +8,10 @@ of PyTorch, over the same process group, and one line in the log says so.
 from __future__ import annotations
 
 import contextlib
+import gc
 import inspect
 import logging
+import weakref
 from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence
 
 import torch
@@ -94,7 +96,7 @@ class DistributedDataParallel(Stock):
         world = (worlds.world(parameters[0].device) if self._of_all_ranks()
                  else worlds.of_group(self.process_group))
         for member in worlds.members():
-            _take_over(member, parameters)
+            _take_over(member, self.module, parameters)
         named = [names[i].lstrip(".") for i in range(len(parameters))]
         dense = [i for i, sparse in enumerate(expect_sparse_gradient) if not sparse]
         member = Member(
@@ -103,6 +105,7 @@ class DistributedDataParallel(Stock):
             sparse_parameters={named[i]: parameters[i] for i in range(len(parameters))
                                if expect_sparse_gradient[i]},
             **self._caps(), **options)
+        member.wrapped = weakref.ref(self.module)
         world.add(member)
         self._sync_states(set(member.parameters))
         reducer = Reducer(world, member, parameters)
@@ -262,13 +265,20 @@ def _check_parameters(module: torch.nn.Module) -> None:
         raise Invalid(f"the parameters of the module are on {' and '.join(sorted(types))}: move "
                       "all of them with module.to(device) before it is wrapped")
 
-def _take_over(member: Member, parameters: Sequence[torch.Tensor]) -> None:
-    """The newest wrapper has the parameters. The one before does not train any more."""
+def _take_over(member: Member, module: torch.nn.Module,
+               parameters: Sequence[torch.Tensor]) -> None:
+    """The newest wrapper has the parameters. The one before does not train any more. A wrapper of
+    the same module may have had others, because layers are frozen and thawed."""
     theirs = {id(p) for p in [*member.parameters, *member.sparse.values()]}
     mine = {id(p) for p in parameters}
     if member.dead or not theirs & mine:
         return
-    if theirs != mine:
+    wrapped = member.wrapped is not None and (
+        member.wrapped() is module or theirs <= mine or mine <= theirs)
+    if theirs != mine and not wrapped:
+        gc.collect()  # A wrapper that nobody uses may be there still: it is in a cycle.
+        if member.dead:
+            return
         raise Invalid(
             f"{len(theirs & mine)} parameters belong to module '{member.name}' already, which is "
             "wrapped by another DistributedDataParallel: wrap one module that has both, or share "

@@ -48,6 +48,7 @@ class Member:
         self.handle: Optional[int] = None
         self.call: Optional[Call] = None
         self.owner: Optional["weakref.ref[Any]"] = None
+        self.wrapped: Optional["weakref.ref[torch.nn.Module]"] = None  # By DistributedDataParallel.
         self.dead = False
         self._expect = False
         self.fast = False  # True while a Python hook only has to report.
