@@ -122,6 +122,8 @@ for i in range(3):
         say(i, rank, type(error).__name__)
 say(rank, session.world_size)
 """
+# The same in the last step. No rank closes its session.
+LAST = "session = lockstep.Session()\n" + HANDLED.replace("i == 1", "i == 2")
 # The job is over on all ranks, so no rank goes on without another one.
 OVER = """
 session.start()
@@ -153,6 +155,10 @@ class Recovery(unittest.TestCase):
     def test_an_exception_that_is_handled(self):
         self.survived(job(2, HANDLED, survive=True),
                       ["0 2", "1 0 Unused", "1 1 KeyError", "1 2"])
+
+    def test_an_exception_that_is_handled_at_the_end(self):
+        self.survived(job(2, LAST, opened=False, survive=True),
+                      ["0 2", "1 2", "2 0 Unused", "2 1 KeyError"])
 
     def test_a_session_that_has_failed(self):
         said = job(3, OVER, survive=True)

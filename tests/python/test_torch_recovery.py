@@ -166,6 +166,25 @@ for i in range(6):
     assert (net[1].bias.grad == 2).all()
 say(rank, lockstep.torch.session().world_size)
 """
+# Rank 0 handles an exception in its last backward pass, and ends.
+LAST = """
+import torch, lockstep.torch
+net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+@lockstep.torch.sync(net)
+def loss(x):
+    return net(x).sum()
+def fail(gradient):
+    raise ValueError("backward")
+for i in range(3):
+    if i == 2 and rank == 0:
+        net[0].weight.register_hook(fail)
+    word = "good"
+    try:
+        loss(torch.ones(2, 4)).backward()
+    except (ValueError, lockstep.LockstepError) as error:
+        word = type(error).__name__
+say(rank, word)
+"""
 
 
 class Recovery(unittest.TestCase):
@@ -194,6 +213,18 @@ class Recovery(unittest.TestCase):
         said = job(5, ENDS, opened=False, survive=True)
         self.assertEqual((said.code, said.lines), (0, ["0 2", "4 2"]), said)
         self.assertEqual(said.error.count("the other ranks go on without it"), 3, said)
+
+    def test_an_exception_that_is_handled_at_the_end(self):
+        for on_failure in ("error", "continue"):
+            with self.subTest(on_failure=on_failure):
+                said = job(3, LAST, {"LOCKSTEP_ON_FAILURE": on_failure}, opened=False)
+                self.assertEqual((said.code, said.lines),
+                                 (0, ["0 ValueError", "1 Unused", "2 Unused"]), said)
+
+    def test_a_bad_status_inside_a_step(self):
+        said = job(2, LAST + "sys.exit(3 * (word == 'ValueError'))", opened=False)
+        self.assertEqual(said.code, 3, said)
+        self.assertIn("exits inside a step: the session is aborted", said.error)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def ends_well(error: BaseException) -> bool:
 def watch(session: "Session") -> None:
     """The session is closed at exit unless unwatch is called before."""
     global _exit
-    if session.outlived and _exit is None:  # Nothing else tells functions of atexit the status.
+    if _exit is None:  # Nothing else tells functions of atexit the status.
         _exit, sys.exit = sys.exit, _noted_exit
     if not _open:
         atexit.unregister(_at_exit)  # The last one registered runs first.
@@ -69,10 +69,15 @@ def _forgotten(session: "Session") -> str:
     return f", without a wait for {', '.join(names[:_NAMED])}{more}"
 
 
+def ended_well() -> bool:
+    """True if no exception and no bad status ends the process, so that it has handled others."""
+    return not _bad and getattr(sys, "last_value", None) is None
+
+
 def dies(session: "Session") -> bool:
     """True if the process ends badly, and the other ranks go on without it."""
     return session.outlived and not session._failed and (
-        _bad or session.left or session.in_step or getattr(sys, "last_value", None) is not None)
+        session.left or session.in_step or not ended_well())
 
 
 def _end(session: "Session") -> None:
@@ -80,6 +85,8 @@ def _end(session: "Session") -> None:
     where = (f"lockstep: rank {session.rank} of job '{session.job}' exits with an open session"
              f"{_forgotten(session)}")
     try:
+        if ended_well() and not session.left:
+            session._settle()
         if dies(session):
             why = f", because of {type(error).__name__}" if error is not None else ""
             print(f"{where}{why}: the other ranks go on without it", file=sys.stderr)

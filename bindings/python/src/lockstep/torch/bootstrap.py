@@ -191,6 +191,7 @@ _opened = 0  # Sessions that this process has opened: the same number on every r
 _held = 0  # Owners that have called hold and not release.
 _pinned = False  # True if a caller of session() may use the session until the process ends.
 _before_close: List[Callable[[], None]] = []
+_at_good_end: List[Callable[[], None]] = []
 
 
 def _place() -> Optional[Place]:
@@ -359,6 +360,11 @@ def before_close(function: Callable[[], None]) -> None:
         _before_close.append(function)
 
 
+def at_good_end(function: Callable[[], None]) -> None:
+    """Calls the function when the process ends, unless an exception or a bad status ends it."""
+    _at_good_end.append(function)
+
+
 def release() -> None:
     """The last release closes the session, unless session() has been called."""
     global _held
@@ -415,6 +421,8 @@ def _end() -> None:
 
 def _at_exit() -> None:
     error = getattr(sys, "last_value", None)
+    for function in _at_good_end if _exit.ended_well() else ():
+        function()
     opened = [_session, *(there.session for there in _groups.values())]
     if any(one is not None and one.handle and one.pid == os.getpid()
            and (_exit.dies(one) or one.outlived and one._failed) for one in opened):

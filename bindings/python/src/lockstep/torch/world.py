@@ -430,12 +430,21 @@ def members() -> Iterator[Member]:
         yield from world.members
 
 
+def _settle() -> None:
+    """The program has handled the exceptions that have left its last backward passes."""
+    for world in _all():
+        if world.session.handle and world.session.pid == os.getpid() and not world.aborted:
+            with world.lock, contextlib.suppress(LockstepError):
+                world.give_up()
+
+
 def _watch_exceptions() -> None:
     """An exception that ends this process is told to the other ranks at once."""
     global _hook
     if _hook is not None:
         return
     before = sys.excepthook
+    bootstrap.at_good_end(_settle)
 
     def hook(kind: Any, error: Any, trace: Any) -> None:
         for world in _all():
