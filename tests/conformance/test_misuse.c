@@ -1090,7 +1090,7 @@ static void collectives_that_cannot_be(void **state)
     INVALID("no rank 1 in a world of 1",
             lockstep_broadcast(session, "c", scratch, 1, LOCKSTEP_INT64, 1, 0));
     INVALID("nowhere", lockstep_barrier_async(session, "c", NULL));
-    INVALID("LOCKSTEP_SUM", lockstep_allreduce_async(session, "c", scratch, 1, LOCKSTEP_INT64,
+    INVALID("take the sum", lockstep_allreduce_async(session, "c", scratch, 1, LOCKSTEP_INT64,
                                                      LOCKSTEP_MEAN, &work));
     assert_null(work);
     OK(lockstep_close(session));

@@ -5,7 +5,7 @@ import os
 import re
 import unittest
 
-from support import ROOT, job
+from support import ROOT, alone, job
 
 
 class Errors(unittest.TestCase):
@@ -44,6 +44,30 @@ class Errors(unittest.TestCase):
             say(total[0])
             """, survive=True)
         self.assertEqual((said.code, said.lines), (0, ["5.0"] * 2), said)
+
+    def test_a_mean_of_integers(self):
+        said = alone("""
+            session = lockstep.Session()
+            try:
+                session.allreduce("x", np.zeros(1, np.int64), "mean")
+            except lockstep.Invalid as error:
+                say(error)
+            """)
+        self.assertIn("a mean of int64 does not exist; take the sum", said.out)
+
+    def test_a_session_that_is_closed(self):
+        said = alone("""
+            session = lockstep.Session()
+            session.start()
+            session.close()
+            for call in (session.start, session.step, session.world_change,
+                         lambda: session.allreduce("x", np.zeros(1))):
+                try:
+                    call()
+                except lockstep.Closed as error:
+                    say(error)
+            """)
+        self.assertEqual((said.code, said.lines), (0, ["the session is closed"] * 4), said)
 
 
 if __name__ == "__main__":

@@ -241,7 +241,7 @@ net.move("w", np.ones((2, 3), np.float32))
 session.close()
 session.close()
 session.abort()
-with refused(lockstep.Invalid):
+with refused(lockstep.Closed):
     session.register("late", {"w": w})
 with refused(lockstep.LockstepError):
     session.allreduce("late", w)

@@ -196,10 +196,10 @@ int work_check(const struct lockstep_session *session, const char *name, uint64_
         return error_set(LOCKSTEP_E_INVALID, "collective '%s': dtype %d or op %d is unknown", name,
                          (int)like->dtype, (int)like->op);
     if (like->op == REDUCE_MEAN && !dtype_is_float(like->dtype))
-        return error_set(LOCKSTEP_E_INVALID,
-                         "collective '%s': a mean of %s does not exist; use "
-                         "LOCKSTEP_SUM",
-                         name, dtype_name(like->dtype));
+        return error_set(
+            LOCKSTEP_E_INVALID,
+            "collective '%s': a mean of %s does not exist; take the sum, and divide it", name,
+            dtype_name(like->dtype));
     if (kernel_is_bitwise(like->op) && dtype_is_float(like->dtype))
         return error_set(LOCKSTEP_E_INVALID, "collective '%s': a bitwise %s of %s does not exist",
                          name, kernel_op_name(like->op), dtype_name(like->dtype));

@@ -117,6 +117,8 @@ def classes() -> Dict[int, Type[LockstepError]]:
 
 def error_of(status: int, text: str) -> LockstepError:
     """The exception for a negative status of the library."""
+    if text == "the session is NULL":  # Only a session that was closed has no handle.
+        return Closed("the session is closed")
     if status in _CLASSES:
         return _CLASSES[status](text)
     return LockstepError(f"status {status}: {text}")
