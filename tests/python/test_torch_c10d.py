@@ -339,6 +339,20 @@ def threads(rank):
     expect(len(said) == 4, "a thread has failed")
 
 
+def destroyed(rank):
+    """A process group is destroyed while its calls are in flight, and rank 0 is late."""
+    dist.destroy_process_group()
+    dist.init_process_group("lockstep", init_method="file://" + os.environ["TEST_STORE"], rank=rank,
+                            world_size=3)
+    if rank == 0:
+        time.sleep(0.5)
+    data = [torch.ones(100000) for _ in range(20)]
+    works = [dist.all_reduce(one, async_op=True) for one in data]
+    dist.destroy_process_group()
+    expect(all(work.is_completed() for work in works), "a call is in flight")
+    expect(all((one == 3).all() for one in data), [work.exception() for work in works])
+
+
 def closing(rank):
     """The end of a session with a collective that never ends."""
     group = ours()
@@ -396,6 +410,12 @@ class Backend(unittest.TestCase):
         if "native" in WAYS:
             texts = ranks(2, closing, LOCKSTEP_TORCH_BACKEND="native")
             self.assertIn("in flight when the session closed", texts[0])
+
+    def test_destroy_waits_for_what_is_in_flight(self):
+        for way in WAYS:
+            with self.subTest(way=way), tempfile.TemporaryDirectory() as folder:
+                ranks(3, destroyed, LOCKSTEP_TORCH_BACKEND=way,
+                      TEST_STORE=os.path.join(folder, "store"))
 
     def test_facts(self):
         for answers in self.each(2, facts):

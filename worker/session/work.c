@@ -491,6 +491,8 @@ int work_await_locked(struct lockstep_work *work, const struct command *command,
                            "is free",
                            work->name);
     else if (work->state != WORK_DONE) {
+        if (timeout_ms == 0)
+            error_of(NULL); // The caller only asks, so this is no failure for the goodbye.
         session_late_text(session, late);
         status = error_set(LOCKSTEP_E_TIMEOUT,
                            "collective '%s' did not complete within %" PRIu32 " ms%s", work->name,

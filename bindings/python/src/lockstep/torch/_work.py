@@ -27,6 +27,7 @@ from ..session import Session
 from . import _groups
 
 _FOREVER = _native.WAIT_FOREVER
+_DRAIN_S = 5.0  # As CLOSE of backend_library.h.
 # The library has 256 collectives in flight at most. Sends and receives have limits of their own,
 # because receives that fill all places would keep back the sends that end them.
 COLLECTIVES, SENDS, RECEIVES = 0, 1, 2
@@ -280,6 +281,13 @@ class Engine:
         with self.lock:
             jobs = list(self._jobs)
         return any(not job.is_done() for job in jobs)
+
+    def drain(self) -> None:
+        """Waits for jobs that all ranks have begun, so that the session does not close while another
+        rank needs this one. Returns after _DRAIN_S at the latest."""
+        until = time.monotonic() + _DRAIN_S
+        while self.in_flight and time.monotonic() < until:
+            time.sleep(0.001)
 
 
 class Work(dist._Work):  # type: ignore[misc,name-defined]

@@ -161,10 +161,13 @@ struct group : public collectives {
             lib.abort(owner->session, "torch.distributed aborted the process group");
     }
 
-    // Frees the group. Its work that is not done ends with the session.
+    // Frees the group. Work that is not done soon ends with the session.
     void shutdown() override
     {
-        owner->look_at_all();
+        if (handle)
+            owner->look_at_all();
+        else
+            owner->drain();
         {
             std::lock_guard<std::mutex> guard(owner->mutex);
             if (handle && !owner->ended)

@@ -98,6 +98,7 @@ struct engine : std::enable_shared_from_this<engine> {
     void forget(const job_ptr &one);
     std::vector<job_ptr> all();
     void look_at_all();
+    void drain();
     void stop();
     void submit(std::function<void()> task);
     void need_thread();
@@ -494,6 +495,15 @@ void engine::look_at_all()
             one->ask(0);
             one->release();
         }
+}
+
+// Waits for jobs that all ranks have begun, so that the session does not close while another rank
+// needs this one. Returns after CLOSE at the latest.
+void engine::drain()
+{
+    const auto until = clock::now() + CLOSE;
+    for (look_at_all(); !all().empty() && clock::now() < until; look_at_all())
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 // The session is about to close: jobs that are not done never will be.

@@ -508,6 +508,7 @@ class LockstepGroup(dist.ProcessGroup):
             self._group = None
         if self._holds:
             self._holds = False
+            self._engine.drain()
             bootstrap.release()
 
 
