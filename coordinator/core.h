@@ -128,8 +128,8 @@ struct removal {
 
 enum goodbye {
     GOODBYE_NONE,
-    GOODBYE_LEFT, // It has closed its session.
-    GOODBYE_LOST, // It has given itself up for lost.
+    GOODBYE_LEFT, // The worker has closed its session.
+    GOODBYE_LOST, // The worker has given up: the others go on without it.
 };
 
 struct worker {
@@ -152,8 +152,8 @@ struct worker {
     bool left; // True if the worker closed its session.
     // The failure after which the worker left, clean; empty: it left without a failure.
     char left_cause[LOCKSTEP_FAREWELL_TEXT_BYTES];
-    enum goodbye
-        goodbye; // What the worker has said to another member, and not to this coordinator.
+    // The goodbye that another member has heard from the worker, and this coordinator has not.
+    enum goodbye goodbye;
     bool lost; // True if the worker was lost, or broke the protocol.
     bool dead; // True if there is proof that its process is gone (rule M4).
     // True if the worker was lost because its process ended: its last heartbeat may say why.

@@ -482,7 +482,7 @@ void verdict_parted(struct coordinator *core, struct worker *worker)
     struct job *job = core_job_of(core, worker);
     core_disconnect(core, worker);
     worker->back.away_ms = 0;
-    worker->dead = worker->goodbye == GOODBYE_LOST; // It takes part no more.
+    worker->dead = worker->goodbye == GOODBYE_LOST; // Takes no part any more.
     sentence_begin(&sentence, cause, sizeof(cause));
     sentence_add(&sentence, "it gave up: %s", worker->left_cause);
     if (worker->dead)

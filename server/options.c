@@ -24,7 +24,7 @@
 #define LISTEN_DEFAULT "127.0.0.1:50051"
 #define HTTP_DEFAULT "127.0.0.1:8080"
 #define DRAIN_DEFAULT_MS 5000
-#define DRAIN_MAX_MS 600000
+#define WAIT_MAX_MS 600000
 #define CHUNK_MIN_BYTES 1024
 #define STALL_FLOOR_MIN_MS 100
 #define STALL_FLOOR_MAX_MS 3600000
@@ -218,22 +218,23 @@ static bool set_launcher(struct parse *parse, const char *value)
     return true;
 }
 
+static bool set_wait(struct parse *parse, const char *value, uint32_t *wait_ms)
+{
+    uint64_t ms;
+    if (!parse_u64(value, &ms) || ms > WAIT_MAX_MS)
+        return refuse(parse, value, "milliseconds are needed, 0 to 600000");
+    *wait_ms = (uint32_t)ms;
+    return true;
+}
+
 static bool set_drain(struct parse *parse, const char *value)
 {
-    uint64_t drain_ms;
-    if (!parse_u64(value, &drain_ms) || drain_ms > DRAIN_MAX_MS)
-        return refuse(parse, value, "milliseconds are needed, 0 to 600000");
-    parse->options->drain_ms = (uint32_t)drain_ms;
-    return true;
+    return set_wait(parse, value, &parse->options->drain_ms);
 }
 
 static bool set_outlive(struct parse *parse, const char *value)
 {
-    uint64_t outlive_ms;
-    if (!parse_u64(value, &outlive_ms) || outlive_ms > DRAIN_MAX_MS)
-        return refuse(parse, value, "milliseconds are needed, 0 to 600000");
-    parse->options->outlive_ms = (uint32_t)outlive_ms;
-    return true;
+    return set_wait(parse, value, &parse->options->outlive_ms);
 }
 
 static bool set_chunk(struct parse *parse, const char *value)

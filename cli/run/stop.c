@@ -36,12 +36,12 @@ uint64_t stop_due(const struct stop *stop)
     return stop->look_at < stop->kill_at ? stop->look_at : stop->kill_at;
 }
 
-// What a process that runs does about a signal that it was sent.
+// How a process treats a signal that was sent to it, if it still runs.
 enum manner {
-    HANDLES, // A handler or a thread takes it. Also if /proc cannot be read.
-    BLOCKS, // It waits in the kernel until the process takes it.
+    HANDLES, // A handler or a thread takes the signal. Also if /proc cannot be read.
+    BLOCKS, // The signal is pending until the process unblocks it.
     IGNORES,
-    SUFFERS, // It should have ended the process, which is stuck in the kernel.
+    SUFFERS, // The signal should have ended the process, but the process is stuck in the kernel.
 };
 
 static enum manner manner_of(pid_t pid, int signal_number)
@@ -156,23 +156,24 @@ static void look(struct stop *stop, const struct run_options *options, struct ru
         say_waits(stop, options, &set, "handle");
 }
 
+static void kill_those(const struct run_options *options, struct run_result *result,
+                       const struct run_set *set, const char *does, const char *what)
+{
+    char ranks[RUN_SET_BYTES];
+    run_set_text(set, ranks, sizeof(ranks));
+    cli_say(options->command, "%s %s%s%s: killed by SIGKILL", ranks, does,
+            set->count == 1 ? "s" : "", what);
+    signal_set(options, result, set, SIGKILL);
+}
+
 static void kill_deaf(const struct stop *stop, const struct run_options *options,
                       struct run_result *result)
 {
     struct run_set set;
-    char ranks[RUN_SET_BYTES];
-    if (collect(options, result, &stop->deaf, SIGTERM, IGNORES, &set) > 0) {
-        run_set_text(&set, ranks, sizeof(ranks));
-        cli_say(options->command, "%s ignore%s SIGTERM: killed by SIGKILL", ranks,
-                set.count == 1 ? "s" : "");
-        signal_set(options, result, &set, SIGKILL);
-    }
-    if (collect(options, result, &stop->deaf, SIGTERM, SUFFERS, &set) > 0) {
-        run_set_text(&set, ranks, sizeof(ranks));
-        cli_say(options->command, "%s still run%s: killed by SIGKILL", ranks,
-                set.count == 1 ? "s" : "");
-        signal_set(options, result, &set, SIGKILL);
-    }
+    if (collect(options, result, &stop->deaf, SIGTERM, IGNORES, &set) > 0)
+        kill_those(options, result, &set, "ignore", " SIGTERM");
+    if (collect(options, result, &stop->deaf, SIGTERM, SUFFERS, &set) > 0)
+        kill_those(options, result, &set, "still run", "");
 }
 
 void stop_turn(struct stop *stop, const struct run_options *options, struct run_result *result)

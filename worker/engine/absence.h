@@ -15,9 +15,9 @@ struct lockstep_session;
 void absence_begin(struct lockstep_session *session);
 // Tells the control stream whether this rank needs the coordinator: control_need.
 void absence_tell_need(struct lockstep_session *session);
-// Tells the coordinator which peers have said goodbye, as soon as this rank needs the coordinator:
-// it may wait for a peer of which it has not heard that. The way to it may be cut, or the last word
-// of the peer was lost with the last coordinator.
+// Tells the coordinator which peers have said goodbye, as soon as this rank needs the coordinator.
+// Otherwise the coordinator may wait for such a peer: the network between them may be cut, or the
+// peer's last word may have been lost with the coordinator before.
 void absence_tell_goodbyes(struct lockstep_session *session);
 // The coordinator is back.
 void absence_end(struct lockstep_session *session);
