@@ -80,6 +80,7 @@ start() {
         --tls-dir "$directory" "$@" 2>daemon.log &
     pid=$!
     wait_for ports
+    [ -e ports ] || { cat daemon.log; finish; }
     port=$(sed 's/grpc=\([0-9]*\).*/\1/' ports)
     http=$(sed 's/.*http=//' ports)
 }
@@ -285,6 +286,9 @@ fingerprint() {
 }
 
 cp -r ca/coordinator live
+# The coordinator comes back at this port. Linux gives ports from 32768 on to connections; workers that
+# try to reach the coordinator while it is away could take such a port.
+listen=127.0.0.1:$((10000 + RANDOM % 10000))
 start live
 worker=(env LOCKSTEP_WORLD_SIZE=2 LOCKSTEP_COORDINATOR="127.0.0.1:$port" LOCKSTEP_TLS_DIR=ca/worker)
 "${worker[@]}" JOB_COMPLETION_INDEX=1 ./until >first 2>&1 & # As in an Indexed Job.
@@ -320,7 +324,7 @@ cp other/worker/* changing/
 wait $changing || { fail "a worker whose certificates were replaced"; cat said; }
 # The coordinator returns with that authority: workers of the job say why they do not go back to it.
 kill -KILL "$pid"
-listen=127.0.0.1:$port start live
+start live
 comes first "the coordinator's certificate is not signed by"
 cp ca/coordinator/* live/
 comes daemon.log "event=job_resuming"
