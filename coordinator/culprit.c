@@ -323,7 +323,8 @@ static void culprit_threads(struct culprit *culprit, const struct answer_threads
         if (!threads->threads[i].trainer || culprit->trainer != UINT32_MAX)
             continue;
         culprit->trainer = culprit->threads + i;
-        culprit->silent = threads->threads[i].how == STACK_SILENT;
+        culprit->silent =
+            threads->threads[i].how == STACK_SILENT || threads->threads[i].how == STACK_LEFT_ALONE;
         culprit->awaits = threads->threads[i].awaits;
         culprit->owner = threads->threads[i].owner;
         sentence_clean(culprit->owner_name, sizeof(culprit->owner_name),

@@ -196,8 +196,8 @@ static uint64_t stall_ask_worker(struct coordinator *core, struct worker *worker
     return worker->asked;
 }
 
-// Inspects the culprits whose processes run. A culprit whose trainer thread did not answer in time
-// is inspected again: on a busy machine the next attempt may succeed.
+// Inspects the culprits whose processes run. A culprit whose trainer thread did not answer in time,
+// or moved whenever it was looked at, is inspected again: the next attempt may succeed.
 static void stall_ask(struct coordinator *core, struct job *job)
 {
     struct stall *stall = &job->stall;

@@ -89,7 +89,8 @@ struct culprit {
     uint64_t answer;
     uint32_t threads; // Number of threads described so far.
     uint32_t trainer; // Index of the trainer's thread among them; UINT32_MAX: not seen yet.
-    bool silent; // True if the trainer's thread did not handle the signal in time.
+    // True if a busy machine may be the reason that the trainer's thread has no frames.
+    bool silent;
     enum stack_awaits awaits; // The kind of thing that the trainer's thread waits for.
     uint32_t owner; // Id of the thread that the trainer's thread waits for.
     char owner_name[LOCKSTEP_THREAD_BYTES];

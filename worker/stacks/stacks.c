@@ -136,8 +136,11 @@ static bool stacks_ask(const struct thread_note *note, struct stack_thread *thre
                 stacks_ask_sleeper(note, thread, &signals, deadline_ms, addresses);
             return true;
         case LOOK_UNKNOWN:
+            // On a busy machine a thread that polls may wake up during each walk.
             thread->how = thread->state == 'D' ? STACK_DISK : STACK_LEFT_ALONE;
-            return true;
+            if (thread->how == STACK_DISK || clock_now_ms() >= deadline_ms)
+                return true;
+            break;
         case LOOK_RUNS:
             if (stacks_ask_runner(note, thread, &signals, deadline_ms, addresses) ||
                 clock_now_ms() >= deadline_ms)

@@ -173,15 +173,13 @@ static void answer_frames(uint32_t rank, enum stack_how how, const struct stack_
     answer_thread(rank, &thread, frames, count);
 }
 
-// On a busy machine a thread may take longer than it has.
-static void test_who_had_no_time_to_answer_is_asked_again(void **state)
+static void is_asked_again_after(enum stack_how how)
 {
-    (void)state;
     fleet_begin_waiting(2, 1);
     fleet_outside(&fleet, 1);
     fleet.ranks[1].mute = true;
     fleet_pass(&fleet, 13000);
-    answer_frames(1, STACK_SILENT, NULL, 0);
+    answer_frames(1, how, NULL, 0);
     fleet_expect_says(&fleet, "in step 11; 1 rank waits for it.");
     fleet.ranks[1].mute = false;
     fleet_pass(&fleet, LOCKSTEP_INSPECT_PAUSE_MS);
@@ -189,6 +187,20 @@ static void test_who_had_no_time_to_answer_is_asked_again(void **state)
     const uint64_t last = story.last[2].u.inspect.id;
     fleet_pass(&fleet, 2 * LOCKSTEP_INSPECT_PAUSE_MS);
     assert_int_equal(story.last[2].u.inspect.id, last);
+}
+
+// On a busy machine a thread may take longer than it has.
+static void test_who_had_no_time_to_answer_is_asked_again(void **state)
+{
+    (void)state;
+    is_asked_again_after(STACK_SILENT);
+}
+
+// On a busy machine a thread that polls may wake up whenever it is looked at.
+static void test_who_never_slept_long_enough_is_asked_again(void **state)
+{
+    (void)state;
+    is_asked_again_after(STACK_LEFT_ALONE);
 }
 
 static void test_frames_of_python_come_first(void **state)
@@ -634,6 +646,7 @@ int main(void)
         TEST(test_a_culprit_that_does_not_answer_is_named_without),
         TEST(test_what_is_answered_late_is_added),
         TEST(test_who_had_no_time_to_answer_is_asked_again),
+        TEST(test_who_never_slept_long_enough_is_asked_again),
         TEST(test_frames_of_python_come_first),
         TEST(test_callers_of_the_library_of_python_are_shown),
         TEST(test_a_thread_that_is_waited_for_is_named),
