@@ -9,6 +9,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <lockstep/lockstep.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -669,6 +670,11 @@ int trainer_run(const struct trainer_place *place, const struct script *script)
         setenv("LOCKSTEP_TRANSPORT", script->way.transport, 1);
     if (script->way.algorithm)
         setenv("LOCKSTEP_ALGORITHM", script->way.algorithm, 1);
+    if (script->away_timeout_ms != 0) {
+        char ms[16];
+        snprintf(ms, sizeof(ms), "%" PRIu32, script->away_timeout_ms);
+        setenv("LOCKSTEP_AWAY_TIMEOUT_MS", ms, 1);
+    }
     if (script->way.device)
         trainer_device(&trainer);
     model_init(&trainer);

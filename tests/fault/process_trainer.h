@@ -87,6 +87,7 @@ struct script {
     struct way way;
     uint32_t rounds; // Number of sessions, one after the other, each of its own job; 0: one.
     uint32_t open_timeout_ms;
+    uint32_t away_timeout_ms; // LOCKSTEP_AWAY_TIMEOUT_MS; 0: not set.
     // How long descriptors may be left after the last session was closed, on any machine; 0: 5 s,
     // and longer on slow machines.
     uint32_t leaves_ms;
