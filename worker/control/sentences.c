@@ -35,6 +35,9 @@ bool sentences_is_transport_error(const char *details)
 // What to look at. A coordinator that uses TLS closes the connection of a worker that does not.
 static const char *sentences_hint(const struct ending *ending)
 {
+    if (ending->kept)
+        return strstr(ending->reason, "connection refused") ? " (nothing listens there any more)"
+                                                            : "";
     if (strstr(ending->reason, "connection refused"))
         return " (nothing listens there: is the coordinator started, and is LOCKSTEP_COORDINATOR "
                "right?)";

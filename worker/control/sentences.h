@@ -27,6 +27,7 @@ struct ending {
     uint64_t connect_timeout_ms;
     bool plaintext; // True if this worker has no certificates.
     bool connecting; // True if the stream was never established.
+    bool kept; // True if an earlier stream was established, so that the address is right.
     bool cancelled; // True if this worker ended the stream; then `reason` says why.
     bool from_peer; // True if the coordinator wrote `reason`.
     enum ending_status status;

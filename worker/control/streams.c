@@ -35,6 +35,7 @@ static struct ending ending_of(struct control *control, bool from_peer)
                            .connect_timeout_ms = control->connect_timeout_ms,
                            .plaintext = !control->channel.credentials,
                            .connecting = control->stage == CONNECTING,
+                           .kept = control->kept,
                            .cancelled = control->call.cancelled,
                            .from_peer = from_peer,
                            .status = control->status};
