@@ -247,14 +247,15 @@ static void crew_check_element(const struct crew *crew, const struct hand *hand,
     const struct task *task = &hand->tasks[slot];
     const double is = crew_get(plan->dtype, task->memory, element);
     const uint32_t unit = crew_unit_of(plan, element);
-    if (plan->units != CREW_PLAIN && !(task->used >> unit & 1)) {
+    if ((plan->units != CREW_PLAIN && !(task->used >> unit & 1)) ||
+        task->collective.weight_total == 0) {
         CREW_CHECK(crew, is == crew_before(hand, slot, element));
         return;
     }
     for (uint32_t g = 0; g < crew->sets; g++) {
         double mean = 0;
         if (!crew_mean(crew, crew->members_of[g], slot, element, &mean)) {
-            if (is == crew_before(hand, slot, element))
+            if (is == 0) // Nobody who is left has a weight, and a part of the mean was final.
                 return;
         } else if (fabs(is - mean) <= crew_tolerance(plan, mean)) {
             return;
@@ -295,7 +296,7 @@ static void crew_check_same(const struct crew *crew, const struct hand *hand, ui
     CREW_CHECK(crew, one->collective.weight_total == other->collective.weight_total);
     for (uint64_t e = 0; e < plan->elements; e++) {
         const bool used = plan->units == CREW_PLAIN || (one->used >> crew_unit_of(plan, e) & 1);
-        const bool touched = used && !plan->weightless;
+        const bool touched = used && one->collective.weight_total > 0;
         CREW_CHECK(crew,
                    !touched || memcmp(one->memory + e * size, other->memory + e * size, size) == 0);
     }

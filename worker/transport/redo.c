@@ -8,6 +8,9 @@
 //                  allreduce of integers, to which the owner alone contributes
 //     tally        after REDO_BATCH parts, and at the end: the largest weight of final elements
 //
+// If no rank that is left has a weight, and something is final, the sums run once more and write
+// zeros: otherwise each rank would keep its own memory there.
+//
 // Every rank makes the same parts of the same rows. A rank that has the bytes already receives them
 // again: they are the same bytes.
 //
@@ -366,7 +369,7 @@ static void redo_end(struct redo *redo)
             outer->first_sent_us = part->collective.first_sent_us;
         if (part->collective.last_received_us > outer->last_received_us)
             outer->last_received_us = part->collective.last_received_us;
-        if (part->sums)
+        if (part->sums && part->collective.weight_total > 0)
             redo->weight = part->collective.weight_total;
     }
     outer->weight_total = outer->op == REDUCE_MEAN ? redo->weight : 0;
@@ -441,19 +444,33 @@ struct collective *redo_finals(struct transport *transport, uint32_t index, stru
     return NULL;
 }
 
-// A mean that is done with a total weight of 0 may have elements that were final before.
-static void redo_keep(struct transport *transport, const struct redo *redo)
+// No rank that is left has a weight, and something is final: launches the sums again, as sums of
+// nothing. Returns false if this is not so, or was done.
+static bool redo_write_zeros(struct transport *transport, struct redo *redo)
 {
-    struct finals finals = {.weight = 0};
-    if (redo->outer->op != REDUCE_MEAN || redo->outer->weight_total > 0)
-        return;
-    redo_add_finals(transport, redo, &finals);
-    finals_tidy(&finals, redo->outer->elements);
-    finals_leave_out(&finals, redo->outer->extents, redo->outer->extent_count);
-    transport->freezer.lacks = transport->freezer.lacks || finals.lacks;
-    if (finals.count > 0)
-        freeze_keep(&transport->freezer, redo->outer, &finals);
-    finals_free(&finals);
+    uint32_t sums = 0;
+    for (uint32_t i = 0; i < redo->count && redo->weight > 0; i++) {
+        const struct redo_part *part = &redo->parts[i];
+        if (part->sums && (part->collective.op != REDUCE_MEAN || part->collective.weight_total > 0))
+            return false;
+        sums += part->sums;
+    }
+    for (uint32_t i = 0; i < redo->count && sums > 0; i++) {
+        struct redo_part *part = &redo->parts[i];
+        if (!part->sums)
+            continue;
+        redo_part_empty(part);
+        part->collective.op = REDUCE_SUM;
+        part->collective.tag.slot += redo->count;
+        part->collective.state = NULL;
+        part->settled = false;
+        redo->settled--;
+    }
+    for (uint32_t i = 0; i < redo->count && sums > 0; i++) {
+        if (redo->parts[i].sums)
+            redo_launch(transport, &redo->parts[i].collective);
+    }
+    return sums > 0;
 }
 
 struct collective *redo_done(struct transport *transport, struct collective *collective)
@@ -470,8 +487,9 @@ struct collective *redo_done(struct transport *transport, struct collective *col
             redo_go_on(transport, redo);
         return NULL;
     }
+    if (redo_write_zeros(transport, redo))
+        return NULL;
     redo_end(redo);
-    redo_keep(transport, redo);
     list_remove(&redo->node);
     redo_free(redo);
     return outer;

@@ -34,8 +34,9 @@ struct transport_redo {
 };
 
 // Launches a collective again. It belongs to the transport until done(). Its tag and its used bits
-// are those of the first launch. weight_total is set from the rows: 0 only if the rows sum up
-// elements and the weights of all ranks are 0.
+// are those of the first launch. weight_total of a mean is that of the elements that the rows sum
+// up; if it is 0, that of the elements that were final. Where units have such elements and no rank
+// has a weight, the elements that the rows sum up become zeros.
 //
 // Returns NULL, or why the rows are impossible; then nothing was launched.
 const char *transport_redo(struct transport *transport, struct collective *collective,

@@ -115,6 +115,18 @@ bool redo_part_lay(struct redo_part *part, const struct collective *outer, bool 
     return outer->replica_count == 0 || own || redo_part_copy(part, outer, gives);
 }
 
+void redo_part_empty(struct redo_part *part)
+{
+    for (uint32_t i = 0; i < part->collective.extent_count; i++)
+        part->extents[i].in = NULL;
+    for (uint32_t r = 0; r < part->collective.replica_count; r++) {
+        const struct collective_replica *replica = &part->replicas[r];
+        struct extent *extents = part->replica_extents + (replica->extents - part->replica_extents);
+        for (uint32_t i = 0; i < replica->extent_count; i++)
+            extents[i].in = NULL;
+    }
+}
+
 bool redo_part_divide(struct redo_part *part, const struct collective *outer)
 {
     const uint32_t most = outer->unit_count + part->span_count;

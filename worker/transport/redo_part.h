@@ -41,6 +41,8 @@ bool redo_part_add_used(struct redo_part *part, const struct collective *outer, 
 // Sets the extents. gives: one rank gives its outputs of the whole collective; own: it is this
 // rank, whose replicas all have them.
 bool redo_part_lay(struct redo_part *part, const struct collective *outer, bool gives, bool own);
+// Takes the inputs from a part: it contributes zeros.
+void redo_part_empty(struct redo_part *part);
 // Sets the units of a part that sums up.
 bool redo_part_divide(struct redo_part *part, const struct collective *outer);
 // Makes an allreduce out of a part in which one rank gives: one unit, which that rank alone uses. A
