@@ -33,8 +33,8 @@ size_t coordinator_bytes(void)
     return sizeof(struct coordinator);
 }
 
-static_assert(offsetof(struct coordinator, words) <= 80 * 1024 * 1024 &&
-                  sizeof(struct coordinator) <= 272 * 1024 * 1024,
+static_assert(offsetof(struct coordinator, words) <= 88 * 1024 * 1024 &&
+                  sizeof(struct coordinator) <= 280 * 1024 * 1024,
               "a small daemon stays small");
 
 struct coordinator *coordinator_init(void *memory, const struct coordinator_config *config)

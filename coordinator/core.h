@@ -247,6 +247,9 @@ struct learned_slot {
     uint32_t complete;
     bool granted;
     uint64_t ready[CORE_RANK_WORDS]; // Set of ranks that made the slot.
+    // Of a module with a group: slots that some member had made before this one, and that were not
+    // granted then.
+    struct slot_set after;
 };
 
 struct layout {
@@ -290,6 +293,7 @@ struct learning {
     uint32_t ended; // Number of members that have ended the step.
     uint32_t slot_count;
     uint32_t grant_count;
+    bool held; // True if a complete slot may be held back.
     uint16_t grants[LOCKSTEP_MAX_SLOTS]; // Indices of the granted slots, in the order of grants.
     uint16_t table[CORE_SLOT_TABLE]; // Index + 1 of a slot; 0: empty.
     struct learned_slot slots[LOCKSTEP_MAX_SLOTS];

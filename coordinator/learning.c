@@ -10,6 +10,12 @@
 // they neither make its slots nor hold them up. A member *waits* when every thread of its trainer
 // waits for a slot that the member has made; the grant of one of these slots ends the wait.
 //
+// A plan has the calls in the order of grants. A complete slot of a module with a group is *held
+// back* until all slots are granted that one of its members made before, unless a member waits for
+// it. Otherwise a group's call could be planned before a call that every rank makes first, because
+// a rank outside of the group was late. Members that wait for that call would wait for ever (order
+// protocol, R3).
+//
 // Members that wait for each other are a knot (knot.c). Positions are here the indices of slots,
 // and a member lacks the slots that it has not made. Only a wait can close a knot, so the core
 // searches for a knot only at a wait. Under the policy zero_defer there is no verdict. When every
@@ -136,12 +142,97 @@ void learning_grant(struct coordinator *core, struct job *job, struct learned_sl
     }
 }
 
+// ---- Holding back ----------------------------------------------------------------------------
+
+// Notes what the member has made before this slot.
+static void slot_follows(struct learning *learning, const struct worker *worker,
+                         struct learned_slot *slot)
+{
+    if ((worker->grouped >> slot->id.module & 1) == 0)
+        return;
+    for (uint32_t i = 0; i < learning->slot_count; i++)
+        if (!learning->slots[i].granted && slot_made(&learning->slots[i], worker->rank))
+            slot->after.words[i / 64] |= UINT64_C(1) << i % 64;
+}
+
+static bool sets_meet(const struct slot_set *a, const struct slot_set *b)
+{
+    uint64_t both = 0;
+    for (uint32_t word = 0; word < LOCKSTEP_SLOT_WORDS; word++)
+        both |= a->words[word] & b->words[word];
+    return both != 0;
+}
+
+// Sets the slots that members wait for.
+static void slot_waited(struct coordinator *core, const struct job *job, struct slot_set *waited)
+{
+    memset(waited, 0, sizeof(*waited));
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct up_blocked *blocked = &job_worker(core, job, i)->blocked;
+        for (uint32_t k = 0; k < blocked->wait_count; k++) {
+            const uint32_t index = wait_index(&blocked->waits[k]);
+            waited->words[index / 64] |= UINT64_C(1) << index % 64;
+        }
+    }
+}
+
+// Returns the next slot to grant, or NULL: every complete slot is granted or held back. A slot is
+// held back if one that it follows is not complete, or held back itself. Slots that follow each
+// other are granted in the order of their first reports.
+static struct learned_slot *held_next(struct coordinator *core, struct job *job)
+{
+    struct learning *learning = &job->learning;
+    struct learned_slot *next = NULL;
+    struct slot_set waited;
+    struct slot_set open = {{0}}; // Slots that are not granted.
+    struct slot_set stuck = {{0}};
+    uint32_t before = 0;
+    uint32_t count = 0;
+    slot_waited(core, job, &waited);
+    learning->held = false;
+    for (uint32_t i = 0; i < learning->slot_count; i++) {
+        const struct learned_slot *slot = &learning->slots[i];
+        open.words[i / 64] |= (uint64_t)!slot->granted << i % 64;
+        stuck.words[i / 64] |= (uint64_t)(!slot->granted && slot->complete < job->count) << i % 64;
+        learning->held |= !slot->granted && slot->complete == job->count;
+    }
+    do {
+        before = count;
+        for (uint32_t i = 0; i < learning->slot_count && learning->held; i++) {
+            if (!slot_set_has(&open, i) || slot_set_has(&stuck, i) || slot_set_has(&waited, i) ||
+                !sets_meet(&learning->slots[i].after, &stuck))
+                continue;
+            stuck.words[i / 64] |= UINT64_C(1) << i % 64;
+            count++;
+        }
+    } while (count > before);
+    for (uint32_t i = 0; i < learning->slot_count; i++) {
+        struct learned_slot *slot = &learning->slots[i];
+        if (!slot_set_has(&open, i) || slot_set_has(&stuck, i))
+            continue;
+        if (slot_set_has(&waited, i) || !sets_meet(&slot->after, &open))
+            return slot;
+        next = next ? next : slot;
+    }
+    return next;
+}
+
+// Grants the complete slots that are not held back.
+static void learning_release(struct coordinator *core, struct job *job)
+{
+    struct learned_slot *slot = NULL;
+    while (job->learning.held && (slot = held_next(core, job)))
+        learning_grant(core, job, slot);
+}
+
 // A member that has not begun the step would drop the grant.
 static void learning_complete(struct coordinator *core, struct job *job, struct learned_slot *slot)
 {
-    const struct learning *learning = &job->learning;
-    if (++slot->complete == job->count && !slot->granted && learning->entered == job->count)
-        learning_grant(core, job, slot);
+    struct learning *learning = &job->learning;
+    if (++slot->complete < job->count || slot->granted || learning->entered < job->count)
+        return;
+    learning->held = true;
+    learning_release(core, job);
 }
 
 // ---- Entering --------------------------------------------------------------------------------
@@ -161,6 +252,7 @@ static void learning_open(struct coordinator *core, struct job *job, const struc
     learning->entered = learning->ended = 0;
     learning->slot_count = 0;
     learning->grant_count = 0;
+    learning->held = false;
     memset(learning->table, 0, sizeof(learning->table));
     for (uint32_t i = 0; i < job->count; i++) {
         struct worker *worker = job_worker(core, job, i);
@@ -181,11 +273,8 @@ void learning_meet(struct coordinator *core, struct job *job, struct worker *wor
     learning_catch_up(core, job, worker);
     if (++learning->entered < job->count)
         return;
-    for (uint32_t i = 0; i < learning->slot_count; i++) {
-        struct learned_slot *slot = &learning->slots[i];
-        if (slot->complete == job->count && !slot->granted)
-            learning_grant(core, job, slot);
-    }
+    learning->held = true;
+    learning_release(core, job);
     if (learning->ended == job->count)
         publish_plan(core, job);
 }
@@ -266,14 +355,8 @@ static void wait_lacks(const struct learning *learning, struct worker *worker,
 // Policy error: halts if the wait of this member closes a knot.
 static void learning_judge(struct coordinator *core, struct job *job, struct worker *last)
 {
-    struct slot_set waited = {{0}};
-    for (uint32_t i = 0; i < job->count; i++) {
-        const struct up_blocked *blocked = &job_worker(core, job, i)->blocked;
-        for (uint32_t k = 0; k < blocked->wait_count; k++) {
-            const uint32_t index = wait_index(&blocked->waits[k]);
-            waited.words[index / 64] |= UINT64_C(1) << index % 64;
-        }
-    }
+    struct slot_set waited;
+    slot_waited(core, job, &waited);
     for (uint32_t i = 0; i < job->count; i++) {
         struct worker *worker = job_worker(core, job, i);
         if (worker->blocked.wait_count > 0)
@@ -306,8 +389,10 @@ static void learning_force(struct coordinator *core, struct job *job)
                 smallest = slot;
         }
     }
-    if (smallest)
-        learning_grant(core, job, smallest);
+    if (!smallest)
+        return;
+    learning_grant(core, job, smallest);
+    learning_release(core, job);
 }
 
 // ---- Messages of members ---------------------------------------------------------------------
@@ -387,6 +472,7 @@ void learning_ready(struct coordinator *core, struct worker *worker, const struc
                          ready->slot.module, ready->slot.call, ready->slot.bucket, ready->step);
         return;
     }
+    slot_follows(&job->learning, worker, slot);
     slot->ready[worker->rank / 64] |= UINT64_C(1) << worker->rank % 64;
     learning_complete(core, job, slot);
 }
@@ -458,7 +544,10 @@ void learning_wait(struct coordinator *core, struct worker *worker, const struct
     worker->blocked.space = wait->phase;
     if (wait_over(&job->learning, &worker->blocked))
         worker->blocked.wait_count = 0; // The grant was sent; the member has not received it yet.
-    else if (job->zero_defer)
+    learning_release(core, job);
+    if (worker->blocked.wait_count == 0)
+        return;
+    if (job->zero_defer)
         learning_force(core, job);
     else
         learning_judge(core, job, worker);

@@ -3,12 +3,14 @@
 // Conformance: modules with a group, whose gradients are averaged among the group's members only.
 // A group of two in a world of four computes the same bits as a world of two.
 
+#include "protos/limits.h"
 #include "tests/support/trainer.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -238,6 +240,58 @@ static void overlapping_body(struct rank *rank)
 static void groups_that_overlap(const struct setting *setting)
 {
     ranks_run(setting, overlapping_body, NULL);
+}
+
+// ---- A rank outside that is late ---------------------------------------------------------------
+
+#define MANY (LOCKSTEP_WINDOW + 4) // Buckets of a module, each of one parameter.
+#define LATE_US 100000
+
+static const uint64_t many_sizes[MANY] = {40, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40};
+
+static void many_buckets(struct rank *rank, struct lockstep_config *config)
+{
+    (void)rank;
+    config->bucket_first_bytes = config->bucket_bytes = config->bucket_last_bytes = 160;
+}
+
+// Every rank calls "net" first, and ranks 0 and 1 call "expert" after it. In the step that is
+// learned rank 2 is late, so the expert's gradients are ready on its members first. In the plan
+// they come second all the same: ranks that wait for "net" have not called the expert yet.
+static void late_body(struct rank *rank)
+{
+    static const uint32_t members[] = {0, 1};
+    struct trained_module modules[2];
+    const struct module_shape net = {.name = "net", .count = MANY, .elements = many_sizes};
+    const bool member = make_module(rank, "expert", make_group(rank, "half", members, 2), MANY,
+                                    many_sizes, 1, &modules[1]);
+    trainer_make(rank, &net, 50, &modules[0]);
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (uint32_t s = 0; s < STEPS; s++) {
+        lockstep_call *call;
+        trainer_begin(rank, NULL);
+        trainer_fill_known(&modules[0], rank->rank, s);
+        if (s == 0 && rank->rank == 2)
+            usleep(LATE_US);
+        RANK_OK(rank, lockstep_call_begin(modules[0].module, &call));
+        for (uint32_t p = 0; p < MANY; p++)
+            RANK_OK(rank, lockstep_grad_ready(modules[0].module, NULL, p, NULL, NULL));
+        RANK_OK(rank, lockstep_call_end(call));
+        if (s > 0)
+            RANK_OK(rank, lockstep_call_wait(call, FOREVER));
+        if (member)
+            trainer_call(rank, &modules[1]);
+        trainer_end(rank);
+        trainer_expect_mean(rank, &modules[0], s, NULL);
+    }
+    finish(rank, modules, member ? 2 : 1);
+}
+
+static void a_rank_outside_is_late(const struct setting *setting)
+{
+    const struct cluster_test test = {
+        .setting = setting, .configure = many_buckets, .body = late_body};
+    ranks_run_test(&test);
 }
 
 // ---- Values at start, and other modules later --------------------------------------------------
@@ -740,6 +794,7 @@ int main(void)
     static const struct stamp stamps[] = {
         {"case_58_pairs_like_worlds_of_two", pairs_like_worlds_of_two, four},
         {"case_58_groups_that_overlap", groups_that_overlap, four},
+        {"a_rank_outside_is_late", a_rank_outside_is_late, four},
         {"values_are_made_equal", values_are_made_equal, four},
         {"modules_come_and_go", modules_come_and_go, four},
         {"calls_outside_the_plan", calls_outside_the_plan, four},

@@ -83,6 +83,74 @@ static void test_a_slot_does_not_wait_for_ranks_without_its_module(void **state)
     assert_int_equal(story_job(story, 0).state, JOB_RUNNING);
 }
 
+// Module 1 is of a group of ranks 1 and 2, which make module 0 first. Rank 0 has not made it yet.
+static void make_both(struct story *story)
+{
+    story_run(story, 3);
+    say_groups(story, 1, 2, 2);
+    for (uint32_t peer = 2; peer <= 3; peer++) {
+        say_groups(story, peer, 2, 0);
+        story_ready(story, peer, 1, slot(0, 0, 0));
+        story_ready(story, peer, 1, slot(1, 0, 0));
+    }
+    story_ready(story, 1, 1, slot(0, 1, 0));
+    story_forget(story);
+}
+
+// Otherwise a plan would have module 1 first, although every rank that makes both makes it second.
+static void test_a_group_comes_after_what_its_members_made_before(void **state)
+{
+    struct story *story = *state;
+    make_both(story);
+    story_ready(story, 1, 1, slot(0, 0, 0));
+    story_expect(story, "1 > ready step 1 slot 0#0.0\n"
+                        "1 < grant step 1 slot 0#0.0\n"
+                        "2 < grant step 1 slot 0#0.0\n"
+                        "3 < grant step 1 slot 0#0.0\n"
+                        "1 < grant step 1 slot 1#0.0\n"
+                        "2 < grant step 1 slot 1#0.0\n"
+                        "3 < grant step 1 slot 1#0.0\n");
+}
+
+static void test_a_group_that_a_member_waits_for_comes_at_once(void **state)
+{
+    struct story *story = *state;
+    make_both(story);
+    story_wait(story, 3, 1, slot(1, 0, 0));
+    story_expect(story, "3 > wait step 1 slot 1#0.0\n"
+                        "1 < grant step 1 slot 1#0.0\n"
+                        "2 < grant step 1 slot 1#0.0\n"
+                        "3 < grant step 1 slot 1#0.0\n");
+    assert_int_equal(story_job(story, 0).state, JOB_RUNNING);
+}
+
+// Module 0 is of ranks 0 and 1, module 1 of ranks 1 and 2, module 2 of ranks 0 and 2. Each comes
+// after another one on some rank, so no order suits all.
+static void test_groups_in_a_circle_come_in_the_order_of_their_first_reports(void **state)
+{
+    static const uint32_t made[3][2] = {{0, 2}, {1, 0}, {2, 1}};
+    struct story *story = *state;
+    story_run(story, 3);
+    for (uint32_t peer = 1; peer <= 3; peer++)
+        say_groups(story, peer, 7, UINT64_C(1) << peer % 3);
+    for (uint32_t peer = 1; peer <= 3; peer++)
+        story_ready(story, peer, 1, slot(made[peer - 1][0], 0, 0));
+    story_ready(story, 1, 1, slot(2, 0, 0));
+    story_ready(story, 2, 1, slot(0, 0, 0));
+    story_forget(story);
+    story_ready(story, 3, 1, slot(1, 0, 0));
+    story_expect(story, "3 > ready step 1 slot 1#0.0\n"
+                        "1 < grant step 1 slot 0#0.0\n"
+                        "2 < grant step 1 slot 0#0.0\n"
+                        "3 < grant step 1 slot 0#0.0\n"
+                        "1 < grant step 1 slot 2#0.0\n"
+                        "2 < grant step 1 slot 2#0.0\n"
+                        "3 < grant step 1 slot 2#0.0\n"
+                        "1 < grant step 1 slot 1#0.0\n"
+                        "2 < grant step 1 slot 1#0.0\n"
+                        "3 < grant step 1 slot 1#0.0\n");
+}
+
 static void test_a_rank_proposes_no_layout_of_a_module_that_it_lacks(void **state)
 {
     struct story *story = *state;
@@ -692,6 +760,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_two_ranks_with_different_ready_orders),
         TEST(test_a_slot_does_not_wait_for_ranks_without_its_module),
+        TEST(test_a_group_comes_after_what_its_members_made_before),
+        TEST(test_a_group_that_a_member_waits_for_comes_at_once),
+        TEST(test_groups_in_a_circle_come_in_the_order_of_their_first_reports),
         TEST(test_a_rank_proposes_no_layout_of_a_module_that_it_lacks),
         TEST(test_what_only_some_have_is_granted_when_the_others_end),
         TEST(test_a_slot_that_comes_after_another_has_ended_needs_only_the_rest),
