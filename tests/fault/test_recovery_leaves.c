@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/hash64.h"
+#include "protos/limits.h"
 #include "tests/support/bounds.h"
 
 #include <setjmp.h>
@@ -41,7 +42,9 @@ enum {
     RANKS = 3,
     STEPS = 2,
     ELEMENTS = 300,
+    MANY = 3 * LOCKSTEP_WINDOW,
     SENDS = 40, // More sends than a rank makes in a step.
+    GROUP_SENDS = 200, // The same, with a module of a group.
     OPEN_SENDS = 3000, // The same for lockstep_open and a recovery, in which links are measured.
     AWAY_US = 400000, // How long the coordinator is away.
     NOTICED_US = 200000, // By then each rank has seen the end of its stream.
@@ -60,11 +63,15 @@ enum scene {
     HOLDS, // In the last step. Its process leaves all sockets open.
     CUT, // None: rank 0 dies in the last step, and the others cannot connect to each other.
     LEARNS, // In a step that is learned. The next one has another phase, and is learned, too.
+    // In the last step, in which rank 1 alone calls the module. Ranks 0 and 2 have another one,
+    // with many buckets.
+    GROUPED,
 };
 
 static const char *const scenes[] = {
     "in the last step", "uneven", "no coordinator", "gone", "seen",
-    "in open",          "held",   "holds",          "cut",  "in a learned step"};
+    "in open",          "held",   "holds",          "cut",  "in a learned step",
+    "grouped"};
 
 struct told {
     char text[512];
@@ -155,6 +162,44 @@ static bool is_gone(enum scene scene)
     return scene == GONE || scene == SEEN;
 }
 
+// Registers a module of a group of ranks 0 and 2.
+static lockstep_module *register_in_group(struct told *told, lockstep_session *session)
+{
+    static const uint32_t members[] = {0, 2};
+    static const int64_t shape = 1;
+    static float data[MANY];
+    static float gradients[MANY];
+    static char names[MANY][8];
+    struct lockstep_parameter parameters[MANY];
+    struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
+    lockstep_module *module;
+    memset(parameters, 0, sizeof(parameters));
+    for (uint32_t p = 0; p < MANY; p++) {
+        snprintf(names[p], sizeof(names[p]), "p%u", p);
+        parameters[p] = (struct lockstep_parameter){.name = names[p],
+                                                    .dtype = LOCKSTEP_FLOAT32,
+                                                    .dims = 1,
+                                                    .shape = &shape,
+                                                    .data = &data[p],
+                                                    .gradient = &gradients[p]};
+    }
+    require(told, lockstep_group_create(session, members, 2, "pair", &config.group), "group");
+    config.name = "g";
+    config.parameters = parameters;
+    config.parameter_count = MANY;
+    require(told, lockstep_module_register(session, &config, &module), "register in a group");
+    return module;
+}
+
+static void call(struct told *told, lockstep_module *module, uint32_t parameters)
+{
+    lockstep_call *made;
+    require(told, lockstep_call_begin(module, &made), "call_begin");
+    for (uint32_t p = 0; p < parameters; p++)
+        require(told, lockstep_grad_ready(module, made, p, NULL, NULL), "grad_ready");
+    require(told, lockstep_call_end(made), "call_end");
+}
+
 static void train(uint32_t rank, const char *job, enum scene scene, bool victim, int sends)
 {
     static float value[ELEMENTS];
@@ -175,7 +220,7 @@ static void train(uint32_t rank, const char *job, enum scene scene, bool victim,
     struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
     lockstep_session *session;
     lockstep_module *module;
-    lockstep_call *call;
+    lockstep_module *grouped = NULL;
     char address[64];
     int64_t counter = 0;
     int status = 0;
@@ -187,6 +232,10 @@ static void train(uint32_t rank, const char *job, enum scene scene, bool victim,
     config.on_failure = LOCKSTEP_ON_FAILURE_CONTINUE;
     config.transport = LOCKSTEP_TRANSPORT_TCP;
     config.uneven = scene == UNEVEN ? LOCKSTEP_UNEVEN_FIRST : LOCKSTEP_UNEVEN_NONE;
+    if (scene == GROUPED)
+        setenv("LOCKSTEP_ALGORITHM", "doubling", 1); // All of it is final at once.
+    if (scene == GROUPED)
+        config.bucket_first_bytes = config.bucket_bytes = config.bucket_last_bytes = 1;
     module_config.name = "m";
     module_config.parameters = &parameter;
     module_config.parameter_count = 1;
@@ -199,6 +248,8 @@ static void train(uint32_t rank, const char *job, enum scene scene, bool victim,
     require(told, lockstep_open(&config, &session), "open");
     atomic_store(&sends_left, -1);
     require(told, lockstep_module_register(session, &module_config, &module), "register");
+    if (scene == GROUPED && rank != 1)
+        grouped = register_in_group(told, session);
     require(told, lockstep_start(session), "start");
     for (uint32_t step = 1; status != LOCKSTEP_FINISHED && step <= steps; step++) {
         cut = step == STEPS && scene == CUT;
@@ -218,11 +269,13 @@ static void train(uint32_t rank, const char *job, enum scene scene, bool victim,
         require(told, status, "step_begin");
         if (status == LOCKSTEP_FINISHED)
             break;
+        const bool calls = scene != GROUPED || step < STEPS || rank == 1;
         for (uint32_t i = 0; i < ELEMENTS; i++)
-            gradient[i] = (float)((rank + 1) * (1 + (i + step) % 7));
-        require(told, lockstep_call_begin(module, &call), "call_begin");
-        require(told, lockstep_grad_ready(module, call, 0, NULL, NULL), "grad_ready");
-        require(told, lockstep_call_end(call), "call_end");
+            gradient[i] = calls ? (float)((rank + 1) * (1 + (i + step) % 7)) : 0;
+        if (calls)
+            call(told, module, 1);
+        if (grouped)
+            call(told, grouped, MANY);
         require(told, lockstep_counter_add(session, "n", 1 << 4 * rank), "counter_add");
         require(told, lockstep_step_end(session, NULL), "step_end");
     }
@@ -398,6 +451,22 @@ static void a_rank_dies_as_a_learned_step_ends(void **state)
     coordinator_stop(&coordinator);
 }
 
+// Condition: rank 0 dies when the gradient of rank 1 is final there. Rank 2, which has not called
+// the module, lacks it. Rank 1 is not in the group whose buckets come much later in the plan.
+// Decision: rank 2 gets the gradient.
+static void a_rank_dies_beside_a_group(void **state)
+{
+    (void)state;
+    coordinator_start(&coordinator, NULL);
+    for (uint32_t sweep = 0; sweep < 4; sweep++) {
+        bool died = true;
+        for (int sends = 0; died && sends < GROUP_SENDS; sends += stride())
+            (void)one_job(GROUPED, 0, sends, &died);
+        assert_false(died);
+    }
+    coordinator_stop(&coordinator);
+}
+
 // Condition: a rank dies while the links of the first world are made. Decision: the others have
 // lockstep_open, and all steps, without it.
 static void a_rank_dies_in_lockstep_open(void **state)
@@ -495,6 +564,7 @@ int main(void)
         cmocka_unit_test_teardown(a_rank_dies_when_the_last_word_of_another_is_lost, teardown),
         cmocka_unit_test_teardown(a_rank_dies_when_the_last_word_of_a_witness_is_lost, teardown),
         cmocka_unit_test_teardown(a_rank_dies_as_a_learned_step_ends, teardown),
+        cmocka_unit_test_teardown(a_rank_dies_beside_a_group, teardown),
         cmocka_unit_test_teardown(a_rank_dies_in_lockstep_open, teardown),
         cmocka_unit_test_teardown(a_frozen_rank_proves_a_death, teardown),
         cmocka_unit_test_teardown(sockets_outlive_their_rank, teardown),
