@@ -18,6 +18,7 @@
 
 #include "lockstep/lockstep.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -90,10 +91,8 @@ static int dispatch(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    int code = dispatch(argc, argv);
-    if (fflush(stdout) != 0 && code == CLI_OK) {
-        cli_say(NULL, "cannot write to standard output");
-        return CLI_FAILED;
-    }
-    return code;
+    const int code = dispatch(argc, argv);
+    errno = 0; // A print that failed earlier had a reason that is not known here.
+    const bool written = cli_flush(NULL);
+    return written || code != CLI_OK ? code : CLI_FAILED;
 }

@@ -130,14 +130,14 @@ static void watch_repaint(const char *picture)
     fputs(CLEAR_BELOW, stdout);
 }
 
-// Writes a picture. Returns false if the output was closed.
+// Writes a picture. Returns false after a sentence on stderr if that failed.
 static bool watch_show(const struct watch *watch, const char *picture)
 {
     if (watch->every_ms && isatty(STDOUT_FILENO))
         watch_repaint(picture);
     else
         fputs(picture, stdout);
-    return fflush(stdout) == 0;
+    return cli_flush(watch->ask.command);
 }
 
 // Makes one picture, which is given in *picture; NULL if there is no memory.
@@ -176,8 +176,6 @@ static int watch_run(const struct watch_command *command, struct watch *watch)
         }
         const bool taken = watch_show(watch, picture);
         free(picture);
-        if (!taken)
-            cli_say(command->name, "cannot write to standard output");
         if (!taken || !watch->every_ms)
             return taken ? code : CLI_FAILED;
         watch_rest(watch->every_ms);

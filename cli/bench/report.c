@@ -7,6 +7,7 @@
 #include "cli/bench/report.h"
 
 #include "cli/bench/bench.h"
+#include "cli/common/cli.h"
 
 #include "base/json.h"
 #include "cli/run/stream.h"
@@ -172,7 +173,7 @@ void bench_print_head(const struct bench_report *report)
     if (report->cycles_error)
         printf("\ncycles are not counted: perf_event_open: %s", strerror(report->cycles_error));
     printf("\n");
-    fflush(stdout);
+    cli_flush("bench");
 }
 
 static void print_columns(const struct bench_report *report, const struct bench_dtype *dtype)
@@ -227,7 +228,7 @@ void bench_print_row(const struct bench_report *report, const struct bench_row *
         print_step(row, &figures);
     else
         print_plain(row, &figures);
-    fflush(stdout);
+    cli_flush("bench");
 }
 
 void bench_print_end(const struct bench_report *report)
@@ -242,7 +243,7 @@ void bench_print_end(const struct bench_report *report)
         printf("\nslots of shared memory: %" PRIu64 " runs through the caches, %" PRIu64
                " past them\n",
                report->runs_cached, report->runs_past);
-    fflush(stdout);
+    cli_flush("bench");
 }
 
 // ---- JSON --------------------------------------------------------------------------------------
@@ -350,6 +351,6 @@ void bench_print_json(const struct bench_report *report)
     const char *text = json_text(&json, NULL);
     if (text)
         printf("%s\n", text);
-    fflush(stdout);
+    cli_flush("bench");
     json_fini(&json);
 }

@@ -5,8 +5,10 @@
 
 #include "cli/common/cli.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 static void say(const char *name, const char *format, va_list arguments)
 {
@@ -31,6 +33,21 @@ int cli_misuse(const char *name, const char *format, ...)
     va_end(arguments);
     fprintf(stderr, "Try 'lockstep%s%s --help'.\n", name ? " " : "", name ? name : "");
     return CLI_MISUSE;
+}
+
+bool cli_flush(const char *name)
+{
+    static bool said;
+    int reason = ferror(stdout) ? errno : 0;
+    if (fflush(stdout) != 0)
+        reason = errno;
+    else if (!ferror(stdout))
+        return true;
+    if (!said)
+        cli_say(name, "cannot write to standard output%s%s", reason ? ": " : "",
+                reason ? strerror(reason) : "");
+    said = true;
+    return false;
 }
 
 int cli_read_options(const struct cli_syntax *syntax, void *options, int argc, char **argv)

@@ -7,6 +7,7 @@
 #define LOCKSTEP_CLI_COMMON_CLI_H
 
 #include <getopt.h>
+#include <stdbool.h>
 
 #define CLI_OK 0
 #define CLI_FAILED 1
@@ -20,6 +21,10 @@ void cli_say(const char *name, const char *format, ...) __attribute__((format(pr
 
 // Prints the same, and a line that names --help. Returns CLI_MISUSE.
 int cli_misuse(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+// Flushes stdout. Returns false if anything that was printed there could not be written, with one
+// sentence on stderr in the life of the process. errno: that of the last print, or 0.
+bool cli_flush(const char *name);
 
 // The options of one subcommand. `letters` is getopt's and begins with ":" or "+:".
 struct cli_syntax {

@@ -344,6 +344,7 @@ void run_report_json(const struct run_options *options, const struct run_result 
     const char *text = json_text(&json, NULL);
     if (text)
         printf("%s\n", text);
-    fflush(stdout);
+    if (!cli_flush(options->command))
+        *options->unwritten = true;
     json_fini(&json);
 }

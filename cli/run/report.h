@@ -25,7 +25,8 @@ void run_report_end(const struct run_options *options, const struct verdict *ver
                     uint32_t index);
 // Prints the last line on stderr, or nothing if all workers opened a session and succeeded.
 void run_report(const struct run_options *options, const struct run_result *result);
-// Prints one JSON object and a newline on stdout. docs/cli.md lists its members.
+// Prints one JSON object and a newline on stdout. docs/cli.md lists its members. Sets
+// *options->unwritten, and prints a sentence on stderr, if that fails.
 void run_report_json(const struct run_options *options, const struct run_result *result);
 
 #endif

@@ -75,6 +75,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -260,6 +261,12 @@ int run_launch(struct run_options *options)
 {
     sigset_t watched;
     bool signalled = false;
+    options->unwritten =
+        mmap(NULL, sizeof(bool), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (options->unwritten == MAP_FAILED) {
+        cli_say(options->command, "cannot prepare: %s", strerror(errno));
+        return CLI_FAILED;
+    }
     // If the parent process had SIGCHLD ignored, the kernel would reap the children itself.
     signal(SIGCHLD, SIG_DFL);
     block_signals(&watched, &options->signals);
@@ -270,7 +277,7 @@ int run_launch(struct run_options *options)
         cli_say(options->command, "restart %u of %u", options->restarts, options->max_restarts);
         result = attempt(options, &watched, &signalled);
     }
-    return result;
+    return result == 0 && *options->unwritten ? CLI_FAILED : result;
 }
 
 int run_main(int argc, char **argv)

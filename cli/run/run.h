@@ -54,6 +54,8 @@ struct run_options {
     bool prefix;
     bool json;
     bool quiet; // True if the job is not announced.
+    bool *unwritten; // Set by run_launch; shared with the supervisor, which says that stdout lacks
+                     // what makes the run succeed.
     char **trainer; // argv
 
     // --hosts: this launcher starts `lockstep run-host` on each host.
@@ -107,7 +109,8 @@ struct run_result {
     uint64_t total_ms;
 };
 
-// Runs the job and waits for its end. Sets options->signals. Returns the exit status.
+// Runs the job and waits for its end. Sets options->signals and options->unwritten. Returns the
+// exit status.
 int run_launch(struct run_options *options);
 
 // Returns true if the job is started again after this exit status. signalled: the user has ended it

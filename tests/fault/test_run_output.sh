@@ -91,6 +91,14 @@ began=$(now_ms)
 equal "lines before the reader went" "$(wc -l <"$work/out")" 5
 within 3000 "$began" "the end after the reader went"
 
+# The object of --json cannot be written: the status says so, and the job is not repeated.
+if [ -c /dev/full ]; then
+    "$lockstep" run -n 2 --json --max-restarts 1 -- true >/dev/full 2>"$work/err"
+    equal "status without the object" $? 1
+    has "$work/err" "lockstep run: cannot write to standard output: No space left on device"
+    ! grep -q "restart 1" "$work/err" || fail "a job that ended well was started again"
+fi
+
 # A reader that does not read stops the workers' output, but not the signals.
 mkfifo "$work/fifo"
 sleep 600 <"$work/fifo" &

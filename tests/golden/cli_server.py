@@ -5,7 +5,7 @@
 cli_server.py DIRECTORY PORT_FILE
 
 The job `moving` is another one at each question: quiet, stalled, an error, and then stalled. The
-stacks of the job `secret` need a token.
+stacks of the job `secret` need a token. The answer about the job `large` is larger than a buffer.
 """
 
 import http.server
@@ -34,6 +34,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             name = MOVING[Handler.questions] if Handler.questions < len(MOVING) else "stalls"
             Handler.questions += 1
             self.send_file(name) if name else self.send_error_of(503, "the coordinator is busy")
+        elif self.path == "/api/v1/jobs/large/stalls":
+            self.send_body(200, {"stalls": [], "more": "x" * 100000})
         elif self.path == "/api/v1/jobs/secret/ranks/3/stack":
             if self.headers.get("Authorization") == TOKEN:
                 self.send_file("stack")

@@ -60,6 +60,18 @@ for question in stalls "status --job mnist" "stacks 3"; do
     python3 -m json.tool <"$work/json" >/dev/null || fail "$question --json is no JSON"
 done
 
+# Output that cannot be written is a failure, and a sentence says why, once.
+if [ -c /dev/full ]; then
+    for question in "stalls --json" "stalls --watch=0.1" "status --job mnist" "stacks 3 --json" "stalls --job large --json" \
+        "doctor --json" "doctor" --help "run --help" --version; do
+        # shellcheck disable=SC2086
+        "$lockstep" $question >/dev/full 2>"$work/err"
+        [ $? = 1 ] || fail "$question on a full disk did not end with 1"
+        [ "$(grep -c "cannot write to standard output" "$work/err")" = 1 ] ||
+            fail "$question on a full disk: $(cat "$work/err")"
+    done
+fi
+
 # Not a terminal: pictures follow each other, and SIGINT is no failure.
 env --default-signal=INT "$lockstep" stalls --watch=0.1 --json >"$work/lines" &
 watcher=$!
