@@ -449,7 +449,8 @@ static int launch_ranks(const struct bench_options *options, int argc, char **ar
                               .world_size = options->ranks,
                               .grace_ms = RUN_GRACE_MS,
                               .http = "off",
-                              .quiet = true};
+                              .quiet = true,
+                              .needs_output = true};
     ssize_t size = readlink("/proc/self/exe", own, sizeof(own) - 1);
     run.trainer = calloc((size_t)argc + 2, sizeof(char *));
     if (size < 0 || !run.trainer) {

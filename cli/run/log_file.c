@@ -81,10 +81,11 @@ void log_file_write(struct log_file *file, const char *bytes, size_t size)
             bytes += written;
             size -= (size_t)written;
         } else if (errno != EINTR) {
-            cli_say(file->command, "cannot write %s: %s; the file ends here", file->path,
-                    strerror(errno));
-            close(file->fd);
-            file->fd = -1;
+            if (!file->failed)
+                cli_say(file->command, "cannot write %s: %s; the job goes on, and output is lost",
+                        file->path, strerror(errno));
+            file->failed = true;
+            return;
         }
     }
 }

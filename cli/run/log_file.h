@@ -13,7 +13,8 @@
 struct run_options;
 
 struct log_file {
-    int fd; // -1: no file, or a write has failed.
+    int fd; // -1: no file.
+    bool failed; // True once a write has failed.
     const char *command; // borrowed; the subcommand's name, for sentences
     char *path; // owned; for sentences
 };
@@ -27,7 +28,7 @@ int log_file_make_directory(const struct run_options *options);
 // case.
 bool log_file_open(struct log_file *file, const struct run_options *options, const char *name);
 
-// Writes all bytes. After an error, which it reports, it drops them.
+// Writes all bytes. After an error it drops what is left of them. It reports the first error.
 void log_file_write(struct log_file *file, const char *bytes, size_t size);
 
 void log_file_close(struct log_file *file);

@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,8 +30,9 @@ static bool same_terminal(void)
 static bool open_sinks(struct output *output)
 {
     for (unsigned i = 0; i < output->sink_count; i++) {
-        const int fd = output->options->hosted ? output->options->frames_fd : (int)i + 1;
-        if (sink_open(&output->sinks[i], fd) < 0)
+        const bool hosted = output->options->hosted;
+        const int fd = hosted ? output->options->frames_fd : (int)i + 1;
+        if (sink_open(&output->sinks[i], fd, hosted) < 0)
             return false;
     }
     return true;
@@ -275,6 +277,22 @@ static void close_broken(struct output *output)
     }
 }
 
+static const char *const sink_names[] = {"standard output", "standard error"};
+
+// Output that cannot be written, as on a full disk, does not end the job.
+static void report_loss(struct output *output)
+{
+    uint64_t lost;
+    for (unsigned i = 0; i < output->sink_count; i++) {
+        const int error = sink_error(&output->sinks[i], &lost);
+        if (error && !output->told[i])
+            cli_say(output->options->command,
+                    "cannot write to %s: %s; the job goes on, and output is lost", sink_names[i],
+                    strerror(error));
+        output->told[i] |= error != 0;
+    }
+}
+
 void output_relay(struct output *output)
 {
     drain_events(output);
@@ -284,6 +302,7 @@ void output_relay(struct output *output)
             stream_read(stream);
     }
     close_broken(output);
+    report_loss(output);
 }
 
 // ---- End ---------------------------------------------------------------------------------------
@@ -314,8 +333,17 @@ bool output_done(struct output *output)
 
 void output_close(struct output *output)
 {
-    for (unsigned i = 0; i < output->sink_count; i++)
+    uint64_t lost;
+    report_loss(output);
+    for (unsigned i = 0; i < output->sink_count; i++) {
+        const int error = sink_error(&output->sinks[i], &lost);
+        if (error)
+            cli_say(output->options->command, "%" PRIu64 " bytes of %s were lost: %s", lost,
+                    sink_names[i], strerror(error));
+        if (error && i == 0 && output->options->needs_output)
+            *output->options->unwritten = true;
         sink_close(&output->sinks[i]);
+    }
 }
 
 void output_free(struct output *output)

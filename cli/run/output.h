@@ -28,6 +28,7 @@ struct output {
     bool relaying;
     bool started; // True once the writer threads run.
     struct sink sinks[2];
+    bool told[2]; // True for a sink whose loss was reported.
     unsigned sink_count; // 1 if stdout and stderr are the same terminal, or for frames; else 2.
     struct stream *streams; // owned; in the order of output_add
     uint32_t stream_count;
@@ -82,7 +83,8 @@ void output_dump(struct output *output);
 // at most OUTPUT_OTHER_FDS, and 2 for each host of options; -1 is ignored.
 void output_wait(struct output *output, const int *fds, unsigned count, int timeout_ms);
 
-// Reads from the streams that the last output_wait found ready.
+// Reads from the streams that the last output_wait found ready. Says why output is lost, once for
+// each sink.
 void output_relay(struct output *output);
 
 // Returns true while a stream has not ended.
@@ -92,7 +94,8 @@ bool output_has_streams(const struct output *output);
 void output_finish(struct output *output);
 bool output_done(struct output *output);
 
-// Ends the writer threads. Call it after output_done has returned true.
+// Ends the writer threads, and says how much output was lost. Call it after output_done has
+// returned true.
 void output_close(struct output *output);
 
 void output_free(struct output *output);

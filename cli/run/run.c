@@ -168,7 +168,8 @@ static void block_signals(sigset_t *watched, sigset_t *before)
         if (!was_ignored(taken[i]) || taken[i] == SIGPIPE)
             sigaddset(watched, taken[i]);
     blocked = *watched;
-    sigdelset(watched, SIGPIPE); // write reports EPIPE instead.
+    sigaddset(&blocked, SIGXFSZ); // write reports EFBIG instead, and EPIPE.
+    sigdelset(watched, SIGPIPE);
     sigprocmask(SIG_BLOCK, &blocked, before);
 }
 

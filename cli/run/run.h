@@ -54,6 +54,7 @@ struct run_options {
     bool prefix;
     bool json;
     bool quiet; // True if the job is not announced.
+    bool needs_output; // True if a run fails when output of its workers is lost.
     bool *unwritten; // Set by run_launch; shared with the supervisor, which says that stdout lacks
                      // what makes the run succeed.
     char **trainer; // argv

@@ -21,7 +21,7 @@ static void notify(const struct sink *sink)
     (void)ignored; // If the counter is full, event_fd is readable already.
 }
 
-// Blocks until some bytes were written. Returns their number, or -1 if the reader has closed.
+// Blocks until some bytes were written. Returns their number, or -1 with errno.
 static ssize_t write_some(int fd, const char *bytes, size_t size)
 {
     for (;;) {
@@ -51,26 +51,50 @@ static size_t next_run(struct sink *sink, const char **bytes)
     return run;
 }
 
-static void consumed(struct sink *sink, size_t size, bool broken)
+// Takes bytes out of the ring. error: 0 if they were written, else why they are dropped.
+static void consumed(struct sink *sink, size_t size, int error)
 {
     mutex_lock(&sink->mutex);
     sink->first = (sink->first + size) % SINK_BYTES;
     sink->size -= size;
-    sink->broken |= broken;
+    sink->broken |= error == EPIPE;
+    if (error && error != EPIPE) {
+        sink->error = sink->error ? sink->error : error;
+        sink->lost += size;
+    }
     mutex_unlock(&sink->mutex);
     notify(sink);
+}
+
+// Writes bytes whose predecessors were dropped. A line that was written in part ends first.
+static ssize_t write_again(int fd, const char *bytes, size_t size, bool *torn)
+{
+    if (*torn && write_some(fd, "\n", 1) < 0)
+        return -1;
+    *torn = false;
+    return write_some(fd, bytes, size);
 }
 
 static void write_out(void *argument)
 {
     struct sink *sink = argument;
     const char *bytes = NULL;
-    bool broken = false;
+    int error = 0;
+    bool torn = false; // True if the last byte that was written is inside a line.
     for (size_t run = next_run(sink, &bytes); run > 0; run = next_run(sink, &bytes)) {
-        ssize_t written = broken ? (ssize_t)run : write_some(sink->fd, bytes, run);
-        broken |= written < 0;
-        consumed(sink, written < 0 ? run : (size_t)written, broken);
+        ssize_t written = -1;
+        if (error == 0)
+            written = write_some(sink->fd, bytes, run);
+        else if (error != EPIPE)
+            written = write_again(sink->fd, bytes, run, &torn);
+        if (written > 0)
+            torn = bytes[written - 1] != '\n';
+        if (error != EPIPE)
+            error = written >= 0 ? 0 : sink->framed ? EPIPE : errno;
+        consumed(sink, written < 0 ? run : (size_t)written, error);
     }
+    if (error && error != EPIPE && torn) // What is printed after the run is a line of its own.
+        (void)write_some(sink->fd, "\n", 1);
     mutex_lock(&sink->mutex);
     sink->done = true;
     mutex_unlock(&sink->mutex);
@@ -79,10 +103,11 @@ static void write_out(void *argument)
 
 // ---- The sink, from the reader's side ----------------------------------------------------------
 
-int sink_open(struct sink *sink, int fd)
+int sink_open(struct sink *sink, int fd, bool framed)
 {
     memset(sink, 0, sizeof(*sink));
     sink->fd = fd;
+    sink->framed = framed;
     sink->terminal = isatty(fd) == 1;
     sink->bytes = malloc(SINK_BYTES);
     sink->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -129,6 +154,15 @@ bool sink_has_room(struct sink *sink)
 bool sink_broken(struct sink *sink)
 {
     return sink_ask(sink, &sink->broken);
+}
+
+int sink_error(struct sink *sink, uint64_t *lost)
+{
+    mutex_lock(&sink->mutex);
+    const int error = sink->error;
+    *lost = sink->lost;
+    mutex_unlock(&sink->mutex);
+    return error;
 }
 
 bool sink_done(struct sink *sink)

@@ -58,14 +58,14 @@ equal "status of a file that is a directory" $? 1
 has "$work/err" "lockstep run: cannot write $work/taken/rank-1.log: Is a directory"
 [ ! -e "$work/ran" ] || fail "a worker was started without its file"
 
-# A full disk ends the file, not the job.
+# A full disk does not end the job.
 if [ -c /dev/full ]; then
     mkdir "$work/full"
     ln -s /dev/full "$work/full/rank-0.log"
     "$lockstep" run -n 2 --log-dir "$work/full" -- echo word >"$work/out" 2>"$work/err"
     equal "status on a full disk" $? 0
     has "$work/out" "[0] word"
-    has "$work/err" "lockstep run: cannot write $work/full/rank-0.log: No space left on device"
+    has "$work/err" "lockstep run: cannot write $work/full/rank-0.log: No space left on device; the job goes on"
     is "$work/full/rank-1.log" "word\n"
 fi
 

@@ -91,13 +91,55 @@ began=$(now_ms)
 equal "lines before the reader went" "$(wc -l <"$work/out")" 5
 within 3000 "$began" "the end after the reader went"
 
-# The object of --json cannot be written: the status says so, and the job is not repeated.
+# A standard output or standard error that cannot be written loses output, and does not end the job.
+say='echo "line $LOCKSTEP_RANK_HINT"; echo "word $LOCKSTEP_RANK_HINT" >&2; sleep 0.3; echo later; echo later >&2'
+# still WHAT ERROR BYTES
+still() {
+    equal "status with $1" $? 0
+    has "$work/err" "lockstep run: cannot write to standard output: $2; the job goes on, and output is lost"
+    has "$work/err" "lockstep run: $3 bytes of standard output were lost: $2"
+    equal "$1: said once" "$(grep -c "cannot write" "$work/err")" 1
+    for rank in 0 1; do has "$work/err" "[$rank] later"; done
+}
 if [ -c /dev/full ]; then
+    "$lockstep" run -n 2 -- sh -c "$say" >/dev/full 2>"$work/err"
+    still "a full disk" "No space left on device" 42
+    "$lockstep" run -n 2 -- sh -c "$say" >"$work/out" 2>/dev/full
+    equal "status with a full disk behind standard error" $? 0
+    for rank in 0 1; do has "$work/out" "[$rank] later"; done
+    # The object of --json cannot be written, either: the status says so, and the job is not repeated.
     "$lockstep" run -n 2 --json --max-restarts 1 -- true >/dev/full 2>"$work/err"
     equal "status without the object" $? 1
     has "$work/err" "lockstep run: cannot write to standard output: No space left on device"
     ! grep -q "restart 1" "$work/err" || fail "a job that ended well was started again"
+    "$lockstep" bench --ranks 2 --sizes 4 --iterations 1 --json >/dev/full 2>"$work/err"
+    equal "status of a bench without output" $? 1
+    has "$work/err" "lockstep bench: cannot write to standard output: No space left on device"
 fi
+# Closed descriptors do not become pipes of the launcher.
+"$lockstep" run -n 2 -- sh -c "$say" <&- >&- 2>"$work/err"
+still "closed descriptors" "Bad file descriptor" 42
+
+# Output goes on when there is room again, with a whole line. The limit of a file's size stands for
+# the size of a disk.
+(
+    ulimit -f 64
+    exec "$lockstep" run -n 2 -- sh -c "
+        if [ \$LOCKSTEP_RANK_HINT = 0 ]; then
+            head -c 100000 /dev/zero | tr '\\0' y; echo; : >$work/filled
+        fi
+        until [ -e $work/room ]; do sleep 0.02; done; echo again"
+) >>"$work/grows" 2>"$work/err" &
+launcher=$!
+wait_for "$work/filled"
+comes "$work/err" "lockstep run: cannot write to standard output: File too large"
+: >"$work/grows"
+: >"$work/room"
+wait "$launcher"
+equal "status of a run whose disk got room" $? 0
+for rank in 0 1; do
+    grep -qx "\[$rank\] again" "$work/grows" || fail "no line of rank $rank: $(head -c 300 "$work/grows")"
+done
 
 # A reader that does not read stops the workers' output, but not the signals.
 mkfifo "$work/fifo"

@@ -37,6 +37,15 @@ done
 has "$work/err" "3 workers on 2 hosts, coordinator localhost:"
 has "$work/out" '"rank":2,"pid":'
 
+# A launcher that cannot write its output drops it, and the hosts do not hear of that.
+if [ -c /dev/full ]; then
+    "$lockstep" run --rsh "$work/shell" --hosts localhost:1,localhost:1 -- \
+        sh -c 'echo early; sleep 0.3; echo late; echo done >&2' >/dev/full 2>"$work/err"
+    equal "status with a full disk" $? 0
+    has "$work/err" "lockstep run: cannot write to standard output: No space left on device; the job goes on"
+    for rank in 0 1; do has "$work/err" "[$rank] done"; done
+fi
+
 start --no-prefix --grace 0 -x MARK=x -- sh -c \
     'echo "$MARK$LOCKSTEP_RANK_HINT"; [ $LOCKSTEP_RANK_HINT = 2 ] && exit 7; exec sleep 60'
 ended 7 "a rank that fails"
