@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -105,6 +106,10 @@ int process_write_ports(const char *path, uint16_t grpc, uint16_t http, char *er
                         size_t error_bytes)
 {
     char name[PATH_MAX];
+    struct stat about;
+    const char *reason = "not a regular file";
+    if (stat(path, &about) == 0 && !S_ISREG(about.st_mode))
+        goto refused; // A device or a pipe would be replaced by a file, and removed at the end.
     int size = snprintf(name, sizeof(name), "%s.%d", path, (int)getpid());
     errno = ENAMETOOLONG;
     if (size < (int)sizeof(name))
@@ -120,9 +125,11 @@ int process_write_ports(const char *path, uint16_t grpc, uint16_t http, char *er
     unlink(name);
     errno = saved;
 failed:
+    reason = strerror(errno);
+refused:
     snprintf(error, error_bytes,
              "cannot write the port file '%s' (%s): choose another path with "
              "--port-file",
-             path, strerror(errno));
+             path, reason);
     return -1;
 }

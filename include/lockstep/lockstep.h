@@ -1361,9 +1361,10 @@ LOCKSTEP_API int lockstep_state_sync(lockstep_session *session);
 
 /* Writes what decides the bits of a result beside the gradients: the bucket layouts that were
  * learned, for every set of trainable parameters. The file is the same on every rank, so one rank
- * may write it for all. The file appears whole or not at all.
- * Blocks: no. Threads: the trainer's, outside a step. Returns: E_SYSTEM (the text names the file).
- */
+ * may write it for all. The file appears whole or not at all. If the path is a symbolic link, the
+ * file that it leads to is replaced.
+ * Blocks: no. Threads: the trainer's, outside a step. Returns: E_SYSTEM (the text names the file),
+ * E_INVALID (the path leads to something that is not a regular file). */
 LOCKSTEP_API int lockstep_layout_save(lockstep_session *session, const char *path);
 /* Reads a file of lockstep_layout_save, after the modules were registered and before
  * lockstep_start. Every rank reads it (ranks that differ get E_MISMATCH at start). The same world

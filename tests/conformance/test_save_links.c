@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Saving in a directory where other users can create files. If a link or a file already exists at
-// the name of the temporary file, saving does not follow the link and still succeeds.
+// the name of the temporary file, saving does not follow the link and still succeeds. And saving
+// where the path itself is a link, or no regular file.
 
 #include <lockstep/lockstep.h>
 
@@ -74,8 +75,57 @@ static void a_link_is_not_followed(void **state)
     assert_int_equal(rmdir(directory), 0); // No temporary file is left.
 }
 
+// The type of what the path names, as in st_mode. A link is not followed.
+static mode_t type_of(const char *path)
+{
+    struct stat status;
+    assert_int_equal(lstat(path, &status), 0);
+    return status.st_mode & S_IFMT;
+}
+
+// Condition: the path is a FIFO, a link to it, a directory, or a link to nothing. Decision: saving
+// fails, the text names the path, and all of them stay. A link to a file stays a link, and the file
+// is replaced.
+static void only_a_file_is_replaced(void **state)
+{
+    static const char *const names[] = {"fifo", "link_to_fifo", "directory", "link_to_nothing"};
+    static const int wanted[] = {LOCKSTEP_E_INVALID, LOCKSTEP_E_INVALID, LOCKSTEP_E_INVALID,
+                                 LOCKSTEP_E_SYSTEM};
+    static const mode_t types[] = {S_IFIFO, S_IFLNK, S_IFDIR, S_IFLNK};
+    char directory[] = "/tmp/lockstep-links-XXXXXX";
+    float data = 0, gradient = 0;
+    struct stat status;
+    (void)state;
+    assert_non_null(mkdtemp(directory));
+    lockstep_session *session = open_alone(&data, &gradient);
+    assert_int_equal(chdir(directory), 0);
+    assert_int_equal(mkfifo("fifo", 0600), 0);
+    assert_int_equal(symlink("fifo", "link_to_fifo"), 0);
+    assert_int_equal(mkdir("directory", 0700), 0);
+    assert_int_equal(symlink("nothing", "link_to_nothing"), 0);
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        assert_int_equal(lockstep_session_save(session, names[i]), wanted[i]);
+        assert_non_null(strstr(lockstep_error_text(), names[i]));
+        assert_int_equal(type_of(names[i]), types[i]);
+    }
+    FILE *file = fopen("directory/file", "w");
+    assert_non_null(file);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(symlink("directory/file", "link"), 0);
+    assert_int_equal(lockstep_layout_save(session, "link"), LOCKSTEP_OK);
+    assert_int_equal(type_of("link"), S_IFLNK);
+    assert_int_equal(lstat("directory/file", &status), 0);
+    assert_true(S_ISREG(status.st_mode) && status.st_size > 0);
+    assert_int_equal(lockstep_close(session), LOCKSTEP_OK);
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        assert_true(unlink(names[i]) == 0 || types[i] == S_IFDIR);
+    assert_true(unlink("link") == 0 && unlink("directory/file") == 0 && rmdir("directory") == 0);
+    assert_int_equal(rmdir(directory), 0); // No temporary file is left.
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_link_is_not_followed)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_link_is_not_followed),
+                                       cmocka_unit_test(only_a_file_is_replaced)};
     return cmocka_run_group_tests_name("save_links", tests, NULL, NULL);
 }

@@ -182,6 +182,16 @@ done
 [ "$(curl -s -m 20 -o /dev/null -w '%{http_code}' "$url/readyz")" = 503 ] || fail "still ready"
 health 1 "127.0.0.1:$http answers: draining"
 health 0 ok --live
+
+# A port file replaces no pipe.
+mkfifo "$folder/pipe"
+code=0
+timeout 20 "$bin/lockstep-coordinator" --listen 127.0.0.1:0 --http off --port-file "$folder/pipe" \
+    2>"$folder/refused" || code=$?
+[ "$code" = 1 ] || fail "a coordinator whose port file is a pipe ended with $code"
+grep -q "cannot write the port file '$folder/pipe' (not a regular file)" "$folder/refused" ||
+    fail "of a pipe: $(cat "$folder/refused")"
+[ -p "$folder/pipe" ] || fail "the pipe was replaced"
 kill "$stream"
 exec 9>&-
 code=0

@@ -5,6 +5,7 @@
 
 #include "base/file_limit.h"
 #include "base/hash64.h"
+#include "base/text.h"
 #include "worker/api/saved.h"
 #include "worker/session/session.h"
 #include "worker/support/error.h"
@@ -12,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -20,6 +22,8 @@
 // The last line: "end " and the checksum of everything before it.
 #define SAVE_END_BYTES 21
 #define SAVE_PATH_BYTES 4096
+static_assert(SAVE_PATH_BYTES >= PATH_MAX, "realpath fills so many bytes");
+
 #define SAVE_NAMES 100 // How many names are tried for a temporary file.
 
 static int save_error(const char *what, const char *path)
@@ -80,6 +84,26 @@ static int save_create(const char *path, char beside[SAVE_PATH_BYTES])
     return fd < 0 ? save_error("create", beside) : fd;
 }
 
+// Writes to `target` the file that a save to `path` replaces: the one that a symbolic link names,
+// as with open. The kernel's rules about links of other users apply to stat, too.
+static int save_target(const char *path, char target[SAVE_PATH_BYTES])
+{
+    struct stat about;
+    const bool is_link = lstat(path, &about) == 0 && S_ISLNK(about.st_mode);
+    if (stat(path, &about) == 0) {
+        if (!S_ISREG(about.st_mode))
+            return error_set(LOCKSTEP_E_INVALID, "'%s' is not a regular file: save to another path",
+                             path);
+    } else if (errno != ENOENT || is_link) {
+        return save_error("replace", path);
+    }
+    if (is_link && !realpath(path, target))
+        return save_error("replace", path);
+    if (!is_link && !text_copy(target, SAVE_PATH_BYTES, path))
+        return error_set(LOCKSTEP_E_INVALID, "the path has more than %d bytes", SAVE_PATH_BYTES);
+    return 0;
+}
+
 // Writes a temporary file and renames it to `path`.
 static int save_replace(const char *path, const char *bytes, size_t size)
 {
@@ -126,7 +150,10 @@ static int save_save(lockstep_session *session, enum saved_kind kind, const char
     size_t size = 0;
     FILE *file;
     bool whole;
+    char target[SAVE_PATH_BYTES];
     int status = save_check(session, kind, path);
+    if (status == 0)
+        status = save_target(path, target);
     if (status < 0)
         return status;
     file = open_memstream(&bytes, &size);
@@ -137,7 +164,7 @@ static int save_save(lockstep_session *session, enum saved_kind kind, const char
     if (whole)
         fprintf(file, "end %016" PRIx64 "\n", hash64(bytes, size));
     whole = fclose(file) == 0 && whole;
-    status = whole ? save_replace(path, bytes, size) : error_set(LOCKSTEP_E_SYSTEM, "no memory");
+    status = whole ? save_replace(target, bytes, size) : error_set(LOCKSTEP_E_SYSTEM, "no memory");
     free(bytes);
     return status;
 }
