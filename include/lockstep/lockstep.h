@@ -88,7 +88,7 @@ typedef enum lockstep_status {
     LOCKSTEP_E_INVALID = -1, /* Fix the program: this call was wrong. */
     LOCKSTEP_E_UNSUPPORTED = -2, /* Do without: this build or this machine cannot. */
     LOCKSTEP_E_CONFIG = -3, /* Fix the configuration or the environment. */
-    LOCKSTEP_E_UNREACHABLE = -4, /* Check address and network, try again. */
+    LOCKSTEP_E_UNREACHABLE = -4, /* Check address, network, and whether the job runs already. */
     LOCKSTEP_E_TIMEOUT = -5, /* The stated time passed; waiting on may help. */
     LOCKSTEP_E_MISMATCH = -6, /* Ranks run different programs: make them equal. */
     LOCKSTEP_E_UNUSED = -7, /* A gradient was not produced: the text says which; go on. */
@@ -312,7 +312,8 @@ struct lockstep_config {
  * config: NULL means all defaults and the environment.
  * Blocks: until the world has formed, at most open_timeout_ms. Threads: any. Owns: config is
  * copied. Returns: E_CONFIG (the text names field or variable, or says which world size the others
- * want), E_UNREACHABLE (no coordinator), E_TIMEOUT (how many of how many came, which hints are
+ * want), E_UNREACHABLE (no coordinator, or it takes no worker now: the job is running already, or a
+ * limit is reached; the text says which), E_TIMEOUT (how many of how many came, which hints are
  * missing), E_MISMATCH (another version than the coordinator's), E_PEER_LOST, E_SYSTEM (a limit of
  * the process has no room for a session; the text names it as the shell does: ulimit -n),
  * E_UNSUPPORTED (the device, or what it needs, cannot be used: the text says why). *session is

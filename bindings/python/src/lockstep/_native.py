@@ -40,7 +40,7 @@ class Status(IntEnum):
     E_CONFIG = -3
     """Fix the configuration or the environment."""
     E_UNREACHABLE = -4
-    """Check address and network, try again."""
+    """Check address, network, and whether the job runs already."""
     E_TIMEOUT = -5
     """The stated time passed; waiting on may help."""
     E_MISMATCH = -6

@@ -49,7 +49,7 @@ class BadConfig(LockstepError):
 
 
 class Unreachable(LockstepError, ConnectionError):
-    """The coordinator cannot be reached: check address and network, try again."""
+    """The coordinator cannot be reached, or takes no worker now: the text says which."""
 
     status = Status.E_UNREACHABLE
 
