@@ -192,23 +192,21 @@ static const char *recovery_say_runs(struct lockstep_session *session, uint32_t 
 }
 
 // The first position that may not be done on another rank, although it is done here. A rank that
-// has launched a slot has all slots done that are W positions before it, but for repeated ones. It
-// need not have launched slots of groups. On a device it may also have slots behind it that are
-// summed (order protocol, R3).
+// has launched a slot has all slots done that are W positions before it, but for repeated ones, for
+// slots of groups, and on devices for slots that are summed (order protocol, R3).
 static uint32_t recovery_used_from(const struct lockstep_session *session)
 {
     const struct engine_recovery *recovery = session->engine.recovery;
     const struct order *order = session->engine.order;
     uint32_t highest = 0;
-    for (uint32_t i = 0; i < recovery->facts.slot_count && session->world.devices == 0; i++)
+    for (uint32_t i = 0; session->world.devices == 0 && i < recovery->facts.slot_count; i++)
         if (slot_set_has(&recovery->facts.final, i) &&
             !module_is_grouped(session->modules[order->slots[i].id.module]))
             highest = i;
     const uint32_t window = order->options.window;
     const uint32_t from = highest >= window ? highest - window : 0;
-    return recovery->redo_step == recovery->facts.step && recovery->redo_low < from
-               ? recovery->redo_low
-               : from;
+    const bool again = recovery->redo_step == recovery->facts.step;
+    return again && recovery->redo_low < from ? recovery->redo_low : from;
 }
 
 static const char *recovery_say_slots(struct lockstep_session *session)
