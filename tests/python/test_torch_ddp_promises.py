@@ -201,11 +201,182 @@ def hook_errors(rank):
               name)
 
 
+class Critic(torch.nn.Module):
+    """Its last bias has no part in the gradient of its input."""
+
+    def __init__(self, sparse=False):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(8, 16), torch.nn.Linear(16, 1)
+        self.e = torch.nn.EmbeddingBag(4, 16, sparse=True) if sparse else None
+
+    def forward(self, x):
+        hidden = torch.tanh(self.a(x))
+        if self.e is not None:
+            hidden = hidden + self.e(torch.arange(len(x)).reshape(-1, 1) % 4)
+        return self.b(hidden)
+
+
+def slope(model, x, loss, wanted=None, **more):
+    """The squares of gradients that torch.autograd.grad has made before the backward pass."""
+    made = torch.autograd.grad(loss, wanted or [x], **more)
+    return sum(g.square().sum() for g in made)
+
+
+def penalty(model, x):
+    score = model(x)
+    return score.mean() + slope(model, x, score.sum(), create_graph=True)
+
+
+def only_penalty(model, x):
+    return slope(model, x, model(x).sum(), create_graph=True)
+
+
+def saliency(model, x):
+    score = model(x)
+    return score.mean() * slope(model, x, score.sum(), retain_graph=True).detach()
+
+
+def of_parameters(model, x):
+    loss = model(x).square().mean()
+    return loss + slope(model, x, loss, list(model.parameters())[:2], create_graph=True)
+
+
+def of_input_by_backward(model, x):
+    score = model(x)
+    score.sum().backward(inputs=[x], retain_graph=True)
+    return score.mean() * x.grad.square().sum()
+
+
+LOSSES = penalty, only_penalty, saliency, of_parameters, of_input_by_backward
+
+
+def same_as_plain(name, wrap, plain, losses):
+    """Wrapped modules have the gradients of plain ones, averaged by hand. losses(modules, i) does
+    the backward passes."""
+    models = [wrap(copy.deepcopy(each)) for each in plain]
+    for i in range(3):
+        for side in plain, models:
+            for each in side:
+                each.zero_grad()
+            losses(side, i)
+        for mine, other in zip(plain, models):
+            for (key, p), q in zip(mine.named_parameters(), other.parameters()):
+                if p.grad is None and q.grad is None:
+                    continue
+                mean = (torch.zeros_like(p) if p.grad is None else p.grad.to_dense())
+                mean = mean / dist.get_world_size()
+                dist.all_reduce(mean)
+                got = torch.zeros_like(p) if q.grad is None else q.grad.to_dense()
+                expect(torch.allclose(mean, got, atol=1e-5), name, key, mean, got)
+
+
+def input_of(rank, i, **more):
+    return torch.randn(5, 8, generator=torch.Generator().manual_seed(100 * i + rank), **more)
+
+
+def gradient_first(rank):
+    """torch.autograd.grad goes through the outputs of a forward pass before its backward pass."""
+    for name, wrap in doors():
+        for loss in LOSSES:
+            if loss is only_penalty and name == "stock":
+                continue  # It waits for the bias that gets no gradient.
+
+            def losses(modules, i):
+                loss(modules[0], input_of(rank, i, requires_grad=True)).backward()
+
+            for unused in ((True,) if loss is only_penalty else (False, True)):
+                same_as_plain(f"{name} {loss.__name__} {unused}", lambda m: wrap(
+                    m, find_unused_parameters=unused), [Critic()], losses)
+
+
+def gradient_first_sparse(rank):
+    for name, wrap in doors():
+        def losses(modules, i):
+            saliency(modules[0], input_of(rank, i, requires_grad=True)).backward()
+
+        same_as_plain(name, wrap, [Critic(sparse=True)], losses)
+
+
+def gradient_first_of_function(rank):
+    """The same through sync."""
+    def synced(module):
+        function = lockstep.torch.sync(module)(module.forward)
+        function.parameters, function.zero_grad = module.parameters, module.zero_grad
+        return function
+
+    for loss in LOSSES:
+        same_as_plain(loss.__name__, synced, [Critic()], lambda modules, i: loss(
+            modules[0], input_of(rank, i, requires_grad=True)).backward())
+
+
+def passes_again(rank):
+    """A pass that leaves a forward pass unused changes nothing for its own one. A second backward
+    pass through a forward pass is not synchronized, as in PyTorch."""
+    for name, wrap in doors():
+        def losses(modules, i):
+            model, x = modules[0], input_of(rank, i, requires_grad=True)
+            first, second = model(x), model(2 * x)
+            slope(model, x, first.sum(), retain_graph=True)
+            second.mean().backward()
+            first.mean().backward()
+
+        if name == "ours":
+            same_as_plain(name, wrap, [Critic()], losses)
+        model = wrap(torch.nn.Linear(8, 1, bias=False))
+        score = model(torch.full((1, 8), 1.0 + rank))
+        score.sum().backward(retain_graph=True)
+        mean = model.module.weight.grad.clone()
+        score.sum().backward()
+        expect(torch.allclose(model.module.weight.grad, mean + 1 + rank), name)
+
+
+class Actor(Critic):
+    """PyTorch finds no tensor in what it returns."""
+
+    def forward(self, x):
+        return torch.distributions.Bernoulli(logits=super().forward(x))
+
+
+def hidden_output(rank):
+    """The backward pass of another module comes between the forward pass and its backward pass."""
+    for name, wrap in doors():
+        def losses(modules, i):
+            x = input_of(rank, i)
+            policy, score = modules[0](x), modules[1](x)
+            score.square().mean().backward()
+            policy.log_prob(torch.ones(5, 1)).mean().backward()
+
+        for unused in (False, True) if name == "ours" else (False,):
+            same_as_plain(f"{name} {unused}", lambda m: wrap(m, find_unused_parameters=unused),
+                          [Actor(), Critic()], losses)
+
+
 class Promises(unittest.TestCase):
-    def check(self, body):
-        for n in (2, 3):
+    def check(self, body, worlds=(2, 3), **more):
+        for n in worlds:
             with self.subTest(ranks=n):
-                ranks(n, body)
+                ranks(n, body, **more)
+
+    def check_hooks(self, body):
+        """With hooks of either kind."""
+        for kind in "auto", "python":
+            with self.subTest(hooks=kind):
+                self.check(body, [2], LOCKSTEP_TORCH_HOOKS=kind)
+
+    def test_gradient_before_the_backward_pass(self):
+        self.check_hooks(gradient_first)
+
+    def test_gradient_before_the_backward_pass_of_sparse(self):
+        self.check_hooks(gradient_first_sparse)
+
+    def test_gradient_before_the_backward_pass_of_a_function(self):
+        self.check_hooks(gradient_first_of_function)
+
+    def test_several_passes_through_forward_passes(self):
+        self.check_hooks(passes_again)
+
+    def test_output_without_a_tensor(self):
+        self.check_hooks(hidden_output)
 
     def test_cpu_module(self):
         self.check(cpu_module)

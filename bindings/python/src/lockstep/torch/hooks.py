@@ -46,6 +46,12 @@ def report(member: "Member", i: int, address: Optional[int] = None) -> None:
         member.failed(status, _text())
 
 
+def node_of(parameter: torch.Tensor) -> Any:
+    """The accumulator of the gradient."""
+    with torch.enable_grad():
+        return parameter.view_as(parameter).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+
+
 class PythonHooks:
     """Hooks of Python: about 2 us for each parameter."""
 
@@ -92,9 +98,7 @@ class PythonHooks:
 
     def renew(self) -> None:
         """Hooks anew, after current was False."""
-        with torch.enable_grad():
-            self._nodes = [p.view_as(p).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
-                           for p in self._parameters]
+        self._nodes = list(map(node_of, self._parameters))
 
     def missing(self) -> List[int]:
         """Parameters whose .grad is not the library's tensor."""

@@ -16,7 +16,7 @@ from ..errors import Invalid, LockstepError, error_of
 from ..module import Module, Parameter
 from ..step import Call
 from . import sparse
-from .hooks import hooks_for, report
+from .hooks import hooks_for, node_of, report
 from .memory import Gradients, describe
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class Member:
         self.wrapped: Optional["weakref.ref[torch.nn.Module]"] = None  # By DistributedDataParallel.
         self.dead = False
         self._expect = False
+        self.armed: Set[Any] = set()  # Forward passes that the backward pass goes through.
         self.fast = False  # True while a Python hook only has to report.
         self.static = False
         self.planned: Optional[List[int]] = None  # static: reports that complete a gradient.
@@ -135,7 +136,7 @@ class Member:
 
     @property
     def expect(self) -> bool:
-        """True from a forward pass to the end of its backward pass."""
+        """True from a forward pass to the end of the step of its backward pass."""
         return self._expect
 
     @expect.setter
@@ -151,6 +152,15 @@ class Member:
         """The stream that produces a gradient. None: it is in host memory."""
         device = self.parameters[i].device
         return stream_of(device) if device.type != "cpu" else None
+
+    def sparse_comes(self, nested: bool) -> bool:
+        """In a hook: True if this backward pass brings sparse gradients. nested: a checkpoint may
+        hide parameters."""
+        try:
+            return any(nested or torch._C._will_engine_execute_node(node_of(p))
+                       for p in self.sparse.values())
+        except RuntimeError:  # Under torch.autograd.grad.
+            return False
 
     def begin(self) -> None:
         """The call begins. World has begun the step."""
@@ -223,10 +233,18 @@ class Member:
         if self.error is None:
             self.error = error_of(status, text)
 
+    def _close(self) -> Optional[Call]:
+        """The backward pass has ended. The call that was open."""
+        self.fast = self.expect = False
+        for forward in self.armed:
+            forward.done = True
+        self.armed.clear()
+        call, self.call = self.call, None
+        return call
+
     def end(self) -> None:
         """The backward pass has ended. Raises what hooks could not."""
-        self.fast = self.expect = False
-        call, self.call = self.call, None
+        call = self._close()
         if call is None:
             return
         status, text = self.hooks.error()
@@ -265,8 +283,7 @@ class Member:
 
     def give_up(self) -> None:
         """The backward pass has ended with an exception."""
-        self.fast = self.expect = False
-        call, self.call = self.call, None
+        call = self._close()
         if call is not None:
             call.abort()
 

@@ -188,7 +188,7 @@ def _stop(member: Member) -> None:
 
 def watch(world: World, member: Member, output: Any, phase: str = "") -> int:
     """A hook on each tensor in output that has a gradient. The first backward pass through one of
-    them is synchronized. Returns the number of such tensors."""
+    them that brings gradients is synchronized. Returns the number of such tensors."""
     once = _Once(world, member, phase)
     hooked = 0
     for tensor in distributed._find_tensors(output):  # type: ignore[no-untyped-call]
@@ -199,19 +199,18 @@ def watch(world: World, member: Member, output: Any, phase: str = "") -> int:
 
 
 class _Once:
-    """One forward pass. A second backward pass through it, with retain_graph, is not synchronized,
-    as in PyTorch."""
+    """One forward pass. After a step, a second backward pass through it (retain_graph) is not
+    synchronized, as in PyTorch. torch.autograd.grad makes no step."""
 
     def __init__(self, world: World, member: Member, phase: str) -> None:
         self._world, self._member = weakref.ref(world), weakref.ref(member)
         self._phase = phase
-        self._task: Optional[int] = None
+        self.done = False  # A pass through it was part of a step.
 
     @torch._disable_dynamo
     def arm(self, gradient: Any) -> None:
         world, member = self._world(), self._member()
-        task = torch._C._current_graph_task_id()
-        if world is None or member is None or self._task not in (None, task):
+        if world is None or member is None or self.done:
             return
-        self._task = task
         world.arm(member, self._phase)
+        member.armed.add(self)

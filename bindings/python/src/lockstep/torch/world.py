@@ -173,6 +173,8 @@ class World:
 
     def _queue(self) -> None:
         if self._end is None:
+            for member in self.members:  # A pass without a step, or with an exception, was before.
+                member.armed.clear()
             end = _End(self)
             self._end = weakref.ref(end)
             Variable._execution_engine.queue_callback(end.run)  # type: ignore[attr-defined]
@@ -185,7 +187,7 @@ class World:
                 continue
             will, nested = member.hooks.will()
             member.will = None if nested else will
-            if will is not None and any(will) or member.sparse and member is first:
+            if will is not None and any(will) or member is first and member.sparse_comes(nested):
                 chosen.append(member)
         if chosen:
             self._step(chosen, phase)
@@ -220,8 +222,6 @@ class World:
     def end_calls(self) -> None:
         """The backward pass has ended: what this rank has for the step is complete."""
         with self.lock:
-            for member in self.members:
-                member.expect = False
             for member in self.opened:
                 member.end()
             if self.step is not None and self._early is None:
@@ -233,10 +233,8 @@ class World:
                     self._early = error
 
     def finish(self) -> None:
-        """The backward pass has ended."""
+        """The backward pass has ended. Modules without a call in it expect one still."""
         with self.lock:
-            for member in self.members:
-                member.expect = False
             step = self.step
             if step is None:
                 return
