@@ -53,6 +53,12 @@ PROGRAM = """
         net = torch.nn.Linear(1, 1)
         loss = lockstep.torch.sync(net)(lambda: net(torch.ones(1)))
         loss().backward()  # A new module needs the coordinator.
+    if how.startswith("/") and not os.path.exists(how):  # The first attempt.
+        session.barrier("more")
+        if session.rank == session.size - 1:
+            open(how, "w").close()
+            os._exit(1)
+        time.sleep(600)
     if how in ("wait", "raise", "leave"):
         if session.rank == 1:
             time.sleep(600)
@@ -75,12 +81,17 @@ def coordinators(pid):
 
 
 class Bootstrap(unittest.TestCase):
-    def start(self, how, size=2, **more):
+    def write(self):
+        """The program, in a folder of its own."""
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         path = os.path.join(folder.name, "program.py")
         with open(path, "w", encoding="utf-8") as file:
             file.write(textwrap.dedent(PROGRAM))
+        return path
+
+    def start(self, how, size=2, **more):
+        path = self.write()
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
@@ -105,6 +116,33 @@ class Bootstrap(unittest.TestCase):
             self.assertLess(time.monotonic() - began, 10 * SLOW, "the coordinator is still there")
             time.sleep(0.05)
         return [rank.returncode for rank in self.ranks], [text for _, text in ended]
+
+    def restarted(self, *launchers):
+        """Launchers of torchrun start one job. Its last rank dies, and all are started again."""
+        path = self.write()
+        launched = [subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", "--max-restarts", "2",
+             "--monitor-interval", "0.1", "--nproc-per-node", "2", *options, path,
+             os.path.join(os.path.dirname(path), "died")],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env={**os.environ, "LOCKSTEP_OPEN_TIMEOUT_MS": "10000", "OMP_NUM_THREADS": "1"})
+            for options in launchers]
+        for each in launched:
+            self.addCleanup(each.terminate)
+        texts = [each.communicate(timeout=100 * SLOW)[0] for each in launched]
+        self.assertEqual([each.returncode for each in launched], [0] * len(launched), texts)
+        self.assertEqual("".join(texts).count("ready"), 2 * 2 * len(launched), texts)
+
+    def test_torchrun_starts_ranks_again(self):
+        self.restarted(["--standalone"])
+
+    def test_torchrun_starts_ranks_of_two_launchers_again(self):
+        """TORCHELASTIC_RESTART_COUNT is 1 only where the rank has died."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            place = f"127.0.0.1:{free.getsockname()[1]}"
+        self.restarted(*[["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", place,
+                          "--rdzv-id", "restarted", "--local-addr", "127.0.0.1"]] * 2)
 
     def test_good_end(self):
         self.start("late")

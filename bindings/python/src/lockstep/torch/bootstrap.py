@@ -4,6 +4,10 @@
 Rank 0 starts the coordinator of this package, and its address travels in the Store of c10d. With
 LOCKSTEP_COORDINATOR in the environment no coordinator is started. Ranks are those of PyTorch.
 
+torchrun gives ranks that it starts again the Store of the ones before, and the number of restarts
+(TORCHELASTIC_RESTART_COUNT) may differ between hosts. So rank 0 writes a random name for its
+attempt, each other rank writes a random name below it, and rank 0 answers each of these names.
+
 A process group of some ranks gets a session of its own when a module is wrapped for it, because its
 members make steps without the other ranks. It has a coordinator of its own, too.
 """
@@ -19,8 +23,9 @@ import sys
 import tempfile
 import threading
 import time
-from typing import (TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence,
-                    Tuple)
+import uuid
+from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterable, List, NamedTuple, Optional,
+                    Sequence, Set, Tuple)
 
 import torch.distributed as dist
 
@@ -130,7 +135,7 @@ def _network() -> str:
     return boot
 
 
-def _get(store: Any, key: str) -> str:
+def _get(store: Any, key: str, meanwhile: Callable[[], None] = lambda: None) -> str:
     """The value of a key, once it is there. Signals are seen meanwhile."""
     deadline = time.monotonic() + _STORE_S
     delay = 0.001
@@ -138,15 +143,16 @@ def _get(store: Any, key: str) -> str:
         if time.monotonic() > deadline:
             raise Unreachable(f"the Store of c10d has no '{key}' after {_STORE_S:.0f} s: the rank "
                               "that writes it has not come")
+        meanwhile()
         time.sleep(delay)
         delay = min(_POLL_S, 1.5 * delay)
     value = store.get(key)
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _start(place: Place, prefix: str, what: str, outlived: bool) -> Tuple[_Coordinator, str]:
+def _start(place: Place, networks: Set[str], what: str,
+           outlived: bool) -> Tuple[_Coordinator, str]:
     """Rank 0 starts the coordinator. It, and its address."""
-    networks = {_get(place.store, f"{prefix}network/{rank}") for rank in range(1, place.size)}
     one_host = networks <= {_network()}
     started = _Coordinator("127.0.0.1:0" if one_host else "0.0.0.0:0", outlived)
     host = "127.0.0.1" if one_host else _own_host(place)
@@ -166,18 +172,41 @@ def _address(place: Place, prefix: str, what: str,
              outlived: bool) -> Tuple[Optional[_Coordinator], str]:
     """The address of the coordinator that rank 0 starts; on rank 0 also the coordinator."""
     if place.rank != 0:
-        place.store.set(f"{prefix}network/{place.rank}", _network())
-        address = _get(place.store, prefix + "coordinator")
+        address = _ask(place, prefix)
         if address.startswith(_FAILED):
             raise Unreachable(f"rank 0 has no coordinator: {address[len(_FAILED):]}")
         return None, address
+    attempt = uuid.uuid4().hex
+    place.store.set(prefix + "attempt", attempt)
+    asked = dict(_get(place.store, f"{prefix}{attempt}/{rank}").split(" ", 1)
+                 for rank in range(1, place.size))
     try:
-        started, address = _start(place, prefix, what, outlived)
+        started, address = _start(place, set(asked.values()), what, outlived)
     except BaseException as error:
-        place.store.set(prefix + "coordinator", f"{_FAILED}{error}")
+        _answer(place, prefix, asked, f"{_FAILED}{error}")
         raise
-    place.store.set(prefix + "coordinator", address)
+    _answer(place, prefix, asked, address)
     return started, address
+
+
+def _ask(place: Place, prefix: str) -> str:
+    """What rank 0 answers this process. What else is in the Store may be of ended processes."""
+    name, known = uuid.uuid4().hex, ""
+
+    def ask() -> None:
+        nonlocal known
+        if known or place.store.check([prefix + "attempt"]):
+            attempt = _get(place.store, prefix + "attempt")
+            if attempt != known:
+                place.store.set(f"{prefix}{attempt}/{place.rank}", f"{name} {_network()}")
+                known = attempt
+
+    return _get(place.store, f"{prefix}answer/{name}", ask)
+
+
+def _answer(place: Place, prefix: str, asked: Iterable[str], text: str) -> None:
+    for name in asked:
+        place.store.set(f"{prefix}answer/{name}", text)
 
 
 # --- the session ---------------------------------------------------------------------------------
