@@ -350,8 +350,8 @@ static void variable_name(const struct flag *flag, char *name, size_t name_bytes
         *c = *c == '-' ? '_' : (char)toupper((unsigned char)*c);
 }
 
-// Reads the flags' variables. An unknown variable is an error, because it is probably a
-// misspelling, perhaps of the variable for the certificates.
+// Reads the flags' variables. An empty one counts as not set. An unknown variable is an error,
+// because it is probably a misspelling, perhaps of the variable for the certificates.
 static bool read_environment(struct parse *parse)
 {
     if (variables_check(environ, parse->error, parse->error_bytes) < 0)
@@ -360,7 +360,7 @@ static bool read_environment(struct parse *parse)
         char name[64];
         variable_name(&flags[i], name, sizeof(name));
         const char *value = getenv(name);
-        if (!value || flags[i].argument != required_argument)
+        if (!value || !*value || flags[i].argument != required_argument)
             continue;
         parse->given = name;
         if (!flags[i].set(parse, value))

@@ -116,6 +116,8 @@ class Hooks(unittest.TestCase):
         with mock.patch.dict(os.environ, {"LOCKSTEP_TORCH_HOOKS": "none"}):
             with self.assertRaisesRegex(build.BuildFailed, "not native, python or auto"):
                 build.choice()
+        with mock.patch.dict(os.environ, {"LOCKSTEP_TORCH_HOOKS": ""}):
+            self.assertEqual(build.choice(), "auto")
 
 
 if __name__ == "__main__":

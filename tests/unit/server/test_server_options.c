@@ -168,6 +168,17 @@ static void environment_is_below_flags(void **state)
     assert_int_equal(parse(""), OPTIONS_USAGE);
     assert_non_null(strstr(error, "LOCKSTEP_COORDINATOR_DRAIN_MS 'soon'"));
     unsetenv("LOCKSTEP_COORDINATOR_DRAIN_MS");
+    static const char *const names[] = {"LISTEN",    "HTTP",        "LOG_LEVEL",  "MEMORY_MIB",
+                                        "DRAIN_MS",  "CHUNK_BYTES", "OUTLIVE_MS", "STALL_FLOOR_MS",
+                                        "PORT_FILE", "TLS_DIR"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        char name[64];
+        snprintf(name, sizeof(name), "LOCKSTEP_COORDINATOR_%s", names[i]);
+        setenv(name, "", 1);
+        assert_int_equal(parse("--drain-ms 8"), OPTIONS_RUN);
+        assert_null(options.port_file);
+        unsetenv(name);
+    }
 }
 
 static void plaintext_is_asked_for_by_name(void **state)

@@ -82,7 +82,7 @@ class _Coordinator:
         for flag, value in (("http", "127.0.0.1:0"), ("log-level", "error"),
                             ("drain-ms", str(_DRAIN_MS)), ("outlive-ms", str(outlive_ms))):
             # A flag would win over the variable.
-            if "LOCKSTEP_COORDINATOR_" + flag.upper().replace("-", "_") not in os.environ:
+            if not os.environ.get("LOCKSTEP_COORDINATOR_" + flag.upper().replace("-", "_")):
                 command += [f"--{flag}", value]
         try:
             # A session of its own: Ctrl-C is for the workers, which leave first.

@@ -46,7 +46,7 @@ class BuildFailed(Exception):
 def choice(part: str = "hooks") -> str:
     """ "native", "python", or "auto": native if possible."""
     name = "LOCKSTEP_TORCH_" + part.upper()
-    value = os.environ.get(name, "auto")
+    value = os.environ.get(name) or "auto"
     if value not in ("native", "python", "auto"):
         raise BuildFailed(f"{name} is '{value}', and not native, python or auto")
     return value
