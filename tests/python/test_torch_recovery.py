@@ -212,7 +212,7 @@ class Recovery(unittest.TestCase):
     def test_processes_that_end_badly(self):
         said = job(5, ENDS, opened=False, survive=True)
         self.assertEqual((said.code, said.lines), (0, ["0 2", "4 2"]), said)
-        self.assertEqual(said.error.count("the other ranks go on without it"), 3, said)
+        self.assertEqual(said.error.count("the session lets the others go on"), 3, said)
 
     def test_an_exception_that_is_handled_at_the_end(self):
         for on_failure in ("error", "continue"):

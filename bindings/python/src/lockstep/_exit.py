@@ -75,7 +75,7 @@ def ended_well() -> bool:
 
 
 def dies(session: "Session") -> bool:
-    """True if the process ends badly, and the other ranks go on without it."""
+    """True if the process ends badly, and the other ranks may go on without it."""
     return session.outlived and not session._failed and (
         session.left or session.in_step or not ended_well())
 
@@ -89,7 +89,8 @@ def _end(session: "Session") -> None:
             session._settle()
         if dies(session):
             why = f", because of {type(error).__name__}" if error is not None else ""
-            print(f"{where}{why}: the other ranks go on without it", file=sys.stderr)
+            print(f"{where}{why}: it counts as lost, and the session lets the others go on",
+                  file=sys.stderr)
             return
         if session._failed:  # The other ranks know why, or have gone on without this one.
             print(f"{where}, which has failed: it is closed", file=sys.stderr)
