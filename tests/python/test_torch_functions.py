@@ -178,6 +178,18 @@ class Functions(unittest.TestCase):
             "no parameter of the module needs a gradi", "<lambda>() has returned no tensor with a",
             "sync() needs a module", "the module is a DistributedDataParallel,"])
 
+    def test_more_virtual_ranks_than_ranks(self):
+        def run(_):
+            line, said = torch.nn.Linear(8, 1), []
+            for wrap in DistributedDataParallel, lambda module: sync(module)(lambda: None)():
+                try:
+                    wrap(line)
+                except lockstep.Invalid as error:
+                    said.append("Set LOCKSTEP_VIRTUAL_RANKS to 0 or 2" in error.text)
+            return said
+        for said in ranks(2, run, LOCKSTEP_VIRTUAL_RANKS="4"):
+            self.assertEqual(said, [True, True])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch.autograd import Variable
 
 from .._native import Report
-from ..errors import Changed, Forked, LockstepError, Timeout, Unused
+from ..errors import Changed, Forked, Invalid, LockstepError, Timeout, Unused
 from ..session import Session
 from ..step import Step
 from . import bootstrap
@@ -40,6 +40,10 @@ class World:
     """The modules of a session, and the step that is open."""
 
     def __init__(self, session: Session) -> None:
+        if session.leaf_total > session.size:
+            raise Invalid(f"the session has {session.leaf_total} virtual ranks, and {session.size} "
+                          "ranks: a backward pass here is one step, and each virtual rank needs a "
+                          f"step. Set LOCKSTEP_VIRTUAL_RANKS to 0 or {session.size}")
         self.session = session
         self.members: List[Member] = []
         self.lock = threading.RLock()
