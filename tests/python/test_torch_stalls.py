@@ -66,17 +66,38 @@ TRAINER = """
 """
 
 
+STOCK = """
+    import os, time
+    import torch
+    import torch.distributed as dist
+    import lockstep.torch
+
+    rank = int(os.environ["RANK"])
+    torch.set_num_threads(1)
+    dist.init_process_group("lockstep", init_method=os.environ["STORE"], rank=rank, world_size=2)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 4))
+
+    def load_batch(step):
+        if rank == 1 and step == 20:
+            time.sleep(600)
+        return torch.randn(4, 8)
+
+    for step in range(40):
+        model(load_batch(step)).sum().backward()
+"""
+
+
 class Replay(unittest.TestCase):
     side_by_side = True
 
-    def start(self):
+    def start(self, trainer=TRAINER):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.path = os.path.join(folder.name, "trainer.py")
         self.go = os.path.join(folder.name, "go")
         self.said = os.path.join(folder.name, "said")
         with open(self.path, "w", encoding="utf-8") as file:
-            file.write(textwrap.dedent(TRAINER))
+            file.write(textwrap.dedent(trainer))
         self.ranks = []
         for rank in range(2):
             with open(f"{self.said}.{rank}", "w", encoding="utf-8") as said:
@@ -147,6 +168,14 @@ class Replay(unittest.TestCase):
         self.assertEqual([rank.returncode for rank in self.ranks], [0, 0], self.texts())
         self.assertEqual(out[0], out[1])
         self.assertTrue(out[0].strip())
+
+    def test_stock_wrapper_over_the_backend(self):
+        """The other rank waits in a future of PyTorch, which calls no function of the library."""
+        self.start(STOCK)
+        self.at = self.until(self.page, "rank 0 names no page")[1]
+        stall = self.until(self.verdict, "nobody is named")
+        self.assertEqual([culprit["rank"] for culprit in stall["culprits"]], [1], stall)
+        self.assertIn("load_batch (trainer.py:", stall["sentence"])
 
 
 class Orders(unittest.TestCase):

@@ -11,6 +11,8 @@
 
 #include <signal.h>
 #include <stddef.h>
+#include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 struct thread_place {
@@ -21,6 +23,7 @@ struct thread_place {
     _Atomic(const struct callers *) callers; // The session that the thread called last.
     _Atomic(uintptr_t) stack; // As in struct thread_note.
     _Atomic(size_t) alternate; // As in struct thread_note.
+    _Atomic(bool) helper; // True for a thread of the backend for torch.distributed.
 };
 
 _Atomic(uint32_t) callers_ended;
@@ -58,6 +61,14 @@ static void callers_enter_stack(struct thread_place *place)
     atomic_store_explicit(&place->alternate, has ? alternate.ss_size : 0, memory_order_relaxed);
 }
 
+// The backend for torch.distributed names its threads so. What they do says nothing about the
+// trainer. A prefix would not do: the main thread has the name of the program.
+static bool callers_is_helper(void)
+{
+    char name[16] = "";
+    return prctl(PR_GET_NAME, name) == 0 && strcmp(name, "lockstep-c10d") == 0;
+}
+
 // Without the destructor a place would never be given back, so then no place is taken.
 static struct thread_place *callers_enter(void)
 {
@@ -73,6 +84,7 @@ static struct thread_place *callers_enter(void)
         atomic_store_explicit(&place->number, 1 + atomic_fetch_add(&callers_begun, 1),
                               memory_order_relaxed);
         callers_enter_stack(place);
+        atomic_store_explicit(&place->helper, callers_is_helper(), memory_order_relaxed);
         if (pthread_setspecific(callers_key, place) == 0)
             return place;
         atomic_store_explicit(&place->tid, 0, memory_order_release);
@@ -90,8 +102,10 @@ void callers_note_change(struct callers *callers)
     if (!here)
         here = callers_enter();
     atomic_store_explicit(&here->callers, callers, memory_order_relaxed);
-    atomic_store_explicit(&callers->last, atomic_load_explicit(&here->number, memory_order_relaxed),
-                          memory_order_relaxed);
+    if (!atomic_load_explicit(&here->helper, memory_order_relaxed))
+        atomic_store_explicit(&callers->last,
+                              atomic_load_explicit(&here->number, memory_order_relaxed),
+                              memory_order_relaxed);
     atomic_store_explicit(&callers->thread, thread_self(), memory_order_release);
     atomic_store_explicit(&callers->ended, ended, memory_order_release);
 }

@@ -24,7 +24,8 @@ struct callers {
     // same thread pointer.
     _Atomic(uintptr_t) thread;
     _Atomic(uint32_t) ended; // The value of callers_ended during the last call.
-    // Number of the last caller; 0: no thread has called, or the thread is not known.
+    // Number of the last caller; 0: no thread has called, or the thread is not known. A thread
+    // named lockstep-c10d does not count.
     _Atomic(uint64_t) last;
 };
 

@@ -36,11 +36,14 @@ struct caller {
     pthread_t id;
     uint32_t tid;
     sem_t called, end;
+    const char *name; // NULL: that of the program.
 };
 
 static void *caller_run(void *argument)
 {
     struct caller *caller = argument;
+    if (caller->name)
+        pthread_setname_np(pthread_self(), caller->name);
     callers_note(&callers);
     caller->tid = (uint32_t)gettid();
     sem_post(&caller->called);
@@ -49,13 +52,19 @@ static void *caller_run(void *argument)
     return NULL;
 }
 
-static void caller_start(struct caller *caller)
+static void caller_start_named(struct caller *caller, const char *name)
 {
     memset(caller, 0, sizeof(*caller));
+    caller->name = name;
     assert_int_equal(sem_init(&caller->called, 0, 0) | sem_init(&caller->end, 0, 0), 0);
     assert_int_equal(pthread_create(&caller->id, NULL, caller_run, caller), 0);
     while (sem_wait(&caller->called) != 0)
         ;
+}
+
+static void caller_start(struct caller *caller)
+{
+    caller_start_named(caller, NULL);
 }
 
 static void caller_end(struct caller *caller)
@@ -64,6 +73,21 @@ static void caller_end(struct caller *caller)
     pthread_join(caller->id, NULL);
     sem_destroy(&caller->called);
     sem_destroy(&caller->end);
+}
+
+// A thread of the backend for torch.distributed calls after the trainer.
+static void test_helper_is_not_last(void **state)
+{
+    struct thread_note notes[LOCKSTEP_STACK_THREADS];
+    struct caller trainer, helper;
+    (void)state;
+    caller_start(&trainer);
+    caller_start_named(&helper, "lockstep-c10d");
+    assert_int_equal(callers_list(&callers, notes, LOCKSTEP_STACK_THREADS), 2);
+    assert_int_equal(notes[0].tid, trainer.tid);
+    assert_true(notes[0].last && !notes[1].last);
+    caller_end(&helper);
+    caller_end(&trainer);
 }
 
 static void test_last_caller_first(void **state)
@@ -220,9 +244,9 @@ static void test_places_are_given_back(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_last_caller_first),     cmocka_unit_test(test_two_sessions),
-        cmocka_unit_test(test_threads_in_turn),       cmocka_unit_test(test_public_functions),
-        cmocka_unit_test(test_places_are_given_back),
+        cmocka_unit_test(test_helper_is_not_last), cmocka_unit_test(test_last_caller_first),
+        cmocka_unit_test(test_two_sessions),       cmocka_unit_test(test_threads_in_turn),
+        cmocka_unit_test(test_public_functions),   cmocka_unit_test(test_places_are_given_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

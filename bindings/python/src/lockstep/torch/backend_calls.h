@@ -4,7 +4,7 @@
 
 #pragma once
 
-#include "backend_jobs.h"
+#include "backend_threads.h"
 
 namespace
 {

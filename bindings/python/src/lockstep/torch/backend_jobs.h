@@ -4,9 +4,11 @@
 //
 // A job is one call of c10d. It begins on the thread that calls. A thread that waits for a job does
 // the engine's work meanwhile. A job whose future was asked for, or that nobody holds any more, is
-// looked after by threads of this file, which lockstep_work_notify wakes. For the future of a large
-// job such a thread waits. These threads also complete futures, whose callbacks may wait for other
-// jobs, so one of them is always idle.
+// looked after by threads (backend_threads.h), which lockstep_work_notify wakes. For the future of
+// a large job such a thread waits, and one waits for a job that is late, because the library must
+// know that this rank waits: PyTorch waits for a future without a call of this backend. These
+// threads also complete futures, whose callbacks may wait for other jobs, so one of them is always
+// idle.
 //
 // Lock order: engine.mutex -> job.mutex -> engine.task_mutex.
 
@@ -90,6 +92,7 @@ struct engine : std::enable_shared_from_this<engine> {
     std::deque<std::function<void()>> tasks;
     int idle = 0;
     bool stopping = false;
+    bool watching = false; // True while a thread is in wait_late. Guarded by mutex.
 
     void start(const job_ptr &one, bool waits);
     bool begin_locked(const job_ptr &one);
@@ -104,6 +107,7 @@ struct engine : std::enable_shared_from_this<engine> {
     void need_thread();
     void need_thread_locked();
     void attendant();
+    void wait_late();
 };
 
 thread_local bool attending = false; // True on threads of engine::attendant.
@@ -516,7 +520,7 @@ void engine::stop()
             queued.clear();
         if (helpers > 0)
             lib.abort(session, "the program left a wait");
-        helpers_changed.wait_for(lock, CLOSE, [this] { return helpers == 0; });
+        helpers_changed.wait_for(lock, CLOSE, [this] { return helpers == 0 && !watching; });
     }
     look_at_all();
     for (const job_ptr &one : all()) {
@@ -538,55 +542,6 @@ void engine::stop()
     std::lock_guard<std::mutex> guard(task_mutex);
     stopping = true;
     task_came.notify_all();
-}
-
-// --- threads that look after jobs ----------------------------------------------------------------
-
-// Never blocks: the library calls it.
-void engine::submit(std::function<void()> task)
-{
-    std::lock_guard<std::mutex> guard(task_mutex);
-    tasks.push_back(std::move(task));
-    task_came.notify_one();
-}
-
-void engine::need_thread_locked()
-{
-    if (idle == 0) {
-        idle++;
-        std::thread([self = shared_from_this()] { self->attendant(); }).detach();
-    }
-}
-
-void engine::need_thread()
-{
-    std::lock_guard<std::mutex> guard(task_mutex);
-    need_thread_locked();
-}
-
-void engine::attendant()
-{
-    attending = true;
-    pthread_setname_np(pthread_self(), "lockstep-c10d");
-    std::unique_lock<std::mutex> lock(task_mutex);
-    for (;;) {
-        if (tasks.empty()) {
-            const bool late = task_came.wait_for(lock, IDLE) == std::cv_status::timeout;
-            if (tasks.empty() && (stopping || (late && idle > 1)))
-                break;
-            continue;
-        }
-        auto task = std::move(tasks.front());
-        tasks.pop_front();
-        idle--;
-        need_thread_locked();
-        lock.unlock();
-        task();
-        task = nullptr;
-        lock.lock();
-        idle++;
-    }
-    idle--;
 }
 
 } // namespace

@@ -86,7 +86,8 @@ def path(part: str = "hooks") -> str:
     """The file of the build for the installed PyTorch, whether it exists or not."""
     files = [_source(part)]
     if part == "backend":
-        files += [os.path.join(_HERE, f"backend_{name}.h") for name in ("calls", "jobs", "library")]
+        files += [os.path.join(_HERE, f"backend_{name}.h")
+                  for name in ("calls", "jobs", "library", "threads")]
         files.append(os.path.join(_include(), "lockstep", "lockstep.h"))
     digest = hashlib.sha256()
     for name in files:
