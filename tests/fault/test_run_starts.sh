@@ -102,7 +102,7 @@ for how in "--survive=2:exec $work/trainer 2:ended with status 0" \
     "--no-prefix:exec $work/trainer -2:ended with status 0" \
     "--no-prefix:$work/trainer 2; exec sleep 300:was stopped"; do
     IFS=: read -r option how says <<<"$how"
-    run 1 -n 3 --json "$option" -- sh -c \
+    run 1 -n 3 --grace 5s --json "$option" -- sh -c \
         "if [ \$LOCKSTEP_RANK_HINT = 1 ]; then $how; fi; exec $work/trainer 300"
     grep -qE "^lockstep run: rank 1 $says after [0-9.]+ s$early" "$work/err" ||
         { fail "the cause is not named after '$how' $option:"; cat "$work/err"; }
