@@ -26,8 +26,12 @@ const char *coordinator_stall_kind_name(enum stall_kind kind)
 
 void culprit_name(struct sentence *sentence, const struct worker *worker)
 {
-    sentence_add(sentence, "rank %" PRIu32 " (%s, pid %" PRIu32 ")", worker->rank,
-                 worker->hello.host, worker->hello.pid);
+    if (worker->back.unseen)
+        sentence_add(sentence, "rank %" PRIu32 " (not seen since this coordinator started)",
+                     worker->rank);
+    else
+        sentence_add(sentence, "rank %" PRIu32 " (%s, pid %" PRIu32 ")", worker->rank,
+                     worker->hello.host, worker->hello.pid);
 }
 
 // Adds "lockstep_call_end of 'actor' (call 3)".
@@ -234,9 +238,12 @@ static void culprit_hint(const struct coordinator *core, const struct job *job,
             sentence_add(sentence, " Let it run again there: kill -CONT %" PRIu32 ".", pid);
         break;
     case STALL_FROZEN:
-        sentence_add(sentence,
-                     " See whether pid %" PRIu32 " runs there, and whether that host answers.",
-                     pid);
+        if (worker->back.unseen)
+            sentence_add(sentence, " See whether its process runs, and whether its host answers.");
+        else
+            sentence_add(sentence,
+                         " See whether pid %" PRIu32 " runs there, and whether that host answers.",
+                         pid);
         break;
     case STALL_DEVICE:
         sentence_add(

@@ -265,6 +265,26 @@ static void who_stands_still_is_named_soon(void **state)
     assert_true(is_stalled(story));
 }
 
+// Condition: a rank does not come back, and another one waits for it. Decision: the sentence has no
+// host and no process of it, which this coordinator does not know.
+static void who_does_not_come_back_has_no_name(void **state)
+{
+    static struct stall_view view;
+    struct story *story = *state;
+    struct up_hello hello = foreign_hello(story, 0, 2);
+    hello.resume.settled = 10;
+    come_back(story, 1, &hello);
+    for (int beat = 0; beat < 5 && !is_stalled(story); beat++) {
+        stand_still(story, 1, true);
+        story_sleep(story, LOCKSTEP_HEARTBEAT_MS);
+    }
+    assert_true(coordinator_stall_view(story->core, 0, 0, story->now_ms, &view));
+    assert_non_null(
+        strstr(view.sentence, "rank 1 (not seen since this coordinator started) has not "));
+    assert_non_null(
+        strstr(view.sentence, "See whether its process runs, and whether its host answers."));
+}
+
 // ---- Ranks that the others have gone on without ------------------------------------------------
 
 static void expect_excluded(const struct story *story, uint32_t peer)
@@ -891,6 +911,7 @@ int main(void)
         TEST(a_removed_rank_comes_first),
         TEST(a_job_is_rebuilt),
         TEST(who_stands_still_is_named_soon),
+        TEST(who_does_not_come_back_has_no_name),
         TEST(half_needs_a_proof_after_a_restart),
         TEST(a_frozen_member_begins_a_ballot),
         TEST(a_stopped_coordinator_has_not_waited),
