@@ -37,6 +37,7 @@ def _child(rank, n, function, out, store, more):
                       LOCKSTEP_JOB=f"test-{os.getppid()}", GLOO_SOCKET_IFNAME="lo", **more)
     try:
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=n)
+        dist.barrier()  # A rank that destroys the group at once would end the connects of others.
         answer = ("ok", function(rank))
     except BaseException as error:
         answer = ("error", f"rank {rank}: {traceback.format_exc()}")
