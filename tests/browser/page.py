@@ -149,7 +149,7 @@ def check_healthy(browser, scene):
     page.value("window.saved = null; document.querySelector('#save-timeline').click()")
     assert "traceEvents" in page.wait("window.saved")
     page.value("document.querySelector('#period-recent').click()")
-    assert page.value("document.querySelectorAll('.chart polyline').length") > 3
+    page.wait("document.querySelectorAll('.chart polyline').length > 3")
     page.wait(f"document.querySelector('#stragglers').innerText.includes('rank {LATE}')")
     check_any(page, scene)
     shot(page, "healthy")
