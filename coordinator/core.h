@@ -247,8 +247,8 @@ struct learned_slot {
     uint32_t complete;
     bool granted;
     uint64_t ready[CORE_RANK_WORDS]; // Set of ranks that made the slot.
-    // Of a module with a group: slots that some member had made before this one, and that were not
-    // granted then.
+    // Slots that some member had made before it made this one, without those that were granted by
+    // then. Empty for a module without a group.
     struct slot_set after;
 };
 

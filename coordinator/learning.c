@@ -152,7 +152,7 @@ static void slot_follows(struct learning *learning, const struct worker *worker,
         return;
     for (uint32_t i = 0; i < learning->slot_count; i++)
         if (!learning->slots[i].granted && slot_made(&learning->slots[i], worker->rank))
-            slot->after.words[i / 64] |= UINT64_C(1) << i % 64;
+            slot_set_add(&slot->after, i);
 }
 
 static bool sets_meet(const struct slot_set *a, const struct slot_set *b)
@@ -169,10 +169,8 @@ static void slot_waited(struct coordinator *core, const struct job *job, struct 
     memset(waited, 0, sizeof(*waited));
     for (uint32_t i = 0; i < job->count; i++) {
         const struct up_blocked *blocked = &job_worker(core, job, i)->blocked;
-        for (uint32_t k = 0; k < blocked->wait_count; k++) {
-            const uint32_t index = wait_index(&blocked->waits[k]);
-            waited->words[index / 64] |= UINT64_C(1) << index % 64;
-        }
+        for (uint32_t k = 0; k < blocked->wait_count; k++)
+            slot_set_add(waited, wait_index(&blocked->waits[k]));
     }
 }
 
@@ -192,9 +190,13 @@ static struct learned_slot *held_next(struct coordinator *core, struct job *job)
     learning->held = false;
     for (uint32_t i = 0; i < learning->slot_count; i++) {
         const struct learned_slot *slot = &learning->slots[i];
-        open.words[i / 64] |= (uint64_t)!slot->granted << i % 64;
-        stuck.words[i / 64] |= (uint64_t)(!slot->granted && slot->complete < job->count) << i % 64;
-        learning->held |= !slot->granted && slot->complete == job->count;
+        if (slot->granted)
+            continue;
+        slot_set_add(&open, i);
+        if (slot->complete < job->count)
+            slot_set_add(&stuck, i);
+        else
+            learning->held = true;
     }
     do {
         before = count;
@@ -202,7 +204,7 @@ static struct learned_slot *held_next(struct coordinator *core, struct job *job)
             if (!slot_set_has(&open, i) || slot_set_has(&stuck, i) || slot_set_has(&waited, i) ||
                 !sets_meet(&learning->slots[i].after, &stuck))
                 continue;
-            stuck.words[i / 64] |= UINT64_C(1) << i % 64;
+            slot_set_add(&stuck, i);
             count++;
         }
     } while (count > before);

@@ -58,6 +58,11 @@ static inline bool slot_set_has(const struct slot_set *set, uint32_t position)
     return (set->words[position / 64] >> position % 64 & 1) != 0;
 }
 
+static inline void slot_set_add(struct slot_set *set, uint32_t position)
+{
+    set->words[position / 64] |= UINT64_C(1) << position % 64;
+}
+
 // Names a generation, that is a fixed set of members. A restarted coordinator may count generations
 // from 1 again, but its incarnation is different.
 struct generation_id {

@@ -93,7 +93,8 @@ static void write_out(void *argument)
             error = written >= 0 ? 0 : sink->framed ? EPIPE : errno;
         consumed(sink, written < 0 ? run : (size_t)written, error);
     }
-    if (error && error != EPIPE && torn) // What is printed after the run is a line of its own.
+    // The launcher's last line must not begin in the middle of a worker's line.
+    if (error && error != EPIPE && torn)
         (void)write_some(sink->fd, "\n", 1);
     mutex_lock(&sink->mutex);
     sink->done = true;

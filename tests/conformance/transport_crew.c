@@ -255,7 +255,8 @@ static void crew_check_element(const struct crew *crew, const struct hand *hand,
     for (uint32_t g = 0; g < crew->sets; g++) {
         double mean = 0;
         if (!crew_mean(crew, crew->members_of[g], slot, element, &mean)) {
-            if (is == 0) // Nobody who is left has a weight, and a part of the mean was final.
+            // No rank of this set has a weight. The element is zero, because others were final.
+            if (is == 0)
                 return;
         } else if (fabs(is - mean) <= crew_tolerance(plan, mean)) {
             return;

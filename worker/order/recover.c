@@ -12,11 +12,6 @@
 
 #include <string.h>
 
-static void set_add(struct slot_set *set, uint32_t position)
-{
-    set->words[position / 64] |= UINT64_C(1) << position % 64;
-}
-
 static bool set_empty(const struct slot_set *set)
 {
     uint64_t all = 0;
@@ -55,9 +50,9 @@ void order_report(const struct order *order, struct order_facts *facts)
     facts->slot_count = order->slot_count;
     for (uint32_t i = 0; i < order->slot_count; i++) {
         if (order->slots[i].state >= SLOT_LAUNCHED && !order_is_absent(order, &order->slots[i].id))
-            set_add(&facts->contributed, i);
+            slot_set_add(&facts->contributed, i);
         if (order->slots[i].state == SLOT_FINAL)
-            set_add(&facts->final, i);
+            slot_set_add(&facts->final, i);
     }
 }
 

@@ -144,11 +144,6 @@ static uint32_t waits_counting(const struct order *order)
     return count;
 }
 
-static void set_add(struct slot_set *set, uint32_t position)
-{
-    set->words[position / 64] |= UINT64_C(1) << position % 64;
-}
-
 // A slot is launched when it lies in the window of W slots that begins at the lowest slot that is
 // neither final nor summed. So the slot needs all slots that are W or more positions before it. If
 // the data plane pairs collectives by their order, the slot needs all slots before it.
@@ -161,7 +156,7 @@ void order_need(const struct order *order, struct call_id call, struct slot_set 
         before = end - order->options.window;
     for (uint32_t i = 0; i < end; i++) {
         if (i < before || order_of_call(&order->slots[i].id, &call))
-            set_add(needs, i);
+            slot_set_add(needs, i);
     }
 }
 
@@ -187,7 +182,7 @@ static uint32_t blocked_lacks(const struct order *order, struct up_blocked *bloc
         if (!slot_lacking(order, &order->slots[i]))
             continue;
         lowest = i < lowest ? i : lowest;
-        set_add(&blocked->lacks, i);
+        slot_set_add(&blocked->lacks, i);
         blocked_name(blocked, i, &order->slots[i].id);
     }
     return lowest;

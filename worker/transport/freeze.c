@@ -139,8 +139,9 @@ static uint64_t *freeze_used(const struct collective *collective, const struct f
     return used;
 }
 
-void freeze_keep(struct freezer *freezer, const struct collective *collective,
-                 struct finals *finals)
+// Keeps what is final of a collective, and takes the runs, which are tidy.
+static void freeze_keep(struct freezer *freezer, const struct collective *collective,
+                        struct finals *finals)
 {
     struct held *held = calloc(1, sizeof(*held));
     uint64_t *used = freeze_used(collective, finals);

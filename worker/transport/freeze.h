@@ -14,7 +14,6 @@
 #include <stdint.h>
 
 struct collective;
-struct finals;
 struct transport;
 
 // What a frozen transport knows of collectives that were not done. `held` links struct held.
@@ -80,8 +79,5 @@ struct held {
 // freeze_drop.
 struct held *freeze_take(struct freezer *freezer, const struct collective *collective);
 void freeze_drop(struct held *held);
-// Keeps what is final of a collective, and takes the runs, which are tidy.
-void freeze_keep(struct freezer *freezer, const struct collective *collective,
-                 struct finals *finals);
 
 #endif
