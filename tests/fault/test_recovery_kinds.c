@@ -21,6 +21,7 @@
 
 #include "tests/support/choice.h"
 #include "tests/support/fake_gpu.h"
+#include "tests/support/sends.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -34,8 +35,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 enum {
@@ -80,25 +79,11 @@ static const uint32_t worlds[] = {0, 15, 5}; // Sets of ranks with a device.
 
 // ---- Dying --------------------------------------------------------------------------------------
 
-static atomic_int frames_left = -1; // Below 0: the rank does not die by frames.
-
-static void count_frame(void)
+static void before_send(int fd)
 {
-    if (atomic_load(&frames_left) >= 0 && atomic_fetch_sub(&frames_left, 1) == 0)
+    (void)fd;
+    if (sends_over())
         kill(getpid(), SIGKILL);
-}
-
-// These take the places of the C library's functions.
-ssize_t sendmsg(int socket, const struct msghdr *message, int flags)
-{
-    count_frame();
-    return syscall(SYS_sendmsg, socket, message, flags);
-}
-
-ssize_t send(int socket, const void *bytes, size_t size, int flags)
-{
-    count_frame();
-    return syscall(SYS_sendto, socket, bytes, size, flags, NULL, 0);
 }
 
 // ---- The trainer --------------------------------------------------------------------------------
@@ -185,7 +170,7 @@ static bool dies(const struct trainer *trainer, enum operation operation)
 static void arm(const struct trainer *trainer, enum operation operation)
 {
     if (dies(trainer, operation) && trainer->told->dies_by_frames)
-        atomic_store(&frames_left, (int)trainer->told->dies_after);
+        atomic_store(&sends_left, (int)trainer->told->dies_after);
 }
 
 static void die(const struct trainer *trainer, enum operation operation)

@@ -17,6 +17,7 @@
 #include "base/hash64.h"
 #include "protos/limits.h"
 #include "tests/support/bounds.h"
+#include "tests/support/sends.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -94,34 +95,15 @@ static struct coordinator_process coordinator;
 
 // ---- Sends of the victim ------------------------------------------------------------------------
 
-static _Atomic(int) sends_left = -1; // Until this process kills itself; negative: it does not.
 static bool data_only; // True if only what goes to other ranks counts.
 
-static void count_send(int fd)
+static void before_send(int fd)
 {
-    struct sockaddr_in to;
-    socklen_t size = sizeof(to);
-    if (getpeername(fd, (struct sockaddr *)&to, &size) < 0 || to.sin_family != AF_INET ||
-        (data_only && ntohs(to.sin_port) == coordinator.port))
-        return;
-    if (atomic_load(&sends_left) < 0 || atomic_fetch_sub(&sends_left, 1) != 0)
+    const uint16_t port = send_port(fd);
+    if (port == 0 || (data_only && port == coordinator.port) || !sends_over())
         return;
     *died_us = clock_now_us();
     (void)raise(SIGKILL);
-}
-
-// The library calls these instead of those of the C library. gRPC sends by sendmsg, too, and its
-// few messages count as well.
-ssize_t send(int fd, const void *bytes, size_t size, int flags)
-{
-    count_send(fd);
-    return syscall(SYS_sendto, fd, bytes, size, flags, NULL, 0);
-}
-
-ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
-{
-    count_send(fd);
-    return syscall(SYS_sendmsg, fd, message, flags);
 }
 
 static bool cut; // True if this process reaches no other rank any more.

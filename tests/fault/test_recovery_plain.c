@@ -13,6 +13,7 @@
 #include "base/hash64.h"
 #include "tests/support/choice.h"
 #include "tests/support/fake_gpu.h"
+#include "tests/support/sends.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,11 +21,10 @@
 #include <cmocka.h>
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 enum {
@@ -133,28 +133,14 @@ static void *die_by_element(void *argument)
     return NULL;
 }
 
-static atomic_int frames_left = -1; // Frames until this process dies. Below 0: it does not die.
-
 // The pause is time for the other ranks to use the earlier frames.
-static void count_frame(void)
+static void before_send(int fd)
 {
-    if (atomic_load(&frames_left) < 0 || atomic_fetch_sub(&frames_left, 1) != 0)
+    (void)fd;
+    if (!sends_over())
         return;
     pause_us(20000);
     kill(getpid(), SIGKILL);
-}
-
-// These take the places of the C library's functions.
-ssize_t sendmsg(int socket, const struct msghdr *message, int flags)
-{
-    count_frame();
-    return syscall(SYS_sendmsg, socket, message, flags);
-}
-
-ssize_t send(int socket, const void *bytes, size_t size, int flags)
-{
-    count_frame();
-    return syscall(SYS_sendto, socket, bytes, size, flags, NULL, 0);
 }
 
 static void arm(struct trainer *trainer, uint32_t turn, enum operation operation)
@@ -162,7 +148,7 @@ static void arm(struct trainer *trainer, uint32_t turn, enum operation operation
     if (trainer->job->told->dies_at != turn || trainer->log->dies_in != operation)
         return;
     if (operation == MEET)
-        atomic_store(&frames_left, MEET_FRAMES - 1);
+        atomic_store(&sends_left, MEET_FRAMES - 1);
     else
         job_thread(trainer->job, die_by_element, trainer);
 }

@@ -10,6 +10,7 @@
 #include "tests/fault/recovery_job.h"
 
 #include "base/hash64.h"
+#include "tests/support/sends.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,10 +32,18 @@ enum {
     ROOT = 1,
 };
 
+// How a rank dies in the step that the test chose.
+enum death {
+    BY_RESULT, // When a thread of it sees a result.
+    IN_BUFFERS, // At its second send of buffers; it makes about six.
+    IN_WAVE, // At its second send after its buffers are final: mostly in the commit wave.
+};
+
 // What a rank tells the test besides.
 struct own {
     uint32_t source[STEPS + 1]; // The rank whose buffer all have.
     uint32_t waits;
+    enum death death; // Chosen by the test.
 };
 
 // ---- The trainer --------------------------------------------------------------------------------
@@ -159,6 +168,28 @@ static void write_buffers(struct trainer *trainer, uint64_t step)
     }
 }
 
+static bool buffers_are_final(const struct trainer *trainer, uint64_t step)
+{
+    for (uint32_t e = 0; e < BUFFER; e += 100)
+        if (trainer->means[e] == job_gradient(trainer->rank, step, e) ||
+            trainer->copies[e] == copy_of(trainer->rank, step, e))
+            return false;
+    return true;
+}
+
+// Counts what goes to other ranks. The pause is time for them to use the earlier sends.
+static void before_send(int fd)
+{
+    const struct trainer *trainer = &trainer_of_rank;
+    if (atomic_load(&sends_left) < 0 || send_port(fd) == trainer->job->job->port ||
+        (trainer->own->death == IN_WAVE &&
+         !buffers_are_final(trainer, trainer->job->told->dies_at)) ||
+        !sends_over())
+        return;
+    pause_us(20000);
+    kill(getpid(), SIGKILL);
+}
+
 static void *die_by_result(void *argument)
 {
     const struct trainer *trainer = argument;
@@ -221,11 +252,13 @@ static void train_step(struct job_rank *rank, uint64_t step, uint64_t *hash)
     }
     write_buffers(trainer, step);
     make_call(trainer, 1, step);
-    if (rank->told->dies_at == step)
+    if (rank->told->dies_at == step && trainer->own->death == BY_RESULT)
         job_thread(rank, die_by_result, trainer);
     // In even steps the last buckets travel beside the buffers.
     if (step % 2 == 1)
         take_buckets(trainer);
+    if (rank->told->dies_at == step && trainer->own->death != BY_RESULT)
+        atomic_store(&sends_left, 1);
     job_require(rank, job_end(rank), "step_end");
     expect(trainer, !waits || read == module_hash(trainer, 0), "the results have changed");
     look_at_gradients(trainer, step);
@@ -282,9 +315,15 @@ static void check_round(uint32_t round, uint32_t dead)
 static void prepare(const struct job *job, uint32_t round)
 {
     (void)job;
+    if (round % 2 == 0) {
+        const uint32_t victim = round / 2 % (RANKS - 1);
+        struct own *own = job_own(victim);
+        own->death = round == 0 ? IN_BUFFERS : IN_WAVE;
+        job_dies_at(victim, 3 + 2 * job_random(4));
+        return;
+    }
     // In even steps the sums are due.
-    if (round % 2 == 1)
-        job_dies_at(round % (RANKS - 1), 2 + 2 * job_random(4) + (round % 4 == 3));
+    job_dies_at(round % (RANKS - 1), 2 + 2 * job_random(4) + (round % 4 == 3));
 }
 
 static void early_results_and_buffers_survive(void **state)
