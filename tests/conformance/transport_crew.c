@@ -136,13 +136,48 @@ static uint64_t crew_weight(const struct crew_plan *plan, uint32_t first_rank)
 {
     if (plan->weightless)
         return first_rank == plan->victims[0] ? 3 : 0;
-    return first_rank + 1;
+    return plan->exact ? 1 : first_rank + 1;
 }
 
-// Small whole numbers: their weighted sums are exact in every dtype that is used here.
-static double crew_input(uint32_t first_rank, uint32_t slot, uint64_t element)
+static void crew_put(enum dtype dtype, void *memory, uint64_t element, double value)
 {
-    return (double)((first_rank * 5 + slot * 3 + element * 7) % 13);
+    const float narrow = (float)value;
+    if (dtype == DTYPE_FLOAT64)
+        ((double *)memory)[element] = value;
+    else if (dtype == DTYPE_FLOAT32)
+        ((float *)memory)[element] = narrow;
+    else
+        kernel_narrow(dtype, (uint16_t *)memory + element, &narrow, 1);
+}
+
+static double crew_get(enum dtype dtype, const void *memory, uint64_t element)
+{
+    float wide = 0;
+    if (dtype == DTYPE_FLOAT64)
+        return ((const double *)memory)[element];
+    if (dtype == DTYPE_FLOAT32)
+        return (double)((const float *)memory)[element];
+    kernel_widen(dtype, &wide, (const uint16_t *)memory + element, 1);
+    return (double)wide;
+}
+
+static double crew_rounded(enum dtype dtype, double value)
+{
+    double memory = 0;
+    crew_put(dtype, &memory, 0, value);
+    return crew_get(dtype, &memory, 0);
+}
+
+// Small whole numbers: their weighted sums are exact in every dtype that is used here. In an exact
+// plan they are not, and the sum of two float16 is infinite.
+static double crew_input(const struct crew_plan *plan, uint32_t first_rank, uint32_t slot,
+                         uint64_t element)
+{
+    const uint64_t number = (first_rank * 5 + slot * 3 + element * 7) % 13;
+    if (!plan->exact)
+        return (double)number;
+    const double least = plan->dtype == DTYPE_FLOAT16 ? 40000 : 0;
+    return crew_rounded(plan->dtype, least + (double)(number << 3 * first_rank) / 3);
 }
 
 static bool crew_uses(const struct crew_plan *plan, uint32_t first_rank, uint32_t unit)
@@ -185,43 +220,29 @@ static bool crew_mean(const struct crew *crew, uint32_t members, uint32_t slot, 
     const uint32_t unit = crew_unit_of(crew->plan, element);
     double sum = 0;
     double weights = 0;
+    float exact = 0;
     for (uint32_t r = 0; r < crew->plan->world; r++) {
         if (!(members >> r & 1) || !crew_has(crew->plan, r))
             continue;
         const double weight = (double)crew_weight(crew->plan, r);
         weights += weight;
-        if (crew_uses(crew->plan, r, unit))
-            sum += weight * crew_input(r, slot, element);
+        const double input = crew_input(crew->plan, r, slot, element);
+        if (!crew_uses(crew->plan, r, unit))
+            continue;
+        sum += weight * input;
+        exact += (float)input;
     }
     *mean = weights > 0 ? sum / weights : 0;
+    if (crew->plan->exact)
+        *mean = crew_rounded(crew->plan->dtype, (double)(exact / (float)weights));
     return weights > 0;
-}
-
-static void crew_put(enum dtype dtype, void *memory, uint64_t element, double value)
-{
-    const float narrow = (float)value;
-    if (dtype == DTYPE_FLOAT64)
-        ((double *)memory)[element] = value;
-    else if (dtype == DTYPE_FLOAT32)
-        ((float *)memory)[element] = narrow;
-    else
-        kernel_narrow(dtype, (uint16_t *)memory + element, &narrow, 1);
-}
-
-static double crew_get(enum dtype dtype, const void *memory, uint64_t element)
-{
-    float wide = 0;
-    if (dtype == DTYPE_FLOAT64)
-        return ((const double *)memory)[element];
-    if (dtype == DTYPE_FLOAT32)
-        return (double)((const float *)memory)[element];
-    kernel_widen(dtype, &wide, (const uint16_t *)memory + element, 1);
-    return (double)wide;
 }
 
 // How far a result may be from the exact mean.
 static double crew_tolerance(const struct crew_plan *plan, double mean)
 {
+    if (plan->exact)
+        return 0;
     const bool coarse = plan->dtype == DTYPE_BFLOAT16 || plan->final == DTYPE_BFLOAT16 ||
                         plan->partial == DTYPE_BFLOAT16;
     const double bits = coarse                         ? 1.0 / 32
@@ -236,7 +257,7 @@ static double crew_before(const struct hand *hand, uint32_t slot, uint64_t eleme
     const struct crew_plan *plan = hand->crew->plan;
     const double times = plan->sums ? (double)crew_weight(plan, hand->first_rank) : 1;
     return crew_uses(plan, hand->first_rank, crew_unit_of(plan, element))
-               ? times * crew_input(hand->first_rank, slot, element)
+               ? times * crew_input(plan, hand->first_rank, slot, element)
                : CREW_UNTOUCHED - (double)hand->first_rank;
 }
 

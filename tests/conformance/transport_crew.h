@@ -70,6 +70,9 @@ struct crew_plan {
     enum dtype final;
     enum crew_units units;
     bool weightless; // True if only the first victim has a weight.
+    // True if all weights are 1, and a result has the bits of a sum in the order of the ranks, in
+    // float32, that is rounded once.
+    bool exact;
     // Deaths, one in each generation: the rank in that generation, and after how many of its turns.
     uint32_t victims[CREW_DEATHS];
     uint32_t turns[CREW_DEATHS]; // CREW_NEVER: nobody dies in this generation.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Repeats a collective by the rows of a decision. The rows become *parts*, which are collectives of
-// their own on the ring of the generation:
+// their own, most of them on the ring of the generation (part_algorithm):
 //
 //     REDUCE rows  one allreduce of all their elements, from the inputs, which are intact
 //     HAVE rows    a broadcast for each owner, from its outputs; among the members of a group an
@@ -145,6 +145,17 @@ static const char *redo_check(const struct transport *transport, const struct re
 
 // ---- making parts -------------------------------------------------------------------------------
 
+// Sums go round the ring, which needs no further links. They go by ALGORITHM_DIRECT where the ring
+// would break what the way of the whole collective promises: the order of the ranks, and that
+// 16-bit floats are rounded once in memory of one host. Round the ring partial sums of float16 may
+// be infinite although the mean is not.
+static enum plan_algorithm part_algorithm(const struct collective *outer, bool sums)
+{
+    const bool direct = outer->algorithm == ALGORITHM_DIRECT ||
+                        (outer->algorithm == ALGORITHM_SHARED && dtype_is_small(outer->dtype));
+    return outer->parts || (sums && direct) ? ALGORITHM_DIRECT : ALGORITHM_RING;
+}
+
 static void part_name(struct redo *redo, struct redo_part *part)
 {
     const struct collective *outer = redo->outer;
@@ -154,7 +165,7 @@ static void part_name(struct redo *redo, struct redo_part *part)
     part->collective.ready_count = outer->ready_count;
     part->collective.behind = outer->behind;
     part->collective.parts = outer->parts;
-    part->collective.algorithm = outer->parts ? ALGORITHM_DIRECT : ALGORITHM_RING;
+    part->collective.algorithm = part_algorithm(outer, part->sums);
     part->collective.tag = (struct collective_tag){redo->outer->tag.step, redo->space, redo->count};
     part->collective.signature = redo->signature;
 }
