@@ -3,6 +3,7 @@
 // lockstep, the command line tool: finds the subcommand and calls it. Each subcommand has its own
 // file with its name. Main thread.
 
+#include "base/standard.h"
 #include "cli/ask/health.h"
 #include "cli/ask/stacks.h"
 #include "cli/ask/stalls.h"
@@ -19,10 +20,8 @@
 #include "lockstep/lockstep.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 struct command {
     const char *name;
@@ -91,19 +90,10 @@ static int dispatch(int argc, char **argv)
     return cli_misuse(NULL, "unknown command '%s'", argv[1]);
 }
 
-// The next file or socket would get the number of a standard descriptor that is closed, and output
-// would go there. Writes to what takes the number here fail, as they would to a closed descriptor.
-static void occupy_closed(void)
-{
-    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
-        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDONLY) != fd)
-            _exit(CLI_FAILED);
-    }
-}
-
 int main(int argc, char **argv)
 {
-    occupy_closed();
+    if (!standard_occupy())
+        return CLI_FAILED;
     const int code = dispatch(argc, argv);
     errno = 0; // A print that failed earlier had a reason that is not known here.
     const bool written = cli_flush(NULL);

@@ -8,6 +8,7 @@
 #include "base/file_mode.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/standard.h"
 #include "base/text.h"
 #include "base/tls_files.h"
 #include "protos/limits.h"
@@ -354,6 +355,8 @@ static uint64_t unix_ms(void)
 int main(int argc, char **argv)
 {
     static struct daemon daemon;
+    if (!standard_occupy())
+        return EXIT_FAILURE;
     daemon.process = (struct render_process){SERVER_VERSION, unix_ms(), clock_now_ms()};
     switch (
         options_parse(argc, argv, &daemon.options, stdout, daemon.error, sizeof(daemon.error))) {

@@ -16,6 +16,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -125,7 +126,39 @@ static void sweep_limit(const char *name, void (*apply)(uint64_t value, uint32_t
     assert_true(swept.well > 0 && swept.refused > 0);
 }
 
+// Not a limit: the numbers 0 to 2 are free, and the library must not take them.
+static void close_standard(uint64_t value, uint32_t world)
+{
+    (void)value;
+    (void)world;
+    for (int fd = 0; fd <= 2; fd++)
+        close(fd);
+}
+
+// The number of standard descriptors that do not lead to /dev/null.
+static uint64_t standard_taken(void)
+{
+    uint64_t taken = 0;
+    for (int fd = 0; fd <= 2; fd++) {
+        char path[32];
+        char to[32] = "";
+        snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+        taken += readlink(path, to, sizeof(to) - 1) < 0 || strcmp(to, "/dev/null") != 0;
+    }
+    return taken;
+}
+
 // ---- The limits ---------------------------------------------------------------------------------
+
+static void standard_descriptors_stay_free(void **state)
+{
+    static const struct squeeze squeeze = {
+        .name = "closed", .apply = close_standard, .used = standard_taken};
+    (void)state;
+    const struct swept swept = life_sweep(&squeeze, 1, 1, 1);
+    assert_int_equal(swept.faults, 0);
+    assert_int_equal(swept.used, 0);
+}
 
 static void descriptors_run_out(void **state)
 {
@@ -178,9 +211,13 @@ static void handles_run_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(descriptors_run_out),    cmocka_unit_test(threads_run_out),
-        cmocka_unit_test(address_space_runs_out), cmocka_unit_test(data_runs_out),
-        cmocka_unit_test(files_are_too_small),    cmocka_unit_test(handles_run_out),
+        cmocka_unit_test(standard_descriptors_stay_free),
+        cmocka_unit_test(descriptors_run_out),
+        cmocka_unit_test(threads_run_out),
+        cmocka_unit_test(address_space_runs_out),
+        cmocka_unit_test(data_runs_out),
+        cmocka_unit_test(files_are_too_small),
+        cmocka_unit_test(handles_run_out),
     };
     return cmocka_run_group_tests_name("limits", tests, NULL, NULL);
 }

@@ -119,6 +119,14 @@ fi
 # Closed descriptors do not become pipes of the launcher.
 "$lockstep" run -n 2 -- sh -c "$say" <&- >&- 2>"$work/err"
 still "closed descriptors" "Bad file descriptor" 42
+# Nor files of the coordinator. gRPC opens one before main, and never uses it: it gets number 0.
+"${lockstep%/*}/lockstep-coordinator" --listen 127.0.0.1:0 --http off --port-file "$work/port" \
+    <&- >&- 2>&- &
+coordinator=$!
+wait_for "$work/port"
+for fd in 1 2; do equal "descriptor $fd" "$(readlink /proc/$coordinator/fd/$fd)" /dev/null; done
+kill "$coordinator"
+wait "$coordinator" || true
 
 # Output goes on when there is room again, with a whole line. The limit of a file's size stands for
 # the size of a disk.

@@ -22,6 +22,7 @@
 #include "base/clock.h"
 #include "base/file_mode.h"
 #include "base/parse.h"
+#include "base/standard.h"
 #include "base/text.h"
 #include "base/tls_files.h"
 #include "worker/device/device.h"
@@ -513,6 +514,8 @@ int lockstep_open(const struct lockstep_config *config, lockstep_session **sessi
         return status;
     error_of(NULL);
     error_note_by(session_note);
+    if (!standard_occupy())
+        return error_set(LOCKSTEP_E_SYSTEM, "cannot open /dev/null: %s", strerror(errno));
     resolved = calloc(1, sizeof(*resolved));
     if (!resolved)
         return error_set(LOCKSTEP_E_SYSTEM, "no memory");
