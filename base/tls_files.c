@@ -242,15 +242,19 @@ static int check_signatures(struct check *check)
     X509_STORE *store = X509_STORE_new();
     X509_STORE_CTX *context = X509_STORE_CTX_new();
     int code = X509_V_ERR_OUT_OF_MEM;
+    int status = 0;
     for (int i = 0; store && i < sk_X509_num(check->authorities); i++)
         X509_STORE_add_cert(store, sk_X509_value(check->authorities, i));
     if (store && context && X509_STORE_CTX_init(context, store, check->leaf, check->chain) == 1 &&
         X509_STORE_CTX_set_purpose(context, check->job ? X509_PURPOSE_SSL_CLIENT
                                                        : X509_PURPOSE_SSL_SERVER) == 1)
         code = X509_verify_cert(context) == 1 ? X509_V_OK : X509_STORE_CTX_get_error(context);
+    // The dates of the certificates in tls.crt hold, so this is about an authority.
+    if (code == X509_V_ERR_CERT_HAS_EXPIRED || code == X509_V_ERR_CERT_NOT_YET_VALID)
+        status = check_dates(check, TLS_AUTHORITY_FILE, X509_STORE_CTX_get_current_cert(context));
     X509_STORE_CTX_free(context);
     X509_STORE_free(store);
-    return code == X509_V_OK ? 0 : verify_fault(check, code);
+    return code == X509_V_OK || status < 0 ? status : verify_fault(check, code);
 }
 
 // ---- names --------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Certificates that are wrong in each way that certificates can be, made by openssl and by
 # `lockstep certs`: what the coordinator and the trainer say of each. Then a rotation under a job
-# that runs, and clients of our own that ask for what they may not.
+# that runs, certificates that end under one, and clients of our own that ask for what they may not.
 # shellcheck source=tests/fault/run_lib.sh
 source "$(dirname "$0")/run_lib.sh"
 for tool in openssl curl; do
@@ -33,14 +33,18 @@ default_ca = one
 [one]
 database = index.txt
 new_certs_dir = .
+unique_subject = no
 rand_serial = yes
 default_md = sha256
 policy = any
 [any]
+organizationName = optional
 commonName = supplied
 [leaf]
 basicConstraints = critical,CA:FALSE
 subjectAltName = \${ENV::NAMES}
+[authority]
+basicConstraints = critical,CA:TRUE
 END
 : >index.txt
 
@@ -62,6 +66,17 @@ cp -r good swapped && cp expired/tls.key swapped/
 cp -r good stranger && cp other/ca.crt stranger/
 cp -r good empty && : >empty/tls.crt
 cp -r good torn && head -c 200 good/tls.crt >torn/tls.crt
+# old_authority FILE BEGIN END: our authority again, with its key and name, valid at other times.
+old_authority() {
+    openssl req -new -key ca/ca.key -subj "$(openssl x509 -in ca/ca.crt -noout -subject \
+        -nameopt compat | sed 's/^subject=//')" -out request.pem 2>openssl.log &&
+        NAMES=DNS:none openssl ca -batch -config ca.cnf -extensions authority -preserveDN \
+            -selfsign -keyfile ca/ca.key -startdate "$2" -enddate "$3" -in request.pem -out "$1" \
+            -notext 2>openssl.log ||
+        { cat openssl.log; fail "openssl cannot make $1"; }
+}
+cp -r good aged && old_authority aged/ca.crt 20200101000000Z 20200201000000Z
+cp -r aged mixed && cat other/ca.crt >>mixed/ca.crt
 cp -r good crowded && for _ in $(seq 64); do cat ca/ca.crt; done >>crowded/ca.crt
 cp -r good absent && rm absent/ca.crt
 cp -r good odd && rm odd/tls.key && mkdir odd/tls.key
@@ -126,6 +141,8 @@ while IFS='|' read -r directory says; do
 done <<'END'
 expired|expired/tls.crt: expired on 2020-02-01 00:00 UTC
 early|early/tls.crt: is not valid before 2098-01-01 00:00 UTC
+aged|aged/ca.crt: expired on 2020-02-01 00:00 UTC
+mixed|mixed/ca.crt: expired on 2020-02-01 00:00 UTC
 nameless|nameless/tls.crt: is not a
 swapped|swapped/tls.key: does not belong to tls.crt
 stranger|stranger/tls.crt: is not signed by an authority in ca.crt
@@ -332,6 +349,40 @@ comes daemon.log "event=job_resuming"
 wait $first || { fail "the first rank"; cat first; }
 wait $second || { fail "the second rank"; cat second; }
 has first "rank 1 of 2 has done 1 steps"
+stop
+
+# ---- certificates that end during the job ---------------------------------------------------------
+
+# The certificate of rank 0 ends, and the authority of which rank 1 knows. The job goes on.
+rm enough trains
+ends=$(date -u -d "+$((6 * slow)) seconds" +%Y%m%d%H%M%SZ)
+by_openssl short "$both" 20200101000000Z "$ends"
+cp -r good brief && old_authority brief/ca.crt 20200101000000Z "$ends"
+start good
+worker=(env LOCKSTEP_WORLD_SIZE=2 LOCKSTEP_COORDINATOR="127.0.0.1:$port")
+"${worker[@]}" JOB_COMPLETION_INDEX=0 LOCKSTEP_TLS_DIR=short ./until >first 2>&1 &
+first=$!
+"${worker[@]}" JOB_COMPLETION_INDEX=1 LOCKSTEP_TLS_DIR=brief ./until >second 2>&1 &
+second=$!
+wait_for trains
+while [[ $(date -u +%Y%m%d%H%M%SZ) < $ends ]]; do sleep 0.1; done
+# Each rank that cannot go back to a new coordinator says what is wrong with its own files.
+kill -KILL "$pid"
+start good
+own="certificates of this worker (LOCKSTEP_TLS_DIR, config.tls_dir)"
+comes first "$own: short/tls.crt: expired on "
+comes second "$own: brief/ca.crt: expired on "
+cp early/tls.* short/
+comes first "$own: short/tls.crt: is not valid before "
+cp swapped/tls.crt short/
+comes first "$own: short/tls.key: does not belong to tls.crt"
+cp torn/tls.crt short/
+comes first "$own: short/tls.crt: holds no certificate in PEM"
+cp good/* short/
+cp good/* brief/
+: >enough
+wait $first || { fail "the rank whose certificate had ended"; cat first; }
+wait $second || { fail "the rank whose authority had ended"; cat second; }
 stop
 
 # A private coordinator and its workers have no use for certificates of the machine.

@@ -82,6 +82,7 @@ bool control_credentials_explain(const struct control_credentials *credentials, 
 {
     const struct control_probe probe = {
         .directory = credentials->directory,
+        .job = credentials->job,
         .host = credentials->host,
         .port = credentials->port,
         .files = &credentials->files,
@@ -118,8 +119,7 @@ int control_credentials_open(const char *directory, const char *job,
     text_copy(credentials->job, sizeof(credentials->job), job);
     if (tls_files_load(directory, job, &credentials->files, fault, sizeof(fault)) < 0) {
         text_init(&text, error, error_bytes);
-        text_append(&text, "certificates of this worker (LOCKSTEP_TLS_DIR, config.tls_dir): %s",
-                    fault);
+        text_append(&text, TLS_FILES_OF_WORKER "%s", fault);
         free(credentials);
         return -1;
     }

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "base/tls_context.h"
 #include "base/tls_names.h"
+#include "protos/limits.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -34,6 +35,7 @@ struct attempt {
     SSL *ssl;
     int fd;
     bool plaintext; // True if the coordinator does not speak TLS.
+    bool doubtful; // True if a certificate or its authority is refused, but not for its name.
 };
 
 // ---- the connection -----------------------------------------------------------------------------
@@ -116,10 +118,12 @@ static int drive(struct attempt *attempt, int (*step)(SSL *ssl), uint64_t deadli
 
 // ---- the reason of a failure --------------------------------------------------------------------
 
-static bool refused_by_us(const struct attempt *attempt, struct text *text)
+static bool refused_by_us(struct attempt *attempt, struct text *text)
 {
     const struct control_probe *probe = attempt->probe;
     const long code = SSL_get_verify_result(attempt->ssl);
+    attempt->doubtful = code != X509_V_OK && code != X509_V_ERR_HOSTNAME_MISMATCH &&
+                        code != X509_V_ERR_IP_ADDRESS_MISMATCH;
     switch (code) {
     case X509_V_OK:
         return false;
@@ -180,10 +184,11 @@ static bool refused_by_peer(struct attempt *attempt, struct text *text)
                     attempt->probe->directory);
     } else if (reason == SSL_R_UNSUPPORTED_PROTOCOL || reason == SSL_R_TLSV1_ALERT_PROTOCOL_VERSION)
         text_append(text, "it does not speak TLS 1.3");
-    else if (reason > SSL_AD_REASON_OFFSET)
+    else if (reason > SSL_AD_REASON_OFFSET) {
+        attempt->doubtful = true;
         text_append(text, "the coordinator refused the certificate %s/%s (%s)",
                     attempt->probe->directory, TLS_CERTIFICATE_FILE, words ? words : "no reason");
-    else
+    } else
         return false;
     return true;
 }
@@ -205,12 +210,26 @@ static bool refused_after(struct attempt *attempt, struct text *text)
         attempt, read_one, patience_ms < attempt->deadline_ms ? patience_ms : attempt->deadline_ms);
     if (error == SSL_ERROR_NONE || error == SSL_ERROR_WANT_READ || refused_by_peer(attempt, text))
         return error != SSL_ERROR_NONE && error != SSL_ERROR_WANT_READ;
+    attempt->doubtful = true;
     text_append(text,
                 "the coordinator hung up when it had seen the certificate %s/%s: is the authority "
                 "that signed it in the coordinator's %s, and do the clocks agree? Its log has a "
                 "line tls_handshake_failed",
                 probe->directory, TLS_CERTIFICATE_FILE, TLS_AUTHORITY_FILE);
     return true;
+}
+
+// This worker's files could be used when they were loaded. If they cannot be used now, the sentence
+// about the refusal would mislead: the coordinator hangs up without a reason, and OpenSSL's result
+// does not say whether this worker's authority has expired or the coordinator's certificate.
+// Replaces the sentence in bytes only if the files cannot be used.
+static void blame_own_files(const struct control_probe *probe, char *bytes, size_t capacity)
+{
+    char fault[LOCKSTEP_TEXT_BYTES];
+    struct tls_files files;
+    if (tls_files_load(probe->directory, probe->job, &files, fault, sizeof(fault)) < 0)
+        snprintf(bytes, capacity, TLS_FILES_OF_WORKER "%s", fault);
+    tls_files_free(&files);
 }
 
 static bool explain(struct attempt *attempt, struct text *text)
@@ -243,6 +262,8 @@ bool control_probe(const struct control_probe *probe, bool *plaintext, char *byt
     const bool refused = explain(&attempt, &text);
     *plaintext = attempt.plaintext;
     finish(&attempt);
+    if (refused && attempt.doubtful)
+        blame_own_files(probe, bytes, capacity);
     return refused;
 }
 

@@ -13,17 +13,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
+// Begins each sentence about this worker's own files.
+#define TLS_FILES_OF_WORKER "certificates of this worker (LOCKSTEP_TLS_DIR, config.tls_dir): "
+
 struct control_probe {
-    const char *directory; // For the sentence. All fields are borrowed for the call.
+    const char *directory; // tls_files.h. All fields are borrowed for the call.
+    const char *job; // The job of which this worker is.
     const char *host;
     uint16_t port;
-    const struct tls_files *files;
+    const struct tls_files *files; // What this worker shows; older than the directory, perhaps.
     uint64_t timeout_ms;
 };
 
 // Returns true if one side refuses the other; then text says which side and why, and *plaintext is
-// true if the coordinator does not speak TLS. Returns false if the handshake succeeds, or if the
-// connection fails before the handshake.
+// true if the coordinator does not speak TLS. If the files in the directory cannot be used, for
+// example because a certificate has expired, text says that. Returns false if the handshake
+// succeeds, or if the connection fails before the handshake.
 bool control_probe(const struct control_probe *probe, bool *plaintext, char *text,
                    size_t text_bytes);
 
