@@ -12,6 +12,7 @@
 
 #include <openssl/crypto.h>
 #include <openssl/ssl.h>
+#include <openssl/x509_vfy.h>
 #include <stdlib.h>
 
 // ---- memory -----------------------------------------------------------------------------------
@@ -42,6 +43,39 @@ static void plain_free(void *memory, const char *file, int line)
 
 // ---- connections ------------------------------------------------------------------------------
 
+static _Thread_local const char *refusal = "a client's certificate is refused";
+
+// OpenSSL calls this function for each certificate of a client's chain. good: 0 if it is refused.
+static int note_refusal(int good, X509_STORE_CTX *context)
+{
+    if (good)
+        return good;
+    switch (X509_STORE_CTX_get_error(context)) {
+    case X509_V_ERR_CERT_HAS_EXPIRED:
+        refusal = X509_STORE_CTX_get_error_depth(context) == 0
+                      ? "a client's certificate has expired"
+                      : "an authority that signed a client's certificate has expired";
+        break;
+    case X509_V_ERR_CERT_NOT_YET_VALID:
+        refusal = "a client's certificate is not valid yet; do the clocks agree?";
+        break;
+    case X509_V_ERR_INVALID_PURPOSE:
+        refusal = "a client's certificate must not be used by a client of TLS (its extended key "
+                  "usage)";
+        break;
+    default:
+        refusal = "a client's certificate is not signed by an authority in ca.crt, or is not valid "
+                  "with it";
+        break;
+    }
+    return good;
+}
+
+const char *tls_limits_refusal(void)
+{
+    return refusal;
+}
+
 // OpenSSL calls this function at the end of SSL_new.
 static void limit_connection(void *connection, void *unused, CRYPTO_EX_DATA *data, int index,
                              long number, void *context)
@@ -53,6 +87,8 @@ static void limit_connection(void *connection, void *unused, CRYPTO_EX_DATA *dat
     (void)context;
     SSL_set_max_cert_list(connection, TLS_MESSAGE_BYTES);
     SSL_set_mode(connection, SSL_MODE_RELEASE_BUFFERS);
+    if (!SSL_get_verify_callback(connection))
+        SSL_set_verify(connection, SSL_get_verify_mode(connection), note_refusal);
 }
 
 int tls_limits_set(void)

@@ -8,6 +8,8 @@
 // So handshake messages have a bound, and empty record buffers are freed. A client with a larger
 // message gets an alert, and its connection ends. server/rpc/sockets.h bounds the bytes that a
 // connection to gRPC sends at once, with TLS and without.
+//
+// The function that bounds a connection can also ask OpenSSL why it refuses a client's certificate.
 
 #ifndef LOCKSTEP_SERVER_HTTP_TLS_LIMITS_H
 #define LOCKSTEP_SERVER_HTTP_TLS_LIMITS_H
@@ -24,5 +26,9 @@
 // use of OpenSSL. Returns 0, or -1 if OpenSSL has already allocated memory; then nothing is
 // limited.
 int tls_limits_set(void);
+
+// Returns why the last client's certificate that was refused on this thread was refused. gRPC's log
+// says only that one was refused. A constant. Any thread; call it after tls_limits_set.
+const char *tls_limits_refusal(void);
 
 #endif

@@ -164,8 +164,6 @@ const char *rpc_credentials_failure(const char *line)
 {
     static const char *const meanings[][2] = {
         {"peer did not return a certificate", "a client showed no certificate"},
-        {"certificate verify failed",
-         "a client's certificate is not signed by an authority in ca.crt, or does not hold now"},
         {"wrong version number", "a client does not speak TLS"},
         {"http request", "a client does not speak TLS"},
         {"packet length too long", "a client does not speak TLS"},
@@ -179,6 +177,8 @@ const char *rpc_credentials_failure(const char *line)
     };
     if (!strstr(line, "Handshake failed"))
         return NULL;
+    if (strstr(line, "certificate verify failed"))
+        return tls_limits_refusal();
     for (size_t i = 0; i < sizeof(meanings) / sizeof(meanings[0]); i++) {
         if (strstr(line, meanings[i][0]))
             return meanings[i][1];

@@ -44,7 +44,7 @@ bool rpc_credentials_allow(struct rpc_credentials *credentials, struct grpc_call
                            const char *job);
 
 // Returns the reason of a failed handshake, found in a line of gRPC's log, or NULL if the line is
-// not about one. Any thread; pure.
+// not about one. Call it on the thread that logs the line.
 const char *rpc_credentials_failure(const char *line);
 
 struct rpc_credentials_counts rpc_credentials_counts(struct rpc_credentials *credentials);

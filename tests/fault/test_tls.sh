@@ -372,6 +372,7 @@ start good
 own="certificates of this worker (LOCKSTEP_TLS_DIR, config.tls_dir)"
 comes first "$own: short/tls.crt: expired on "
 comes second "$own: brief/ca.crt: expired on "
+comes daemon.log 'text="a client'"'"'s certificate has expired"'
 cp early/tls.* short/
 comes first "$own: short/tls.crt: is not valid before "
 cp swapped/tls.crt short/
