@@ -365,13 +365,15 @@ first=$!
 "${worker[@]}" JOB_COMPLETION_INDEX=1 LOCKSTEP_TLS_DIR=brief ./until >second 2>&1 &
 second=$!
 wait_for trains
+own="certificates of this worker (LOCKSTEP_TLS_DIR, config.tls_dir)"
+comes first "event=certificate_expired text=\"$own: short/tls.crt: expired on "
 while [[ $(date -u +%Y%m%d%H%M%SZ) < $ends ]]; do sleep 0.1; done
 # Each rank that cannot go back to a new coordinator says what is wrong with its own files.
 kill -KILL "$pid"
 start good
-own="certificates of this worker (LOCKSTEP_TLS_DIR, config.tls_dir)"
 comes first "$own: short/tls.crt: expired on "
 comes second "$own: brief/ca.crt: expired on "
+equal "warnings of an end" "$(cat first second | grep -c event=certificate_expired)" 1
 comes daemon.log 'text="a client'"'"'s certificate has expired"'
 cp early/tls.* short/
 comes first "$own: short/tls.crt: is not valid before "

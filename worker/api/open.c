@@ -91,12 +91,12 @@ static void open_stands(void *context)
     session_post(context, (struct command){.kind = COMMAND_CONTROL_STANDS});
 }
 
-// Without a sink, one line on stderr says why lockstep_open does not return.
-static void open_unreached(void *context, const char *text)
+// Without a sink, the line goes to stderr: for example why lockstep_open does not return.
+static void open_warned(void *context, const char *event, const char *text)
 {
     struct lockstep_session *session = context;
     const struct config *config = &session->config;
-    log_event(&session->log, LOG_LEVEL_WARN, "coordinator_unreached", "text=%s", text);
+    log_event(&session->log, LOG_LEVEL_WARN, event, "text=%s", text);
     if (!config->log && config->log_level >= LOCKSTEP_LOG_WARN)
         fprintf(stderr, "lockstep: %s\n", text);
 }
@@ -298,8 +298,8 @@ static int open_connect(struct lockstep_session *session)
     const struct config *config = &session->config;
     const struct control_target target = {config->coordinator, config->open_timeout_ms,
                                           config->tls_dir, config->job};
-    const struct control_events events = {open_received,  open_ended, session,
-                                          open_unreached, open_ended, open_stands};
+    const struct control_events events = {open_received, open_ended, session,
+                                          open_warned,   open_ended, open_stands};
     struct up_message hello;
     char error[LOCKSTEP_TEXT_BYTES];
     int status;

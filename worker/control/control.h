@@ -25,9 +25,10 @@ struct control_events {
     // Called once.
     void (*ended)(void *context, const char *text);
     void *context;
-    // The coordinator is not reached yet: text is a sentence. Called once at most, soon after the
-    // opening. May be NULL.
-    void (*unreached)(void *context, const char *text);
+    // A warning for the log: event is the name of its line, text a sentence. May be NULL. Each is
+    // given once at most: soon after the opening the coordinator is not reached yet; while a stream
+    // stands, this worker's certificate expires.
+    void (*warned)(void *context, const char *event, const char *text);
     // A kept stream ended, and the control begins another one; text is a sentence. The messages
     // that waited are dropped. Called again when attempts fail for another reason than before; text
     // then names every address. May be NULL, as the next one: then no stream is kept.

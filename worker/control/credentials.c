@@ -14,8 +14,10 @@
 #include "worker/control/probe.h"
 
 #include <grpc/grpc_security.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 struct control_credentials {
     // set at open, then constant
@@ -26,6 +28,7 @@ struct control_credentials {
     uint16_t port;
     struct tls_files files; // The files in use.
     struct tls_stamp refused; // The stamp of the last files that could not be used.
+    uint64_t look_s; // Unix time at which the newest known certificate expires; UINT64_MAX: told.
 };
 
 // gRPC 1.51 supports a lowest TLS version, but its C API has no function for it. This is the C++
@@ -74,7 +77,27 @@ bool control_credentials_renew(struct control_credentials *credentials)
     }
     tls_files_free(&credentials->files);
     credentials->files = files;
+    credentials->look_s = files.expires_s;
     return true;
+}
+
+bool control_credentials_expired(struct control_credentials *credentials, char *text,
+                                 size_t text_bytes)
+{
+    struct tls_files files;
+    char fault[LOCKSTEP_TEXT_BYTES];
+    if (!credentials || (uint64_t)time(NULL) < credentials->look_s)
+        return false;
+    const bool unusable =
+        tls_files_load(credentials->directory, credentials->job, &files, fault, sizeof(fault)) < 0;
+    credentials->look_s = unusable ? UINT64_MAX : files.expires_s;
+    tls_files_free(&files);
+    if (unusable)
+        snprintf(text, text_bytes,
+                 TLS_FILES_OF_WORKER "%s. Training goes on, but this worker cannot go back to a "
+                                     "coordinator that restarts",
+                 fault);
+    return unusable;
 }
 
 bool control_credentials_explain(const struct control_credentials *credentials, bool *mismatch,
@@ -123,6 +146,7 @@ int control_credentials_open(const char *directory, const char *job,
         free(credentials);
         return -1;
     }
+    credentials->look_s = credentials->files.expires_s;
     *result = credentials;
     return 0;
 }

@@ -33,6 +33,12 @@ void control_credentials_aim(struct control_credentials *credentials, const char
 // needed. Returns false if credentials is NULL.
 bool control_credentials_renew(struct control_credentials *credentials);
 
+// Returns true if the certificate has expired and the directory has no files that can be used; text
+// says so. Returns true once for each certificate. Reads the files, but only after the certificate
+// that it knows has expired. Returns false if credentials is NULL.
+bool control_credentials_expired(struct control_credentials *credentials, char *text,
+                                 size_t text_bytes);
+
 // Makes the credentials of one channel. The caller releases them; `credentials` must outlive the
 // channel. NULL: plaintext.
 struct grpc_channel_credentials *control_credentials_make(struct control_credentials *credentials);

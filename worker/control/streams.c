@@ -252,6 +252,22 @@ static void connect_timed_out(struct control *control)
     }
 }
 
+static void warn(struct control *control, const char *event, const char *text)
+{
+    if (!control->events.warned || !mailbox_report_begin(&control->mailbox))
+        return;
+    control->events.warned(control->events.context, event, text);
+    mailbox_report_end(&control->mailbox);
+}
+
+// The stream goes on, but a later handshake would fail.
+static void tell_expired(struct control *control)
+{
+    char sentence[LOCKSTEP_TEXT_BYTES];
+    if (control_credentials_expired(control->channel.credentials, sentence, sizeof(sentence)))
+        warn(control, "certificate_expired", sentence);
+}
+
 // Reports once that the coordinator is not reached yet, or sends this worker away, and why.
 static void tell_unreached(struct control *control)
 {
@@ -263,10 +279,7 @@ static void tell_unreached(struct control *control)
         text_append(&text, "the coordinator will have this worker later: %s", control->later);
     else
         sentences_unreached(&ending, &text);
-    if (control->events.unreached && mailbox_report_begin(&control->mailbox)) {
-        control->events.unreached(control->events.context, sentence);
-        mailbox_report_end(&control->mailbox);
-    }
+    warn(control, "coordinator_unreached", sentence);
 }
 
 // True if the present attempt is given up at attempt_until: another one follows.
@@ -292,6 +305,8 @@ static void check_time(struct control *control)
     check_answers(control, now);
     if (control->stage == CONNECTING && addresses_tells(&control->addresses, now))
         tell_unreached(control);
+    if (control->stage == STANDING)
+        tell_expired(control);
     if (now >= mailbox_linger_until(&control->mailbox) ||
         (control->again && control->stage == CONNECTING && mailbox_is_closing(&control->mailbox))) {
         call_cancel(&control->call, "the session was closed");
