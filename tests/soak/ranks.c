@@ -124,6 +124,8 @@ static void rank_open(struct rank *rank)
     config.rank_hint = (int32_t)rank->member;
     config.on_failure = LOCKSTEP_ON_FAILURE_CONTINUE;
     config.transport = way == WAY_TCP ? LOCKSTEP_TRANSPORT_TCP : LOCKSTEP_TRANSPORT_AUTO;
+    // In every fourth job all sums are direct, also those that are made again after a death.
+    config.sum = rank->job->seed % 4 == 0 ? LOCKSTEP_SUM_RANKS : LOCKSTEP_SUM_FAST;
     if (way == WAY_HOSTS)
         config.host_id = rank->member < (rank->job->members + 1) / 2 ? "one host" : "another host";
     config.bucket_first_bytes = config.bucket_last_bytes = 16 * 1024;
