@@ -471,7 +471,7 @@ bool coordinator_peer_view(const struct coordinator *coordinator, coordinator_pe
     view->rank = worker->rank;
     memcpy(view->host, worker->hello.host, sizeof(view->host));
     view->pid = worker->hello.pid;
-    view->asked = worker->asked;
+    view->asked = worker->asked.id;
     return true;
 }
 

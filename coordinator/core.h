@@ -132,6 +132,15 @@ enum goodbye {
     GOODBYE_LOST, // The worker has given up: the others go on without it.
 };
 
+// The last inspection of a worker.
+struct inspection {
+    uint64_t id; // Its number, until the worker has answered it completely. Then 0.
+    uint32_t what; // INSPECT_*
+    // The next one of stacks, and of events, is allowed from this time on.
+    uint64_t stacks_again_ms;
+    uint64_t events_again_ms;
+};
+
 struct worker {
     coordinator_peer peer;
     enum stage stage;
@@ -174,10 +183,7 @@ struct worker {
     uint32_t awaits;
     uint32_t lacks; // Bit i: the worker has not done what crossing.keys[i] names.
 
-    // Inspections of this worker.
-    // Number of the inspection that the worker has not answered completely; 0: none.
-    uint64_t asked;
-    uint64_t ask_again_ms; // The next inspection is allowed from this time on.
+    struct inspection asked;
 
     // Set in lockstep_open.
     bool linked; // True if all links of the worker are connected; `links` is valid then.

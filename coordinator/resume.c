@@ -69,7 +69,7 @@ void resume_probe_all(struct coordinator *core, struct job *job)
 static void resume_seek_proof(struct coordinator *core, struct job *job, struct worker *worker)
 {
     core_disconnect(core, worker);
-    worker->asked = 0;
+    worker->asked.id = 0;
     worker->back.away_ms = core->now;
     worker->back.probe_ms = core->now + LOCKSTEP_PROBE_SOON_MS;
     if (worker->back.probe_ms < job->resuming.due_ms)
@@ -285,7 +285,7 @@ static void resume_return(struct coordinator *core, struct job *job, struct work
     core_close(core, worker); // The server may not have seen the end of the old stream yet.
     worker->hello = *hello;
     worker->heard_ms = core->now;
-    worker->asked = 0;
+    worker->asked.id = 0;
     worker->awaits = worker->lacks = 0;
     worker->back = (struct comeback){.reached = worker->back.reached};
     worker->generation = hello->resume.generation.number;

@@ -40,7 +40,7 @@ static void scatter_send_away(struct coordinator *core, struct worker *worker)
                             "one may have the others");
     core_send(core, worker);
     core_close(core, worker);
-    worker->asked = 0;
+    worker->asked.id = 0;
     worker->back.away_ms = core->now;
     worker->back.probe_ms = core->now + LOCKSTEP_PROBE_MS;
 }

@@ -180,20 +180,30 @@ static bool stall_join(struct stall *stall, const struct found *found)
     return changed;
 }
 
-// Inspects a member, unless it is not connected or was inspected less than
+// Inspects a member, unless it is not connected, or was inspected for all this less than
 // LOCKSTEP_INSPECT_PAUSE_MS ago. Returns the number of the inspection, or 0 if none was sent.
 static uint64_t stall_ask_worker(struct coordinator *core, struct worker *worker, uint32_t what)
 {
-    if (!worker->connected || core->now < worker->ask_again_ms)
+    const uint64_t again_ms = core->now + LOCKSTEP_INSPECT_PAUSE_MS;
+    if (core->now < worker->asked.stacks_again_ms)
+        what &= ~(uint32_t)INSPECT_STACKS;
+    if (core->now < worker->asked.events_again_ms)
+        what &= ~(uint32_t)INSPECT_EVENTS;
+    if (!worker->connected || (what & ~(uint32_t)INSPECT_PLACE) == 0)
         return 0;
+    // Answers to an earlier inspection are dropped from now on.
+    worker->asked.what = worker->asked.id != 0 ? worker->asked.what | what : what;
+    if ((worker->asked.what & INSPECT_STACKS) != 0)
+        worker->asked.stacks_again_ms = again_ms;
+    if ((worker->asked.what & INSPECT_EVENTS) != 0)
+        worker->asked.events_again_ms = again_ms;
     struct down_inspect *inspect =
         &core_message(core, core_job_of(core, worker), DOWN_INSPECT)->u.inspect;
-    worker->asked = ++core->asked;
-    worker->ask_again_ms = core->now + LOCKSTEP_INSPECT_PAUSE_MS;
-    inspect->id = worker->asked;
-    inspect->what = what;
+    worker->asked.id = ++core->asked;
+    inspect->id = worker->asked.id;
+    inspect->what = worker->asked.what;
     core_send(core, worker);
-    return worker->asked;
+    return worker->asked.id;
 }
 
 // Inspects the culprits whose processes run. A culprit whose trainer thread did not answer in time,
@@ -289,12 +299,12 @@ static void stall_answered(struct coordinator *core, struct worker *worker,
 // Drops an answer that does not belong to the worker's last inspection.
 void stall_answer(struct coordinator *core, struct worker *worker, const struct up_answer *answer)
 {
-    if (answer->id == 0 || answer->id != worker->asked) {
+    if (answer->id == 0 || answer->id != worker->asked.id) {
         core_job_of(core, worker)->dropped_total++;
         return;
     }
     if (answer->last)
-        worker->asked = 0;
+        worker->asked.id = 0;
     stall_answered(core, worker, answer);
 }
 

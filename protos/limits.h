@@ -325,7 +325,8 @@ static_assert((LOCKSTEP_WINDOW & (LOCKSTEP_WINDOW - 1)) == 0, "the window is a p
 // For a trainer that sleeps in state D the bound is this factor times the usual bound.
 #define LOCKSTEP_STALL_DISK_FACTOR 3
 #define LOCKSTEP_INSPECT_MS 500 // How long the report of a stall waits for the culprits' answers.
-#define LOCKSTEP_INSPECT_PAUSE_MS 5000 // Smallest time between two inspections of one rank.
+// Smallest time between two inspections of one rank for its stacks, and for its events.
+#define LOCKSTEP_INSPECT_PAUSE_MS 5000
 // How long the verdict on ranks that wait in different functions waits for the reports of other
 // ranks, so that its text names all ranks that wait.
 #define LOCKSTEP_AWAIT_MS 500

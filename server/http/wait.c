@@ -2,8 +2,8 @@
 //
 // Stacks and timelines, see parts.h. If the archive has the answer, it is sent at once. Otherwise
 // the core asks the worker, and the request waits here until the answer is in the archive or
-// HTTP_WAIT_MS have passed. The core asks a worker at most once in LOCKSTEP_INSPECT_PAUSE_MS, and
-// does not report when it drops a question.
+// HTTP_WAIT_MS have passed. The core asks a worker for its stacks, and for its events, at most once
+// in LOCKSTEP_INSPECT_PAUSE_MS, and does not report when it drops a question.
 
 #include "server/http/wait.h"
 
@@ -85,7 +85,9 @@ static void answer_timeline(struct http_waits *waits, const struct wait *wait)
 static bool all_answered(const struct http_waits *waits, const struct wait *wait)
 {
     for (uint32_t rank = wait->first; rank <= wait->last; rank++) {
-        if (archive_time(archive_of(waits), wait->job, rank, wait->what) < wait->asked_ms)
+        // The core did not ask a worker again that has answered so short a time ago.
+        const uint64_t taken_ms = archive_time(archive_of(waits), wait->job, rank, wait->what);
+        if (taken_ms + LOCKSTEP_INSPECT_PAUSE_MS <= wait->asked_ms)
             return false;
     }
     return true;

@@ -187,20 +187,44 @@ static void test_a_rank_is_not_asked_again_at_once(void **state)
 {
     struct story *story = *state;
     story_run(story, 2);
-    story_ask(story, "j", 1, INSPECT_PLACE);
+    story_ask(story, "j", 1, INSPECT_STACKS);
     story_forget(story);
     story_sleep(story, LOCKSTEP_INSPECT_PAUSE_MS - 1);
-    story_ask(story, "j", 1, INSPECT_PLACE);
-    story_ask(story, "j", 0, INSPECT_PLACE); // Another one is.
+    story_ask(story, "j", 1, INSPECT_STACKS);
+    story_ask(story, "j", 0, INSPECT_STACKS); // Another one is.
     story_sleep(story, 1);
-    story_ask(story, "j", 1, INSPECT_PLACE);
+    story_ask(story, "j", 1, INSPECT_STACKS);
     story_expect(story, "ask j rank 1\n"
                         "ask j rank 0\n"
-                        "1 < inspect 2 what 1\n"
+                        "1 < inspect 2 what 2\n"
                         "ask j rank 1\n"
-                        "2 < inspect 3 what 1\n");
+                        "2 < inspect 3 what 2\n");
     answer(story, 2, 1, true); // Late: of the first question.
     assert_int_equal(story_job(story, 0).dropped_total, 1);
+}
+
+// Condition: a rank has been asked for its events a moment ago. Decision: it is asked for its
+// stacks at once, and for both if it has not answered yet.
+static void test_stacks_and_events_are_asked_for_apart(void **state)
+{
+    struct story *story = *state;
+    story_run(story, 2);
+    story_ask(story, "j", 1, INSPECT_EVENTS);
+    answer(story, 2, 1, true);
+    story_ask(story, "j", 1, INSPECT_STACKS);
+    story_ask(story, "j", 1, INSPECT_ALL);
+    story_expect(story, "ask j rank 1\n"
+                        "2 < inspect 1 what 4\n"
+                        "2 > answer 1, last\n"
+                        "ask j rank 1\n"
+                        "2 < inspect 2 what 2\n"
+                        "ask j rank 1\n");
+    story_ask(story, "j", 0, INSPECT_EVENTS);
+    story_ask(story, "j", 0, INSPECT_STACKS);
+    story_expect(story, "ask j rank 0\n"
+                        "1 < inspect 3 what 4\n"
+                        "ask j rank 0\n"
+                        "1 < inspect 4 what 6\n");
 }
 
 static void test_who_is_not_there_is_not_asked(void **state)
@@ -208,19 +232,19 @@ static void test_who_is_not_there_is_not_asked(void **state)
     struct story *story = *state;
     story_join(story, 1, "a"); // Gathers.
     story_forget(story);
-    story_ask(story, "j", 0, INSPECT_PLACE);
-    story_ask(story, "k", 0, INSPECT_PLACE);
+    story_ask(story, "j", 0, INSPECT_STACKS);
+    story_ask(story, "k", 0, INSPECT_STACKS);
     story_expect(story, "ask j rank 0\n"
                         "ask k rank 0\n");
     story_join(story, 2, "b");
     story_forget(story);
-    story_ask(story, "j", 2, INSPECT_PLACE);
+    story_ask(story, "j", 2, INSPECT_STACKS);
     story_ask(story, "j", 0, 8);
     story_expect(story, "ask j rank 2\n"
                         "ask j rank 0\n");
     story_leave(story, 2, 0);
     story_forget(story);
-    story_ask(story, "j", 1, INSPECT_PLACE);
+    story_ask(story, "j", 1, INSPECT_STACKS);
     story_expect(story, "ask j rank 1\n");
 }
 
@@ -240,6 +264,7 @@ int main(void)
         TEST(test_a_blocked_rank_alone_changes_nothing),
         TEST(test_a_rank_is_asked_where_it_is),
         TEST(test_a_rank_is_not_asked_again_at_once),
+        TEST(test_stacks_and_events_are_asked_for_apart),
         TEST(test_who_is_not_there_is_not_asked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

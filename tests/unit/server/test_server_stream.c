@@ -320,6 +320,11 @@ static void timeline_is_asked_for(void **state)
     assert_non_null(strstr(text, "\"name\":\"rank 2 ()\""));
     assert_null(strstr(text, "\"name\":\"rank 0 ()\""));
     assert_non_null(strstr(get("/timeline", ""), "\"name\":\"rank 3 ()\""));
+    // Workers are not asked for what is young enough: the answer comes at once.
+    atomic_store(&server.answering, false);
+    const uint64_t began_ms = clock_now_ms();
+    assert_non_null(strstr(get("/timeline", ""), "\"name\":\"rank 3 ()\""));
+    assert_true(clock_now_ms() - began_ms < HTTP_WAIT_MS);
 }
 
 // Clients that wait for a worker which never answers: one goes away, one is told, one is still
