@@ -5,6 +5,7 @@
 
 #include "cli/ask/health.h"
 
+#include "base/json.h"
 #include "cli/ask/ask.h"
 #include "cli/common/cli.h"
 
@@ -12,26 +13,35 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct health_options {
     struct ask ask;
     bool live;
+    bool json;
 };
 
+#define HEALTH_JSON_BYTES 4096
+
 static const char help_text[] =
-    "usage: lockstep health [--http ADDRESS] [--live]\n"
+    "usage: lockstep health [--http ADDRESS] [--job NAME] [--live] [--json]\n"
     "\n"
     "Says whether a coordinator takes new workers: status 0 and `ok`, or status 1 and why not.\n"
     "\n"
     "      --http ADDRESS     HOST:PORT or https://HOST:PORT of its dashboard (default:\n"
     "                         LOCKSTEP_DASHBOARD, else the page of a job that\n"
     "                         lockstep run has started here, else " ASK_DEFAULT ")\n" ASK_HELP
+    "      --job NAME         Without --http: that of this job, if lockstep run has started\n"
+    "                         several here\n"
     "      --live             Only whether it answers: also while it drains\n"
+    "      --json             One object: ok, and text, which says why not\n"
     "  -h, --help             Show this\n";
 
 static const struct option long_options[] = {
     {"http", required_argument, NULL, 'a'},
+    {"job", required_argument, NULL, 'n'},
     {"live", no_argument, NULL, 'l'},
+    {"json", no_argument, NULL, 'j'},
     {"help", no_argument, NULL, 'h'},
     ASK_OPTIONS,
     {NULL, 0, NULL, 0},
@@ -43,8 +53,13 @@ static int set_option(void *given, int key, char *value)
     switch (key) {
     case 'a':
         return ask_set_address(&options->ask, value);
+    case 'n':
+        return ask_set_job(&options->ask, value);
     case 'l':
         options->live = true;
+        return 0;
+    case 'j':
+        options->json = true;
         return 0;
     default:
         return ask_set_option(&options->ask, key, value);
@@ -56,6 +71,19 @@ static const struct cli_syntax syntax = {.name = "health",
                                          .options = long_options,
                                          .help = help_text,
                                          .take = set_option};
+
+// text: without the end of the line.
+static void print_json(bool ok, const char *text, size_t size)
+{
+    struct json json;
+    json_init(&json, HEALTH_JSON_BYTES);
+    json_object_begin(&json, NULL);
+    json_bool(&json, "ok", ok);
+    json_string_bytes(&json, "text", text, size);
+    json_object_end(&json);
+    printf("%s\n", json_text(&json, NULL));
+    json_fini(&json);
+}
 
 int health_main(int argc, char **argv)
 {
@@ -69,12 +97,15 @@ int health_main(int argc, char **argv)
         status = ask_find(&options.ask);
     if (status != 0)
         return status;
-    char *body;
-    if (!ask_get(&options.ask, options.live ? "/healthz" : "/readyz", &body)) {
-        cli_say(syntax.name, "%s", options.ask.error);
-        return CLI_FAILED;
-    }
-    fputs(body, stdout);
+    char *body = NULL;
+    const bool ok = ask_get(&options.ask, options.live ? "/healthz" : "/readyz", &body);
+    const char *text = ok ? body : options.ask.error;
+    if (options.json)
+        print_json(ok, text, strcspn(text, "\n"));
+    else if (ok)
+        fputs(text, stdout);
+    else
+        cli_say(syntax.name, "%s", text);
     free(body);
-    return CLI_OK;
+    return ok ? CLI_OK : CLI_FAILED;
 }

@@ -51,6 +51,7 @@ ask 2 "2 jobs run on this machine: " status
 has "$work/answer" "first"
 has "$work/answer" "name one with --job"
 ask 1 "there is no such job" status --job second
+ask 0 ok health --job second
 ask 1 "lockstep run has no job 'third' on this machine, but these: " status --job third
 
 # A launcher that is killed leaves a file that no process locks.

@@ -53,6 +53,7 @@ health() {
 
 health 0 ok
 health 0 ok --live
+health 0 '{"ok":true,"text":"ok"}' --json
 status GET /healthz 200
 status GET /readyz 200
 status GET /nothing 404
@@ -181,6 +182,7 @@ done
 [ "$(hex "$folder/watched")" = $serving$not_serving ] || fail "watch: $(hex "$folder/watched")"
 [ "$(curl -s -m 20 -o /dev/null -w '%{http_code}' "$url/readyz")" = 503 ] || fail "still ready"
 health 1 "127.0.0.1:$http answers: draining"
+health 1 "127.0.0.1:$http answers: draining\"}" --json
 health 0 ok --live
 
 # A port file replaces no pipe.
