@@ -414,8 +414,8 @@ void ballot_tick(struct coordinator *core, struct job *job)
     job->ballot.proof_ms = UINT64_MAX;
     if (!ballot_has_quorum(core, job))
         ballot_give_up(core, job,
-                       "the job cannot go on without it: the ranks that are left are less than "
-                       "half, and the others are not known to be dead");
+                       "the job cannot go on: too few ranks are left to decide, and the others "
+                       "are not known to be dead");
 }
 
 uint64_t ballot_deadline(const struct job *job)

@@ -19,6 +19,8 @@
 #include "coordinator/table.h"
 #include "coordinator/verdict.h"
 
+#include <string.h>
+
 static bool suspicion_is_useful(const struct coordinator *core, const struct job *job,
                                 const struct worker *peer)
 {
@@ -48,6 +50,27 @@ bool suspicion_awaits(struct coordinator *core, const struct worker *accuser, st
         job->ballot.suspicion_ms = accused->probe_ms;
     resume_ask_port(core, peer);
     return true;
+}
+
+// The number of ranks on the member's host that the others go on with.
+static uint32_t suspicion_mates(const struct coordinator *core, const struct job *job,
+                                const struct worker *worker)
+{
+    uint32_t count = 0;
+    for (uint32_t rank = 0; rank < job->count; rank++) {
+        const struct worker *mate = &core->workers[job->workers[rank]];
+        count += !mate->left && !decision_removes(job, rank) &&
+                 strcmp(mate->hello.host_id, worker->hello.host_id) == 0;
+    }
+    return count;
+}
+
+struct worker *suspicion_loser(struct coordinator *core, const struct job *job,
+                               const struct worker *accuser, struct worker *accused)
+{
+    return suspicion_mates(core, job, accuser) < suspicion_mates(core, job, accused)
+               ? job_worker(core, job, accuser->rank)
+               : accused;
 }
 
 // Returns when something is to be done about the member next.

@@ -17,6 +17,11 @@ struct worker;
 // that is not enough to go on without it: a proof is sought, and nothing follows from the loss yet.
 bool suspicion_awaits(struct coordinator *core, const struct worker *accuser, struct worker *peer,
                       const struct up_lost *lost);
+// The link between two members is cut, and both are alive. Returns the one that is removed: the one
+// of whose host fewer ranks are left, so that a cut between two hosts takes the ranks of one of
+// them; else the accused one.
+struct worker *suspicion_loser(struct coordinator *core, const struct job *job,
+                               const struct worker *accuser, struct worker *accused);
 void suspicion_tick(struct coordinator *core, struct job *job);
 // When suspicion_tick is due; UINT64_MAX: never.
 uint64_t suspicion_deadline(const struct job *job);

@@ -282,6 +282,9 @@ struct verdict_advice {
 };
 
 static const struct verdict_advice advice_ended = {"see why pid", "there ended"};
+// Nobody has seen the end of the process: a network can end links, and refuse connections.
+static const struct verdict_advice advice_parted = {
+    "see whether pid", "there ended or the network to that host is cut"};
 static const struct verdict_advice advice_stopped = {"see what stopped pid", "there"};
 static const struct verdict_advice advice_silent = {"see whether pid",
                                                     "there runs, and whether that host answers"};
@@ -346,7 +349,7 @@ static void verdict_lost_text(struct coordinator *core, struct job *job, struct 
     else
         verdict_lost_sentence(worker, cause, advice, &sentence);
     worker->lost = true;
-    worker->vanished = advice == &advice_ended && !stopped;
+    worker->vanished = (advice == &advice_ended || advice == &advice_parted) && !stopped;
     verdict_on(core, job, worker, text);
 }
 
@@ -366,7 +369,7 @@ static void verdict_cut(struct coordinator *core, struct job *job, const struct 
                  " is cut: %s, and both ranks are alive; look at the network between these two "
                  "hosts%s",
                  cause, verdict_again_advice(worker));
-    verdict_on(core, job, peer, text);
+    verdict_on(core, job, suspicion_loser(core, job, worker, peer), text);
 }
 
 // Adds why a stream ended, and returns the advice. A process that was silent before may still exist
@@ -419,7 +422,7 @@ void verdict_gone(struct coordinator *core, struct worker *worker)
                           ? "its control stream ended without a goodbye, and nothing listens at "
                             "its data port any more"
                           : "its links have ended, and nothing listens at its data port any more",
-                      &advice_ended);
+                      &advice_parted);
 }
 
 // In a ballot all links end. Otherwise the generation cannot go on without the link, so the ranks
@@ -456,12 +459,6 @@ void verdict_missed(struct coordinator *core, struct worker *worker)
     sentence_add(&sentence, "its control stream ended, and it has not come back for ");
     sentence_seconds(&sentence, core->now - worker->back.away_ms);
     verdict_lost_text(core, core_job_of(core, worker), worker, cause, &advice_silent);
-}
-
-static bool verdict_lost_possible(const struct job *job, const struct worker *worker,
-                                  const struct up_lost *lost)
-{
-    return lost->rank < job->count && lost->rank != worker->rank;
 }
 
 // Sends the first verdict again with an earlier step, for a member that cannot finish this step.
@@ -510,7 +507,7 @@ void verdict_lost(struct coordinator *core, struct worker *worker, const struct 
     char clean[LOCKSTEP_TEXT_BYTES / 4];
     struct sentence sentence;
     struct job *job = core_job_of(core, worker);
-    if (!verdict_lost_possible(job, worker, lost)) {
+    if (lost->rank >= job->count || lost->rank == worker->rank) {
         verdict_protocol(core, worker, "lost rank %" PRIu32 ", which cannot be a peer of it",
                          lost->rank);
         return;
@@ -540,7 +537,7 @@ void verdict_lost(struct coordinator *core, struct worker *worker, const struct 
         verdict_left(core, job, peer, worker, earlier ? first_open : lost->step);
         return;
     }
-    // If two ranks do not reach each other, the one that was accused first is removed.
+    // If two ranks do not reach each other, one of them is removed, not both.
     if (lost->silent && decision_removes(job, worker->rank))
         return;
     if (lost->silent && peer->connected && !beat_frozen(core, peer, core->now)) {
@@ -561,9 +558,10 @@ void verdict_lost(struct coordinator *core, struct worker *worker, const struct 
     core_rank_name(&sentence, worker);
     sentence_add(&sentence, " saw \"%s\" in step %" PRIu64, clean, lost->step);
     verdict_lost_text(core, job, peer, cause,
-                      lost->impossible ? &advice_liar
-                      : lost->silent   ? &advice_silent
-                                       : &advice_ended);
+                      lost->impossible               ? &advice_liar
+                      : lost->silent                 ? &advice_silent
+                      : lost->proof == PROOF_PROCESS ? &advice_ended
+                                                     : &advice_parted);
 }
 
 // ---- Disagreements ---------------------------------------------------------------------------

@@ -195,6 +195,34 @@ static void test_of_a_cut_pair_one_goes(void **state)
     assert_int_equal(story_job(story, 0).world_size, 2);
 }
 
+// Condition: two hosts with two ranks each do not reach each other. Decision: both ranks of one
+// host go, also if one of them accuses the other host.
+static void test_a_cut_between_two_hosts_takes_one_of_them(void **state)
+{
+    struct story *story = *state;
+    for (uint32_t peer = 1; peer <= 4; peer++) {
+        struct up_hello hello = story_hello("j", 4, peer <= 2 ? "a" : "b");
+        hello.on_failure = FAILURE_CONTINUE;
+        story_say_hello(story, peer, &hello);
+    }
+    for (uint32_t peer = 1; peer <= 4; peer++)
+        links(story, peer);
+    for (uint32_t peer = 1; peer <= 4; peer++)
+        story_start(story, peer, 7, 3, 0);
+    silent(story, 1, 2);
+    story_expect_piece(story, "4 < prepare ballot 2, suspects 4: the link between");
+    report(story, 1, 2);
+    report(story, 2, 2);
+    report(story, 4, 2);
+    assert_int_equal(story_job(story, 0).world_size, 3);
+    silent(story, 4, 0);
+    story_expect_piece(story, "2 < prepare ballot 3, suspects 4: the link between");
+    report(story, 1, 3);
+    report(story, 2, 3);
+    story_expect_piece(story, "4 < excluded by ballot 3");
+    assert_int_equal(story_job(story, 0).world_size, 2);
+}
+
 // A member that is away, and that others have lost, has time to come back.
 static void test_two_silences_are_no_proof(void **state)
 {
@@ -231,6 +259,7 @@ int main(void)
         TEST(test_all_connect_anew),
         TEST(test_a_link_that_does_not_come_back_is_cut),
         TEST(test_of_a_cut_pair_one_goes),
+        TEST(test_a_cut_between_two_hosts_takes_one_of_them),
         TEST(test_two_silences_are_no_proof),
         TEST(test_without_the_policy_a_loss_is_the_end),
     };

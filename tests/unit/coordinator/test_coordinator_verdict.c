@@ -41,14 +41,14 @@ static void test_a_loss_seen_by_a_peer_is_the_same_death(void **state)
     story_expect(story,
                  "3 > lost rank 1 step 12: connection reset by peer\n"
                  "1 < halt lost step 0: rank 1 on host h2 was lost: rank 2 (host h3) saw "
-                 "\"connection reset by peer\" in step 12; see why pid 102 there ended, then "
-                 "start the job again\n"
+                 "\"connection reset by peer\" in step 12; see whether pid 102 there ended or "
+                 "the network to that host is cut, then start the job again\n"
                  "2 < halt lost step 0: rank 1 on host h2 was lost: rank 2 (host h3) saw "
-                 "\"connection reset by peer\" in step 12; see why pid 102 there ended, then "
-                 "start the job again\n"
+                 "\"connection reset by peer\" in step 12; see whether pid 102 there ended or "
+                 "the network to that host is cut, then start the job again\n"
                  "3 < halt lost step 0: rank 1 on host h2 was lost: rank 2 (host h3) saw "
-                 "\"connection reset by peer\" in step 12; see why pid 102 there ended, then "
-                 "start the job again\n");
+                 "\"connection reset by peer\" in step 12; see whether pid 102 there ended or "
+                 "the network to that host is cut, then start the job again\n");
     story_close(story, 2, NULL);
     story_lost(story, 1, 1, 12, false);
     story_close(story, 3, NULL);
