@@ -46,8 +46,9 @@ WAYS = {"native": ("empty", "hook", "report", "all"), "python": ("empty", "hook"
 class Bare:
     """What hooks want of a Member."""
 
-    def __init__(self, parameters, gradients, handle=0):
+    def __init__(self, parameters, gradients, homes, handle=0):
         self.parameters, self.gradients, self.handle = parameters, gradients, handle
+        self.homes = homes
         self.fast = self.expect = True
         self.accept = self.static = False
 
@@ -88,7 +89,8 @@ class Step(Nothing):
             Parameter(str(i), memory.describe(p), memory.describe(g))
             for i, (p, g) in enumerate(zip(parameters, self._memory.tensors))])
         self._session.start()
-        self._member = Bare(parameters, self._memory.tensors, self._module.handle)
+        self._member = Bare(parameters, self._memory.tensors, self._memory.homes,
+                            self._module.handle)
         self._hooks = make_hooks(kind, self._member)
 
     def __enter__(self):
@@ -123,7 +125,8 @@ def way_of(kind, way, module):
     if way == "report":
         return module, Step(kind, module)
     parameters = list(module.parameters())
-    member = Bare(parameters, [torch.zeros_like(p) for p in parameters])
+    gradients = [torch.zeros_like(p) for p in parameters]
+    member = Bare(parameters, gradients, gradients)
     if way == "hook":
         hooks._ready = quick_report()
         return module, Opened(kind, member)

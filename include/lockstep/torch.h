@@ -16,8 +16,9 @@
 // a backward pass uses are in one step.
 //
 // Gradients. After a step p.grad() is in memory of the library, which ranks of one host share. With
-// zero_grad(false) it stays there, and no gradient is copied. The destructor gives every gradient
-// memory of PyTorch. A view of a gradient must not outlive the data_parallel.
+// zero_grad(false) it stays there, and no gradient is copied. If the program gives p.grad() other
+// memory (set_data), the next backward pass copies the values back. The destructor gives every
+// gradient memory of PyTorch. A view of a gradient must not outlive the data_parallel.
 //
 // Failures. backward() throws lockstep::error. After LOCKSTEP_E_UNUSED training can go on. When
 // another exception leaves backward(), this rank gives up the step and waits for the other ranks,
@@ -100,7 +101,8 @@ class data_parallel
     struct slot {
         at::Tensor tensor;
         void *known = nullptr; // Where the library has the value.
-        at::Tensor gradient; // In memory of the library. Undefined: there is none.
+        void *place = nullptr; // Where the library reduces the gradient. NULL: nowhere.
+        at::Tensor gradient; // This memory. Undefined: there is none.
         node accumulator{}; // PyTorch holds it weakly.
         uintptr_t key = 0; // Removes the hook.
         bool touched = false; // A gradient came that was not synchronized.
@@ -212,8 +214,8 @@ class data_parallel
             slot &each = parameters_[i];
             if (!places[i]) // Frozen, or ignored.
                 continue;
-            each.gradient = at::from_blob(places[i], each.tensor.sizes(), each.tensor.strides(),
-                                          each.tensor.options().requires_grad(false));
+            each.place = places[i];
+            each.gradient = view(each);
             each.accumulator = ::torch::autograd::impl::grad_accumulator(each.tensor);
             each.key = each.accumulator->add_post_hook(
                 std::make_unique<::torch::autograd::utils::LambdaPostHook>(
@@ -265,12 +267,29 @@ class data_parallel
             world_->open->add(*this);
         report(*call_, each, index);
     }
+    static at::Tensor view(const slot &each)
+    {
+        return at::from_blob(each.place, each.tensor.sizes(), each.tensor.strides(),
+                             each.tensor.options().requires_grad(false));
+    }
+    // True if the program has given the library's tensor other memory (set_data, set_).
+    static bool moved(const slot &each)
+    {
+        return each.gradient.data_ptr() != each.place ||
+               each.gradient.strides() != each.tensor.strides();
+    }
     // Reports a gradient. .grad is the library's tensor from now on.
     static void report(call &to, slot &each, uint32_t index)
     {
-        if (!each.tensor.grad().is_same(each.gradient)) {
+        const bool other = moved(each);
+        if (other || !each.tensor.grad().is_same(each.gradient)) {
             at::NoGradGuard no_grad;
-            each.gradient.copy_(each.tensor.grad());
+            at::Tensor gradient = each.tensor.grad();
+            if (other) {
+                gradient = gradient.clone(); // It may be this tensor.
+                each.gradient.set_data(view(each));
+            }
+            each.gradient.copy_(gradient);
             each.tensor.mutable_grad() = each.gradient;
         }
         to.ready(index);
@@ -285,9 +304,9 @@ class data_parallel
                 void *now = each.tensor.data_ptr();
                 if (now == each.known)
                     continue;
-                void *gradient = each.gradient.defined() ? each.gradient.data_ptr() : nullptr;
-                check(all == &buffers_ ? lockstep_buffer_move(module_->get(), i, now)
-                                       : lockstep_parameter_move(module_->get(), i, now, gradient));
+                check(all == &buffers_
+                          ? lockstep_buffer_move(module_->get(), i, now)
+                          : lockstep_parameter_move(module_->get(), i, now, each.place));
                 each.known = now;
             }
     }
@@ -330,8 +349,11 @@ class data_parallel
     {
         const std::vector<uint8_t> used = module_->used();
         for (std::size_t i = 0; i < used.size(); i++)
-            if (used[i] && parameters_[i].accumulator)
+            if (used[i] && parameters_[i].accumulator) {
+                if (moved(parameters_[i]))
+                    parameters_[i].gradient.set_data(view(parameters_[i]));
                 parameters_[i].tensor.mutable_grad() = parameters_[i].gradient;
+            }
     }
 
     std::shared_ptr<world> world_;

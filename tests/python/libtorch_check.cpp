@@ -237,6 +237,21 @@ void forward(Rank &on)
     });
 }
 
+// The program gives gradients other memory after each step. Rank 1 has no gradient for spare.
+void moved(Rank &on)
+{
+    Net net;
+    data_parallel model(on.session, net, "net", accepting());
+    for (int step = 0; step < 3; step++) {
+        net->zero_grad(step == 1);
+        loss(net->forward(torch::ones({2, 8}) + on.rank, step < 2 || on.rank == 0)).backward();
+        on.print(("grad" + std::to_string(step)).c_str(), net->spare->weight.grad());
+        for (const torch::Tensor &each : net->parameters())
+            if (each.grad().defined())
+                each.mutable_grad().set_data(each.grad().clamp(-1, 1));
+    }
+}
+
 // Ranks whose nets differ.
 void differ(Rank &on)
 {
@@ -300,7 +315,7 @@ int main(int count, char **words)
     } all[] = {{"train", train},       {"branches", branches}, {"unused", unused},
                {"weights", weights},   {"together", together}, {"killed", killed},
                {"backward", backward}, {"forward", forward},   {"differ", differ},
-               {"wrappers", wrappers}};
+               {"wrappers", wrappers}, {"moved", moved}};
     for (const auto &one : all)
         if (count == 2 && std::strcmp(words[1], one.name) == 0) {
             Rank on;

@@ -237,6 +237,12 @@ with refused(lockstep.Invalid):
     session.report(99)
 with refused(lockstep.Invalid):
     net.move("w", np.zeros((3, 3), np.float32))
+try:
+    net.move("w", lockstep.Memory(w.ctypes.data, "float32", (2, 3), (1, 2)))
+except lockstep.Invalid as error:
+    assert "the value of 'w' has another shape, strides or dtype" in error.text, error.text
+else:
+    raise AssertionError("other strides were accepted")
 net.move("w", np.ones((2, 3), np.float32))
 session.close()
 session.close()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Native hooks and hooks of Python do the same, and somebody says which of them run."""
 
+import copy
 import logging
 import os
 import tempfile
@@ -11,10 +12,11 @@ try:
     import torch
 except ImportError:
     raise unittest.SkipTest("PyTorch is not installed")
+import torch.distributed as dist
 import torch.utils.checkpoint as checkpoints
 
 from lockstep.torch import DistributedDataParallel as Ours
-from lockstep.torch import build, hooks
+from lockstep.torch import build, hooks, sync
 from torch_ranks import ranks
 
 NATIVE = build.compiler() is not None
@@ -48,6 +50,125 @@ def gradients(rank, reentrant, micro=1):
             else:
                 model(x).square().sum().backward()
     return [None if p.grad is None else p.grad.tolist() for p in model.parameters()]
+
+
+def new_data(net):
+    for p in net.parameters():
+        p.grad.data = p.grad.data.clamp(-1, 1)
+
+
+def other_dtype(net):
+    for p in net.parameters():
+        p.grad.data = p.grad.data.to(torch.float16)
+
+
+def new_storage(net):
+    for p in net.parameters():
+        p.grad.set_(p.grad.clone())
+
+
+def other_strides(net):
+    for p in net.parameters():
+        p.grad.transpose_(0, -1).transpose_(0, -1)
+        if p.dim() > 1:
+            p.grad.data = p.grad.data.contiguous(memory_format=torch.channels_last)
+
+
+def moved_storage(net):
+    """As a queue of torch.multiprocessing does it."""
+    for p in net.parameters():
+        p.grad.untyped_storage().share_memory_()
+
+
+def there_and_back(net):
+    dtype = net.weight.dtype
+    net.to(torch.float64 if dtype is not torch.float64 else torch.float32).to(dtype)
+
+
+MOVES = (new_data, other_dtype, new_storage, other_strides, moved_storage, there_and_back,
+         lambda net: net.share_memory(), lambda net: net.to(memory_format=torch.channels_last))
+
+
+def moved(rank, move, when, dtype, way):
+    """The program gives gradients other memory after step `when`. Each rank's gradients are beside
+    those of a module that is not wrapped."""
+    torch.manual_seed(1)
+    net = torch.nn.Conv2d(3, 2, 2).to(dtype)
+    plain, model = copy.deepcopy(net), sync(net)(net.forward) if "sync" in way else Ours(net)
+    for i in range(4):
+        for each in plain, net:
+            if "keep" not in way:
+                each.zero_grad(set_to_none="none" in way)
+        x = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(2 * i + rank))
+        if "window" in way:
+            plain(2 * x.to(dtype)).square().mean().backward()
+            with model.no_sync():
+                model(2 * x.to(dtype)).square().mean().backward()
+            if i == when:
+                move(net), move(plain)
+        plain(x.to(dtype)).square().mean().backward()
+        model(x.to(dtype)).square().mean().backward()
+        for p, q in zip(plain.parameters(), net.parameters()):
+            mean = p.grad.double() / 2
+            dist.all_reduce(mean)
+            near = 1e-5 if dtype is not torch.bfloat16 and move is not other_dtype else 0.03
+            if q.grad.dtype is not dtype or not torch.allclose(mean, q.grad.double(), near, near):
+                raise AssertionError((move, when, dtype, way, i, mean, q.grad))
+            p.grad = q.grad.detach().clone()
+        if i == when and "window" not in way:
+            move(net), move(plain)
+
+
+def moved_everywhere(rank):
+    for move in MOVES:
+        for when in (0, 2):  # Before and after gradients are arranged.
+            for way in ("zero", "none", "keep", "window", "sync zero", "sync none window"):
+                moved(rank, move, when, torch.float32, way)
+        for dtype in (torch.float64, torch.bfloat16):
+            moved(rank, move, 2, dtype, "zero")
+
+
+def moved_where_unused(rank):
+    """Gradients that only the other rank produces get their values, also if they were moved."""
+    torch.manual_seed(1)
+    model = Ours(Net(False), find_unused_parameters=True)
+    found = []
+    for i in range(3):
+        model.module.rank = rank if i == 2 else 0
+        model.zero_grad(set_to_none=False)
+        model(torch.full((4, 8), 1.0 + rank)).square().sum().backward()
+        new_data(model.module.some)
+        found.append(model.module.some.bias.grad.tolist())
+    return found[-1]
+
+
+def moved_by_a_hook(rank, before):
+    """A hook of the program gives the gradient other memory during the backward pass."""
+    def again(p):
+        p.grad.data = p.grad.data.clone()
+
+    net = torch.nn.Linear(8, 1, bias=False)
+    for wrap in (True, False) if before else (False, True):
+        if wrap:
+            net.weight.register_post_accumulate_grad_hook(again)
+        else:
+            model = Ours(net)
+    for _ in range(3):
+        model.zero_grad(set_to_none=False)
+        model(torch.full((1, 8), 1.0 + rank)).sum().backward()
+    return net.weight.grad[0, 0].item()
+
+
+class Moved(unittest.TestCase):
+    def test_gradients_with_other_memory(self):
+        for kind in ("native", "python") if NATIVE else ("python",):
+            with self.subTest(hooks=kind):
+                ranks(2, moved_everywhere, LOCKSTEP_TORCH_HOOKS=kind)
+                unused = ranks(2, moved_where_unused, LOCKSTEP_TORCH_HOOKS=kind)
+                self.assertEqual(unused[0], unused[1])
+                for before in (True, False):
+                    self.assertEqual(ranks(2, lambda rank: moved_by_a_hook(rank, before),
+                                           LOCKSTEP_TORCH_HOOKS=kind), [1.5, 1.5])
 
 
 class Hooks(unittest.TestCase):

@@ -109,6 +109,11 @@ class Libtorch(Test):
         self.assertEqual(other["said"], "given up")
         self.assertEqual(one["grad"], other["grad"])
 
+    def test_gradients_with_other_memory(self):
+        one, other = self.scenario("moved")
+        self.assertEqual(one, other)
+        self.assertNotEqual(one["grad1"], one["grad2"])
+
     def test_differ(self):
         one, other = self.scenario("differ")
         self.assertEqual(one, other)

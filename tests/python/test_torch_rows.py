@@ -3,6 +3,7 @@
 
 import copy
 import io
+import itertools
 import os
 import pickle
 import unittest
@@ -442,11 +443,39 @@ class Rows(unittest.TestCase):
             model = Ours(torch.nn.Linear(8, 4))
             model(batch(rank)).sum().backward()
             model.double()
+            Ours(torch.nn.Linear(2, 2))  # Tells the library where all parameters are.
             model.zero_grad()
             model(batch(rank).double()).sum().backward()
             return ours(model), str(model.module.weight.grad.dtype), model.module.weight.grad.tolist()
         mine, dtype, _ = self.both(run)
         self.assertEqual((mine, dtype), (True, "torch.float64"))
+
+    def test_other_memory_format_after_wrapping(self):
+        """Also before the first step, also if another module is wrapped next, and with a weight
+        that has one element for each channel: its elements stay where they are. Beside a module
+        that is not wrapped, because PyTorch's means are wrong then."""
+        def near(rank, size, when, second):
+            torch.manual_seed(1)
+            plain = torch.nn.Conv2d(2, 3, size)
+            model = Ours(copy.deepcopy(plain))
+            for i in range(when + 3):
+                if i == when:
+                    model.to(memory_format=torch.channels_last)
+                    if second:
+                        Ours(torch.nn.Linear(2, 2))
+                for each in plain, model:
+                    each(batch(rank, i).reshape(4, 2, 4, 4)).square().mean().backward()
+                for p in plain.parameters():
+                    dist.all_reduce(p.grad)
+                    p.grad /= 2
+            weight = model.module.weight
+            return (size == 1 or weight.grad.stride() == weight.stride()) and all(
+                torch.allclose(p.grad, q.grad, atol=1e-6)
+                for p, q in zip(plain.parameters(), model.parameters()))
+
+        def run(rank):
+            return [near(rank, *case) for case in itertools.product((2, 1), range(3), (False, True))]
+        self.assertEqual(self.both(run), [True] * 12)
 
     def test_world_of_one(self):
         def run(rank):

@@ -82,8 +82,13 @@ def _describe(struct: Any, name: str, memory: Memory, keep: List[Any]) -> None:
 
 
 def _same_layout(one: Memory, other: Memory) -> bool:
-    return one.shape == other.shape and (
-        one.strides == other.strides or (one.contiguous and other.contiguous))
+    """Strides of dimensions of one element do not matter."""
+    if one.shape != other.shape:
+        return False
+    if one.contiguous or other.contiguous:
+        return one.contiguous and other.contiguous
+    return all(n == 1 or a == b
+               for n, a, b in zip(one.shape, one.strides or (), other.strides or ()))
 
 
 class Module:
@@ -234,7 +239,9 @@ class Module:
         for given, dtype in ((memory, known.dtype), (where, self._gradient_dtypes[number])):
             if given is not None and (given.dtype != dtype or not _same_layout(known, given)):
                 raise Invalid(
-                    f"module '{self.name}': parameter {number} has another shape or dtype")
+                    f"module '{self.name}': the {'value' if given is memory else 'gradient'} of "
+                    f"'{self.parameters[number].name}' has another shape, strides or dtype than "
+                    "the parameter: close the module and register it again")
         check(lib.lockstep_parameter_move(
             self._handle, number, memory.address if memory else None,
             where.address if where else None))

@@ -8,6 +8,7 @@
 // PyTorch has it. The set keeps the accumulators, because PyTorch holds them weakly. The trainer's
 // thread calls all functions here; hooks run on the threads of autograd.
 
+#include <ATen/ops/from_blob.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -54,6 +55,7 @@ struct slot {
     at::Tensor parameter;
     at::Tensor gradient; // The library's tensor.
     at::TensorImpl *place; // Of that tensor.
+    at::Tensor home; // The memory that the library reduces, in a tensor that no program gets.
     uint32_t planned; // Reports that complete the gradient. Set between backward passes.
     uint32_t seen; // Reports so far. Hooks of one parameter do not run at the same time.
     bool touched; // A gradient came while the set was idle.
@@ -99,9 +101,41 @@ bool alike(const at::Tensor &a, const at::Tensor &b)
            a.strides() == b.strides();
 }
 
-// The library's tensor gets the values of the gradient, and takes its place.
-void take(const slot &at, const at::Tensor &gradient)
+// True if both tensors have their elements in the same places of their memory.
+bool same_format(const at::Tensor &a, const at::Tensor &b)
 {
+    if (a.sizes() != b.sizes())
+        return false;
+    for (int64_t i = 0; i < a.dim(); i++)
+        if (a.size(i) != 1 && a.stride(i) != b.stride(i))
+            return false;
+    return true;
+}
+
+// True if the program has given the library's tensor other memory, as p.grad.data = ... does.
+bool moved(const slot &at)
+{
+    const at::TensorImpl *home = at.home.unsafeGetTensorImpl();
+    return at.place->data() != home->data() || at.place->strides() != home->strides() ||
+           at.place->dtype() != home->dtype();
+}
+
+// Ends that. The storage is a new one, because share_memory() moves a storage.
+void bring_back(slot &at)
+{
+    const at::Tensor held = at.home.detach(); // Keeps the memory.
+    at.gradient.set_data(at::from_blob(
+        held.data_ptr(), held.sizes(), held.strides(), [held](void *) {}, held.options()));
+}
+
+// The library's tensor gets the values of the gradient, and takes its place.
+void take(slot &at, at::Tensor gradient)
+{
+    if (moved(at)) {
+        at::NoGradGuard no_grad;
+        gradient = gradient.clone(); // It may be this tensor.
+        bring_back(at);
+    }
     const size_t bytes = at.place->numel() * at.place->itemsize();
     if (bytes <= SMALL && at.gradient.is_cpu() && alike(gradient, at.gradient)) {
         if (bytes > 0)
@@ -124,7 +158,7 @@ void hook_set::came(uint32_t i)
         other(i);
         return;
     }
-    if (gradient.unsafeGetTensorImpl() != at.place) {
+    if (gradient.unsafeGetTensorImpl() != at.place || moved(at)) {
         if (gradient.layout() != at::kStrided) {
             slow(i);
             return;
@@ -195,13 +229,13 @@ void remove_hooks(hook_set *set)
 }
 
 // Addresses pass as integers. Returns the set.
-int64_t attach(at::TensorList parameters, at::TensorList gradients, int64_t ready, int64_t text,
-               int64_t slow, int64_t module)
+int64_t attach(at::TensorList parameters, at::TensorList gradients, at::TensorList homes,
+               int64_t ready, int64_t text, int64_t slow, int64_t module)
 {
     auto set = std::make_unique<hook_set>();
     for (size_t i = 0; i < parameters.size(); i++)
-        set->slots.push_back({parameters[i], gradients[i], gradients[i].unsafeGetTensorImpl(), 1, 0,
-                              false, nullptr, 0});
+        set->slots.push_back({parameters[i], gradients[i], gradients[i].unsafeGetTensorImpl(),
+                              homes[i], 1, 0, false, nullptr, 0});
     set->ready = reinterpret_cast<ready_function>(ready);
     set->text = reinterpret_cast<text_function>(text);
     set->slow = reinterpret_cast<slow_function>(slow);
@@ -298,14 +332,15 @@ EXPORT bool lockstep_hooks_touched(hook_set *set, uint8_t *touched)
     return any;
 }
 
-// missing: [parameters], 1 for parameters whose .grad is not the library's tensor. Returns whether
-// there is one.
+// missing: [parameters], 1 for parameters whose .grad is not the library's tensor, or has other
+// memory. Returns whether there is one.
 EXPORT bool lockstep_hooks_missing(hook_set *set, uint8_t *missing)
 {
     bool any = false;
     for (size_t i = 0; i < set->slots.size(); i++) {
         const slot &at = set->slots[i];
-        missing[i] = at.parameter.unsafeGetTensorImpl()->grad().unsafeGetTensorImpl() != at.place;
+        missing[i] = at.parameter.unsafeGetTensorImpl()->grad().unsafeGetTensorImpl() != at.place ||
+                     moved(at);
         any = any || missing[i];
     }
     return any;
@@ -323,11 +358,13 @@ EXPORT int lockstep_hooks_error(hook_set *set, char *text, size_t bytes)
     return set->status;
 }
 
-// True if the accumulators are still those of the parameters. module.to(dtype) makes others.
+// True if the accumulators are still those of the parameters, and the memory format is that of the
+// gradients. module.to(dtype) makes other accumulators.
 EXPORT bool lockstep_hooks_current(hook_set *set)
 {
     for (const slot &at : set->slots)
-        if (!refers(autograd::impl::get_autograd_meta(at.parameter)->grad_accumulator_, at.node))
+        if (!same_format(at.parameter, at.home) ||
+            !refers(autograd::impl::get_autograd_meta(at.parameter)->grad_accumulator_, at.node))
             return false;
     return true;
 }
@@ -347,7 +384,8 @@ EXPORT const char *lockstep_hooks_torch(void)
 
 TORCH_LIBRARY(lockstep_hooks, library)
 {
-    library.def("attach(Tensor[] parameters, Tensor[] gradients, int ready, int text, int slow, "
-                "int module) -> int",
-                &attach);
+    library.def(
+        "attach(Tensor[] parameters, Tensor[] gradients, Tensor[] homes, int ready, int text, "
+        "int slow, int module) -> int",
+        &attach);
 }

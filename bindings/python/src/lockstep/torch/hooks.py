@@ -60,8 +60,7 @@ class PythonHooks:
     def __init__(self, member: "Member") -> None:
         self._member = member
         self._parameters = member.parameters
-        self._gradients = member.gradients
-        self._kinds = [(p.dtype, p.device) for p in member.parameters]
+        self._kinds: List[Any] = []
         self._touched: Set[int] = set()
         self._handles = [p.register_post_accumulate_grad_hook(_hook(member, self._touched, i))
                          for i, p in enumerate(member.parameters)]
@@ -93,17 +92,20 @@ class PythonHooks:
 
     def current(self) -> bool:
         """True while the hooks are those of the parameters, and these are of the same kind."""
-        return not any(p.dtype is not dtype or p.device != device
-                       for p, (dtype, device) in zip(self._parameters, self._kinds))
+        return not any(p.dtype is not dtype or p.device != device or p.stride() != strides
+                       for p, (dtype, device, strides) in zip(self._parameters, self._kinds))
 
     def renew(self) -> None:
         """Hooks anew, after current was False."""
+        self._kinds = [(p.dtype, p.device, p.stride()) for p in self._parameters]
         self._nodes = list(map(node_of, self._parameters))
 
     def missing(self) -> List[int]:
-        """Parameters whose .grad is not the library's tensor."""
-        return [i for i, (p, gradient) in enumerate(zip(self._parameters, self._gradients))
-                if p.grad is not gradient]
+        """Parameters whose .grad is not the library's tensor, or has other memory."""
+        member = self._member
+        return [i for i, (p, gradient, home) in enumerate(
+                    zip(member.parameters, member.gradients, member.homes))
+                if p.grad is not gradient or gradient.data_ptr() != home.data_ptr()]
 
     def will(self) -> Tuple[Optional[Sequence[int]], bool]:
         """In a hook: the parameters that get gradients in this backward pass, and whether a
@@ -125,15 +127,17 @@ class PythonHooks:
 def _hook(member: "Member", touched: Set[int], i: int) -> Callable[[torch.Tensor], None]:
     """A hook. Everything that it needs is at hand, because it runs once for each gradient. While
     member.fast is True nothing records what the hook does, so a copy needs no torch.no_grad."""
-    own = member.gradients[i]
-    copy = own.copy_
+    own, home = member.gradients[i], member.homes[i]
+    copy, strides = own.copy_, home.stride()
+    address, registered, layout = own.data_ptr, home.data_ptr, own.stride
     # Objects of ctypes are not converted in each call.
     ready = functools.partial(_ready, ctypes.c_void_p(member.handle), None, ctypes.c_uint32(i),
                               None, None)
 
     def hook(parameter: torch.Tensor) -> None:
         gradient = parameter.grad
-        if gradient is not own or not member.fast:
+        moved = address() != registered() or layout() != strides
+        if gradient is not own or moved or not member.fast:
             if gradient is None:  # The gradient of an output that is not part of the loss.
                 return
             if not member.fast:
@@ -143,7 +147,10 @@ def _hook(member: "Member", touched: Set[int], i: int) -> Callable[[torch.Tensor
                     touched.add(i)
                 return
             try:
-                copy(gradient)
+                if moved:
+                    member.take(i, gradient)
+                else:
+                    copy(gradient)
             except RuntimeError:  # It is sparse.
                 member.slow(i)
                 return
@@ -203,7 +210,7 @@ class NativeHooks:
         self._flags = ctypes.create_string_buffer(max(1, self._count))
         self._text = ctypes.create_string_buffer(_TEXT_BYTES)
         self._set = library.attach(
-            member.parameters, member.gradients, _address(_ready),
+            member.parameters, member.gradients, member.homes, _address(_ready),
             _address(lib.lockstep_error_text), _address(self._slow), member.handle)
 
     def detach(self) -> None:

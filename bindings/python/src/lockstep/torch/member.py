@@ -44,6 +44,7 @@ class Member:
         self.options = options
         self.on_device = any(p.device.type != "cpu" for p in self.parameters)
         self.gradients: List[torch.Tensor] = []
+        self.homes: List[torch.Tensor] = []  # See memory.Gradients.
         self.module: Optional[Module] = None
         self.handle: Optional[int] = None
         self.call: Optional[Call] = None
@@ -63,7 +64,7 @@ class Member:
         self.arranged = False
         self.order: List[int] = []  # Parameters in the order of their first gradients.
         self._memory: Optional[Gradients] = None
-        self._dtypes: List[Any] = []
+        self._kinds: List[Any] = []
         self.hooks: Any = None
         self.futures: List[Any] = []  # Of hooks for buffers.
 
@@ -73,10 +74,10 @@ class Member:
         """Declares the module, and makes gradient memory. World.start compares it."""
         self._memory = Gradients(self.world.session, self.parameters)
         self.arranged = False
-        self.gradients = self._memory.tensors
-        self._dtypes = [(p.dtype, p.device) for p in self.parameters]
+        self.gradients, self.homes = self._memory.tensors, self._memory.homes
+        self._kinds = list(map(_kind, self.parameters))
         table = [Parameter(name, describe(p), describe(g))
-                 for name, p, g in zip(self.names, self.parameters, self.gradients)]
+                 for name, p, g in zip(self.names, self.parameters, self.homes)]
         if not table:  # Only sparse gradients.
             self._one = torch.zeros(1)
             table = [Parameter("(none)", describe(self._one), frozen=True)]
@@ -90,7 +91,7 @@ class Member:
         assert self.module is not None
         for i, (parameter, known) in enumerate(zip(self.parameters, self.module._memories)):
             if parameter.data_ptr() != known.address:
-                self.module.move(i, describe(parameter), describe(self.gradients[i]))
+                self.module.move(i, describe(parameter), describe(self.homes[i]))
 
     def arrange(self) -> None:
         """After the first step: gradients lie in the order in which they come, so that buckets
@@ -102,14 +103,14 @@ class Member:
         came = set(self.order)
         rest = [i for i in reversed(range(len(self.parameters))) if i not in came]
         before = self._memory.rearrange(self.order + rest)
-        for i, gradient in enumerate(self.gradients):
-            self.module.move(i, gradient=describe(gradient))
+        for i, home in enumerate(self.homes):
+            self.module.move(i, gradient=describe(home))
         self.world.keep(before)
 
     @property
     def changed(self) -> bool:
-        """True if parameters have another dtype or device than the library knows."""
-        return [(p.dtype, p.device) for p in self.parameters] != self._dtypes
+        """True if parameters have another dtype, device or memory format than the library knows."""
+        return list(map(_kind, self.parameters)) != self._kinds
 
     def stop(self) -> None:
         """No hook reports from now on."""
@@ -120,7 +121,7 @@ class Member:
     def release(self) -> None:
         """Every gradient keeps its value, in memory of PyTorch."""
         if self._memory is not None:
-            self.gradients = []
+            self.gradients, self.homes = [], []
             self._memory.release()
 
     def close(self) -> Optional[Gradients]:
@@ -201,7 +202,11 @@ class Member:
 
     def take(self, i: int, gradient: Any) -> None:
         """The library's tensor gets the values of .grad, and is .grad from now on."""
+        assert self._memory is not None
         with torch.no_grad():
+            if self._memory.moved(i):
+                gradient = gradient.clone()  # It may be this tensor.
+                self._memory.bring_back(i)
             self.gradients[i].copy_(gradient)
         self.parameters[i].grad = self.gradients[i]
 
@@ -218,7 +223,8 @@ class Member:
                     f"module '{self.name}': the gradient of '{self.names[i]}' is sparse, and the "
                     "module that made it is no torch.nn.Embedding(sparse=True) or EmbeddingBag: "
                     "pass sparse=False there")
-            if gradient is not self.gradients[i]:
+            assert self._memory is not None
+            if gradient is not self.gradients[i] or self._memory.moved(i):
                 self.take(i, gradient)
             self.seen[i] += 1
             if self.seen[i] == 1:
@@ -264,21 +270,21 @@ class Member:
         call.end()
 
     def after(self, weight: int) -> None:
-        """The step has ended: gradients that this rank did not produce get their places."""
+        """The step has ended: gradients that this rank did not produce get their places, and those
+        that a hook of the program has moved."""
         self.steps += 1
         for future in self.futures:
             future.wait()
         self.futures.clear()
         if self.sparse:
             sparse.reduce(self.world.session, self.name, self.sparse, weight)
-        if not self.accept:
-            return
-        assert self.module is not None
+        assert self.module is not None and self._memory is not None
         missing = self.hooks.missing()
         if missing:
             used = self.module.used()
             for i in missing:
                 if used[i]:
+                    self._memory.bring_back(i)
                     self.parameters[i].grad = self.gradients[i]
 
     def give_up(self) -> None:
@@ -291,8 +297,8 @@ class Member:
         """A call in which all gradients are zero. .grad stays as it is."""
         assert self.module is not None
         call = Call(self.module)
-        for i, gradient in enumerate(self.gradients):
-            zeros = torch.zeros_like(gradient)
+        for i, home in enumerate(self.homes):
+            zeros = torch.zeros_like(home)
             call._keep.append(zeros)
             report(self, i, zeros.data_ptr())
         call.end()
@@ -301,6 +307,12 @@ class Member:
         """The same for a step in which this rank has no data."""
         if self.sparse:
             sparse.reduce(self.world.session, self.name, self.sparse, weight, joined=True)
+
+
+def _kind(parameter: torch.Tensor) -> Any:
+    """What the library is told once. Strides of dimensions of one element do not matter."""
+    places = [(n, step) for n, step in zip(parameter.shape, parameter.stride()) if n != 1]
+    return parameter.dtype, parameter.device, parameter.shape, places
 
 
 def stream_of(device: torch.device) -> int:

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gradient memory: one tensor for each parameter, each with a storage of its own.
 
+A program can give such a tensor other memory: p.grad.data = ..., share_memory(), a queue of
+torch.multiprocessing, module.to(memory_format=...). `moved` finds that, and `bring_back` ends it.
+
 On the host the memory is the library's, which ranks of one host share. The library frees it when
 the session ends, so a tensor must not outlive it: `release` gives every tensor memory of PyTorch.
 On a device the memory is PyTorch's.
@@ -10,7 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -61,56 +64,77 @@ def describe(tensor: torch.Tensor) -> Memory:
 
 
 class Gradients:
-    """Gradients of parameters. tensors: one for each parameter, zero at first."""
+    """Gradients of parameters. tensors: one for each parameter, zero at first. homes: the same
+    memory in tensors that no program gets."""
 
     def __init__(self, session: Session, parameters: Sequence[torch.Tensor]) -> None:
         self._session = session
         self._parameters = list(parameters)
         self._memory: Optional[Memory] = None
-        self._buffers: List[Any] = []  # Weak references: a storage keeps its buffer alive.
+        # Weak references, by parameter: a storage keeps its buffer alive.
+        self._buffers: Dict[int, Any] = {}
         self.on_device = any(p.device.type != "cpu" for p in parameters)
         if self.on_device:
-            self.tensors = [torch.zeros_like(p, requires_grad=False) for p in parameters]
+            self.homes = [torch.zeros_like(p, requires_grad=False) for p in parameters]
         else:
             # Backward passes go from the last parameter to the first.
-            self.tensors = self._place(list(reversed(range(len(parameters)))))
+            self.homes = self._place(list(reversed(range(len(parameters)))))
+        self.tensors = [self._view(i) for i in range(len(parameters))]
 
     def _place(self, order: Sequence[int]) -> List[torch.Tensor]:
         """Tensors in memory of their own, side by side in this order."""
         offsets, size = _places(self._parameters, order)
         if size > 0:
             self._memory = self._session.zeros(size, "uint8")
-        return [self._tensor(p, offset) for p, offset in zip(self._parameters, offsets)]
+        return [self._tensor(i, offset) for i, offset in enumerate(offsets)]
 
     def rearrange(self, order: Sequence[int]) -> "Gradients":
         """The same tensors with the same values, in memory in another order. Returns the memory
         that they had."""
         before = Gradients.__new__(Gradients)
         before._session, before._memory, before._buffers = self._session, self._memory, self._buffers
-        self._memory, self._buffers = None, []
+        self._memory, self._buffers = None, {}
         with torch.no_grad():
-            for tensor, place in zip(self.tensors, self._place(order)):
-                if tensor.numel():
-                    place.copy_(tensor)
-                    tensor.set_(place.untyped_storage(), 0, place.shape, place.stride())
+            for i, place in enumerate(self._place(order)):
+                if place.numel():
+                    place.copy_(self.tensors[i])
+                    self.homes[i].set_(place.untyped_storage(), 0, place.shape, place.stride())
+                    self.bring_back(i)
         return before
 
-    def _tensor(self, like: torch.Tensor, offset: int) -> torch.Tensor:
+    def moved(self, i: int) -> bool:
+        """True if the program has given a tensor other memory than the library reduces."""
+        tensor, home = self.tensors[i], self.homes[i]
+        return (tensor.data_ptr() != home.data_ptr() or tensor.stride() != home.stride()
+                or tensor.dtype is not home.dtype)
+
+    def bring_back(self, i: int) -> None:
+        """A tensor has the memory that the library reduces, and the values there."""
+        self.tensors[i].data = self._view(i)
+
+    def _view(self, i: int) -> torch.Tensor:
+        """The memory of a home in a storage of its own, because share_memory() moves a storage."""
+        home = self.homes[i]
+        if self.on_device or not home.numel():
+            return home.detach()
+        return _tensor_of(self._buffers[i](), home)
+
+    def _tensor(self, i: int, offset: int) -> torch.Tensor:
         """A tensor in library memory, in the layout of the parameter."""
+        like = self._parameters[i]
         if like.numel() == 0:
             return torch.zeros_like(like, requires_grad=False)
         assert self._memory is not None
         size = like.numel() * like.element_size()
         array = (ctypes.c_char * size).from_address(self._memory.address + offset)
         buffer = memoryview(array)
-        self._buffers.append(weakref.ref(buffer))
-        storage = torch.frombuffer(buffer, dtype=like.dtype).untyped_storage()
-        return torch.empty(0, dtype=like.dtype).set_(storage, 0, like.shape, like.stride())
+        self._buffers[i] = weakref.ref(buffer)
+        return _tensor_of(buffer, like)
 
     @property
     def in_use(self) -> bool:
         """True while a tensor has library memory."""
-        return any(buffer() is not None for buffer in self._buffers)
+        return any(buffer() is not None for buffer in self._buffers.values())
 
     def release(self) -> None:
         """The tensors keep their values, and have memory of PyTorch from now on."""
@@ -119,9 +143,8 @@ class Gradients:
         with torch.no_grad():
             for tensor in self.tensors:
                 if tensor.numel():
-                    copy = tensor.clone()
-                    tensor.set_(copy.untyped_storage(), 0, copy.shape, copy.stride())
-        self.tensors = []
+                    tensor.data = tensor.clone()
+        self.tensors, self.homes = [], []
 
     def free(self) -> bool:
         """Frees library memory, if no tensor has it. False if one has."""
@@ -133,6 +156,11 @@ class Gradients:
         if self._session.handle:
             self._session.free(memory)
         return True
+
+
+def _tensor_of(buffer: Any, like: torch.Tensor) -> torch.Tensor:
+    storage = torch.frombuffer(buffer, dtype=like.dtype).untyped_storage()
+    return torch.empty(0, dtype=like.dtype).set_(storage, 0, like.shape, like.stride())
 
 
 def _places(parameters: Sequence[torch.Tensor],

@@ -73,10 +73,15 @@ class World:
             self.give_up()
             self._bury()
             try:
-                member.register()
+                changed = [(other, other.dead) for other in self.members if other.changed]
+                for other, _ in changed:
+                    self._remove(other)
                 for other in self.members:
                     other.refresh()
-                self.members.append(member)
+                for other, dead in [*changed, (member, False)]:
+                    other.register()
+                    other.dead = dead
+                    self.members.append(other)
                 self.session.start()
             except BaseException:
                 if member in self.members:
@@ -124,12 +129,11 @@ class World:
             self._unmade.append(memory)
 
     def renew(self, member: Member) -> None:
-        """Declares a module anew, after its parameters got another dtype or device. All ranks
-        call it."""
+        """Declares a module anew, after its parameters got another dtype, device or memory format.
+        All ranks call it."""
         with self.lock:
             self.give_up()
             self._remove(member)
-            member.dead = False
             self.add(member)
 
     def release(self) -> None:
