@@ -9,6 +9,7 @@ except ImportError:
     raise unittest.SkipTest("PyTorch is not installed")
 
 from lockstep.torch import DistributedDataParallel as Ours
+from lockstep.torch import sync
 from torch_ranks import ranks
 
 Stock = torch.nn.parallel.DistributedDataParallel
@@ -74,6 +75,29 @@ class Compile(unittest.TestCase):
                 both.append(train(model, torch.compile(model, backend="aot_eager"), rank))
             return both[0] == both[1]
         self.assertEqual(ranks(2, run), [True, True])
+
+    def test_function(self):
+        """torch.compile around a function of sync compiles what is inside, and changes no bit."""
+        def run(rank):
+            found = []
+            for how in ("eager", "aot_eager", None):
+                torch._dynamo.reset()
+                torch.manual_seed(1)
+                net, graphs = torch.nn.Linear(8, 4), []
+                loss = sync(net)(lambda x: net(x).square().mean())
+
+                def backend(graph, inputs):
+                    graphs.append(graph)
+                    return torch._dynamo.lookup_backend(how)(graph, inputs)
+                call = torch.compile(loss, backend=backend) if how else loss
+                for i in range(3):
+                    with loss.no_sync():
+                        call(torch.full((2, 8), 1.0 + rank)).backward()
+                    call(torch.full((2, 8), i + rank * 0.5)).backward()
+                found.append(([p.grad.tolist() for p in net.parameters()], len(graphs) > 0))
+            return found
+        for eager, aot, plain in ranks(2, run):
+            self.assertEqual((eager, aot), ((plain[0], True), (plain[0], True)))
 
     def test_compiled_autograd(self):
         """An error says what to do, and the reducer that it names works."""

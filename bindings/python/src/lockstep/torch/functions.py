@@ -126,17 +126,30 @@ class Synchronized:
         self._sync = True
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
+        synchronizes = self._ready()
+        result = self._function(*arguments, **options)
+        if synchronizes:
+            self._watch(result)
+        return result
+
+    @torch._disable_dynamo
+    def _ready(self) -> bool:
+        """A call begins. True if the backward pass through it is synchronized."""
         member = self._shared.ready()
         synchronizes = self._sync and torch.is_grad_enabled()
         if synchronizes:
             member.world.give_up()
             if self._broadcast_buffers:
                 self._shared.broadcast_buffers()
-        result = self._function(*arguments, **options)
-        if synchronizes and not watch(member.world, member, result, self._phase):
+        return synchronizes
+
+    @torch._disable_dynamo
+    def _watch(self, result: Any) -> None:
+        member = self._shared.member
+        assert member is not None
+        if not watch(member.world, member, result, self._phase):
             raise Invalid(f"{self.__name__}() has returned no tensor with a gradient: return the "  # type: ignore[attr-defined]
                           "loss, or what it is computed from")
-        return result
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """A method, if the function was defined in a class."""
