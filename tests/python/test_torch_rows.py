@@ -437,6 +437,37 @@ class Rows(unittest.TestCase):
         first, again = self.both(run)
         self.assertEqual(first, again)
 
+    def test_parameters_that_are_replaced(self):
+        """An error for a wrapper, and declared anew by sync. Tensors of functional_call, and the
+        same parameter under another name, are no replacement."""
+        def run(rank):
+            torch.manual_seed(1)
+            inner = torch.nn.Linear(8, 4)
+            model = Ours(inner)
+            other = {f"module.{name}": p.detach().clone().requires_grad_()
+                     for name, p in inner.named_parameters()}
+            torch.func.functional_call(model, other, batch(rank)).sum().backward()
+            torch.nn.utils.parametrizations.weight_norm(inner)
+            with self.assertRaisesRegex(lockstep.Invalid, "Linear.*the place of 'bias'"):
+                model = Ours(inner)
+                model(batch(rank)).sum().backward()
+                states = {name: p.clone() for name, p in inner.state_dict().items()}
+                inner.load_state_dict(states, assign=True)
+                model(batch(rank))
+            line = torch.nn.Linear(8, 4)
+            loss = lockstep.torch.sync(line)(line.forward)
+            found = []
+            for _ in range(2):
+                for model in Ours(inner), loss:
+                    model(batch(rank)).square().mean().backward()
+                line.load_state_dict({name: p.clone() for name, p in line.state_dict().items()},
+                                     assign=True)
+                found += [p.grad.tolist() for p in inner.parameters()]
+                loss(batch(rank)).square().mean().backward()
+                found += [p.grad.tolist() for p in line.parameters()]
+            return found
+        self.both(run)
+
     def test_other_dtype_after_wrapping(self):
         def run(rank):
             torch.manual_seed(1)

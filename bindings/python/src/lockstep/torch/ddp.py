@@ -108,7 +108,7 @@ class DistributedDataParallel(Stock):
         member.wrapped = weakref.ref(self.module)
         world.add(member)
         self._sync_states(set(member.parameters))
-        reducer = Reducer(world, member, parameters)
+        reducer = Reducer(world, member, parameters, self.module)
         self.reducer: Any = reducer
         self.logger: Any = Logger(self, reducer)
         reducer.set_logger(self.logger)

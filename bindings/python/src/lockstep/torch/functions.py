@@ -52,9 +52,10 @@ class _Shared:
         """The member. All ranks call it: the first call makes their values equal."""
         trained = {name: p for name, p in self._named(False).items() if p.requires_grad}
         member = self.member
+        known = {} if member is None else dict(zip(member.names, member.parameters))
         if member is not None and not member.dead and (
                 member.world is worlds.world()
-                and all(name in member.names for name in trained)):
+                and all(known.get(name) is p for name, p in trained.items())):
             member.world.prepare(member)
             return member
         return self._register(trained)

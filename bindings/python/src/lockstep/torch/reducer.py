@@ -34,10 +34,14 @@ class _Work:
 class Reducer:
     """Reduces the gradients of one module."""
 
-    def __init__(self, world: World, member: Member, parameters: Sequence[torch.Tensor]) -> None:
+    def __init__(self, world: World, member: Member, parameters: Sequence[torch.Tensor],
+                 module: torch.nn.Module) -> None:
         self.world = world
         self.member = member
         self.parameters = list(parameters)
+        mine = set(self.parameters)
+        self._places = [(part._parameters, key, p) for part in module.modules()
+                        for key, p in part._parameters.items() if p in mine]
         self.logger: Any = None
         self._divide_by_initial = True
         self._removed = False
@@ -61,8 +65,20 @@ class Reducer:
                 f"module '{self.member.name}' cannot train: it was wrapped again by another "
                 "DistributedDataParallel, which has taken its parameters, or its session has "
                 "ended. Use the newest wrapper")
+        for place, key, parameter in self._places:
+            if place.get(key) is not parameter:
+                self._check_replaced(place.get(key), key)
         self.world.prepare(self.member)
         self._started["forward_compute_time_start"] = time.time_ns()
+
+    def _check_replaced(self, now: Any, key: str) -> None:
+        """Another tensor is where a parameter was. torch.func.functional_call puts tensors there
+        for a while."""
+        if isinstance(now, torch.nn.Parameter) and now.requires_grad:
+            raise Invalid(
+                f"module '{self.member.name}' cannot train: a program has put another parameter in "
+                f"the place of '{key}', as load_state_dict(..., assign=True) does. Wrap "
+                "model.module again, or load without assign=True")
 
     @torch._disable_dynamo
     def prepare_for_backward(self, outputs: Any) -> None:
