@@ -48,7 +48,7 @@ class Bare:
 
     def __init__(self, parameters, gradients, homes, handle=0):
         self.parameters, self.gradients, self.handle = parameters, gradients, handle
-        self.homes = homes
+        self.homes, self.addresses = homes, [home.data_ptr() for home in homes]
         self.fast = self.expect = True
         self.accept = self.static = False
 

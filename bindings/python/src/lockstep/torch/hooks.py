@@ -103,9 +103,9 @@ class PythonHooks:
     def missing(self) -> List[int]:
         """Parameters whose .grad is not the library's tensor, or has other memory."""
         member = self._member
-        return [i for i, (p, gradient, home) in enumerate(
-                    zip(member.parameters, member.gradients, member.homes))
-                if p.grad is not gradient or gradient.data_ptr() != home.data_ptr()]
+        return [i for i, (p, gradient, address) in enumerate(
+                    zip(member.parameters, member.gradients, member.addresses))
+                if p.grad is not gradient or gradient.data_ptr() != address]
 
     def will(self) -> Tuple[Optional[Sequence[int]], bool]:
         """In a hook: the parameters that get gradients in this backward pass, and whether a
@@ -127,16 +127,15 @@ class PythonHooks:
 def _hook(member: "Member", touched: Set[int], i: int) -> Callable[[torch.Tensor], None]:
     """A hook. Everything that it needs is at hand, because it runs once for each gradient. While
     member.fast is True nothing records what the hook does, so a copy needs no torch.no_grad."""
-    own, home = member.gradients[i], member.homes[i]
-    copy, strides = own.copy_, home.stride()
-    address, registered, layout = own.data_ptr, home.data_ptr, own.stride
+    own = member.gradients[i]
+    copy, address, addresses = own.copy_, own.data_ptr, member.addresses
     # Objects of ctypes are not converted in each call.
     ready = functools.partial(_ready, ctypes.c_void_p(member.handle), None, ctypes.c_uint32(i),
                               None, None)
 
     def hook(parameter: torch.Tensor) -> None:
         gradient = parameter.grad
-        moved = address() != registered() or layout() != strides
+        moved = address() != addresses[i]
         if gradient is not own or moved or not member.fast:
             if gradient is None:  # The gradient of an output that is not part of the loss.
                 return

@@ -45,6 +45,7 @@ class Member:
         self.on_device = any(p.device.type != "cpu" for p in self.parameters)
         self.gradients: List[torch.Tensor] = []
         self.homes: List[torch.Tensor] = []  # See memory.Gradients.
+        self.addresses: List[int] = []  # Of homes.
         self.module: Optional[Module] = None
         self.handle: Optional[int] = None
         self.call: Optional[Call] = None
@@ -75,6 +76,7 @@ class Member:
         self._memory = Gradients(self.world.session, self.parameters)
         self.arranged = False
         self.gradients, self.homes = self._memory.tensors, self._memory.homes
+        self.addresses = self._memory.addresses
         self._kinds = list(map(_kind, self.parameters))
         table = [Parameter(name, describe(p), describe(g))
                  for name, p, g in zip(self.names, self.parameters, self.homes)]

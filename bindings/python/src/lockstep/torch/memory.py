@@ -80,6 +80,7 @@ class Gradients:
             # Backward passes go from the last parameter to the first.
             self.homes = self._place(list(reversed(range(len(parameters)))))
         self.tensors = [self._view(i) for i in range(len(parameters))]
+        self.addresses = [home.data_ptr() for home in self.homes]
 
     def _place(self, order: Sequence[int]) -> List[torch.Tensor]:
         """Tensors in memory of their own, side by side in this order."""
@@ -99,6 +100,7 @@ class Gradients:
                 if place.numel():
                     place.copy_(self.tensors[i])
                     self.homes[i].set_(place.untyped_storage(), 0, place.shape, place.stride())
+                    self.addresses[i] = self.homes[i].data_ptr()
                     self.bring_back(i)
         return before
 
