@@ -518,7 +518,8 @@ void engine::stop()
         ended = true;
         for (auto &queued : waiting)
             queued.clear();
-        if (helpers > 0)
+        // A helper whose job is done needs no help to end.
+        if (helpers > 0 && !jobs.empty())
             lib.abort(session, "the program left a wait");
         helpers_changed.wait_for(lock, CLOSE, [this] { return helpers == 0 && !watching; });
     }
