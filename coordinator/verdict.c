@@ -417,12 +417,12 @@ void verdict_death(struct coordinator *core, struct worker *worker, const char *
 void verdict_gone(struct coordinator *core, struct worker *worker)
 {
     worker->dead = true;
+    const bool away = worker->back.away_ms != 0;
     verdict_lost_text(core, core_job_of(core, worker), worker,
-                      worker->back.away_ms != 0
-                          ? "its control stream ended without a goodbye, and nothing listens at "
-                            "its data port any more"
-                          : "its links have ended, and nothing listens at its data port any more",
-                      &advice_parted);
+                      away ? "its control stream ended without a goodbye, and nothing listens at "
+                             "its data port any more"
+                           : "its links have ended, and nothing listens at its data port any more",
+                      away ? &advice_ended : &advice_parted);
 }
 
 // In a ballot all links end. Otherwise the generation cannot go on without the link, so the ranks
@@ -549,6 +549,7 @@ void verdict_lost(struct coordinator *core, struct worker *worker, const struct 
         verdict_cut(core, job, worker, peer, clean);
         return;
     }
+    const bool mates = strcmp(peer->hello.host_id, worker->hello.host_id) == 0;
     peer->dead = peer->dead || lost->proof == PROOF_PROCESS || lost->proof == PROOF_PORT;
     if (!peer->dead && !lost->silent && !lost->impossible &&
         suspicion_awaits(core, worker, peer, lost))
@@ -558,10 +559,10 @@ void verdict_lost(struct coordinator *core, struct worker *worker, const struct 
     core_rank_name(&sentence, worker);
     sentence_add(&sentence, " saw \"%s\" in step %" PRIu64, clean, lost->step);
     verdict_lost_text(core, job, peer, cause,
-                      lost->impossible               ? &advice_liar
-                      : lost->silent                 ? &advice_silent
-                      : lost->proof == PROOF_PROCESS ? &advice_ended
-                                                     : &advice_parted);
+                      lost->impossible                        ? &advice_liar
+                      : lost->silent                          ? &advice_silent
+                      : lost->proof == PROOF_PROCESS || mates ? &advice_ended
+                                                              : &advice_parted);
 }
 
 // ---- Disagreements ---------------------------------------------------------------------------

@@ -57,6 +57,16 @@ static void test_a_loss_seen_by_a_peer_is_the_same_death(void **state)
                         "3 broke\n");
 }
 
+// No network lies between ranks of one host.
+static void test_a_loss_seen_by_a_mate_is_the_end_of_a_process(void **state)
+{
+    struct story *story = *state;
+    story_join(story, 1, "a");
+    story_join(story, 2, "a");
+    story_lost(story, 1, 1, 0, false);
+    story_expect_piece(story, "see why pid 102 there ended, then start the job again");
+}
+
 static void silent(struct story *story, uint32_t peer, uint32_t rank)
 {
     struct up_message message = {
@@ -419,6 +429,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_a_stream_that_breaks_is_a_death),
         TEST(test_a_loss_seen_by_a_peer_is_the_same_death),
+        TEST(test_a_loss_seen_by_a_mate_is_the_end_of_a_process),
         TEST(test_a_cut_link_is_no_death),
         TEST(test_a_silent_host_is_a_death),
         TEST(test_the_second_death_changes_nothing),
