@@ -125,7 +125,8 @@ done
 within 5000 "$began" "finding out that one of two encrypts"
 refuses "no such interface" "eth0 10.77.0.1, second 172.16.5.1, lo ::1, eth0 fd00:77::1" LOCKSTEP_ADVERTISE=eth9
 refuses "no such network" "this host has no address in that network" LOCKSTEP_ADVERTISE=192.168.0.0/16
-refuses "another host's" "listen on fd00:77::2" 'LOCKSTEP_ADVERTISE=[fd00:77::2]'
+refuses "another host's" "listen on fd00:77::2 (LOCKSTEP_ADVERTISE): this host has no such address: it has lo 127.0.0.1, eth0 10.77.0.1" \
+    'LOCKSTEP_ADVERTISE=[fd00:77::2]'
 rm -f "$work/go"
 worker 0 "10.77.0.1:$port" LOCKSTEP_DATA_PORTS=20000 LOCKSTEP_JOB=other
 for ((i = 0; i < 1000 * slow; i++)); do # It waits for its world, and listens.

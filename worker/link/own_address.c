@@ -5,7 +5,6 @@
 #include "worker/link/own_address.h"
 
 #include "base/parse.h"
-#include "base/text.h"
 #include "protos/limits.h"
 
 #include <arpa/inet.h>
@@ -189,13 +188,34 @@ static bool own_take(const struct ifaddrs *from, struct own_address *address)
     return family == AF_INET || family == AF_INET6;
 }
 
+// Fills addresses, of OWN_ADDRESSES. Returns their number; -1 with errno on failure.
+static int own_addresses(struct own_address *addresses)
+{
+    int count = 0;
+    struct ifaddrs *first = NULL;
+    if (getifaddrs(&first) < 0)
+        return -1;
+    for (const struct ifaddrs *at = first; at && count < OWN_ADDRESSES; at = at->ifa_next)
+        if (own_take(at, &addresses[count]))
+            count++;
+    freeifaddrs(first);
+    return count;
+}
+
+void own_address_list(struct text *text)
+{
+    struct own_address addresses[OWN_ADDRESSES];
+    const int count = own_addresses(addresses);
+    if (count > 0)
+        own_list(text, addresses, (uint32_t)count);
+}
+
 int own_address_find(const char *wanted, char *text, size_t text_bytes, char *error,
                      size_t error_bytes)
 {
     struct own_address addresses[OWN_ADDRESSES];
-    uint32_t count = 0;
-    struct ifaddrs *first = NULL;
-    if (getifaddrs(&first) < 0) {
+    const int count = own_addresses(addresses);
+    if (count < 0) {
         struct text why;
         char reason[64];
         text_init(&why, error, error_bytes);
@@ -203,9 +223,6 @@ int own_address_find(const char *wanted, char *text, size_t text_bytes, char *er
                     strerror_r(errno, reason, sizeof(reason)));
         return -1;
     }
-    for (const struct ifaddrs *at = first; at && count < OWN_ADDRESSES; at = at->ifa_next)
-        if (own_take(at, &addresses[count]))
-            count++;
-    freeifaddrs(first);
-    return own_address_choose(wanted, addresses, count, text, text_bytes, error, error_bytes);
+    return own_address_choose(wanted, addresses, (uint32_t)count, text, text_bytes, error,
+                              error_bytes);
 }

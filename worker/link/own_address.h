@@ -8,6 +8,8 @@
 #ifndef WORKER_LINK_OWN_ADDRESS_H
 #define WORKER_LINK_OWN_ADDRESS_H
 
+#include "base/text.h"
+
 #include <net/if.h>
 #include <netinet/in.h>
 #include <stdbool.h>
@@ -35,5 +37,9 @@ int own_address_choose(const char *wanted, const struct own_address *addresses, 
                        char *text, size_t text_bytes, char *error, size_t error_bytes);
 int own_address_find(const char *wanted, char *text, size_t text_bytes, char *error,
                      size_t error_bytes);
+
+// Appends the addresses of this host, such as ": it has lo 127.0.0.1, eth0 10.0.0.7". Appends
+// nothing if the kernel does not tell them.
+void own_address_list(struct text *text);
 
 #endif

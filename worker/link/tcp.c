@@ -15,6 +15,7 @@
 
 #include "base/parse.h"
 #include "base/text.h"
+#include "worker/link/own_address.h"
 #include "worker/link/port_holder.h"
 
 #include <arpa/inet.h>
@@ -369,11 +370,17 @@ static void tcp_fail_to_listen(char *error, size_t error_bytes, const char *host
                                uint16_t last, int number)
 {
     struct text text;
+    text_init(&text, error, error_bytes);
+    if (number == EADDRNOTAVAIL) {
+        text_append(&text, "listen on %s (LOCKSTEP_ADVERTISE): this host has no such address",
+                    host);
+        own_address_list(&text);
+        return;
+    }
     if (number != EADDRINUSE || first == 0) {
         tcp_fail(error, error_bytes, "listen on", host, number);
         return;
     }
-    text_init(&text, error, error_bytes);
     text_append(&text,
                 "listen on %s: every port from %u to %u (LOCKSTEP_DATA_PORTS) is in use: ", host,
                 (unsigned)first, (unsigned)last);

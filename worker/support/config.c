@@ -159,9 +159,10 @@ static int config_plaintext(const struct config *config)
         (insecure && insecure[0] == '1'))
         return 0;
     return error_set(LOCKSTEP_E_CONFIG,
-                     "the coordinator %s is not on this host, and without certificates whoever "
-                     "answers there would be believed: set LOCKSTEP_TLS_DIR; on a network where "
-                     "you trust everybody, LOCKSTEP_INSECURE_PLAINTEXT=1 allows it",
+                     "the coordinator's address %s is not a loopback address, and without "
+                     "certificates this worker would believe any program that answers there: set "
+                     "LOCKSTEP_TLS_DIR; on a network where you trust everybody, "
+                     "LOCKSTEP_INSECURE_PLAINTEXT=1 allows it",
                      config->coordinator);
 }
 

@@ -35,6 +35,9 @@ static int place_own_world(const struct lockstep_config *given, struct config *c
 {
     uint32_t exact = given->world_size;
     int status = config_number("LOCKSTEP_WORLD_SIZE", UINT32_MAX, &exact);
+    if (status == 0 && exact == 0 && config_environment("LOCKSTEP_WORLD_SIZE"))
+        status = error_set(LOCKSTEP_E_CONFIG, "LOCKSTEP_WORLD_SIZE is 0: set the number of "
+                                              "workers; 1 without a coordinator trains alone");
     config->world.min = exact != 0 ? exact : given->world_min;
     config->world.max = exact != 0 ? exact : given->world_max;
     config->world.window_ms = given->world_window_ms;
