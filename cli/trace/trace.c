@@ -153,6 +153,17 @@ static bool is_api(const struct trace_event *event)
     return event->kind == TRACE_API_ENTER || event->kind == TRACE_API_LEAVE;
 }
 
+// Returns true if the event's value has a status.
+static bool has_status(const struct trace_event *event)
+{
+    return event->kind == TRACE_API_LEAVE || event->kind == TRACE_PLAIN_DONE;
+}
+
+static int32_t event_status(const struct trace_event *event)
+{
+    return (int32_t)(event->kind == TRACE_API_LEAVE ? event->value >> 32 : event->value);
+}
+
 static bool has_bucket(const struct trace_event *event)
 {
     return event->kind == TRACE_BUCKET_READY || event->kind == TRACE_LAUNCH ||
@@ -220,9 +231,8 @@ static void print_event(struct trace_file *file, const struct trace_event *event
         printf(" bucket %" PRIu32, event->bucket);
     if (is_api(event))
         printf("  %s", api_function_name(event->value & 0xffffffff));
-    if (event->kind == TRACE_API_LEAVE || event->kind == TRACE_PLAIN_DONE)
-        printf("  status %" PRId32,
-               (int32_t)(event->kind == TRACE_API_LEAVE ? event->value >> 32 : event->value));
+    if (has_status(event))
+        printf("  status %" PRId32, event_status(event));
     if (event->kind == TRACE_LAUNCH)
         printf("  %" PRIu64 " bytes", event->value);
     printf("\n");
@@ -292,6 +302,8 @@ static void json_event(struct json *json, struct trace_file *file, const struct 
     if (is_api(event))
         json_string(json, "api", api_function_name(event->value & 0xffffffff));
     json_u64(json, "value", event->value);
+    if (has_status(event))
+        json_i64(json, "status", event_status(event));
     json_u64(json, "thread", event->thread);
     json_object_end(json);
 }

@@ -136,6 +136,7 @@ static void expect_trace(const char *path)
     assert_true(number_of("\"torn\":") <= WRITERS);
     assert_non_null(strstr(answer, "\"closed\":false"));
     assert_non_null(strstr(answer, "\"kind\":\"step_begin\""));
+    assert_non_null(strstr(answer, ",\"status\":0,"));
     assert_true(strstr(answer, "\"mark\":\"saving the second half of a checkpoint\"") ||
                 strstr(answer, "\"mark\":\"\""));
     run_trace(path, "--perfetto --last 10");
