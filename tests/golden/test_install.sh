@@ -44,6 +44,7 @@ done
     grep -q 'rank 1 of 2' "$work/said" || { cat "$work/said"; fail "lockstep run"; }
 
 grep -q '"name": "lockstep_open"' "$place/share/lockstep/lockstep.json" || fail "lockstep.json"
+[ -e "$place/share/doc/lockstep/docs/../include/lockstep/lockstep.hpp" ] || fail "links of the pages to the headers"
 
 # gRPC and what is below it are inside: the daemon always, the library with the archives of `make pic`.
 needs() {
