@@ -330,9 +330,12 @@ void ballot_part(struct job *job, const struct up_leave *leave)
 }
 
 // A member that leaves while the links of the next generation are made is no part of that
-// generation: its steps are over.
+// generation: its steps are over. Before any generation was established, it leaves because its
+// lockstep_open has failed: that is no reason to train without it.
 bool ballot_left(struct coordinator *core, struct job *job, struct worker *worker)
 {
+    if (!job->ballot.descent.established)
+        return false;
     if (ballot_runs(job)) {
         ballot_remove(job, worker->rank);
         if (!ballot_has_quorum(core, job) && job->ballot.proof_ms == UINT64_MAX)

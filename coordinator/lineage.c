@@ -122,12 +122,14 @@ void lineage_adopt(struct job *job, const struct up_resume *resume)
 {
     memset(&job->ballot.descent, 0, sizeof(job->ballot.descent));
     job->ballot.descent.founder = resume->founder;
+    job->ballot.descent.established = true; // Only ranks of such a job go to another coordinator.
     (void)lineage_join(job, resume); // A chain fits into an empty one.
 }
 
 void lineage_establish(struct job *job)
 {
     const struct lineage *newest = lineage_newest(job);
+    job->ballot.descent.established = true;
     if (newest)
         lineage_rise(&job->ballot.descent, &newest->id);
 }

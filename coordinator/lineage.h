@@ -25,6 +25,8 @@ struct descent {
     // whose ranks do not go on after a loss, if another coordinator has formed it.
     uint32_t count;
     struct lineage chain[LOCKSTEP_CHAIN];
+    // True once all links of some generation stood. Until then no lockstep_open has returned.
+    bool established;
     uint64_t dead[LOCKSTEP_RANK_WORDS]; // Members that are proven dead.
 };
 

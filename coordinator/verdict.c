@@ -195,17 +195,17 @@ bool verdict_left_behind(struct coordinator *core, const struct worker *needer, 
 }
 
 // Returns a member that still needs the leaver, or NULL. The coordinator knows this of a member
-// that is in lockstep_open with all links connected, in lockstep_start, or in a learning step. At
-// other times the data plane of the members notices it.
+// that is in lockstep_open with all links connected, or where ranks go on after a loss, and of one
+// in lockstep_start or in a learning step. At other times the data plane notices it.
 static const struct worker *verdict_needer(struct coordinator *core, const struct job *job,
                                            const struct worker *leaver)
 {
     for (uint32_t i = 0; i < job->count; i++) {
         const struct worker *worker = job_worker(core, job, i);
-        if (worker == leaver || worker->left)
+        if (worker == leaver || worker->left || decision_removes(job, i))
             continue;
         if (job->learning.active || (job->state == JOB_STARTING && worker->started) ||
-            (!job->tuned && worker->linked))
+            (!job->tuned && (worker->linked || worker->hello.on_failure == FAILURE_CONTINUE)))
             return worker;
     }
     return NULL;

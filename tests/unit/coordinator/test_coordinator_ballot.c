@@ -462,6 +462,58 @@ static void test_deaths_while_the_first_world_connects(void **state)
     assert_int_equal(story_job(story, 0).state, JOB_STARTING);
 }
 
+// A member leaves because its lockstep_open has failed. Until some generation was established, no
+// other member goes on without it: neither while the ranks connect anew, nor before, nor in a
+// ballot about a rank that has died.
+static void expect_no_world_without(struct story *story, uint32_t leaver)
+{
+    story_forget(story);
+    story_leave(story, leaver, 0);
+    story_expect_piece(story, "1 < halt left step 0: rank 2 (host h3) closed its session while "
+                              "rank 0 (host h1) still needed it before the first step");
+    assert_null(strstr(story->trace, "prepare"));
+    assert_int_equal(story_job(story, 0).state, JOB_HALTED);
+}
+
+static void test_no_world_without_a_rank_that_never_opened(void **state)
+{
+    struct story *story = *state;
+    story_form_on(story, 3);
+    story_lost(story, 2, 0, 0, false);
+    story_sleep(story, LOCKSTEP_ACCUSED_MS);
+    for (uint32_t peer = 1; peer <= 3; peer++)
+        report(story, peer, 2, 0, 0, 0);
+    story_expect_piece(story, "1 < generation 2: rank 0 of 3");
+    expect_no_world_without(story, 3);
+}
+
+static void test_no_first_world_without_a_leaver(void **state)
+{
+    struct story *story = *state;
+    story_form_on(story, 3);
+    expect_no_world_without(story, 3);
+}
+
+static void test_no_world_without_a_leaver_after_a_death(void **state)
+{
+    struct story *story = *state;
+    story_form_on(story, 4);
+    story_close(story, 4, NULL);
+    story_expect_piece(story, "1 < prepare ballot 2, suspects 8: ");
+    expect_no_world_without(story, 3);
+}
+
+// The first rank has died: no rank needs anything in its name.
+static void test_the_dead_need_no_leaver(void **state)
+{
+    struct story *story = *state;
+    story_form_on(story, 3);
+    story_close(story, 1, NULL);
+    story_leave(story, 3, 0);
+    story_expect_piece(story, "2 < halt left step 0: rank 2 (host h3) closed its session while "
+                              "rank 1 (host h2) still needed it before the first step");
+}
+
 // While the links are made, a member leaves: the others do not wait for it. What a mate says of its
 // end is no news.
 static void test_a_member_leaves_a_forming_world(void **state)
@@ -739,6 +791,10 @@ int main(void)
         TEST(test_a_leaver_leaves_its_open_wave),
         TEST(test_an_older_word_does_not_count),
         TEST(test_deaths_while_the_first_world_connects),
+        TEST(test_no_world_without_a_rank_that_never_opened),
+        TEST(test_no_first_world_without_a_leaver),
+        TEST(test_no_world_without_a_leaver_after_a_death),
+        TEST(test_the_dead_need_no_leaver),
         TEST(test_a_member_leaves_a_forming_world),
         TEST(test_all_leave_in_a_ballot),
         TEST(test_leavers_are_proven),
