@@ -123,6 +123,21 @@ for host in 0 1; do
     has "$work/err.$host" "its LOCKSTEP_DATA_ENCRYPTION is off, and tls on the rank that says so"
 done
 within 5000 "$began" "finding out that one of two encrypts"
+# An address that both hosts have: each rank reaches only its own host there, and both are alive.
+# Neither trains alone when the other one gives up.
+rm -f "$work"/stands.*
+for host in 0 1; do
+    on $host ip address add 172.17.0.1/16 dev second
+    worker $host "10.77.0.1:$port" LOCKSTEP_ADVERTISE=172.17.0.1 LOCKSTEP_OPEN_TIMEOUT_MS=2000 \
+        LOCKSTEP_DATA_PORTS=2001$host LOCKSTEP_ON_FAILURE=continue
+done
+for host in 0 1; do
+    code=0
+    wait "${ranks[host]}" || code=$?
+    equal "unreachable address: status of rank $host" "$code" 3
+    has "$work/err.$host" "rank 0 (host host0) has ended in step 0 (cannot connect to tcp:172.17.0.1:20010: Connection refused; see LOCKSTEP_ADVERTISE there)"
+    on $host ip address del 172.17.0.1/16 dev second
+done
 refuses "no such interface" "eth0 10.77.0.1, second 172.16.5.1, lo ::1, eth0 fd00:77::1" LOCKSTEP_ADVERTISE=eth9
 refuses "no such network" "this host has no address in that network" LOCKSTEP_ADVERTISE=192.168.0.0/16
 refuses "another host's" "listen on fd00:77::2 (LOCKSTEP_ADVERTISE): this host has no such address: it has lo 127.0.0.1, eth0 10.77.0.1" \

@@ -320,19 +320,19 @@ static int open_connect(struct lockstep_session *session)
 
 static int open_await_world(struct lockstep_session *session)
 {
-    const uint64_t deadline =
-        clock_now_ms() + session->config.open_timeout_ms + OPEN_ANSWER_SLACK_MS;
-    const struct wish wish = {.flag = &session->world.formed, .deadline_ms = deadline};
+    const uint32_t wait_ms = session->config.open_timeout_ms;
+    const struct wish wish = {.flag = &session->world.formed,
+                              .deadline_ms = clock_now_ms() + wait_ms + OPEN_ANSWER_SLACK_MS};
+    const char *why = session->step.change.text; // Of the last recovery; "": there was none.
     int status = 0;
+    error_of(session); // The goodbye to the other ranks gives the failure as its reason.
     mutex_lock(&session->mutex);
     drive_until_locked(session, NULL, &wish);
     if (session->gate.failure != 0)
         status = session_failure_locked(session);
     else if (!session->world.formed)
-        status = error_set(LOCKSTEP_E_TIMEOUT,
-                           "the world did not form within %u ms, and the coordinator %s did not "
-                           "say why",
-                           session->config.open_timeout_ms, session->config.coordinator);
+        status = error_set(LOCKSTEP_E_TIMEOUT, "the world did not form within %u ms%s%s", wait_ms,
+                           why[0] ? ": " : ", and the coordinator did not say why", why);
     mutex_unlock(&session->mutex);
     return status;
 }

@@ -440,6 +440,17 @@ void form_peer_ended(struct peer_link *peer, const char *text)
     form_retry(peer, clock_now_ms());
 }
 
+// An attempt to connect has failed. The text names the address, which may be of no use here.
+static void form_cannot(struct peer_link *peer, const char *why)
+{
+    char buffer[TRANSPORT_TEXT_BYTES];
+    struct text text;
+    text_init(&text, buffer, sizeof(buffer));
+    text_append(&text, "cannot connect to %.*s: %s; see LOCKSTEP_ADVERTISE there",
+                (int)strcspn(peer->address, ";"), peer->address, why);
+    form_peer_ended(peer, buffer);
+}
+
 static void form_connected(struct peer_link *peer)
 {
     const int connected = peer->stream.link->ops->connected(peer->stream.link);
@@ -447,7 +458,7 @@ static void form_connected(struct peer_link *peer)
     if (connected == 0)
         return;
     if (connected < 0) {
-        form_peer_ended(peer, strerror_r(errno, text, sizeof(text)));
+        form_cannot(peer, strerror_r(errno, text, sizeof(text)));
         return;
     }
     peer->state = PEER_MET;
@@ -529,7 +540,7 @@ void form_tick_peer(struct peer_link *peer, uint64_t now_ms)
     if (peer->state == PEER_WAITING)
         form_connect(peer, now_ms);
     else if (peer->state == PEER_CONNECTING)
-        form_peer_ended(peer, "connection timed out");
+        form_cannot(peer, "no answer");
 }
 
 void form_tick(struct transport *transport, uint64_t now_ms)

@@ -128,10 +128,9 @@ static void further_give_up(struct peer_link *peer)
     char buffer[TRANSPORT_TEXT_BYTES];
     struct text text;
     text_init(&text, buffer, sizeof(buffer));
-    text_append(&text, "no link to it could be made in %" PRIu64 " ms: %s (%.*s)",
+    text_append(&text, "no link to it could be made in %" PRIu64 " ms: %s",
                 transport->flows.world.form_timeout_ms,
-                peer->text[0] != '\0' ? peer->text : "it did not answer",
-                (int)strcspn(peer->address, ";"), peer->address);
+                peer->text[0] != '\0' ? peer->text : "it did not answer");
     transport_close_stream(peer, true);
     peer_lose(peer, buffer);
 }
