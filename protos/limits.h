@@ -290,6 +290,11 @@ static_assert((LOCKSTEP_WINDOW & (LOCKSTEP_WINDOW - 1)) == 0, "the window is a p
 #define LOCKSTEP_SESSION_DESCRIPTORS \
     (LOCKSTEP_OWN_DESCRIPTORS + LOCKSTEP_CONTROL_DESCRIPTORS + LOCKSTEP_SPARE_DESCRIPTORS + \
      LOCKSTEP_LINK_DESCRIPTORS + LOCKSTEP_BOARD_DESCRIPTORS)
+// File descriptors of a session and of all links of the largest world. lockstep_alloc shares a
+// block only while the process can open so many, because a shared block has a descriptor.
+#define LOCKSTEP_SESSION_DESCRIPTORS_MOST \
+    (LOCKSTEP_SESSION_DESCRIPTORS + LOCKSTEP_MAX_NEIGHBOURS * LOCKSTEP_LINK_DESCRIPTORS)
+static_assert(LOCKSTEP_SESSION_DESCRIPTORS_MOST == 117, "lockstep.h and docs/errors.md say so");
 #define LOCKSTEP_SOLO_DESCRIPTORS (2 + LOCKSTEP_SPARE_DESCRIPTORS) // The bell, the trace, spares.
 
 #define LOCKSTEP_OWN_THREADS 3 // Engine, watch, control stream.

@@ -16,8 +16,11 @@
 #define LIFE_STEPS 3
 // Elements of the large parameter, which has a region of its own.
 #define LIFE_ELEMENTS (1280 * 1024)
+#define LIFE_BLOCK_BYTES (1024 * 1024 + 1)
 #define LIFE_DESCRIPTORS 256
 #define LIFE_CALL_MS 20000
+
+uint32_t life_blocks;
 
 static bool life_is(struct outcome *outcome, const char *function)
 {
@@ -86,6 +89,8 @@ static void life_register(struct outcome *outcome, lockstep_session *session,
     struct lockstep_parameter parameters[2] = {LOCKSTEP_PARAMETER_INIT, LOCKSTEP_PARAMETER_INIT};
     struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
     void *gradient = NULL;
+    for (uint32_t i = 0; i < life_blocks; i++)
+        LIVE(outcome, lockstep_alloc, session, LIFE_BLOCK_BYTES, &gradient);
     LIVE(outcome, lockstep_alloc, session, sizeof(many), &gradient);
     for (int i = 0; i < 2; i++) {
         parameters[i].name = i == 0 ? "few" : "many";

@@ -24,6 +24,9 @@ struct outcome {
     uint64_t used; // Result of squeeze.used (life_sweep.h).
 };
 
+// Number of further blocks of memory that both processes allocate, each with a region of its own.
+extern uint32_t life_blocks;
+
 void life_live(const struct life *life, struct outcome *outcome);
 
 #endif

@@ -4,6 +4,7 @@
 // names the limit, in time, and no rank is blamed that has enough of everything (life_sweep.h).
 
 #include "protos/limits.h"
+#include "tests/fault/life.h"
 #include "tests/fault/life_sweep.h"
 #include "worker/support/handle.h"
 
@@ -166,6 +167,19 @@ static void descriptors_run_out(void **state)
     sweep_limit("ulimit -n", few_descriptors, 4, 64, 3);
 }
 
+// Shared blocks have descriptors, in the process that allocates them and for a moment in the other.
+// A block that does not fit is private, and nothing fails.
+static void blocks_leave_descriptors(void **state)
+{
+    const struct squeeze squeeze = {.name = "blocks", .apply = few_descriptors};
+    (void)state;
+    life_blocks = 60;
+    const struct swept swept = life_sweep(&squeeze, 32, 192, 32);
+    life_blocks = 0;
+    assert_int_equal(swept.faults, 0);
+    assert_int_equal(swept.refused, 0);
+}
+
 static void threads_run_out(void **state)
 {
     (void)state;
@@ -213,6 +227,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(standard_descriptors_stay_free),
         cmocka_unit_test(descriptors_run_out),
+        cmocka_unit_test(blocks_leave_descriptors),
         cmocka_unit_test(threads_run_out),
         cmocka_unit_test(address_space_runs_out),
         cmocka_unit_test(data_runs_out),

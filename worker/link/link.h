@@ -96,6 +96,8 @@ struct link_ops {
     // transport_progress tries again; the peer wakes this side when there is room.
     int (*pass)(struct link *link, const struct link_note *note, int fd);
     // Returns the next descriptor that the peer passed, given to the caller; -1 with EAGAIN: none.
+    // -1 with EMFILE: the peer passed a region, and this process had no free descriptor for it;
+    // the note is set.
     // Costs no system call if there is none.
     int (*take)(struct link *link, struct link_note *note);
     // Copies `bytes` bytes at `address` in the peer's process to `to`. The peer has said that the

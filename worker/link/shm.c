@@ -344,6 +344,8 @@ static int shm_take(struct link *link, struct link_note *note)
     shm->note_count--;
     atomic_store_explicit(&shm_own_side(shm)->taken, ++shm->taken, memory_order_release);
     shm_tell(shm); // The peer may wait for a free place in notes[].
+    if (fd < 0)
+        errno = EMFILE;
     return fd;
 }
 
@@ -382,7 +384,8 @@ static void shm_close(struct link *link, bool reset)
     if (shm->ready && (reset || !shm->shut))
         shm_say_end(shm, reset ? SHM_RESET : SHM_SHUT);
     for (; shm->note_count > 0; shm->note_count--) {
-        (void)close(shm->notes[shm->note_first].fd);
+        if (shm->notes[shm->note_first].fd >= 0)
+            (void)close(shm->notes[shm->note_first].fd);
         shm->note_first = (shm->note_first + 1) % SHM_NOTES;
     }
     shm_memory_unmap(shm->memory);

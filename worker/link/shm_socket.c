@@ -171,7 +171,8 @@ static ssize_t socket_receive(struct shm_link *shm, void *bytes, size_t size, vo
 static void socket_queue_note(struct shm_link *shm, const struct link_note *note, int fd)
 {
     if (!shm->ready || shm->note_count == SHM_NOTES) {
-        (void)close(fd);
+        if (fd >= 0)
+            (void)close(fd);
         (void)shm_fail(shm, EPROTO);
         return;
     }
@@ -195,21 +196,25 @@ static bool socket_hear(struct shm_link *shm)
     if (received <= 0)
         return false;
     const size_t count = socket_descriptors(&header, &fd);
-    const bool whole =
-        received == sizeof(message) && (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
+    const bool cut = (header.msg_flags & MSG_CTRUNC) != 0;
+    const bool whole = received == sizeof(message) && (header.msg_flags & MSG_TRUNC) == 0 && !cut;
+    // This process has no free descriptor, so the kernel has dropped the one of the message. A
+    // region is memory that the peer can do without.
+    const bool lacked = received == sizeof(message) && cut && count == 0;
     if (whole && count == 0 && message.kind == SHM_BELL)
         return true;
     if (whole && count == 1 && message.kind == SHM_MEMORY) {
         socket_accept_memory(shm, fd);
         return shm->error == 0;
     }
-    if (whole && count == 1 && message.kind == SHM_DESCRIPTOR) {
+    const bool region = message.kind == SHM_DESCRIPTOR && message.note.kind == LINK_NOTE_REGION;
+    if ((whole && count == 1 && message.kind == SHM_DESCRIPTOR) || (lacked && region)) {
         socket_queue_note(shm, &message.note, fd);
         return shm->error == 0;
     }
     if (fd >= 0)
         (void)close(fd);
-    (void)shm_fail(shm, EPROTO);
+    (void)shm_fail(shm, lacked ? EMFILE : EPROTO);
     return false;
 }
 

@@ -35,7 +35,7 @@ struct shm_message {
 
 struct shm_note {
     struct link_note note;
-    int fd;
+    int fd; // -1: this process had no free descriptor for the region.
 };
 
 // Whether this side can read the memory of the other process.

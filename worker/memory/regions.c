@@ -12,6 +12,7 @@
 
 #include "base/file_limit.h"
 #include "base/mutex.h"
+#include "worker/support/spare.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -250,6 +251,9 @@ int regions_make(struct regions *regions, size_t bytes, void **memory)
     // Checked before the pages are allocated, because allocating takes time.
     if (regions_full(regions) || bytes > region_room() / 2)
         return -ENOSPC;
+    // The links of a recovery need descriptors, too.
+    if (spare_room(LOCKSTEP_SESSION_DESCRIPTORS_MOST) < LOCKSTEP_SESSION_DESCRIPTORS_MOST)
+        return -errno;
     region.bytes = (bytes + page - 1) / page * page;
     int status = region_open(&region);
     if (status < 0)

@@ -41,8 +41,9 @@ void regions_close(struct regions *regions);
 
 // Makes a region: zeroed whole pages, all allocated, that mates can map. Returns 0, or a negative
 // errno: the size is below LOCKSTEP_REGION_BYTES (too small to be worth a descriptor), there are
-// too many regions, the size is more than half of the free memory of this host, or the kernel
-// refuses. On failure the caller can use private pages instead.
+// too many regions, the size is more than half of the free memory of this host, the process can
+// open fewer than LOCKSTEP_SESSION_DESCRIPTORS_MOST descriptors, or the kernel refuses. On failure
+// the caller can use private pages instead.
 int regions_make(struct regions *regions, size_t bytes, void **memory);
 // Frees a region. memory: the beginning of the region. Returns 0; -ENOENT: no region begins there.
 int regions_free(struct regions *regions, void *memory);

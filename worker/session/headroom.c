@@ -13,23 +13,17 @@
 #include "worker/link/shm_ring.h"
 #include "worker/support/config.h"
 #include "worker/support/error.h"
+#include "worker/support/spare.h"
 #include "worker/watch/trace.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #define MIB (1024 * 1024)
-
-// The most descriptors that headroom_descriptors opens: those of a session and of all links of the
-// largest world.
-#define DESCRIPTORS_MOST \
-    (LOCKSTEP_SESSION_DESCRIPTORS + LOCKSTEP_MAX_NEIGHBOURS * LOCKSTEP_LINK_DESCRIPTORS)
 
 static uint64_t limit_of(__rlimit_resource_t resource)
 {
@@ -41,30 +35,11 @@ static uint64_t limit_of(__rlimit_resource_t resource)
 
 // ---- File descriptors ---------------------------------------------------------------------------
 
-// Opens up to `count` descriptors and closes them again. Returns how many it could open; if that is
-// less than `count`, errno says why.
-static uint32_t descriptors_had(uint32_t count)
-{
-    int held[DESCRIPTORS_MOST];
-    uint32_t had = 0;
-    int number;
-    while (had < count) {
-        held[had] = had == 0 ? eventfd(0, EFD_CLOEXEC) : fcntl(held[0], F_DUPFD_CLOEXEC, 0);
-        if (held[had] < 0)
-            break;
-        had++;
-    }
-    number = errno;
-    for (uint32_t i = 0; i < had; i++)
-        (void)close(held[i]);
-    errno = number;
-    return had;
-}
-
 bool headroom_descriptors(uint32_t count, const char *what, char *text, size_t text_bytes)
 {
-    const uint32_t wanted = count < DESCRIPTORS_MOST ? count : DESCRIPTORS_MOST;
-    const uint32_t had = descriptors_had(wanted);
+    const uint32_t most = LOCKSTEP_SESSION_DESCRIPTORS_MOST;
+    const uint32_t wanted = count < most ? count : most;
+    const uint32_t had = spare_room(wanted);
     struct text out;
     if (had == wanted)
         return true;

@@ -72,3 +72,21 @@ void spare_close(int fd)
     spare_fill_locked();
     mutex_unlock(&spare_mutex);
 }
+
+uint32_t spare_room(uint32_t count)
+{
+    int held[LOCKSTEP_SESSION_DESCRIPTORS_MOST];
+    uint32_t had = 0;
+    int number;
+    while (had < count && had < LOCKSTEP_SESSION_DESCRIPTORS_MOST) {
+        held[had] = had == 0 ? eventfd(0, EFD_CLOEXEC) : fcntl(held[0], F_DUPFD_CLOEXEC, 0);
+        if (held[had] < 0)
+            break;
+        had++;
+    }
+    number = errno;
+    for (uint32_t i = 0; i < had; i++)
+        (void)close(held[i]);
+    errno = number;
+    return had;
+}

@@ -8,6 +8,8 @@
 #ifndef WORKER_SUPPORT_SPARE_H
 #define WORKER_SUPPORT_SPARE_H
 
+#include <stdint.h>
+
 // A session opens; a session has closed. The first session opens the spare descriptors, the last
 // session closes them.
 void spare_begin(void);
@@ -17,5 +19,9 @@ void spare_end(void);
 int spare_open(int directory, const char *path, int flags);
 // Closes a descriptor of spare_open, and opens a spare descriptor again if one is missing.
 void spare_close(int fd);
+
+// Opens up to `count` descriptors, at most LOCKSTEP_SESSION_DESCRIPTORS_MOST, and closes them
+// again. Returns how many it could open; if that is less than `count`, errno says why.
+uint32_t spare_room(uint32_t count);
 
 #endif

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "tests/support/bounds.h"
+#include "tests/support/full.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -557,6 +558,46 @@ static void descriptors_are_handed_over(void **state)
     assert_int_equal(open_descriptors(), before);
 }
 
+// A region that finds no free descriptor is told by its note alone, and the link goes on. Anything
+// else breaks the link, because the peer cannot do without it.
+static void no_descriptor_is_free(void **state)
+{
+    (void)state;
+    const unsigned before = open_descriptors();
+    struct link *ends[2];
+    struct link_note note = {.kind = 0};
+    struct full full;
+    pair_open(ends);
+    const int fd = memfd_of(4096, 0, true);
+    const struct link_note region = {.kind = LINK_NOTE_REGION, .number = 7};
+    const struct link_note board = {.kind = LINK_NOTE_BOARD};
+    full_begin(&full, 64);
+    assert_int_equal(ends[0]->ops->pass(ends[0], &region, fd), 0);
+    assert_int_equal(ends[1]->ops->take(ends[1], &note), -1);
+    assert_int_equal(errno, EMFILE);
+    assert_int_equal(note.number, 7);
+    // One that is never taken.
+    assert_int_equal(ends[0]->ops->pass(ends[0], &region, fd), 0);
+    assert_int_equal(link_receive(ends[1], &note, 1), -1);
+    assert_int_equal(errno, EAGAIN);
+    close(full.fds[--full.count]);
+    assert_int_equal(ends[1]->ops->take(ends[1], &note), -1);
+    assert_int_equal(errno, EMFILE);
+    assert_int_equal(ends[0]->ops->pass(ends[0], &region, fd), 0);
+    const int got = ends[1]->ops->take(ends[1], &note);
+    assert_true(got >= 0);
+    assert_int_equal(ends[0]->ops->pass(ends[0], &board, fd), 0);
+    assert_int_equal(ends[1]->ops->take(ends[1], &note), -1);
+    assert_int_equal(link_receive(ends[1], &note, 1), -1);
+    assert_int_equal(errno, EMFILE);
+    full_end(&full);
+    for (int i = 0; i < 2; i++)
+        ends[i]->ops->close(ends[i], false);
+    (void)close(got);
+    (void)close(fd);
+    assert_int_equal(open_descriptors(), before);
+}
+
 // ---- two threads that sleep ---------------------------------------------------------------------
 
 #define TURNS 20000
@@ -671,6 +712,7 @@ int main(void)
         cmocka_unit_test(a_side_reads_the_other),
         cmocka_unit_test(bells_are_for_sleepers),
         cmocka_unit_test(descriptors_are_handed_over),
+        cmocka_unit_test(no_descriptor_is_free),
         cmocka_unit_test(no_wake_up_is_lost),
         cmocka_unit_test(bytes_across_the_end),
     };

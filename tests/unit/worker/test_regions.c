@@ -5,6 +5,7 @@
 #include "worker/memory/regions.h"
 
 #include "base/thread.h"
+#include "worker/support/spare.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -208,6 +209,30 @@ static void test_no_descriptor_left(void **state)
     none = (struct rlimit){.rlim_cur = 0, .rlim_max = limit.rlim_max};
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
     assert_int_equal(regions_make(pair.a, SOME, &memory), -EMFILE);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    make(pair.a, SOME);
+    pair_close(pair);
+}
+
+// Regions leave the descriptors that the links of a recovery need.
+static void test_descriptors_are_left(void **state)
+{
+    struct pair pair = pair_open();
+    struct rlimit limit, low;
+    void *memory;
+    uint32_t count = 0;
+    int status;
+    (void)state;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    low = limit;
+    low.rlim_cur = LOCKSTEP_SESSION_DESCRIPTORS_MOST + 40;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+    while ((status = regions_make(pair.a, SOME, &memory)) == 0)
+        count++;
+    assert_int_equal(status, -EMFILE);
+    assert_true(count > 0 && count <= 40);
+    assert_int_equal(spare_room(LOCKSTEP_SESSION_DESCRIPTORS_MOST),
+                     LOCKSTEP_SESSION_DESCRIPTORS_MOST - 1);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
     make(pair.a, SOME);
     pair_close(pair);
@@ -515,6 +540,7 @@ int main(void)
         cmocka_unit_test(test_found_when_all_have_it),
         cmocka_unit_test(test_too_little_and_too_many),
         cmocka_unit_test(test_no_descriptor_left),
+        cmocka_unit_test(test_descriptors_are_left),
         cmocka_unit_test(test_passing),
         cmocka_unit_test(test_withdrawn),
         cmocka_unit_test(test_hostile_descriptors),

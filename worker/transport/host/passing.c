@@ -27,6 +27,8 @@ static void news_say(struct board_news *news, uint32_t number)
 void passing_take(struct shared *shared, uint32_t seat, const struct link_note *note, int fd)
 {
     struct regions *regions = shared->flows->regions;
+    if (fd < 0)
+        return; // Without a descriptor there is nothing to map.
     const char *text = regions_map(regions, seat, note->number, note->bytes, fd);
     if (text) {
         host_impossible(shared, seat, text);

@@ -226,7 +226,7 @@ void host_take(struct shared *shared, uint32_t seat)
     struct link_note note;
     while (link && link->ops->take) {
         const int fd = link->ops->take(link, &note);
-        if (fd < 0)
+        if (fd < 0 && errno != EMFILE)
             return;
         if (note.kind == LINK_NOTE_BOARD && seat == 0 && !shared->board.head) {
             host_map(shared, &note, fd);
@@ -236,7 +236,8 @@ void host_take(struct shared *shared, uint32_t seat)
             passing_take(shared, seat, &note, fd);
             continue;
         }
-        (void)close(fd);
+        if (fd >= 0)
+            (void)close(fd);
         host_impossible(shared, seat, "passed a descriptor that nobody expects");
         return;
     }
