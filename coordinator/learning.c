@@ -425,10 +425,11 @@ static void learning_too_many(struct coordinator *core, struct job *job,
     sentence_begin(&sentence, text, sizeof(text));
     core_rank_name(&sentence, worker);
     sentence_add(&sentence,
-                 " reported more than %d slots in step %" PRIu64
-                 ": make fewer calls in a step, or register larger modules",
-                 LOCKSTEP_MAX_SLOTS, job->learning.step);
-    const struct verdict verdict = {.kind = HALT_LAYOUT, .step = job->learning.step, .text = text};
+                 " reported more than %d buckets in step %" PRIu64
+                 ", and a step has at most %d; each bucket counts once for each separate call: "
+                 "make the buckets larger (bucket_bytes), or make fewer separate calls",
+                 LOCKSTEP_MAX_SLOTS, job->learning.step, LOCKSTEP_MAX_SLOTS);
+    const struct verdict verdict = {.kind = HALT_LIMIT, .step = job->learning.step, .text = text};
     verdict_halt(core, job, &verdict);
 }
 

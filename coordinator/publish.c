@@ -211,14 +211,15 @@ static void plan_add_buckets(struct plan *plan, struct call_id call, uint32_t bu
     }
 }
 
-static void plan_fault(struct coordinator *core, struct job *job, const char *what, uint32_t number)
+static void plan_fault(struct coordinator *core, struct job *job, enum halt_kind kind,
+                       const char *what, uint32_t number)
 {
     char text[LOCKSTEP_TEXT_BYTES];
     struct sentence sentence;
     sentence_begin(&sentence, text, sizeof(text));
     sentence_add(&sentence, "step %" PRIu64 " cannot become a plan: ", job->learning.step);
     sentence_add(&sentence, "%s %" PRIu32, what, number);
-    const struct verdict verdict = {.kind = HALT_LAYOUT, .step = job->learning.step, .text = text};
+    const struct verdict verdict = {.kind = kind, .step = job->learning.step, .text = text};
     verdict_halt(core, job, &verdict);
 }
 
@@ -230,12 +231,16 @@ static bool plan_add_call(struct coordinator *core, struct job *job, const struc
     const struct learning *learning = &job->learning;
     const struct layout *layout = &learning->layouts[id->module];
     if (layout->total == 0) {
-        plan_fault(core, job, "rank 0 proposed no bucket layout for module", id->module);
+        plan_fault(core, job, HALT_LAYOUT, "rank 0 proposed no bucket layout for module",
+                   id->module);
         return false;
     }
     const uint32_t buckets = layout_buckets(learning, layout);
     if (plan->count + buckets > LOCKSTEP_MAX_SLOTS) {
-        plan_fault(core, job, "its calls have more slots than the limit of", LOCKSTEP_MAX_SLOTS);
+        plan_fault(core, job, HALT_LIMIT,
+                   "each bucket counts once for each separate call, and its calls have more "
+                   "buckets than the limit of",
+                   LOCKSTEP_MAX_SLOTS);
         return false;
     }
     plan_add_buckets(plan, (struct call_id){id->module, id->call}, buckets);

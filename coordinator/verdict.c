@@ -52,6 +52,8 @@ const char *verdict_kind_name(enum halt_kind kind)
         return "layout";
     case HALT_TUNING:
         return "tuning";
+    case HALT_LIMIT:
+        return "limit";
     }
     return "unknown";
 }

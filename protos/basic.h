@@ -128,6 +128,7 @@ enum halt_kind {
     HALT_PROTOCOL = 8, // A worker sent a message that is impossible: a bug. The text names it.
     HALT_LAYOUT = 9, // Bucket layouts or learned slots differ between ranks.
     HALT_TUNING = 10, // Ranks request different algorithms, or one that the world cannot run.
+    HALT_LIMIT = 11, // A step has more than LOCKSTEP_MAX_SLOTS slots.
 };
 
 // The speed of the links, measured when the generation formed, and the thresholds that follow from

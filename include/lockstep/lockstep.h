@@ -538,7 +538,10 @@ struct lockstep_module_config {
      * is ready. The memory is given to lockstep_grad_ready; only the first call may use the
      * registered memory. A call that is not made contributes nothing. A mean for a gradient that a
      * later call did not report has no place: E_UNUSED, as for a parameter without memory. Not
-     * allowed in steps that accumulate. */
+     * allowed in steps that accumulate. Each bucket of each of these calls counts as one of the
+     * 1,024 buckets that all modules may have in a step. A step with more fails the session
+     * with E_CONFIG: make the buckets larger (bucket_bytes), or make fewer calls. A world of one
+     * without a coordinator has no such limit. */
     uint32_t separate_calls;
     lockstep_abort_policy on_abort;
     lockstep_wire wire;

@@ -48,7 +48,7 @@ void codec_check_dtype(enum dtype dtype, struct codec_fault *fault)
 
 void codec_check_halt_kind(enum halt_kind kind, struct codec_fault *fault)
 {
-    if (kind == HALT_NONE || (uint32_t)kind > HALT_TUNING)
+    if (kind == HALT_NONE || (uint32_t)kind > HALT_LIMIT)
         codec_fault_set(fault, CODEC_INVALID, "the kind of a halt is missing or unknown");
 }
 

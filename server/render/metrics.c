@@ -31,7 +31,7 @@ static const char *const refusal_names[SERVICE_REFUSALS] = {
 };
 static const char *const halt_names[SERVICE_HALTS] = {
     NULL,   "manifest", "phase",    "order",  "wait_unplanned", "collective",
-    "lost", "left",     "protocol", "layout", "tuning",
+    "lost", "left",     "protocol", "layout", "tuning",         "limit",
 };
 
 static void family(struct text *text, const char *name, const char *type, const char *help)

@@ -165,12 +165,63 @@ static void more_parameters_than_a_bucket_has(const struct setting *setting)
     ranks_run(setting, bucket_body, NULL);
 }
 
+// ---- More buckets than one step has ------------------------------------------------------------
+
+#define OVER_MODULES 5
+#define OVER_CALLS 205 // With OVER_MODULES, one call more than a step has buckets.
+
+static int over_call(lockstep_module *module, float *gradient)
+{
+    lockstep_call *call;
+    int status = lockstep_call_begin(module, &call);
+    if (status == 0)
+        status = lockstep_grad_ready(module, call, 0, gradient, NULL);
+    return status == 0 ? lockstep_call_end(call) : status;
+}
+
+// Ranks call the modules in different orders.
+static void over_body(struct rank *rank)
+{
+    lockstep_module *modules[OVER_MODULES];
+    float gradients[OVER_MODULES][OVER_CALLS] = {{0}};
+    int status = 0;
+    struct many many;
+    many_make(rank, OVER_MODULES, &many);
+    for (uint32_t m = 0; m < OVER_MODULES; m++) {
+        struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
+        config.name = many.names[m];
+        config.parameters = &many.parameters[m];
+        config.parameter_count = 1;
+        config.calls_per_step = OVER_CALLS;
+        config.separate_calls = 1;
+        RANK_OK(rank, lockstep_module_register(rank->session, &config, &modules[m]));
+    }
+    RANK_OK(rank, lockstep_start(rank->session));
+    trainer_begin(rank, NULL);
+    for (uint32_t i = 0; status == 0 && i < OVER_MODULES * OVER_CALLS; i++) {
+        const uint32_t m = (i + rank->rank) % OVER_MODULES;
+        status = over_call(modules[m], &gradients[m][i / OVER_MODULES]);
+    }
+    if (status == 0)
+        status = lockstep_step_end(rank->session, NULL);
+    RANK_TRUE(rank, status == LOCKSTEP_E_CONFIG);
+    RANK_SAYS(rank, "more than 1024 buckets");
+    RANK_SAYS(rank, "make fewer separate calls");
+    many_free(&many);
+}
+
+static void more_buckets_than_a_step_has(const struct setting *setting)
+{
+    ranks_run(setting, over_body, NULL);
+}
+
 int main(void)
 {
     static const uint32_t only_three[] = {3, 0};
     static const struct stamp stamps[] = {
         {"the_most_modules_and_parameters", the_most_modules_and_parameters, only_three},
         {"more_parameters_than_a_bucket_has", more_parameters_than_a_bucket_has, only_three},
+        {"more_buckets_than_a_step_has", more_buckets_than_a_step_has, only_three},
     };
     return stamp_run("many", stamps, sizeof(stamps) / sizeof(stamps[0]));
 }

@@ -12,9 +12,9 @@
 
 static const char *halt_name(enum halt_kind kind)
 {
-    static const char *const names[] = {"none",      "manifest",   "phase", "order",
-                                        "unplanned", "collective", "lost",  "left",
-                                        "protocol",  "layout",     "tuning"};
+    static const char *const names[] = {"none",      "manifest",   "phase",  "order",
+                                        "unplanned", "collective", "lost",   "left",
+                                        "protocol",  "layout",     "tuning", "limit"};
     return (size_t)kind < sizeof(names) / sizeof(names[0]) ? names[kind] : "?";
 }
 

@@ -291,14 +291,19 @@ void order_send_end(struct order *order)
     order_send(order, &message);
 }
 
-// A frozen rank reports the slot in the next generation.
+// A frozen rank reports the slot in the next generation. The coordinator is also told of a slot
+// that is one too many, so that its verdict names this rank.
 static void order_report_ready(struct order *order, const struct order_unplaced *unplaced)
 {
-    if (!order_keep(order, unplaced))
-        order_fail(order, HALT_PROTOCOL,
-                   "more slots became ready in one step than a plan may have");
-    else if (!order->recovery.frozen)
+    const bool fits = order->slot_count + order->unplaced_count < LOCKSTEP_MAX_SLOTS;
+    static_assert(LOCKSTEP_MAX_SLOTS == 1024, "the text says so");
+    if (!order->recovery.frozen)
         order_send_ready(order, unplaced);
+    if (!fits || !order_keep(order, unplaced))
+        order_fail(order, HALT_LIMIT,
+                   "more than 1024 buckets became ready in one step, and a step has at most 1024; "
+                   "each bucket counts once for each separate call: make the buckets larger "
+                   "(bucket_bytes), or make fewer separate calls");
 }
 
 // The close wave tells all ranks of the call. If unplaced[] has no room for the slot, a step cannot

@@ -86,7 +86,7 @@ const char *lockstep_status_name(int status)
 
 int error_status_of_halt(enum halt_kind kind)
 {
-    if (kind == HALT_TUNING)
+    if (kind == HALT_TUNING || kind == HALT_LIMIT)
         return LOCKSTEP_E_CONFIG;
     return kind == HALT_LOST || kind == HALT_LEFT ? LOCKSTEP_E_PEER_LOST : LOCKSTEP_E_MISMATCH;
 }

@@ -510,7 +510,7 @@ static void draw_message(struct fuzz *fuzz, uint32_t place, struct up_message *m
         draw_heartbeat(fuzz, &message->u.heartbeat);
         return;
     case UP_FAIL:
-        message->u.fail.kind = (enum halt_kind)draw(fuzz, 11);
+        message->u.fail.kind = (enum halt_kind)draw(fuzz, 12);
         message->u.fail.step = step;
         memset(message->u.fail.text, 0xe2, sizeof(message->u.fail.text)); // Not even terminated.
         message->u.fail.space = draw(fuzz, 2);

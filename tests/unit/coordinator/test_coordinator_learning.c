@@ -387,8 +387,9 @@ static void test_too_many_slots_are_named(void **state)
     story->quiet = false;
     story_ready(story, 1, 1, slot(9, 0, 0));
     story_expect_piece(story,
-                       "halt layout step 1: rank 0 (host h1) reported more than 1024 slots in "
-                       "step 1: make fewer calls");
+                       "halt limit step 1: rank 0 (host h1) reported more than 1024 buckets in "
+                       "step 1, and a step has at most 1024; each bucket counts once for each "
+                       "separate call: make the buckets larger");
 }
 
 static void test_a_plan_with_too_many_slots_is_named(void **state)
@@ -407,8 +408,9 @@ static void test_a_plan_with_too_many_slots_is_named(void **state)
     story_forget(story);
     story_step_end(story, 1, 1);
     story_expect_piece(story,
-                       "step 1 cannot become a plan: its calls have more slots than the limit "
-                       "of 1024\n");
+                       "halt limit step 1: step 1 cannot become a plan: each bucket counts once "
+                       "for each separate call, and its calls have more buckets than the limit of "
+                       "1024\n");
 }
 
 struct wrong_layout {

@@ -1144,7 +1144,7 @@ static void random_up(int kind, uint64_t *state, union any_message *any)
         break;
     case UP_FAIL:
         message->u.fail.step = random_number(state);
-        message->u.fail.kind = (enum halt_kind)(1 + random_below(state, HALT_TUNING));
+        message->u.fail.kind = (enum halt_kind)(1 + random_below(state, HALT_LIMIT));
         RANDOM_TEXT(state, message->u.fail.text);
         message->u.fail.space = choice_random(state);
         message->u.fail.use = random_number(state);
@@ -1330,7 +1330,7 @@ static void random_down(int kind, uint64_t *state, union any_message *any)
         break;
     case DOWN_HALT:
         message->u.halt.step = random_number(state);
-        message->u.halt.kind = (enum halt_kind)(1 + random_below(state, HALT_TUNING));
+        message->u.halt.kind = (enum halt_kind)(1 + random_below(state, HALT_LIMIT));
         message->u.halt.has_rank = random_bool(state);
         if (message->u.halt.has_rank)
             message->u.halt.rank = random_below(state, LOCKSTEP_MAX_WORLD);
@@ -1709,7 +1709,7 @@ static const struct poke pokes[] = {
     POKE_COUNT(up, UP_HEARTBEAT, u.heartbeat.counter_count, LOCKSTEP_MAX_COUNTERS),
     POKE_TEXT(up, UP_HEARTBEAT, u.heartbeat.counters[0].name),
     POKE(up, UP_FAIL, u.fail.kind, HALT_NONE, CODEC_INVALID),
-    POKE_MAX(up, UP_FAIL, u.fail.kind, HALT_TUNING),
+    POKE_MAX(up, UP_FAIL, u.fail.kind, HALT_LIMIT),
     POKE_TEXT(up, UP_FAIL, u.fail.text),
     POKE_TEXT(up, UP_FAIL, u.fail.name),
     POKE_TEXT(up, UP_FAIL, u.fail.form),
@@ -1813,7 +1813,7 @@ static const struct poke pokes[] = {
     POKE_SLOT(down, DOWN_PLAN_PART, u.plan_part.slots[0].id),
     POKE_MAX(down, DOWN_PLAN_PART, u.plan_part.slots[1].algorithm, ALGORITHM_BY_SIZE),
     POKE(down, DOWN_HALT, u.halt.kind, HALT_NONE, CODEC_INVALID),
-    POKE_MAX(down, DOWN_HALT, u.halt.kind, HALT_TUNING),
+    POKE_MAX(down, DOWN_HALT, u.halt.kind, HALT_LIMIT),
     POKE_MAX(down, DOWN_HALT, u.halt.rank, LOCKSTEP_MAX_WORLD - 1),
     POKE_TEXT(down, DOWN_HALT, u.halt.text),
     POKE_TEXT(down, DOWN_HALT, u.halt.cause),
@@ -2133,7 +2133,7 @@ static const struct append appends[] = {
     {&up, UP_HEARTBEAT, 20, 10, BYTES, LOCKSTEP_DETAIL_BYTES, 1, CODEC_TOO_LONG},
     {&up, UP_HEARTBEAT, 86, 0, BYTES, LOCKSTEP_DETAIL_BYTES, 1, CODEC_TOO_LONG},
     {&up, UP_FAIL, 2, 0, NUMBER, HALT_NONE, 1, CODEC_INVALID},
-    {&up, UP_FAIL, 2, 0, NUMBER, HALT_TUNING + 1, 1, CODEC_INVALID},
+    {&up, UP_FAIL, 2, 0, NUMBER, HALT_LIMIT + 1, 1, CODEC_INVALID},
     {&up, UP_FAIL, 3, 0, BYTES, LOCKSTEP_TEXT_BYTES, 1, CODEC_TOO_LONG},
     {&up, UP_FAIL, 6, 0, BYTES, LOCKSTEP_NAME_BYTES, 1, CODEC_TOO_LONG},
     {&up, UP_FAIL, 7, 0, BYTES, LOCKSTEP_FORM_BYTES, 1, CODEC_TOO_LONG},
@@ -2206,7 +2206,7 @@ static const struct append appends[] = {
     {&down, DOWN_LAYOUT_PART, 4, 0, NUMBER, 1, LOCKSTEP_LAYOUT_PART - 2, CODEC_TOO_LONG},
     {&down, DOWN_PLAN_PART, 6, 0, NUMBER, LOCKSTEP_MAX_SLOTS + 1, 1, CODEC_INVALID},
     {&down, DOWN_PLAN_PART, 9, 0, BYTES, 0, LOCKSTEP_PLAN_PART - 1, CODEC_TOO_LONG},
-    {&down, DOWN_HALT, 2, 0, NUMBER, HALT_TUNING + 1, 1, CODEC_INVALID},
+    {&down, DOWN_HALT, 2, 0, NUMBER, HALT_LIMIT + 1, 1, CODEC_INVALID},
     {&down, DOWN_HALT, 3, 0, NUMBER, LOCKSTEP_MAX_WORLD, 1, CODEC_INVALID},
     {&down, DOWN_HALT, 4, 0, BYTES, LOCKSTEP_REPORT_BYTES - 1, 1, CODEC_OK},
     {&down, DOWN_HALT, 4, 0, BYTES, LOCKSTEP_REPORT_BYTES, 1, CODEC_TOO_LONG},

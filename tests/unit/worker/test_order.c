@@ -72,6 +72,25 @@ static void test_learning_step(void **state)
     free(tale);
 }
 
+// Slots that are granted already count, too. The coordinator hears of the one that is too many.
+static void test_a_step_has_a_limit(void **state)
+{
+    struct tale *tale = tale_begin(2);
+    (void)state;
+    order_step_begun(&tale->order, 1, PHASE, tale->buckets);
+    tale_header(tale, 1, PHASE);
+    order_slot_ready(&tale->order, slot(0, 0), DTYPE_FLOAT32, 10);
+    order_granted(&tale->order, &(struct down_grant){.step = 1, .slot = slot(0, 0)});
+    for (uint32_t i = 1; i < LOCKSTEP_MAX_SLOTS; i++) {
+        tale_forget(tale);
+        order_slot_ready(&tale->order, slot(1, i), DTYPE_FLOAT32, 10);
+    }
+    tale_expect(tale, "ready 1.1023; ");
+    order_slot_ready(&tale->order, slot(2, 0), DTYPE_FLOAT32, 10);
+    tale_expect(tale, "ready 2.0; failed kind 11; ");
+    free(tale);
+}
+
 // What a rank says again of a learning step, at different places of it.
 static void test_a_learning_step_is_said_again(void **state)
 {
@@ -667,6 +686,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_learning_step),
+        cmocka_unit_test(test_a_step_has_a_limit),
         cmocka_unit_test(test_a_learning_step_is_said_again),
         cmocka_unit_test(test_planned_step_runs_any_ready_slot_in_the_window),
         cmocka_unit_test(test_what_is_summed_has_left_the_window),
