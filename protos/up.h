@@ -229,7 +229,7 @@ struct metric_state {
 
 // A counter of the job, as of the last step that is final on the worker.
 struct counter_state {
-    char name[LOCKSTEP_METRIC_NAME_BYTES]; // The beginning of the counter's name.
+    char name[LOCKSTEP_METRIC_NAME_BYTES]; // The counter's name, or its beginning and a mark.
     int64_t total;
 };
 

@@ -14,8 +14,13 @@
 #include "base/utf8.h"
 #include "worker/session/session.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+// A name that is cut ends with "~" and four digits of its hash, so that two long names with one
+// beginning stay apart.
+#define COUNTER_MARK_BYTES 5
 
 struct counter *counter_find_locked(struct lockstep_session *session, uint64_t hash, bool create)
 {
@@ -37,12 +42,17 @@ struct counter *counter_find_locked(struct lockstep_session *session, uint64_t h
 void counter_note_name(struct counter *counter, const char *name)
 {
     const size_t size = strlen(name);
+    const bool cut = size >= sizeof(counter->name);
+    const size_t room = sizeof(counter->name) - (cut ? COUNTER_MARK_BYTES : 0);
     size_t bytes = 0;
     if (counter->name[0] != '\0' || !utf8_valid(name, size))
         return;
-    while (bytes < size && bytes + utf8_length(name + bytes, size - bytes) < sizeof(counter->name))
+    while (bytes < size && bytes + utf8_length(name + bytes, size - bytes) < room)
         bytes += utf8_length(name + bytes, size - bytes);
     memcpy(counter->name, name, bytes);
+    if (cut)
+        snprintf(counter->name + bytes, COUNTER_MARK_BYTES + 1, "~%04x",
+                 (unsigned)(counter->hash & 0xffff));
 }
 
 void counter_tell(const struct lockstep_session *session, struct up_heartbeat *beat)

@@ -19,7 +19,8 @@ struct counter {
     uint64_t hash; // Hash of the counter's name; 0: this entry is free.
     int64_t total; // The sum over all ranks, as of the last settled step.
     int64_t pending; // What this rank has added since the last step_end.
-    // The beginning of the name. Empty: this rank has not used the name, or it is no valid UTF-8.
+    // The name. A long one is cut, and ends with "~" and digits of the hash. Empty: this rank has
+    // not used the name, or it is no valid UTF-8.
     char name[LOCKSTEP_METRIC_NAME_BYTES];
 };
 
