@@ -101,6 +101,14 @@ static void lineage_rise(struct descent *descent, const struct generation_id *es
     memmove(&descent->chain[0], &descent->chain[over], descent->count * sizeof(descent->chain[0]));
 }
 
+// True if all links of some generation stood: only ranks that are frozen in lockstep_open go to
+// another coordinator before that.
+static bool lineage_stood(const struct up_resume *resume)
+{
+    return !resume->frozen || resume->starting || resume->rounds > 0 || resume->settled > 0 ||
+           lineage_compare(&resume->chain[0].id, &resume->founder) != 0;
+}
+
 bool lineage_join(struct job *job, const struct up_resume *resume)
 {
     struct descent joined = job->ballot.descent;
@@ -114,6 +122,7 @@ bool lineage_join(struct job *job, const struct up_resume *resume)
             return false;
     for (uint32_t i = 0; i < LOCKSTEP_RANK_WORDS; i++)
         joined.dead[i] |= resume->dead[i];
+    joined.established = joined.established || lineage_stood(resume);
     job->ballot.descent = joined;
     return true;
 }
@@ -122,7 +131,6 @@ void lineage_adopt(struct job *job, const struct up_resume *resume)
 {
     memset(&job->ballot.descent, 0, sizeof(job->ballot.descent));
     job->ballot.descent.founder = resume->founder;
-    job->ballot.descent.established = true; // Only ranks of such a job go to another coordinator.
     (void)lineage_join(job, resume); // A chain fits into an empty one.
 }
 

@@ -305,7 +305,9 @@ void stall_answer(struct coordinator *core, struct worker *worker, const struct 
     }
     if (answer->last)
         worker->asked.id = 0;
-    stall_answered(core, worker, answer);
+    // The answer about a timeline must not take the place of what a culprit has said.
+    if ((worker->asked.what & INSPECT_STACKS) != 0)
+        stall_answered(core, worker, answer);
 }
 
 // ---- Looking -----------------------------------------------------------------------------------

@@ -68,7 +68,9 @@ static uint32_t suspicion_mates(const struct coordinator *core, const struct job
 struct worker *suspicion_loser(struct coordinator *core, const struct job *job,
                                const struct worker *accuser, struct worker *accused)
 {
-    return suspicion_mates(core, job, accuser) < suspicion_mates(core, job, accused)
+    // Of a pair of which one goes already, the other one stays.
+    return !decision_removes(job, accused->rank) &&
+                   suspicion_mates(core, job, accuser) < suspicion_mates(core, job, accused)
                ? job_worker(core, job, accuser->rank)
                : accused;
 }

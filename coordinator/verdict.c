@@ -306,7 +306,7 @@ static const char *verdict_again_advice(const struct worker *worker)
 static void verdict_lost_sentence(const struct worker *worker, const char *cause,
                                   const struct verdict_advice *advice, struct sentence *sentence)
 {
-    const bool ended = advice == &advice_ended;
+    const bool ended = advice == &advice_ended || advice == &advice_parted;
     if (worker->back.unseen) {
         sentence_add(sentence, "rank %" PRIu32 " was lost while the coordinator was away: %s",
                      worker->rank, cause);

@@ -2,7 +2,8 @@
 //
 // A collective that is repeated after a death, by the rows of a decision
 // (docs/internals/recovery.md). Whatever way it used first, it is repeated on the ring of the new
-// generation. Engine thread.
+// generation; but what is summed again goes by ALGORITHM_DIRECT where the numerics ask for that.
+// Engine thread.
 
 #ifndef WORKER_TRANSPORT_REDO_H
 #define WORKER_TRANSPORT_REDO_H

@@ -147,6 +147,29 @@ static void test_what_is_answered_late_is_added(void **state)
     assert_true(fleet_stall(&fleet)->culprits[0].answered);
 }
 
+// Somebody looks at the timeline of a culprit that has said where it is.
+static void test_a_timeline_leaves_the_function(void **state)
+{
+    static const char says[] = "; it is in index_samples (phases+0x1a2b); 1 rank waits for it.";
+    struct up_message message = {.kind = UP_ANSWER};
+    (void)state;
+    fleet_begin_waiting(2, 1);
+    fleet_outside(&fleet, 1);
+    fleet_pass(&fleet, 13000);
+    fleet_expect_says(&fleet, says);
+    fleet.ranks[1].mute = true;
+    story_ask(&story, "j", 1, INSPECT_PLACE | INSPECT_EVENTS);
+    assert_int_equal(story.last[2].kind, DOWN_INSPECT);
+    message.u.answer.id = story.last[2].u.inspect.id;
+    message.u.answer.kind = ANSWER_PLACE;
+    story_say(&story, 2, &message);
+    message.u.answer.kind = ANSWER_EVENTS;
+    message.u.answer.last = true;
+    story_say(&story, 2, &message);
+    fleet_pass(&fleet, 2000);
+    fleet_expect_says(&fleet, says);
+}
+
 // A rank that has been asked says what its trainer's thread does, and what its stack is.
 static void answer_thread(uint32_t rank, const struct stack_thread *thread,
                           const struct stack_frame *frames, uint32_t count)
@@ -645,6 +668,7 @@ int main(void)
         TEST(test_a_stall_is_one_line_of_the_log),
         TEST(test_a_culprit_that_does_not_answer_is_named_without),
         TEST(test_what_is_answered_late_is_added),
+        TEST(test_a_timeline_leaves_the_function),
         TEST(test_who_had_no_time_to_answer_is_asked_again),
         TEST(test_who_never_slept_long_enough_is_asked_again),
         TEST(test_frames_of_python_come_first),

@@ -223,6 +223,27 @@ static void test_a_cut_between_two_hosts_takes_one_of_them(void **state)
     assert_int_equal(story_job(story, 0).world_size, 2);
 }
 
+// Condition: a rank of a larger host is suspect already. The only rank of its host, which does not
+// know that yet, accuses it, too. Decision: that rank stays.
+static void test_one_of_a_cut_pair_goes_already(void **state)
+{
+    static const char *const hosts[] = {"x", "y", "y", "y", "z", "z", "z", "z"};
+    struct story *story = *state;
+    for (uint32_t peer = 1; peer <= 8; peer++) {
+        struct up_hello hello = story_hello("j", 8, hosts[peer - 1]);
+        hello.on_failure = FAILURE_CONTINUE;
+        story_say_hello(story, peer, &hello);
+    }
+    for (uint32_t peer = 1; peer <= 8; peer++)
+        links(story, peer);
+    for (uint32_t peer = 1; peer <= 8; peer++)
+        story_start(story, peer, 7, 3, 0);
+    silent(story, 3, 1); // A mate of its own host accuses it first.
+    story_forget(story);
+    silent(story, 1, 1);
+    assert_null(strstr(story->trace, "prepare"));
+}
+
 // A member that is away, and that others have lost, has time to come back.
 static void test_two_silences_are_no_proof(void **state)
 {
@@ -260,6 +281,7 @@ int main(void)
         TEST(test_a_link_that_does_not_come_back_is_cut),
         TEST(test_of_a_cut_pair_one_goes),
         TEST(test_a_cut_between_two_hosts_takes_one_of_them),
+        TEST(test_one_of_a_cut_pair_goes_already),
         TEST(test_two_silences_are_no_proof),
         TEST(test_without_the_policy_a_loss_is_the_end),
     };
