@@ -24,9 +24,11 @@
 // another exception leaves backward(), this rank gives up the step and waits for the other ranks,
 // which get LOCKSTEP_E_UNUSED.
 //
-// Limits. Tensors are dense, real, and in host memory. Convert a net before it is wrapped. A
-// parameter that needs no gradient then is never reduced. One thread makes all backward passes, and
-// none inside another. Every rank makes equally many steps.
+// Limits. Tensors are dense, real, and in host memory. Convert a net before it is wrapped: if a
+// parameter gets another shape or dtype later, or memory that is not dense, backward() throws
+// LOCKSTEP_E_UNSUPPORTED. A parameter that needs no gradient when it is wrapped is never reduced.
+// One thread makes all backward passes, and none inside another. Every rank makes equally many
+// steps.
 #ifndef LOCKSTEP_TORCH_H
 #define LOCKSTEP_TORCH_H
 
@@ -100,9 +102,11 @@ class data_parallel
     using node = decltype(::torch::autograd::impl::grad_accumulator(std::declval<at::Tensor &>()));
     struct slot {
         at::Tensor tensor;
+        std::string name;
         void *known = nullptr; // Where the library has the value.
         void *place = nullptr; // Where the library reduces the gradient. NULL: nowhere.
-        at::Tensor gradient; // This memory. Undefined: there is none.
+        at::Tensor home; // This memory, in a tensor that no program gets. Undefined: there is none.
+        at::Tensor gradient; // The same memory, for the program.
         node accumulator{}; // PyTorch holds it weakly.
         uintptr_t key = 0; // Removes the hook.
         bool touched = false; // A gradient came that was not synchronized.
@@ -196,11 +200,11 @@ class data_parallel
         all.config.unused = how.unused;
         all.config.wire = how.wire;
         for (const auto &item : net.named_parameters())
-            if (add(parameters_, item.value()))
+            if (add(parameters_, item))
                 place(all.parameter<char>(item.key(), nullptr, {}), item.value()).flags =
                     item->requires_grad() ? 0 : LOCKSTEP_PARAMETER_FROZEN;
         for (const auto &item : net.named_buffers())
-            if (add(buffers_, item.value()))
+            if (add(buffers_, item))
                 place(all.buffer<char>(item.key(), nullptr, {}), item.value()).policy =
                     how.buffers == LOCKSTEP_BUFFER_MEAN && !item->is_floating_point()
                         ? LOCKSTEP_BUFFER_BROADCAST
@@ -215,6 +219,8 @@ class data_parallel
             if (!places[i]) // Frozen, or ignored.
                 continue;
             each.place = places[i];
+            each.home = at::from_blob(each.place, each.tensor.sizes(), each.tensor.strides(),
+                                      each.tensor.options().requires_grad(false));
             each.gradient = view(each);
             each.accumulator = ::torch::autograd::impl::grad_accumulator(each.tensor);
             each.key = each.accumulator->add_post_hook(
@@ -224,12 +230,14 @@ class data_parallel
         world_->members.push_back(this);
     }
     // False if the tensor is there, or is none.
-    static bool add(std::vector<slot> &all, const at::Tensor &tensor)
+    template <class Item> static bool add(std::vector<slot> &all, const Item &item)
     {
+        const at::Tensor &tensor = item.value();
         const auto same = [&](const slot &each) { return each.tensor.is_same(tensor); };
         if (!tensor.defined() || std::any_of(all.begin(), all.end(), same))
             return false;
         all.emplace_back().tensor = tensor;
+        all.back().name = item.key();
         all.back().known = tensor.data_ptr();
         return true;
     }
@@ -269,14 +277,16 @@ class data_parallel
     }
     static at::Tensor view(const slot &each)
     {
-        return at::from_blob(each.place, each.tensor.sizes(), each.tensor.strides(),
-                             each.tensor.options().requires_grad(false));
+        return at::from_blob(each.place, each.home.sizes(), each.home.strides(),
+                             each.home.options());
     }
     // True if the program has given the library's tensor other memory (set_data, set_).
     static bool moved(const slot &each)
     {
         return each.gradient.data_ptr() != each.place ||
-               each.gradient.strides() != each.tensor.strides();
+               each.gradient.sizes() != each.home.sizes() ||
+               each.gradient.strides() != each.home.strides() ||
+               each.gradient.dtype() != each.home.dtype();
     }
     // Reports a gradient. .grad is the library's tensor from now on.
     static void report(call &to, slot &each, uint32_t index)
@@ -298,6 +308,15 @@ class data_parallel
     // Tells the library where values are now. Outside a step.
     void refresh()
     {
+        for (const slot &each : parameters_)
+            if (each.home.defined() && (each.tensor.sizes() != each.home.sizes() ||
+                                        each.tensor.dtype() != each.home.dtype() ||
+                                        !each.tensor.is_non_overlapping_and_dense()))
+                throw error(LOCKSTEP_E_UNSUPPORTED,
+                            "module '" + name_ + "': '" + each.name +
+                                "' was changed after it was "
+                                "wrapped: it has another shape or dtype now, or is not dense. "
+                                "Change it back, or wrap the net again");
         for (auto *all : {&parameters_, &buffers_})
             for (uint32_t i = 0; i < all->size(); i++) {
                 slot &each = (*all)[i];
@@ -350,9 +369,10 @@ class data_parallel
         const std::vector<uint8_t> used = module_->used();
         for (std::size_t i = 0; i < used.size(); i++)
             if (used[i] && parameters_[i].accumulator) {
-                if (moved(parameters_[i]))
-                    parameters_[i].gradient.set_data(view(parameters_[i]));
-                parameters_[i].tensor.mutable_grad() = parameters_[i].gradient;
+                slot &each = parameters_[i];
+                if (moved(each))
+                    each.gradient.set_data(view(each));
+                each.tensor.mutable_grad() = each.gradient;
             }
     }
 

@@ -87,15 +87,15 @@ torch::Tensor loss(const torch::Tensor &y)
 }
 
 // What backward() says: "status: text", or "nothing".
-template <class Function> void report(const Rank &on, Function function)
+template <class Function> void report(const Rank &on, Function function, const char *key = "said")
 {
     try {
         function();
-        std::printf("%u said nothing\n", on.rank);
+        std::printf("%u %s nothing\n", on.rank, key);
     } catch (const lockstep::error &error) {
-        std::printf("%u said %s: %s\n", on.rank, error.name(), error.what());
+        std::printf("%u %s %s: %s\n", on.rank, key, error.name(), error.what());
     } catch (const std::exception &error) {
-        std::printf("%u said %s\n", on.rank, error.what());
+        std::printf("%u %s %s\n", on.rank, key, error.what());
     }
     std::fflush(stdout);
 }
@@ -252,6 +252,31 @@ void moved(Rank &on)
     }
 }
 
+// The program gives parameters another shape, and memory that is not dense. Then rank 0 has a
+// parameter with its elements in another order.
+void changed(Rank &on)
+{
+    Net net;
+    data_parallel model(on.session, net, "net", accepting());
+    torch::Tensor &used = net->above->weight, &unused = net->spare->weight;
+    const torch::Tensor before = used.detach().clone(), rest = unused.detach().clone();
+    const auto train = [&] { loss(net(on.batch(0))).backward(); };
+    train();
+    used.set_data(torch::ones({4, 32}).narrow(1, 0, 16));
+    report(on, train, "gaps");
+    used.set_data(before);
+    unused.set_data(torch::ones({4, 1000}));
+    report(on, train, "grown");
+    unused.set_data(rest);
+    for (int i = 0; i < 2; i++) {
+        net->zero_grad();
+        train();
+        on.print(i == 0 ? "grad" : "turned", used.grad());
+        if (on.rank == 0)
+            used.set_data(before.t().contiguous().t());
+    }
+}
+
 // Ranks whose nets differ.
 void differ(Rank &on)
 {
@@ -315,7 +340,7 @@ int main(int count, char **words)
     } all[] = {{"train", train},       {"branches", branches}, {"unused", unused},
                {"weights", weights},   {"together", together}, {"killed", killed},
                {"backward", backward}, {"forward", forward},   {"differ", differ},
-               {"wrappers", wrappers}, {"moved", moved}};
+               {"wrappers", wrappers}, {"moved", moved},       {"changed", changed}};
     for (const auto &one : all)
         if (count == 2 && std::strcmp(words[1], one.name) == 0) {
             Rank on;

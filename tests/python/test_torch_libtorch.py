@@ -114,6 +114,15 @@ class Libtorch(Test):
         self.assertEqual(one, other)
         self.assertNotEqual(one["grad1"], one["grad2"])
 
+    def test_parameters_that_are_changed(self):
+        one, other = self.scenario("changed")
+        self.assertEqual(one, other)
+        self.assertRegex(one["gaps"], r"^LOCKSTEP_E_UNSUPPORTED: .*'above\.weight' was changed")
+        self.assertRegex(one["grown"], r"^LOCKSTEP_E_UNSUPPORTED: .*'spare\.weight' was changed")
+        pairs = list(zip(self.numbers(one["grad"]), self.numbers(one["turned"])))
+        self.assertEqual(len(pairs), 4 * 16)
+        self.assertLess(max(abs(a - b) for a, b in pairs), 1e-6)
+
     def test_differ(self):
         one, other = self.scenario("differ")
         self.assertEqual(one, other)
