@@ -468,6 +468,23 @@ class Rows(unittest.TestCase):
             return found
         self.both(run)
 
+    def test_memory_that_is_not_dense_after_wrapping(self):
+        """Training goes on when the program has changed it back."""
+        def run(rank):
+            torch.manual_seed(1)
+            model = Ours(torch.nn.Linear(8, 4))
+            model(batch(rank)).sum().backward()
+            weight = model.module.weight
+            weight.data = torch.ones(4, 16)[:, :8]
+            for again in lambda: model(batch(rank)), lambda: Ours(torch.nn.Linear(2, 2)):
+                with self.assertRaisesRegex(lockstep.Invalid, "Linear.*'weight'.*not dense"):
+                    again()
+            weight.data = weight.data.contiguous()
+            model.zero_grad()
+            model(batch(rank)).sum().backward()
+            return weight.grad.tolist()
+        self.both(run)
+
     def test_other_dtype_after_wrapping(self):
         def run(rank):
             torch.manual_seed(1)

@@ -17,7 +17,7 @@ from ..module import Module, Parameter
 from ..step import Call
 from . import sparse
 from .hooks import hooks_for, node_of, report
-from .memory import Gradients, describe
+from .memory import Gradients, describe, problem_of
 
 if TYPE_CHECKING:
     from .world import World
@@ -113,6 +113,16 @@ class Member:
     def changed(self) -> bool:
         """True if parameters have another dtype, device or memory format than the library knows."""
         return list(map(_kind, self.parameters)) != self._kinds
+
+    def check(self) -> None:
+        """Raises if the library cannot take the parameters as they are now."""
+        for name, parameter in zip(self.names, self.parameters):
+            problem = problem_of(parameter)
+            if problem is not None:
+                raise Invalid(
+                    f"module '{self.name}': a program has changed parameter '{name}', which cannot "
+                    f"be synchronized now: {problem}. Change it back (p.data = "
+                    "p.data.contiguous() makes memory dense), or wrap the module again")
 
     def stop(self) -> None:
         """No hook reports from now on."""

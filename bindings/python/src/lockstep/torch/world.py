@@ -72,6 +72,7 @@ class World:
         with self.lock:
             self.give_up()
             self._bury()
+            self._check_changed()
             try:
                 changed = [(other, other.dead) for other in self.members if other.changed]
                 for other, _ in changed:
@@ -89,6 +90,12 @@ class World:
                 with contextlib.suppress(LockstepError):
                     member.close()
                 raise
+
+    def _check_changed(self) -> None:
+        """Raises before any module is closed."""
+        for member in self.members:
+            if member.changed and not member.dead:
+                member.check()
 
     def _bury(self) -> None:
         """Closes the modules whose owners are gone on every rank."""
@@ -133,6 +140,7 @@ class World:
         All ranks call it."""
         with self.lock:
             self.give_up()
+            self._check_changed()
             self._remove(member)
             self.add(member)
 
