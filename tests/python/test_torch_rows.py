@@ -438,22 +438,27 @@ class Rows(unittest.TestCase):
         self.assertEqual(first, again)
 
     def test_parameters_that_are_replaced(self):
-        """An error for a wrapper, and declared anew by sync. Tensors of functional_call, and the
-        same parameter under another name, are no replacement."""
+        """An error for a wrapper, and declared anew by sync. Tensors and parameters of
+        functional_call, and the same parameter under another name, are no replacement."""
         def run(rank):
             torch.manual_seed(1)
             inner = torch.nn.Linear(8, 4)
             model = Ours(inner)
-            other = {f"module.{name}": p.detach().clone().requires_grad_()
-                     for name, p in inner.named_parameters()}
-            torch.func.functional_call(model, other, batch(rank)).sum().backward()
+            for kind in torch.Tensor.requires_grad_, torch.nn.Parameter:
+                other = {f"module.{name}": kind(p.detach().clone())
+                         for name, p in inner.named_parameters()}
+                for _ in range(2):
+                    torch.func.functional_call(model, other, batch(rank)).sum().backward()
+                model(batch(rank)).sum().backward()
+            self.assertTrue(torch.allclose(other["module.weight"].grad[0],
+                                           2 * batch(rank).sum(0), atol=1e-4))
             torch.nn.utils.parametrizations.weight_norm(inner)
             with self.assertRaisesRegex(lockstep.Invalid, "Linear.*the place of 'bias'"):
                 model = Ours(inner)
                 model(batch(rank)).sum().backward()
                 states = {name: p.clone() for name, p in inner.state_dict().items()}
                 inner.load_state_dict(states, assign=True)
-                model(batch(rank))
+                model(batch(rank)).sum().backward()
             line = torch.nn.Linear(8, 4)
             loss = lockstep.torch.sync(line)(line.forward)
             found = []

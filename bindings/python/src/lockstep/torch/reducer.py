@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 import weakref
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
 from torch.nn.parallel import distributed
@@ -22,6 +22,10 @@ from .world import World
 log = logging.getLogger("lockstep.torch")
 _STATIC = ("_set_static_graph() should be called before training loop starts and after "
            "DistributedDataParallel is constructed. ")
+
+
+_Replaced = Tuple[Dict[str, Any], str, torch.Tensor]
+"""The table of parameters of a module, the key in it, and the other parameter there."""
 
 
 class _Work:
@@ -65,20 +69,8 @@ class Reducer:
                 f"module '{self.member.name}' cannot train: it was wrapped again by another "
                 "DistributedDataParallel, which has taken its parameters, or its session has "
                 "ended. Use the newest wrapper")
-        for place, key, parameter in self._places:
-            if place.get(key) is not parameter:
-                self._check_replaced(place.get(key), key)
         self.world.prepare(self.member)
         self._started["forward_compute_time_start"] = time.time_ns()
-
-    def _check_replaced(self, now: Any, key: str) -> None:
-        """Another tensor is where a parameter was. torch.func.functional_call puts tensors there
-        for a while."""
-        if isinstance(now, torch.nn.Parameter) and now.requires_grad:
-            raise Invalid(
-                f"module '{self.member.name}' cannot train: a program has put another parameter in "
-                f"the place of '{key}', as load_state_dict(..., assign=True) does. Wrap "
-                "model.module again, or load without assign=True")
 
     @torch._disable_dynamo
     def prepare_for_backward(self, outputs: Any) -> None:
@@ -89,7 +81,15 @@ class Reducer:
         """A hook on each output finds the begin of the backward pass."""
         if self._removed:
             return
-        watch(self.world, self.member, output)
+        watch(self.world, self.member, output, replaced=self._replaced())
+
+    def _replaced(self) -> Optional[_Replaced]:
+        """Another parameter that is where one of ours was. None: there is none."""
+        for place, key, parameter in self._places:
+            now = place.get(key)
+            if now is not parameter and isinstance(now, torch.nn.Parameter) and now.requires_grad:
+                return place, key, now
+        return None
 
     def times(self) -> Dict[str, int]:
         """Times of the last step, in nanoseconds. Empty if another module made it."""
@@ -202,10 +202,12 @@ def _stop(member: Member) -> None:
     member.stop()
 
 
-def watch(world: World, member: Member, output: Any, phase: str = "") -> int:
+def watch(world: World, member: Member, output: Any, phase: str = "",
+          replaced: Optional[_Replaced] = None) -> int:
     """A hook on each tensor in output that has a gradient. The first backward pass through one of
-    them that brings gradients is synchronized. Returns the number of such tensors."""
-    once = _Once(world, member, phase)
+    them that brings gradients is synchronized. replaced: what the forward pass has used instead of
+    a parameter. Returns the number of such tensors."""
+    once = _Once(world, member, phase, replaced)
     hooked = 0
     for tensor in distributed._find_tensors(output):  # type: ignore[no-untyped-call]
         if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
@@ -218,9 +220,11 @@ class _Once:
     """One forward pass. After a step, a second backward pass through it (retain_graph) is not
     synchronized, as in PyTorch. torch.autograd.grad makes no step."""
 
-    def __init__(self, world: World, member: Member, phase: str) -> None:
+    def __init__(self, world: World, member: Member, phase: str,
+                 replaced: Optional[_Replaced]) -> None:
         self._world, self._member = weakref.ref(world), weakref.ref(member)
         self._phase = phase
+        self._replaced = replaced
         self.done = False  # A pass through it was part of a step.
 
     @torch._disable_dynamo
@@ -228,5 +232,18 @@ class _Once:
         world, member = self._world(), self._member()
         if world is None or member is None or self.done:
             return
+        self._check_replaced(member)
         world.arm(member, self._phase)
         member.armed.add(self)
+
+    def _check_replaced(self, member: Member) -> None:
+        """torch.func.functional_call puts parameters into a module for one forward pass. They are
+        averaged by nobody, as in PyTorch. Those that are still there now were put there to stay."""
+        if self._replaced is None:
+            return
+        place, key, other = self._replaced
+        if place.get(key) is other:
+            raise Invalid(
+                f"module '{member.name}' cannot train: a program has put another parameter in the "
+                f"place of '{key}', as load_state_dict(..., assign=True) does. Wrap model.module "
+                "again, or load without assign=True")
