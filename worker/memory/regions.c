@@ -252,7 +252,7 @@ int regions_make(struct regions *regions, size_t bytes, void **memory)
     if (regions_full(regions) || bytes > region_room() / 2)
         return -ENOSPC;
     // The links of a recovery need descriptors, too.
-    if (spare_room(LOCKSTEP_SESSION_DESCRIPTORS_MOST) < LOCKSTEP_SESSION_DESCRIPTORS_MOST)
+    if (!spare_is_room(LOCKSTEP_SESSION_DESCRIPTORS_MOST))
         return -errno;
     region.bytes = (bytes + page - 1) / page * page;
     int status = region_open(&region);

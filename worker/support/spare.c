@@ -8,9 +8,12 @@
 #include "base/mutex.h"
 #include "protos/limits.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static struct mutex spare_mutex = MUTEX_INITIALIZER;
@@ -89,4 +92,25 @@ uint32_t spare_room(uint32_t count)
         (void)close(held[i]);
     errno = number;
     return had;
+}
+
+bool spare_is_room(uint32_t count)
+{
+    struct rlimit limit = {0};
+    const struct dirent *entry;
+    rlim_t used = 0;
+    DIR *directory = opendir("/proc/self/fd");
+    if (!directory)
+        return spare_room(count) == count;
+    (void)getrlimit(RLIMIT_NOFILE, &limit);
+    while ((entry = readdir(directory))) {
+        char *end;
+        const unsigned long fd = strtoul(entry->d_name, &end, 10);
+        // "." and ".." are no descriptors. One above a limit that was lowered takes no place.
+        used +=
+            end != entry->d_name && fd != (unsigned long)dirfd(directory) && fd < limit.rlim_cur;
+    }
+    (void)closedir(directory);
+    errno = EMFILE;
+    return limit.rlim_cur - used >= count;
 }

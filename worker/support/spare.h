@@ -8,6 +8,7 @@
 #ifndef WORKER_SUPPORT_SPARE_H
 #define WORKER_SUPPORT_SPARE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 // A session opens; a session has closed. The first session opens the spare descriptors, the last
@@ -23,5 +24,10 @@ void spare_close(int fd);
 // Opens up to `count` descriptors, at most LOCKSTEP_SESSION_DESCRIPTORS_MOST, and closes them
 // again. Returns how many it could open; if that is less than `count`, errno says why.
 uint32_t spare_room(uint32_t count);
+
+// Returns true if the process can open `count` descriptors, at most
+// LOCKSTEP_SESSION_DESCRIPTORS_MOST; if not, errno says why. Opens only one of them, so other
+// threads find the others meanwhile. Without /proc it opens them all, as spare_room.
+bool spare_is_room(uint32_t count);
 
 #endif

@@ -4,6 +4,7 @@
 // descriptor free, by a spare one; a file that may not grow is an error and no signal.
 
 #include "base/file_limit.h"
+#include "base/thread.h"
 #include "protos/limits.h"
 #include "tests/support/full.h"
 #include "worker/session/headroom.h"
@@ -20,6 +21,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -76,6 +78,46 @@ static void what_descriptors_are_missing_is_said(void **state)
                               "lockstep_open");
 }
 
+struct opener {
+    atomic_bool ends;
+    int refused; // Times at which no descriptor was free.
+};
+
+static void opens_again_and_again(void *argument)
+{
+    struct opener *opener = argument;
+    while (!atomic_load(&opener->ends)) {
+        const int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+        opener->refused += fd < 0;
+        if (fd >= 0)
+            close(fd);
+    }
+}
+
+static void room_is_not_taken_from_other_threads(void **state)
+{
+    struct opener opener = {.refused = 0};
+    struct thread thread;
+    struct full full;
+    (void)state;
+    assert_true(spare_is_room(LOCKSTEP_SESSION_DESCRIPTORS_MOST));
+    full_begin(&full, 64);
+    assert_false(spare_is_room(1));
+    assert_int_equal(errno, EMFILE);
+    for (int i = 0; i < 8; i++)
+        close(full.fds[--full.count]);
+    assert_true(spare_is_room(8));
+    assert_false(spare_is_room(9));
+    assert_int_equal(errno, EMFILE);
+    assert_int_equal(thread_start(&thread, "opener", opens_again_and_again, &opener), 0);
+    for (int i = 0; i < 20000; i++)
+        assert_false(spare_is_room(LOCKSTEP_SESSION_DESCRIPTORS_MOST));
+    atomic_store(&opener.ends, true);
+    thread_join(&thread);
+    full_end(&full);
+    assert_int_equal(opener.refused, 0);
+}
+
 static volatile sig_atomic_t signals;
 
 static void count_signal(int number)
@@ -114,6 +156,7 @@ int main(void)
         cmocka_unit_test(proc_is_read_without_a_free_descriptor),
         cmocka_unit_test(two_sessions_share_the_spare_ones),
         cmocka_unit_test(what_descriptors_are_missing_is_said),
+        cmocka_unit_test(room_is_not_taken_from_other_threads),
         cmocka_unit_test(a_file_that_may_not_grow_raises_no_signal),
     };
     return cmocka_run_group_tests_name("spare", tests, NULL, NULL);
