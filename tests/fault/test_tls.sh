@@ -367,13 +367,20 @@ second=$!
 wait_for trains
 own="certificates of this worker (LOCKSTEP_TLS_DIR, config.tls_dir)"
 comes first "event=certificate_expired text=\"$own: short/tls.crt: expired on "
+# The next one ends under the same stream.
+by_openssl next "$both" 20200101000000Z "$(date -u -d "+$((7 * slow)) seconds" +%Y%m%d%H%M%SZ)"
+cp next/* short/
+for ((i = 0; i < 1000 * slow; i++)); do
+    [ "$(grep -c event=certificate_expired first)" = 1 ] || break
+    sleep 0.02
+done
 while [[ $(date -u +%Y%m%d%H%M%SZ) < $ends ]]; do sleep 0.1; done
 # Each rank that cannot go back to a new coordinator says what is wrong with its own files.
 kill -KILL "$pid"
 start good
 comes first "$own: short/tls.crt: expired on "
 comes second "$own: brief/ca.crt: expired on "
-equal "warnings of an end" "$(cat first second | grep -c event=certificate_expired)" 1
+equal "warnings of an end" "$(cat first second | grep -c event=certificate_expired)" 2
 comes daemon.log 'text="a client'"'"'s certificate has expired"'
 cp early/tls.* short/
 comes first "$own: short/tls.crt: is not valid before "

@@ -28,8 +28,14 @@ struct control_credentials {
     uint16_t port;
     struct tls_files files; // The files in use.
     struct tls_stamp refused; // The stamp of the last files that could not be used.
-    uint64_t look_s; // Unix time at which the newest known certificate expires; UINT64_MAX: told.
+    uint64_t look_s; // Unix time at which control_credentials_expired reads the files next.
+    struct tls_stamp unusable; // The stamp of the last files that it could not use.
+    bool told; // True if it has said so of these files.
 };
+
+// Pause between two looks at files that cannot be used. Files are reported at the second look at
+// the same files, because at the first only some of them may have been replaced.
+#define CREDENTIALS_LOOK_S 5
 
 // gRPC 1.51 supports a lowest TLS version, but its C API has no function for it. This is the C++
 // member function that gRPC's own tests call. If a later gRPC lacks it, the library does not link,
@@ -86,18 +92,26 @@ bool control_credentials_expired(struct control_credentials *credentials, char *
 {
     struct tls_files files;
     char fault[LOCKSTEP_TEXT_BYTES];
-    if (!credentials || (uint64_t)time(NULL) < credentials->look_s)
+    const uint64_t now = (uint64_t)time(NULL);
+    if (!credentials || now < credentials->look_s)
         return false;
-    const bool unusable =
-        tls_files_load(credentials->directory, credentials->job, &files, fault, sizeof(fault)) < 0;
-    credentials->look_s = unusable ? UINT64_MAX : files.expires_s;
-    tls_files_free(&files);
-    if (unusable)
+    if (tls_files_load(credentials->directory, credentials->job, &files, fault, sizeof(fault)) ==
+        0) {
+        credentials->look_s = files.expires_s;
+        tls_files_free(&files);
+        return false;
+    }
+    const bool again = tls_files_stamps_equal(&files.stamp, &credentials->unusable);
+    const bool tells = again && !credentials->told;
+    credentials->look_s = now + CREDENTIALS_LOOK_S;
+    credentials->unusable = files.stamp;
+    credentials->told = again;
+    if (tells)
         snprintf(text, text_bytes,
                  TLS_FILES_OF_WORKER "%s. Training goes on, but this worker cannot go back to a "
                                      "coordinator that restarts",
                  fault);
-    return unusable;
+    return tells;
 }
 
 bool control_credentials_explain(const struct control_credentials *credentials, bool *mismatch,

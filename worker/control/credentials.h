@@ -34,8 +34,9 @@ void control_credentials_aim(struct control_credentials *credentials, const char
 bool control_credentials_renew(struct control_credentials *credentials);
 
 // Returns true if the certificate has expired and the directory has no files that can be used; text
-// says so. Returns true once for each certificate. Reads the files, but only after the certificate
-// that it knows has expired. Returns false if credentials is NULL.
+// says so. Returns true once, and once more for each change of the files to others that cannot be
+// used, 5 s after it has seen them. Reads the files, but only after the certificate that it knows
+// has expired, and then every 5 s. Returns false if credentials is NULL.
 bool control_credentials_expired(struct control_credentials *credentials, char *text,
                                  size_t text_bytes);
 
