@@ -541,7 +541,9 @@ struct lockstep_module_config {
      * allowed in steps that accumulate. Each bucket of each of these calls counts as one of the
      * 1,024 buckets that all modules may have in a step. A step with more fails the session
      * with E_CONFIG: make the buckets larger (bucket_bytes), or make fewer calls. A world of one
-     * without a coordinator has no such limit. */
+     * without a coordinator has no such limit. Two cases are other errors: a module with more by
+     * itself is E_INVALID from lockstep_module_register, and calls outside the plan may be too many
+     * (LOCKSTEP_UNPLANNED_EXTEND). */
     uint32_t separate_calls;
     lockstep_abort_policy on_abort;
     lockstep_wire wire;

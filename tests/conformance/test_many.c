@@ -215,6 +215,50 @@ static void more_buckets_than_a_step_has(const struct setting *setting)
     ranks_run(setting, over_body, NULL);
 }
 
+#define BEYOND_BUCKETS (LOCKSTEP_MAX_SLOTS / 2 + 1)
+
+static int beyond_call(lockstep_module *module)
+{
+    lockstep_call *call;
+    int status = lockstep_call_begin(module, &call);
+    for (uint32_t p = 0; status == 0 && p < BEYOND_BUCKETS; p++)
+        status = lockstep_grad_ready(module, call, p, NULL, NULL);
+    return status == 0 ? lockstep_call_end(call) : status;
+}
+
+// Each module fits, and both together do not. The second module is called outside the plan.
+static void beyond_body(struct rank *rank)
+{
+    lockstep_module *modules[2];
+    struct many many;
+    many_make(rank, 2 * BEYOND_BUCKETS, &many);
+    for (uint32_t m = 0; m < 2; m++) {
+        struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
+        config.name = many.names[m];
+        config.parameters = &many.parameters[m * BEYOND_BUCKETS];
+        config.parameter_count = BEYOND_BUCKETS;
+        config.bucket_first_bytes = config.bucket_bytes = config.bucket_last_bytes = sizeof(float);
+        RANK_OK(rank, lockstep_module_register(rank->session, &config, &modules[m]));
+    }
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (int step = 1; step <= 2; step++) {
+        trainer_begin(rank, NULL);
+        RANK_OK(rank, beyond_call(modules[0]));
+        trainer_end(rank);
+    }
+    trainer_begin(rank, NULL);
+    RANK_OK(rank, beyond_call(modules[0]));
+    RANK_OK(rank, beyond_call(modules[1]));
+    RANK_FAILS(rank, LOCKSTEP_E_CONFIG, lockstep_step_end(rank->session, NULL));
+    RANK_SAYS(rank, "module 'p1' (call 1); with them the step has more than 1024 buckets");
+    many_free(&many);
+}
+
+static void more_buckets_than_a_planned_step_has(const struct setting *setting)
+{
+    ranks_run(setting, beyond_body, NULL);
+}
+
 int main(void)
 {
     static const uint32_t only_three[] = {3, 0};
@@ -222,6 +266,7 @@ int main(void)
         {"the_most_modules_and_parameters", the_most_modules_and_parameters, only_three},
         {"more_parameters_than_a_bucket_has", more_parameters_than_a_bucket_has, only_three},
         {"more_buckets_than_a_step_has", more_buckets_than_a_step_has, only_three},
+        {"more_buckets_than_a_planned_step_has", more_buckets_than_a_planned_step_has, only_three},
     };
     return stamp_run("many", stamps, sizeof(stamps) / sizeof(stamps[0]));
 }

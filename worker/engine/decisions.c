@@ -35,8 +35,10 @@
 
 // Writes the error text that names the calls outside the plan. The close wave's verdict is the same
 // on every rank, so this text is, too.
-static void engine_unplanned_text(const struct lockstep_session *session, char *bytes, size_t size)
+static void engine_unplanned_text(const struct lockstep_session *session, enum halt_kind halt,
+                                  char *bytes, size_t size)
 {
+    static_assert(LOCKSTEP_MAX_SLOTS == 1024, "the text says so");
     const struct close_wave *verdict = &session->engine.order->verdict;
     struct text text;
     text_init(&text, bytes, size);
@@ -49,15 +51,19 @@ static void engine_unplanned_text(const struct lockstep_session *session, char *
         text_append(&text, "%s module '%s' (call %" PRIu32 ")", i > 0 ? "," : "", name,
                     id->call + 1);
     }
-    text_append(&text,
-                "%s; %sthe first step of a phase decides which modules it runs: use another "
-                "phase label for steps that run others",
-                verdict->extra_total > LOCKSTEP_MAX_EXTRA_CALLS || verdict->too_many != 0
-                    ? " and more"
-                    : "",
-                session->config.unplanned == LOCKSTEP_UNPLANNED_FAIL ? ""
-                                                                     : "that is too many for one "
-                                                                       "step, and ");
+    text_append(&text, "%s; ", verdict->extra_total > LOCKSTEP_MAX_EXTRA_CALLS ? " and more" : "");
+    if (halt == HALT_LIMIT)
+        text_append(&text,
+                    "with them the step has more than 1024 buckets, and a step has at most 1024; "
+                    "each bucket counts once for each separate call: make the buckets larger "
+                    "(bucket_bytes), or make fewer separate calls");
+    else
+        text_append(&text,
+                    "%sthe first step of a phase decides which modules it runs: use another phase "
+                    "label for steps that run others",
+                    session->config.unplanned == LOCKSTEP_UNPLANNED_FAIL
+                        ? ""
+                        : "that is too many for one step, and ");
 }
 
 // Writes the error text for a wait for a call outside the plan. Such a call runs at the end of the
@@ -247,8 +253,8 @@ static void engine_failed(struct lockstep_session *session, const struct order_a
     if (!action->text) {
         // No collective is in flight. The links stay open, because other ranks may still read this
         // rank's last frames.
-        engine_unplanned_text(session, text, sizeof(text));
-        session_fail(session, LOCKSTEP_E_MISMATCH, text);
+        engine_unplanned_text(session, action->halt, text, sizeof(text));
+        session_fail(session, error_status_of_halt(action->halt), text);
         return;
     }
     if (session->end.abort_text[0] != '\0') {

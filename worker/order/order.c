@@ -226,7 +226,8 @@ void order_step_begun(struct order *order, uint64_t step, uint64_t phase, const 
     order->open = true;
     order->learning = !plan;
     order->ended = order->fail_said = false;
-    order->close_joined = order->closed = order->commit_joined = order->unplanned = false;
+    order->close_joined = order->closed = order->commit_joined = false;
+    order->refused = HALT_NONE;
     order->strict = order->options.strict;
     order->header_equal = order->world_size == 1;
     order->planned = order->slot_count = order->low = order->front = order->unplaced_count = 0;
@@ -407,24 +408,26 @@ static void order_append(struct order *order, const struct order_slot *slot)
         order_place(order, index);
 }
 
-// True if the policy forbids the calls outside the plan, or a step has no room for all of them.
-// Equal on every rank.
-static bool order_refuses(const struct order *order)
+// Returns HALT_NONE, or why the step cannot run the calls outside the plan: the policy forbids
+// them, they are too many, or they have too many buckets. Equal on every rank.
+static enum halt_kind order_refuses(const struct order *order)
 {
     const struct close_wave *verdict = &order->verdict;
     uint32_t total = order->slot_count;
     if (verdict->extra_total == 0)
-        return false;
+        return HALT_NONE;
     if (order->options.unplanned != UNPLANNED_EXTEND ||
-        verdict->extra_total > LOCKSTEP_MAX_EXTRA_CALLS || verdict->too_many != 0)
-        return true;
+        verdict->extra_total > LOCKSTEP_MAX_EXTRA_CALLS)
+        return HALT_UNPLANNED;
+    if (verdict->too_many != 0)
+        return HALT_LIMIT;
     for (uint32_t i = 0; i < verdict->extra_total; i++) {
         const struct call_id *call = &verdict->extras[i];
         if (call->module >= LOCKSTEP_MAX_MODULES || order_call_end(order, call) > 0)
-            return true;
+            return HALT_UNPLANNED;
         total += order->buckets[call->module];
     }
-    return total > LOCKSTEP_MAX_SLOTS;
+    return total > LOCKSTEP_MAX_SLOTS ? HALT_LIMIT : HALT_NONE;
 }
 
 // Appends all buckets of each call: a plan has all buckets of a call, or none.
@@ -446,8 +449,8 @@ void order_close_completed(struct order *order, const struct close_wave *result)
         return;
     order->closed = true;
     order->verdict = *result;
-    order->unplanned = order_refuses(order);
-    if (!order->unplanned)
+    order->refused = order_refuses(order);
+    if (order->refused == HALT_NONE)
         order_extend(order);
     order_switch_plans(order, result->plan_number);
     order_advance(order);
@@ -460,8 +463,8 @@ void order_commit_completed(struct order *order)
     if (order->failed || !order->commit_joined)
         return;
     order->open = false;
-    if (order->unplanned) {
-        order_fail(order, HALT_UNPLANNED, NULL);
+    if (order->refused != HALT_NONE) {
+        order_fail(order, order->refused, NULL);
         return;
     }
     order->settled = order->step;

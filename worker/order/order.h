@@ -434,7 +434,7 @@ struct order {
     bool close_joined;
     bool closed; // True if the close wave, or the plan of a learning step, has arrived.
     bool commit_joined;
-    bool unplanned; // True if the close wave's verdict is UNPLANNED.
+    enum halt_kind refused; // The close wave's verdict on the calls outside the plan.
     uint64_t given_up; // Step that this rank has reported as impossible to complete; 0: none.
     uint64_t settled; // Last step that is final on every rank.
     // Slots of the plan: the first `planned` entries of slots[]. 0 in a learning step.

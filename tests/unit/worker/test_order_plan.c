@@ -120,7 +120,8 @@ static void test_a_module_without_gradients_extends_by_nothing(void **state)
     free(tale);
 }
 
-static void refused(const struct order_options *options, uint32_t buckets, const char *extras)
+static void refused(const struct order_options *options, uint32_t buckets, const char *extras,
+                    const char *verdict)
 {
     struct tale *tale = tale_begin_with(2, options);
     tale->buckets[2] = buckets;
@@ -134,7 +135,7 @@ static void refused(const struct order_options *options, uint32_t buckets, const
     tale_close(tale, extras);
     tale_expect(tale, "commit; "); // Others may need this rank's part of the plan.
     order_commit_completed(&tale->order);
-    tale_expect(tale, "failed kind 4; ");
+    tale_expect(tale, verdict);
     assert_int_equal(tale->order.settled, 0);
     free(tale);
 }
@@ -142,9 +143,11 @@ static void refused(const struct order_options *options, uint32_t buckets, const
 static void test_what_cannot_be_run_is_the_verdict_of_all(void **state)
 {
     (void)state;
-    refused(&fail, 1, "C");
-    refused(&extend, LOCKSTEP_MAX_SLOTS, "C"); // With A one more than there may be.
-    refused(&extend, 1, "A"); // Never said by a rank of this plan.
+    refused(&fail, 1, "C", "failed kind 4; ");
+    refused(&fail, LOCKSTEP_MAX_SLOTS, "C", "failed kind 4; ");
+    // With A one more than there may be.
+    refused(&extend, LOCKSTEP_MAX_SLOTS, "C", "failed kind 11; ");
+    refused(&extend, 1, "A", "failed kind 4; "); // Never said by a rank of this plan.
 }
 
 static void test_more_calls_than_can_be_named_are_too_many(void **state)
@@ -174,6 +177,10 @@ static void test_more_slots_than_can_be_kept_are_too_many(void **state)
                          1);
     order_step_ended(&tale->order);
     tale_expect(tale, "launch 0 zero; close extras 1 and more; ");
+    order_close_completed(&tale->order, &tale->order.close);
+    tale_final(tale, 0);
+    order_commit_completed(&tale->order);
+    tale_expect(tale, "commit; failed kind 11; ");
     free(tale);
 }
 
