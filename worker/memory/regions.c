@@ -29,7 +29,7 @@ static_assert(LOCKSTEP_MAX_MATES <= 32, "a mask has one bit for each mate");
 
 struct region {
     uint32_t number;
-    uint32_t offered; // Mask of mates to which regions_to_pass has offered the region.
+    uint32_t offered; // Mask of mates that may have the region, or get it from regions_to_pass.
     uint32_t passed; // Mask of mates to which the descriptor was passed.
     uint32_t mapped; // Mask of mates that have mapped the region.
     int fd; // -1: the region is private again.
@@ -220,7 +220,7 @@ static int regions_add(struct regions *regions, struct region *region)
     int status = -ENOSPC;
     mutex_lock(&regions->mutex);
     if (regions->count + regions->freed_count < LOCKSTEP_MAX_REGIONS &&
-        regions->number < UINT32_MAX) {
+        regions->number < REGION_UNMAPPED - 1) {
         const uint32_t place = regions_place_locked(regions, region->memory);
         memmove(&regions->own[place + 1], &regions->own[place],
                 (regions->count - place) * sizeof(regions->own[0]));
@@ -413,11 +413,14 @@ bool regions_mapped(struct regions *regions, uint32_t local, uint32_t number)
 {
     bool possible = false;
     mutex_lock(&regions->mutex);
-    struct region *region = regions_search_locked(regions, number);
+    struct region *region = regions_search_locked(regions, number & ~REGION_UNMAPPED);
     if (region && regions_is_mate_locked(regions, local)) {
-        const uint32_t bit = 1u << local;
-        possible = (region->passed & bit) != 0 && (region->mapped & bit) == 0;
-        region->mapped |= region->passed & bit;
+        const uint32_t bit = region->passed & region->offered & ~region->mapped & 1u << local;
+        possible = bit != 0;
+        if ((number & REGION_UNMAPPED) != 0)
+            region->offered &= ~bit; // The mate need not hear of its end.
+        else
+            region->mapped |= bit;
     }
     mutex_unlock(&regions->mutex);
     return possible;
@@ -501,18 +504,17 @@ static uint32_t mate_place(const struct mate *mate, uint32_t number)
     return low;
 }
 
-bool regions_unmap(struct regions *regions, uint32_t local, uint32_t number)
+void regions_unmap(struct regions *regions, uint32_t local, uint32_t number)
 {
     struct mate *mate = &regions->mate[local];
     assert(local < LOCKSTEP_MAX_MATES);
     const uint32_t place = mate_place(mate, number);
     struct mate_region *region = &mate->regions[place];
     if (place == mate->count || region->number != number)
-        return false;
+        return;
     munmap(region->memory, (size_t)region->bytes);
     mate->count--;
     memmove(region, region + 1, (mate->count - place) * sizeof(*region));
-    return true;
 }
 
 void *regions_of(const struct regions *regions, uint32_t local, uint32_t number, uint64_t offset,

@@ -73,8 +73,9 @@ uint32_t regions_news(const struct regions *regions);
 // passed; otherwise this function returns the same region again. Engine thread.
 int regions_to_pass(struct regions *regions, uint32_t local, uint32_t *number, uint64_t *bytes);
 void regions_passed(struct regions *regions, uint32_t local, uint32_t number);
-// A mate reports that it has mapped a region of this rank. Returns false if that is impossible.
-// Engine thread.
+// A mate reports that it has mapped a region of this rank, or, with REGION_UNMAPPED in the number,
+// that it cannot map it. Returns false if that is impossible. Engine thread.
+#define REGION_UNMAPPED (UINT32_C(1) << 31) // Numbers of regions are smaller.
 bool regions_mapped(struct regions *regions, uint32_t local, uint32_t number);
 // Sets *number to the next freed region of this rank that the mates have to unmap; each region
 // comes once. Returns false if there is none. Engine thread.
@@ -83,12 +84,12 @@ bool regions_freed(struct regions *regions, uint32_t *number);
 // A mate has passed the descriptor of a region; fd is given. Checks the seals and the size, and
 // maps the region. Returns NULL, or the reason why an honest mate cannot have sent it. If this
 // process has no room for the mapping, the result is also NULL, regions_of does not find the
-// region, and the caller must not report the region as mapped. Engine thread.
+// region, and the caller reports the region with REGION_UNMAPPED. Engine thread.
 const char *regions_map(struct regions *regions, uint32_t local, uint32_t number, uint64_t bytes,
                         int fd);
-// A mate reports that it has freed a region. Returns false if the region is not mapped in this
-// process. Engine thread.
-bool regions_unmap(struct regions *regions, uint32_t local, uint32_t number);
+// A mate reports that it has freed a region. Does nothing if the region is not mapped in this
+// process: it was freed before it was passed here, or could not be mapped. Engine thread.
+void regions_unmap(struct regions *regions, uint32_t local, uint32_t number);
 // Returns the address of a place in a mate's region; NULL if the region is not mapped in this
 // process, or ends before offset + bytes. Engine thread.
 void *regions_of(const struct regions *regions, uint32_t local, uint32_t number, uint64_t offset,

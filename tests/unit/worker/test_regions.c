@@ -272,10 +272,38 @@ static void test_passing(void **state)
     assert_true(regions_freed(pair.a, &number));
     assert_int_equal(number, 1);
     assert_false(regions_freed(pair.a, &number));
-    assert_true(regions_unmap(pair.b, 0, 1));
-    assert_false(regions_unmap(pair.b, 0, 1));
+    regions_unmap(pair.b, 0, 1);
+    regions_unmap(pair.b, 0, 1);
     assert_null(regions_of(pair.b, 0, 1, 0, 1));
     pair_close(pair);
+}
+
+// A mate that cannot map a region does not hear of its end; one that has mapped it does.
+static void test_not_mapped(void **state)
+{
+    struct regions *regions = regions_open();
+    uint32_t number = 0;
+    uint64_t bytes = 0, offset;
+    (void)state;
+    regions_begin(regions, 0, 3);
+    for (int mapped_too = 0; mapped_too < 2; mapped_too++) {
+        uint8_t *memory = make(regions, SOME);
+        for (uint32_t mate = 1; mate <= 2; mate++) {
+            assert_true(regions_to_pass(regions, mate, &number, &bytes) >= 0);
+            regions_passed(regions, mate, number);
+        }
+        const uint32_t refused = number | REGION_UNMAPPED;
+        assert_true(regions_mapped(regions, 1, refused));
+        assert_false(regions_mapped(regions, 1, refused));
+        assert_false(regions_mapped(regions, 1, number));
+        assert_int_equal(regions_to_pass(regions, 1, &number, &bytes), -1);
+        assert_int_equal(regions_free(regions, memory), 0);
+        assert_false(regions_freed(regions, &number));
+        assert_true(regions_mapped(regions, 2, mapped_too ? number : refused));
+        assert_false(regions_find(regions, memory, 1, &number, &offset));
+        assert_int_equal(regions_freed(regions, &number), mapped_too);
+    }
+    regions_close(regions);
 }
 
 // Offered, but freed before it was on its way: nobody needs to be told.
@@ -497,7 +525,7 @@ static void engine_turn(struct pair pair)
     uint32_t number;
     (void)hand_over(pair.a, 0, pair.b, 1);
     while (regions_freed(pair.a, &number))
-        assert_true(regions_unmap(pair.b, 0, number));
+        regions_unmap(pair.b, 0, number);
 }
 
 static void test_threads(void **state)
@@ -542,6 +570,7 @@ int main(void)
         cmocka_unit_test(test_no_descriptor_left),
         cmocka_unit_test(test_descriptors_are_left),
         cmocka_unit_test(test_passing),
+        cmocka_unit_test(test_not_mapped),
         cmocka_unit_test(test_withdrawn),
         cmocka_unit_test(test_hostile_descriptors),
         cmocka_unit_test(test_another_generation),

@@ -203,7 +203,7 @@ struct board_seat {
     // Number of the core on which the rank waits, plus one; 0: not known.
     struct board_counter core;
     struct board_block block;
-    // By seat: regions of that mate that this rank has mapped.
+    // By seat: regions of that mate that this rank has mapped, or cannot map (REGION_UNMAPPED).
     struct board_news mapped_of[LOCKSTEP_MAX_MATES];
     struct board_news freed; // Regions of its own that this rank has freed.
     // By seat: number of freed regions of that mate that this rank has unmapped.

@@ -27,16 +27,14 @@ static void news_say(struct board_news *news, uint32_t number)
 void passing_take(struct shared *shared, uint32_t seat, const struct link_note *note, int fd)
 {
     struct regions *regions = shared->flows->regions;
-    if (fd < 0)
-        return; // Without a descriptor there is nothing to map.
-    const char *text = regions_map(regions, seat, note->number, note->bytes, fd);
+    const char *text = fd < 0 ? NULL : regions_map(regions, seat, note->number, note->bytes, fd);
     if (text) {
         host_impossible(shared, seat, text);
         return;
     }
-    if (!regions_of(regions, seat, note->number, 0, 1))
-        return; // This rank has no room for the region, so it does not report the region as mapped.
-    news_say(&host_seat(shared, shared->seat)->mapped_of[seat], note->number);
+    const bool mapped = regions_of(regions, seat, note->number, 0, 1) != NULL;
+    news_say(&host_seat(shared, shared->seat)->mapped_of[seat],
+             mapped ? note->number : note->number | REGION_UNMAPPED);
     host_tell(shared);
 }
 
@@ -65,8 +63,8 @@ static void passing_hand(struct shared *shared, uint32_t seat)
     }
 }
 
-// Reads the news of a mate: which regions of this rank it has mapped, and which of its own it has
-// freed.
+// Reads the news of a mate: which regions of this rank it has mapped or cannot map, and which of
+// its own it has freed.
 static void passing_hear(struct shared *shared, uint32_t seat)
 {
     struct registered *registered = &shared->registered;
@@ -82,9 +80,9 @@ static void passing_hear(struct shared *shared, uint32_t seat)
             board_word(&mapped->number[registered->mapped_heard[seat]++ % BOARD_NEWS]));
     uint64_t heard = board_read(&own->freed_heard[seat]);
     const uint64_t freed = board_read(&mate->freed.said);
+    possible = possible && freed - heard <= BOARD_NEWS;
     while (possible && heard != freed)
-        possible =
-            regions_unmap(regions, seat, board_word(&mate->freed.number[heard++ % BOARD_NEWS]));
+        regions_unmap(regions, seat, board_word(&mate->freed.number[heard++ % BOARD_NEWS]));
     if (heard != board_read(&own->freed_heard[seat]))
         board_publish(&own->freed_heard[seat], heard);
     if (!possible)

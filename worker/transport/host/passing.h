@@ -14,7 +14,7 @@ struct shared;
 // Called when the board stands: begins to pass this rank's regions to its mates.
 void passing_begin(struct shared *shared);
 // Takes over the descriptor of a region that a mate has passed, and maps the region. fd -1: this
-// process had no free descriptor for it; the region stays unmapped.
+// process had no free descriptor for it; the mate is told that the region is not mapped.
 void passing_take(struct shared *shared, uint32_t seat, const struct link_note *note, int fd);
 // Passes new regions, and reads the news of mates. Called when there is news, or when
 // `registered.again` says that a link had no room.
