@@ -225,6 +225,13 @@ static void go_on(int signal_number)
     (void)signal_number;
 }
 
+static const char *file_of(const char *path, int rank)
+{
+    static char name[4096];
+    snprintf(name, sizeof(name), "%s.set.%d", path, rank);
+    return name;
+}
+
 int main(int argc, char **argv)
 {
     sigset_t set;
@@ -237,12 +244,17 @@ int main(int argc, char **argv)
         signal(SIGINT, go_on);
         signal(SIGTERM, SIG_IGN);
     }
+    if (rank != 2)
+        fclose(fopen(file_of(argv[argc - 1], rank), "w"));
     if (rank == 2) {
         const pid_t worker = getpid();
         prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
         if (fork() == 0) {
             signal(SIGINT, SIG_IGN);
             ptrace(PTRACE_ATTACH, worker, NULL, NULL);
+            for (int other = 0; other < 2; other++)
+                while (access(file_of(argv[argc - 1], other), F_OK) < 0)
+                    usleep(1000);
             if (waitpid(worker, NULL, __WALL) == worker)
                 fclose(fopen(argv[argc - 1], "w"));
         }
