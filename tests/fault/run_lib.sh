@@ -35,7 +35,7 @@ comes() {
     local i
     for ((i = 0; i < 1000 * slow; i++)); do
         ! grep -qsF -- "$2" "$1" || return 0
-        read -rt 0.02 <> <(:) || true
+        sleep 0.02
     done
     has "$1" "$2"
 }

@@ -30,7 +30,7 @@ ends() {
     for i in "$@"; do
         for ((tries = 0; tries < 400 * slow; tries++)); do
             kill -0 "${pids[i]}" 2>/dev/null || break
-            read -rt 0.1 <> <(:) || true
+            sleep 0.1
         done
         ! kill -KILL "${pids[i]}" 2>/dev/null || fail "${names[i]} does not end"
         status=0

@@ -41,7 +41,7 @@ nobody() {
 }
 
 pause() {
-    read -rt "$1" <> <(:) || true
+    sleep "$1"
 }
 
 all=(err.0 err.1 cont.0 cont.1 cont.2)

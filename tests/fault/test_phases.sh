@@ -40,7 +40,7 @@ await_hang() {
     local i
     for ((i = 0; i < 1000 * slow; i++)); do
         line=$(grep -hs ' hangs in update ' "$work/$1") && return 0
-        read -rt 0.01 <> <(:) || true
+        sleep 0.01
     done
     fail "$1 does not hang"
     return 1
@@ -53,7 +53,7 @@ until_stalls() {
         code=0
         "$lockstep" stalls --job "$2" --json >"$work/json" 2>"$work/err" || code=$?
         [ "$code" = "$1" ] && "$here/stall_check.py" "$work/json" "$3" >"$work/check" 2>&1 && return 0
-        read -rt 0.1 <> <(:) || true
+        sleep 0.1
     done
     fail "$2: lockstep stalls ended with $code, wanted $1 and $3"
     cat "$work/check" "$work/json" "$work/err" "$work/$2"

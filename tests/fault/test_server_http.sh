@@ -26,7 +26,7 @@ await() {
         done
         [ -s "$file" ] && return 0
         kill -0 "$pid" 2>/dev/null || fail "the daemon has ended"
-        read -rt 0.02 <> <(:) || true
+        sleep 0.02
     done
     fail "nothing came to $file"
 }
@@ -177,7 +177,7 @@ done
 kill "$pid"
 for _ in $(seq 3000); do
     [ "$(hex "$folder/watched")" = $serving$not_serving ] && break
-    read -rt 0.02 <> <(:) || true
+    sleep 0.02
 done
 [ "$(hex "$folder/watched")" = $serving$not_serving ] || fail "watch: $(hex "$folder/watched")"
 [ "$(curl -s -m 20 -o /dev/null -w '%{http_code}' "$url/readyz")" = 503 ] || fail "still ready"

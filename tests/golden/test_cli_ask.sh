@@ -14,7 +14,7 @@ server=$!
 trap 'kill "$server"; rm -rf "$work"' EXIT
 until [ -s "$work/port" ]; do
     kill -0 "$server" || exit 1
-    read -rt 0.02 <> <(:) || true
+    sleep 0.02
 done
 read -r port <"$work/port"
 export LOCKSTEP_DASHBOARD=http://127.0.0.1:$port/
@@ -77,7 +77,7 @@ env --default-signal=INT "$lockstep" stalls --watch=0.1 --json >"$work/lines" &
 watcher=$!
 until [ "$(wc -l <"$work/lines")" -ge 2 ]; do
     kill -0 "$watcher" || exit 1
-    read -rt 0.02 <> <(:) || true
+    sleep 0.02
 done
 kill -INT "$watcher"
 wait "$watcher" || fail "SIGINT: status $?"

@@ -157,7 +157,7 @@ check finding "$work/json" coordinator missing 127.0.0.1:1
 daemon=$!
 until [ -s "$work/ports" ]; do
     kill -0 "$daemon" || exit 1
-    read -rt 0.02 <> <(:) || true
+    sleep 0.02
 done
 read -r ports <"$work/ports"
 grpc=${ports#grpc=} grpc=${grpc%% *} http=127.0.0.1:${ports##*http=}
@@ -208,7 +208,7 @@ LOCKSTEP_COORDINATOR=127.0.0.1:$grpc LOCKSTEP_JOB=half LOCKSTEP_WORLD_SIZE=2 LOC
 half=$!
 until grep -q '"joined":1' <(curl -sS -m 20 "http://$http/api/v1/jobs/half"); do
     kill -0 "$half" || exit 1
-    read -rt 0.02 <> <(:) || true
+    sleep 0.02
 done
 job half warning
 grep -q '1 of 2 ranks are there' "$work/json" || fail "a job that waits"

@@ -25,7 +25,7 @@ done
 
 for ((i = 0; i < 1000; i++)); do
     [ -s "$work/port" ] && break
-    read -rt 0.02 <> <(:) || true
+    sleep 0.02
 done
 port=$(sed -n "s/^grpc=\([0-9]*\).*/\1/p" "$work/port")
 [ -n "$port" ] || { cat "$work/port" "$work/daemon"; fail "no port"; exit 1; }

@@ -50,7 +50,7 @@ wait_for() {
     local i
     for ((i = 0; i < 1000; i++)); do
         [ -s "$1" ] && break
-        read -rt 0.02 <> <(:) || true
+        sleep 0.02
     done
 }
 

@@ -53,7 +53,7 @@ for ((node = 0; node < nodes; node++)); do
 done
 for ((i = 0; i < 1500; i++)); do
     [ "$(sinfo -h -t idle -o %D 2>/dev/null)" = $nodes ] && break
-    read -rt 0.02 <> <(:) || true
+    sleep 0.02
 done
 [ "$(sinfo -h -t idle -o %D)" = $nodes ] || { sinfo; tail -n 5 "$work"/slurm*.log; fail "no cluster"; finish; }
 
