@@ -122,8 +122,8 @@
 // Where workers are. Heartbeats say how far each worker is and what its trainer does. Rank 0 sends
 // the names of the modules once in every round of lockstep_start. EVENT_ASK inspects one member
 // (DOWN_INSPECT): for its stacks, and for its events, at most once in LOCKSTEP_INSPECT_PAUSE_MS. An
-// inspection for its place alone is not sent. The server gets the answer from the
-// member's message; the core keeps only the parts that the sentence about a stall needs.
+// inspection for its place alone is not sent. The server gets the answer from the member's message;
+// the core keeps only the parts that the sentence about a stall needs.
 //
 // Stalls. From heartbeats the core finds the ranks that the others wait for (the culprits): the
 // rules are at the head of stall.c. A stall is found at most LOCKSTEP_WATCH_MS after the heartbeat

@@ -68,11 +68,11 @@ static uint32_t suspicion_mates(const struct coordinator *core, const struct job
 struct worker *suspicion_loser(struct coordinator *core, const struct job *job,
                                const struct worker *accuser, struct worker *accused)
 {
-    // Of a pair of which one goes already, the other one stays.
-    return !decision_removes(job, accused->rank) &&
-                   suspicion_mates(core, job, accuser) < suspicion_mates(core, job, accused)
-               ? job_worker(core, job, accuser->rank)
-               : accused;
+    // If the accused rank is to go already, the accuser stays.
+    if (decision_removes(job, accused->rank) ||
+        suspicion_mates(core, job, accuser) >= suspicion_mates(core, job, accused))
+        return accused;
+    return job_worker(core, job, accuser->rank);
 }
 
 // Returns when something is to be done about the member next.

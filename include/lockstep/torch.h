@@ -296,7 +296,7 @@ class data_parallel
             at::NoGradGuard no_grad;
             at::Tensor gradient = each.tensor.grad();
             if (other) {
-                gradient = gradient.clone(); // It may be this tensor.
+                gradient = gradient.clone(); // It may be each.gradient.
                 each.gradient.set_data(view(each));
             }
             each.gradient.copy_(gradient);

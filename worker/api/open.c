@@ -323,7 +323,7 @@ static int open_await_world(struct lockstep_session *session)
     const uint32_t wait_ms = session->config.open_timeout_ms;
     const struct wish wish = {.flag = &session->world.formed,
                               .deadline_ms = clock_now_ms() + wait_ms + OPEN_ANSWER_SLACK_MS};
-    const char *why = session->step.change.text; // Of the last recovery; "": there was none.
+    const char *why = session->step.change.text; // Why ranks recovered last; "": they did not.
     int status = 0;
     error_of(session); // The goodbye to the other ranks gives the failure as its reason.
     mutex_lock(&session->mutex);

@@ -25,9 +25,9 @@ struct control_events {
     // Called once.
     void (*ended)(void *context, const char *text);
     void *context;
-    // A warning for the log: event is the name of its line, text a sentence. May be NULL. Each is
-    // given once at most: soon after the opening the coordinator is not reached yet; while a stream
-    // stands, this worker's certificate expires.
+    // A warning for the log: event is the name of its line, text a sentence. May be NULL. Called
+    // once at most if the coordinator is not reached soon after the opening, and for each
+    // certificate of this worker that expires while a stream stands.
     void (*warned)(void *context, const char *event, const char *text);
     // A kept stream ended, and the control begins another one; text is a sentence. The messages
     // that waited are dropped. Called again when attempts fail for another reason than before; text

@@ -21,7 +21,7 @@ struct control_probe {
     const char *job; // The job of which this worker is.
     const char *host;
     uint16_t port;
-    const struct tls_files *files; // What this worker shows; older than the directory, perhaps.
+    const struct tls_files *files; // What this worker shows. The directory may be newer.
     uint64_t timeout_ms;
 };
 

@@ -480,7 +480,7 @@ static void recovery_redo_set(const struct engine_recovery *recovery, struct slo
     for (uint32_t i = 0; i < recovery->record_count; i++) {
         const struct held_record *record = &recovery->records[i];
         if (record->kind == RECORD_ROWS && record->position < LOCKSTEP_MAX_SLOTS)
-            set->words[record->position / 64] |= UINT64_C(1) << record->position % 64;
+            slot_set_add(set, record->position);
     }
 }
 

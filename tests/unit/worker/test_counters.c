@@ -37,7 +37,7 @@ static void long_names_stay_apart(void **state)
 static void characters_stay_whole(void **state)
 {
     (void)state;
-    // Of the 18 bytes, 17 are used: an umlaut has two.
+    // The beginning has at most 18 bytes: "a", and eight umlauts of two bytes each.
     const struct counter umlauts = noted("aäääääääääääää");
     assert_memory_equal(umlauts.name, "aääääääää~", 18);
     assert_int_equal(strlen(umlauts.name), 22);

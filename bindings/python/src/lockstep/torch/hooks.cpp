@@ -133,7 +133,7 @@ void take(slot &at, at::Tensor gradient)
 {
     if (moved(at)) {
         at::NoGradGuard no_grad;
-        gradient = gradient.clone(); // It may be this tensor.
+        gradient = gradient.clone(); // It may be the tensor that bring_back changes.
         bring_back(at);
     }
     const size_t bytes = at.place->numel() * at.place->itemsize();

@@ -217,7 +217,7 @@ class Member:
         assert self._memory is not None
         with torch.no_grad():
             if self._memory.moved(i):
-                gradient = gradient.clone()  # It may be this tensor.
+                gradient = gradient.clone()  # .grad may be the tensor that is moved now.
                 self._memory.bring_back(i)
             self.gradients[i].copy_(gradient)
         self.parameters[i].grad = self.gradients[i]
