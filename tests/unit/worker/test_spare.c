@@ -126,6 +126,13 @@ static void count_signal(int number)
     signals++;
 }
 
+// The thread sanitizer puts a handler off until its thread sleeps.
+static int signals_handled(void)
+{
+    usleep(1);
+    return signals;
+}
+
 static void a_file_that_may_not_grow_raises_no_signal(void **state)
 {
     struct sigaction before;
@@ -142,9 +149,9 @@ static void a_file_that_may_not_grow_raises_no_signal(void **state)
     assert_int_equal(ftruncate(fd, 4097), -1);
     file_limit_end(&limit);
     assert_int_equal(errno, EFBIG);
-    assert_int_equal(signals, 0);
+    assert_int_equal(signals_handled(), 0);
     assert_int_equal(ftruncate(fd, 4097), -1); // The trainer's own keep raising it.
-    assert_int_equal(signals, 1);
+    assert_int_equal(signals_handled(), 1);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &rlimit), 0);
     assert_int_equal(sigaction(SIGXFSZ, &before, NULL), 0);
     close(fd);
