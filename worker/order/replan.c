@@ -91,22 +91,27 @@ static bool replan_calls(const struct order *order, struct up_replan *replan)
     return fits;
 }
 
-void order_replan(struct order *order)
+// Apart from order_replan: the message is 8 KiB, and most steps send none.
+static void replan_send(struct order *order, const struct order_plan *plan)
 {
     struct up_message message = {.kind = UP_REPLAN};
     struct up_replan *replan = &message.u.replan;
-    struct order_plan *plan = order_find_plan(order, order->phase);
-    if (order->learning || order->alone || !plan || plan->hash != order->space)
-        return; // The step had no plan, or the step's plan is no longer in force.
-    const uint64_t deviation = deviation_of(order);
-    plan->alike = deviation == plan->deviation ? plan->alike + 1 : 1;
-    plan->deviation = deviation;
-    if (deviation == 0 || !replan_due(plan->alike))
-        return;
     replan->step = order->step;
     replan->phase = order->phase;
     replan->replaces = plan->number;
     replan->in_force = order->plans.in_force;
     if (replan_calls(order, replan))
         order_send(order, &message);
+}
+
+void order_replan(struct order *order)
+{
+    struct order_plan *plan = order_find_plan(order, order->phase);
+    if (order->learning || order->alone || !plan || plan->hash != order->space)
+        return; // The step had no plan, or the step's plan is no longer in force.
+    const uint64_t deviation = deviation_of(order);
+    plan->alike = deviation == plan->deviation ? plan->alike + 1 : 1;
+    plan->deviation = deviation;
+    if (deviation != 0 && replan_due(plan->alike))
+        replan_send(order, plan);
 }

@@ -56,13 +56,17 @@ static void wave_drop(struct flows *flows, struct wave_block *block)
 }
 
 // Returns the bytes of the payload without the zeros at its end, in words of 8 bytes, but at least
-// one word if there is one.
+// one word if there is one. Most of a payload is zero, so zeros are skipped in blocks first.
 static uint32_t wave_used(const struct wave *wave)
 {
+    static const uint8_t zeros[128];
     uint32_t bytes = wave->size;
     uint64_t word = 0;
     if (bytes % sizeof(word) != 0)
         return bytes;
+    while (bytes > sizeof(zeros) &&
+           memcmp(wave->payload + bytes - sizeof(zeros), zeros, sizeof(zeros)) == 0)
+        bytes -= (uint32_t)sizeof(zeros);
     for (; bytes > sizeof(word); bytes -= (uint32_t)sizeof(word)) {
         memcpy(&word, wave->payload + bytes - sizeof(word), sizeof(word));
         if (word != 0)
