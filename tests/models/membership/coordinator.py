@@ -264,6 +264,7 @@ def try_decide(w, c):
     on, records, reporters = w.config.on, list(c.reports.values()), set(c.reports)
     if not decidable(w, c, records, reporters):
         for r in sorted(barred(w, c, records, reporters)):
+            w.after[c.ballot] = max(p.generation.ballot for p in records if p.generation)
             exclude(w, c, c.reports[r], c.ballot, left_of(w, c, records), {r})
         return
     generations, need, _, _ = view(w, c, records, reporters)
@@ -297,6 +298,7 @@ def try_decide(w, c):
     removed = ({m for g in generations for m in g.members} | {p.rank for p in old}).union(
         *(p.gone for p in records)) - {*members, *fresh, *left}
     generation = Generation(c.ballot, members, c.number)
+    w.after[c.ballot] = generations[-1].ballot
     c.decision = Decision(
         "decision", generation, (*generations, generation), done,
         tuple(rows_of(w, c.reports, slot, members, done) for slot in range(len(w.config.slots))),
@@ -370,5 +372,6 @@ def planned(w, c):
 def publish(w, c, change):
     c.seen += 1
     c.plan, c.next = Change((c.seen, c.number), change[0], c.number, change[1]), None
+    w.after[c.plan.ballot] = change[1]
     for r in sorted(connected(w, c)):
         w.say_down(r, c.number, ("change", c.plan))

@@ -177,9 +177,14 @@ def finish(w, k):
 
 
 def alive_in(w, rank, generation):
-    """False if nobody of that generation lives: older ranks may then go on from older state."""
-    return w.workers[rank].alive or not generation or any(
-        w.workers[m].alive for m in generation.members)
+    """False if nobody of that generation takes part: older ranks may go on from older state.
+
+    An excluded rank takes part no more, unless a decision excluded it that overlooked the
+    generation.
+    """
+    ranks = {rank, *generation.members} if generation else {rank}
+    return any(k.alive and not (generation and k.out and w.follows(k.out, generation))
+               for k in map(w.workers.get, ranks))
 
 
 def enter(w, k, generation, chain):
@@ -220,6 +225,7 @@ def take_message(w, k, number, m):
             if orderly and k.generation and k.done == first - 1:
                 finish(w, k)  # its last step is committed
             k.told = "left" if orderly else "excluded"
+            k.out = None if orderly else ballot
             tell(w, k)
     elif m[0] == "change":
         fits = not k.generation or m[1].after == k.generation.ballot

@@ -40,6 +40,7 @@ class Worker:
         self.rank, self.alive, self.stopped = rank, True, False
         self.power = False  # True if it died with its host, so that nobody can prove it
         self.told = None  # None, "excluded" or "left"; afterwards the process does nothing any more
+        self.out = None  # the ballot of the decision that excluded it
         self.generation = first
         # From the last generation known to be established to the newest one that it started.
         self.chain = (first,) if first else ()
@@ -100,12 +101,14 @@ class World:
         self.start = {}  # (newcomer, ballot) -> what a member tells it that has switched
         self.lost = frozenset()  # (worker, ballot): it will never get all frames of that generation
         self.ledger = {}  # (step, worker) -> (generation, values) that it committed
+        self.after = {}  # ballot of a decision or change -> that of the generation it follows
 
     def clone(self):
         new = copy_of(self)
         new.workers = {r: copy_of(k) for r, k in self.workers.items()}
         new.coordinators = {i: copy_of(c) for i, c in self.coordinators.items()}
-        for name in ("streams", "sent", "given", "wave", "donor", "start", "ledger"):
+        for name in ("streams", "sent", "given", "wave", "donor", "start", "ledger",
+                     "after"):
             setattr(new, name, dict(getattr(self, name)))
         return new
 
@@ -116,7 +119,7 @@ class World:
             parts.append(tuple(frozenset(v.items()) if type(v) is dict else v
                                for name, v in c.__dict__.items() if name != "next"))
         for table in (self.streams, self.sent, self.given, self.wave, self.donor, self.start,
-                      self.ledger):
+                      self.ledger, self.after):
             parts.append(frozenset(table.items()))
         return hash((tuple(parts), self.blocked, self.cuts, self.ever_cut, self.lost))
 
@@ -132,6 +135,12 @@ class World:
         """The stream between a worker and a coordinator, if it can carry a message."""
         stream = self.streams.get((rank, number))
         return stream if stream and not stream.dead else None
+
+    def follows(self, ballot, generation):
+        """True if the decision of that ballot follows the generation, directly or not."""
+        while ballot is not None and ballot != generation.ballot:
+            ballot = self.after.get(ballot)
+        return ballot is not None
 
     def say_up(self, rank, number, message):
         stream = self.reach(rank, number)
