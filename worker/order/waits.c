@@ -217,7 +217,6 @@ static void waits_say_blocked(struct order *order)
     struct up_blocked *blocked = &message.u.blocked;
     const struct call_id *outside = NULL;
     uint32_t end = 0;
-    memset(blocked, 0, sizeof(*blocked));
     for (uint32_t i = 0; i < order->waits.count; i++) {
         const struct order_wait *wait = &order->waits.held[i];
         const uint32_t own = order_call_end(order, &wait->call);
