@@ -43,8 +43,11 @@ SANITIZE := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer)
 SANITIZE += $(if $(findstring undefined,$(SAN)),-fno-sanitize-recover=all)
 # No path of the machine that builds gets into what is built: another path makes the same bytes.
 PATHS := -ffile-prefix-map=$(CURDIR)=. $(if $(filter /%,$(BUILD)),-ffile-prefix-map=$(BUILD)=build)
+# An initializer of a message clears all of its union. From gcc 15 on this has to be asked for.
+CLEAR := $(shell $(CC) -fzero-init-padding-bits=unions -E -x c /dev/null >/dev/null 2>&1 && \
+    echo -fzero-init-padding-bits=unions)
 BASE_FLAGS := -std=c11 -D_GNU_SOURCE $(OPTIMIZE) $(DEBUG_INFO) -fPIC -fvisibility=hidden -pthread \
-    $(PATHS) $(INCLUDES) $(SANITIZE)
+    $(CLEAR) $(PATHS) $(INCLUDES) $(SANITIZE)
 LINK := $(CC) -pthread $(SANITIZE) $(LDFLAGS) -Wl,--as-needed
 
 # Generated files are not ours to tidy, and the kernels are worth another level. Tests take more time to
