@@ -28,6 +28,8 @@ PROGRAM = """
     atexit.register(lambda: print("closed", time.monotonic(), flush=True))
     import lockstep, lockstep.torch, torch
     how = sys.argv[1]
+    if how == "hosts":  # One host stands in for several.
+        lockstep.torch.bootstrap._network = lambda: os.environ["RANK"]
     if how == "late" and os.environ["RANK"] == "0":
         time.sleep(1)  # The others wait for the address meanwhile.
     session = lockstep.torch.session()
@@ -163,6 +165,18 @@ class Bootstrap(unittest.TestCase):
         self.assertEqual(codes, [1, 1])
         self.assertIn("127.0.0.1:1", texts[1])
         self.assertNotIn("the page of this job", texts[0])
+
+    def test_several_hosts_need_certificates(self):
+        self.start("hosts")
+        codes, texts = self.end()
+        self.assertEqual(codes, [1, 1])
+        for text in texts:
+            self.assertIn("set LOCKSTEP_COORDINATOR_TLS_DIR to its certificates", text)
+            self.assertIn("LOCKSTEP_INSECURE_PLAINTEXT=1 on all hosts", text)
+        self.start("hosts", LOCKSTEP_INSECURE_PLAINTEXT="1")
+        self.ready()
+        codes, texts = self.end()
+        self.assertEqual(codes, [0, 0], texts)
 
     def test_exception_is_told(self):
         self.start("raise")

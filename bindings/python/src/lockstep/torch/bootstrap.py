@@ -50,6 +50,8 @@ _OUTLIVE_MS = 10000
 """With on_failure continue: how long the coordinator of a rank that has died, and that no worker is
 connected to, waits for workers that come back."""
 _POLL_S = 0.1
+_SECURITY = ("LOCKSTEP_COORDINATOR_TLS_DIR", "LOCKSTEP_INSECURE_PLAINTEXT")
+"""One of these is needed if ranks are on several hosts."""
 _FAILED = "!"  # What the address begins with if the coordinator could not be started.
 
 __all__ = ["before_close", "close", "hold", "is_open", "of_group", "of_world", "release", "session",
@@ -154,6 +156,12 @@ def _start(place: Place, networks: Set[str], what: str,
            outlived: bool) -> Tuple[_Coordinator, str]:
     """Rank 0 starts the coordinator. It, and its address."""
     one_host = networks <= {_network()}
+    if not one_host and not any(map(os.environ.get, _SECURITY)):
+        raise BadConfig(
+            "ranks of other hosts reach the coordinator over the network: set "
+            "LOCKSTEP_COORDINATOR_TLS_DIR to its certificates, and LOCKSTEP_TLS_DIR on all hosts "
+            "to those of the workers (lockstep certs init makes them); on a network where you "
+            "trust everybody, set LOCKSTEP_INSECURE_PLAINTEXT=1 on all hosts")
     started = _Coordinator("127.0.0.1:0" if one_host else "0.0.0.0:0", outlived)
     host = "127.0.0.1" if one_host else _own_host(place)
     if started.http_port:
