@@ -48,6 +48,7 @@ enum {
     GROUP_SENDS = 200, // The same, with a module of a group.
     OPEN_SENDS = 3000, // The same for lockstep_open and a recovery, in which links are measured.
     AWAY_US = 400000, // How long the coordinator is away.
+    LATE_US = 250000, // What each message to the coordinator takes, of a rank that leaves late.
     NOTICED_US = 200000, // By then each rank has seen the end of its stream.
     SWEEPS = 10, // At most, until the threads of a job have come to the case in question.
 };
@@ -95,12 +96,15 @@ static struct coordinator_process coordinator;
 
 // ---- Sends of the victim ------------------------------------------------------------------------
 
-static bool data_only; // True if only what goes to other ranks counts.
+static _Atomic(bool) leaves_late; // True if the coordinator hears of this rank after other ranks.
 
+// Only what goes to other ranks counts.
 static void before_send(int fd)
 {
     const uint16_t port = send_port(fd);
-    if (port == 0 || (data_only && port == coordinator.port) || !sends_over())
+    if (port == coordinator.port && atomic_load(&leaves_late))
+        pause_us(LATE_US);
+    if (port == 0 || port == coordinator.port || !sends_over())
         return;
     *died_us = clock_now_us();
     (void)raise(SIGKILL);
@@ -225,7 +229,6 @@ static void train(uint32_t rank, const char *job, enum scene scene, bool victim,
         config.open_timeout_ms = CUT_MS;
     if ((scene == HELD || scene == HOLDS) && victim)
         hold_descriptors();
-    data_only = scene == IN_OPEN;
     atomic_store(&sends_left, victim && scene == IN_OPEN ? sends : -1);
     require(told, lockstep_open(&config, &session), "open");
     atomic_store(&sends_left, -1);
@@ -268,6 +271,8 @@ static void train(uint32_t rank, const char *job, enum scene scene, bool victim,
     told->hash = hash64(gradient, sizeof(gradient)) * 31 + (is_gone(scene) ? 0 : (uint64_t)counter);
     require(told, lockstep_world_change(session, &change), "world_change");
     told->changes = change.changes;
+    // The coordinator comes back meanwhile. It hears of the goodbye from the other survivor first.
+    atomic_store(&leaves_late, scene == AWAY && change.changes == 0);
     if (is_gone(scene))
         kill(coordinator.pid, SIGSTOP);
     if (scene == SEEN)

@@ -27,22 +27,29 @@ static inline bool sends_over(void)
     return atomic_load(&sends_left) >= 0 && atomic_fetch_sub(&sends_left, 1) == 0;
 }
 
-// The port of a connection's other end, or 0 if this is no connection over TCP.
+// The port of a connection's other end, or 0 if this is no connection over TCP. gRPC's sockets are
+// of IPv6, also for addresses of IPv4.
 static inline uint16_t send_port(int fd)
 {
-    struct sockaddr_in to;
+    struct sockaddr_storage to;
     socklen_t size = sizeof(to);
-    const bool known = getpeername(fd, (struct sockaddr *)&to, &size) == 0;
-    return known && to.sin_family == AF_INET ? ntohs(to.sin_port) : 0;
+    if (getpeername(fd, (struct sockaddr *)&to, &size) < 0)
+        return 0;
+    if (to.ss_family == AF_INET6)
+        return ntohs(((const struct sockaddr_in6 *)&to)->sin6_port);
+    return to.ss_family == AF_INET ? ntohs(((const struct sockaddr_in *)&to)->sin_port) : 0;
 }
 
-ssize_t send(int fd, const void *bytes, size_t size, int flags)
+// They are exported, so that gRPC calls them as well.
+__attribute__((visibility("default"))) ssize_t send(int fd, const void *bytes, size_t size,
+                                                    int flags)
 {
     before_send(fd);
     return syscall(SYS_sendto, fd, bytes, size, flags, NULL, 0);
 }
 
-ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
+__attribute__((visibility("default"))) ssize_t sendmsg(int fd, const struct msghdr *message,
+                                                       int flags)
 {
     before_send(fd);
     return syscall(SYS_sendmsg, fd, message, flags);

@@ -372,11 +372,14 @@ static bool engine_take(struct lockstep_session *session, struct command *comman
     return taken;
 }
 
-// True while a close waits for the coordinator.
+// True while a close waits for the coordinator, until that has taken this rank's hello. Before, it
+// may hear of the goodbye from another rank, and count this one as gone without a word.
 static bool engine_keeps_word(const struct lockstep_session *session)
 {
-    return session->end.stop && session->end.leave && recovery_is_on(session) &&
-           session->end.control_gone && !session->end.over && session->world.formed &&
+    const bool away = session->end.control_gone ||
+                      atomic_load_explicit(&session->gate.alone, memory_order_relaxed);
+    return session->end.stop && session->end.leave && recovery_is_on(session) && away &&
+           !session->end.over && session->world.formed &&
            clock_now_ms() < session->end.word_deadline_ms;
 }
 
