@@ -166,8 +166,8 @@ typedef enum lockstep_sum {
  * to this rank's next call of the same module that is not deferred, so every sample counts once.
  * lockstep_call_wait returns LOCKSTEP_DEFERRED for a deferred call at once. Until lockstep_step_end
  * its gradient memory holds what the trainer put there. After lockstep_step_end the memory holds
- * the same as on the other ranks: their mean, or zeros if no rank contributed. lockstep_close logs
- * one line if no later call has carried the deferred gradients.
+ * the same as on the other ranks: their mean, or zeros if no rank with a weight above 0
+ * contributed. lockstep_close logs one line if no later call has carried the deferred gradients.
  * lockstep_start reserves address space for deferred gradients: three to four times the size of the
  * gradients, and once more for every further separate call. Memory is used only when a call is
  * deferred. A world of one without a coordinator defers nothing. */
@@ -875,7 +875,8 @@ LOCKSTEP_API int lockstep_call_unused(lockstep_call *call, const uint32_t *param
  * on each rank an element is as it was or what all ranks agreed on.
  * With LOCKSTEP_ABORT_ACCEPT the step is OK, with one line in the log of every rank, and the
  * gradients can be used. The mean of each bucket is over the ranks whose part of it was complete; a
- * bucket that was complete on no rank is as it was. A shared parameter that was not complete leaves
+ * bucket that was complete on no rank is as it was, and one that was complete only on ranks with
+ * weight 0 has no mean (lockstep_module_used). A shared parameter that was not complete leaves
  * out its bucket of the owner.
  * The function waits for reports of other threads inside lockstep_grad_ready, as lockstep_call_end
  * does.
@@ -1016,10 +1017,13 @@ LOCKSTEP_API int lockstep_module_usage(lockstep_module *module, uint32_t *ranks,
 /* Which parameters of a module any rank used in the last step, or window. All ranks have agreed on
  * that with the means, so nothing is exchanged, and the answer is the same on every rank.
  * used: [count]; 1 if the gradient has a mean of this step, else 0. The memory of a gradient with 0
- * is as this rank left it. Gradients that a given-up call withdrew are not used. count: the number
- * of parameters. Blocks: no; after lockstep_step_end with a stream, until the device has the
- * results of the step. Threads: the trainer's. Owns: written now. Returns: E_INVALID before
- * lockstep_start, inside a step or window, and for another count. */
+ * is as this rank left it, but for one case. If ranks with weight 0 reported the gradient, and no
+ * rank with a weight contributed to its bucket, lockstep_step_end sets the gradient to zeros on
+ * every rank; not on devices, and not if it returns E_INVALID because of the weights. Gradients
+ * that a given-up call withdrew are not used. count: the number of parameters. Blocks: no; after
+ * lockstep_step_end with a stream, until the device has the results of the step. Threads: the
+ * trainer's. Owns: written now. Returns: E_INVALID before lockstep_start, inside a step or window,
+ * and for another count. */
 LOCKSTEP_API int lockstep_module_used(lockstep_module *module, uint8_t *used, uint32_t count);
 
 /* Where the means of one call of the last step, or window, are: the memory that was reported or

@@ -16,6 +16,7 @@
 #include "worker/session/session.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -624,6 +625,44 @@ static void case_43_nothing_is_torn(const struct setting *setting)
         run(setting, death_body, s);
 }
 
+// Rank 0 gives up module 0 and makes its call later. All other ranks have weight 0, so that module
+// 0 has no mean in this step: its gradients are zeros on all ranks.
+static void no_weight_body(struct rank *rank)
+{
+    static const uint8_t wanted[2] = {0, 1};
+    struct job *job = malloc(sizeof(*job));
+    const bool defers = rank->rank == 0;
+    job_make(rank, job);
+    for (uint32_t s = 0; s < 3; s++) {
+        job_begin(job, "few", s == 1 && !defers ? 0 : 1);
+        for (uint32_t i = 0; i < 2; i++) {
+            const uint32_t m = s == 1 && defers ? 1 - i : i;
+            job_call(job, m);
+            if (s == 1 && defers && i == 0)
+                RANK_OK(rank, lockstep_call_wait(job->calls[m], LOCKSTEP_WAIT_FOREVER));
+        }
+        trainer_end(rank);
+        for (uint32_t m = 0; m < 2; m++) {
+            const struct trained_module *module = &job->modules[m];
+            uint8_t used[COUNT];
+            RANK_OK(rank, lockstep_module_used(module->module, used, COUNT));
+            for (uint32_t p = 0; p < COUNT; p++) {
+                RANK_EQUAL(rank, used[p], s == 1 ? wanted[m] : 1);
+                rank_digest(rank, module->gradients[p], sizes[p] * sizeof(float));
+                if (s == 1 && m == 0)
+                    RANK_TRUE(rank, !(fabs(trainer_value(module, p, sizes[p] - 1)) > 0));
+            }
+        }
+    }
+    job_free(job);
+    free(job);
+}
+
+static void case_40_only_the_deferred_call_has_a_weight(const struct setting *setting)
+{
+    run(setting, no_weight_body, 0);
+}
+
 int main(void)
 {
     static const uint32_t more[] = {2, 3, 4, 0};
@@ -633,6 +672,8 @@ int main(void)
         {"case_38_zero_defer_while_learning", case_38_zero_defer_while_learning, NULL},
         {"case_40_unplanned_counts_later", case_40_unplanned_counts_later, NULL},
         {"case_40_what_is_left", case_40_what_is_left, NULL},
+        {"case_40_only_the_deferred_call_has_a_weight", case_40_only_the_deferred_call_has_a_weight,
+         NULL},
         {"case_38_random_programs", case_38_random_programs, more},
         {"case_43_nothing_is_torn", case_43_nothing_is_torn, more},
     };

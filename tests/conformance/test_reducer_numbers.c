@@ -297,6 +297,7 @@ static void case_26_weights_against_closed_form(const struct setting *setting)
 static void weightless_step(struct rank *rank, struct trained_module *module, uint32_t callers)
 {
     struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
+    uint8_t used[TRAINER_MAX_PARAMETERS];
     options.weight = rank->rank < callers ? 0 : 5;
     trainer_begin(rank, &options);
     trainer_fill_known(module, rank->rank, atomic_load(&rank->step));
@@ -306,7 +307,9 @@ static void weightless_step(struct rank *rank, struct trained_module *module, ui
     RANK_SAYS(rank, "all ranks gave weight 0, so there is no mean of module 'net'");
     rank_digest(rank, lockstep_error_text(), strlen(lockstep_error_text()));
     RANK_EQUAL(rank, trainer_report(rank).weight_total, 0);
+    RANK_OK(rank, lockstep_module_used(module->module, used, module->shape.count));
     for (uint32_t p = 0; p < module->shape.count; p++) {
+        RANK_EQUAL(rank, used[p], 0);
         for (uint64_t i = 0; i < module->shape.elements[p]; i++) {
             const double was =
                 (double)trainer_known(module, rank->rank, atomic_load(&rank->step), p, i);

@@ -300,6 +300,125 @@ static void a_call_is_given_up(const struct setting *setting)
     ranks_run(setting, aborted_body, NULL);
 }
 
+// ---- Buckets to which only a rank with weight 0 contributes
+// --------------------------------------
+
+// One bucket for each parameter.
+static void small_buckets(struct rank *rank, struct lockstep_config *config)
+{
+    (void)rank;
+    config->bucket_first_bytes = config->bucket_bytes = config->bucket_last_bytes = 1;
+}
+
+static void accept_abort(struct trained_module *module, struct lockstep_module_config *config)
+{
+    (void)module;
+    config->on_abort = LOCKSTEP_ABORT_ACCEPT;
+}
+
+// Begins a step in which the last rank has weight 0, if `light`, and all others weight 2.
+static bool begin_light(struct rank *rank, bool light)
+{
+    struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
+    const bool last = rank->rank + 1 == rank->world_size;
+    options.weight = light && last ? 0 : 2;
+    trainer_begin(rank, &options);
+    return last;
+}
+
+// zeros: true if the gradient has to be zeros, false if it must not be. A gradient on a device is
+// as its rank left it.
+static void expect_zeros(struct rank *rank, const float *values, uint64_t count, bool zeros)
+{
+    bool found = true;
+    for (uint64_t i = 0; i < count; i++)
+        found = found && !(values[i] < 0 || values[i] > 0);
+    if (rank->setting->devices == 0 && count > 0)
+        RANK_EQUAL(rank, found, zeros);
+}
+
+// The ranks with a weight give up their call after one parameter. So the module has a weight, and
+// the buckets of the other parameters have none.
+static void light_rest_body(struct rank *rank)
+{
+    const struct module_shape shape = {.name = "net",
+                                       .count = COUNT,
+                                       .elements = sizes,
+                                       .unused = LOCKSTEP_UNUSED_ACCEPT,
+                                       .configure = accept_abort};
+    struct trained_module module;
+    uint8_t used[COUNT];
+    trainer_make(rank, &shape, 0, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (uint32_t s = 0; s < 4; s++) {
+        lockstep_call *call;
+        const bool whole = begin_light(rank, s > 0) || s == 0;
+        trainer_fill_known(&module, rank->rank, atomic_load(&rank->step));
+        RANK_OK(rank, lockstep_call_begin(module.module, &call));
+        for (uint32_t i = 0; i < (whole ? COUNT : 1u); i++)
+            RANK_OK(rank, lockstep_grad_ready(module.module, call, module.order[i], NULL, NULL));
+        RANK_OK(rank, whole ? lockstep_call_end(call) : lockstep_call_abort(call));
+        trainer_end(rank);
+        RANK_OK(rank, lockstep_module_used(module.module, used, COUNT));
+        for (uint32_t i = 0; i < COUNT; i++) {
+            const uint32_t p = module.order[i];
+            RANK_EQUAL(rank, used[p], s == 0 || i == 0);
+            if (s > 0)
+                expect_zeros(rank, module.gradients[p], sizes[p], i > 0);
+            if (used[p] == 1)
+                rank_digest(rank, module.gradients[p], sizes[p] * sizeof(float));
+        }
+    }
+    trainer_free(&module);
+}
+
+static void case_26_no_weight_in_some_buckets(const struct setting *setting)
+{
+    const struct cluster_test test = {
+        .setting = setting, .configure = small_buckets, .body = light_rest_body};
+    ranks_run_test(&test);
+}
+
+// Only a rank with weight 0 makes the second call. The ranks that do not make it have no memory
+// for its mean, which is no error: there is none.
+static void light_call_body(struct rank *rank)
+{
+    const struct module_shape shape = {.name = "net",
+                                       .count = 1,
+                                       .elements = sizes,
+                                       .unused = LOCKSTEP_UNUSED_ACCEPT,
+                                       .calls_per_step = 2,
+                                       .configure = separate_configure};
+    struct trained_module module;
+    float *second = calloc(sizes[0], sizeof(float));
+    trainer_make(rank, &shape, 0, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (uint32_t s = 0; s < 4; s++) {
+        lockstep_call *call;
+        void *mean = NULL;
+        const bool both = begin_light(rank, s > 0) || s == 0;
+        for (uint64_t i = 0; i < sizes[0]; i++)
+            second[i] = 1;
+        for (uint32_t k = 0; k < (both ? 2u : 1u); k++) {
+            RANK_OK(rank, lockstep_call_begin(module.module, &call));
+            RANK_OK(rank,
+                    lockstep_grad_ready(module.module, call, 0, k == 0 ? NULL : second, NULL));
+            RANK_OK(rank, lockstep_call_end(call));
+        }
+        trainer_end(rank);
+        RANK_OK(rank, lockstep_module_means(module.module, 1, &mean, 1));
+        RANK_TRUE(rank, mean == (s == 0 ? second : NULL));
+        expect_zeros(rank, second, sizes[0], s > 0 && both);
+    }
+    trainer_free(&module);
+    free(second);
+}
+
+static void case_26_no_weight_in_a_call(const struct setting *setting)
+{
+    ranks_run(setting, light_call_body, NULL);
+}
+
 static void misuse_body(struct rank *rank)
 {
     uint32_t ranks[COUNT + 1];
@@ -358,6 +477,8 @@ int main(void)
         {"case_49_one_rank_asks", case_49_one_rank_asks, worlds},
         {"case_49_in_any_call", case_49_in_any_call, worlds},
         {"a_call_is_given_up", a_call_is_given_up, NULL},
+        {"case_26_no_weight_in_some_buckets", case_26_no_weight_in_some_buckets, NULL},
+        {"case_26_no_weight_in_a_call", case_26_no_weight_in_a_call, NULL},
         {"usage_that_cannot_be", usage_that_cannot_be, NULL},
     };
     return stamp_run("reducer: usage", stamps, sizeof(stamps) / sizeof(stamps[0]));

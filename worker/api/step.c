@@ -385,7 +385,6 @@ int step_settle_contribution(struct contribution *contribution, uint64_t weight)
     const struct lockstep_module *module = contribution->module;
     if (module->leaves) {
         leaves_settle(contribution);
-        step_square(contribution);
         return 0;
     }
     int status = device_events_await(contribution);
@@ -476,17 +475,34 @@ static int step_enter_end(struct lockstep_session *session, void *stream)
     return status;
 }
 
+// Ranks with weight 0 have contributed gradients to buckets to which no rank with a weight has.
+// There is no mean, and the memory of such a gradient differs between ranks: it becomes zeros. If a
+// module was called by ranks with weight 0 alone the step is an error, and all gradients are as
+// they were.
+static void step_clear_weightless(struct lockstep_session *session,
+                                  const struct commit_wave *outcome)
+{
+    if ((outcome->called & ~outcome->weighted) != 0)
+        return;
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        const struct lockstep_module *module = session->modules[m];
+        for (uint32_t i = 0; i < module->contribution_count; i++)
+            contribution_clear_weightless(&module->contributions[i]);
+    }
+}
+
 // The step has settled. Copies results to replicas and fills in the report. Returns the verdict.
 static int step_leave_end(struct lockstep_session *session)
 {
     struct commit_wave outcome;
-    deferral_put_back(session);
-    const int copied = replica_copy_results(session);
-    if (copied < 0)
-        return copied;
     mutex_lock(&session->mutex);
     outcome = session->step.outcome;
     mutex_unlock(&session->mutex);
+    deferral_put_back(session);
+    step_clear_weightless(session, &outcome);
+    const int copied = replica_copy_results(session);
+    if (copied < 0)
+        return copied;
     step_report_fill(session);
     session->step.report.unused = outcome.unused_total;
     session->step.report.aborted = outcome.aborted_total;

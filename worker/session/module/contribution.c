@@ -72,6 +72,7 @@ bool contribution_init(struct contribution *contribution, struct lockstep_module
     contribution->unit_ends = calloc(count, sizeof(*contribution->unit_ends));
     contribution->used = calloc(count, sizeof(*contribution->used));
     contribution->used_anywhere = calloc(count, sizeof(*contribution->used_anywhere));
+    contribution->weightless = calloc(count, sizeof(*contribution->weightless));
     if (module->session->config.gradient_norm)
         contribution->squares = calloc(count, sizeof(*contribution->squares));
     contribution->ready_order = calloc(count, sizeof(*contribution->ready_order));
@@ -81,6 +82,7 @@ bool contribution_init(struct contribution *contribution, struct lockstep_module
            contribution->gradients && contribution->replicas &&
            contribution_init_places(contribution) && contribution->runs && contribution->extents &&
            contribution->unit_ends && contribution->used && contribution->used_anywhere &&
+           contribution->weightless &&
            (contribution->squares || !module->session->config.gradient_norm) &&
            contribution->ready_order && contribution->finished;
 }
@@ -98,6 +100,7 @@ void contribution_fini(struct contribution *contribution)
     free(contribution->unit_ends);
     free(contribution->used);
     free(contribution->used_anywhere);
+    free(contribution->weightless);
     free(contribution->squares);
     free(contribution->ready_order);
     free(contribution->finished);
@@ -120,6 +123,8 @@ static void contribution_step_begin(struct contribution *contribution)
     atomic_store_explicit(&contribution->ready_count, 0, memory_order_relaxed);
     memset(contribution->used_anywhere, 0,
            module->parameter_count * sizeof(*contribution->used_anywhere));
+    memset(contribution->weightless, 0,
+           module->parameter_count * sizeof(*contribution->weightless));
     if (contribution->squares)
         memset(contribution->squares, 0, module->parameter_count * sizeof(*contribution->squares));
     atomic_store_explicit(&contribution->handed, false, memory_order_relaxed);
@@ -363,12 +368,36 @@ void contribution_collective_done(struct contribution *contribution,
 {
     const uint32_t *order =
         contribution->module->layout.order + (collective->unit_ends - contribution->unit_ends);
+    bool *noted =
+        collective->weight_total > 0 ? contribution->used_anywhere : contribution->weightless;
     for (uint32_t i = 0; i < collective->unit_count; i++) {
         if (units_is_used(collective->used, i))
-            contribution->used_anywhere[order[i]] = true;
+            noted[order[i]] = true;
     }
     if (contribution->squares && collective->weight_total > 0)
         contribution_square(contribution, collective, order);
+}
+
+void contribution_clear(const struct contribution *contribution, uint32_t parameter)
+{
+    const struct lockstep_module *module = contribution->module;
+    const struct bucket_parameter *shape = &module->shapes[parameter];
+    for (uint32_t r = 0; r < module->replicas; r++) {
+        void *memory = r == 0 ? atomic_load(&contribution->gradients[parameter].memory)
+                              : atomic_load(&replica_gradient(contribution, r, parameter)->memory);
+        if (memory)
+            memset(memory, 0, shape->elements * dtype_size(shape->dtype));
+    }
+}
+
+void contribution_clear_weightless(const struct contribution *contribution)
+{
+    const struct lockstep_module *module = contribution->module;
+    for (uint32_t p = 0; p < module->parameter_count; p++) {
+        if (contribution->weightless[p] && !contribution->used_anywhere[p] &&
+            !module->shapes[p].device)
+            contribution_clear(contribution, p);
+    }
 }
 
 void contribution_wire(const struct lockstep_module *module, struct collective *collective)

@@ -21,9 +21,16 @@ struct collective *contribution_collective(struct contribution *contribution, ui
 void contribution_wire(const struct lockstep_module *module, struct collective *collective);
 // The most buckets that a layout of the module has.
 uint32_t contribution_bucket_room(const struct lockstep_module *module);
-// A collective is done: notes which of its parameters some rank has used. Driver.
+// A collective is done: notes which of its parameters some rank has used, and whether
+// they have a mean. Driver.
 void contribution_collective_done(struct contribution *contribution,
                                   const struct collective *collective);
+// Sets a gradient to zeros, in all replicas. Its memory is on the host. Trainer, after the step has
+// settled.
+void contribution_clear(const struct contribution *contribution, uint32_t parameter);
+// Sets the gradients on the host to zeros that only ranks with weight 0 have contributed. Trainer,
+// after the step has settled.
+void contribution_clear_weightless(const struct contribution *contribution);
 // The sum of the squares of all elements of the contribution's gradients, in the order of
 // parameters. Only with config.gradient_norm. Trainer, after the step has settled.
 double contribution_squares(const struct contribution *contribution);

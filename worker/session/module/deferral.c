@@ -24,12 +24,10 @@
 
 #include "worker/kernels/kernels.h"
 #include "worker/session/module/contribution.h"
-#include "worker/session/module/replicas.h"
 #include "worker/session/session.h"
 #include "worker/support/error.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 // ---- The stashes of a session ------------------------------------------------------------------
 
@@ -145,18 +143,6 @@ void deferral_take(struct contribution *contribution, uint32_t bucket)
 
 // ---- The end of a step -------------------------------------------------------------------------
 
-// Clears the gradient in all further replicas. If there were a mean, replica_copy_results would
-// copy it to them; without one, the deferred gradient has to be cleared in each of them.
-static void deferral_clear_replicas(const struct contribution *contribution, uint32_t parameter)
-{
-    const struct bucket_parameter *shape = &contribution->module->shapes[parameter];
-    for (uint32_t r = 1; r < contribution->module->replicas; r++) {
-        void *memory = atomic_load(&replica_gradient(contribution, r, parameter)->memory);
-        if (memory)
-            memset(memory, 0, shape->elements * dtype_size(shape->dtype));
-    }
-}
-
 static void deferral_put_back_all(const struct contribution *contribution)
 {
     const struct lockstep_module *module = contribution->module;
@@ -165,7 +151,7 @@ static void deferral_put_back_all(const struct contribution *contribution)
         const bool has_result = contribution->used_anywhere[p];
         if (stash_put_back(module->stash, contribution->index, p, memory, has_result) &&
             !has_result)
-            deferral_clear_replicas(contribution, p);
+            contribution_clear(contribution, p); // The further replicas, too.
     }
 }
 

@@ -344,6 +344,7 @@ void leaves_settle(struct contribution *contribution)
         if (collective->weight == 0)
             continue;
         reduce_local_tree(collective);
+        collective->weight_total = collective->weight;
         contribution_collective_done(contribution, collective);
     }
     kernels_leave(&before);

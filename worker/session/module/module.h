@@ -152,6 +152,9 @@ struct contribution {
     // at step_begin, the driver sets it when a bucket is done, the trainer reads it after the step
     // has settled. In a solo session step_end sets it.
     bool *used_anywhere;
+    // [parameter_count]: true if ranks used the parameter in the step, but no rank that contributed
+    // to its bucket has a weight, so that there is no mean. Written and read as used_anywhere.
+    bool *weightless;
 
     // [parameter_count]: the sum of the squares of each gradient's elements, 0 if no rank used it.
     // Written and read as used_anywhere. NULL without config.gradient_norm.

@@ -256,7 +256,8 @@ class Module:
         self._keep.append(memory)
 
     def usage(self) -> List[int]:
-        """The number of ranks that used each parameter in the last step. All ranks call it."""
+        """The number of ranks that used each parameter in the last step. All ranks call it, or all
+        members of the module's group."""
         ranks = (ctypes.c_uint32 * max(1, self.count))()
         self.session._block(
             lambda: int(lib.lockstep_module_usage(self._handle, ranks, self.count)), self)
