@@ -412,6 +412,32 @@ static void modules_come_and_go(const struct setting *setting)
     ranks_run(setting, later_body, NULL);
 }
 
+// All modules of the job are in a group, and rank 0 has none.
+static void none_body(struct rank *rank)
+{
+    static const uint32_t ranks[] = {3, 1, 2};
+    struct trained_module module;
+    lockstep_group *group = make_group(rank, "others", ranks, 3);
+    const bool has = make_module(rank, "expert", group, 3, small_sizes, 1, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (uint64_t step = 0; step < 3; step++) {
+        trainer_begin(rank, NULL);
+        if (has) {
+            trainer_fill_known(&module, rank->rank, step);
+            trainer_call(rank, &module);
+        }
+        trainer_end(rank);
+        if (has)
+            trainer_expect_mean(rank, &module, step, (const uint64_t[]){0, 1, 1, 1});
+    }
+    finish(rank, &module, has ? 1 : 0);
+}
+
+static void a_rank_without_modules(const struct setting *setting)
+{
+    ranks_run(setting, none_body, NULL);
+}
+
 // ---- What deviates -----------------------------------------------------------------------------
 
 static void declare_separate(struct trained_module *module, struct lockstep_module_config *config)
@@ -797,6 +823,7 @@ int main(void)
         {"a_rank_outside_is_late", a_rank_outside_is_late, four},
         {"values_are_made_equal", values_are_made_equal, four},
         {"modules_come_and_go", modules_come_and_go, four},
+        {"a_rank_without_modules", a_rank_without_modules, four},
         {"calls_outside_the_plan", calls_outside_the_plan, four},
         {"policies_of_groups", policies_of_groups, four},
         {"uneven_data", uneven_data, four},

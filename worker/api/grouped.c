@@ -348,6 +348,8 @@ static int grouped_place(struct lockstep_session *session, const struct grouped_
     for (uint32_t i = 0; i < row; i++)
         module_place(session, session->common_count + i, modules[i]);
     session->module_count = session->common_count + row;
+    // A rank without modules of its own has no training.hash yet.
+    session->training.changed = true;
     return 0;
 }
 
