@@ -658,12 +658,12 @@ LOCKSTEP_API int lockstep_phase_unused(lockstep_module *module, const char *phas
  * step instead, all get E_MISMATCH, which names one rank of each side. Blocks: until all ranks have
  * called it, or the first difference is found. Threads: the trainer's. Returns: E_MISMATCH with the
  * same two-sided report on every rank, E_PEER_LOST, E_CONFIG (root is outside the world that has
- * formed); E_INVALID if no module was registered or closed since the last time; E_UNREACHABLE
- * without the coordinator. In a job with devices two more failures are possible, on every rank:
- * E_MISMATCH if one rank has a tensor in its device's memory that another rank with a device has in
- * host memory, and E_UNSUPPORTED if the policies would defer gradients on devices, or if
- * config.gradient_norm is set and a gradient is on devices. After these two,
- * modules can be closed and registered otherwise. */
+ * formed); E_INVALID if no module was registered or closed since the last time, unless the job has
+ * had a module of a group (docs/collectives.md); E_UNREACHABLE without the coordinator. In a job
+ * with devices two more failures are possible, on every rank: E_MISMATCH if one rank has a tensor
+ * in its device's memory that another rank with a device has in host memory, and E_UNSUPPORTED if
+ * the policies would defer gradients on devices, or if config.gradient_norm is set and a gradient
+ * is on devices. After these two, modules can be closed and registered otherwise. */
 LOCKSTEP_API int lockstep_start(lockstep_session *session);
 
 /* ---- The step ----------------------------------------------------------------------------------

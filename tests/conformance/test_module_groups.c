@@ -412,6 +412,36 @@ static void modules_come_and_go(const struct setting *setting)
     ranks_run(setting, later_body, NULL);
 }
 
+// The even ranks close the last module of a group, and register another one later. The odd ranks
+// have nothing new at either start.
+static void again_body(struct rank *rank)
+{
+    const bool even = rank->rank % 2 == 0;
+    struct trained_module modules[3];
+    lockstep_group *group = make_parity(rank);
+    make_common(rank, "net", &modules[0]);
+    RANK_OK(rank, lockstep_start(rank->session));
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_start(rank->session));
+    RANK_SAYS(rank, "the job has never had a module of a group");
+    trainer_step_known(rank, modules, 1);
+    make_module(rank, "first", group, 3, small_sizes, 1, &modules[1]);
+    RANK_OK(rank, lockstep_start(rank->session));
+    parity_step(rank, &modules[1], 1);
+    RANK_OK(rank, lockstep_module_close(modules[1].module));
+    RANK_OK(rank, lockstep_start(rank->session));
+    trainer_step_known(rank, modules, 1);
+    make_module(rank, "second", even ? group : NULL, 3, small_sizes, 2, &modules[2]);
+    RANK_OK(rank, lockstep_start(rank->session));
+    parity_step(rank, even ? &modules[2] : NULL, 3);
+    trainer_step_known(rank, modules, 1);
+    finish(rank, modules, even ? 3 : 2);
+}
+
+static void the_last_one_is_closed(const struct setting *setting)
+{
+    ranks_run(setting, again_body, NULL);
+}
+
 // All modules of the job are in a group, and rank 0 has none.
 static void none_body(struct rank *rank)
 {
@@ -823,6 +853,7 @@ int main(void)
         {"a_rank_outside_is_late", a_rank_outside_is_late, four},
         {"values_are_made_equal", values_are_made_equal, four},
         {"modules_come_and_go", modules_come_and_go, four},
+        {"the_last_one_is_closed", the_last_one_is_closed, four},
         {"a_rank_without_modules", a_rank_without_modules, four},
         {"calls_outside_the_plan", calls_outside_the_plan, four},
         {"policies_of_groups", policies_of_groups, four},

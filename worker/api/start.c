@@ -343,7 +343,7 @@ int lockstep_start(lockstep_session *session)
     if (status < 0)
         return status;
     // Other ranks may have registered or closed a module of a group without this one.
-    if (session->started && session->answered.grouped && !session->step.is_open &&
+    if (session->started && session->answered.ever_grouped && !session->step.is_open &&
         !session->step.window_open) {
         status = step_device_land(session, COND_NO_DEADLINE);
         if (status == 0)
@@ -354,7 +354,10 @@ int lockstep_start(lockstep_session *session)
     if (session->started)
         return error_set(LOCKSTEP_E_INVALID,
                          "the session has been started already; no module was registered and no "
-                         "module was closed since");
+                         "module was closed since%s",
+                         session->answered.ever_grouped
+                             ? ", and a step or window is open"
+                             : ", and the job has never had a module of a group");
     if (session->world.root >= session->world.size)
         return error_set(LOCKSTEP_E_CONFIG,
                          "config.root %" PRIu32 " does not fit the world of %" PRIu32

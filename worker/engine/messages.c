@@ -248,6 +248,7 @@ static void engine_verified(struct lockstep_session *session, const struct down_
     mutex_lock(&session->mutex);
     session->answered.verified = true;
     session->answered.grouped = verified->grouped;
+    session->answered.ever_grouped |= verified->grouped;
     drive_changed_locked(session);
     mutex_unlock(&session->mutex);
 }

@@ -51,6 +51,7 @@
 struct answered {
     bool verified; // True if the manifests of the present or last lockstep_start are equal.
     bool grouped; // True if some rank has registered modules with a group then.
+    bool ever_grouped; // True if `grouped` was true after any lockstep_start.
     bool reserved; // True if the driver has carried out the last COMMAND_RESERVE.
 };
 
