@@ -1007,7 +1007,7 @@ LOCKSTEP_API int lockstep_step_report(lockstep_session *session, uint64_t step, 
                                       struct lockstep_report *report);
 
 /* The number of ranks that used each parameter of a module in the last step, or window. All ranks
- * call it, outside a step or window, and in the same step.
+ * call it, or all members of the module's group, outside a step or window, and in the same step.
  * ranks: [count]; 0 for parameters without a gradient, and for all parameters in a step in which no
  * rank called the module. Gradients that a given-up call withdrew are not used. count: the number
  * of parameters. Blocks: until all ranks have called it. Threads: the trainer's. Returns: E_INVALID

@@ -442,6 +442,45 @@ static void the_last_one_is_closed(const struct setting *setting)
     ranks_run(setting, again_body, NULL);
 }
 
+// One member after the other leaves out parameter 0. Only members ask, and another rank may be in
+// the next step meanwhile.
+static void usage_body(struct rank *rank)
+{
+    static const uint32_t ranks[] = {3, 1, 2};
+    struct trained_module modules[2];
+    uint32_t usage[3];
+    lockstep_group *group = make_group(rank, "others", ranks, 3);
+    make_common(rank, "net", &modules[0]);
+    const struct module_shape shape = {.name = "expert",
+                                       .count = 3,
+                                       .elements = small_sizes,
+                                       .unused = LOCKSTEP_UNUSED_ACCEPT,
+                                       .group = group};
+    const bool has = group != NULL;
+    if (has)
+        trainer_make(rank, &shape, 1, &modules[1]);
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (uint32_t step = 0; step < 4; step++) {
+        trainer_begin(rank, NULL);
+        trainer_call(rank, &modules[0]);
+        if (has)
+            trainer_call_used(rank, &modules[1], step == rank->rank ? 6 : 7);
+        trainer_end(rank);
+        if (has)
+            RANK_OK(rank, lockstep_module_usage(modules[1].module, usage, 3));
+        for (uint32_t p = 0; p < 3 && has; p++)
+            RANK_EQUAL(rank, usage[p], step > 0 && p == 0 ? 2 : 3);
+    }
+    RANK_OK(rank, lockstep_module_usage(modules[0].module, usage, 3));
+    RANK_EQUAL(rank, usage[0], 4);
+    finish(rank, modules, has ? 2 : 1);
+}
+
+static void usage_of_members(const struct setting *setting)
+{
+    ranks_run(setting, usage_body, NULL);
+}
+
 // All modules of the job are in a group, and rank 0 has none.
 static void none_body(struct rank *rank)
 {
@@ -854,6 +893,7 @@ int main(void)
         {"values_are_made_equal", values_are_made_equal, four},
         {"modules_come_and_go", modules_come_and_go, four},
         {"the_last_one_is_closed", the_last_one_is_closed, four},
+        {"usage_of_members", usage_of_members, four},
         {"a_rank_without_modules", a_rank_without_modules, four},
         {"calls_outside_the_plan", calls_outside_the_plan, four},
         {"policies_of_groups", policies_of_groups, four},

@@ -9,6 +9,7 @@
 #include "worker/api/step_device.h"
 #include "worker/session/module/calls.h"
 #include "worker/session/module/contribution.h"
+#include "worker/session/plain.h"
 #include "worker/session/session.h"
 #include "worker/session/work.h"
 #include "worker/support/error.h"
@@ -55,17 +56,34 @@ static int usage_check(struct lockstep_module *module, const char *name, const v
     return 0;
 }
 
-static int usage_sum(struct lockstep_module *module, uint32_t *ranks, uint32_t count)
+// The sum over all ranks, or over the members of the module's group: other ranks have no handle.
+static int usage_begin(const struct lockstep_module *module, const char *name, uint32_t *ranks,
+                       uint32_t count, struct lockstep_work **work)
 {
     const struct collective sum = {
         .kind = COLLECTIVE_ALLREDUCE, .dtype = DTYPE_INT32, .op = REDUCE_SUM};
+    struct lockstep_collective of_group = LOCKSTEP_COLLECTIVE_INIT;
+    if (!module->grouped.group)
+        return work_begin(module->session, name, ranks, count, &sum, work);
+    of_group.kind = LOCKSTEP_ALLREDUCE;
+    of_group.name = name;
+    of_group.group = module->grouped.group;
+    of_group.count = count;
+    of_group.dtype = LOCKSTEP_INT32;
+    of_group.op = LOCKSTEP_SUM;
+    of_group.input = of_group.output = ranks;
+    return plain_begin_library(module->session, &of_group, work);
+}
+
+static int usage_sum(struct lockstep_module *module, uint32_t *ranks, uint32_t count)
+{
     char name[LOCKSTEP_NAME_BYTES];
     struct lockstep_work *work;
     int status;
     for (uint32_t p = 0; p < count; p++)
         ranks[p] = usage_here(module, p);
     snprintf(name, sizeof(name), "lockstep/usage/%" PRIu32, module->index);
-    status = work_begin(module->session, name, ranks, count, &sum, &work);
+    status = usage_begin(module, name, ranks, count, &work);
     if (status < 0)
         return status;
     return work_wait(work, LOCKSTEP_WAIT_FOREVER);
