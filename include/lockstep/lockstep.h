@@ -1402,7 +1402,8 @@ LOCKSTEP_API int lockstep_session_load(lockstep_session *session, const char *pa
  * are like any other memory. A shared block is allocated at once, not when it is touched. A forked
  * child does not get a copy: the parent sees what the child writes there.
  * Blocks: no. Threads: the trainer's. Returns: E_SYSTEM (no memory); E_INVALID for memory that is
- * not from lockstep_alloc, or in which a tensor is registered. */
+ * not from lockstep_alloc, in which a tensor is registered, or that the library has borrowed: for a
+ * collective that was not waited for, or for a gradient of the open step or window. */
 LOCKSTEP_API int lockstep_alloc(lockstep_session *session, size_t bytes, void **memory);
 LOCKSTEP_API int lockstep_free(lockstep_session *session, void *memory);
 

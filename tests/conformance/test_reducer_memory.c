@@ -290,6 +290,61 @@ static void memory_from_alloc(const struct setting *setting)
     ranks_run(setting, alloc_body, NULL);
 }
 
+#define LENT_ELEMENTS 1000
+
+// Memory that a collective has borrowed is not freed before the trainer has waited for it.
+static void lent_body(struct rank *rank)
+{
+    const uint32_t world = rank->world_size;
+    lockstep_work *work;
+    void *memory;
+    RANK_OK(rank, lockstep_alloc(rank->session, LENT_ELEMENTS * sizeof(float), &memory));
+    float *values = memory;
+    for (int i = 0; i < LENT_ELEMENTS; i++)
+        values[i] = (float)(rank->rank + 1);
+    RANK_OK(rank, lockstep_allreduce_async(rank->session, "sum", values + 1, LENT_ELEMENTS - 1,
+                                           LOCKSTEP_FLOAT32, LOCKSTEP_SUM, &work));
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_free(rank->session, memory));
+    RANK_SAYS(rank, "collective 'sum' (use 1), which was not waited for, has borrowed this memory");
+    RANK_OK(rank, lockstep_work_wait(work, LOCKSTEP_WAIT_FOREVER));
+    for (int i = 1; i < LENT_ELEMENTS; i++)
+        RANK_TRUE(rank, values[i] == (float)(world * (world + 1)) / 2);
+    RANK_OK(rank, lockstep_free(rank->session, memory));
+}
+
+static void memory_that_a_collective_has(const struct setting *setting)
+{
+    ranks_run(setting, lent_body, NULL);
+}
+
+// The same for memory that was given for a gradient, until the end of its step.
+static void kept_body(struct rank *rank)
+{
+    static const uint64_t elements[] = {LENT_ELEMENTS};
+    const struct module_shape shape = {.name = "net", .count = 1, .elements = elements};
+    struct trained_module module;
+    lockstep_call *call;
+    void *memory;
+    trainer_make(rank, &shape, 0, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    RANK_OK(rank, lockstep_alloc(rank->session, LENT_ELEMENTS * sizeof(float), &memory));
+    memset(memory, 0, LENT_ELEMENTS * sizeof(float));
+    RANK_OK(rank, lockstep_step_begin(rank->session, NULL, NULL));
+    RANK_OK(rank, lockstep_call_begin(module.module, &call));
+    RANK_OK(rank, lockstep_grad_ready(module.module, call, 0, memory, NULL));
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_free(rank->session, memory));
+    RANK_SAYS(rank, "this memory was given for the gradient of parameter 'p0' of module 'net'");
+    RANK_OK(rank, lockstep_call_end(call));
+    RANK_OK(rank, lockstep_step_end(rank->session, NULL));
+    RANK_OK(rank, lockstep_free(rank->session, memory));
+    trainer_free(&module);
+}
+
+static void memory_that_a_gradient_has(const struct setting *setting)
+{
+    ranks_run(setting, kept_body, NULL);
+}
+
 // ---- Memory that ranks of one host share -------------------------------------------------------
 
 // True if the memory lies in a shared region. NULL: true if this process has any shared region.
@@ -500,6 +555,8 @@ int main(void)
         {"case_09_registered_memory_moves", case_09_registered_memory_moves, NULL},
         {"case_09_moved_to_nowhere", case_09_moved_to_nowhere, NULL},
         {"memory_from_alloc", memory_from_alloc, NULL},
+        {"memory_that_a_collective_has", memory_that_a_collective_has, NULL},
+        {"memory_that_a_gradient_has", memory_that_a_gradient_has, NULL},
         {"memory_is_shared_unless_told", memory_is_shared_unless_told, two},
         {"gradients_each_by_itself", gradients_each_by_itself, several},
         {"memory_misuse", memory_misuse, one},

@@ -13,6 +13,7 @@
 #include "worker/kernels/kernels.h"
 #include "worker/session/module/calls.h"
 #include "worker/session/module/owners.h"
+#include "worker/session/module/places.h"
 #include "worker/session/module/replicas.h"
 #include "worker/session/module/residency.h"
 #include "worker/session/session.h"
@@ -168,8 +169,25 @@ static const struct tensor *memory_user(const struct lockstep_module *module,
     return NULL;
 }
 
-static int memory_check_unused(const struct lockstep_session *session,
-                               const struct memory_block *block)
+// A failure if a collective or a gradient of the open step has borrowed a part of the block.
+static int memory_check_lent(struct lockstep_session *session, const struct memory_block *block)
+{
+    const uintptr_t begin = (uintptr_t)block->memory;
+    const uintptr_t end = begin + block->bytes;
+    int status = 0;
+    mutex_lock(&session->mutex);
+    const struct lockstep_work *work = lent_find_locked(session, begin, end);
+    if (work)
+        status = error_set(LOCKSTEP_E_INVALID,
+                           "collective '%s' (use %" PRIu32
+                           "), which was not waited for, has borrowed this memory: wait for it "
+                           "first",
+                           work->name, work->collective.tag.slot + 1);
+    mutex_unlock(&session->mutex);
+    return status < 0 ? status : places_check_free(session, begin, end);
+}
+
+static int memory_check_unused(struct lockstep_session *session, const struct memory_block *block)
 {
     for (uint32_t m = 0; m < session->module_count; m++) {
         const struct tensor *tensor = memory_user(session->modules[m], block);
@@ -179,7 +197,7 @@ static int memory_check_unused(const struct lockstep_session *session,
                 "'%s' of module '%s' lies in this memory: move it, or close the module",
                 tensor->name, session->modules[m]->name);
     }
-    return 0;
+    return memory_check_lent(session, block);
 }
 
 int lockstep_free(lockstep_session *session, void *memory)

@@ -55,3 +55,15 @@ int lent_check_locked(const struct lockstep_session *session, const char *name, 
     }
     return 0;
 }
+
+const struct lockstep_work *lent_find_locked(const struct lockstep_session *session,
+                                             uintptr_t begin, uintptr_t end)
+{
+    mutex_assert_held(&session->mutex);
+    for (uint32_t i = 0; i < session->works.lent.count; i++) {
+        const struct lent_entry *entry = &session->works.lent.entries[i];
+        if (entry->range.begin < end && begin < entry->range.end)
+            return entry->work;
+    }
+    return NULL;
+}

@@ -41,5 +41,8 @@ void lent_remove_locked(struct lockstep_work *work); // All ranges of the work.
 // result would depend on which one is done first. name and use: of the collective that wants it.
 int lent_check_locked(const struct lockstep_session *session, const char *name, uint32_t use,
                       const struct lent_range *range);
+// Returns a work that has borrowed a byte of [begin, end); NULL: none has.
+const struct lockstep_work *lent_find_locked(const struct lockstep_session *session,
+                                             uintptr_t begin, uintptr_t end);
 
 #endif

@@ -387,3 +387,24 @@ bool places_is_lost(struct lockstep_session *session, const struct placed *place
     mutex_unlock(&session->places.mutex);
     return lost;
 }
+
+int places_check_free(struct lockstep_session *session, uintptr_t begin, uintptr_t end)
+{
+    char name[4 * LOCKSTEP_NAME_BYTES];
+    const struct given_place *place;
+    int status = 0;
+    if (!session->step.is_open && !session->step.window_open)
+        return 0;
+    mutex_lock(&session->places.mutex);
+    place = tree_find(session->places.given, begin);
+    while (place && place->contribution->returned)
+        place = tree_find(session->places.given, place->end);
+    if (place && place->begin < end)
+        status = error_set(
+            LOCKSTEP_E_INVALID,
+            "step %" PRIu64 ": this memory was given for %s: free it after the end of the step",
+            session->step.number,
+            place_name(&place->by, place->contribution, place->replica, name, sizeof(name)));
+    mutex_unlock(&session->places.mutex);
+    return status;
+}
