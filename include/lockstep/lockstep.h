@@ -1082,7 +1082,8 @@ typedef enum lockstep_op {
  * collective that names a rank may also say, on one rank, that ranks have other numbers
  * (docs/recovery.md).
  * data: [count] elements; memory that another collective has borrowed, even in part, is E_INVALID,
- * and the text names both. Blocks: as said. Threads: the trainer's. Returns: E_MISMATCH,
+ * and the text names both, unless both only read it: the root of a broadcast only reads. Blocks: as
+ * said. Threads: the trainer's. Returns: E_MISMATCH,
  * E_PEER_LOST, E_CHANGED, E_INVALID, E_UNSUPPORTED (dtype). */
 LOCKSTEP_API int lockstep_allreduce(lockstep_session *session, const char *name, void *data,
                                     uint64_t count, lockstep_dtype dtype, lockstep_op op,

@@ -940,6 +940,32 @@ static void memory_of_two_collectives(const struct setting *setting)
     ranks_run(setting, overlap_body, NULL);
 }
 
+// The root of a broadcast only reads, so two of them may have its memory.
+static void root_body(struct rank *rank)
+{
+    const bool root = rank->rank == 1;
+    float data[2][4] = {{1, 2, 3, 4}, {0}};
+    float *second = root ? data[0] : data[1];
+    lockstep_work *works[2], *none;
+    RANK_OK(rank, lockstep_broadcast_async(rank->session, "a", data[0], 4, LOCKSTEP_FLOAT32, 1,
+                                           &works[0]));
+    RANK_OK(rank, lockstep_broadcast_async(rank->session, "b", second, 4, LOCKSTEP_FLOAT32, 1,
+                                           &works[1]));
+    RANK_FAILS(
+        rank, LOCKSTEP_E_INVALID,
+        lockstep_broadcast_async(rank->session, "c", data[0], 4, LOCKSTEP_FLOAT32, 0, &none));
+    RANK_SAYS(rank, "overlap in memory");
+    for (int i = 0; i < 2; i++)
+        RANK_OK(rank, lockstep_work_wait(works[i], LOCKSTEP_WAIT_FOREVER));
+    for (int i = 0; i < 4; i++)
+        RANK_TRUE(rank, data[0][i] == (float)(i + 1) && second[i] == (float)(i + 1));
+}
+
+static void memory_that_two_roots_read(const struct setting *setting)
+{
+    ranks_run(setting, root_body, NULL);
+}
+
 int main(void)
 {
     static const uint32_t worlds[] = {2, 3, 5, 0};
@@ -954,6 +980,7 @@ int main(void)
         {"names_are_used_again", names_are_used_again, NULL},
         {"collectives_inside_a_step", collectives_inside_a_step, NULL},
         {"memory_of_two_collectives", memory_of_two_collectives, worlds},
+        {"memory_that_two_roots_read", memory_that_two_roots_read, worlds},
         {"polling_with_no_timeout", polling_with_no_timeout, NULL},
         {"a_late_wait_leaves_its_work", a_late_wait_leaves_its_work, NULL},
         {"timeout_of_a_blocking_one", timeout_of_a_blocking_one, NULL},

@@ -273,9 +273,10 @@ static int work_make_locked(struct lockstep_session *session, const struct plain
         return attempt ? attempt_failed()
                        : agreement_error_locked(session, "collective", form->name);
     }
+    const bool reads = form->kind == COLLECTIVE_BROADCAST && form->root == session->world.rank;
     const struct lent_range range = {(uintptr_t)data,
                                      (uintptr_t)data + form->elements * dtype_size(like->dtype),
-                                     .written = true};
+                                     .written = !reads};
     const int status = caller == CALLER_TRAINER && data
                            ? lent_check_locked(session, form->name, form->use->uses, &range)
                            : 0;
