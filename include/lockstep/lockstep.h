@@ -740,8 +740,9 @@ struct lockstep_step_view {
  * (LOCKSTEP_UNEVEN_ALL) or any rank (LOCKSTEP_UNEVEN_FIRST) is exhausted, step_begin returns
  * LOCKSTEP_FINISHED on all ranks alike. No step is open then, and every later step_begin returns
  * LOCKSTEP_FINISHED at once, until lockstep_uneven_set begins anew. Everything outside steps goes
- * on working. At that point the unfinished window of another rank is dropped. A rank has to end its
- * own window before it is exhausted. Agreement costs one small exchange in each step_begin without
+ * on working. At that point the unfinished window of another rank is dropped, with what that rank
+ * has added to metrics and counters since the last synchronized step. A rank has to end its own
+ * window before it is exhausted. Agreement costs one small exchange in each step_begin without
  * accumulate. A rank that closes its session instead ends the job for the others. Blocks: with a
  * rule for uneven data, until all ranks have begun the step; else no. Threads: the trainer's. Owns:
  * both are read or written now. Returns: LOCKSTEP_FINISHED; E_PEER_LOST; E_INVALID when a step is

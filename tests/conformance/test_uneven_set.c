@@ -223,6 +223,45 @@ static void case_53_saved_between_epochs(const struct setting *setting)
     run(setting, saving_body);
 }
 
+// Rank 0 is in a window when the others have run out of data. What it has added to metrics and
+// counters is dropped with the window. What is added afterwards counts in the next step.
+static void dropped_body(struct rank *rank)
+{
+    struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
+    struct trained_module modules[MODULES];
+    double mean;
+    uint64_t count;
+    int64_t total;
+    make(rank, modules);
+    RANK_OK(rank, lockstep_uneven_set(rank->session, LOCKSTEP_UNEVEN_FIRST));
+    if (rank->rank == 0) {
+        options.accumulate = 1;
+        trainer_begin(rank, &options);
+        RANK_OK(rank, lockstep_metric_add(rank->session, "loss", LOCKSTEP_METRIC_MEAN, 1000));
+        RANK_OK(rank, lockstep_counter_add(rank->session, "samples", 1000));
+        trainer_end(rank);
+    }
+    options.accumulate = 0;
+    options.exhausted = rank->rank != 0;
+    RANK_STATUS(rank, LOCKSTEP_FINISHED, lockstep_step_begin(rank->session, &options, NULL));
+    RANK_OK(rank, lockstep_metric_add(rank->session, "loss", LOCKSTEP_METRIC_MEAN, 2));
+    RANK_OK(rank, lockstep_counter_add(rank->session, "samples", 1));
+    RANK_OK(rank, lockstep_uneven_set(rank->session, LOCKSTEP_UNEVEN_NONE));
+    trainer_begin(rank, NULL);
+    trainer_end(rank);
+    RANK_OK(rank, lockstep_metric_read(rank->session, "loss", &mean, &count));
+    RANK_EQUAL(rank, count, rank->world_size);
+    RANK_TRUE(rank, mean <= 2 && mean >= 2);
+    RANK_OK(rank, lockstep_counter_read(rank->session, "samples", &total));
+    RANK_EQUAL(rank, total, rank->world_size);
+    unmake(modules);
+}
+
+static void values_of_a_dropped_window(const struct setting *setting)
+{
+    run(setting, dropped_body);
+}
+
 // ---- What goes wrong ---------------------------------------------------------------------------
 
 // The rule of the last rank, and that of the others.
@@ -317,6 +356,7 @@ int main(void)
         {"case_53_modules_anew_between_epochs", case_53_modules_anew_between_epochs, NULL},
         {"case_53_saved_between_epochs", case_53_saved_between_epochs, NULL},
         {"case_53_ranks_differ", case_53_ranks_differ, NULL},
+        {"values_of_a_dropped_window", values_of_a_dropped_window, NULL},
         {"set_where_it_cannot_be", set_where_it_cannot_be, NULL},
         {"alone", alone, one},
     };

@@ -61,13 +61,18 @@ static int uneven_open(struct lockstep_session *session, uint64_t step,
     return step_await(session, &command, &session->step.opened, step, COND_NO_DEADLINE);
 }
 
-// There is no next step. If a window is open, the gradients that it has accumulated are dropped.
+// There is no next step. If a window is open, the gradients that it has accumulated are dropped,
+// and what was added to metrics and counters since the last synchronized step.
 static void uneven_finish(struct lockstep_session *session)
 {
     session->step.finished = true;
     if (!session->step.window_open)
         return;
     session->step.window_open = false;
+    mutex_lock(&session->mutex);
+    counter_drop_locked(session);
+    metrics_drop_locked(session);
+    mutex_unlock(&session->mutex);
     session->step.number--;
     atomic_store_explicit(&session->progress->step, session->step.number, memory_order_relaxed);
 }

@@ -90,6 +90,13 @@ void counter_contribute(struct lockstep_session *session, struct commit_wave *wa
     qsort(wave->counters, wave->counter_count, sizeof(wave->counters[0]), counter_compare);
 }
 
+void counter_drop_locked(struct lockstep_session *session)
+{
+    mutex_assert_held(&session->mutex);
+    for (uint32_t i = 0; i < LOCKSTEP_MAX_COUNTERS; i++)
+        session->counters.table[i].pending = 0;
+}
+
 static int64_t counter_sum(int64_t total, int64_t delta)
 {
     int64_t sum;

@@ -39,6 +39,8 @@ void counter_note_name(struct counter *counter, const char *name);
 void counter_tell(const struct lockstep_session *session, struct up_heartbeat *beat);
 // Moves what this rank added in the step into its part of the commit wave. Trainer, at step_end.
 void counter_contribute(struct lockstep_session *session, struct commit_wave *wave);
+// Forgets what this rank added since the last step_end. Caller holds the session's mutex.
+void counter_drop_locked(struct lockstep_session *session);
 // Adds the sums of a settled step to the totals. Caller holds the session's mutex.
 void counter_apply(struct lockstep_session *session, const struct commit_wave *result);
 

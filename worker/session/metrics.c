@@ -94,6 +94,12 @@ void metrics_contribute(struct lockstep_session *session, struct commit_wave *wa
 {
     mutex_assert_held(&session->mutex);
     wave->metrics = session->step.metrics.pending;
+    metrics_drop_locked(session);
+}
+
+void metrics_drop_locked(struct lockstep_session *session)
+{
+    mutex_assert_held(&session->mutex);
     memset(&session->step.metrics.pending, 0, sizeof(session->step.metrics.pending));
 }
 

@@ -35,6 +35,8 @@ int metrics_add_locked(struct lockstep_session *session, const char *name, enum 
 void metrics_tell(const struct lockstep_session *session, struct up_heartbeat *beat);
 // Moves what this rank added in the step into its part of the commit wave. Trainer, at step_end.
 void metrics_contribute(struct lockstep_session *session, struct commit_wave *wave);
+// Forgets what this rank added since the last step_end. Caller holds the session's mutex.
+void metrics_drop_locked(struct lockstep_session *session);
 // Takes over the results of a settled step. Caller holds the session's mutex.
 void metrics_apply(struct lockstep_session *session, const struct commit_wave *result);
 // Returns the first fault in the metrics of the last settled step. `result` is borrowed by the
