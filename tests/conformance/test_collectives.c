@@ -796,8 +796,23 @@ static void sixteen_body(struct rank *rank)
     RANK_EQUAL(rank, counter_value(rank, "one more"), 0);
 }
 
+// Reads the counters of sixteen_counters of all ranks: sixteen of them are known, the same on every
+// rank.
+static void sixteen_are_known(struct rank *rank)
+{
+    uint32_t known = 0;
+    char name[32];
+    for (uint32_t i = 0; i < 15 + rank->world_size; i++) {
+        snprintf(name, sizeof(name), "counter %" PRIu32, i);
+        const int64_t total = counter_value(rank, name);
+        rank_digest(rank, &total, sizeof(total));
+        known += total != 0;
+    }
+    RANK_EQUAL(rank, known, 16);
+}
+
 // Every rank has a counter that other ranks do not have, so the total exceeds the limit. All ranks
-// get an error.
+// get an error, and have the same totals.
 static void overflow_body(struct rank *rank)
 {
     RANK_OK(rank, lockstep_start(rank->session));
@@ -805,12 +820,41 @@ static void overflow_body(struct rank *rank)
     trainer_begin(rank, NULL);
     RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_step_end(rank->session, NULL));
     RANK_SAYS(rank, "16 counters");
+    sixteen_are_known(rank);
+    trainer_begin(rank, NULL);
+    trainer_end(rank);
+    sixteen_are_known(rank);
+}
+
+// In the first step the ranks use the same fifteen counters, and in the second step each rank uses
+// one more.
+static void late_overflow_body(struct rank *rank)
+{
+    char name[32];
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (uint32_t i = 0; i < 15; i++) {
+        snprintf(name, sizeof(name), "counter %" PRIu32, i);
+        RANK_OK(rank, lockstep_counter_add(rank->session, name, 1));
+    }
+    trainer_begin(rank, NULL);
+    trainer_end(rank);
+    snprintf(name, sizeof(name), "counter %" PRIu32, 15 + rank->rank);
+    RANK_OK(rank, lockstep_counter_add(rank->session, name, 1));
+    trainer_begin(rank, NULL);
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_step_end(rank->session, NULL));
+    RANK_SAYS(rank, "16 counters");
+    sixteen_are_known(rank);
+    RANK_EQUAL(rank, counter_value(rank, "counter 0"), rank->world_size);
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_counter_add(rank->session, "one more", 1));
+    trainer_begin(rank, NULL);
+    trainer_end(rank);
 }
 
 static void counters_overflow(const struct setting *setting)
 {
     ranks_run(setting, sixteen_body, NULL);
     ranks_run(setting, overflow_body, NULL);
+    ranks_run(setting, late_overflow_body, NULL);
 }
 
 // ---- State -------------------------------------------------------------------------------------

@@ -39,12 +39,12 @@ static int counter_check_sum(int64_t pending, const char *name, int64_t delta)
 static int counter_add_locked(struct lockstep_session *session, const char *name, int64_t delta)
 {
     const uint64_t hash = hash64(name, strlen(name));
-    struct counter *counter = counter_find_locked(session, hash, false);
+    struct counter *counter = counter_find_locked(session, hash);
     const int status = counter_check_sum(!counter ? 0 : counter->pending, name, delta);
     if (status < 0)
         return status;
     if (!counter)
-        counter = counter_find_locked(session, hash, true);
+        counter = counter_create_locked(session, hash);
     if (!counter)
         return error_set(LOCKSTEP_E_INVALID, "a job has at most %d counters; '%s' is one more",
                          LOCKSTEP_MAX_COUNTERS, name);
@@ -73,7 +73,7 @@ int lockstep_counter_read(lockstep_session *session, const char *name, int64_t *
     if (!total)
         return error_set(LOCKSTEP_E_INVALID, "total is NULL: nowhere to put the counter's value");
     mutex_lock(&session->mutex);
-    counter = counter_find_locked(session, hash64(name, strlen(name)), false);
+    counter = counter_find_locked(session, hash64(name, strlen(name)));
     if (counter)
         counter_note_name(counter, name);
     *total = !counter ? 0 : counter->total;

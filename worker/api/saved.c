@@ -94,15 +94,15 @@ static int saved_compare_counters(const void *a, const void *b)
 }
 
 // Writes the counters whose total is not 0. A counter with total 0 may not exist on other ranks,
-// and all ranks should write the same file.
+// and all ranks write the same file.
 static void saved_write_counters(struct lockstep_session *session, FILE *file)
 {
-    struct counter counters[LOCKSTEP_MAX_COUNTERS];
+    struct counter counters[COUNTER_ENTRIES];
     mutex_lock(&session->mutex);
     memcpy(counters, session->counters.table, sizeof(counters));
     mutex_unlock(&session->mutex);
-    qsort(counters, LOCKSTEP_MAX_COUNTERS, sizeof(counters[0]), saved_compare_counters);
-    for (uint32_t i = 0; i < LOCKSTEP_MAX_COUNTERS; i++) {
+    qsort(counters, COUNTER_ENTRIES, sizeof(counters[0]), saved_compare_counters);
+    for (uint32_t i = 0; i < COUNTER_ENTRIES; i++) {
         if (counters[i].hash != 0 && counters[i].total != 0)
             fprintf(file, "counter %" PRIu64 " %" PRId64 "\n", counters[i].hash, counters[i].total);
     }
@@ -443,14 +443,14 @@ static void saved_take_step(struct lockstep_session *session, uint64_t step)
     atomic_store(&session->progress->settled, step);
     mutex_lock(&session->mutex);
     session->step.settled = step;
-    memset(session->counters.table, 0, sizeof(session->counters.table));
+    memset(&session->counters, 0, sizeof(session->counters));
     mutex_unlock(&session->mutex);
 }
 
 static int saved_read_step(struct saved_reader *reader)
 {
     struct lockstep_session *session = reader->session;
-    struct counter counter = {0};
+    struct counter counter = {.settled = true};
     uint64_t step;
     uint64_t before = 0;
     int status = saved_number(reader, "step", INT64_MAX, &step);
@@ -463,8 +463,10 @@ static int saved_read_step(struct saved_reader *reader)
                                LOCKSTEP_MAX_COUNTERS);
         before = counter.hash;
         mutex_lock(&session->mutex);
-        if (reader->takes)
+        if (reader->takes) {
             session->counters.table[i] = counter;
+            session->counters.settled = i + 1;
+        }
         mutex_unlock(&session->mutex);
         status = saved_advance(reader);
     }

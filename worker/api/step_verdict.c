@@ -199,7 +199,7 @@ int step_verdict(struct lockstep_session *session, const struct commit_wave *out
 {
     step_warn(session, outcome);
     step_warn_aborted(session, outcome);
-    if (outcome->counter_overflow)
+    if (counter_is_many(session, outcome))
         return error_set(LOCKSTEP_E_INVALID, "the ranks together use more than %d counters",
                          LOCKSTEP_MAX_COUNTERS);
     if (outcome->aborted_errors > 0)

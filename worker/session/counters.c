@@ -5,6 +5,10 @@
 // adds the same sums to its totals. So a total is as of the last settled step, and a delta counts
 // if and only if its step settles. Guarded by session.mutex; any thread.
 //
+// A job has LOCKSTEP_MAX_COUNTERS counters: the names that settled steps have added to first, and
+// among those of one step the ones with the lowest hashes. So all ranks have the same ones. A name
+// that only this rank has used so far is in the table, too, and takes no room of theirs.
+//
 // Ranks add up the deltas of a step in different orders, so no sum of a step may overflow:
 // lockstep_counter_add bounds each delta. All ranks add the same sums to a total in the same order,
 // so a total may saturate at the end of its range and still be the same on all ranks.
@@ -22,21 +26,31 @@
 // beginning stay apart.
 #define COUNTER_MARK_BYTES 5
 
-struct counter *counter_find_locked(struct lockstep_session *session, uint64_t hash, bool create)
+// Returns the entry of a name, or the free entry where it belongs. NULL: neither is there.
+static struct counter *counter_entry(struct lockstep_session *session, uint64_t hash)
 {
     mutex_assert_held(&session->mutex);
-    for (uint32_t i = 0; i < LOCKSTEP_MAX_COUNTERS; i++) {
+    for (uint32_t i = 0; i < COUNTER_ENTRIES; i++) {
         struct counter *counter = &session->counters.table[i];
-        if (counter->hash == hash)
+        if (counter->hash == hash || counter->hash == 0)
             return counter;
-        if (counter->hash == 0) {
-            if (!create)
-                return NULL;
-            counter->hash = hash;
-            return counter;
-        }
     }
     return NULL;
+}
+
+struct counter *counter_find_locked(struct lockstep_session *session, uint64_t hash)
+{
+    struct counter *counter = counter_entry(session, hash);
+    return counter && counter->hash == hash ? counter : NULL;
+}
+
+struct counter *counter_create_locked(struct lockstep_session *session, uint64_t hash)
+{
+    struct counter *counter = counter_entry(session, hash);
+    if (!counter || counter - session->counters.table >= LOCKSTEP_MAX_COUNTERS)
+        return NULL;
+    counter->hash = hash;
+    return counter;
 }
 
 void counter_note_name(struct counter *counter, const char *name)
@@ -58,7 +72,7 @@ void counter_note_name(struct counter *counter, const char *name)
 void counter_tell(const struct lockstep_session *session, struct up_heartbeat *beat)
 {
     mutex_assert_held(&session->mutex);
-    for (uint32_t i = 0; i < LOCKSTEP_MAX_COUNTERS; i++) {
+    for (uint32_t i = 0; i < COUNTER_ENTRIES && beat->counter_count < LOCKSTEP_MAX_COUNTERS; i++) {
         const struct counter *counter = &session->counters.table[i];
         if (counter->name[0] == '\0')
             continue;
@@ -79,9 +93,9 @@ void counter_contribute(struct lockstep_session *session, struct commit_wave *wa
 {
     mutex_assert_held(&session->mutex);
     wave->counter_count = 0;
-    for (uint32_t i = 0; i < LOCKSTEP_MAX_COUNTERS; i++) {
+    for (uint32_t i = 0; i < COUNTER_ENTRIES; i++) {
         struct counter *counter = &session->counters.table[i];
-        if (counter->hash == 0 || counter->pending == 0)
+        if (counter->pending == 0)
             continue;
         wave->counters[wave->counter_count++] =
             (struct counter_delta){.name = counter->hash, .delta = counter->pending};
@@ -93,7 +107,7 @@ void counter_contribute(struct lockstep_session *session, struct commit_wave *wa
 void counter_drop_locked(struct lockstep_session *session)
 {
     mutex_assert_held(&session->mutex);
-    for (uint32_t i = 0; i < LOCKSTEP_MAX_COUNTERS; i++)
+    for (uint32_t i = 0; i < COUNTER_ENTRIES; i++)
         session->counters.table[i].pending = 0;
 }
 
@@ -105,15 +119,54 @@ static int64_t counter_sum(int64_t total, int64_t delta)
     return sum;
 }
 
+// Every rank settles the same names in the same order, so all ranks refuse the same one.
+static struct counter *counter_settle(struct lockstep_session *session, uint64_t hash)
+{
+    struct counter *counter = counter_entry(session, hash);
+    if (counter && counter->settled)
+        return counter;
+    if (!counter || session->counters.settled == LOCKSTEP_MAX_COUNTERS)
+        return NULL;
+    counter->hash = hash;
+    counter->settled = true;
+    session->counters.settled++;
+    return counter;
+}
+
+// Forgets the names that only this rank has used, if there is no room for any of them.
+static void counter_forget_refused(struct lockstep_session *session)
+{
+    struct counter *table = session->counters.table;
+    uint32_t kept = 0;
+    if (session->counters.settled < LOCKSTEP_MAX_COUNTERS)
+        return;
+    for (uint32_t i = 0; i < COUNTER_ENTRIES; i++) {
+        const struct counter counter = table[i];
+        memset(&table[i], 0, sizeof(table[i]));
+        if (counter.settled || counter.pending != 0)
+            table[kept++] = counter;
+    }
+}
+
 void counter_apply(struct lockstep_session *session, const struct commit_wave *result)
 {
     mutex_assert_held(&session->mutex);
-    session->counters.overflow |= result->counter_overflow != 0;
     for (uint32_t i = 0; i < result->counter_count; i++) {
-        struct counter *counter = counter_find_locked(session, result->counters[i].name, true);
-        if (!counter)
-            session->counters.overflow = true;
-        else
+        struct counter *counter = counter_settle(session, result->counters[i].name);
+        if (counter)
             counter->total = counter_sum(counter->total, result->counters[i].delta);
     }
+    counter_forget_refused(session);
+}
+
+bool counter_is_many(struct lockstep_session *session, const struct commit_wave *result)
+{
+    bool many = result->counter_overflow != 0;
+    mutex_lock(&session->mutex);
+    for (uint32_t i = 0; i < result->counter_count && !many; i++) {
+        const struct counter *counter = counter_find_locked(session, result->counters[i].name);
+        many = !counter || !counter->settled;
+    }
+    mutex_unlock(&session->mutex);
+    return many;
 }
