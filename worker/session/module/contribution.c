@@ -123,8 +123,10 @@ static void contribution_step_begin(struct contribution *contribution)
     atomic_store_explicit(&contribution->ready_count, 0, memory_order_relaxed);
     memset(contribution->used_anywhere, 0,
            module->parameter_count * sizeof(*contribution->used_anywhere));
-    memset(contribution->weightless, 0,
-           module->parameter_count * sizeof(*contribution->weightless));
+    if (contribution->any_weightless)
+        memset(contribution->weightless, 0,
+               module->parameter_count * sizeof(*contribution->weightless));
+    contribution->any_weightless = false;
     if (contribution->squares)
         memset(contribution->squares, 0, module->parameter_count * sizeof(*contribution->squares));
     atomic_store_explicit(&contribution->handed, false, memory_order_relaxed);
@@ -368,13 +370,14 @@ void contribution_collective_done(struct contribution *contribution,
 {
     const uint32_t *order =
         contribution->module->layout.order + (collective->unit_ends - contribution->unit_ends);
-    bool *noted =
-        collective->weight_total > 0 ? contribution->used_anywhere : contribution->weightless;
+    const bool has_mean = collective->weight_total > 0;
+    bool *noted = has_mean ? contribution->used_anywhere : contribution->weightless;
+    contribution->any_weightless |= !has_mean;
     for (uint32_t i = 0; i < collective->unit_count; i++) {
         if (units_is_used(collective->used, i))
             noted[order[i]] = true;
     }
-    if (contribution->squares && collective->weight_total > 0)
+    if (contribution->squares && has_mean)
         contribution_square(contribution, collective, order);
 }
 
@@ -393,7 +396,7 @@ void contribution_clear(const struct contribution *contribution, uint32_t parame
 void contribution_clear_weightless(const struct contribution *contribution)
 {
     const struct lockstep_module *module = contribution->module;
-    for (uint32_t p = 0; p < module->parameter_count; p++) {
+    for (uint32_t p = 0; contribution->any_weightless && p < module->parameter_count; p++) {
         if (contribution->weightless[p] && !contribution->used_anywhere[p] &&
             !module->shapes[p].device)
             contribution_clear(contribution, p);
