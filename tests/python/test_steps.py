@@ -202,6 +202,10 @@ with refused(TypeError, "calls_per_stp"):
 net = session.register("net", {"w": w}, ignore=["nothing.*"], unused="accept")
 with refused(lockstep.Invalid):
     session.step()
+with refused(lockstep.Invalid, "replicas", "1.5"):
+    session.register("b", {"w": w}, replicas=1.5)
+with refused(lockstep.Invalid, "'g'", "0.5"):
+    session.group([0.5], "g")
 session.start()
 with refused(lockstep.Invalid):
     net.call()
@@ -224,6 +228,8 @@ with session.step() as step:
             call.ready(7)
         with refused(lockstep.Invalid):
             call.ready(7, w)
+        with refused(lockstep.Invalid, "0.5"):
+            call.ready(0.5, w)
     call.end()
 step.end()
 assert not session.in_step

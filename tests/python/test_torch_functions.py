@@ -178,6 +178,24 @@ class Functions(unittest.TestCase):
             "no parameter of the module needs a gradi", "<lambda>() has returned no tensor with a",
             "sync() needs a module", "the module is a DistributedDataParallel,"])
 
+    def test_weights_that_are_no_numbers_of_samples(self):
+        def run(rank):
+            line = torch.nn.Linear(1, 1, bias=False)
+            model, said = DistributedDataParallel(line), []
+            for weight in (0.5, -1, 1 << 49, float("nan"), "3", torch.tensor(1.5), torch.ones(2)):
+                try:
+                    with model.step(weight=weight):
+                        model(torch.ones(1, 1)).sum().backward()
+                except lockstep.Invalid as error:
+                    said.append("weight is" in error.text)
+            for weight in ((1, 3), (torch.tensor(1), 3.0)):
+                model.zero_grad()
+                with model.step(weight=weight[rank]):
+                    model(torch.full((1, 1), 1.0 + 4 * rank)).sum().backward()
+                said.append(line.weight.grad.item())
+            return said
+        self.assertEqual(self.both(run), [True] * 7 + [4.0, 4.0])
+
     def test_more_virtual_ranks_than_ranks(self):
         def run(_):
             line, said = torch.nn.Linear(8, 1), []

@@ -30,6 +30,17 @@ def text_of(value: Any) -> bytes:
     return text
 
 
+def whole(value: Any, what: str) -> int:
+    """A whole number of any type that has them: 3, numpy.int64(3), torch.tensor(3), 3.0."""
+    try:
+        number = int(value)
+        if number == value:
+            return number
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        pass
+    raise Invalid(f"{what} is {value!r}, and not a whole number")
+
+
 def set_number(struct: _native.Struct, name: str, value: Any, what: str) -> None:
     """Sets a field, and raises if the field cannot hold the value."""
     try:

@@ -19,7 +19,7 @@ from . import _native
 from ._library import (SLICE_MS, TIMEOUT, Pending, check, error_text, lib, milliseconds,
                        on_main_thread)
 from ._native import CollectiveKind, Op
-from ._options import enum_of, set_number, text_of
+from ._options import enum_of, set_number, text_of, whole
 from .arrays import Memory, memory_of
 from .errors import Changed, Invalid, LockstepError, Timeout, error_of
 
@@ -103,7 +103,8 @@ class Collective:
         return memory
 
     def _array(self, counts: Sequence[int], size: int, name: str) -> Any:
-        values = [int(value) for value in counts]
+        one = f"collective '{self.name}': a number in {name}"
+        values = [whole(value, one) for value in counts]
         if len(values) != size or any(value < 0 for value in values):
             raise Invalid(f"collective '{self.name}': {name} has {values}, and not one number for "
                           f"each of {size} members")
@@ -485,7 +486,7 @@ class Group(Collectives):
     def __init__(self, session: "Session", ranks: Sequence[int], name: str) -> None:
         self._session = session
         self._handle = ctypes.c_void_p()
-        self.ranks = tuple(int(rank) for rank in ranks)
+        self.ranks = tuple(whole(rank, f"group '{name}': a rank") for rank in ranks)
         self.name = name
         array = (ctypes.c_uint32 * len(self.ranks))(*self.ranks)
         session._block(lambda: int(lib.lockstep_group_create(

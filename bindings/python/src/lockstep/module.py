@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, 
 from . import _native
 from ._library import check, lib
 from ._native import BufferPolicy, Dtype, ModuleOptions
-from ._options import enum_of, fill, set_number, text_of
+from ._options import enum_of, fill, set_number, text_of, whole
 from ._outlive import outlive
 from .arrays import Memory, dtype_of, memory_of
 from .errors import Invalid
@@ -102,7 +102,7 @@ class Module:
         self.buffers: List[Buffer] = _list_of(buffers, Buffer)
         self._handle = ctypes.c_void_p()
         self._keep: List[Any] = []
-        replicas = int(options.get("replicas", 0) or 1)
+        replicas = whole(options.get("replicas", 0) or 1, "replicas")
         self.count, rest = divmod(len(self.parameters), replicas)
         if rest:
             raise Invalid(f"module '{name}': {len(self.parameters)} parameters are not the same "
@@ -180,7 +180,8 @@ class Module:
                 return self._index[parameter]
             except KeyError:
                 raise Invalid(f"module '{self.name}' has no parameter '{parameter}'") from None
-        return int(parameter)
+        return parameter if type(parameter) is int else whole(
+            parameter, f"module '{self.name}': the number of a parameter")
 
     def _numbers(self, parameters: Sequence[Index]) -> Any:
         return (ctypes.c_uint32 * len(parameters))(*(self.index(p) for p in parameters))

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch.autograd import Variable
 
 from .._native import Report
+from .._options import whole
 from ..errors import Changed, Forked, Invalid, LockstepError, Timeout, Unused
 from ..session import Session
 from ..step import Step
@@ -33,6 +34,7 @@ log = logging.getLogger("lockstep.torch")
 _PATIENCE_S = 1.0
 """How long the other ranks wait for a step that this rank has left with an exception."""
 _PHASE_BYTES = 60
+_WEIGHT_MAX = 1 << 48
 _MISSING = "not produced by the backward pass"  # What the library says of a gradient.
 
 
@@ -334,7 +336,10 @@ class World:
         """Options of the steps that begin inside."""
         before = self.weight, self.phase
         if weight is not None:
-            self.weight = int(weight)
+            samples = whole(weight, "weight")
+            if not 0 <= samples <= _WEIGHT_MAX:
+                raise Invalid(f"weight is {weight}, and not a number from 0 to 2^48")
+            self.weight = samples
         if phase is not None:
             self.phase = phase
         try:
