@@ -244,6 +244,33 @@ class Failures(unittest.TestCase):
             self.assertIn("wrapped again", text)
         self.assertEqual(a, b)
 
+    def test_state_of_moved_parameters(self):
+        """p.data = ... gives a parameter other memory: that memory is compared."""
+        def run(rank):
+            model = DDP(torch.nn.Linear(8, 1))
+            step(model)
+            session, weight = lockstep.torch.session(), model.module.weight
+            session.state_check()
+            weight.data = torch.full((1, 8), float(rank))
+            differ = said(session.state_check, lockstep.Mismatch)[0]
+            weight.data = torch.ones(1, 8)
+            session.state_check()
+            before = session.state_hash()
+            with torch.no_grad():
+                weight.add_(1)
+            hashed = before != session.state_hash()
+            other = DDP(torch.nn.Linear(8, 1))  # Its start compares, too.
+            model.double()
+            changed = said(session.state_check, lockstep.Invalid)[0]
+            model(torch.ones(1, 8).double()).sum().backward()
+            session.state_check()
+            return differ, hashed, changed, weight[0, 0].item(), bool(other)
+        for differ, hashed, changed, value, _ in ranks(2, run):
+            self.assertIn("'weight'", differ)
+            self.assertTrue(hashed)
+            self.assertIn("make a forward pass", changed)
+            self.assertEqual(value, 2)
+
     def test_embedding_with_a_surprise(self):
         """A sparse gradient that nobody has announced."""
         def run(rank):

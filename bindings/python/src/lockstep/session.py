@@ -55,6 +55,7 @@ class Session(Collectives):
         self._blocks: "weakref.WeakSet[Memory]" = weakref.WeakSet()
         self._step: Optional[Step] = None
         self._before_close: List[Callable[[], None]] = []
+        self._before_state: List[Callable[[], None]] = []
         self._log: Optional[LogPipe] = None
         self.pid = os.getpid()
         """The process that has opened the session."""
@@ -194,6 +195,7 @@ class Session(Collectives):
 
     def start(self) -> None:
         """Compares what all ranks have registered, then makes their state equal."""
+        self._tell_places()
         self._block(lambda: int(lib.lockstep_start(self.handle)), self)
 
     def abort(self, reason: str = "aborted") -> None:
@@ -206,6 +208,16 @@ class Session(Collectives):
         """close calls the function before the library's memory goes away. Only in the process that
         has opened the session."""
         self._before_close.append(function)
+
+    def before_state(self, function: Callable[[], None]) -> None:
+        """start, state_check and state_hash call the function first. It tells the session where
+        parameters are now (Module.move)."""
+        self._before_state.append(function)
+
+    def _tell_places(self) -> None:
+        if self.handle and self.pid == os.getpid() and not self.in_step:
+            for function in self._before_state:
+                function()
 
     def close(self, *, at_exit: bool = False) -> None:
         """Leaves the job in good order. Takes two seconds at most. A session that is closed
@@ -416,10 +428,12 @@ class Session(Collectives):
     def state_check(self) -> None:
         """Compares a hash of every parameter and buffer across ranks. All ranks call it. Raises
         Mismatch with the names of tensors that differ; the session goes on."""
+        self._tell_places()
         self._block(lambda: int(lib.lockstep_state_check(self.handle)), self)
 
     def state_hash(self) -> int:
         """One hash over all parameters and buffers of this rank."""
+        self._tell_places()
         value = ctypes.c_uint64()
         check(lib.lockstep_state_hash(self._handle, ctypes.byref(value)))
         return value.value

@@ -93,7 +93,8 @@ class Member:
         assert self.module is not None
         for i, (parameter, known) in enumerate(zip(self.parameters, self.module._memories)):
             if parameter.data_ptr() != known.address:
-                self.module.move(i, describe(parameter), describe(self.homes[i]))
+                home = self.homes[i] if self.homes else None  # They are gone with release.
+                self.module.move(i, describe(parameter), None if home is None else describe(home))
 
     def arrange(self) -> None:
         """After the first step: gradients lie in the order in which they come, so that buckets

@@ -61,6 +61,7 @@ class World:
         self._unmade: List[Gradients] = []  # Memory of closed modules that may be in use.
         self.aborted = False
         session.before_close(self.release)
+        session.before_state(self.refresh)
 
     # --- members --------------------------------------------------------------------------------
 
@@ -79,8 +80,7 @@ class World:
                 changed = [(other, other.dead) for other in self.members if other.changed]
                 for other, _ in changed:
                     self._remove(other)
-                for other in self.members:
-                    other.refresh()
+                self.refresh()  # Memory that a parameter had before may be that of a new one.
                 for other, dead in [*changed, (member, False)]:
                     other.register()
                     other.dead = dead
@@ -145,6 +145,18 @@ class World:
             self._check_changed()
             self._remove(member)
             self.add(member)
+
+    def refresh(self) -> None:
+        """Tells the session where parameters are now: p.data = ... moves them."""
+        with self.lock:
+            for member in self.members:
+                if not member.changed:
+                    member.refresh()
+                elif not member.dead:
+                    raise Invalid(
+                        f"module '{member.name}': a program has changed the dtype, device or memory "
+                        "format of its parameters: make a forward pass, which declares them anew, "
+                        "before their state is compared")
 
     def release(self) -> None:
         """The session ends: gradients keep their values."""
