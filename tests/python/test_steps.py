@@ -166,6 +166,25 @@ else:
         say("rank 1 knows")
 """
 
+MOVE = """
+import weakref
+session = lockstep.Session()
+arrays = [np.zeros((2, 3), np.float32) for _ in range(4)]
+gone = [weakref.ref(array) for array in arrays]
+net = session.register("net", [lockstep.Parameter("w", *arrays[:2])],
+                       [lockstep.Buffer("b", arrays[2], "broadcast")])
+session.start()
+new = [np.ones((2, 3), np.float32) for _ in range(3)]
+net.move("w", new[0], arrays[3])
+net.move("w", None, new[1])
+net.move_buffer(0, new[2])
+del arrays
+gc.collect()
+assert not any(ref() is not None for ref in gone), gone
+session.state_hash()
+session.close()
+"""
+
 MISUSE = """
 def refused(kind, *parts):
     class Refused:
@@ -304,6 +323,9 @@ class Steps(unittest.TestCase):
     def test_an_exception_outside_a_call_aborts(self):
         said = job(2, LEFT)
         self.assertEqual(said.lines, ["rank 0 goes", "rank 1 knows"], said)
+
+    def test_memory_that_has_moved_is_not_kept(self):
+        self.works(alone(MOVE))
 
     def test_misuse(self):
         self.works(alone(MISUSE))

@@ -159,7 +159,32 @@ def moved_by_a_hook(rank, before):
     return net.weight.grad[0, 0].item()
 
 
+def memory_of_gradients(rank):
+    """Shared memory of this process beyond that of the first step, in MiB, after each later step.
+    The net has 16 MiB of gradients, and the ranks see those of each other."""
+    def shared():
+        with open("/proc/self/status", encoding="ascii") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith("RssShmem")) / 1024
+
+    model, found = Ours(torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(4)))), []
+    for i in range(5):
+        if i == 3:
+            model.double()
+        model.zero_grad()
+        model(torch.ones(1, 1024).to(model.module[0].weight.dtype)).sum().backward()
+        if i == 0:
+            first = shared()
+        found.append(shared() - first)
+    return found, len(model.lockstep_member.world._unmade)
+
+
 class Moved(unittest.TestCase):
+    def test_memory_that_is_left_is_freed(self):
+        for found, left in ranks(2, memory_of_gradients):
+            self.assertLess(max(found[:3]), 8, found)
+            self.assertLess(found[-1], 40, found)  # Of twice the size.
+            self.assertEqual(left, 0)
+
     def test_gradients_with_other_memory(self):
         for kind in ("native", "python") if NATIVE else ("python",):
             with self.subTest(hooks=kind):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _native
@@ -69,7 +69,7 @@ def _list_of(what: Any, kind: Any) -> List[Any]:
 def _describe(struct: Any, name: str, memory: Memory, keep: List[Any]) -> None:
     dims = len(memory.shape)
     shape = (ctypes.c_int64 * dims)(*memory.shape)
-    keep.extend((shape, memory))
+    keep.append(shape)
     struct.name = text_of(name)
     struct.dtype = int(memory.dtype)
     struct.dims = dims
@@ -101,14 +101,16 @@ class Module:
         self.parameters: List[Parameter] = _list_of(parameters, Parameter)
         self.buffers: List[Buffer] = _list_of(buffers, Buffer)
         self._handle = ctypes.c_void_p()
-        self._keep: List[Any] = []
+        self._keep: List[Any] = []  # No memory: what has moved must be free.
         replicas = whole(options.get("replicas", 0) or 1, "replicas")
         self.count, rest = divmod(len(self.parameters), replicas)
         if rest:
             raise Invalid(f"module '{name}': {len(self.parameters)} parameters are not the same "
                           f"number for each of {replicas} replicas")
         self._index = {p.name: i for i, p in enumerate(self.parameters[:self.count])}
-        self._memories: List[Memory] = []
+        self._memories: List[Memory] = []  # Of values.
+        self._registered: List[Optional[Memory]] = []  # Of gradients.
+        self._buffer_memories: List[Memory] = []
         self._gradient_dtypes: List[Dtype] = []
         self._blocks: "weakref.WeakSet[Memory]" = weakref.WeakSet()
         self._register(ignore, options)
@@ -144,11 +146,12 @@ class Module:
             struct.gradient_dtype = int(dtype_of(parameter.gradient_dtype))
         dtype = Dtype(struct.gradient_dtype or int(memory.dtype))
         self._gradient_dtypes.append(dtype)
+        gradient = None
         if parameter.gradient is not None:
             gradient = memory_of(parameter.gradient)
             self._check_gradient(parameter.name, memory, dtype, gradient)
-            self._keep.append(gradient)
             struct.gradient = gradient.address
+        self._registered.append(gradient)
         return struct
 
     def _check_gradient(self, name: str, memory: Memory, dtype: Dtype, gradient: Memory) -> None:
@@ -163,7 +166,9 @@ class Module:
 
     def _buffer(self, buffer: Buffer) -> Any:
         struct = _native.lockstep_buffer()
-        _describe(struct, buffer.name, memory_of(buffer.data), self._keep)
+        memory = memory_of(buffer.data)
+        _describe(struct, buffer.name, memory, self._keep)
+        self._buffer_memories.append(memory)
         struct.policy = int(enum_of(BufferPolicy, buffer.policy, "policy"))
         set_number(struct, "every", buffer.every, "every")
         return struct
@@ -248,13 +253,16 @@ class Module:
             where.address if where else None))
         if memory is not None:
             self._memories[number] = memory
-        self._keep.extend((memory, where))
+            self.parameters[number] = replace(self.parameters[number], data=data)
+        self._registered[number] = where
+        self.parameters[number] = replace(self.parameters[number], gradient=gradient)
 
     def move_buffer(self, buffer: int, data: Any) -> None:
         """The memory of a buffer has moved."""
         memory = memory_of(data)
         check(lib.lockstep_buffer_move(self._handle, buffer, memory.address))
-        self._keep.append(memory)
+        self._buffer_memories[buffer] = memory
+        self.buffers[buffer] = replace(self.buffers[buffer], data=data)
 
     def usage(self) -> List[int]:
         """The number of ranks that used each parameter in the last step. All ranks call it, or all

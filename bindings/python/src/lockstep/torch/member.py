@@ -78,8 +78,8 @@ class Member:
         self.gradients, self.homes = self._memory.tensors, self._memory.homes
         self.addresses = self._memory.addresses
         self._kinds = list(map(_kind, self.parameters))
-        table = [Parameter(name, describe(p), describe(g))
-                 for name, p, g in zip(self.names, self.parameters, self.homes)]
+        table = [Parameter(name, describe(p), self._memory.place_of(i))
+                 for i, (name, p) in enumerate(zip(self.names, self.parameters))]
         if not table:  # Only sparse gradients.
             self._one = torch.zeros(1)
             table = [Parameter("(none)", describe(self._one), frozen=True)]
@@ -93,8 +93,9 @@ class Member:
         assert self.module is not None
         for i, (parameter, known) in enumerate(zip(self.parameters, self.module._memories)):
             if parameter.data_ptr() != known.address:
-                home = self.homes[i] if self.homes else None  # They are gone with release.
-                self.module.move(i, describe(parameter), None if home is None else describe(home))
+                # There is none after release.
+                gradient = self._memory.place_of(i) if self._memory and self.homes else None
+                self.module.move(i, describe(parameter), gradient)
 
     def arrange(self) -> None:
         """After the first step: gradients lie in the order in which they come, so that buckets
@@ -106,8 +107,8 @@ class Member:
         came = set(self.order)
         rest = [i for i in reversed(range(len(self.parameters))) if i not in came]
         before = self._memory.rearrange(self.order + rest)
-        for i, home in enumerate(self.homes):
-            self.module.move(i, gradient=describe(home))
+        for i in range(len(self.homes)):
+            self.module.move(i, gradient=self._memory.place_of(i))
         self.world.keep(before)
 
     @property

@@ -82,6 +82,13 @@ class Gradients:
         self.tensors = [self._view(i) for i in range(len(parameters))]
         self.addresses = [home.data_ptr() for home in self.homes]
 
+    def place_of(self, i: int) -> Memory:
+        """What the session is told of a gradient. It keeps no memory: free asks what does."""
+        place = describe(self.homes[i])
+        if not self.on_device:
+            place.owner = None
+        return place
+
     def _place(self, order: Sequence[int]) -> List[torch.Tensor]:
         """Tensors in memory of their own, side by side in this order."""
         offsets, size = _places(self._parameters, order)
