@@ -178,7 +178,32 @@ def memory_of_gradients(rank):
     return found, len(model.lockstep_member.world._unmade)
 
 
+def exchanged(rank, last_first):
+    """Gradients change their parameters, or move to another one, and are accumulated."""
+    torch.manual_seed(1)
+    net = torch.nn.Sequential(*(torch.nn.Linear(8, 8, bias=False) for _ in range(3)))
+    plain, model = copy.deepcopy(net), Ours(net)
+    for i in range(5):
+        for each in plain, model:
+            each.zero_grad()
+            each(torch.ones(1, 8)).square().sum().backward()
+            a, b, c = each.parameters() if last_first else reversed(list(each.parameters()))
+            if i % 2:
+                a.grad, b.grad, c.grad = b.grad, c.grad, a.grad
+            else:
+                a.grad, b.grad = None, a.grad
+            each(torch.ones(1, 8)).square().sum().backward()
+        for p, q in zip(plain.parameters(), net.parameters()):
+            if not torch.allclose(p.grad, q.grad, 1e-4, 1e-5):
+                raise AssertionError((rank, i, p.grad, q.grad))
+
+
 class Moved(unittest.TestCase):
+    def test_gradients_of_other_parameters(self):
+        for kind in ("native", "python") if NATIVE else ("python",):
+            for last_first in (False, True):
+                ranks(2, lambda rank: exchanged(rank, last_first), LOCKSTEP_TORCH_HOOKS=kind)
+
     def test_memory_that_is_left_is_freed(self):
         for found, left in ranks(2, memory_of_gradients):
             self.assertLess(max(found[:3]), 8, found)

@@ -186,6 +186,7 @@ class Member:
         self.error = None
         self.call = Call(self.module)
         self.touched = self.hooks.touched()
+        self._part()
         self._declare()
         # The first step is made in Python, which notes the order of gradients.
         if not self.arranged:
@@ -193,6 +194,17 @@ class Member:
         elif not self.on_device and (not self.static or self.planned is not None):
             self.fast = not self.static and not torch.is_grad_enabled()  # As with create_graph.
             self.hooks.open(self.planned)
+
+    def _part(self) -> None:
+        """A parameter whose .grad is the library's tensor of another one gets a copy, because that
+        tensor gets the gradient of the other."""
+        ours: Set[int] = set()
+        for parameter, own in zip(self.parameters, self.gradients):
+            gradient = parameter.grad
+            if gradient is not None and gradient is not own:
+                ours = ours or set(map(id, self.gradients))
+                if id(gradient) in ours:
+                    parameter.grad = gradient.detach().clone()
 
     def _declare(self) -> None:
         """Says which gradients will not come, so that no bucket waits for them."""
