@@ -7,6 +7,7 @@ import mmap
 import os
 import signal
 import struct
+import tempfile
 import threading
 import time
 import unittest
@@ -15,9 +16,11 @@ try:
     import torch
 except ImportError:
     raise unittest.SkipTest("PyTorch is not installed")
+import torch.distributed as dist
 
 import lockstep
-from lockstep.torch import DistributedDataParallel as DDP
+import lockstep.torch
+from lockstep.torch import DistributedDataParallel as DDP, sync
 from torch_ranks import ranks
 
 LIMIT_S = 1.0
@@ -243,6 +246,29 @@ class Failures(unittest.TestCase):
         for text in texts:
             self.assertIn("wrapped again", text)
         self.assertEqual(a, b)
+
+    def test_another_process_group(self):
+        """The program makes another default group, with other ranks or fewer."""
+        def run(rank, folder):
+            model, texts = DDP(net()), []
+            step(model)
+            for name, place, size in (("swapped", 1 - rank, 2), ("alone", 0, 1)):
+                dist.barrier()
+                dist.destroy_process_group()
+                path = f"{folder}/{name}" if size == 2 else f"{folder}/{name}{rank}"
+                dist.init_process_group("gloo", init_method=f"file://{path}", rank=place,
+                                        world_size=size)
+                texts += [said(lambda: DDP(net()), lockstep.Invalid)[0],
+                          said(sync(net())(lambda: None), lockstep.Invalid)[0]]
+                lockstep.torch.close()
+                step(DDP(net()))
+                texts.append((lockstep.torch.session().rank, lockstep.torch.session().size))
+            return texts
+        with tempfile.TemporaryDirectory() as folder:
+            for rank, texts in enumerate(ranks(2, lambda rank: run(rank, folder))):
+                for i in (0, 1, 3, 4):
+                    self.assertIn("lockstep.torch.close()", texts[i])
+                self.assertEqual((texts[2], texts[5]), ((1 - rank, 2), (0, 1)))
 
     def test_state_of_moved_parameters(self):
         """p.data = ... gives a parameter other memory: that memory is compared."""

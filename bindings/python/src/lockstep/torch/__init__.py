@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from _lockstep_entry import torch_backend
 
-from .bootstrap import session
+from .bootstrap import close, session
 
 if TYPE_CHECKING:
     from .ddp import DistributedDataParallel
     from .functions import report, sync
 
-__all__ = ["DistributedDataParallel", "report", "session", "sync"]
+__all__ = ["DistributedDataParallel", "close", "report", "session", "sync"]
 
 # Imported when they are wanted: `import torch` may import this package.
 _HOME = {"DistributedDataParallel": "ddp", "report": "functions", "sync": "functions"}
