@@ -196,6 +196,21 @@ class Functions(unittest.TestCase):
             return said
         self.assertEqual(self.both(run), [True] * 7 + [4.0, 4.0])
 
+    def test_buffers_that_are_not_contiguous(self):
+        def run(rank):
+            line, said = torch.nn.Linear(2, 2), []
+            line.frozen = torch.nn.Parameter(torch.ones(2, 3).t(), requires_grad=False)
+            line.register_buffer("window", torch.ones(3, 4)[:, :2])
+            for _ in range(4):
+                try:
+                    sync(line)(lambda: line(torch.ones(1, 2)).sum())()
+                except lockstep.Invalid as error:
+                    name = error.text.split("'")[1]
+                    said.append(name)
+                    getattr(line, name).data = getattr(line, name).data.contiguous()
+            return said
+        self.assertEqual(self.both(run), ["frozen", "window"])
+
     def test_more_virtual_ranks_than_ranks(self):
         def run(_):
             line, said = torch.nn.Linear(8, 1), []

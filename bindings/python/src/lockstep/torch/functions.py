@@ -13,6 +13,7 @@ from typing import (Any, Callable, ContextManager, Dict, Iterator, List, Optiona
 import torch
 
 from .._native import Report
+from ..arrays import Memory
 from ..errors import Changed, Invalid
 from . import world as worlds
 from .member import Member
@@ -71,6 +72,8 @@ class _Shared:
                               "ignore, or use DistributedDataParallel")
         world = worlds.world(next(iter(trained.values())).device)
         first = self.member is None
+        for name, tensor in self._rest(trained).items() if first else ():
+            _place_of(name, tensor)  # Before other ranks wait.
         if self.member is not None:
             self.member.stop()
         kind = self.name or type(self.modules[0]).__name__
@@ -83,26 +86,38 @@ class _Shared:
             self._broadcast(trained)
         return self.member
 
+    def _rest(self, trained: Dict[str, torch.Tensor]) -> Dict[str, torch.Tensor]:
+        """Buffers and parameters that are not trained."""
+        rest = {name: p for name, p in self._named(False).items() if name not in trained}
+        return {**rest, **self._named(True)}
+
     def _broadcast(self, trained: Dict[str, torch.Tensor]) -> None:
-        """Buffers and parameters that are not trained get the values of rank 0."""
-        rest = [p for name, p in self._named(False).items() if name not in trained]
+        """The rest gets the values of rank 0."""
         with torch.no_grad():
-            for tensor in rest + list(self._named(True).values()):
-                _broadcast("lockstep.torch/state", tensor)
+            for name, tensor in self._rest(trained).items():
+                _broadcast("lockstep.torch/state", name, tensor)
 
     def broadcast_buffers(self) -> None:
-        for tensor in self._named(True).values():
-            _broadcast("lockstep.torch/buffers", tensor)
+        for name, tensor in self._named(True).items():
+            _broadcast("lockstep.torch/buffers", name, tensor)
 
 
-def _broadcast(name: str, tensor: torch.Tensor) -> None:
+def _place_of(name: str, tensor: torch.Tensor) -> Memory:
+    place = describe(tensor)
+    if not place.contiguous:
+        raise Invalid(f"'{name}' is not contiguous, and would get the values of rank 0: put "
+                      "tensor.contiguous() in its place, or its name into ignore")
+    return place
+
+
+def _broadcast(collective: str, name: str, tensor: torch.Tensor) -> None:
     """The tensor gets the values of rank 0. If a rank dies meanwhile, those of the first rank that
     is left."""
-    session = worlds.world().session
+    session, place = worlds.world().session, _place_of(name, tensor)
     before = tensor.detach().clone() if session.outlived else None
     while True:
         try:
-            session.broadcast(name, describe(tensor))
+            session.broadcast(collective, place)
             return
         except Changed:
             assert before is not None
