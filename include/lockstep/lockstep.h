@@ -1270,7 +1270,8 @@ struct lockstep_collective {
  * peer counts as a name for SEND and for RECEIVE, and LOCKSTEP_ANY_SOURCE as a peer of its own.
  * Blocks: run waits for the members; begin does not. Threads: the trainer's. Owns: what is copied
  * (name, counts, offsets); input and output are borrowed until the wait, input is only read. Memory
- * that another collective has borrowed is E_INVALID, unless both only read it. Returns: E_MISMATCH,
+ * that another collective has borrowed is E_INVALID, unless both only read it. Gaps that offsets
+ * leave between parts are not written, and count as borrowed. Returns: E_MISMATCH,
  * E_PEER_LOST, E_CHANGED (as lockstep_allreduce has it; SEND and RECEIVE: the other rank is gone,
  * and sends and receives among the others complete), E_INVALID, E_TIMEOUT, E_UNSUPPORTED (dtype).
  * Memory of this rank's device (config.device) is read at once, and written before the collective

@@ -14,6 +14,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -739,6 +741,45 @@ static void a_hundred_mebibytes(void **state)
     world("shared", 3, 0, huge_body);
 }
 
+// ---- Gaps --------------------------------------------------------------------------------------
+
+// An all-to-all in place. Each part is the end of a page, and the pages between them cannot be
+// accessed.
+static void gaps_body(struct rank *rank)
+{
+    const uint32_t world_size = rank->world_size;
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    uint64_t offsets[CLUSTER_MAX_WORLD];
+    struct lockstep_collective what = LOCKSTEP_COLLECTIVE_INIT;
+    uint8_t *memory = mmap(NULL, 2 * world_size * page, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    RANK_TRUE(rank, memory != MAP_FAILED);
+    for (uint32_t p = 0; p < world_size; p++) {
+        offsets[p] = (2 * p + 1) * page - 4;
+        memset(memory + offsets[p], (int)(10 * rank->rank + p), 4);
+        RANK_EQUAL(rank, mprotect(memory + (2 * p + 1) * page, page, PROT_NONE), 0);
+    }
+    what.kind = LOCKSTEP_ALL_TO_ALL;
+    what.name = "gaps";
+    what.dtype = LOCKSTEP_UINT8;
+    what.count = 4;
+    what.output = memory;
+    what.output_offsets = offsets;
+    RANK_OK(rank, lockstep_collective_run(rank->session, &what, FOREVER));
+    for (uint32_t p = 0; p < world_size; p++)
+        for (uint32_t i = 0; i < 4; i++)
+            RANK_EQUAL(rank, memory[offsets[p] + i], 10 * p + rank->rank);
+    munmap(memory, 2 * world_size * page);
+}
+
+static void gaps_without_memory(void **state)
+{
+    (void)state;
+    world("shared", 3, 0, gaps_body);
+    world("tcp", 2, 0, gaps_body);
+    world("loopback", 1, 0, gaps_body);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -750,6 +791,7 @@ int main(void)
         cmocka_unit_test(groups_over_memory),
         cmocka_unit_test(groups_over_tcp),
         cmocka_unit_test(a_hundred_mebibytes),
+        cmocka_unit_test(gaps_without_memory),
         {"kinds_on_devices/staged/world_3", on_one_device, NULL, NULL, NULL},
         {"kinds_on_devices/mixed/world_3", on_two_devices, NULL, NULL, NULL},
         {"kinds_on_devices/nccl/world_3", on_all_devices, NULL, NULL, NULL},

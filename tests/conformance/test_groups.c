@@ -326,6 +326,13 @@ static void refuse_lent(struct rank *rank)
     refused(rank, &what, "overlap in memory");
     what = describe(LOCKSTEP_ALL_GATHER, "third", 1, memory + 4, memory);
     refused(rank, &what, "overlap");
+    // Gaps between parts count as borrowed: the memory of "second" lies in one.
+    uint64_t offsets[CLUSTER_MAX_WORLD];
+    for (uint32_t p = 0; p < rank->world_size; p++)
+        offsets[p] = p == 0 ? 0 : 30 + p;
+    what = describe(LOCKSTEP_ALL_GATHER, "third", 1, memory + 4, results + 12);
+    what.output_offsets = offsets;
+    refused(rank, &what, "in common, gaps between parts included. Wait for");
     RANK_FAILS(rank, LOCKSTEP_E_INVALID,
                lockstep_allreduce(rank->session, "third", memory + 1, 1, F32, SUM, FOREVER));
     RANK_SAYS(rank, "'first' (use 1)");

@@ -48,10 +48,11 @@ int lent_check_locked(const struct lockstep_session *session, const char *name, 
             return error_set(LOCKSTEP_E_INVALID,
                              "collective '%s' (use %" PRIu32 ") and collective '%s' (use %" PRIu32
                              "), which was not waited for, overlap in memory: they have %zu bytes "
-                             "at %p in common. Wait for that one first, or give each memory of "
+                             "at %p in common%s. Wait for that one first, or give each memory of "
                              "its own",
                              name, use + 1, other->name, other->collective.tag.slot + 1,
-                             (size_t)(end - begin), (void *)begin);
+                             (size_t)(end - begin), (void *)begin,
+                             lent->gaps || range->gaps ? ", gaps between parts included" : "");
     }
     return 0;
 }

@@ -20,6 +20,7 @@ struct lent_range {
     uintptr_t begin;
     uintptr_t end;
     bool written; // True if the collective writes to the memory; false if it only reads it.
+    bool gaps; // True if it has parts with offsets, and so may have gaps: these count as borrowed.
 };
 
 // guarded by the session's mutex

@@ -246,15 +246,16 @@ static int plain_by_parts(const struct lockstep_session *session, struct plain *
     struct collective *collective = &plain->collective;
     struct shape *shape = &plain->shape;
     const uint32_t most = plain_is_pair(plain->what->kind) ? 1 : plain->size;
-    const uint64_t bytes = (shape->output.end - shape->output.first) * shape->element;
+    const uint64_t bytes = shape->copies ? shape_part_elements(shape) * shape->element : 0;
     plain->part = calloc(2 * (size_t)most, sizeof(*plain->part));
-    if (shape->copies && bytes > 0)
+    if (bytes > 0)
         plain->copy = malloc(bytes);
-    if (!plain->part || (shape->copies && bytes > 0 && !plain->copy))
+    if (!plain->part || (bytes > 0 && !plain->copy))
         return error_set(LOCKSTEP_E_SYSTEM, "collective '%s': no memory", plain->what->name);
-    if (plain->copy)
-        shape->input.memory =
-            (uint8_t *)((uintptr_t)plain->copy - shape->output.first * shape->element);
+    if (shape->copies) {
+        shape->input.memory = plain->copy;
+        shape->input.offsets = NULL; // The copy has no gaps.
+    }
     shape_parts(shape, plain->group, plain->part, &plain->parts.send_count, plain->part + most,
                 &plain->parts.receive_count);
     plain->parts.sends = plain->part;
@@ -326,7 +327,8 @@ static struct lent_range plain_range(const struct shape_side *side, uint64_t ele
     const uintptr_t memory = (uintptr_t)side->memory;
     return (struct lent_range){.begin = memory + side->first * element,
                                .end = memory + side->end * element,
-                               .written = written};
+                               .written = written,
+                               .gaps = side->form == SHAPE_PARTS && side->offsets};
 }
 
 // Writes the one or two ranges of memory that the collective borrows. Returns their number.
@@ -348,6 +350,7 @@ static uint32_t plain_ranges(const struct shape *shape, struct lent_range ranges
         ranges[0].begin = range.begin;
     if (range.end > ranges[0].end)
         ranges[0].end = range.end;
+    ranges[0].gaps = ranges[0].gaps || range.gaps;
     return count;
 }
 
@@ -496,7 +499,6 @@ static void plain_complete(const struct plain *plain, struct lockstep_work *work
 static int plain_make(struct lockstep_session *session, struct plain *plain,
                       struct lockstep_work **made)
 {
-    const struct shape *shape = &plain->shape;
     int status = plain_prepare(session, plain);
     if (status == 0) {
         mutex_lock(&session->mutex);
@@ -510,8 +512,7 @@ static int plain_make(struct lockstep_session *session, struct plain *plain,
         return status;
     }
     if (plain->copy)
-        memcpy(plain->copy, shape->output.memory + shape->output.first * shape->element,
-               (shape->output.end - shape->output.first) * shape->element);
+        shape_copy_parts(&plain->shape, plain->copy);
     if (plain->local)
         plain_complete(plain, *made);
     return 0;

@@ -216,7 +216,9 @@ static int shape_check(struct shape *shape)
         return shape_fails(shape, "parts of output overlap");
     shape->in_place = !shape->copies && shape_meet(shape);
     if (shape->in_place && !shape_may_meet(shape))
-        return shape_fails(shape, "input and output overlap, and not as the kind allows in place");
+        return shape_fails(
+            shape, "input and output overlap, gaps between parts included, and not as the kind "
+                   "allows in place");
     shape->reads = shape->in_place &&
                    (shape_is(shape, LOCKSTEP_BROADCAST) || shape_is(shape, LOCKSTEP_SCATTER));
     return 0;
@@ -289,6 +291,31 @@ void shape_copy_own(const struct shape *shape)
     if (output->form != SHAPE_NONE && output->own_count > 0 && counts && !shape->copies)
         memmove(side_place(shape, output), side_place(shape, &shape->input),
                 output->own_count * shape->element);
+}
+
+uint64_t shape_part_elements(const struct shape *shape)
+{
+    uint64_t elements = 0;
+    for (uint32_t i = 0; i < shape->size; i++)
+        elements += side_count(&shape->output, i);
+    return elements;
+}
+
+// Gaps between the parts are not read: they may be no memory at all.
+void shape_copy_parts(const struct shape *shape, uint8_t *copy)
+{
+    const struct shape_side *output = &shape->output;
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < shape->size; i++) {
+        const uint64_t count = side_count(output, i);
+        const size_t bytes = count * shape->element;
+        if (output->offsets)
+            at = output->offsets[i];
+        if (count > 0)
+            memcpy(copy, output->memory + at * shape->element, bytes);
+        copy += bytes;
+        at += count;
+    }
 }
 
 // ---- The signature -----------------------------------------------------------------------------

@@ -63,6 +63,10 @@ int shape_read(const struct lockstep_collective *what, uint32_t rank, uint32_t s
 bool shape_needs_confirmation(const struct shape *shape);
 // Copies this rank's part from the input to the output: all that happens in a group of one.
 void shape_copy_own(const struct shape *shape);
+// Returns the elements of all parts of the output, without gaps.
+uint64_t shape_part_elements(const struct shape *shape);
+// Copies the parts of the output to `copy`, one after the other.
+void shape_copy_parts(const struct shape *shape, uint8_t *copy);
 // Hash of all that must be equal on all members. space: of the group, or 0.
 uint64_t shape_signature(const struct shape *shape, uint64_t space);
 // Returns the elements of the longest row of all members (struct collective_parts). SHAPE_NO_ROW:
