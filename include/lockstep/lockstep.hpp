@@ -539,7 +539,7 @@ class step
     step &operator=(const step &) = delete;
     ~step()
     {
-        if (over_)
+        if (over_ && !(refused_ && is_open()))
             return;
         if (given_up_)
             static_cast<void>(lockstep_step_end(session_, nullptr));
@@ -554,24 +554,39 @@ class step
     // Waits until every gradient is averaged on every rank.
     void end(void *stream = nullptr)
     {
-        over_ = open_calls_ == 0; // With an open call the library refuses, and the step goes on.
-        check(lockstep_step_end(session_, stream));
+        const int status = lockstep_step_end(session_, stream);
+        leave(status);
+        check(status);
     }
     // The same for at most timeout_ms. False: call it again, or end().
     bool wait(uint32_t timeout_ms, void *stream = nullptr)
     {
         const int status = lockstep_step_wait(session_, stream, timeout_ms);
-        over_ = open_calls_ == 0 && status != LOCKSTEP_E_TIMEOUT;
+        leave(status);
         return detail::check_wait(status) != LOCKSTEP_E_TIMEOUT;
     }
 
   private:
     friend class call;
+    // With an open call the library refuses, and the step goes on.
+    void leave(int status) noexcept
+    {
+        over_ = open_calls_ == 0 && status != LOCKSTEP_E_TIMEOUT;
+        refused_ = status == LOCKSTEP_E_INVALID;
+    }
+    // A step that is over has a report.
+    bool is_open() const noexcept
+    {
+        lockstep_report report = LOCKSTEP_REPORT_INIT;
+        return lockstep_step_report(session_, view_.step, 0, &report) < 0;
+    }
+
     lockstep_session *session_;
     lockstep_step_view view_ = LOCKSTEP_STEP_VIEW_INIT;
     uint32_t open_calls_ = 0;
     bool finished_ = false;
     bool over_ = false;
+    bool refused_ = false; // True if the last end was LOCKSTEP_E_INVALID: the step may be open.
     bool given_up_ = false; // True if a call of this step was given up.
 };
 
