@@ -1141,7 +1141,8 @@ LOCKSTEP_API int lockstep_session_fd(lockstep_session *session, int *fd);
  * has the members that are left, in their order. Blocks: until all members have called it. Threads:
  * the trainer's. Returns: E_CHANGED if a rank has died; E_INVALID at once for a rank that is not in
  * `ranks`, and for the 65th open group; E_MISMATCH on every rank if members wait with other names
- * or other ranks, after about a second; the text has both calls. */
+ * or other ranks, after about a second; the text has both calls. Each name with
+ * other ranks counts as one of the 4,096 names of collectives, also after the group's close. */
 LOCKSTEP_API int lockstep_group_create(lockstep_session *session, const uint32_t *ranks,
                                        uint32_t count, const char *name, lockstep_group **group);
 
