@@ -21,7 +21,11 @@ import torch.distributed as dist
 import lockstep
 import lockstep.torch
 from lockstep.torch import DistributedDataParallel as DDP, sync
+from lockstep.torch import DistributedDataParallel as DDP
+from lockstep.torch import build
 from torch_ranks import ranks
+
+NATIVE = build.compiler() is not None
 
 LIMIT_S = 1.0
 """How long a rank may take to learn of a failure, from the moment it happens. It took at most 42 ms
@@ -46,13 +50,17 @@ def step(model):
     model(torch.ones(4, 8)).sum().backward()
 
 
-def failing(model, error):
+def batch(rank, i):
+    return torch.randn(4, 8, generator=torch.Generator().manual_seed(1000 * rank + i))
+
+
+def failing(model, error, x=None):
     """A backward pass with an exception after the first gradient."""
     def fail(gradient):
         raise error
     handle = model.module[0].weight.register_hook(fail)
     try:
-        step(model)
+        step(model) if x is None else model(x).square().sum().backward()
     finally:
         handle.remove()
 
@@ -140,6 +148,37 @@ class Failures(unittest.TestCase):
         self.assertNotIn("find_unused_parameters", one)
         self.assertEqual(other, "ValueError: bad")
         self.assertEqual(first, second)
+
+    def test_gradients_after_an_exception(self):
+        """Nothing of the pass that was left is in the gradients of the passes after it."""
+        def windows(rank, model, none, quiet):
+            found, parameters = [], list(model.parameters())
+            for i in range(4):
+                model.zero_grad(set_to_none=none)
+                try:
+                    if quiet:
+                        with model.no_sync():
+                            model(batch(rank, i)).square().sum().backward()
+                    if i == 2 and rank == 1:
+                        failing(model, ValueError("bad"), batch(rank, i))
+                    else:
+                        if i == 2:
+                            time.sleep(0.1)  # The other rank has left its pass before.
+                        model(batch(rank, i)).square().sum().backward()
+                except (ValueError, lockstep.Unused):
+                    continue
+                losses = [model.module(batch(r, i)).square().sum() for r in range(2)]
+                mean = torch.autograd.grad(sum(losses) * (1 + quiet) / 2, parameters)
+                found.append(all(torch.allclose(p.grad, g) for p, g in zip(parameters, mean)))
+            return found
+
+        def run(rank):
+            return [windows(rank, DDP(net(), bucket_cap_mb=1e-6), none, quiet)
+                    for none, quiet in ((False, False), (True, True), (False, True))]
+        for kind in ("native", "python") if NATIVE else ("python",):
+            with self.subTest(kind=kind):
+                for found in ranks(2, run, LOCKSTEP_TORCH_HOOKS=kind):
+                    self.assertEqual(found, [[True] * 3] * 3)
 
     def test_gradient_that_is_missing(self):
         """The error says which, and what to do."""

@@ -313,8 +313,17 @@ class Member:
                     self._memory.bring_back(i)
                     self.parameters[i].grad = self.gradients[i]
 
+    def leave(self) -> None:
+        """An exception has left the backward pass, and the library may still write into the
+        gradients. The program gets copies, and hooks do not report."""
+        self.fast = self.expect = False
+        with torch.no_grad():
+            for parameter, gradient in zip(self.parameters, self.gradients):
+                if parameter.grad is gradient:
+                    parameter.grad = gradient.clone()
+
     def give_up(self) -> None:
-        """The backward pass has ended with an exception."""
+        """Ends a call that `leave` has left."""
         call = self._close()
         if call is not None:
             call.abort()

@@ -288,6 +288,9 @@ class World:
             if failure is not None:
                 raise failure from error
             raise explain(error) from None
+        except BaseException:
+            self._leave()
+            raise
         self._ended(step)
         if failure is not None:
             raise failure
@@ -307,9 +310,15 @@ class World:
         """The backward pass has ended with an exception."""
         if self.step is None or self.session.pid != os.getpid():
             return
+        self._leave()
         timer = threading.Timer(_PATIENCE_S, self._too_late, [self.step])
         timer.daemon = True
         timer.start()
+
+    def _leave(self) -> None:
+        """An exception leaves the step open. The means of its buckets may still come."""
+        for member in self.opened:
+            member.leave()
 
     def _too_late(self, step: Step) -> None:
         with self.lock, contextlib.suppress(LockstepError):
