@@ -54,13 +54,13 @@ def batch(rank, i):
     return torch.randn(4, 8, generator=torch.Generator().manual_seed(1000 * rank + i))
 
 
-def failing(model, error, x=None):
+def failing(model, error, backward=None):
     """A backward pass with an exception after the first gradient."""
     def fail(gradient):
         raise error
     handle = model.module[0].weight.register_hook(fail)
     try:
-        step(model) if x is None else model(x).square().sum().backward()
+        step(model) if backward is None else backward()
     finally:
         handle.remove()
 
@@ -159,12 +159,13 @@ class Failures(unittest.TestCase):
                     if quiet:
                         with model.no_sync():
                             model(batch(rank, i)).square().sum().backward()
+                    loss = model(batch(rank, i)).square().sum()
                     if i == 2 and rank == 1:
-                        failing(model, ValueError("bad"), batch(rank, i))
+                        failing(model, ValueError("bad"), loss.backward)
                     else:
                         if i == 2:
                             time.sleep(0.1)  # The other rank has left its pass before.
-                        model(batch(rank, i)).square().sum().backward()
+                        loss.backward()
                 except (ValueError, lockstep.Unused):
                     continue
                 losses = [model.module(batch(r, i)).square().sum() for r in range(2)]
@@ -179,6 +180,40 @@ class Failures(unittest.TestCase):
             with self.subTest(kind=kind):
                 for found in ranks(2, run, LOCKSTEP_TORCH_HOOKS=kind):
                     self.assertEqual(found, [[True] * 3] * 3)
+
+    def test_passes_through_earlier_forward_passes(self):
+        """They are steps of their own after a pass that was left. hidden: no output is found."""
+        class Hidden(torch.nn.Sequential):
+            def forward(self, x):
+                return torch.distributions.Normal(super().forward(x), 1.0)
+
+        def loss(out):
+            return (out.loc if isinstance(out, torch.distributions.Normal) else out).square().sum()
+
+        def run(rank):
+            found = []
+            for hidden in (False, True):
+                first = DDP(net())
+                second = DDP(Hidden(*net())) if hidden else first
+                for i in range(4):
+                    first.zero_grad(), second.zero_grad()
+                    try:
+                        losses = loss(first(batch(rank, i))), loss(second(batch(rank, i + 9)))
+                        if i == 2 and rank == 1:
+                            failing(first, ValueError("bad"), backward=losses[0].backward)
+                        else:
+                            losses[0].backward()
+                    except (ValueError, lockstep.Unused):
+                        pass
+                    second.zero_grad()
+                    losses[1].backward()
+                    mine = list(second.parameters())
+                    mean = torch.autograd.grad(
+                        sum(loss(second.module(batch(r, i + 9))) for r in range(2)) / 2, mine)
+                    found.append(all(torch.allclose(p.grad, g) for p, g in zip(mine, mean)))
+            return found
+        for found in ranks(2, run):
+            self.assertEqual(found, [True] * 8)
 
     def test_gradient_that_is_missing(self):
         """The error says which, and what to do."""

@@ -172,11 +172,10 @@ class World:
             return
         self._check()
         with self.lock:
+            self.give_up()  # The step before may have been left with an exception.
             member.expect = True
             if member.call is not None:
                 return
-            if self.step is not None and self._end is None:
-                self.give_up()  # The step before was left with an exception.
             self._queue()
             if self.step is None:
                 self._begin(member, phase)
@@ -228,6 +227,7 @@ class World:
         if member.call is not None:
             return
         with self.lock:
+            self.give_up()
             self._queue()
             member.will = None
             if self.step is None:
@@ -326,7 +326,8 @@ class World:
                 self.give_up()
 
     def give_up(self) -> None:
-        """Ends a step that was left with an exception. The other ranks get Unused for it."""
+        """Ends a step that was left with an exception, if there is one. The other ranks get Unused
+        for it."""
         if self.step is None or self._end is not None:
             return
         step = self.step
