@@ -19,6 +19,8 @@
 // zero_grad(false) it stays there, and no gradient is copied. If the program gives p.grad() other
 // memory (set_data), the next backward pass copies the values back. The destructor gives every
 // gradient memory of PyTorch. A view of a gradient must not outlive the data_parallel.
+// With LOCKSTEP_UNUSED_ACCEPT a gradient that is not zero travels in each step of its module, also
+// if the backward pass leaves the parameter out.
 //
 // Failures. backward() throws lockstep::error. After LOCKSTEP_E_UNUSED training can go on. When
 // another exception leaves backward(), this rank gives up the step and waits for the other ranks,
@@ -345,6 +347,11 @@ class data_parallel
         }
         return any;
     }
+    // True if .grad has a value of backward passes before, which the other ranks need.
+    bool accumulated(const slot &each) const
+    {
+        return unused_ == LOCKSTEP_UNUSED_ACCEPT && each.tensor.grad().any().item<bool>();
+    }
     // The call has begun. Gradients that do not come are reported or declared unused.
     void opened(call &made)
     {
@@ -354,7 +361,7 @@ class data_parallel
             const bool touched = std::exchange(each.touched, false);
             if (!each.accumulator || each.will)
                 continue;
-            if (touched && each.tensor.grad().defined())
+            if (each.tensor.grad().defined() && (touched || accumulated(each)))
                 report(made, each, i);
             else if (unused_ == LOCKSTEP_UNUSED_ACCEPT)
                 missing.push_back(i);

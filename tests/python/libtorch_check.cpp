@@ -125,7 +125,8 @@ void train(Rank &on)
     on.print(*net);
 }
 
-// Rank 0 uses one branch and rank 1 the other; then all the first; then a gradient of a window.
+// Rank 0 uses one branch and rank 1 the other; then all the first; then gradients of earlier
+// passes.
 void branches(Rank &on)
 {
     Net net;
@@ -144,6 +145,11 @@ void branches(Rank &on)
     }
     loss(net->forward(x)).backward();
     on.print("window", net->spare->weight.grad());
+    net->zero_grad();
+    net->forward(x, true).sum().backward();
+    const torch::Tensor first = net->spare->bias.grad().clone();
+    net->forward(x, on.rank == 0).sum().backward(); // Half the ranks add the same once more.
+    on.print("left_out", net->spare->bias.grad() / first);
 }
 
 // A parameter without a gradient is an error, and then training goes on.

@@ -2,6 +2,7 @@
 """DistributedDataParallel of lockstep gives what that of PyTorch gives on Gloo: losses, parameters
 and gradients. Two ranks: to the bit. Three ranks: but for rounding."""
 
+import contextlib
 import copy
 import unittest
 
@@ -83,6 +84,21 @@ def train(model, rank, optimizer=SGD, steps=12, micro=1, wants_grad=False, to_no
     return losses
 
 
+def branches(model, rank, quiet):
+    """Two backward passes a step. quiet: the first one only accumulates. Without that, rank 1
+    leaves the branch of the first one out of the second."""
+    optimizer = SGD(model.parameters(), 0.1)
+    for i in range(4):
+        optimizer.zero_grad(set_to_none=i % 2 == 0)
+        for k in range(2):
+            model.module.number = 2 * k if quiet else k * rank
+            with model.no_sync() if quiet and k == 0 else contextlib.nullcontext():
+                x, y = batch(rank, 100 * i + k)
+                cross_entropy(model(x), y).backward()
+        optimizer.step()
+    return []
+
+
 def joined(**options):
     def drive(model, rank):
         optimizer, losses = SGD(model.parameters(), 0.1), []
@@ -135,6 +151,8 @@ CASES = {
     "find_unused": (Branches, lambda m, r: train(m, r, Adam), {"find_unused_parameters": True}),
     "find_unused_no_sync": (Branches, lambda m, r: train(m, r, micro=2),
                             {"find_unused_parameters": True}),
+    "two_passes": (Branches, lambda m, r: branches(m, r, False), {"find_unused_parameters": True}),
+    "quiet_branch": (Branches, lambda m, r: branches(m, r, True), {"find_unused_parameters": True}),
     "static_graph": (Branches, train, {"static_graph": True}),
     "static_checkpoint": (lambda: Checkpointed(True, True),
                           lambda m, r: train(m, r, wants_grad=True), {"static_graph": True}),
@@ -203,14 +221,14 @@ def sparsely(model, rank):
 
 
 class Equal(unittest.TestCase):
-    def differences(self, n, *names):
+    def differences(self, n, *names, **variables):
         def run(rank):
             return {name: difference(rank, CASES[name][0], CASES[name][1], **CASES[name][2])
                     for name in names}
-        return ranks(n, run)
+        return ranks(n, run, **variables)
 
-    def check(self, n, limit, *names):
-        for rank, found in enumerate(self.differences(n, *names)):
+    def check(self, n, limit, *names, **variables):
+        for rank, found in enumerate(self.differences(n, *names, **variables)):
             for name, worst in found.items():
                 with self.subTest(name=name, rank=rank):
                     self.assertLessEqual(worst, limit)
@@ -220,6 +238,11 @@ class Equal(unittest.TestCase):
 
     def test_two_ranks_unused(self):
         self.check(2, 0.0, "find_unused", "find_unused_no_sync", "static_graph")
+
+    def test_two_ranks_left_out(self):
+        """Gradients of a pass before, of parameters that the last pass leaves out."""
+        for kind in "auto", "python":
+            self.check(2, 0.0, "two_passes", "quiet_branch", LOCKSTEP_TORCH_HOOKS=kind)
 
     def test_two_ranks_checkpoint(self):
         self.check(2, 0.0, "static_checkpoint", "checkpoint", "reentrant")

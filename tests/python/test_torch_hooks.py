@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Native hooks and hooks of Python do the same, and somebody says which of them run."""
 
+import contextlib
 import copy
 import logging
 import os
@@ -196,6 +197,75 @@ def exchanged(rank, last_first):
         for p, q in zip(plain.parameters(), net.parameters()):
             if not torch.allclose(p.grad, q.grad, 1e-4, 1e-5):
                 raise AssertionError((rank, i, p.grad, q.grad))
+
+
+class Branches(torch.nn.Module):
+    """Nobody knows which gradients come in a backward pass: a checkpoint hides parameters, or no
+    tensor is found in the output."""
+
+    def __init__(self, reentrant):
+        super().__init__()
+        self.a, self.reentrant = torch.nn.Linear(8, 8), reentrant
+        self.branch = torch.nn.ModuleList(torch.nn.Linear(8, 4) for _ in range(3))
+
+    def forward(self, x, number):
+        if self.reentrant:
+            x = checkpoints.checkpoint(self.a, x.clone().requires_grad_(), use_reentrant=True)
+            return self.branch[number](x).square().sum()
+        return torch.distributions.Normal(self.branch[number](self.a(x)), 1.0)
+
+
+def left_out(rank, reentrant, quiet, accept=True):
+    """Steps of two passes, and whether each gradient is the mean. quiet: the first pass only
+    accumulates. accept: the passes use several branches."""
+    def loss(net, r, i, k):
+        x = torch.randn(4, 8, generator=torch.Generator().manual_seed(100 * i + 10 * k + r))
+        out = net(x, (2 * k + r * (1 - k) if quiet else k * r) if accept else 0)
+        return out if reentrant else out.loc.square().sum()
+
+    torch.manual_seed(1)
+    net = Branches(reentrant)
+    if not accept:
+        del net.branch[1:]
+    model, plain = Ours(net, find_unused_parameters=accept), copy.deepcopy(net)
+    found = []
+    for i in range(4):
+        for each in model, plain:
+            each.zero_grad(set_to_none=i % 2 == 0)
+        for k in range(2):
+            with model.no_sync() if quiet and k == 0 else contextlib.nullcontext():
+                loss(model, rank, i, k).backward()
+            for r in range(2):
+                (loss(plain, r, i, k) / 2).backward()
+        for p, q in zip(net.parameters(), plain.parameters()):
+            found.append(p.grad is q.grad or torch.allclose(p.grad, q.grad, 1e-4, 1e-5))
+    return found
+
+
+class LeftOut(unittest.TestCase):
+    def check(self, *arguments):
+        for kind in ("native", "python") if NATIVE else ("python",):
+            with self.subTest(hooks=kind, arguments=arguments):
+                results = ranks(2, lambda rank: left_out(rank, *arguments),
+                                LOCKSTEP_TORCH_HOOKS=kind)
+                self.assertEqual(set(results[0] + results[1]), {True})
+
+    def test_parameters_that_a_pass_leaves_out(self):
+        """Their gradients of passes before are in the means."""
+        self.check(False, False)
+        self.check(False, True)
+
+    @unittest.skipUnless(NATIVE, "there is no C++ compiler")
+    def test_checkpoint(self):
+        for quiet in (False, True):
+            with self.subTest(quiet=quiet):
+                for found in ranks(2, lambda rank: left_out(rank, True, quiet),
+                                   LOCKSTEP_TORCH_HOOKS="native"):
+                    self.assertEqual(set(found), {True})
+
+    def test_checkpoint_that_hides_accumulated_gradients(self):
+        self.check(True, True, False)
+        self.check(True, False, False)
 
 
 class Moved(unittest.TestCase):

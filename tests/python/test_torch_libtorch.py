@@ -68,12 +68,14 @@ class Libtorch(Test):
             self.assertLessEqual(threads, 0, rank)
 
     def test_branches(self):
-        """A parameter that only one rank used, that no rank used, and one of a window."""
+        """A parameter that only one rank used, that no rank used, one of a window, and one that the
+        last pass of a rank leaves out."""
         one, other = self.scenario("branches")
         self.assertEqual(one, other)
         self.assertEqual(one["spare_defined"], "0")
         for key in ("above", "spare", "window"):
             self.assertGreater(max(map(abs, self.numbers(one[key]))), 0.01, key)
+        self.assertEqual(self.numbers(one["left_out"]), [1.5] * 4)
 
     def test_unused(self):
         one, other = self.scenario("unused")

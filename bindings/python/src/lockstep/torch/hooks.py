@@ -56,6 +56,7 @@ class PythonHooks:
     """Hooks of Python: about 2 us for each parameter."""
 
     kind = "python"
+    sure = False  # True if `will` sees a re-entrant checkpoint, which may bring more gradients.
 
     def __init__(self, member: "Member") -> None:
         self._member = member
@@ -108,8 +109,8 @@ class PythonHooks:
                 if p.grad is not gradient or gradient.data_ptr() != address]
 
     def will(self) -> Tuple[Optional[Sequence[int]], bool]:
-        """In a hook: the parameters that get gradients in this backward pass, and whether a
-        re-entrant checkpoint may bring more. None under torch.autograd.grad."""
+        """In a hook: the parameters that get gradients in this backward pass, and whether it is
+        known that a re-entrant checkpoint may bring more. None under torch.autograd.grad."""
         will = torch._C._will_engine_execute_node
         try:
             if self._exact():
@@ -193,6 +194,7 @@ class NativeHooks:
     """Hooks of hooks.cpp: a fifth of a microsecond for each parameter."""
 
     kind = "native"
+    sure = True
 
     def __init__(self, member: "Member", library: Any) -> None:
         weak = weakref.ref(member)

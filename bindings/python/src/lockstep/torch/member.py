@@ -60,6 +60,7 @@ class Member:
         self.seen = [0] * len(self.parameters)
         self.will: Optional[Sequence[int]] = None
         self.touched: Set[int] = set()  # Gradients that came while no step was expected.
+        self.late: List[int] = []  # Gradients to report at the end, unless hooks have reported them.
         self.error: Optional[LockstepError] = None
         self.steps = 0
         self.arranged = False
@@ -208,23 +209,35 @@ class Member:
 
     def _declare(self) -> None:
         """Says which gradients will not come, so that no bucket waits for them."""
-        will = self.will
+        will, sure = self.will, self.hooks.sure
         if self.static:
-            will = self.planned
-        if will is None or will is self.hooks.all or all(will):
+            will, sure = self.planned, True
+        self.late = []
+        if will is not None and (will is self.hooks.all or all(will)):
             return
         unused = []
-        for i, comes in enumerate(will):
-            if comes:
+        for i, parameter in enumerate(self.parameters):
+            if will is not None and will[i]:
                 continue
-            if i in self.touched and self.parameters[i].grad is not None:
-                self.take(i, self.parameters[i].grad)
-                report(self, i)
-            elif self.accept:
+            if self._has_gradient(i):
+                if will is not None and sure:
+                    self.take(i, parameter.grad)
+                    report(self, i)
+                    continue
+                self.late.append(i)
+                if parameter.grad is self.gradients[i]:  # It is so again if a gradient comes.
+                    parameter.grad = self.gradients[i].clone()
+            elif will is not None and self.accept:
                 unused.append(i)
         if unused:
             assert self.call is not None
             self.call.unused(unused)
+
+    def _has_gradient(self, i: int) -> bool:
+        """True if .grad has a value of backward passes before, which the other ranks need."""
+        gradient = self.parameters[i].grad
+        return gradient is not None and (
+            i in self.touched or self.accept and bool(gradient.any()))
 
     def take(self, i: int, gradient: Any) -> None:
         """The library's tensor gets the values of .grad, and is .grad from now on."""
@@ -239,11 +252,11 @@ class Member:
     def slow(self, i: int) -> None:
         """A gradient has come: everything that is not usual."""
         parameter = self.parameters[i]
-        gradient = parameter.grad
-        if gradient is None:  # An output that is not part of the loss.
+        if parameter.grad is None:  # An output that is not part of the loss.
             return
         try:
             self.world.need(self)
+            gradient = parameter.grad
             if gradient.is_sparse:
                 raise Invalid(
                     f"module '{self.name}': the gradient of '{self.names[i]}' is sparse, and the "
@@ -282,6 +295,11 @@ class Member:
         status, text = self.hooks.error()
         if status < 0:
             self.failed(status, text)
+        for i in self.late:
+            gradient = self.parameters[i].grad
+            if gradient is not None and gradient is not self.gradients[i]:
+                self.take(i, gradient)
+                report(self, i)
         if self.error is not None:
             call.abort()
             return
