@@ -22,7 +22,7 @@ import lockstep
 import lockstep.torch
 from lockstep.torch import DistributedDataParallel as DDP, sync
 from lockstep.torch import DistributedDataParallel as DDP
-from lockstep.torch import build
+from lockstep.torch import build, memory
 from torch_ranks import ranks
 
 NATIVE = build.compiler() is not None
@@ -253,6 +253,32 @@ class Failures(unittest.TestCase):
             step(model)
             return text, seconds < 0.9, [p.grad.tolist() for p in model.parameters()] != []
         self.assertEqual(ranks(2, run)[0], ("KeyboardInterrupt: ", True, True))
+
+    def test_interrupt_in_a_hook(self):
+        """Ctrl-C in the first step, whose hooks call Python, is not lost. Then training goes on."""
+        def run(rank):
+            model = DDP(net(), find_unused_parameters=True)
+            member = model.lockstep_member
+            if rank == 1:
+                member.slow = lambda i: signal.raise_signal(signal.SIGINT)
+            text = said(lambda: step(model), (KeyboardInterrupt, lockstep.Unused))[0]
+            if rank == 1:
+                del member.slow
+            step(model)
+            return text, [p.grad.tolist() for p in model.parameters()]
+
+        for kind in ("native", "python") if NATIVE else ("python",):
+            with self.subTest(hooks=kind):
+                (_, one), (text, other) = ranks(2, run, LOCKSTEP_TORCH_HOOKS=kind)
+                self.assertEqual((text, one), ("KeyboardInterrupt: ", other))
+
+    def test_gradients_of_another_dtype(self):
+        """The reducer of PyTorch takes them."""
+        parameter = torch.nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
+        self.assertIsNone(memory.problem_of(parameter))
+        if hasattr(parameter, "grad_dtype"):
+            parameter.grad_dtype = torch.float32
+            self.assertIn("grad_dtype is torch.float32", memory.problem_of(parameter))
 
     def test_ranks_that_differ(self):
         for make, expected in ((lambda rank: torch.nn.Linear(8, 4 + rank), "shape"),

@@ -13,7 +13,7 @@ import functools
 import logging
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Generator, List, Optional, Sequence, Set, Tuple
 
 import torch
 
@@ -190,6 +190,25 @@ class _Library:
             setattr(self, name, function)
 
 
+def _slow_calls(weak: Callable[[], Optional["Member"]]) -> Generator[None, int, None]:
+    """Calls Member.slow for each parameter that is sent. ctypes drops an exception that leaves a
+    function which C calls. Ctrl-C is raised where Python code begins to run: in a function this is
+    before any `try`, and in a generator it is at `yield`."""
+    while True:
+        try:
+            i = yield
+            member = weak()
+            if member is not None:
+                member.slow(i)
+        except GeneratorExit:
+            return
+        except BaseException as error:
+            member = weak()
+            if member is not None:
+                member.error = member.error or error
+        member = None
+
+
 class NativeHooks:
     """Hooks of hooks.cpp: a fifth of a microsecond for each parameter."""
 
@@ -197,15 +216,10 @@ class NativeHooks:
     sure = True
 
     def __init__(self, member: "Member", library: Any) -> None:
-        weak = weakref.ref(member)
-
-        def slow(i: int) -> None:
-            there = weak()
-            if there is not None:
-                there.slow(i)
-
         self._library = library
-        self._slow = _SLOW_FUNCTION(slow)
+        slow = _slow_calls(weakref.ref(member))
+        next(slow)
+        self._slow = _SLOW_FUNCTION(slow.send)
         self._count = len(member.parameters)
         self.all = bytes([1]) * self._count
         self._flags = ctypes.create_string_buffer(max(1, self._count))

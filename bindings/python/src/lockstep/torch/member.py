@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Set
 
 import torch
 
-from ..errors import Invalid, LockstepError, error_of
+from ..errors import Invalid, error_of
 from ..module import Module, Parameter
 from ..step import Call
 from . import sparse
@@ -61,7 +61,7 @@ class Member:
         self.will: Optional[Sequence[int]] = None
         self.touched: Set[int] = set()  # Gradients that came while no step was expected.
         self.late: List[int] = []  # Gradients to report at the end, unless hooks have reported them.
-        self.error: Optional[LockstepError] = None
+        self.error: Optional[BaseException] = None  # To be raised at the end of the backward pass.
         self.steps = 0
         self.arranged = False
         self.order: List[int] = []  # Parameters in the order of their first gradients.
@@ -184,7 +184,6 @@ class Member:
             return
         assert self.module is not None
         self.seen = [0] * len(self.parameters)
-        self.error = None
         self.call = Call(self.module)
         self.touched = self.hooks.touched()
         self._part()
@@ -270,7 +269,7 @@ class Member:
                 self.order.append(i)
             if not self.static or (self.planned is not None and self.seen[i] == self.planned[i]):
                 report(self, i)
-        except LockstepError as error:
+        except BaseException as error:  # Also Ctrl-C: native hooks can raise nothing.
             self.error = self.error or error
 
     def failed(self, status: int, text: str) -> None:
@@ -342,7 +341,7 @@ class Member:
 
     def give_up(self) -> None:
         """Ends a call that `leave` has left."""
-        call = self._close()
+        call, self.error = self._close(), None
         if call is not None:
             call.abort()
 

@@ -32,6 +32,9 @@ def problem_of(parameter: torch.Tensor) -> Optional[str]:
         return f"it is a {type(parameter.data).__name__}"
     if parameter.dtype not in _NUMBERS and parameter.dtype not in _COMPLEX:
         return f"its dtype is {parameter.dtype}"
+    grad_dtype = getattr(parameter, "grad_dtype", parameter.dtype)  # PyTorch 2.9 has it.
+    if grad_dtype is not parameter.dtype:
+        return f"its grad_dtype is {grad_dtype}"
     if parameter.layout is not torch.strided:
         return f"its layout is {parameter.layout}"
     if parameter.device.type not in ("cpu", "cuda"):

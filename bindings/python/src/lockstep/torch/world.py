@@ -265,18 +265,22 @@ class World:
     def finish(self) -> None:
         """The backward pass has ended. Modules without a call in it expect one still."""
         with self.lock:
-            step = self.step
-            if step is None:
-                return
             for member in self.opened:
                 member.end()
-            failure = next((m.error for m in self.opened if m.error is not None), None)
+            failure = next((m.error for m in self.members if m.error is not None), None)
+            for member in self.members:
+                member.error = None
+            step = self.step
+            if step is None:
+                if failure is not None:
+                    raise failure
+                return
             self._wait(step, failure)
             for member in self.opened:
                 member.after(self.weight)
             self.opened = []
 
-    def _wait(self, step: Step, failure: Optional[LockstepError]) -> None:
+    def _wait(self, step: Step, failure: Optional[BaseException]) -> None:
         """Waits for the other ranks. An interrupted wait leaves the step open."""
         early, self._early = self._early, None
         try:
