@@ -20,9 +20,7 @@ import torch.distributed as dist
 
 import lockstep
 import lockstep.torch
-from lockstep.torch import DistributedDataParallel as DDP, sync
-from lockstep.torch import DistributedDataParallel as DDP
-from lockstep.torch import build, memory
+from lockstep.torch import DistributedDataParallel as DDP, build, memory, sync
 from torch_ranks import ranks
 
 NATIVE = build.compiler() is not None
