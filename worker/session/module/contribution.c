@@ -123,10 +123,10 @@ static void contribution_step_begin(struct contribution *contribution)
     atomic_store_explicit(&contribution->ready_count, 0, memory_order_relaxed);
     memset(contribution->used_anywhere, 0,
            module->parameter_count * sizeof(*contribution->used_anywhere));
-    if (contribution->any_weightless)
+    if (atomic_load_explicit(&contribution->any_weightless, memory_order_relaxed))
         memset(contribution->weightless, 0,
                module->parameter_count * sizeof(*contribution->weightless));
-    contribution->any_weightless = false;
+    atomic_store_explicit(&contribution->any_weightless, false, memory_order_relaxed);
     if (contribution->squares)
         memset(contribution->squares, 0, module->parameter_count * sizeof(*contribution->squares));
     atomic_store_explicit(&contribution->handed, false, memory_order_relaxed);
@@ -372,7 +372,8 @@ void contribution_collective_done(struct contribution *contribution,
         contribution->module->layout.order + (collective->unit_ends - contribution->unit_ends);
     const bool has_mean = collective->weight_total > 0;
     bool *noted = has_mean ? contribution->used_anywhere : contribution->weightless;
-    contribution->any_weightless |= !has_mean;
+    if (!has_mean)
+        atomic_store_explicit(&contribution->any_weightless, true, memory_order_relaxed);
     for (uint32_t i = 0; i < collective->unit_count; i++) {
         if (units_is_used(collective->used, i))
             noted[order[i]] = true;
@@ -393,12 +394,15 @@ void contribution_clear(const struct contribution *contribution, uint32_t parame
     }
 }
 
+// Buckets on devices may not be done yet, so what the driver writes about them is not read.
 void contribution_clear_weightless(const struct contribution *contribution)
 {
     const struct lockstep_module *module = contribution->module;
-    for (uint32_t p = 0; contribution->any_weightless && p < module->parameter_count; p++) {
-        if (contribution->weightless[p] && !contribution->used_anywhere[p] &&
-            !module->shapes[p].device)
+    if (!atomic_load_explicit(&contribution->any_weightless, memory_order_relaxed))
+        return;
+    for (uint32_t p = 0; p < module->parameter_count; p++) {
+        if (!module->shapes[p].device && contribution->weightless[p] &&
+            !contribution->used_anywhere[p])
             contribution_clear(contribution, p);
     }
 }

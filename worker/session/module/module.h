@@ -155,7 +155,7 @@ struct contribution {
     // [parameter_count]: true if ranks used the parameter in the step, but no rank that contributed
     // to its bucket has a weight, so that there is no mean. Written and read as used_anywhere.
     bool *weightless;
-    bool any_weightless;
+    atomic_bool any_weightless;
 
     // [parameter_count]: the sum of the squares of each gradient's elements, 0 if no rank used it.
     // Written and read as used_anywhere. NULL without config.gradient_norm.
