@@ -298,7 +298,7 @@ class data_parallel
             at::NoGradGuard no_grad;
             at::Tensor gradient = each.tensor.grad();
             if (other) {
-                gradient = gradient.clone(); // It may be each.gradient.
+                gradient = gradient.clone(); // set_data would change it if it is each.gradient.
                 each.gradient.set_data(view(each));
             }
             each.gradient.copy_(gradient);

@@ -48,7 +48,7 @@ enum {
     GROUP_SENDS = 200, // The same, with a module of a group.
     OPEN_SENDS = 3000, // The same for lockstep_open and a recovery, in which links are measured.
     AWAY_US = 400000, // How long the coordinator is away.
-    LATE_US = 250000, // What each message to the coordinator takes, of a rank that leaves late.
+    LATE_US = 250000, // The delay of each message to the coordinator while leaves_late is true.
     NOTICED_US = 200000, // By then each rank has seen the end of its stream.
     SWEEPS = 10, // At most, until the threads of a job have come to the case in question.
 };

@@ -475,10 +475,9 @@ static int step_enter_end(struct lockstep_session *session, void *stream)
     return status;
 }
 
-// Ranks with weight 0 have contributed gradients to buckets to which no rank with a weight has.
-// There is no mean, and the memory of such a gradient differs between ranks: it becomes zeros. If a
-// module was called by ranks with weight 0 alone the step is an error, and all gradients are as
-// they were.
+// Sets gradients to zeros that only ranks with weight 0 have contributed. Such a gradient has no
+// mean, and without this each rank would keep its own values. A module that only ranks with weight
+// 0 have called makes the step an error; then this function changes nothing.
 static void step_clear_weightless(struct lockstep_session *session,
                                   const struct commit_wave *outcome)
 {

@@ -61,8 +61,8 @@ static int uneven_open(struct lockstep_session *session, uint64_t step,
     return step_await(session, &command, &session->step.opened, step, COND_NO_DEADLINE);
 }
 
-// There is no next step. If a window is open, the gradients that it has accumulated are dropped,
-// and what was added to metrics and counters since the last synchronized step.
+// There is no next step. An open window is dropped: its gradients, and what this rank has added to
+// metrics and counters since the last synchronized step.
 static void uneven_finish(struct lockstep_session *session)
 {
     session->step.finished = true;

@@ -21,7 +21,8 @@ struct control_probe {
     const char *job; // The job of which this worker is.
     const char *host;
     uint16_t port;
-    const struct tls_files *files; // What this worker shows. The directory may be newer.
+    // The certificate that this worker shows. The files in its directory may be newer.
+    const struct tls_files *files;
     uint64_t timeout_ms;
 };
 

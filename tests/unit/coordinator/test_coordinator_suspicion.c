@@ -195,20 +195,27 @@ static void test_of_a_cut_pair_one_goes(void **state)
     assert_int_equal(story_job(story, 0).world_size, 2);
 }
 
+// A world of `size` ranks that goes on after a death has started. hosts[i]: the host of rank i.
+static void world_on_hosts(struct story *story, const char *const *hosts, uint32_t size)
+{
+    for (uint32_t peer = 1; peer <= size; peer++) {
+        struct up_hello hello = story_hello("j", size, hosts[peer - 1]);
+        hello.on_failure = FAILURE_CONTINUE;
+        story_say_hello(story, peer, &hello);
+    }
+    for (uint32_t peer = 1; peer <= size; peer++)
+        links(story, peer);
+    for (uint32_t peer = 1; peer <= size; peer++)
+        story_start(story, peer, 7, 3, 0);
+}
+
 // Condition: two hosts with two ranks each do not reach each other. Decision: both ranks of one
 // host go, also if one of them accuses the other host.
 static void test_a_cut_between_two_hosts_takes_one_of_them(void **state)
 {
+    static const char *const hosts[] = {"a", "a", "b", "b"};
     struct story *story = *state;
-    for (uint32_t peer = 1; peer <= 4; peer++) {
-        struct up_hello hello = story_hello("j", 4, peer <= 2 ? "a" : "b");
-        hello.on_failure = FAILURE_CONTINUE;
-        story_say_hello(story, peer, &hello);
-    }
-    for (uint32_t peer = 1; peer <= 4; peer++)
-        links(story, peer);
-    for (uint32_t peer = 1; peer <= 4; peer++)
-        story_start(story, peer, 7, 3, 0);
+    world_on_hosts(story, hosts, 4);
     silent(story, 1, 2);
     story_expect_piece(story, "4 < prepare ballot 2, suspects 4: the link between");
     report(story, 1, 2);
@@ -229,15 +236,7 @@ static void test_one_of_a_cut_pair_goes_already(void **state)
 {
     static const char *const hosts[] = {"x", "y", "y", "y", "z", "z", "z", "z"};
     struct story *story = *state;
-    for (uint32_t peer = 1; peer <= 8; peer++) {
-        struct up_hello hello = story_hello("j", 8, hosts[peer - 1]);
-        hello.on_failure = FAILURE_CONTINUE;
-        story_say_hello(story, peer, &hello);
-    }
-    for (uint32_t peer = 1; peer <= 8; peer++)
-        links(story, peer);
-    for (uint32_t peer = 1; peer <= 8; peer++)
-        story_start(story, peer, 7, 3, 0);
+    world_on_hosts(story, hosts, 8);
     silent(story, 3, 1); // A mate of its own host accuses it first.
     story_forget(story);
     silent(story, 1, 1);
