@@ -177,6 +177,13 @@ uint32_t job_set_of_sum(const struct job_rank *rank, float value, uint64_t step,
     return set_of(rank, value, step, element, NULL, true);
 }
 
+// True for an element without a mean. It is as the rank left it, or 0 where ranks with weight 0 alone
+// were left. That no rank with a weight was left is for job_check_steps to find.
+static bool is_of_none(const struct job_rank *rank, float value, const uint64_t *weights)
+{
+    return value == JOB_UNTOUCHED || (value == 0 && weights && weights[rank->rank] == 0);
+}
+
 void job_look(struct job_rank *rank, uint64_t step, const uint64_t *weights, uint64_t *hash)
 {
     uint32_t all = (1u << rank->size) - 1;
@@ -192,7 +199,7 @@ void job_look(struct job_rank *rank, uint64_t step, const uint64_t *weights, uin
         for (uint64_t e = 0; e < job_elements[t]; e++) {
             if (gradient[e] != values[e % PERIOD]) {
                 values[e % PERIOD] = gradient[e];
-                sets[e % PERIOD] = gradient[e] == JOB_UNTOUCHED
+                sets[e % PERIOD] = is_of_none(rank, gradient[e], weights)
                                        ? 0
                                        : job_set_of_mean(rank, gradient[e], step, e, weights);
             }
