@@ -26,30 +26,37 @@ void core_call_name(struct sentence *sentence, const struct job *job, struct cal
     sentence_add(sentence, " (call %" PRIu64 ")", (uint64_t)call.call + 1);
 }
 
-// Only rank 0 sends the names: if manifests differ between ranks, the generation ends anyway.
+// Rank 0 sends the names: if manifests differ between ranks, the generation ends anyway. A rank
+// that comes back to a coordinator sends them, too, because rank 0 may come later, or may be what
+// hangs.
 void names_told(struct coordinator *core, struct worker *worker, const struct up_modules *modules)
 {
     struct job *job = core_job_of(core, worker);
+    const bool first_rank = worker->rank == 0;
     learning_grouped(core, worker, modules);
-    if (worker->rank != 0 && modules->count == 0 && modules->grouped != 0)
-        return;
-    if (worker->rank != 0 || (uint64_t)modules->first + modules->count > LOCKSTEP_MAX_MODULES ||
+    if ((uint64_t)modules->first + modules->count > LOCKSTEP_MAX_MODULES ||
         modules->count > LOCKSTEP_NAMES_PART) {
-        verdict_protocol(core, worker, "named modules that are not its to name");
+        verdict_protocol(core, worker, "named %" PRIu32 " modules after %" PRIu32 " others",
+                         modules->count, modules->first);
         return;
     }
-    if (modules->first == 0)
+    if (first_rank && modules->first == 0 && modules->count > 0)
         job->module_count = 0;
-    if (modules->first != job->module_count) {
+    if (first_rank && modules->first > job->module_count) {
         verdict_protocol(core, worker, "named module %" PRIu32 " after %" PRIu32 " others",
                          modules->first, job->module_count);
         return;
     }
     for (uint32_t i = 0; i < modules->count; i++) {
-        sentence_clean(job->groups[job->module_count], sizeof(job->groups[0]), modules->groups[i],
+        const uint32_t module = modules->first + i;
+        if (module > job->module_count || (!first_rank && module < job->module_count))
+            continue;
+        sentence_clean(job->groups[module], sizeof(job->groups[0]), modules->groups[i],
                        sizeof(modules->groups[i]));
-        sentence_clean(job->modules[job->module_count++], sizeof(job->modules[0]),
-                       modules->names[i], sizeof(modules->names[i]));
+        sentence_clean(job->modules[module], sizeof(job->modules[0]), modules->names[i],
+                       sizeof(modules->names[i]));
+        if (module == job->module_count)
+            job->module_count++;
     }
 }
 

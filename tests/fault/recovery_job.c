@@ -177,8 +177,8 @@ uint32_t job_set_of_sum(const struct job_rank *rank, float value, uint64_t step,
     return set_of(rank, value, step, element, NULL, true);
 }
 
-// True for an element without a mean. It is as the rank left it, or 0 where ranks with weight 0 alone
-// were left. That no rank with a weight was left is for job_check_steps to find.
+// True for an element without a mean. It is as the rank left it, or 0 where ranks with weight 0
+// alone were left. That no rank with a weight was left is for job_check_steps to find.
 static bool is_of_none(const struct job_rank *rank, float value, const uint64_t *weights)
 {
     return value == JOB_UNTOUCHED || (value == 0 && weights && weights[rank->rank] == 0);
@@ -454,7 +454,7 @@ static uint32_t job_kill(const struct job *job, pid_t *pids, uint32_t round, uin
         kill(pids[victim], SIGKILL);
     assert_true(process_reap(pids[victim], WAIT_MS, &status));
     if (job->away == JOB_AWAY_AFTER) {
-        pause_us(job_random(8000));
+        pause_us(job->away_us + job_random(8000));
         job_kill_coordinator();
     }
     if (job->away != JOB_STAYS)

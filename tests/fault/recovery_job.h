@@ -80,6 +80,7 @@ struct job {
     bool blind; // True if ranks begin steps without a view, and ask lockstep_world_change.
     bool stops; // True if the last rank is stopped while another one dies.
     enum job_away away;
+    uint32_t away_us; // With JOB_AWAY_AFTER: how long after the death at least.
     uint16_t port;
     // Chooses ranks that kill themselves, and writes what ranks find in job_own; NULL: nothing.
     void (*prepares)(const struct job *job, uint32_t round);

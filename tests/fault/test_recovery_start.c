@@ -9,6 +9,7 @@
 // printed.
 
 #include "tests/fault/recovery_job.h"
+#include "tests/support/sends.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -34,6 +35,7 @@ enum {
     STEPS = 14,
     LATEST_US = 2500, // How much later some ranks call lockstep_start.
     DEATH_US = 16000, // The latest death after that.
+    LATE_US = 250000, // The delay of each message to late_port.
 };
 
 static const uint32_t members[] = {0, 2, 3}; // Of the group.
@@ -72,10 +74,19 @@ static float value_of(uint32_t rank, uint32_t tensor, uint32_t element)
     return (float)(rank << 16 | tensor << 4 | element % 13);
 }
 
+static _Atomic(uint16_t) late_port; // The coordinator hears of this rank late. 0: at once.
+
 static void sleep_us(uint32_t us)
 {
     const struct timespec time = {.tv_nsec = (long)us * 1000};
     nanosleep(&time, NULL);
+}
+
+static void before_send(int fd)
+{
+    const uint16_t port = atomic_load(&late_port);
+    if (port != 0 && send_port(fd) == port)
+        sleep_us(LATE_US);
 }
 
 static void *die_later(void *argument)
@@ -186,6 +197,9 @@ static void train_step(struct job_rank *rank, uint64_t step, uint64_t *hash)
     job_step(rank, step, hash);
     if (step == SAVED && rank->rank == RANKS - 1 && !grouped)
         job_require(rank, lockstep_session_save(rank->session, path), "save");
+    // Of the ranks that are left, the first one comes back to the new coordinator as the last one.
+    if (rank->job->ends && rank->rank == 1 && rank->told->changed > 0)
+        atomic_store(&late_port, rank->job->port);
 }
 
 // In the first step of a phase one rank waits for one module, and the others for another one.
@@ -294,8 +308,8 @@ static void the_coordinator_dies_too(void **state)
     survivors_start(false, 1, JOB_AWAY_AFTER);
 }
 
-// Condition: the rank that had named the modules dies, and so does the coordinator. Decision: a
-// verdict of the new coordinator has the names.
+// Condition: the rank that had named the modules dies, and so does the coordinator. To the new one
+// the rank comes last that would name them now. Decision: a verdict has the names.
 static void modules_have_names(void **state)
 {
     struct job job = {.name = "names",
@@ -309,6 +323,8 @@ static void modules_have_names(void **state)
     (void)state;
     grouped = loaded = false;
     job_run(&job, 0, NULL); // Rank 0 dies.
+    job.away_us = 50000; // The others have recovered.
+    job_run(&job, 0, NULL);
 }
 
 int main(void)

@@ -522,7 +522,7 @@ void recovery_goes_on(struct lockstep_session *session)
     // A coordinator drops what a rank of an older generation says, but for ballots. And the rank
     // that was the first one may be gone before it had named the modules.
     if (!session->engine.starting)
-        resume_say_modules(session);
+        resume_say_modules(session, session->world.rank == 0);
     // A step that the decision completes has its layouts.
     if (!behind && order->learning && order->open && order->ended)
         engine_propose_layouts(session);

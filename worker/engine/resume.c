@@ -174,16 +174,15 @@ static void resume_tell_losses(struct lockstep_session *session)
     resume_tell_dead(session);
 }
 
-// Other ranks than rank 0 only say which modules have a group, and which they do not have.
-void resume_say_modules(struct lockstep_session *session)
+void resume_say_modules(struct lockstep_session *session, bool names)
 {
     const struct engine_said *said = &session->engine.said;
     for (uint32_t i = 0; i < said->named_count; i++) {
         struct up_message message = {.kind = UP_MODULES, .u.modules = said->named[i]};
-        if (session->world.rank != 0)
+        if (!names)
             message.u.modules = (struct up_modules){.grouped = said->named[i].grouped,
                                                     .absent = said->named[i].absent};
-        if (session->world.rank == 0 || message.u.modules.grouped != 0)
+        if (names || message.u.modules.grouped != 0)
             engine_send(session, &message);
     }
 }
@@ -192,7 +191,7 @@ static void resume_say_again(struct lockstep_session *session)
 {
     const struct engine_said *said = &session->engine.said;
     struct up_message message;
-    resume_say_modules(session);
+    resume_say_modules(session, true); // A verdict may come before rank 0 does.
     if (session->engine.starting && !session->engine.order->recovery.frozen) {
         message = (struct up_message){.kind = UP_START, .u.start = said->start};
         engine_send(session, &message);

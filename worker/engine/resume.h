@@ -18,8 +18,9 @@ void engine_remember(struct lockstep_session *session, const struct up_message *
 bool engine_can_wait(const struct lockstep_session *session, const struct up_message *message);
 // The control stream has ended. why: a sentence.
 void engine_control_ended(struct lockstep_session *session, const char *why);
-// Says the names of the modules, and which of them this rank does not have, once more.
-void resume_say_modules(struct lockstep_session *session);
+// Says which modules have a group, and which of them this rank does not have, once more. names: and
+// the names of all modules.
+void resume_say_modules(struct lockstep_session *session, bool names);
 // Another control stream stands: says who this rank is, and what the coordinator may not know.
 void engine_control_stands(struct lockstep_session *session);
 // The coordinator has taken this rank back.

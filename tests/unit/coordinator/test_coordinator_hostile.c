@@ -72,7 +72,7 @@ static const struct lie lies[] = {
     {true,
      {.kind = UP_BLOCKED, .u.blocked = {.step = 1, .lack_count = 17}},
      "is blocked by 0 waits in step 1"},
-    {true, {.kind = UP_MODULES}, "named modules that are not its to name"},
+    {true, {.kind = UP_MODULES, .u.modules = {.count = 17}}, "named 17 modules after 0 others"},
     {true, {.kind = UP_REACH}, "asked for the addresses of 0 ranks"},
     {true, {.kind = UP_REACH, .u.reach = {.count = 33}}, "asked for the addresses of 33 ranks"},
     {true,

@@ -55,12 +55,54 @@ static void test_names_out_of_order_are_impossible(void **state)
     story_expect_piece(story, "named module 16 after 0 others");
 }
 
-static void test_another_rank_names_no_modules(void **state)
+static void expect_names(struct story *story, uint32_t count)
+{
+    struct module_view view;
+    assert_int_equal(story_job(story, 0).state, JOB_RUNNING);
+    assert_false(coordinator_module_view(story->core, 0, count, &view));
+    for (uint32_t m = 0; m < count; m++) {
+        char name[8];
+        snprintf(name, sizeof(name), "m%" PRIu32 "?", m);
+        assert_true(coordinator_module_view(story->core, 0, m, &view));
+        assert_string_equal(view.name, name);
+    }
+}
+
+// Condition: ranks come back to a new coordinator, rank 0 in the middle of another one's names.
+static void test_any_rank_names_modules_that_have_no_names(void **state)
 {
     struct story *story = *state;
     story_run(story, 2);
-    name_modules(story, 2, 0, 1);
-    story_expect_piece(story, "named modules that are not its to name");
+    name_modules(story, 2, 0, 16);
+    expect_names(story, 16);
+    name_modules(story, 1, 0, 8);
+    expect_names(story, 8);
+    name_modules(story, 2, 16, 2); // Rank 0 has not come so far.
+    expect_names(story, 8);
+    name_modules(story, 1, 8, 8);
+    name_modules(story, 2, 0, 16);
+    expect_names(story, 16);
+    name_modules(story, 1, 16, 2);
+    expect_names(story, 18);
+}
+
+static void test_other_ranks_change_no_names(void **state)
+{
+    struct story *story = *state;
+    struct up_message message = {.kind = UP_MODULES, .u.modules = {.total = 1, .count = 1}};
+    story_run(story, 2);
+    name_modules(story, 1, 0, 2);
+    snprintf(message.u.modules.names[0], sizeof(message.u.modules.names[0]), "other");
+    story_say(story, 2, &message);
+    expect_names(story, 2);
+}
+
+static void test_too_many_names_are_impossible(void **state)
+{
+    struct story *story = *state;
+    story_run(story, 2);
+    name_modules(story, 2, LOCKSTEP_MAX_MODULES, 1);
+    story_expect_piece(story, "named 1 modules after 64 others");
 }
 
 static void test_names_end_with_their_generation(void **state)
@@ -255,7 +297,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_rank_0_names_modules_part_by_part),
         TEST(test_names_out_of_order_are_impossible),
-        TEST(test_another_rank_names_no_modules),
+        TEST(test_any_rank_names_modules_that_have_no_names),
+        TEST(test_other_ranks_change_no_names),
+        TEST(test_too_many_names_are_impossible),
         TEST(test_names_end_with_their_generation),
         TEST(test_a_worker_is_told_the_processes_of_its_mates),
         TEST(test_a_worker_is_told_how_many_share_its_cores),
