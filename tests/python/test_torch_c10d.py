@@ -56,6 +56,24 @@ def expect(condition, what):
 # --- bodies: they run on each rank ---------------------------------------------------------------
 
 
+def averages_of_integers(rank, group, n):
+    """They are rounded towards zero, as by NCCL."""
+    for dtype, sign in [(dtype, 1) for dtype in INTEGERS] + [(torch.int64, -1), (torch.int8, -1)]:
+        total = sum(2 * r + 3 for r in range(n))
+        mine = torch.full((3, 4), sign * (2 * rank + 3), dtype=dtype).t()  # With gaps.
+        dist.all_reduce(mine, OPS.AVG, group)
+        expect(same(mine, torch.full((4, 3), sign * (total // n), dtype=dtype)), f"AVG {dtype}")
+        mine = torch.full((5,), sign * (2 * rank + 3), dtype=dtype)
+        dist.reduce(mine, n - 1, OPS.AVG, group)
+        expect(same(mine, torch.full((5,), sign * (total // n if rank == n - 1 else 2 * rank + 3),
+                                     dtype=dtype)), f"reduce AVG {dtype}")
+        part = torch.empty(2, dtype=dtype)
+        dist.reduce_scatter_single(part, torch.full((2 * n,), sign * (2 * rank + 3), dtype=dtype),
+                                   OPS.AVG, group)
+        expect(same(part, torch.full((2,), sign * (total // n), dtype=dtype)),
+               f"reduce_scatter AVG {dtype}")
+
+
 def reductions(rank):
     group, n = ours(), dist.get_world_size()
     for op, dtypes in ((OPS.SUM, FLOATS + INTEGERS), (OPS.PRODUCT, FLOATS + INTEGERS),
@@ -77,6 +95,7 @@ def reductions(rank):
     mean = torch.full((3,), float(rank))
     dist.all_reduce(mean, OPS.AVG, group)
     expect(mean.tolist() == [(n - 1) / 2] * 3, "AVG")
+    averages_of_integers(rank, group, n)
     for op, result in ((OPS.BAND, n == 1), (OPS.BOR, True), (OPS.MAX, True), (OPS.MIN, n == 1)):
         flag = torch.tensor([rank == 0])
         dist.all_reduce(flag, op, group)

@@ -27,6 +27,9 @@ _OPS = [
     (_REDUCE.BXOR, Op.XOR),
 ]
 COMPLEX_OPS = {Op.SUM, Op.MEAN}
+# Integers of which AVG is the sum, divided and rounded towards zero, as NCCL has it. The library has
+# no such mean, and PyTorch does not divide the other integers.
+QUOTIENTS = {Dtype.INT8, Dtype.INT16, Dtype.INT32, Dtype.INT64, Dtype.UINT8}
 
 
 def op_of(options: Any) -> Op:
@@ -86,6 +89,7 @@ class Plan:
     def __init__(self) -> None:
         self.structs: List[Any] = []
         self.keep: List[Any] = []
+        self.quotients: List[Tuple[torch.Tensor, int]] = []
         self.copies: List[Tuple[torch.Tensor, torch.Tensor]] = []
         self.device: Optional[torch.device] = None
         """Where tensors are that are not in host memory."""
@@ -118,6 +122,11 @@ class Plan:
         """target becomes source at the end."""
         self.copies.append((self.elements(target), source))
 
+    def divide(self, target: Optional[torch.Tensor], by: int) -> None:
+        """target is divided at the end, and rounded towards zero."""
+        if target is not None:
+            self.quotients.append((target, by))
+
     def begin(self) -> None:
         """Waits for the GPU: the library reads inputs at once."""
         if self.device is not None:
@@ -126,12 +135,14 @@ class Plan:
 
     def finish(self) -> Optional[Callable[[], None]]:
         """What is left to do when the collectives are done."""
-        copies, device = self.copies, self.device
-        if not copies:
+        quotients, copies, device = self.quotients, self.copies, self.device
+        if not quotients and not copies:
             return None
 
         def finish() -> None:
             with torch.no_grad():
+                for tensor, by in quotients:
+                    tensor.div_(by, rounding_mode="trunc")
                 for target, source in copies:
                     target.copy_(source.view(target.shape))
             if device is not None:  # The stream of this thread is not that of the caller.

@@ -45,6 +45,14 @@ lockstep_op op_of(const c10d::ReduceOp &asked)
     unsupported("ReduceOp " + std::to_string(int(asked.op_)));
 }
 
+// True for integers of which AVG is the sum, divided and rounded towards zero, as NCCL has it. The
+// library has no such mean, and PyTorch does not divide the other integers.
+bool is_quotient(at::ScalarType type)
+{
+    return type == at::kChar || type == at::kShort || type == at::kInt || type == at::kLong ||
+           type == at::kByte;
+}
+
 // A tensor of elements that the library has, over the same memory.
 Tensor elements(job &one, const Tensor &tensor)
 {
@@ -249,6 +257,11 @@ struct collectives : public c10d::Backend {
                 unsupported(c10::str("reductions of ", like.scalar_type()));
             if (complex && added.what.op != LOCKSTEP_SUM && added.what.op != LOCKSTEP_MEAN)
                 unsupported("such operation on complex numbers");
+            if (added.what.op == LOCKSTEP_MEAN && is_quotient(like.scalar_type())) {
+                added.what.op = LOCKSTEP_SUM;
+                if (target.defined())
+                    one.quotients.push_back(target);
+            }
         } else if (!dtype) {
             dtype = LOCKSTEP_UINT8;
             count *= like.element_size();

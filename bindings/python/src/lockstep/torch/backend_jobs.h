@@ -43,8 +43,10 @@ struct job : std::enable_shared_from_this<job> {
     std::optional<at::Device> device; // Where tensors are that are not in host memory.
     std::vector<call> calls;
     tensors result;
-    // Memory of the collectives, and copies that are due at the end: of the job until it is done.
+    // Memory of the collectives, what is divided by the number of ranks at the end, and copies that
+    // are due then: of the job until it is done.
     tensors keep;
+    std::vector<Tensor> quotients;
     std::vector<std::pair<Tensor, Tensor>> copies;
     // Guarded by mutex.
     std::mutex mutex;
@@ -271,8 +273,10 @@ void settle(const c10::intrusive_ptr<at::ivalue::Future> &future, const job &one
 void job::complete()
 {
     try {
-        if (!error && !copies.empty()) {
+        if (!error && !(quotients.empty() && copies.empty())) {
             at::NoGradGuard no_grad;
+            for (Tensor &sum : quotients)
+                sum.div_(size, "trunc");
             for (auto &[target, source] : copies)
                 target.copy_(source.view(target.sizes()));
             if (device) // The stream of this thread is not that of the caller.
@@ -282,6 +286,7 @@ void job::complete()
         error = std::current_exception();
     }
     keep.clear();
+    quotients.clear();
     copies.clear();
     std::vector<c10::intrusive_ptr<at::ivalue::Future>> left;
     {

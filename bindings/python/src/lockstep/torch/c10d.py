@@ -27,7 +27,7 @@ from ..collectives import Group
 from ..errors import LockstepError, Unsupported
 from ..session import Session
 from . import _groups, backend, bootstrap
-from ._plan import (COMPLEX_OPS, DTYPES, Plan, check_like, counted, elements_of, joined, lists_of,
+from ._plan import (COMPLEX_OPS, DTYPES, QUOTIENTS, Plan, check_like, counted, elements_of, joined, lists_of,
                     op_of, tensors_of)
 from ._work import COLLECTIVES, RECEIVES, SENDS, Engine, Job, Work
 
@@ -144,7 +144,7 @@ class LockstepGroup(dist.ProcessGroup):
             input=source.data_ptr() if source is not None else None,
             output=target.data_ptr() if target is not None else None, **fields)
 
-    def _reduction(self, kind: Kind, source: Optional[torch.Tensor],
+    def _reduction(self, plan: Plan, kind: Kind, source: Optional[torch.Tensor],
                    target: Optional[torch.Tensor], options: Any, complex_: bool, parts: int = 1,
                    **fields: Any) -> Any:
         op = op_of(options)
@@ -155,6 +155,9 @@ class LockstepGroup(dist.ProcessGroup):
             raise Unsupported(f"the backend lockstep has no reductions of {like.dtype}")
         if complex_ and op not in COMPLEX_OPS:
             raise Unsupported(f"the backend lockstep has no {op.name.lower()} of complex numbers")
+        if op == Op.MEAN and dtype in QUOTIENTS:
+            op = Op.SUM
+            plan.divide(target, self._members)
         return self._struct(
             kind, dtype=int(dtype), op=int(op), count=like.numel() // parts,
             input=source.data_ptr() if source is not None else None,
@@ -196,7 +199,7 @@ class LockstepGroup(dist.ProcessGroup):
         for tensor in tensors:
             dense = plan.output(tensor, reads=True)
             plan.structs.append(
-                self._reduction(Kind.ALLREDUCE, None, dense, opts, tensor.is_complex()))
+                self._reduction(plan, Kind.ALLREDUCE, None, dense, opts, tensor.is_complex()))
         return self._begin(what, plan, tensors, opts)
 
     def _allreduce_sparse(self, what: str, tensors: List[torch.Tensor], opts: Any) -> Work:
@@ -230,10 +233,10 @@ class LockstepGroup(dist.ProcessGroup):
         for tensor in list_:
             if root == self._place:
                 dense = plan.output(tensor, reads=True)
-                struct = self._reduction(Kind.REDUCE, None, dense, op, tensor.is_complex())
+                struct = self._reduction(plan, Kind.REDUCE, None, dense, op, tensor.is_complex())
             else:
-                struct = self._reduction(
-                    Kind.REDUCE, plan.input(tensor), None, op, tensor.is_complex())
+                struct = self._reduction(plan, Kind.REDUCE, plan.input(tensor), None, op,
+                                         tensor.is_complex())
             struct.root = root
             plan.structs.append(struct)
         return self._begin("reduce", plan, list_, opts)
@@ -248,7 +251,7 @@ class LockstepGroup(dist.ProcessGroup):
             check_like("reduce_scatter", [parts[self._place]], target, True)
             counts = [elements_of(part).numel() for part in parts]
             whole = joined(plan, parts)
-            struct = self._reduction(Kind.REDUCE_SCATTER, whole, plan.output(target), opts,
+            struct = self._reduction(plan, Kind.REDUCE_SCATTER, whole, plan.output(target), opts,
                                      target.is_complex(), self._members)
             if len(set(counts)) > 1:
                 struct.input_counts = self._counts(plan, counts, whole)
@@ -274,7 +277,7 @@ class LockstepGroup(dist.ProcessGroup):
         for output, source in zip(outputs, inputs):
             self._check_whole(what, source, output)
             plan.structs.append(self._reduction(
-                Kind.REDUCE_SCATTER, plan.input(source), plan.output(output), opts,
+                plan, Kind.REDUCE_SCATTER, plan.input(source), plan.output(output), opts,
                 output.is_complex(), self._members))
         return self._begin(what, plan, outputs, opts)
 
