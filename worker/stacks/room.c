@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
@@ -87,6 +88,15 @@ static bool mapping_may_grow(const struct mapping *mapping, size_t bytes)
         return false;
     return limit.rlim_cur == RLIM_INFINITY ||
            limit.rlim_cur >= mapping->high - mapping->low + bytes;
+}
+
+bool stack_room_in_handler(const ucontext_t *context, uintptr_t at)
+{
+    const stack_t *alternate = &context->uc_stack;
+    const uintptr_t low = (uintptr_t)alternate->ss_sp;
+    const bool on_it =
+        (alternate->ss_flags & SS_DISABLE) == 0 && at >= low && at - low < alternate->ss_size;
+    return !on_it || at - low >= ROOM_HANDLER_BYTES;
 }
 
 bool stack_room(uintptr_t at, bool sleeps)

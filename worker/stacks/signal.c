@@ -15,6 +15,7 @@
 #include "worker/stacks/signal.h"
 
 #include "base/clock.h"
+#include "worker/stacks/room.h"
 #include "worker/stacks/sleep_again.h"
 
 #include <errno.h>
@@ -47,6 +48,7 @@ static struct {
     // used by the handler in the phase walking, and by the asker in all other phases
     // Address at which the thread was interrupted; 0: not known on this machine.
     uintptr_t interrupted;
+    bool room; // False if the stack of the handler had no room to walk.
     int count;
     void *frames[LOCKSTEP_STACK_FRAMES + SIGNAL_FRAMES];
     // written by the asker before the question is open; constant while it is open
@@ -89,8 +91,10 @@ static void stack_signal_handler(int number, siginfo_t *info, void *context)
         atomic_compare_exchange_strong(&question.word, &word,
                                        word - QUESTION_OPEN + QUESTION_WALKING)) {
         question.interrupted = interrupted_at(context);
-        question.count =
-            backtrace(question.frames, (int)(sizeof(question.frames) / sizeof(void *)));
+        question.room = stack_room_in_handler(context, (uintptr_t)__builtin_frame_address(0));
+        question.count = question.room ? backtrace(question.frames,
+                                                   (int)(sizeof(question.frames) / sizeof(void *)))
+                                       : 0;
         if (question.again)
             sleep_again(context, &question.call);
         atomic_store(&question.word, word - QUESTION_OPEN + QUESTION_DONE);
@@ -219,6 +223,8 @@ enum stack_how stack_signal_ask(uint32_t tid, const struct proc_signals *signals
     }
     if (!answered)
         return STACK_SILENT;
+    if (!question.room)
+        return STACK_NO_ROOM;
     question_answer(addresses);
     return STACK_SIGNAL;
 }

@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -84,6 +85,24 @@ SEEN void stuck_on_small_stack(struct stuck *stuck)
     for (size_t i = 0; i < sizeof(memory); i++)
         used |= memory[i] != 0;
     stuck->result = used;
+}
+
+SEEN void stuck_on_late_stack(struct stuck *stuck)
+{
+    static char memory[65536];
+    const size_t below = 32768;
+    const unsigned long frame = getauxval(AT_MINSIGSTKSZ);
+    const stack_t none = {.ss_flags = SS_DISABLE};
+    const stack_t stack = {.ss_sp = memory + below,
+                           .ss_size = (frame != 0 ? frame : (unsigned long)MINSIGSTKSZ) + 1024};
+    bool written = false;
+    memset(memory, 0, sizeof(memory));
+    must(sigaltstack(&stack, NULL) == 0);
+    stuck_in_spin(stuck);
+    must(sigaltstack(&none, NULL) == 0);
+    for (size_t i = 0; i < below; i++)
+        written |= memory[i] != 0;
+    stuck->result = written;
 }
 
 static int sleep_half_a_second(void *argument)

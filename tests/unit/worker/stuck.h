@@ -37,6 +37,9 @@ void stuck_without_signals(struct stuck *stuck); // Stuck in read, with all sign
 void stuck_at_its_end(struct stuck *stuck);
 // Stuck in read, with an alternate signal stack. result: whether a handler ran on that stack.
 void stuck_on_small_stack(struct stuck *stuck);
+// Spins, with an alternate signal stack that has little more room than the kernel needs. result:
+// whether anything was written below that stack.
+void stuck_on_late_stack(struct stuck *stuck);
 void stuck_in_state_d(struct stuck *stuck); // Sleeps for half a second.
 void stuck_deaf(struct stuck *stuck); // Blocks signals until deaf_until_ms, and spins then.
 

@@ -348,6 +348,20 @@ static void test_alternate_stack(void **state)
     assert_false(stuck.result);
 }
 
+// Condition: the thread has set its alternate stack after its last call of the library. Decision:
+// the handler does not walk there.
+static void test_alternate_stack_of_later(void **state)
+{
+    static struct stuck stuck;
+    (void)state;
+    stuck_start(&stuck, stuck_on_late_stack, &callers);
+    do
+        stacks_capture(stacks, &callers);
+    while (stacks->threads[0].how != STACK_NO_ROOM);
+    stuck_free(&stuck);
+    assert_false(stuck.result);
+}
+
 static void test_blocked_signal(void **state)
 {
     static struct stuck stuck;
@@ -687,6 +701,7 @@ int main(void)
 #endif
         WITH_STACKS(test_call_that_never_returns),
         WITH_STACKS(test_alternate_stack),
+        WITH_STACKS(test_alternate_stack_of_later),
         WITH_STACKS(test_blocked_signal),
         WITH_STACKS(test_blocked_signal_of_one_that_runs),
         WITH_STACKS(test_state_d),
