@@ -5,6 +5,7 @@
 
 #include "coordinator/blame.h"
 
+#include "coordinator/awaited.h"
 #include "coordinator/beat.h"
 #include "coordinator/bounds.h"
 #include "coordinator/core.h"
@@ -54,17 +55,76 @@ static bool blame_waits_there(const struct picture *picture, const struct worker
     return picture->streams > 0 && worker->heartbeat.held == DEVICE_HOLD_NCCL;
 }
 
+// True if a member that is not silent waits for other ranks.
+static bool blame_waits(const struct picture *picture, const struct worker *worker)
+{
+    return worker->heartbeat.place.waits || blame_waits_there(picture, worker);
+}
+
+static bool blame_same_await(const struct await *a, const struct await *b)
+{
+    return await_key_equal(&a->key, &b->key) && a->rooted == b->rooted && a->root == b->root &&
+           memcmp(a->members, b->members, sizeof(a->members)) == 0;
+}
+
+// Notes the ranks that a waiting member needs. A member reports its wait at the second look of its
+// watch, so a younger wait says nothing yet.
+static void blame_note_await(const struct coordinator *core, const struct worker *worker,
+                             struct picture *picture)
+{
+    const struct await *await = &worker->heartbeat.await;
+    if (await->key.kind == AWAIT_NONE && worker->heartbeat.place.waits &&
+        beat_age_now(worker, core->now) < core->config.heartbeat_ms) {
+        picture->fresh = true;
+        return;
+    }
+    for (uint32_t i = 0; i < picture->await_count; i++)
+        if (blame_same_await(picture->awaits[i], await))
+            return;
+    if (picture->await_count < LOCKSTEP_MAX_AWAITED) {
+        picture->awaits[picture->await_count++] = await;
+        return;
+    }
+    for (uint32_t rank = 0; rank < LOCKSTEP_MAX_WORLD; rank++)
+        picture->others[rank / 64] |= (uint64_t)awaited_concerns(await, rank) << rank % 64;
+}
+
+// True if a waiting member needs something of this rank that it has not done, or if no member
+// waits: then all members are needed.
+static bool blame_needed(const struct coordinator *core, const struct picture *picture,
+                         const struct worker *worker)
+{
+    const bool silent = beat_silent(core, worker);
+    if (picture->waiting == 0 || (picture->others[worker->rank / 64] >> worker->rank % 64 & 1) != 0)
+        return true;
+    for (uint32_t i = 0; i < picture->await_count; i++)
+        if (awaited_concerns(picture->awaits[i], worker->rank) &&
+            (silent || !awaited_begun(picture->awaits[i], worker)))
+            return true;
+    return false;
+}
+
 static void blame_count(const struct coordinator *core, const struct job *job,
                         const struct worker *worker, struct picture *picture)
 {
-    if (beat_silent(core, worker))
+    if (beat_silent(core, worker)) {
         picture->silent++;
-    else if (worker->heartbeat.place.waits || blame_waits_there(picture, worker))
+    } else if (blame_waits(picture, worker)) {
         picture->waiting++;
-    else {
-        picture->idle += blame_idle(picture, worker);
+        blame_note_await(core, worker, picture);
+    } else {
         picture->busy += !blame_due(core, job, worker);
     }
+}
+
+static void blame_count_idle(const struct coordinator *core, const struct job *job,
+                             struct picture *picture)
+{
+    const struct worker *worker;
+    for (uint32_t next = 0; (worker = blame_next(core, job, &next));)
+        picture->idle += !beat_silent(core, worker) && !blame_waits(picture, worker) &&
+                         blame_idle(picture, worker) &&
+                         (picture->fresh || blame_needed(core, picture, worker));
 }
 
 static void blame_sum(const struct worker *worker, struct picture *picture)
@@ -103,6 +163,7 @@ void blame_look(const struct coordinator *core, const struct job *job, struct pi
             blame_lowest(worker, picture);
     for (uint32_t next = 0; (worker = blame_next(core, job, &next));)
         blame_count(core, job, worker, picture);
+    blame_count_idle(core, job, picture);
 }
 
 // ---- Ranks in the way --------------------------------------------------------------------------
@@ -124,9 +185,11 @@ static enum stall_kind blame_kind(const struct worker *worker)
     return place->inside ? STALL_UNKNOWN : STALL_OUTSIDE;
 }
 
-static bool blame_in_the_way(const struct picture *picture, const struct worker *worker)
+static bool blame_in_the_way(const struct coordinator *core, const struct picture *picture,
+                             const struct worker *worker)
 {
-    return blame_idle(picture, worker) && !blame_waits_there(picture, worker);
+    return blame_idle(picture, worker) && !blame_waits_there(picture, worker) &&
+           blame_needed(core, picture, worker);
 }
 
 // Rule 3. Returns true if this rank, which is not silent, is a culprit.
@@ -134,7 +197,7 @@ static bool blame_culprit(const struct coordinator *core, const struct job *job,
                           const struct picture *picture, const struct worker *worker)
 {
     const bool needed = picture->waiting > 0 || (picture->busy == 0 && job->left == 0);
-    return needed && !beat_silent(core, worker) && blame_in_the_way(picture, worker) &&
+    return needed && !beat_silent(core, worker) && blame_in_the_way(core, picture, worker) &&
            worker->heard_ms > job->stall.progress_ms && blame_due(core, job, worker);
 }
 
@@ -165,11 +228,12 @@ static void blame_ranks(const struct coordinator *core, const struct job *job,
         const bool stopped = beat_stopped(core, worker, core->now);
         struct blame blame = {.rank = worker->rank};
         if (beat_silent(core, worker)) {
-            if (!standing)
+            if (!standing || !blame_needed(core, picture, worker))
                 continue;
             blame.kind = stopped ? STALL_STOPPED : STALL_FROZEN;
             blame_add(found, &blame);
-            begins = begins || stopped || blame_in_the_way(picture, worker) || picture->idle == 0;
+            begins =
+                begins || stopped || blame_in_the_way(core, picture, worker) || picture->idle == 0;
         } else if (blame_culprit(core, job, picture, worker)) {
             blame.kind = blame_kind(worker);
             blame_add(found, &blame);
@@ -243,6 +307,34 @@ static bool blame_nobody(const struct coordinator *core, const struct job *job,
     if (found->total == 0)
         blame_link(core, job, found);
     return true;
+}
+
+// True if the waiting rank waits for one of the culprits, and is none.
+static bool blame_is_behind(const struct coordinator *core, const struct job *job,
+                            const struct worker *worker, const struct found *found)
+{
+    bool behind = false;
+    for (uint32_t i = 0; i < found->count; i++) {
+        const struct blame *blame = &found->blames[i];
+        if (blame->rank == worker->rank)
+            return false;
+        behind = behind || awaited_culprit(&worker->heartbeat.await,
+                                           &core->workers[job->workers[blame->rank]], blame->kind);
+    }
+    return behind;
+}
+
+uint32_t blame_waiting(const struct coordinator *core, const struct job *job,
+                       const struct picture *picture, const struct found *found)
+{
+    const struct worker *worker;
+    uint32_t count = 0;
+    if (found->count == 0 || found->blames[0].kind == STALL_LINK)
+        return picture->waiting;
+    for (uint32_t next = 0; (worker = blame_next(core, job, &next));)
+        count += !beat_silent(core, worker) && blame_waits(picture, worker) &&
+                 blame_is_behind(core, job, worker, found);
+    return count;
 }
 
 bool blame_find(const struct coordinator *core, const struct job *job,

@@ -14,9 +14,12 @@
 // The rules.
 // 1. There is progress when the low grows, or the last settled step or the number of plain
 //    collectives of any rank. Progress ends a stall in any case.
-// 2. An idle rank at the low, and a silent rank, are in the way. A rank that waits is never in the
-//    way. A trainer may wait for its device outside the library. This is assumed if NCCL has the
-//    rank's input and the stream of another rank has not made its input.
+// 2. An idle rank at the low, and a silent rank, are in the way if a waiting rank needs them, or if
+//    no rank waits. A wait for a collective of a group needs the members only, and a wait for a
+//    peer that peer (awaited.c); an idle rank that has begun the collective is not needed. A wait
+//    that is not reported needs all ranks. A rank that waits is never in the way. A trainer may
+//    wait for its device outside the library. This is assumed if NCCL has the rank's input and the
+//    stream of another rank has not made its input.
 // 3. An idle rank at the low is a culprit if it has reported, since the last progress, that it has
 //    been in its place for longer than its bound (bounds.c). The bound is longer under a debugger,
 //    when a control group throttles the process, and when the trainer sleeps on a disk. If no rank
@@ -241,17 +244,6 @@ static void stall_announce(struct coordinator *core, struct job *job)
     journal_log(core, job, "stall_began", "%s", stall->text);
 }
 
-// Returns the number of culprits that also wait, for their devices.
-static uint32_t stall_waiting_held(const struct coordinator *core, const struct job *job,
-                                   const struct found *found)
-{
-    uint32_t held = 0;
-    for (uint32_t i = 0; i < found->count; i++)
-        held += found->blames[i].kind == STALL_DEVICE &&
-                core->workers[job->workers[found->blames[i].rank]].heartbeat.place.waits;
-    return held;
-}
-
 static void stall_update(struct coordinator *core, struct job *job, const struct picture *picture,
                          const struct found *found)
 {
@@ -259,7 +251,7 @@ static void stall_update(struct coordinator *core, struct job *job, const struct
     if (!stall->active)
         stall_begin(core, job);
     stall->step = picture->settled + 1;
-    stall->waiting = picture->waiting - stall_waiting_held(core, job, found);
+    stall->waiting = blame_waiting(core, job, picture, found);
     const bool changed = stall_join(stall, found);
     stall_ask(core, job);
     if (stall->announced && changed) {

@@ -223,7 +223,9 @@ struct picture {
     uint32_t unknown; // Members that have not reported their place.
     uint32_t waiting; // Members that wait and are not silent.
     uint32_t busy; // Members that do not wait, are not silent, and are within their bound.
-    uint32_t idle; // Members that are idle at the low and not silent.
+    // Members that are idle at the low, not silent, and perhaps in the way: some rank may wait for
+    // them, or no rank waits.
+    uint32_t idle;
     uint32_t silent; // Members that are frozen or stopped.
     uint32_t streams; // Members whose device waits for a stream of the trainer.
     bool any; // True if settled and position are valid.
@@ -231,6 +233,11 @@ struct picture {
     uint32_t position;
     uint64_t moved; // Grows whenever a rank settles a step or completes a plain collective.
     uint64_t traffic; // Sum of the bytes that all members have sent and received.
+    // What the waiting members wait for: some different waits, and the ranks that all others need.
+    const struct await *awaits[LOCKSTEP_MAX_AWAITED];
+    uint32_t await_count;
+    uint64_t others[LOCKSTEP_RANK_WORDS];
+    bool fresh; // True if a member has waited too short a time to say what it waits for.
 };
 
 // The ranks that the others wait for: their number, and the first `count` of them.

@@ -5,6 +5,7 @@
 
 #include "coordinator/stall_view.h"
 
+#include "coordinator/awaited.h"
 #include "coordinator/beat.h"
 #include "coordinator/bounds.h"
 #include "coordinator/core.h"
@@ -65,27 +66,36 @@ static bool stall_view_waits(const struct coordinator *core, const struct stall 
             (stall->kind == STALL_DEVICE && worker->heartbeat.held == DEVICE_HOLD_NCCL));
 }
 
-// Adds an edge from the group of waiting ranks to each culprit. For STALL_LINK the edge is the
+// Fills the edge to a culprit from the lowest of the ranks that wait for it. Returns false if no
+// rank does.
+static bool stall_view_edge(const struct coordinator *core, const struct job *job, uint64_t now_ms,
+                            const struct blame *blame, struct stall_edge *edge)
+{
+    const struct worker *culprit = &core->workers[job->workers[blame->rank]];
+    *edge = (struct stall_edge){.to = blame->rank};
+    for (uint32_t i = job->count; i > 0; i--) {
+        const struct worker *worker = &core->workers[job->workers[i - 1]];
+        if (!stall_view_waits(core, &job->stall, worker, now_ms) ||
+            !awaited_culprit(&worker->heartbeat.await, culprit, blame->kind))
+            continue;
+        edge->from = i - 1;
+        edge->members++;
+    }
+    return edge->members > 0;
+}
+
+// Adds an edge from the ranks that wait for it to each culprit. For STALL_LINK the edge is the
 // link.
 static void stall_view_edges(const struct coordinator *core, const struct job *job, uint64_t now_ms,
                              struct stall_view *view)
 {
     const struct stall *stall = &job->stall;
-    uint32_t lowest = UINT32_MAX;
-    for (uint32_t i = job->count; i > 0; i--) {
-        const struct worker *worker = &core->workers[job->workers[i - 1]];
-        if (stall_view_waits(core, stall, worker, now_ms))
-            lowest = i - 1;
-    }
     for (uint32_t i = 0; i < stall->culprit_count; i++) {
         const struct blame *blame = &stall->culprits[i].blame;
         struct stall_edge *edge = &view->edges[view->edge_count];
         if (blame->kind == STALL_LINK)
             *edge = (struct stall_edge){.from = blame->rank, .to = blame->peer, .members = 1};
-        else if (lowest != UINT32_MAX && stall->waiting > 0)
-            *edge =
-                (struct stall_edge){.from = lowest, .to = blame->rank, .members = stall->waiting};
-        else
+        else if (!stall_view_edge(core, job, now_ms, blame, edge))
             continue;
         view->edge_count++;
     }

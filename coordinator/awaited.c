@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which ranks a blocked rank waits for, from the heartbeats of both. A heartbeat says what its rank
+// waits for (struct await), and which collectives it has begun a while ago (struct overdue).
+// Changes no state. Runs inside coordinator_step, and in views.
+
+#include "coordinator/awaited.h"
+
+#include "coordinator/core.h"
+
+bool awaited_concerns(const struct await *await, uint32_t rank)
+{
+    uint64_t any = 0;
+    if (await->key.kind == AWAIT_NONE)
+        return true;
+    if (await->rooted)
+        return await->root == rank;
+    for (uint32_t i = 0; i < LOCKSTEP_RANK_WORDS; i++)
+        any |= await->members[i];
+    return any == 0 || (await->members[rank / 64] >> rank % 64 & 1) != 0;
+}
+
+bool awaited_begun(const struct await *await, const struct worker *worker)
+{
+    const struct up_heartbeat *beat = &worker->heartbeat;
+    if (await->key.kind != AWAIT_COLLECTIVE || beat->held == DEVICE_HOLD_STREAM)
+        return false;
+    for (uint32_t i = 0; i < beat->overdue_count; i++)
+        if (beat->overdue[i].space == await->key.space && beat->overdue[i].use == await->key.number)
+            return true;
+    return false;
+}
+
+bool awaited_culprit(const struct await *await, const struct worker *culprit, enum stall_kind kind)
+{
+    const bool held = kind == STALL_FROZEN || kind == STALL_STOPPED || kind == STALL_DEVICE;
+    return awaited_concerns(await, culprit->rank) && (held || !awaited_begun(await, culprit));
+}
