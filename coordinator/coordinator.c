@@ -253,6 +253,7 @@ static void core_from_member(struct coordinator *core, struct worker *worker,
         verdict_lost(core, worker, &message->u.lost);
         return;
     case UP_LEAVE:
+        crossing_forget(core_job_of(core, worker), worker);
         verdict_leave(core, worker, &message->u.leave);
         return;
     case UP_LINKS:

@@ -97,7 +97,7 @@ static bool crossing_is_party(const struct worker *worker)
     return worker->awaits != 0 && !worker->left && worker->connected;
 }
 
-static void crossing_forget(struct job *job, struct worker *worker)
+void crossing_forget(struct job *job, struct worker *worker)
 {
     if (worker->awaits != 0)
         job->crossing.users[worker->awaits - 1]--;

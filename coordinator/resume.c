@@ -31,6 +31,7 @@
 
 #include "coordinator/ballot.h"
 #include "coordinator/core.h"
+#include "coordinator/crossing.h"
 #include "coordinator/decision.h"
 #include "coordinator/gather.h"
 #include "coordinator/job.h"
@@ -286,7 +287,7 @@ static void resume_return(struct coordinator *core, struct job *job, struct work
     worker->hello = *hello;
     worker->heard_ms = core->now;
     worker->asked.id = 0;
-    worker->awaits = worker->lacks = 0;
+    crossing_forget(job, worker);
     worker->back = (struct comeback){.reached = worker->back.reached};
     worker->generation = hello->resume.generation.number;
     worker->behind = !resume_knows(job, &hello->resume);

@@ -228,6 +228,58 @@ static void too_many_keys(void **state)
     assert_true(halted(story));
 }
 
+// The rank, whose stream is `peer`, comes back on another one.
+static void come_back(struct story *story, uint32_t peer, uint32_t again)
+{
+    struct up_hello hello = story_hello("j", 2, "h2");
+    hello.uuid.bytes[0] = 2;
+    hello.resumes = true;
+    hello.resume.generation = story->generation[peer];
+    hello.resume.rank = 1;
+    hello.resume.world_size = 2;
+    hello.resume.settled = 59;
+    hello.resume.rounds = 1;
+    hello.resume.plan_number = 3;
+    story_cut(story, peer);
+    story->generation[again] = hello.resume.generation;
+    story->rank[again] = 1;
+    story_say_hello(story, again, &hello);
+    assert_int_equal(story->last[again].kind, DOWN_WELCOME);
+}
+
+// Condition: more streams than there are keys end while their rank is blocked, each in another
+// wait. Decision: the keys are free again, and the crossing that comes later is found.
+static void streams_that_end_use_up_no_keys(void **state)
+{
+    struct story *story = *state;
+    struct await await = {.function = API_BARRIER, .module = LOCKSTEP_MAX_MODULES, .step = 59};
+    const struct await none = {.step = 59};
+    uint32_t peer = 2;
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        struct up_hello hello = story_hello("j", 2, rank == 0 ? "h1" : "h2");
+        hello.uuid.bytes[0] = (uint8_t)(rank + 1);
+        story_say_hello(story, rank + 1, &hello);
+    }
+    for (uint32_t rank = 0; rank < 2; rank++)
+        story_links(story, rank + 1, &(struct up_links){.wish = ALGORITHM_BY_SIZE});
+    for (uint32_t rank = 0; rank < 2; rank++)
+        story_start(story, rank + 1, 5, 3, 0);
+    for (uint32_t i = 0; i < LOCKSTEP_MAX_AWAITED + 1; i++) {
+        await.key = (struct await_key){.kind = AWAIT_COLLECTIVE, .space = 1000 + i};
+        say(story, peer, &await, 59);
+        come_back(story, peer, 10 + i);
+        peer = 10 + i;
+        say(story, peer, &await, 59);
+        say(story, peer, &none, 59);
+    }
+    in_step(story, 1, NULL);
+    in_barrier(story, peer, NULL);
+    in_step(story, 1, &epoch);
+    in_barrier(story, peer, &step_60);
+    story_sleep(story, LOCKSTEP_AWAIT_MS);
+    assert_true(halted(story));
+}
+
 // Condition: each rank waits for something else. Decision: the sentence names as many as it has
 // room for, and counts the others.
 static void too_many_groups(void **state)
@@ -521,6 +573,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(only_the_root_counts, story_setup, story_teardown),
         cmocka_unit_test_setup_teardown(only_members_count, story_setup, story_teardown),
         cmocka_unit_test_setup_teardown(too_many_keys, story_setup, story_teardown),
+        cmocka_unit_test_setup_teardown(streams_that_end_use_up_no_keys, story_setup,
+                                        story_teardown),
         cmocka_unit_test_setup_teardown(too_many_groups, story_setup, story_teardown),
         cmocka_unit_test_setup_teardown(a_circle_beyond_all_keys, story_setup, story_teardown),
         cmocka_unit_test(random_programs),
