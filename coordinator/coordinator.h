@@ -284,7 +284,7 @@ struct job_view {
     uint64_t settled; // The last step that some rank reported as final on every rank.
     // Times in the clock of now_ms; 0: it has not happened.
     uint64_t settled_ms; // When the first rank reported `settled`.
-    uint64_t formed_ms; // When the generation formed.
+    uint64_t formed_ms; // When the generation formed; 0 also if another coordinator formed it.
     uint64_t ended_ms; // When a verdict ended the generation, or its last rank left.
     // Recovery: true while the members freeze, or form the next generation.
     bool recovering;

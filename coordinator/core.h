@@ -413,7 +413,8 @@ struct job {
     struct resuming resuming;
 
     // Valid for the life of the generation.
-    uint64_t formed_ms; // When the generation formed; 0: it has not formed yet.
+    // When the generation formed; 0: it has not formed yet, or another coordinator has formed it.
+    uint64_t formed_ms;
     // When a verdict ended the generation, or its last rank left; 0: neither has happened.
     uint64_t ended_ms;
     uint64_t settled; // The last step that some rank reported as final on every rank.

@@ -9,6 +9,7 @@
 
 #include "coordinator/rates.h"
 
+#include "coordinator/beat.h"
 #include "coordinator/core.h"
 #include "coordinator/history.h"
 #include "coordinator/job.h"
@@ -152,10 +153,22 @@ static void rates_sample(struct coordinator *core, struct job *job, const struct
     sample->hidden_us = rates_cut(hidden_us / steps);
 }
 
+// True if every member that has not left has reported to this coordinator. Sums without one of them
+// would grow by all that it ever counted when it reports.
+static bool rates_all_known(struct coordinator *core, const struct job *job)
+{
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct worker *worker = job_worker(core, job, i);
+        if (!worker->left && !beat_known(worker))
+            return false;
+    }
+    return true;
+}
+
 void rates_tick(struct coordinator *core, struct job *job)
 {
     struct rates *rates = &job->rates;
-    if (core->now < rates->next_ms)
+    if (core->now < rates->next_ms || (rates->next_ms == 0 && !rates_all_known(core, job)))
         return;
     const struct rates_sums sums = rates_sum(core, job);
     if (rates->next_ms != 0)

@@ -323,7 +323,7 @@ static void resume_fill(struct coordinator *core, struct job *job, const struct 
     job->linked = job->count;
     job->tuned = true;
     job->tuning = resume->tuning;
-    job->formed_ms = core->now;
+    job->formed_ms = 0;
     job->resuming.unseen = job->count;
     job->resuming.due_ms = core->now + LOCKSTEP_PROBE_MS;
     for (uint32_t rank = 0; rank < job->count; rank++) {

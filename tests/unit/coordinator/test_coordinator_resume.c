@@ -3,6 +3,7 @@
 // Members whose streams end and come back, and coordinators that have restarted:
 // coordinator/resume.c.
 
+#include "coordinator/rates.h"
 #include "coordinator/stall_view.h"
 #include "tests/unit/coordinator/story.h"
 
@@ -241,6 +242,40 @@ static bool is_stalled(const struct story *story)
 {
     static struct stall_view view;
     return coordinator_stall_view(story->core, 0, 0, story->now_ms, &view) && view.active;
+}
+
+// Condition: members have run for an hour, and report to this coordinator one second after the
+// other. Decision: no sample has what they did before, no rank counts as slow for what the others
+// waited before, and the job is not said to be young.
+static void what_was_before_is_in_no_rate(void **state)
+{
+    struct story *story = *state;
+    struct up_message message = {.kind = UP_HEARTBEAT};
+    struct up_heartbeat *beat = &message.u.heartbeat;
+    struct rate_view rate;
+    for (uint32_t rank = 0; rank < 4; rank++) {
+        struct up_hello hello = foreign_hello(story, rank, 4);
+        come_back(story, rank + 1, &hello);
+    }
+    assert_int_equal(story_job(story, 0).formed_ms, 0);
+    beat->place = (struct place){.api = API_STEP_END, .module = LOCKSTEP_MAX_MODULES};
+    for (uint64_t second = 0; second < 20; second++) {
+        for (uint32_t rank = 0; rank < 4 && rank <= second; rank++) {
+            beat->step = beat->settled = beat->totals.steps = 3600 + second;
+            beat->bytes_sent = beat->totals.steps * 1000;
+            beat->place.waited_us = rank == 0 ? 0 : 600000000;
+            story_say(story, rank + 1, &message);
+        }
+        for (uint32_t i = 0; i < 4; i++)
+            story_sleep(story, LOCKSTEP_WATCH_MS);
+    }
+    assert_true(coordinator_rate_view(story->core, 0, 0, story->now_ms, &rate));
+    for (uint32_t i = 0; coordinator_rate_view(story->core, 0, i, story->now_ms, &rate); i++) {
+        assert_in_range(rate.steps, 0, 2);
+        assert_in_range(rate.bytes_per_s, 0, 8000);
+    }
+    for (uint32_t rank = 0; rank < 4; rank++)
+        assert_int_equal(story_worker(story, 0, rank).straggler_permille, 0);
 }
 
 // Condition: a rank has stood still since before the return of the coordinator. Decision: it is
@@ -910,6 +945,7 @@ int main(void)
         TEST(a_removed_rank_comes_back),
         TEST(a_removed_rank_comes_first),
         TEST(a_job_is_rebuilt),
+        TEST(what_was_before_is_in_no_rate),
         TEST(who_stands_still_is_named_soon),
         TEST(who_does_not_come_back_has_no_name),
         TEST(half_needs_a_proof_after_a_restart),
