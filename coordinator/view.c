@@ -151,7 +151,8 @@ static void view_stall(const struct coordinator *coordinator, const struct job *
         return;
     view->kind = view_kind(coordinator, job, worker, now_ms);
     view->waited_ms = worker->heartbeat.place.waited_us / 1000;
-    view->straggler_permille = worker->beat.straggler_permille;
+    if (job_running(job)) // Nobody waits for a rank of a job that has ended.
+        view->straggler_permille = worker->beat.straggler_permille;
     if (job->rates.median_step > view->step)
         view->lag_steps = job->rates.median_step - view->step;
     if (!beat_known(worker))

@@ -123,6 +123,18 @@ static void test_who_stands_still_is_no_straggler(void **state)
     assert_int_equal(fleet_worker(&fleet, 3).straggler_permille, 0);
 }
 
+static void test_a_job_that_has_ended_has_no_straggler(void **state)
+{
+    (void)state;
+    fleet_begin(&fleet, &story, 2, 1);
+    run(40, 10, 650000, 1);
+    assert_in_range(fleet_worker(&fleet, 1).straggler_permille, 500, 800);
+    for (uint32_t peer = 1; peer <= 2; peer++)
+        story_leave(&story, peer, fleet.ranks[0].beat.settled);
+    assert_int_equal(story_job(&story, 0).state, JOB_FINISHED);
+    assert_int_equal(fleet_worker(&fleet, 1).straggler_permille, 0);
+}
+
 static void test_a_worker_that_counts_backwards_is_not_believed(void **state)
 {
     (void)state;
@@ -294,6 +306,7 @@ int main(void)
         TEST(test_a_young_job_has_scores),
         TEST(test_long_steps_have_scores),
         TEST(test_who_stands_still_is_no_straggler),
+        TEST(test_a_job_that_has_ended_has_no_straggler),
         TEST(test_a_worker_that_counts_backwards_is_not_believed),
         TEST(test_who_is_behind_the_median_lags),
         TEST(test_a_history_covers_the_whole_run),
