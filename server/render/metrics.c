@@ -107,6 +107,8 @@ static uint64_t job_value(const struct job_view *job, size_t which)
         return job->step_min;
     case 3:
         return job->step_max;
+    case 4:
+        return job->state == JOB_GATHERING;
     default:
         return job->generation.number;
     }
@@ -114,12 +116,15 @@ static uint64_t job_value(const struct job_view *job, size_t which)
 
 static void metric_each_job(struct text *text, const struct snapshot *snapshot)
 {
-    static const char *const names[] = {"job_world_size", "job_workers", "job_step_min",
-                                        "job_step_max", "job_generation"};
+    static const char *const names[] = {"job_world_size", "job_workers",   "job_step_min",
+                                        "job_step_max",   "job_gathering", "job_generation"};
     static const char *const helps[] = {
         "World size of the job, or the one it wants while gathering.",
-        "Workers of the job that are present.", "Lowest step that a member reported.",
-        "Highest step that a member reported.", "Number of the present generation."};
+        "Workers of the job that are present.",
+        "Lowest step that a member reported.",
+        "Highest step that a member reported.",
+        "1 while the job waits for workers to form its world.",
+        "Number of the present generation."};
     for (size_t n = 0; n < sizeof(names) / sizeof(names[0]); n++) {
         family(text, names[n], "gauge", helps[n]);
         for (uint32_t i = 0; i < snapshot->job_count; i++) {

@@ -225,7 +225,8 @@ class Metrics(unittest.TestCase):
     def test_other_alarms(self):
         """Each fires when its metric says so."""
         cases = {
-            "LockstepJobGathering": dict(job_workers="1x1200", job_world_size="2x1200"),
+            "LockstepJobGathering": dict(job_workers="1x1200", job_world_size="2x1200",
+                                         job_gathering="1x1200"),
             "LockstepWorkersLost": dict(halts_total="0+1x1200"),
             "LockstepWorkersRefused": dict(refusals_total="0+1x1200"),
             "LockstepHandshakesFail": dict(tls_handshakes_failed_total="0+1x1200"),
@@ -241,6 +242,12 @@ class Metrics(unittest.TestCase):
             tests.append({"interval": "1s", "input_series": self.changed(**values),
                           "promql_expr_test": [{"expr": expression, "eval_time": "900s",
                                                 "exp_samples": [{"labels": "{}", "value": 1}]}]})
+        # A rank of a running job has left.
+        expression = 'count(ALERTS{alertname="LockstepJobGathering"}) or vector(0)'
+        tests.append({"interval": "1s",
+                      "input_series": self.changed(job_workers="1x1200", job_world_size="2x1200"),
+                      "promql_expr_test": [{"expr": expression, "eval_time": "900s",
+                                            "exp_samples": [{"labels": "{}", "value": 0}]}]})
         absent = alarm("LockstepCoordinatorAbsent", 900, self.expected("LockstepCoordinatorAbsent"))
         tests.append({"interval": "1s", "input_series": [{"series": "up", "values": "0x1200"}],
                       "alert_rule_test": [absent]})

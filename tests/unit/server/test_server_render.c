@@ -277,6 +277,7 @@ static void metrics_tell_of_the_stall(void **state)
     static const char *const wanted[] = {
         "lockstep_coordinator_stalls_total{kind=\"outside\"} 4\n",
         "lockstep_coordinator_stalls_total{kind=\"frozen\"} 0\n",
+        "lockstep_coordinator_job_gathering{job=\"run \\\"1\\\"\"} 0\n",
         "lockstep_coordinator_job_stalled{job=\"run \\\"1\\\"\"} 1\n",
         "lockstep_coordinator_job_stall_seconds{job=\"run \\\"1\\\"\"} 41.200000\n",
         "lockstep_coordinator_job_step_seconds{job=\"run \\\"1\\\"\"} 0.310000\n",
@@ -296,6 +297,21 @@ static void metrics_tell_of_the_stall(void **state)
         if (!strstr(buffer, wanted[i]))
             fail_msg("'%s' is missing in:\n%s", wanted[i], buffer);
     }
+}
+
+static void metrics_tell_which_job_waits_for_workers(void **state)
+{
+    (void)state;
+    static char buffer[RENDER_METRICS_BYTES];
+    const struct render_process process = {.version = "1"};
+    const struct render_http http = {0};
+    struct text metrics;
+    const enum job_state before = snapshot.jobs[0].view.state;
+    snapshot.jobs[0].view.state = JOB_GATHERING;
+    text_init(&metrics, buffer, sizeof(buffer));
+    render_metrics(&metrics, &snapshot, &process, &http);
+    snapshot.jobs[0].view.state = before;
+    assert_non_null(strstr(buffer, "job_gathering{job=\"run \\\"1\\\"\"} 1\n"));
 }
 
 static void metrics_of_an_ended_job_have_no_rate(void **state)
@@ -416,6 +432,7 @@ int main(void)
         TEST(largest_job_fits),
         TEST(a_job_has_its_numbers),
         TEST(metrics_tell_of_the_stall),
+        TEST(metrics_tell_which_job_waits_for_workers),
         TEST(metrics_of_an_ended_job_have_no_rate),
         TEST(stack_shows_threads_and_frames),
         TEST(timeline_has_lanes),
