@@ -342,6 +342,27 @@ struct journal {
     struct journal_line lines[LOCKSTEP_JOB_EVENTS];
 };
 
+// The verdict that ended a generation.
+struct halt {
+    enum halt_kind kind;
+    uint64_t step;
+    bool has_rank;
+    uint32_t rank;
+    char text[LOCKSTEP_TEXT_BYTES];
+};
+
+// How the job's last generation ended, for views until the next one forms. The state is
+// JOB_GATHERING if none ended.
+struct ended {
+    enum job_state state;
+    uint32_t world_size;
+    uint64_t formed_ms;
+    uint64_t ended_ms;
+    uint64_t settled;
+    uint64_t settled_ms;
+    struct halt halt;
+};
+
 // How a job gathers its workers.
 struct gathering {
     uint32_t world_min;
@@ -355,6 +376,7 @@ struct gathering {
     uint64_t last_join_ms;
     uint64_t deadline_ms; // When join_tick is due; UINT64_MAX: never.
     uint64_t early_until_ms; // Until then workers that come too early are refused without a log.
+    struct ended ended; // Valid in JOB_GATHERING.
 };
 
 // Members of a running job that have no stream.
@@ -367,15 +389,6 @@ struct resuming {
     // When the connected members are sent away, because they are too few; 0: they are not.
     uint64_t scatter_ms;
     uint64_t scatter_pause_ms; // How long they are given the next time.
-};
-
-// The verdict that ended a generation.
-struct halt {
-    enum halt_kind kind;
-    uint64_t step;
-    bool has_rank;
-    uint32_t rank;
-    char text[LOCKSTEP_TEXT_BYTES];
 };
 
 struct job {
@@ -489,7 +502,8 @@ struct coordinator {
     struct knot knot;
 
     uint32_t job_count;
-    uint16_t job_order[LOCKSTEP_MAX_JOBS]; // Indices in jobs, in order of creation.
+    // Indices in jobs. The job that began to gather last is the last one.
+    uint16_t job_order[LOCKSTEP_MAX_JOBS];
     struct job jobs[LOCKSTEP_MAX_JOBS];
 
     uint32_t worker_top; // Records of workers from this index on were never used.

@@ -76,8 +76,37 @@ struct job *gather_create(struct coordinator *core, const char *name)
     job->ballot.spent_ms = job->ballot.lasted_ms = 0;
     stall_init(job);
     history_init(&job->history);
+    job->gathering.ended.state = JOB_GATHERING;
     gather_reset(job);
     return job;
+}
+
+// Keeps how the last generation ended. A job that gathers has kept it already.
+static void gather_keep(struct job *job)
+{
+    struct ended *ended = &job->gathering.ended;
+    if (job->state == JOB_GATHERING)
+        return;
+    ended->state =
+        job->state == JOB_HALTED || job->state == JOB_FINISHED ? job->state : JOB_GATHERING;
+    ended->world_size = job->count;
+    ended->formed_ms = job->formed_ms;
+    ended->ended_ms = job->ended_ms;
+    ended->settled = job->settled;
+    ended->settled_ms = job->settled_ms;
+    ended->halt = job->halt;
+}
+
+// Makes the job the latest one.
+static void gather_last(struct coordinator *core, const struct job *job)
+{
+    const uint16_t index = (uint16_t)(job - core->jobs);
+    uint32_t place = 0;
+    while (core->job_order[place] != index)
+        place++;
+    memmove(&core->job_order[place], &core->job_order[place + 1],
+            (core->job_count - 1 - place) * sizeof(core->job_order[0]));
+    core->job_order[core->job_count - 1] = index;
 }
 
 void gather_again(struct coordinator *core, struct job *job)
@@ -91,5 +120,7 @@ void gather_again(struct coordinator *core, struct job *job)
         worker->stage = STAGE_OUT;
         job->outs++;
     }
+    gather_last(core, job);
+    gather_keep(job);
     gather_reset(job);
 }

@@ -12,8 +12,8 @@ struct job;
 // Returns a new job, or NULL if the table of jobs is full.
 struct job *gather_create(struct coordinator *core, const char *name);
 
-// Makes a finished or halted job gather workers again. The connected members of its last generation
-// get STAGE_OUT.
+// Makes a finished or halted job gather workers again, as the latest job. The connected members of
+// its last generation get STAGE_OUT.
 void gather_again(struct coordinator *core, struct job *job);
 
 #endif

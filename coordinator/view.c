@@ -71,12 +71,30 @@ static void view_numbers(const struct coordinator *coordinator, const struct job
     memcpy(view->counters, beat->counters, sizeof(view->counters));
 }
 
+static void view_halt(const struct halt *halt, struct job_view *view)
+{
+    view->halt_kind = halt->kind == HALT_NONE ? NULL : verdict_kind_name(halt->kind);
+    view->halt_has_rank = halt->has_rank;
+    view->halt_rank = halt->rank;
+    memcpy(view->halt_text, halt->text, sizeof(view->halt_text));
+}
+
+// Shows how the last generation ended.
+static void view_ended(const struct ended *ended, struct job_view *view)
+{
+    view->state = ended->state;
+    view->world_size = ended->world_size;
+    view->formed_ms = ended->formed_ms;
+    view->ended_ms = ended->ended_ms;
+    view->settled = view->step_min = view->step_max = ended->settled;
+    view->settled_ms = ended->settled_ms;
+    view_halt(&ended->halt, view);
+}
+
 static void view_life(const struct coordinator *coordinator, const struct job *job,
                       struct job_view *view)
 {
-    view->halt_kind = job->halt.kind == HALT_NONE ? NULL : verdict_kind_name(job->halt.kind);
-    view->halt_has_rank = job->halt.has_rank;
-    view->halt_rank = job->halt.rank;
+    view_halt(&job->halt, view);
     view->settled = job->settled;
     view->settled_ms = job->settled_ms;
     view->recovering = ballot_runs(job) || job->ballot.forming;
@@ -107,7 +125,6 @@ bool coordinator_job_view(const struct coordinator *coordinator, uint32_t job,
     if (!from)
         return false;
     memcpy(view->name, from->name, sizeof(view->name));
-    memcpy(view->halt_text, from->halt.text, sizeof(view->halt_text));
     view->state = job_running(from) && from->resuming.unseen > 0 ? JOB_RESUMING : from->state;
     view->generation.number = from->number;
     view->generation.incarnation = from->resuming.incarnation;
@@ -123,6 +140,10 @@ bool coordinator_job_view(const struct coordinator *coordinator, uint32_t job,
     view->dropped_total = from->dropped_total;
     view_steps(coordinator, from, view);
     view_life(coordinator, from, view);
+    // All workers that came since the last generation have gone.
+    if (from->state == JOB_GATHERING && from->count == 0 &&
+        from->gathering.ended.state != JOB_GATHERING)
+        view_ended(&from->gathering.ended, view);
     return true;
 }
 

@@ -272,6 +272,65 @@ static void test_an_end_has_a_cause(void **state)
     assert_int_equal(job.ended_ms, story->now_ms - 5);
 }
 
+// Condition: a job that was halted is joined by one worker of two, whose open timeout passes.
+// Decision: the job is shown as halted again, with its reason.
+static void test_a_worker_that_came_in_vain_hides_no_end(void **state)
+{
+    struct story *story = *state;
+    story_run(story, 2);
+    heartbeat(story, 1, 8);
+    story_fail(story, 1, 9, HALT_PHASE, "over");
+    story_leave(story, 1, 8);
+    story_leave(story, 2, 8);
+    const struct job_view before = story_job(story, 0);
+    story_join(story, 3, "a");
+    assert_int_equal(story_job(story, 0).state, JOB_GATHERING);
+    assert_null(story_job(story, 0).halt_kind);
+    story_sleep(story, LOCKSTEP_OPEN_TIMEOUT_MS);
+    const struct job_view job = story_job(story, 0);
+    assert_int_equal(job.state, JOB_HALTED);
+    assert_string_equal(job.halt_kind, "phase");
+    assert_string_equal(job.halt_text, before.halt_text);
+    assert_int_equal(job.world_size, 2);
+    assert_int_equal(job.joined, 0);
+    assert_int_equal(job.ended_ms, before.ended_ms);
+    assert_int_equal(job.settled, before.settled);
+    assert_int_equal(job.step_max, before.settled);
+}
+
+// The same for a job that has finished. A job that no world has formed for shows nothing.
+static void test_a_finished_job_stays_finished(void **state)
+{
+    struct story *story = *state;
+    story_join(story, 1, "a");
+    story_close(story, 1, NULL);
+    assert_int_equal(story_job(story, 0).state, JOB_GATHERING);
+    join_job(story, 2, "j", 1);
+    story_leave(story, 2, 0);
+    story_join(story, 3, "a");
+    story_close(story, 3, NULL);
+    assert_int_equal(story_job(story, 0).state, JOB_FINISHED);
+    assert_int_equal(story_job(story, 0).world_size, 1);
+    assert_int_equal(story_job(story, 0).generation.number, 1);
+}
+
+// Condition: a job runs again. Decision: it is the last one in the list, which is the latest.
+static void test_a_job_that_runs_again_is_the_latest(void **state)
+{
+    struct story *story = *state;
+    join_job(story, 1, "a", 1);
+    join_job(story, 2, "b", 1);
+    join_job(story, 3, "c", 1);
+    assert_string_equal(story_job(story, 2).name, "c");
+    story_leave(story, 1, 0);
+    assert_string_equal(story_job(story, 0).name, "a");
+    join_job(story, 4, "a", 1);
+    assert_string_equal(story_job(story, 0).name, "b");
+    assert_string_equal(story_job(story, 1).name, "c");
+    assert_string_equal(story_job(story, 2).name, "a");
+    assert_int_equal(story_job(story, 2).generation.number, 2);
+}
+
 static void test_views_of_what_is_not_there(void **state)
 {
     struct story *story = *state;
@@ -355,6 +414,9 @@ int main(void)
         TEST(test_old_heartbeats_do_not_look_like_steps_apart),
         TEST(test_the_last_step_of_a_job_is_shown),
         TEST(test_an_end_has_a_cause),
+        TEST(test_a_worker_that_came_in_vain_hides_no_end),
+        TEST(test_a_finished_job_stays_finished),
+        TEST(test_a_job_that_runs_again_is_the_latest),
         TEST(test_views_of_what_is_not_there),
         TEST(test_a_life_in_log_lines),
         TEST(test_the_memory_is_what_the_header_promises),
