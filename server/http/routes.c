@@ -130,7 +130,7 @@ static void get_page(struct http_core *core, struct evhttp_request *request, con
 
 // The subject of a request. The job existed when the request came.
 struct about {
-    const char *job;
+    struct archive_job job; // The generation has no number while workers gather.
     bool latest; // True if the request named no job, so this is the latest one.
     uint32_t rank;
     uint32_t world_size; // Of the job.
@@ -144,7 +144,7 @@ static void get_job(struct http_core *core, struct evhttp_request *request,
     if (!snapshot)
         return;
     json_reset(&core->json);
-    render(&core->json, snapshot, about->job);
+    render(&core->json, snapshot, about->job.name);
     http_answer_json(core, request, HTTP_OK);
 }
 
@@ -182,7 +182,7 @@ static void get_events(struct http_core *core, struct evhttp_request *request,
         return;
     }
     http_guard_streams(core->guard, request);
-    http_streams_add(core->streams, request, about->latest ? NULL : about->job);
+    http_streams_add(core->streams, request, about->latest ? NULL : about->job.name);
 }
 
 // Returns a parameter of the request's query, or NULL if there is none with that name. The
@@ -207,7 +207,7 @@ static void get_stack(struct http_core *core, struct evhttp_request *request,
         return;
     }
     const char *fresh = query(request, &list, "fresh");
-    http_waits_stack(core->waits, request, about->job, about->rank,
+    http_waits_stack(core->waits, request, &about->job, about->rank,
                      fresh && strcmp(fresh, "1") == 0);
     evhttp_clear_headers(&list);
 }
@@ -245,11 +245,11 @@ static void get_timeline(struct http_core *core, struct evhttp_request *request,
                           "ranks is a rank, or two as in 0-7; 16 of them at most");
     } else {
         const struct snapshot *snapshot = http_look(core, request);
-        const struct snapshot_job *job = snapshot ? snapshot_find(snapshot, about->job) : NULL;
+        const struct snapshot_job *job = snapshot ? snapshot_find(snapshot, about->job.name) : NULL;
         if (job && job->workers.count > 0 && last >= job->workers.count)
             last = first < job->workers.count ? job->workers.count - 1 : first;
         if (snapshot)
-            http_waits_timeline(core->waits, request, about->job, first, last);
+            http_waits_timeline(core->waits, request, &about->job, first, last);
     }
     evhttp_clear_headers(&list);
 }
@@ -314,8 +314,7 @@ static const struct job_route *find_job_route(const char *path, bool alone, stru
 static void route_named(struct http_core *core, struct evhttp_request *request, const char *name,
                         const char *path)
 {
-    char copy[LOCKSTEP_JOB_NAME_BYTES];
-    struct about about = {.job = copy, .latest = !name};
+    struct about about = {.latest = !name};
     const struct job_route *found = find_job_route(path, !name, &about);
     if (!found) {
         http_answer_error(core, request, HTTP_NOTFOUND, "there is no such page");
@@ -335,7 +334,9 @@ static void route_named(struct http_core *core, struct evhttp_request *request, 
         http_answer_error(core, request, HTTP_NOTFOUND, "there is no such job");
         return;
     }
-    snprintf(copy, sizeof(copy), "%s", job->view.name);
+    memcpy(about.job.name, job->view.name, sizeof(about.job.name));
+    if (job->view.state != JOB_GATHERING)
+        about.job.generation = job->view.generation;
     about.world_size = job->view.world_size;
     found->get(core, request, &about);
 }

@@ -23,7 +23,7 @@
 
 struct wait {
     struct evhttp_request *request; // NULL: this entry is free.
-    char job[LOCKSTEP_JOB_NAME_BYTES];
+    struct archive_job job;
     uint32_t first; // The first and the last rank.
     uint32_t last;
     uint32_t what; // INSPECT_STACKS or INSPECT_EVENTS
@@ -44,8 +44,8 @@ static struct archive *archive_of(const struct http_waits *waits)
 // ---- answers ----------------------------------------------------------------------------------
 
 // fresh: true if the worker was asked for this answer just now.
-static void answer_stack(struct http_waits *waits, struct evhttp_request *request, const char *job,
-                         uint32_t rank, bool fresh)
+static void answer_stack(struct http_waits *waits, struct evhttp_request *request,
+                         const struct archive_job *job, uint32_t rank, bool fresh)
 {
     struct archived archived;
     if (archive_time(archive_of(waits), job, rank, INSPECT_STACKS) == 0 ||
@@ -70,7 +70,7 @@ static void answer_timeline(struct http_waits *waits, const struct wait *wait)
     render_timeline_begin(json);
     for (uint32_t rank = wait->first; snapshot && rank <= wait->last; rank++) {
         struct archived archived;
-        if (!archive_copy(archive_of(waits), wait->job, rank, &archived))
+        if (!archive_copy(archive_of(waits), &wait->job, rank, &archived))
             continue;
         if (archived.events_ms > 0)
             render_timeline_rank(json, snapshot, &archived);
@@ -86,7 +86,7 @@ static bool all_answered(const struct http_waits *waits, const struct wait *wait
 {
     for (uint32_t rank = wait->first; rank <= wait->last; rank++) {
         // The core did not ask a worker again that has answered so short a time ago.
-        const uint64_t taken_ms = archive_time(archive_of(waits), wait->job, rank, wait->what);
+        const uint64_t taken_ms = archive_time(archive_of(waits), &wait->job, rank, wait->what);
         if (taken_ms + LOCKSTEP_INSPECT_PAUSE_MS <= wait->asked_ms)
             return false;
     }
@@ -99,7 +99,7 @@ static void finish(struct http_waits *waits, struct wait *wait, bool answered)
     if (wait->what == INSPECT_EVENTS)
         answer_timeline(waits, wait);
     else if (answered)
-        answer_stack(waits, wait->request, wait->job, wait->first, true);
+        answer_stack(waits, wait->request, &wait->job, wait->first, true);
     else
         http_answer_error(waits->core, wait->request, HTTP_SERVUNAVAIL,
                           "the worker did not answer in time");
@@ -132,24 +132,23 @@ static bool post(struct http_waits *waits, const struct wait *wait)
 {
     const uint32_t what = INSPECT_PLACE | wait->what;
     for (uint32_t rank = wait->first; rank <= wait->last; rank++) {
-        if (!asks_post(waits->core->config->asks, wait->job, rank, what))
+        if (!asks_post(waits->core->config->asks, wait->job.name, rank, what))
             return false;
     }
     snapshot_wake(waits->core->config->board);
     return true;
 }
 
-static void begin(struct http_waits *waits, struct evhttp_request *request, const char *job,
-                  uint32_t first, uint32_t last, uint32_t what)
+static void begin(struct http_waits *waits, struct evhttp_request *request,
+                  const struct archive_job *job, uint32_t first, uint32_t last, uint32_t what)
 {
     static const struct timeval soon = {.tv_usec = LOOK_MS * 1000};
     struct wait *wait = waits->waits;
     while (wait < waits->waits + HTTP_WAITS && wait->request)
         wait++;
     if (wait < waits->waits + HTTP_WAITS) {
-        *wait =
-            (struct wait){.first = first, .last = last, .what = what, .asked_ms = clock_now_ms()};
-        memcpy(wait->job, job, strlen(job) + 1);
+        *wait = (struct wait){
+            .job = *job, .first = first, .last = last, .what = what, .asked_ms = clock_now_ms()};
     }
     if (wait == waits->waits + HTTP_WAITS || !post(waits, wait)) {
         http_answer_error(waits->core, request, HTTP_SERVUNAVAIL,
@@ -160,8 +159,8 @@ static void begin(struct http_waits *waits, struct evhttp_request *request, cons
     event_add(waits->look, &soon);
 }
 
-void http_waits_stack(struct http_waits *waits, struct evhttp_request *request, const char *job,
-                      uint32_t rank, bool fresh)
+void http_waits_stack(struct http_waits *waits, struct evhttp_request *request,
+                      const struct archive_job *job, uint32_t rank, bool fresh)
 {
     const uint64_t taken_ms = archive_time(archive_of(waits), job, rank, INSPECT_STACKS);
     const bool young = taken_ms > 0 && clock_now_ms() - taken_ms < LOCKSTEP_INSPECT_PAUSE_MS;
@@ -171,8 +170,8 @@ void http_waits_stack(struct http_waits *waits, struct evhttp_request *request, 
         begin(waits, request, job, rank, rank, INSPECT_STACKS);
 }
 
-void http_waits_timeline(struct http_waits *waits, struct evhttp_request *request, const char *job,
-                         uint32_t first, uint32_t last)
+void http_waits_timeline(struct http_waits *waits, struct evhttp_request *request,
+                         const struct archive_job *job, uint32_t first, uint32_t last)
 {
     begin(waits, request, job, first, last, INSPECT_EVENTS);
 }

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct archive_job;
 struct evhttp_request;
 struct http_core;
 struct http_waits;
@@ -15,9 +16,9 @@ struct http_waits;
 struct http_waits *http_waits_open(struct http_core *core); // NULL: no memory.
 void http_waits_close(struct http_waits *waits);
 // These functions take ownership of the request.
-void http_waits_stack(struct http_waits *waits, struct evhttp_request *request, const char *job,
-                      uint32_t rank, bool fresh);
-void http_waits_timeline(struct http_waits *waits, struct evhttp_request *request, const char *job,
-                         uint32_t first, uint32_t last);
+void http_waits_stack(struct http_waits *waits, struct evhttp_request *request,
+                      const struct archive_job *job, uint32_t rank, bool fresh);
+void http_waits_timeline(struct http_waits *waits, struct evhttp_request *request,
+                         const struct archive_job *job, uint32_t first, uint32_t last);
 
 #endif

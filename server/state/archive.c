@@ -88,11 +88,29 @@ static struct archive_entry **find(struct archive *archive, const char *job, uin
     return place;
 }
 
+static bool is_of(const struct archive_entry *entry, uint64_t number, uint64_t incarnation)
+{
+    return entry->shown.who.generation == number && entry->shown.who.incarnation == incarnation;
+}
+
+// Returns the entry of a rank in this generation of its job, or NULL.
+static struct archive_entry *find_job(struct archive *archive, const struct archive_job *job,
+                                      uint32_t rank)
+{
+    struct archive_entry *entry = *find(archive, job->name, rank);
+    return entry && is_of(entry, job->generation.number, job->generation.incarnation) ? entry
+                                                                                      : NULL;
+}
+
 // Returns the worker's entry after moving it to the front. Creates it if needed. Returns NULL if
 // there is no memory.
 static struct archive_entry *entry_of(struct archive *archive, const struct peer_view *who)
 {
     struct archive_entry **place = find(archive, who->job, who->rank);
+    if (*place && !is_of(*place, who->generation, who->incarnation)) {
+        forget(archive, place);
+        place = find(archive, who->job, who->rank);
+    }
     struct archive_entry *entry = *place;
     if (entry) {
         *place = entry->next;
@@ -227,19 +245,21 @@ static bool copy_all(struct archived *to, struct archived *from)
     return copied;
 }
 
-bool archive_copy(struct archive *archive, const char *job, uint32_t rank, struct archived *copy)
+bool archive_copy(struct archive *archive, const struct archive_job *job, uint32_t rank,
+                  struct archived *copy)
 {
     mutex_lock(&archive->mutex);
-    struct archive_entry *entry = *find(archive, job, rank);
+    struct archive_entry *entry = find_job(archive, job, rank);
     const bool copied = entry && copy_all(copy, &entry->shown);
     mutex_unlock(&archive->mutex);
     return copied;
 }
 
-uint64_t archive_time(struct archive *archive, const char *job, uint32_t rank, uint32_t what)
+uint64_t archive_time(struct archive *archive, const struct archive_job *job, uint32_t rank,
+                      uint32_t what)
 {
     mutex_lock(&archive->mutex);
-    const struct archive_entry *entry = *find(archive, job, rank);
+    const struct archive_entry *entry = find_job(archive, job, rank);
     uint64_t time_ms = 0;
     if (entry)
         time_ms = what == INSPECT_EVENTS ? entry->shown.events_ms : entry->shown.stacks_ms;

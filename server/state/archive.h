@@ -39,6 +39,13 @@ struct archived {
     struct archived_list events; // struct trace_event
 };
 
+// A generation of a job. Answers of another generation are not shown: its ranks may be other
+// processes.
+struct archive_job {
+    char name[LOCKSTEP_JOB_NAME_BYTES];
+    struct generation_id generation;
+};
+
 struct archive_entry;
 
 struct archive {
@@ -52,15 +59,17 @@ void archive_init(struct archive *archive);
 void archive_fini(struct archive *archive);
 
 // Core thread. Adds a part of this worker's answer. An answer becomes visible when its last part
-// has come.
+// has come. The first part of a new generation's answer drops what the rank answered before.
 void archive_put(struct archive *archive, const struct peer_view *who,
                  const struct up_answer *answer, uint64_t now_ms);
 
 // HTTP thread. Copies the answers of a rank; archive_copy_fini frees the copy. Returns false if the
 // rank has no answers or there is no memory; then there is nothing to free.
-bool archive_copy(struct archive *archive, const char *job, uint32_t rank, struct archived *copy);
+bool archive_copy(struct archive *archive, const struct archive_job *job, uint32_t rank,
+                  struct archived *copy);
 // Returns when the rank's last answer to the question `what` came, in clock_now_ms; 0: never.
-uint64_t archive_time(struct archive *archive, const char *job, uint32_t rank, uint32_t what);
+uint64_t archive_time(struct archive *archive, const struct archive_job *job, uint32_t rank,
+                      uint32_t what);
 void archive_copy_fini(struct archived *copy);
 
 #endif

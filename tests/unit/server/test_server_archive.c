@@ -16,6 +16,7 @@
 
 static struct archive archive;
 static struct up_answer answer;
+static const struct archive_job job = {.name = "job"};
 
 static int setup(void **state)
 {
@@ -65,18 +66,18 @@ static void answer_shows_when_it_is_whole(void **state)
     (void)state;
     struct archived copy;
     put_threads(3, 1, 2, false, 100);
-    assert_int_equal(archive_time(&archive, "job", 3, INSPECT_STACKS), 0);
+    assert_int_equal(archive_time(&archive, &job, 3, INSPECT_STACKS), 0);
     put_frames(3, 1, LOCKSTEP_FRAMES_PART, false, 110);
     put_frames(3, 1, 5, true, 120);
-    assert_int_equal(archive_time(&archive, "job", 3, INSPECT_STACKS), 120);
-    assert_int_equal(archive_time(&archive, "job", 3, INSPECT_EVENTS), 0);
-    assert_true(archive_copy(&archive, "job", 3, &copy));
+    assert_int_equal(archive_time(&archive, &job, 3, INSPECT_STACKS), 120);
+    assert_int_equal(archive_time(&archive, &job, 3, INSPECT_EVENTS), 0);
+    assert_true(archive_copy(&archive, &job, 3, &copy));
     assert_int_equal(copy.threads.count, 2);
     assert_int_equal(copy.frames.count, LOCKSTEP_FRAMES_PART + 5);
     assert_int_equal(copy.who.pid, 1003);
     archive_copy_fini(&copy);
-    assert_false(archive_copy(&archive, "job", 2, &copy));
-    assert_false(archive_copy(&archive, "jo", 3, &copy));
+    assert_false(archive_copy(&archive, &job, 2, &copy));
+    assert_false(archive_copy(&archive, &(struct archive_job){.name = "jo"}, 3, &copy));
 }
 
 // While the next answer comes in, the last one stays; events do not take stacks away.
@@ -86,11 +87,11 @@ static void later_answer_replaces_the_same(void **state)
     struct archived copy;
     put_threads(3, 1, 2, true, 100);
     put_threads(3, 2, 1, false, 200);
-    assert_true(archive_copy(&archive, "job", 3, &copy));
+    assert_true(archive_copy(&archive, &job, 3, &copy));
     assert_int_equal(copy.threads.count, 2);
     archive_copy_fini(&copy);
     put_events(3, 3, 4, true, 300); // The second one was never finished.
-    assert_true(archive_copy(&archive, "job", 3, &copy));
+    assert_true(archive_copy(&archive, &job, 3, &copy));
     assert_int_equal(copy.threads.count, 2);
     assert_int_equal(copy.stacks_ms, 100);
     assert_int_equal(copy.events.count, 4);
@@ -98,11 +99,31 @@ static void later_answer_replaces_the_same(void **state)
     assert_int_equal(copy.clock_ns, 77);
     archive_copy_fini(&copy);
     put_threads(3, 4, 1, true, 400);
-    assert_true(archive_copy(&archive, "job", 3, &copy));
+    assert_true(archive_copy(&archive, &job, 3, &copy));
     assert_int_equal(copy.threads.count, 1);
     assert_int_equal(((struct stack_thread *)copy.threads.items)->tid, 4);
     assert_int_equal(copy.frames.count, 0); // Those of the old threads say nothing of the new ones.
     archive_copy_fini(&copy);
+}
+
+// The job runs again: what the ranks of its former generation said is not shown, nor mixed with
+// what the new ones say.
+static void answers_are_of_one_generation(void **state)
+{
+    (void)state;
+    struct archive_job again = {.name = "job", .generation = {2, 5}};
+    struct peer_view who = {.job = "job", .rank = 3, .generation = 2, .incarnation = 5};
+    struct archived copy;
+    put_threads(3, 1, 2, true, 100);
+    put_events(3, 2, 4, true, 110);
+    assert_false(archive_copy(&archive, &again, 3, &copy));
+    assert_int_equal(archive_time(&archive, &again, 3, INSPECT_STACKS), 0);
+    archive_put(&archive, &who, &answer, 200);
+    assert_int_equal(archive_time(&archive, &again, 3, INSPECT_EVENTS), 200);
+    assert_int_equal(archive_time(&archive, &again, 3, INSPECT_STACKS), 0);
+    assert_int_equal(archive_time(&archive, &job, 3, INSPECT_STACKS), 0);
+    again.generation.incarnation = 6;
+    assert_false(archive_copy(&archive, &again, 3, &copy));
 }
 
 static void lists_end_at_their_bounds(void **state)
@@ -114,7 +135,7 @@ static void lists_end_at_their_bounds(void **state)
         put_frames(0, 1, LOCKSTEP_FRAMES_PART, false, 1);
     for (int i = 0; i < 100; i++)
         put_events(0, 1, LOCKSTEP_EVENTS_PART, i == 99, 1);
-    assert_true(archive_copy(&archive, "job", 0, &copy));
+    assert_true(archive_copy(&archive, &job, 0, &copy));
     assert_int_equal(copy.frames.count, ARCHIVE_FRAMES);
     assert_int_equal(copy.events.count, LOCKSTEP_TRACE_EVENTS);
     archive_copy_fini(&copy);
@@ -131,8 +152,8 @@ static void oldest_rank_goes_first(void **state)
             put_frames(rank, rank + 1, LOCKSTEP_FRAMES_PART, i == 63, rank);
         assert_true(archive.bytes <= ARCHIVE_BYTES);
     }
-    assert_false(archive_copy(&archive, "job", 0, &copy));
-    assert_true(archive_copy(&archive, "job", 99, &copy));
+    assert_false(archive_copy(&archive, &job, 0, &copy));
+    assert_true(archive_copy(&archive, &job, 99, &copy));
     archive_copy_fini(&copy);
 }
 
@@ -163,8 +184,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(answer_shows_when_it_is_whole), TEST(later_answer_replaces_the_same),
-        TEST(lists_end_at_their_bounds),     TEST(oldest_rank_goes_first),
-        cmocka_unit_test(asks_are_bounded),
+        TEST(answers_are_of_one_generation), TEST(lists_end_at_their_bounds),
+        TEST(oldest_rank_goes_first),        cmocka_unit_test(asks_are_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
