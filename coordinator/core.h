@@ -158,7 +158,7 @@ struct worker {
     // While gathering: the largest number of workers that were present at one time since it joined.
     uint32_t most;
     struct up_hello hello; // The worker's hello; its texts are cleaned by sentence_clean.
-    bool left; // True if the worker closed its session.
+    bool left; // True if the worker closed its session, or ended after the generation had.
     // The failure after which the worker left, clean; empty: it left without a failure.
     char left_cause[LOCKSTEP_FAREWELL_TEXT_BYTES];
     // The goodbye that another member has heard from the worker, and this coordinator has not.

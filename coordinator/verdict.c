@@ -29,33 +29,12 @@
 
 const char *verdict_kind_name(enum halt_kind kind)
 {
-    switch (kind) {
-    case HALT_NONE:
-        return "none";
-    case HALT_MANIFEST:
-        return "manifest";
-    case HALT_PHASE:
-        return "phase";
-    case HALT_ORDER:
-        return "order";
-    case HALT_UNPLANNED:
-        return "unplanned";
-    case HALT_COLLECTIVE:
-        return "collective";
-    case HALT_LOST:
-        return "lost";
-    case HALT_LEFT:
-        return "left";
-    case HALT_PROTOCOL:
-        return "protocol";
-    case HALT_LAYOUT:
-        return "layout";
-    case HALT_TUNING:
-        return "tuning";
-    case HALT_LIMIT:
-        return "limit";
-    }
-    return "unknown";
+    static const char *const names[] = {
+        [HALT_NONE] = "none",     [HALT_MANIFEST] = "manifest",   [HALT_PHASE] = "phase",
+        [HALT_ORDER] = "order",   [HALT_UNPLANNED] = "unplanned", [HALT_COLLECTIVE] = "collective",
+        [HALT_LOST] = "lost",     [HALT_LEFT] = "left",           [HALT_PROTOCOL] = "protocol",
+        [HALT_LAYOUT] = "layout", [HALT_TUNING] = "tuning",       [HALT_LIMIT] = "limit"};
+    return (size_t)kind < sizeof(names) / sizeof(names[0]) ? names[kind] : "unknown";
 }
 
 static void verdict_log(struct coordinator *core, struct job *job, const struct verdict *verdict)
@@ -394,6 +373,17 @@ static const struct verdict_advice *verdict_silence(const struct coordinator *co
     return stopped ? &advice_stopped : &advice_silent;
 }
 
+// After a verdict members may end without a goodbye: only those that were lost before count as
+// lost. The member has done its part of each step that is final on some rank.
+static void verdict_ended_after(struct coordinator *core, struct job *job, struct worker *worker)
+{
+    if (worker->lost)
+        return;
+    if (worker->heartbeat.settled < job->settled)
+        worker->heartbeat.settled = job->settled;
+    verdict_member_left(core, job, worker);
+}
+
 void verdict_death(struct coordinator *core, struct worker *worker, const char *text)
 {
     char cause[LOCKSTEP_TEXT_BYTES / 2];
@@ -407,9 +397,11 @@ void verdict_death(struct coordinator *core, struct worker *worker, const char *
         verdict_forget_out(core, worker, worker->dead);
         return;
     }
-    worker->lost = true;
-    if (!job_running(job))
+    if (!job_running(job)) {
+        verdict_ended_after(core, job, worker);
         return;
+    }
+    worker->lost = true;
     sentence_clean(clean, sizeof(clean), !text ? "" : text, !text ? 1 : sizeof(clean));
     if (clean[0] != '\0')
         sentence_add(&sentence, " (%s)", clean);

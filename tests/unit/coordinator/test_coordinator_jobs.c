@@ -272,6 +272,26 @@ static void test_an_end_has_a_cause(void **state)
     assert_int_equal(job.ended_ms, story->now_ms - 5);
 }
 
+// Condition: a rank is killed, and the others end without a goodbye once they know. Decision: one
+// rank is lost.
+static void test_survivors_are_not_lost(void **state)
+{
+    struct story *story = *state;
+    story_run(story, 3);
+    heartbeat(story, 1, 8);
+    heartbeat(story, 2, 9);
+    story_close(story, 3, "reset");
+    story_close(story, 1, "reset");
+    story_leave(story, 2, 8);
+    assert_int_equal(story_worker(story, 0, 0).step, 8);
+    for (uint32_t rank = 0; rank < 3; rank++) {
+        assert_int_equal(story_worker(story, 0, rank).lost, rank == 2);
+        assert_int_equal(story_worker(story, 0, rank).left, rank != 2);
+    }
+    assert_int_equal(story_job(story, 0).left, 2);
+    assert_int_equal(story_job(story, 0).halt_rank, 2);
+}
+
 // Condition: a job that was halted is joined by one worker of two, whose open timeout passes.
 // Decision: the job is shown as halted again, with its reason.
 static void test_a_worker_that_came_in_vain_hides_no_end(void **state)
@@ -414,6 +434,7 @@ int main(void)
         TEST(test_old_heartbeats_do_not_look_like_steps_apart),
         TEST(test_the_last_step_of_a_job_is_shown),
         TEST(test_an_end_has_a_cause),
+        TEST(test_survivors_are_not_lost),
         TEST(test_a_worker_that_came_in_vain_hides_no_end),
         TEST(test_a_finished_job_stays_finished),
         TEST(test_a_job_that_runs_again_is_the_latest),
