@@ -51,12 +51,13 @@ static uint64_t join_window_end(const struct job *job)
     return job->gathering.last_join_ms + job->gathering.window_ms;
 }
 
-// True if the world may form now.
+// True if the world may form now: it is full, or it is large enough and the window or the open
+// timeout of some worker has passed.
 static bool join_complete(const struct job *job, uint64_t now)
 {
     if (job->count == 0 || job->count < job->gathering.world_min)
         return false;
-    return job->count == job->gathering.world_max || now >= join_window_end(job);
+    return job->count == job->gathering.world_max || now >= job->gathering.deadline_ms;
 }
 
 static void join_set_deadline(struct coordinator *core, struct job *job)

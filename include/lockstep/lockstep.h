@@ -212,7 +212,8 @@ struct lockstep_config {
     /* With world_size 0: the most workers. If both bounds are 0: as many as the launcher started.
      * Without a launcher that is a world of one, and E_CONFIG if a coordinator is named. */
     uint32_t world_max;
-    uint32_t world_window_ms; /* How long to wait for one more worker once world_min are there. */
+    uint32_t world_window_ms; /* How long to wait for one more worker once world_min are there. The
+                                 world forms sooner if the open timeout of a worker passes. */
     int32_t rank_hint; /* The rank wished for; negative: none. */
     uint32_t open_timeout_ms; /* How long lockstep_open waits for the world. 0: 60,000. More than
                                  a day (86,400,000) counts as a day. */

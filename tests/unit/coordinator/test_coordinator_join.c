@@ -107,6 +107,26 @@ static void test_the_window_starts_again_with_each_worker(void **state)
                         "3 < generation 1: rank 2 of 3, local 2 of 3, peers 0@w1 1@w2\n");
 }
 
+// Condition: a window is longer than the open timeout. Decision: the world forms when the timeout
+// of its first worker passes.
+static void test_a_timeout_ends_the_window(void **state)
+{
+    struct story *story = *state;
+    struct up_hello hello = elastic("a");
+    hello.window_ms = 5000;
+    hello.open_timeout_ms = 3000;
+    story_say_hello(story, 1, &hello);
+    story_sleep(story, 1000);
+    story_say_hello(story, 2, &hello);
+    story_sleep(story, 1999);
+    assert_int_equal(story_job(story, 0).state, JOB_GATHERING);
+    story_forget(story);
+    story_sleep(story, 1);
+    story_expect(story, "-- 3000 ms\n"
+                        "1 < generation 1: rank 0 of 2, local 0 of 2, peers 1@w2\n"
+                        "2 < generation 1: rank 1 of 2, local 1 of 2, peers 0@w1\n");
+}
+
 static void test_the_maximum_ends_the_window(void **state)
 {
     struct story *story = *state;
@@ -500,6 +520,7 @@ int main(void)
         TEST(test_all_of_a_world_hear_the_same),
         TEST(test_a_world_that_is_ending_is_waited_for),
         TEST(test_a_worker_that_goes_before_the_world_forms_is_forgotten),
+        TEST(test_a_timeout_ends_the_window),
         TEST(test_workers_of_a_host_are_neighbours),
         TEST(test_hints_are_ranks),
         TEST(test_workers_without_hints_fill_the_gaps_by_host),
