@@ -13,5 +13,5 @@ bool job_name_valid(const char *name)
         if (!letter && !(*at >= '0' && *at <= '9') && !strchr("-_.", *at))
             return false;
     }
-    return name[0] != '\0';
+    return name[0] != '\0' && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
 }

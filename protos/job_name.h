@@ -8,10 +8,10 @@
 #include <stdbool.h>
 
 // What a name may have, for sentences: "'a b' is no job name: use ...".
-#define JOB_NAME_RULE "letters, digits, '-', '_' and '.'"
+#define JOB_NAME_RULE "letters, digits, '-', '_' and '.', not '.' or '..' alone"
 
-// True if the name is not empty, and has only letters, digits, '-', '_' and '.'. Its length is not
-// checked.
+// True if the name is not empty, has only letters, digits, '-', '_' and '.', and is not "." or
+// "..", which a client takes out of a URL. Its length is not checked.
 bool job_name_valid(const char *name);
 
 #endif

@@ -142,7 +142,7 @@ static int set_job(struct run_options *options, const char *value)
         return cli_misuse("run", "--job %s: a job's name has 1 to %zu characters", value,
                           sizeof(options->job) - 1);
     if (!job_name_valid(value))
-        return cli_misuse("run", "--job %s: a job's name has " JOB_NAME_RULE " only", value);
+        return cli_misuse("run", "--job %s: a job's name has only " JOB_NAME_RULE, value);
     snprintf(options->job, sizeof(options->job), "%s", value);
     return 0;
 }

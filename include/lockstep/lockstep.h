@@ -205,8 +205,8 @@ struct lockstep_config {
      * LOCKSTEP_COORDINATOR in the environment: a world of one, without any network. If a launcher
      * started several processes, that is E_CONFIG. */
     const char *coordinator;
-    const char *job; /* At most 63 characters. NULL: the launcher's name of the run, or "default" if
-                        it has none. */
+    const char *job; /* At most 63 letters, digits, '-', '_' and '.', but not "." or "..". NULL: the
+                        launcher's name of the run, or "default" if it has none. */
     uint32_t world_size; /* The exact number of workers. 0: between world_min and world_max. */
     uint32_t world_min; /* With world_size 0: the fewest workers to start with. */
     /* With world_size 0: the most workers. If both bounds are 0: as many as the launcher started.

@@ -409,7 +409,7 @@ static void test_a_life_in_log_lines(void **state)
     story_expect(story, "3 > leave settled 0\n3 closed\nlog job_finished job=j generation=2\n");
     join_job(story, 4, "", 1);
     story_expect_piece(story, "log worker_refused text=\"'' is no job name: use 1 to 63 letters, "
-                              "digits, '-', '_' and '.'\"\n");
+                              "digits, '-', '_' and '.', not '.' or '..' alone\"\n");
 }
 
 static void test_the_memory_is_what_the_header_promises(void **state)

@@ -377,6 +377,10 @@ static void spoil_name(struct up_message *message)
 {
     snprintf(message->u.hello.job, LOCKSTEP_JOB_NAME_BYTES, "a b");
 }
+static void spoil_dots(struct up_message *message)
+{
+    strcpy(message->u.hello.job, "..");
+}
 static void spoil_empty_name(struct up_message *message)
 {
     message->u.hello.job[0] = '\0';
@@ -433,10 +437,13 @@ static void test_what_is_wrong_with_a_hello_is_said(void **state)
          "version 14: install the same Lockstep on both\n"},
         {"name", spoil_name,
          "2 < refused (invalid): 'a b' is no job name: use 1 to 63 letters, digits, '-', '_' and "
-         "'.'\n"},
+         "'.', not '.' or '..' alone\n"},
+        {"a name of dots", spoil_dots,
+         "2 < refused (invalid): '..' is no job name: use 1 to 63 letters, digits, '-', '_' and "
+         "'.', not '.' or '..' alone\n"},
         {"empty name", spoil_empty_name,
          "2 < refused (invalid): '' is no job name: use 1 to 63 letters, digits, '-', '_' and "
-         "'.'\n"},
+         "'.', not '.' or '..' alone\n"},
         {"zero world", spoil_zero_world,
          "2 < refused (invalid): a world of 0 to 2 workers is impossible: the minimum is at least "
          "1 and the maximum not below it\n"},
@@ -513,6 +520,7 @@ int main(void)
         TEST(test_chunks_are_shorter_between_more_than_two),
         TEST(test_two_jobs_do_not_see_each_other),
         TEST(test_the_window_starts_again_with_each_worker),
+        TEST(test_a_timeout_ends_the_window),
         TEST(test_the_maximum_ends_the_window),
         TEST(test_two_worlds_due_at_once_get_two_secrets),
         TEST(test_a_world_that_does_not_form_says_who_is_missing),
@@ -520,7 +528,6 @@ int main(void)
         TEST(test_all_of_a_world_hear_the_same),
         TEST(test_a_world_that_is_ending_is_waited_for),
         TEST(test_a_worker_that_goes_before_the_world_forms_is_forgotten),
-        TEST(test_a_timeout_ends_the_window),
         TEST(test_workers_of_a_host_are_neighbours),
         TEST(test_hints_are_ranks),
         TEST(test_workers_without_hints_fill_the_gaps_by_host),

@@ -340,7 +340,7 @@ class SessionOptions(TypedDict, total=False):
     """"host:port" or "unix:/path", or up to 8 of these, separated by commas: each is tried in
     turn, and a name is looked up at every attempt."""
     job: Optional[str]
-    """At most 63 characters."""
+    """At most 63 letters, digits, '-', '_' and '.', but not "." or ".."."""
     world_size: int
     """The exact number of workers."""
     world_min: int
