@@ -229,6 +229,7 @@ struct manifest_side {
     uint64_t scope; // Scope of the module whose items arrive.
     // Scope of a module that only this side has. The report names the module, but not its items.
     uint64_t missing;
+    uint64_t missing_sum; // Sum of the hashes of the items reported as missing; 0: none.
     char module[LOCKSTEP_NAME_BYTES]; // Name of the module of the items at the head.
     struct manifest_entry entries[CORE_WINDOW];
 };
@@ -241,6 +242,12 @@ struct difference {
     uint32_t shown;
     struct sentence report;
     char text[LOCKSTEP_REPORT_BYTES];
+    // At the first item that was missing: where the report ended, and a line for the case that only
+    // the order differs. Empty: no item was missing.
+    char order[CORE_LINE_BYTES];
+    size_t order_used;
+    uint32_t order_found;
+    uint32_t order_shown;
     struct manifest_side sides[2];
 };
 

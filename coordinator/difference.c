@@ -15,9 +15,13 @@
 //   neither head matches an item ahead      each head is only on its own side
 //
 // So a missing item takes one line of the report, and the items after it match again. A module that
-// only one side has takes one line, without its items. An item that was moved further than the
-// look-ahead is reported as missing on both sides. While the look-ahead is compared, the next parts
-// arrive, so CORE_LOOKAHEAD items take about one round trip. The report does not depend on timing.
+// only one side has takes one line, without its items. While the look-ahead is compared, the next
+// parts arrive, so CORE_LOOKAHEAD items take about one round trip. The report does not depend on
+// timing.
+//
+// An item that was moved further than the look-ahead counts as missing on both sides. Each side
+// sums up the hashes of its missing items. If the sums are equal in the end, no item is missing:
+// then one line about the order replaces all lines from the first missing item on.
 
 #include "coordinator/difference.h"
 
@@ -53,41 +57,6 @@ static bool side_primed(const struct manifest_side *side)
 }
 
 // ---- The report ------------------------------------------------------------------------------
-
-static const char *dtype_name(enum dtype dtype)
-{
-    switch (dtype) {
-    case DTYPE_FLOAT32:
-        return "float32";
-    case DTYPE_FLOAT64:
-        return "float64";
-    case DTYPE_INT32:
-        return "int32";
-    case DTYPE_INT64:
-        return "int64";
-    case DTYPE_FLOAT16:
-        return "float16";
-    case DTYPE_BFLOAT16:
-        return "bfloat16";
-    case DTYPE_UINT8:
-        return "uint8";
-    case DTYPE_INT8:
-        return "int8";
-    case DTYPE_INT16:
-        return "int16";
-    case DTYPE_UINT16:
-        return "uint16";
-    case DTYPE_UINT32:
-        return "uint32";
-    case DTYPE_UINT64:
-        return "uint64";
-    case DTYPE_BOOL:
-        return "bool";
-    case DTYPE_NONE:
-        break;
-    }
-    return "none";
-}
 
 // Counts a difference. Adds its line to the report if there is room for this line and the last one.
 static void report_line(struct difference *difference, const char *line)
@@ -136,7 +105,7 @@ static void attribute_add(struct sentence *line, enum attribute attribute,
 {
     switch (attribute) {
     case ATTRIBUTE_DTYPE:
-        sentence_add(line, "dtype %s", dtype_name(item->dtype));
+        sentence_add(line, "dtype %s", core_dtype_name(item->dtype));
         break;
     case ATTRIBUTE_SHAPE:
         sentence_add(line, "shape ");
@@ -293,6 +262,35 @@ static uint64_t module_scope(const struct manifest_item *item)
     return hash_bytes(HASH_START, item->name, strlen(item->name));
 }
 
+// Before the first missing item: keeps where the report is and how the order differs, if it does.
+static void report_mark(struct difference *difference)
+{
+    struct manifest_side *a = &difference->sides[0];
+    struct manifest_side *b = &difference->sides[1];
+    struct sentence line;
+    if (difference->order[0] != '\0')
+        return;
+    difference->order_used = difference->report.used;
+    difference->order_shown = difference->shown;
+    difference->order_found = difference->found;
+    sentence_begin(&line, difference->order, sizeof(difference->order));
+    sentence_add(&line, "the same names in another order: first ");
+    item_label(&line, difference, a->module, &side_entry(a, 0)->item);
+    sentence_add(&line, " on rank %" PRIu32 ", where rank %" PRIu32 " has ", a->worker->rank,
+                 b->worker->rank);
+    item_label(&line, difference, b->module, &side_entry(b, 0)->item);
+}
+
+// Replaces the lines about missing items.
+static void report_order(struct difference *difference)
+{
+    difference->report.used = difference->order_used;
+    difference->text[difference->order_used] = '\0';
+    difference->shown = difference->order_shown;
+    difference->found = difference->order_found;
+    report_line(difference, difference->order);
+}
+
 static void report_missing(struct difference *difference, uint32_t which)
 {
     char text[CORE_LINE_BYTES];
@@ -303,11 +301,13 @@ static void report_missing(struct difference *difference, uint32_t which)
     sentence_add(&line, "only on rank %" PRIu32 ": ", side->worker->rank);
     item_label(&line, difference, side->module, item);
     if (item->kind == MANIFEST_PARAMETER || item->kind == MANIFEST_BUFFER) {
-        sentence_add(&line, " (%s ", dtype_name(item->dtype));
+        sentence_add(&line, " (%s ", core_dtype_name(item->dtype));
         numbers_add(&line, item->shape, item->dims);
         sentence_add(&line, ")");
     }
     report_line(difference, text);
+    side->missing_sum +=
+        hash_bytes(side_entry(side, 0)->scope + item->kind, item->name, strlen(item->name));
     if (item->kind == MANIFEST_MODULE)
         side->missing = module_scope(item);
     side_pop(side);
@@ -364,6 +364,8 @@ static void compare_heads(struct difference *difference)
     }
     const uint32_t in_b = side_find(b, side_entry(a, 0));
     const uint32_t in_a = side_find(a, side_entry(b, 0));
+    if (in_a == 0 || in_b == 0)
+        report_mark(difference);
     if (in_a == 0 && in_b == 0)
         report_both_missing(difference);
     else if (in_a == 0)
@@ -432,19 +434,32 @@ static void difference_finish(struct coordinator *core, struct job *job, const c
     verdict_halt(core, job, &verdict);
 }
 
+// Returns the advice for manifests that were compared completely.
+static const char *difference_closing(struct difference *difference)
+{
+    const struct manifest_side *a = &difference->sides[0];
+    const struct manifest_side *b = &difference->sides[1];
+    if (difference->found == 0)
+        return "the hashes differ, but no item does: this is a bug in the worker";
+    // A look-ahead that holds the whole manifest finds every match.
+    const bool whole = a->item_count <= CORE_LOOKAHEAD && b->item_count <= CORE_LOOKAHEAD;
+    if (whole || a->missing_sum == 0 || b->missing_sum == 0)
+        return "register the same modules and options, in the same order, on every rank";
+    if (a->missing_sum != b->missing_sum)
+        return "register the same modules and options, in the same order, on every rank (what is "
+               "far away in the other rank's order counts as missing there)";
+    report_order(difference);
+    return "register in one order on every rank, as in sorted order; a set has none";
+}
+
 static void difference_go_on(struct coordinator *core, struct job *job)
 {
     struct difference *difference = difference_of(job);
     if (!difference_advance(difference)) {
         difference_pull(core, job, &difference->sides[0]);
         difference_pull(core, job, &difference->sides[1]);
-    } else if (difference->found == 0) {
-        difference_finish(core, job,
-                          "the hashes differ, but no item does: this is a bug in the worker");
     } else {
-        difference_finish(core, job,
-                          "register the same modules and options, in the same order, on "
-                          "every rank");
+        difference_finish(core, job, difference_closing(difference));
     }
 }
 
@@ -459,6 +474,7 @@ static void side_begin(struct manifest_side *side, struct worker *worker)
     side->modules = 0;
     side->scope = 0;
     side->missing = 0;
+    side->missing_sum = 0;
     side->module[0] = '\0';
 }
 
@@ -473,6 +489,7 @@ void difference_begin(struct coordinator *core, struct job *job, struct worker *
     difference->several_modules = false;
     difference->found = 0;
     difference->shown = 0;
+    difference->order[0] = '\0';
     difference->deadline_ms = core->now + CORE_ANSWER_MS;
     side_begin(&difference->sides[0], a);
     side_begin(&difference->sides[1], b);

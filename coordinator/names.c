@@ -64,3 +64,15 @@ void core_rank_name(struct sentence *sentence, const struct worker *worker)
 {
     sentence_add(sentence, "rank %" PRIu32 " (host %s)", worker->rank, worker->hello.host);
 }
+
+const char *core_dtype_name(enum dtype dtype)
+{
+    static const char *const names[] = {
+        [DTYPE_FLOAT32] = "float32", [DTYPE_FLOAT64] = "float64", [DTYPE_INT32] = "int32",
+        [DTYPE_INT64] = "int64",     [DTYPE_FLOAT16] = "float16", [DTYPE_BFLOAT16] = "bfloat16",
+        [DTYPE_UINT8] = "uint8",     [DTYPE_INT8] = "int8",       [DTYPE_INT16] = "int16",
+        [DTYPE_UINT16] = "uint16",   [DTYPE_UINT32] = "uint32",   [DTYPE_UINT64] = "uint64",
+        [DTYPE_BOOL] = "bool"};
+    const size_t count = sizeof(names) / sizeof(names[0]);
+    return (size_t)dtype < count && names[dtype] ? names[dtype] : "none";
+}

@@ -26,4 +26,6 @@ void names_told(struct coordinator *core, struct worker *worker, const struct up
 // Adds "rank 2 (host b)".
 void core_rank_name(struct sentence *sentence, const struct worker *worker);
 
+const char *core_dtype_name(enum dtype dtype); // "float32"
+
 #endif
