@@ -49,9 +49,12 @@ void culprit_api(struct sentence *sentence, const struct job *job, const struct 
     core_call_name(sentence, job, (struct call_id){place->module, place->call});
 }
 
+// Adds " in step 12 of phase 'aux'". Adds nothing before the first step, which has number 1.
 static void culprit_step(struct sentence *sentence, const struct culprit *culprit,
                          const struct worker *worker)
 {
+    if (worker->heartbeat.step == 0)
+        return;
     sentence_add(sentence, " in step %" PRIu64, worker->heartbeat.step);
     if (culprit->phase[0] != '\0')
         sentence_add(sentence, " of phase '%s'", culprit->phase);

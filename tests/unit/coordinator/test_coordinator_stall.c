@@ -445,6 +445,23 @@ static void test_a_rank_that_waits_before_its_part_is_no_culprit(void **state)
     fleet_expect_says(&fleet, " s, after lockstep_step_end in step 11 of phase 'aux'; it is in");
 }
 
+// Steps count from 1: a rank that has not begun one is in none.
+static void test_no_sentence_says_step_0(void **state)
+{
+    (void)state;
+    fleet_begin_waiting(3, 1);
+    fleet_settle(&fleet);
+    for (uint32_t rank = 0; rank < 3; rank++) {
+        struct place *place = &fleet.ranks[rank].beat.place;
+        fleet.ranks[rank].beat.step = 0;
+        place->api = rank < 2 ? API_COLLECTIVE : API_START;
+        place->inside = place->waits = rank < 2;
+    }
+    fleet_pass(&fleet, 13000);
+    fleet_expect_culprit(&fleet, 2, STALL_OUTSIDE);
+    fleet_expect_says(&fleet, " s, after lockstep_start; it is in");
+}
+
 static void test_the_last_rank_of_a_job_may_take_its_time(void **state)
 {
     (void)state;
@@ -683,6 +700,7 @@ int main(void)
         TEST(test_a_rank_with_a_thread_that_does_not_wait_is_told_so),
         TEST(test_nobody_waits_nobody_is_in_the_way),
         TEST(test_a_rank_that_waits_before_its_part_is_no_culprit),
+        TEST(test_no_sentence_says_step_0),
         TEST(test_the_last_rank_of_a_job_may_take_its_time),
         TEST(test_a_rank_ahead_of_the_low_is_no_culprit),
         TEST(test_a_rank_that_has_done_its_part_is_no_culprit),
