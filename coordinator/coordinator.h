@@ -217,6 +217,7 @@ struct coordinator_action {
     const struct down_message *message; // Borrowed for the call of the sink.
     const char *log_id;
     const char *text;
+    enum halt_kind halt; // ACTION_LOG of a verdict: its kind. HALT_NONE: another line.
 };
 
 // Receives the actions of one step, in order. It must not call into the core.

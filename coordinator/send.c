@@ -37,15 +37,34 @@ void core_send_all(struct coordinator *core, const struct job *job)
         core_send(core, job_worker(core, job, i));
 }
 
-void core_log(struct coordinator *core, const char *id, const char *format, ...)
+static void core_log_v(struct coordinator *core, enum halt_kind halt, const char *id,
+                       const char *format, va_list arguments) __attribute__((format(printf, 4, 0)));
+
+static void core_log_v(struct coordinator *core, enum halt_kind halt, const char *id,
+                       const char *format, va_list arguments)
 {
     char text[CORE_LOG_BYTES];
     struct sentence line;
-    va_list arguments;
     sentence_begin(&line, text, sizeof(text));
-    va_start(arguments, format);
     sentence_add_v(&line, format, arguments);
-    va_end(arguments);
-    const struct coordinator_action action = {.kind = ACTION_LOG, .log_id = id, .text = text};
+    const struct coordinator_action action = {
+        .kind = ACTION_LOG, .log_id = id, .text = text, .halt = halt};
     core->sink.action(core->sink.context, &action);
+}
+
+void core_log(struct coordinator *core, const char *id, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    core_log_v(core, HALT_NONE, id, format, arguments);
+    va_end(arguments);
+}
+
+void core_log_halt(struct coordinator *core, enum halt_kind halt, const char *id,
+                   const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    core_log_v(core, halt, id, format, arguments);
+    va_end(arguments);
 }

@@ -27,5 +27,8 @@ void core_send_peer(struct coordinator *core, coordinator_peer peer);
 
 void core_log(struct coordinator *core, const char *id, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+// Logs a verdict, which the server counts.
+void core_log_halt(struct coordinator *core, enum halt_kind halt, const char *id,
+                   const char *format, ...) __attribute__((format(printf, 4, 5)));
 
 #endif

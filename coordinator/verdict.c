@@ -43,9 +43,10 @@ static void verdict_log(struct coordinator *core, struct job *job, const struct 
     char text[CORE_LOG_BYTES];
     sentence_begin(&quoted, text, sizeof(text) / 2);
     sentence_quote(&quoted, job->halt.text);
-    core_log(core, core->stopped_by[0] == '\0' ? "generation_halted" : "job_stopped",
-             "job=%s generation=%" PRIu64 " kind=%s step=%" PRIu64 " text=%s", job->name,
-             job->number, verdict_kind_name(verdict->kind), verdict->step, text);
+    core_log_halt(core, verdict->kind,
+                  core->stopped_by[0] == '\0' ? "generation_halted" : "job_stopped",
+                  "job=%s generation=%" PRIu64 " kind=%s step=%" PRIu64 " text=%s", job->name,
+                  job->number, verdict_kind_name(verdict->kind), verdict->step, text);
     journal_note(core, job, "generation_halted", "%s", job->halt.text);
 }
 

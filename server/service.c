@@ -45,7 +45,7 @@ struct service {
     atomic_bool orphaned;
     // stream thread only
     struct service_counts counts;
-    enum halt_kind halted; // The verdict of the current step of the core, if it made one.
+    bool halted; // True if the current step of the core has sent a verdict.
     bool draining;
     bool user_stopped; // True once the launcher has said that the user stops the job.
     bool stopped;
@@ -65,11 +65,11 @@ static void count_sent(struct service *service, const struct down_message *messa
         service->counts.sent[message->kind]++;
     if (message->kind == DOWN_REFUSED && (unsigned)message->u.refused.refusal < SERVICE_REFUSALS)
         service->counts.refused[message->u.refused.refusal]++;
-    if (message->kind != DOWN_HALT || (unsigned)message->u.halt.kind >= SERVICE_HALTS)
+    if (message->kind != DOWN_HALT)
         return;
-    if (service->halted == HALT_NONE && message->u.halt.has_rank && service->launcher)
+    if (!service->halted && message->u.halt.has_rank && service->launcher)
         launcher_say_cause(service->launcher, message->u.halt.rank);
-    service->halted = message->u.halt.kind;
+    service->halted = true;
 }
 
 static void act_send(struct service *service, const struct coordinator_action *action)
@@ -116,6 +116,9 @@ static void act(void *context, const struct coordinator_action *action)
             prober_ask(service->prober, action->peer, action->text);
         break;
     case ACTION_LOG:
+        // A world whose members are all gone is sent no verdict, so messages are not counted.
+        if (action->halt != HALT_NONE && (unsigned)action->halt < SERVICE_HALTS)
+            service->counts.halted[action->halt]++;
         log_event(service->config.log, level_of(action->log_id), action->log_id, "%s",
                   action->text ? action->text : "");
         break;
@@ -146,10 +149,8 @@ static void step(struct service *service, struct coordinator_event *event)
 {
     struct coordinator_sink sink = {act, service};
     randomize(event->entropy, sizeof(event->entropy));
-    service->halted = HALT_NONE;
+    service->halted = false;
     coordinator_step(service->core, event, clock_now_ms(), sink);
-    if (service->halted != HALT_NONE)
-        service->counts.halted[service->halted]++;
 }
 
 static void step_closed(struct service *service, rpc_peer peer, const char *text)

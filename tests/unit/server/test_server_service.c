@@ -119,7 +119,7 @@ static int close_service(void **state)
     return 0;
 }
 
-static void say_hello_to(rpc_peer peer, const char *job)
+static void say_hello_of(rpc_peer peer, const char *job, uint32_t world)
 {
     static uint8_t bytes[LOCKSTEP_MESSAGE_BYTES];
     size_t size;
@@ -130,8 +130,8 @@ static void say_hello_to(rpc_peer peer, const char *job)
                                .host = "h",
                                .address = "tcp:127.0.0.1:1",
                                .pid = 1,
-                               .world_min = 2,
-                               .world_max = 2,
+                               .world_min = world,
+                               .world_max = world,
                                .open_timeout_ms = 60000};
     hello->uuid.bytes[0] = (uint8_t)peer;
     snprintf(hello->job, sizeof(hello->job), "%s", job);
@@ -139,6 +139,11 @@ static void say_hello_to(rpc_peer peer, const char *job)
     streams.standing++;
     events.opened(events.context, peer, "test");
     events.message(events.context, peer, bytes, size);
+}
+
+static void say_hello_to(rpc_peer peer, const char *job)
+{
+    say_hello_of(peer, job, 2);
 }
 
 static void say_hello(rpc_peer peer)
@@ -236,6 +241,28 @@ static void picture_is_made_when_asked(void **state)
     snapshot_board_fini(&board);
 }
 
+// Condition: the only worker of a world ends. Decision: the verdict counts, though it is sent to
+// nobody.
+static void verdict_without_a_hearer_counts(void **state)
+{
+    (void)state;
+    struct snapshot_board board;
+    bool answered = false;
+    snapshot_board_init(&board, take_turn, NULL);
+    service_show(service, &(struct service_shown){.board = &board});
+    say_hello_of(1, "one", 1);
+    streams.standing--;
+    events.closed(events.context, 1, "reset");
+    atomic_store(&board.wanted, true);
+    take_turn(NULL);
+    snapshot_end(&board);
+    const struct snapshot *snapshot = snapshot_read(&board, &answered);
+    assert_non_null(snapshot);
+    assert_int_equal(snapshot->jobs[0].view.state, JOB_HALTED);
+    assert_int_equal(snapshot->counts.halted[HALT_LOST], 1);
+    snapshot_board_fini(&board);
+}
+
 // Condition: the parent has ended. Decision: workers are served, also new ones, and the drain
 // begins when none has been there for outlive_ms.
 static void orphan_outlives_its_workers(void **state)
@@ -270,6 +297,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(drain_has_a_bound, open_service, close_service),
         cmocka_unit_test_setup_teardown(orphan_outlives_its_workers, open_service, close_service),
         cmocka_unit_test_setup_teardown(picture_is_made_when_asked, open_service, close_service),
+        cmocka_unit_test_setup_teardown(verdict_without_a_hearer_counts, open_service,
+                                        close_service),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
