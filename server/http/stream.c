@@ -42,7 +42,8 @@ struct stream {
     // Since when the client has too many unread bytes, in clock_now_ms; 0: it has not.
     uint64_t deaf_ms;
     uint64_t log_ms; // The time of the last log line that was sent.
-    uint64_t stall; // The number of the stall that was sent last.
+    char shown[LOCKSTEP_JOB_NAME_BYTES]; // The job that was sent last.
+    uint64_t stall; // The number of the stall that was sent last; 0: none of this job.
     bool stalled; // True if that stall was active when it was sent.
     bool served; // True if the current turn of the timer has served this stream.
 };
@@ -184,6 +185,10 @@ static const struct stall_view *new_stall(struct stream *stream, const struct sn
                                           const struct snapshot_job *job)
 {
     const struct stall_view *newest = &snapshot->stalls[job->stalls.first];
+    if (strcmp(stream->shown, job->view.name) != 0) { // Each job numbers its own stalls.
+        memcpy(stream->shown, job->view.name, sizeof(stream->shown));
+        stream->stall = 0;
+    }
     if (job->stalls.count == 0 ||
         (newest->number == stream->stall && newest->active == stream->stalled))
         return NULL;

@@ -27,6 +27,7 @@ struct http_fixture {
     atomic_bool stopping;
     atomic_bool answering; // True while workers answer the requests of the HTTP server.
     atomic_uint workers; // Number of workers of the job.
+    atomic_bool renamed; // True if the job is "other" instead of "job".
     atomic_uint stall; // Number of the active stall; 0: none.
 };
 
@@ -49,7 +50,8 @@ static inline struct snapshot *http_fixture_picture(const struct http_fixture *f
         !snapshot->events)
         abort();
     struct snapshot_job *job = &snapshot->jobs[0];
-    snprintf(job->view.name, sizeof(job->view.name), "job");
+    snprintf(job->view.name, sizeof(job->view.name), "%s",
+             atomic_load(&fixture->renamed) ? "other" : "job");
     job->view.world_size = 4;
     job->workers.count = count;
     for (uint32_t i = 0; i < count; i++) {
@@ -111,6 +113,7 @@ static inline int http_fixture_open(struct http_fixture *fixture, struct http_co
     atomic_store(&fixture->answering, true);
     atomic_store(&fixture->workers, 4);
     atomic_store(&fixture->stall, 0);
+    atomic_store(&fixture->renamed, false);
     snprintf(config.endpoint.host, sizeof(config.endpoint.host), "127.0.0.1");
     config.process.version = "1";
     config.board = &fixture->board;

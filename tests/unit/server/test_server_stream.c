@@ -185,6 +185,18 @@ static void expect_metric(const char *line, bool wanted)
 
 // ---- events -----------------------------------------------------------------------------------
 
+// Each job numbers its own stalls, so the first stall of another job is a new one.
+static void stall_of_another_job_is_sent(void **state)
+{
+    (void)state;
+    atomic_store(&server.stall, 1);
+    int fd = request("/events");
+    expect(fd, "event: stall\ndata: {\"job\":\"job\"", 1);
+    atomic_store(&server.renamed, true);
+    expect(fd, "event: stall\ndata: {\"job\":\"other\"", 1);
+    close(fd);
+}
+
 static void events_come_every_second(void **state)
 {
     (void)state;
@@ -549,6 +561,7 @@ static void without_a_token_others_see_no_stacks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        TEST(stall_of_another_job_is_sent),
         TEST(events_come_every_second),
         TEST(stall_is_told_at_once),
         TEST(deaf_client_is_dropped),
