@@ -32,8 +32,8 @@ static const char help_text[] =
     "      --lockstep PATH         This program on the hosts of --hosts (its path here)\n"
     "      --nnodes M              How many hosts, each with N workers (1)\n"
     "      --node-rank K           Number of this host, from 0 to M - 1\n"
-    "      --coordinator HOST:PORT Where host 0 starts the coordinator of several hosts;\n"
-    "                              for one host: join this one instead of starting one\n"
+    "      --coordinator HOST:PORT With --nnodes: where host 0 starts the coordinator;\n"
+    "                              without it: join this one instead of starting one\n"
     "      --join                  Several hosts: the coordinator runs already\n"
     "      --bind ADDRESS:PORT     Where the coordinator of host 0 listens (HOST:PORT if that\n"
     "                              is a number, else all addresses of the host)\n"
@@ -272,16 +272,18 @@ static const struct cli_syntax syntax = {.name = "run",
                                          .help = help_text,
                                          .take = set_option};
 
-// Checks the options of a job on several hosts.
+// Checks the options of a job with --nnodes. A single host needs neither --node-rank nor
+// --coordinator.
 static int check_nodes(const struct run_options *options)
 {
-    if (options->node_rank == NO_NODE)
+    const bool several = options->nodes > 1;
+    if (options->node_rank == NO_NODE && several)
         return cli_misuse("run", "which of the %u hosts is this? --node-rank K is missing",
                           options->nodes);
-    if (options->node_rank >= options->nodes)
+    if (options->node_rank != NO_NODE && options->node_rank >= options->nodes)
         return cli_misuse("run", "--node-rank %u: the hosts are 0 to %u", options->node_rank,
                           options->nodes - 1);
-    if (!options->coordinator)
+    if (!options->coordinator && (several || options->join || options->bind))
         return cli_misuse("run", "where is the coordinator? --coordinator HOST:PORT, an address of "
                                  "host 0 that all hosts reach, is missing");
     if ((uint64_t)options->nodes * options->workers > LOCKSTEP_MAX_WORLD)
@@ -308,7 +310,7 @@ static int check_hosts(const struct run_options *options)
 
 static int check_options(const struct run_options *options)
 {
-    const bool several = options->nodes > 1 || options->host_list;
+    const bool several = options->nodes > 0 || options->host_list;
     if (!options->host_list && (options->rsh || options->remote_program))
         return cli_misuse("run", "--rsh and --lockstep belong to --hosts LIST, which is missing");
     if (options->workers == 0 && !options->host_list)
@@ -353,23 +355,24 @@ static void read_np(int argc, char **argv)
 // Sets what follows from the options of a job on the hosts of --nnodes.
 static void set_nodes(struct run_options *options)
 {
-    const uint32_t nodes = options->nodes > 1 ? options->nodes : 1;
-    options->node_rank = nodes > 1 ? options->node_rank : 0;
+    const uint32_t nodes = options->nodes > 0 ? options->nodes : 1;
+    options->node_rank = options->node_rank == NO_NODE ? 0 : options->node_rank;
     options->world_size = nodes * options->workers;
     options->first_rank = options->node_rank * options->workers;
-    options->serves = nodes > 1 && options->node_rank == 0 && !options->join;
-    if (!options->job[0] && nodes > 1)
+    options->serves = options->nodes > 0 && options->coordinator && options->node_rank == 0 &&
+                      !options->join;
+    if (!options->job[0] && (nodes > 1 || options->serves))
         // The default name must be the same on all hosts.
         snprintf(options->job, sizeof(options->job), "run");
     else if (!options->job[0])
         run_default_job(options);
 }
 
-// The same for --hosts. As on one host, --coordinator with a single host joins it.
+// The same for --hosts.
 static void set_hosts(struct run_options *options)
 {
     options->node_rank = 0;
-    options->serves = !options->join && (options->host_count > 1 || !options->coordinator);
+    options->serves = !options->join;
     if (!options->rsh)
         options->rsh = "ssh";
     if (!options->job[0])

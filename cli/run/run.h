@@ -31,11 +31,11 @@ struct run_options {
     uint32_t workers; // Workers that this launcher starts.
     uint32_t first_rank; // Rank hint of the first worker of this launcher.
     uint32_t world_size; // Workers of the job, on all hosts.
-    uint32_t nodes; // Hosts of the job, each with a launcher; 0 and 1: only this host.
+    uint32_t nodes; // Hosts of the job, each with a launcher; 0: --nnodes was not given.
     uint32_t node_rank; // Number of this host in the job, from 0.
     // The coordinator's address for workers; NULL: a Unix socket that only they can reach.
     const char *coordinator;
-    bool serves; // True if this launcher starts the coordinator of several hosts.
+    bool serves; // True if this launcher starts the coordinator at that address.
     // The address where that coordinator listens; NULL: follows from `coordinator`.
     const char *bind;
     bool join; // True if the coordinator of several hosts runs already.

@@ -140,6 +140,23 @@ done
 run 0 -n 1 -x LOCKSTEP_TRACE_DIR="$work/none" -- "$work/trainer" 1
 has "$work/err" "lockstep run: LOCKSTEP_TRACE_DIR=$work/none: No such file or directory; workers of this host keep no traces there"
 
+# ---- A single host with --nnodes -----------------------------------------------------------------
+
+free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+run 0 -n 2 --nnodes 1 --node-rank 0 --job one --timeout 5 --coordinator "127.0.0.1:$(free_port)" -- "$work/trainer" 1
+has "$work/err" "job one, 2 workers, coordinator 127.0.0.1:"
+run 0 -n 2 --nnodes 1 --timeout 5 -- "$work/trainer" 1
+
+# The recipe for Slurm, with a scontrol and an srun of one node.
+mkdir "$work/slurm"
+printf '#!/bin/sh\necho localhost\n' >"$work/slurm/scontrol"
+printf '#!/bin/sh\nshift\nexec env SLURM_NODEID=0 "$@"\n' >"$work/slurm/srun"
+chmod +x "$work"/slurm/*
+PATH=$work/slurm:$(realpath "${lockstep%/*}"):$PATH WORKERS=2 LOCKSTEP_OPEN_TIMEOUT_MS=5000 \
+    SLURM_JOB_NODELIST=localhost SLURM_JOB_ID=$(($(free_port) % 10000)) SLURM_NNODES=1 \
+    bash "$root/deploy/slurm/lockstep.sbatch" "$work/trainer" 1 >"$work/out" 2>"$work/err"
+equal "status of the recipe for Slurm with one node" $? 0
+
 # ---- Signals of the user -------------------------------------------------------------------------
 
 # begin ARGUMENTS...: in the background, until rank 0 has reduced once; sets launcher.
