@@ -116,6 +116,11 @@ bool parse_next_address(const char **list, char *address, size_t capacity)
     return true;
 }
 
+char parse_path_flaw(const char *address)
+{
+    return address[strcspn(address, ",#?%")];
+}
+
 bool parse_has_choice(const char *list)
 {
     const bool is_path = strncmp(list, "unix:", 5) == 0;

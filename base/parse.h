@@ -27,6 +27,10 @@ bool parse_address(const char *string, char *host, size_t host_capacity, uint16_
 // is empty, or does not fit into `capacity` bytes with its NUL.
 bool parse_next_address(const char **list, char *address, size_t capacity);
 
+// Returns the first character of "unix:/path" that gRPC does not take as a part of the path: ',',
+// '#', '?' or '%'. '\0': none.
+char parse_path_flaw(const char *address);
+
 // True if two attempts at such a list may reach two hosts: it has several addresses, or a name.
 bool parse_has_choice(const char *list);
 

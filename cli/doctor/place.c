@@ -1,95 +1,77 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The place (rank and world size) that a trainer would have if it were started here. The
-// environment is read in the same way as by the worker library (worker/support/config_place.c). A
-// trainer's own code may set other values. Main thread.
+// The place (rank and world size) that a trainer would have if it were started here, by the worker
+// library's own function. A trainer's own code may set other values. Main thread.
 
 #include "cli/doctor/place.h"
 
 #include "cli/doctor/doctor.h"
 
-#include "base/launcher.h"
+#include "base/setting.h"
 #include "base/text.h"
 #include "base/variables.h"
+#include "protos/world_place.h"
 
-#include <stdlib.h>
 #include <unistd.h>
 
-// An empty variable counts as not set.
-static const char *variable(const char *name)
+// Appends what LOCKSTEP_* variables give.
+static void append_own(struct text *text)
 {
-    const char *value = getenv(name);
-    return !value || value[0] == '\0' ? NULL : value;
+    static const char *const names[] = {"LOCKSTEP_RANK_HINT", "LOCKSTEP_WORLD_SIZE",
+                                        "LOCKSTEP_WORLD_MIN", "LOCKSTEP_WORLD_MAX"};
+    const bool exact = setting_get("LOCKSTEP_WORLD_SIZE") != NULL;
+    for (size_t i = 0; i < (exact ? 2 : 4); i++) {
+        const char *value = setting_get(names[i]);
+        if (value)
+            text_append(text, "%s%s=%s", text->size > 0 ? ", " : "", names[i], value);
+    }
 }
 
-static const char *where_from(const char *coordinator)
+static void judge_found(struct doctor_finding *finding, const struct world_job *job,
+                        const struct world_place *place, const struct launcher_place *launcher)
 {
-    return coordinator ? "LOCKSTEP_COORDINATOR names the coordinator" : "no coordinator is named";
-}
-
-// The finding if size and rank are both given. Then launchers are ignored.
-static void judge_own(struct doctor_finding *finding, const char *rank, const char *size)
-{
-    (void)text_copy(finding->word, sizeof(finding->word), "lockstep");
-    doctor_judge(finding, DOCTOR_OK,
-                 "LOCKSTEP_RANK_HINT=%s and LOCKSTEP_WORLD_SIZE=%s decide, and %s", rank, size,
-                 where_from(variable("LOCKSTEP_COORDINATOR")));
-}
-
-static void judge_alone(struct doctor_finding *finding, const char *size)
-{
-    const char *coordinator = variable("LOCKSTEP_COORDINATOR");
-    (void)text_copy(finding->word, sizeof(finding->word), size ? "lockstep" : "none");
-    if (size)
-        doctor_judge(finding, DOCTOR_OK, "LOCKSTEP_WORLD_SIZE=%s decides, and %s", size,
-                     where_from(coordinator));
-    else if (coordinator)
-        doctor_judge(finding, DOCTOR_WARNING,
-                     "LOCKSTEP_COORDINATOR names a coordinator, and nothing says how many workers "
-                     "the world has: set LOCKSTEP_WORLD_SIZE, unless the trainer's code does");
-    else
+    char bytes[LOCKSTEP_TEXT_BYTES];
+    char said[LAUNCHER_TEXT_BYTES];
+    const char *where =
+        job->solo ? "no coordinator is named" : "LOCKSTEP_COORDINATOR names the coordinator";
+    struct text own;
+    text_init(&own, bytes, sizeof(bytes));
+    append_own(&own);
+    (void)text_copy(finding->word, sizeof(finding->word), place->placed_by);
+    if (launcher->launcher && place->placed_by == launcher->launcher) {
+        launcher_describe(launcher, said, sizeof(said));
+        doctor_judge(finding, DOCTOR_OK, "%s%s%s, and %s", said, own.size > 0 ? ", " : "", bytes,
+                     where);
+    } else if (own.size > 0) {
+        doctor_judge(finding, DOCTOR_OK, "%s: LOCKSTEP_* variables decide, and %s", bytes, where);
+    } else {
+        (void)text_copy(finding->word, sizeof(finding->word), "none");
         doctor_judge(finding, DOCTOR_OK,
                      "no launcher says which process of a job this is: a trainer that is started "
                      "here trains alone, unless its code says otherwise");
-}
-
-static void judge_launched(struct doctor_finding *finding, const struct launcher_place *place,
-                           const char *size)
-{
-    const char *coordinator = variable("LOCKSTEP_COORDINATOR");
-    char said[LAUNCHER_TEXT_BYTES];
-    launcher_describe(place, said, sizeof(said));
-    (void)text_copy(finding->word, sizeof(finding->word), place->launcher);
-    if (place->size == 0 && !size)
-        doctor_judge(finding, DOCTOR_WARNING,
-                     "%s, but not of how many: set LOCKSTEP_WORLD_SIZE, unless the trainer's code "
-                     "does",
-                     said);
-    else if (place->size > 1 && !size && !coordinator)
-        doctor_judge(finding, DOCTOR_WARNING,
-                     "%s, and no coordinator is named: set LOCKSTEP_COORDINATOR=host:port, unless "
-                     "the trainer's code does",
-                     said);
-    else
-        doctor_judge(finding, DOCTOR_OK, "%s%s%s, and %s", said,
-                     size ? ", LOCKSTEP_WORLD_SIZE=" : "", size ? size : "",
-                     where_from(coordinator));
+    }
 }
 
 void doctor_place(struct doctor_report *report)
 {
+    static const struct world_wish wish = WORLD_WISH_NONE;
     struct doctor_finding *finding = doctor_add(report, "place");
-    const char *rank = variable("LOCKSTEP_RANK_HINT");
-    const char *size = variable("LOCKSTEP_WORLD_SIZE");
-    struct launcher_place place = {0};
+    struct world_job job;
+    struct world_place place;
+    struct launcher_place launcher = {0};
     char error[LOCKSTEP_TEXT_BYTES / 2] = "";
-    if (variables_check(environ, error, sizeof(error)) < 0 ||
-        ((!rank || !size) && launcher_find(getenv, &place, error, sizeof(error)) < 0))
+    int fault = variables_check(environ, error, sizeof(error));
+    if (fault == 0)
+        fault = world_place_job(&wish, &job, error, sizeof(error));
+    if (fault == 0)
+        fault = world_place_find(&wish, &job, &place, &launcher, error, sizeof(error));
+    if (fault == WORLD_LACKS) {
+        (void)text_copy(finding->word, sizeof(finding->word),
+                        launcher.launcher ? launcher.launcher : "lockstep");
+        doctor_judge(finding, DOCTOR_WARNING, "%s; unless the trainer's code says more", error);
+    } else if (fault < 0) {
         doctor_judge(finding, DOCTOR_MISSING, "%s", error);
-    else if (rank && size)
-        judge_own(finding, rank, size);
-    else if (!place.launcher)
-        judge_alone(finding, size);
-    else
-        judge_launched(finding, &place, size);
+    } else {
+        judge_found(finding, &job, &place, &launcher);
+    }
 }

@@ -359,8 +359,8 @@ static void set_nodes(struct run_options *options)
     options->node_rank = options->node_rank == NO_NODE ? 0 : options->node_rank;
     options->world_size = nodes * options->workers;
     options->first_rank = options->node_rank * options->workers;
-    options->serves = options->nodes > 0 && options->coordinator && options->node_rank == 0 &&
-                      !options->join;
+    options->serves =
+        options->nodes > 0 && options->coordinator && options->node_rank == 0 && !options->join;
     if (!options->job[0] && (nodes > 1 || options->serves))
         // The default name must be the same on all hosts.
         snprintf(options->job, sizeof(options->job), "run");

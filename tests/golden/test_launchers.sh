@@ -52,6 +52,12 @@ refused() {
         fail "$name: it trained: $(cat "$work/out")"
     fi
     grep -qF -- "$text" "$work/out" || fail "$name: no '$text' in: $(cat "$work/out")"
+    "${own[@]}" "$@" "$bin/lockstep" doctor --json --python false >"$work/json"
+    python3 - "$work/json" "$text" <<'END' || fail "$name: doctor says: $(head -c 400 "$work/json")"
+import json, sys
+place = json.load(open(sys.argv[1]))["findings"][0]
+assert place["name"] == "place" and place["status"] != "ok" and sys.argv[2] in place["meaning"], place
+END
 }
 
 world torchrun RANK=@ WORLD_SIZE=2 TORCHELASTIC_RUN_ID=run7
@@ -74,6 +80,19 @@ refused 'no size' 'not how many workers' LOCKSTEP_COORDINATOR="127.0.0.1:$port"
 refused 'two that disagree' 'unset the variables that are wrong' SLURM_PROCID=1 SLURM_NTASKS=4 RANK=0 WORLD_SIZE=1
 refused 'a smaller size' 'LOCKSTEP_WORLD_SIZE (config.world_size) says 2' LOCKSTEP_WORLD_SIZE=2 \
     LOCKSTEP_COORDINATOR="127.0.0.1:$port" RANK=1 WORLD_SIZE=4
+refused 'a rank above its world' 'does not fit a world of 4' LOCKSTEP_RANK_HINT=4 LOCKSTEP_WORLD_SIZE=4 \
+    LOCKSTEP_COORDINATOR="127.0.0.1:$port"
+refused 'an empty world' 'LOCKSTEP_WORLD_SIZE is 0' LOCKSTEP_WORLD_SIZE=0
+refused 'a size that is no number' 'is not a number' LOCKSTEP_WORLD_SIZE=x
+refused 'a size alone' 'a world of 4 needs a coordinator' LOCKSTEP_WORLD_SIZE=4 LOCKSTEP_RANK_HINT=0
+refused 'a range alone' 'a world of 2 needs a coordinator' LOCKSTEP_WORLD_MIN=2
+refused 'a long name of a run' 'at most 63' RANK=0 WORLD_SIZE=1 TORCHELASTIC_RUN_ID="$(printf 'a%.0s' {1..70})"
+refused 'a wrong name of a job' 'is no job name' LOCKSTEP_JOB='a b' LOCKSTEP_WORLD_SIZE=1
+refused 'a wrong address' "the coordinator's address 'nonsense'" LOCKSTEP_COORDINATOR=nonsense LOCKSTEP_WORLD_SIZE=2
+for path in 'a,b' 'a#b' 'a?b' 'a%41b'; do
+    refused "a path $path" 'which gRPC does not take in the path of a socket' \
+        LOCKSTEP_COORDINATOR="unix:$work/$path" LOCKSTEP_WORLD_SIZE=2
+done
 
 # Said by name, one process alone trains.
 grep -qx 'rank 0 of 1: w = 2.000' <("${own[@]}" SLURM_PROCID=1 SLURM_NTASKS=4 LOCKSTEP_WORLD_SIZE=1 "$hello") ||

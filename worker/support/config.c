@@ -5,11 +5,11 @@
 
 #include "worker/support/config.h"
 
-#include "worker/support/config_place.h"
 #include "worker/support/config_travel.h"
 
 #include "base/hash64.h"
 #include "base/parse.h"
+#include "base/setting.h"
 #include "base/text.h"
 #include "base/utf8.h"
 #include "base/variables.h"
@@ -39,42 +39,32 @@ static const char *const config_failures[] = {"error", "continue"};
 
 const char *config_environment(const char *name)
 {
-    const char *value = getenv(name);
-    return !value || value[0] == '\0' ? NULL : value;
+    return setting_get(name);
+}
+
+// Returns 0, or LOCKSTEP_E_CONFIG if a function that reads settings has failed.
+static int config_said(int result, const char *error)
+{
+    return result == 0 ? 0 : error_set(LOCKSTEP_E_CONFIG, "%s", error);
 }
 
 // A LOCKSTEP_ variable that no code reads is reported as misspelt.
 static int config_spelling(void)
 {
     char error[LOCKSTEP_TEXT_BYTES];
-    return variables_check(environ, error, sizeof(error)) == 0
-               ? 0
-               : error_set(LOCKSTEP_E_CONFIG, "%s", error);
+    return config_said(variables_check(environ, error, sizeof(error)), error);
 }
 
 int config_string(char *to, size_t bytes, const char *from, const char *what)
 {
-    if (!from)
-        return 0;
-    if (!text_copy(to, bytes, from))
-        return error_set(LOCKSTEP_E_CONFIG, "%s is too long: %zu characters, at most %zu", what,
-                         strlen(from), bytes - 1);
-    if (!utf8_valid(from, strlen(from)))
-        return error_set(LOCKSTEP_E_CONFIG, "%s is not valid UTF-8", what);
-    return 0;
+    char error[LOCKSTEP_TEXT_BYTES];
+    return config_said(setting_copy(to, bytes, from, what, error, sizeof(error)), error);
 }
 
 int config_number(const char *name, uint64_t maximum, uint32_t *to)
 {
-    const char *value = config_environment(name);
-    uint64_t number;
-    if (!value)
-        return 0;
-    if (!parse_u64(value, &number) || number > maximum)
-        return error_set(LOCKSTEP_E_CONFIG, "%s='%s' is not a number from 0 to %llu", name, value,
-                         (unsigned long long)maximum);
-    *to = (uint32_t)number;
-    return 0;
+    char error[LOCKSTEP_TEXT_BYTES];
+    return config_said(setting_number(name, maximum, to, error, sizeof(error)), error);
 }
 
 // The caller's structure may be older and shorter than this library's structure. The missing fields
@@ -96,30 +86,49 @@ static int config_widen(const struct lockstep_config *given, struct lockstep_con
     return 0;
 }
 
+static struct world_wish config_wish(const struct lockstep_config *given)
+{
+    return (struct world_wish){.coordinator = given->coordinator,
+                               .job = given->job,
+                               .size = given->world_size,
+                               .min = given->world_min,
+                               .max = given->world_max,
+                               .window_ms = given->world_window_ms,
+                               .rank_hint = given->rank_hint};
+}
+
+static void config_take_job(struct config *config, const struct world_job *job)
+{
+    config->solo = job->solo;
+    memcpy(config->coordinator, job->coordinator, sizeof(config->coordinator));
+    memcpy(config->job, job->name, sizeof(config->job));
+}
+
 static int config_names(const struct lockstep_config *given, struct config *config)
 {
-    const char *coordinator = config_environment("LOCKSTEP_COORDINATOR");
-    const char *job = config_environment("LOCKSTEP_JOB");
+    char error[LOCKSTEP_TEXT_BYTES];
+    const struct world_wish wish = config_wish(given);
     const char *advertise = config_environment("LOCKSTEP_ADVERTISE");
-    int status;
-    if (!coordinator)
-        coordinator = given->coordinator;
-    config->solo = !coordinator;
-    status = config_string(config->coordinator, sizeof(config->coordinator), coordinator,
-                           "the coordinator's address");
-    if (status == 0)
-        status = config_place_coordinator(coordinator);
+    struct world_job job;
+    const int status = config_said(world_place_job(&wish, &job, error, sizeof(error)), error);
     if (status < 0)
         return status;
-    if (!job)
-        job = !given->job ? CONFIG_DEFAULT_JOB : given->job;
-    if (job[0] == '\0')
-        return error_set(LOCKSTEP_E_CONFIG, "the job's name is empty");
-    status = config_string(config->job, sizeof(config->job), job, "the job's name");
-    if (status < 0)
-        return status;
+    config_take_job(config, &job);
     return config_string(config->advertise, sizeof(config->advertise),
                          advertise ? advertise : given->advertise, "the advertised address");
+}
+
+static int config_place(const struct lockstep_config *given, struct config *config)
+{
+    char error[LOCKSTEP_TEXT_BYTES];
+    const struct world_wish wish = config_wish(given);
+    struct launcher_place launcher;
+    struct world_job job;
+    int status = world_place_job(&wish, &job, error, sizeof(error));
+    if (status == 0)
+        status = world_place_find(&wish, &job, &config->world, &launcher, error, sizeof(error));
+    config_take_job(config, &job);
+    return config_said(status, error);
 }
 
 // True if an address of the coordinator certainly leads to this host. A host name may lead to any

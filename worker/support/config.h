@@ -13,24 +13,12 @@
 
 #include "protos/tuning.h"
 #include "protos/types.h"
+#include "protos/world_place.h"
 
 #include <lockstep/lockstep.h>
 #include <sched.h>
 
 #define CONFIG_DEVICE_BYTES (8 + 5 * LOCKSTEP_MAX_OWN_DEVICES)
-
-// The world that a session asks for, and its place in that world. config_place.c fills it in.
-struct config_world {
-    uint32_t min; // The smallest world that may form, in ranks.
-    uint32_t max; // The largest world that may form, in ranks.
-    // Milliseconds that a world of at least `min` and fewer than `max` ranks waits for more ranks.
-    uint32_t window_ms;
-    const char *placed_by; // A launcher's name (base/launcher.h), or CONFIG_PLACED_BY_US.
-    bool has_rank_hint;
-    uint32_t rank_hint; // The wanted rank, below max.
-};
-// The value of placed_by if LOCKSTEP_* variables or the trainer's own code give the place.
-#define CONFIG_PLACED_BY_US "lockstep"
 
 // Settings of the engine's thread.
 struct config_engine {
@@ -61,7 +49,7 @@ struct config {
     // The address as the user gave it (worker/link/own_address.h); session_join finds the real
     // address.
     char advertise[LOCKSTEP_ADDRESS_BYTES];
-    struct config_world world;
+    struct world_place world;
     uint32_t open_timeout_ms;
     uint16_t port_first; // First port of the data ports; 0: any port.
     uint16_t port_last;
@@ -95,7 +83,6 @@ struct config {
 };
 
 #define CONFIG_AWAY_TIMEOUT_MS (10 * 60 * 1000)
-#define CONFIG_DEFAULT_JOB "default"
 
 // The names of the policies in the environment and in the manifest; the index is the policy's
 // number.
