@@ -72,6 +72,8 @@ static bool set_unix(struct parse *parse, const char *value, struct endpoint *en
     const char *path = value + strlen(ENDPOINT_UNIX);
     if (path[0] != '/' || strlen(path) >= sizeof((struct sockaddr_un *)NULL)->sun_path)
         return refuse(parse, value, "a path from the root is needed, of at most 107 characters");
+    if (parse_path_flaw(path) != '\0')
+        return refuse(parse, value, "workers find no path that has ',', '#', '?' or '%'");
     *endpoint = (struct endpoint){0};
     text_copy(endpoint->host, sizeof(endpoint->host), value);
     text_copy(given, GIVEN_BYTES, parse->given);

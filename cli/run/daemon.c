@@ -35,12 +35,12 @@
 
 // ---- The directory -----------------------------------------------------------------------------
 
-// Returns TMPDIR as an absolute path, or NULL if it does not exist or is too long for a socket in
-// it.
+// Returns TMPDIR as an absolute path, or NULL if it does not exist, is too long for a socket in it,
+// or has a character that gRPC does not take.
 static const char *wanted_parent(char parent[PATH_MAX])
 {
     const char *wanted = getenv("TMPDIR");
-    if (!wanted || !wanted[0] || !realpath(wanted, parent))
+    if (!wanted || !wanted[0] || !realpath(wanted, parent) || parse_path_flaw(parent) != '\0')
         return NULL;
     return strlen(parent) + strlen(NAME SOCKET) < RUN_DIRECTORY_BYTES ? parent : NULL;
 }

@@ -129,6 +129,13 @@ case $socket in /tmp/lockstep-*/socket) ;; *) fail "the socket is $socket" ;; es
 rm "$work/place"
 wait "$launcher" || fail "a run with a long TMPDIR: $(cat "$work/err")"
 rmdir "$long"
+# The same where gRPC would take the path for another one.
+mkdir "$work/tmp/a,b"
+TMPDIR=$work/tmp/a,b start
+case $socket in /tmp/lockstep-*/socket) ;; *) fail "the socket is $socket" ;; esac
+rm "$work/place"
+wait "$launcher" || fail "a run with a comma in TMPDIR: $(cat "$work/err")"
+rmdir "$work/tmp/a,b"
 cd "$work" || exit 1
 lockstep=$(cd "$OLDPWD" && realpath "$lockstep")
 TMPDIR=tmp start

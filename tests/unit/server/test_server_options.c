@@ -109,6 +109,7 @@ static void misuse_gets_a_sentence(void **state)
         {"--tls-dir=", "a directory is needed"},
         {"--listen unix:relative", "a path from the root"},
         {"--listen unix:", "a path from the root"},
+        {"--listen unix:/run/a,b", "workers find no path"},
         {"--http unix:/run/x", "HOST:PORT"},
         {"--log-level loud", "error, warn, info or debug"},
         {"--drain-ms 1s", "milliseconds"},
