@@ -121,6 +121,12 @@ static bool is_known(const char *name, size_t size)
     return false;
 }
 
+static bool ends_with(const char *name, size_t size, const char *end)
+{
+    const size_t length = strlen(end);
+    return size >= length && memcmp(name + size - length, end, length) == 0;
+}
+
 // Returns true if the name contains the pattern. The name has no NUL at its end.
 static bool contains(const char *name, size_t size, const char *pattern)
 {
@@ -136,7 +142,8 @@ static bool contains(const char *name, size_t size, const char *pattern)
 static bool is_of_kubernetes(const char *name, size_t size, const char *value)
 {
     return contains(name, size, "SERVICE_HOST") || contains(name, size, "SERVICE_PORT") ||
-           contains(name, size, "PORT_") || strstr(value, "://") != NULL;
+           contains(name, size, "PORT_") ||
+           (ends_with(name, size, "_PORT") && strstr(value, "://") != NULL);
 }
 
 int variables_check(char *const *environment, char *error, size_t error_bytes)
