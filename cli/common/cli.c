@@ -50,6 +50,17 @@ bool cli_flush(const char *name)
     return false;
 }
 
+// `argument` is the one that getopt_long refuses.
+static int refuse(const char *name, const char *argument)
+{
+    if (strncmp(argument, "--", 2) == 0 && optopt != 0)
+        return cli_misuse(name, "option '%.*s' takes no value", (int)strcspn(argument, "="),
+                          argument);
+    if (optopt != 0)
+        return cli_misuse(name, "unknown option '-%c'", optopt);
+    return cli_misuse(name, "unknown option '%s'", argument);
+}
+
 int cli_read_options(const struct cli_syntax *syntax, void *options, int argc, char **argv)
 {
     opterr = 0;
@@ -65,7 +76,7 @@ int cli_read_options(const struct cli_syntax *syntax, void *options, int argc, c
         case ':':
             return cli_misuse(syntax->name, "option '%s' needs a value", argv[optind - 1]);
         case '?':
-            return cli_misuse(syntax->name, "unknown option '%s'", argv[optind - 1]);
+            return refuse(syntax->name, argv[optind - 1]);
         default:
             result = syntax->take(options, key, optarg);
         }
