@@ -24,6 +24,7 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define NAME "/lockstep-XXXXXX"
@@ -145,7 +146,8 @@ static int served_address(const struct run_options *options, char *address, size
     if (local && !is_number && strcmp(host, "localhost") != 0) {
         cli_say(options->command,
                 "--coordinator %s: on this host '%s' is a loopback address, which no other host "
-                "reaches; add --bind ADDRESS:%u, with the address that other hosts use",
+                "reaches; add --bind ADDRESS:%u, with the address that other hosts use; a "
+                "certificate of the coordinator has to name that address, too",
                 options->coordinator, host, port);
         return CLI_MISUSE;
     }
@@ -163,6 +165,24 @@ static int served_address(const struct run_options *options, char *address, size
     else
         snprintf(address, capacity, has_ipv6() ? "[::]:%u" : "0.0.0.0:%u", port);
     return CLI_OK;
+}
+
+// Returns an exit status after a sentence on stderr if the page would listen in plaintext where
+// other machines reach it, and the user has not allowed that.
+static int check_http(const struct run_options *options)
+{
+    char host[LOCKSTEP_ADDRESS_BYTES] = "";
+    const char *plaintext = getenv("LOCKSTEP_INSECURE_PLAINTEXT");
+    uint16_t port = 0;
+    if (!parse_address(options->http, host, sizeof(host), &port) || is_local(host) ||
+        (plaintext && strcmp(plaintext, "1") == 0))
+        return CLI_OK;
+    cli_say(options->command,
+            "--http %s: other machines reach this address, and the page and its token would pass "
+            "in plaintext; leave --http out and forward the printed port by ssh -L, or, on a "
+            "network where you trust everybody, set LOCKSTEP_INSECURE_PLAINTEXT=1",
+            options->http);
+    return CLI_MISUSE;
 }
 
 // ---- The process -------------------------------------------------------------------------------
@@ -186,16 +206,31 @@ int daemon_start(struct daemon *daemon, const struct run_options *options, int s
         cli_say(options->command, "cannot write %s: %s", token_file, strerror(errno));
         return CLI_FAILED;
     }
+    if ((result = check_http(options)) != CLI_OK)
+        return result;
     if (!options->serves)
         daemon_address(options, address, sizeof(address));
     else if ((result = served_address(options, address, sizeof(address))) != CLI_OK)
         return result;
     snprintf(drain, sizeof(drain), "%d", options->serves ? DAEMON_DRAIN_MS : 0);
     path_in(options, PORT_FILE, port_file);
-    const char *argv[] = {program,       "--listen",          address,      "--http",
-                          options->http, "--http-token-file", token_file,   "--port-file",
-                          port_file,     "--log-level",       "warn",       "--drain-ms",
-                          drain,         "--parent-death",    "--launcher", NULL};
+    const char *level = getenv("LOCKSTEP_COORDINATOR_LOG_LEVEL");
+    const char *argv[] = {program,
+                          "--listen",
+                          address,
+                          "--http",
+                          options->http,
+                          "--http-token-file",
+                          token_file,
+                          "--port-file",
+                          port_file,
+                          "--log-level",
+                          level && level[0] ? level : "warn",
+                          "--drain-ms",
+                          drain,
+                          "--parent-death",
+                          "--launcher",
+                          NULL};
     // A private coordinator must not use this machine's certificates, which are for coordinators
     // that other hosts reach.
     static const struct spawn_variable plain = {"LOCKSTEP_COORDINATOR_TLS_DIR", NULL};
@@ -246,6 +281,21 @@ bool daemon_ready(struct daemon *daemon, const struct run_options *options)
     daemon->http_port = (uint16_t)http;
     note_served(daemon, options, grpc);
     return true;
+}
+
+void daemon_say_end(const struct run_options *options, int status, bool trains)
+{
+    const char *then = "";
+    if (trains)
+        then = "; workers that have formed their world train on, and stalls are not diagnosed";
+    else if (options->serves)
+        then = "; host 0 starts it: is --node-rank 0 given on another host or in another terminal?";
+    if (WIFSIGNALED(status))
+        cli_say(options->command, "the coordinator was killed by signal %d%s", WTERMSIG(status),
+                then);
+    else
+        cli_say(options->command, "the coordinator ended with status %d%s", WEXITSTATUS(status),
+                then);
 }
 
 // ---- Addresses ---------------------------------------------------------------------------------

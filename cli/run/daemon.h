@@ -52,6 +52,9 @@ int daemon_start(struct daemon *daemon, const struct run_options *options, int s
 // Returns true if the coordinator is ready, and sets the port.
 bool daemon_ready(struct daemon *daemon, const struct run_options *options);
 
+// Says on stderr that the coordinator has ended. trains: workers still run.
+void daemon_say_end(const struct run_options *options, int status, bool trains);
+
 // Writes the address of a private coordinator for workers of this host:
 // "unix:/tmp/lockstep-a1b2c3/socket".
 void daemon_address(const struct run_options *options, char *address, size_t capacity);

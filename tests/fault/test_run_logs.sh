@@ -40,7 +40,7 @@ done
 
 # ---- The coordinator's words ----------------------------------------------------------------------
 
-"$lockstep" run -n 2 --log-dir "$logs" --http 203.0.113.1:1 -- true >"$work/out" 2>"$work/err"
+LOCKSTEP_INSECURE_PLAINTEXT=1 "$lockstep" run -n 2 --log-dir "$logs" --http 203.0.113.1:1 -- true >"$work/out" 2>"$work/err"
 equal "status without a coordinator" $? 1
 has "$work/err" "203.0.113.1"
 has "$work/err" "lockstep run: the coordinator ended with status"
