@@ -136,6 +136,14 @@ static int set_duration(const char *name, const char *value, uint64_t *milliseco
     return 0;
 }
 
+static int set_timeout(struct run_options *options, const char *value)
+{
+    const int result = set_duration("timeout", value, &options->timeout_ms);
+    return result != 0 || options->timeout_ms > 0
+               ? result
+               : cli_misuse("run", "--timeout %s: workers have to wait for each other", value);
+}
+
 static int set_job(struct run_options *options, const char *value)
 {
     if (value[0] == '\0' || strlen(value) >= sizeof(options->job))
@@ -162,11 +170,18 @@ static int set_address(const char *name, const char *value, bool port_zero, cons
     return 0;
 }
 
+static bool is_wildcard(const char *value)
+{
+    return strncmp(value, "0.0.0.0:", 8) == 0 || strncmp(value, "[::]:", 5) == 0;
+}
+
 // A list is for a coordinator that is joined; check_options refuses another one.
 static int set_coordinator(struct run_options *options, const char *value)
 {
     char address[LOCKSTEP_ADDRESS_BYTES];
     bool valid = strlen(value) < LOCKSTEP_COORDINATOR_BYTES;
+    if (is_wildcard(value))
+        return cli_misuse("run", "--coordinator %s: not an address that workers reach", value);
     options->coordinator = value;
     for (const char *rest = value; rest && valid;)
         valid = parse_next_address(&rest, address, sizeof(address)) && is_address(address, false);
@@ -179,7 +194,7 @@ static int set_coordinator(struct run_options *options, const char *value)
 // Workers of host 0 also connect to this address, so it must not be a wildcard.
 static int set_bind(struct run_options *options, const char *value)
 {
-    if (strncmp(value, "0.0.0.0:", 8) == 0 || strncmp(value, "[::]:", 5) == 0)
+    if (is_wildcard(value))
         return cli_misuse("run",
                           "--bind %s: not one address of this host; a coordinator that is "
                           "named by its host's name listens at all of them",
@@ -195,6 +210,18 @@ static int set_http(struct run_options *options, const char *value)
     return 0;
 }
 
+// Returns true for the variables that every worker gets.
+static bool is_own(const char *name, size_t size)
+{
+    static const char *const names[] = {"LOCKSTEP_COORDINATOR", "LOCKSTEP_JOB",
+                                        "LOCKSTEP_RANK_HINT", "LOCKSTEP_WORLD_SIZE"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (strlen(names[i]) == size && memcmp(names[i], name, size) == 0)
+            return true;
+    }
+    return false;
+}
+
 // Sets the variable of NAME=VALUE. NAME alone is accepted, as by mpirun, which passes the variable
 // on to other hosts. Here the workers have it anyway.
 static int set_variable(char *value)
@@ -202,6 +229,11 @@ static int set_variable(char *value)
     char *equals = strchr(value, '=');
     if (value[0] == '\0' || equals == value)
         return cli_misuse("run", "--env %s: not NAME=VALUE", value);
+    if (is_own(value, equals ? (size_t)(equals - value) : strlen(value)))
+        return cli_misuse("run",
+                          "--env %s: lockstep run itself sets this variable, by --coordinator, "
+                          "--job, and the number of workers",
+                          value);
     if (!equals)
         return getenv(value) ? 0 : cli_misuse("run", "--env %s: there is no such variable", value);
     *equals = '\0';
@@ -243,7 +275,7 @@ static int set_option(void *given, int key, char *value)
     case KEY_JOB:
         return set_job(options, value);
     case KEY_TIMEOUT:
-        return set_duration("timeout", value, &options->timeout_ms);
+        return set_timeout(options, value);
     case KEY_GRACE:
         return set_duration("grace", value, &options->grace_ms);
     case KEY_SURVIVE:
@@ -308,6 +340,21 @@ static int check_hosts(const struct run_options *options)
     return 0;
 }
 
+// Two ports are right only where a forwarding leads from one to the other.
+static void warn_of_ports(const struct run_options *options, bool starts)
+{
+    char host[LOCKSTEP_ADDRESS_BYTES];
+    uint16_t listens = 0;
+    uint16_t named = 0;
+    if (starts && options->bind && options->coordinator &&
+        parse_address(options->bind, host, sizeof(host), &listens) &&
+        parse_address(options->coordinator, host, sizeof(host), &named) && listens != named)
+        cli_say("run",
+                "the coordinator listens at port %u (--bind), and workers of other hosts connect "
+                "to port %u (--coordinator): is one forwarded to the other?",
+                listens, named);
+}
+
 static int check_options(const struct run_options *options)
 {
     const bool several = options->nodes > 0 || options->host_list;
@@ -332,6 +379,7 @@ static int check_options(const struct run_options *options)
                           "--coordinator %s: the coordinator is started at one address; a "
                           "list is for one that runs already (--join)",
                           options->coordinator);
+    warn_of_ports(options, starts);
     if (!starts && options->http)
         return cli_misuse("run",
                           "--http belongs to a coordinator that is started here, not to one that "

@@ -123,7 +123,8 @@ int remote_start(struct remote *remote, const struct run_options *options,
     if (!quote_program(options, program, sizeof(program)) ||
         snprintf(words, sizeof(words), "%s", options->rsh) >= (int)sizeof(words) ||
         !fill_arguments(host, words, program, arguments)) {
-        cli_say("run", "--rsh or --lockstep cannot be used: empty, or too long");
+        cli_say("run", "--rsh or --lockstep cannot be used: it is empty or too long, or the "
+                       "program's path has a '");
         return CLI_MISUSE;
     }
     if (spawn_find(arguments[0], path, sizeof(path)) != 0) {

@@ -67,12 +67,27 @@ for bad in "-n 0" "-n -1" "-n 1025" "-n x" "-n 2 --timeout 5" "-n 2 --http nowhe
     run 2 $bad
     has "$work/err" "Try 'lockstep run --help'."
 done
+for bad in "-qn2|unknown option '-q'" "--json=1|option '--json' takes no value" "--jsn|unknown option '--jsn'" \
+    "--timeout 0|--timeout 0: workers have" "--coordinator 0.0.0.0:1|not an address that workers reach" \
+    "-x LOCKSTEP_JOB=a|--env LOCKSTEP_JOB=a: lockstep run itself sets this variable" \
+    "-x LOCKSTEP_WORLD_SIZE=9|lockstep run itself sets this variable"; do
+    # shellcheck disable=SC2086
+    run 2 -n 2 ${bad%|*} true
+    has "$work/err" "${bad#*|}"
+done
+run 0 -n 1 --nnodes 1 --coordinator localhost:1 --bind 127.0.0.1:29499 true
+has "$work/err" "listens at port 29499 (--bind), and workers of other hosts connect to port 1 (--coordinator)"
 for bad in unix:/tmp/socket host 127.0.0.1:1,host; do
     run 2 -n 2 --coordinator "$bad" true
     has "$work/err" "--coordinator $bad: not HOST:PORT or [IPV6]:PORT, or a list of these"
     equal "lines about --coordinator $bad" "$(wc -l <"$work/err")" 2
 done
 run 2 -n 2 --http 127.0.0.1:0 --coordinator 127.0.0.1:1 true
+LOCKSTEP_INSECURE_PLAINTEXT=0 run 2 -n 2 --http 0.0.0.0:0 true
+has "$work/err" "set LOCKSTEP_INSECURE_PLAINTEXT=1"
+equal "lines about a page in plaintext" "$(wc -l <"$work/err")" 1
+LOCKSTEP_COORDINATOR_LOG_LEVEL=info run 0 -n 1 true
+has "$work/err" "level=info"
 
 # The environment of a worker.
 run 0 -n 2 --job place --timeout 30s -- sh -c 'echo "$LOCKSTEP_COORDINATOR $LOCKSTEP_JOB \
