@@ -46,6 +46,11 @@ done
 grep -q '"name": "lockstep_open"' "$place/share/lockstep/lockstep.json" || fail "lockstep.json"
 [ -e "$place/share/doc/lockstep/docs/../include/lockstep/lockstep.hpp" ] || fail "links of the pages to the headers"
 
+if command -v pkg-config >/dev/null; then
+    flags=$(PKG_CONFIG_PATH=$place/lib/pkgconfig pkg-config --define-variable=includedir='/a b' --cflags lockstep)
+    [ "${flags% }" = '-I/a\ b' ] || fail "pkg-config with a space in a path: $flags"
+fi
+
 # gRPC and what is below it are inside: the daemon always, the library with the archives of `make pic`.
 needs() {
     readelf --dynamic "$1" | sed -n 's/.*Shared library: \[\(lib\(grpc\|gpr\|upb\|absl\|re2\)[^]]*\)\]/\1/p'
