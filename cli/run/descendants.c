@@ -6,6 +6,7 @@
 #include "cli/run/descendants.h"
 
 #include "base/clock.h"
+#include "cli/common/cli.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -20,6 +21,7 @@
 #include <unistd.h>
 
 #define KILL_TIMEOUT_MS 5000
+#define REFUSED_MS 1000 // How long children are waited for that kill refuses.
 
 // Returns the parent of a process, or 0. The name in /proc/PID/stat may contain any character, also
 // parentheses.
@@ -43,14 +45,20 @@ static pid_t parent_of(const char *pid)
     return parent;
 }
 
-static void kill_children(void)
+// Sends SIGKILL to all children. Notes one that gets it, else one that kill refuses.
+static void kill_children(struct descendants_left *left)
 {
     DIR *proc = opendir("/proc");
+    *left = (struct descendants_left){0};
     if (!proc)
         return;
     for (struct dirent *entry = readdir(proc); entry; entry = readdir(proc)) {
-        if (isdigit((unsigned char)entry->d_name[0]) && parent_of(entry->d_name) == getpid())
-            kill((pid_t)strtol(entry->d_name, NULL, 10), SIGKILL);
+        if (!isdigit((unsigned char)entry->d_name[0]) || parent_of(entry->d_name) != getpid())
+            continue;
+        const pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
+        const int error = kill(pid, SIGKILL) < 0 ? errno : 0;
+        if (error == 0 || left->pid == 0)
+            *left = (struct descendants_left){pid, error};
     }
     closedir(proc);
 }
@@ -65,9 +73,10 @@ static void wait_for_child(void)
     sigtimedwait(&child, NULL, &wait);
 }
 
-bool descendants_kill(void)
+bool descendants_kill(struct descendants_left *left)
 {
-    uint64_t deadline = clock_now_ms() + KILL_TIMEOUT_MS;
+    const uint64_t began = clock_now_ms();
+    *left = (struct descendants_left){0};
     for (;;) {
         pid_t pid = 0;
         do {
@@ -75,9 +84,15 @@ bool descendants_kill(void)
         } while (pid > 0);
         if (pid < 0 && errno == ECHILD)
             return true;
-        if (clock_now_ms() > deadline)
+        if (clock_now_ms() - began > (left->error == EPERM ? REFUSED_MS : KILL_TIMEOUT_MS))
             return false;
-        kill_children();
+        kill_children(left);
         wait_for_child();
     }
+}
+
+void descendants_say(const struct descendants_left *left, const char *command)
+{
+    cli_say(command, "process %d, which a worker has left, could not be killed: %s", (int)left->pid,
+            left->error ? strerror(left->error) : "it is stuck in the kernel");
 }

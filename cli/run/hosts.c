@@ -58,6 +58,7 @@ struct hosts {
     char coordinator[LOCKSTEP_COORDINATOR_BYTES]; // Its address, or where host 0 listens; "":
                                                   // private.
     char dashboard[DAEMON_DASHBOARD_BYTES];
+    struct descendants_left left; // Ignored: ssh is always a process of this user.
     int failure; // The exit status of a host that failed before all ranks had started, or 0.
 };
 
@@ -514,11 +515,10 @@ static int start_all(struct hosts *hosts)
     while (result == 0 && !all_reached(hosts, REMOTE_RUNS)) {
         turn(hosts);
         advance(hosts);
-        if (hosts->verdict.orphaned || hosts->verdict.interrupts > 0)
-            result = 128 + (hosts->verdict.orphaned ? SIGKILL : hosts->verdict.interrupted_by);
-        else if (hosts->failure)
+        result = verdict_stopped_early(&hosts->verdict);
+        if (result == 0 && hosts->failure)
             result = hosts->failure;
-        else if (is_late(hosts))
+        else if (result == 0 && is_late(hosts))
             result = LOST_STATUS;
     }
     return result;
@@ -549,16 +549,13 @@ static int finish(struct hosts *hosts)
     const int status = run_exit_code(verdict_status(&hosts->verdict));
     result->total_ms = clock_now_ms() - hosts->verdict.started_ms;
     dismiss_all(hosts);
-    descendants_kill();
+    descendants_kill(&hosts->left);
     flush(hosts);
     // A write is stuck, and the supervisor no longer waits for it.
     if (!output_done(&hosts->output))
         _exit(status);
     output_close(&hosts->output);
-    run_report(hosts->options, result);
-    if (hosts->options->json &&
-        !run_may_restart(hosts->options, status, verdict_signalled(&hosts->verdict)))
-        run_report_json(hosts->options, result);
+    run_report(hosts->options, &hosts->verdict, status);
     return status;
 }
 
@@ -580,18 +577,20 @@ int hosts_run(const struct run_options *options, int control_fd)
     if (result == 0)
         result = start_all(&hosts);
     if (result != 0) {
-        descendants_kill();
+        descendants_kill(&hosts.left);
         if (hosts.output.started && !hosts.verdict.orphaned) {
             flush(&hosts);
             if (output_done(&hosts.output)) // Else a write is stuck.
                 output_close(&hosts.output);
         }
+        if (!hosts.verdict.orphaned)
+            run_report_early(options, &hosts.verdict, result);
         _exit(result);
     }
     while (hosts.verdict.running > 0 && !hosts.verdict.orphaned)
         turn(&hosts);
     if (hosts.verdict.orphaned) {
-        descendants_kill();
+        descendants_kill(&hosts.left);
         _exit(128 + SIGKILL);
     }
     result = finish(&hosts);

@@ -66,8 +66,8 @@ bool output_open(struct output *output, const struct run_options *options)
     const size_t streams = 2 * (size_t)options->workers + 1 + options->host_count;
     const size_t polls = streams + OUTPUT_OTHER_FDS + 2 * (size_t)options->host_count + 2;
     output->options = options;
-    output->relaying =
-        options->world_size > 1 || options->log_dir || options->hosted || options->host_count > 0;
+    output->relaying = options->world_size > 1 || options->log_dir || options->json ||
+                       options->hosted || options->host_count > 0;
     output->sink_count = count_sinks(output);
     output->streams = calloc(streams, sizeof(*output->streams));
     output->polls = calloc(polls, sizeof(*output->polls));
@@ -314,6 +314,14 @@ bool output_has_streams(const struct output *output)
             return true;
     }
     return false;
+}
+
+void output_end_streams(struct output *output)
+{
+    for (uint32_t i = 0; i < output->stream_count; i++) {
+        if (output->streams[i].open)
+            stream_end(&output->streams[i]);
+    }
 }
 
 void output_finish(struct output *output)

@@ -2,8 +2,8 @@
 //
 // Relays the output of all workers to our stdout and stderr, with a sink (sink.h) for each, and two
 // streams (stream.h) for each worker. The output of a single worker is not relayed: the worker
-// inherits both descriptors. With --log-dir all output is relayed, the coordinator's too, and each
-// rank has a file (log_file.h).
+// inherits both descriptors. With --json it is relayed, so that the object begins a line. With
+// --log-dir all output is relayed, the coordinator's too, and each rank has a file (log_file.h).
 //
 // `lockstep run-host` (options->hosted) sends all output as frames in one sink. `lockstep run
 // --hosts` has the same streams as on one host, and feeds them from those frames. Supervisor's
@@ -24,7 +24,7 @@
 
 struct output {
     const struct run_options *options;
-    // True if this host has several workers, the job has another host, or there are files.
+    // True if the job has several workers or hosts, there are files, or an object is the last line.
     bool relaying;
     bool started; // True once the writer threads run.
     struct sink sinks[2];
@@ -89,6 +89,9 @@ void output_relay(struct output *output);
 
 // Returns true while a stream has not ended.
 bool output_has_streams(const struct output *output);
+
+// Ends all streams, although processes still have their pipes.
+void output_end_streams(struct output *output);
 
 // Tells the sinks that no more output follows. output_done then returns true once all was written.
 void output_finish(struct output *output);

@@ -9,6 +9,7 @@
 #include "cli/run/run_set.h"
 #include "cli/run/verdict.h"
 
+#include "base/clock.h"
 #include "base/json.h"
 #include "base/text.h"
 
@@ -246,7 +247,7 @@ static void append_survival(struct text *text, const struct run_options *options
                     options->survive);
 }
 
-void run_report(const struct run_options *options, const struct run_result *result)
+static void say_end(const struct run_options *options, const struct run_result *result)
 {
     char bytes[LOCKSTEP_REPORT_BYTES];
     struct text text;
@@ -325,7 +326,7 @@ static void json_failure(struct json *json, const struct run_options *options,
         json_null(json, "cause_rank");
 }
 
-void run_report_json(const struct run_options *options, const struct run_result *result)
+static void report_json(const struct run_options *options, const struct run_result *result)
 {
     struct json json;
     json_init(&json, JSON_BYTES);
@@ -347,4 +348,39 @@ void run_report_json(const struct run_options *options, const struct run_result 
     if (!cli_flush(options->command))
         *options->unwritten = true;
     json_fini(&json);
+}
+
+// ---- The end of an attempt ---------------------------------------------------------------------
+
+// Returns true if the trainer or lockstep could not be started, which another attempt does not
+// change.
+static bool is_not_startable(const struct run_result *result, int code)
+{
+    if (result->first_failed < result->count)
+        return result->ranks[result->first_failed].end.exec_error != 0;
+    return code == CLI_NOT_EXECUTABLE || code == CLI_NOT_FOUND;
+}
+
+void run_report(const struct run_options *options, const struct verdict *verdict, int code)
+{
+    if (options->hosted)
+        return;
+    say_end(options, &verdict->result);
+    *options->again = !is_not_startable(&verdict->result, code) &&
+                      run_may_restart(options, code, verdict_signalled(verdict));
+    if (options->json && !*options->again)
+        report_json(options, &verdict->result);
+}
+
+void run_report_early(const struct run_options *options, struct verdict *verdict, int code)
+{
+    struct run_result *result = &verdict->result;
+    if (!result->ranks)
+        return;
+    result->status = code << 8;
+    if (verdict->started_ms > 0)
+        result->total_ms = clock_now_ms() - verdict->started_ms;
+    if (verdict->quit && result->stopped_by == 0)
+        result->stopped_by = SIGQUIT;
+    run_report(options, verdict, code);
 }

@@ -23,10 +23,13 @@ void run_append_rank_end(struct text *text, const struct run_options *options,
 // index: in the verdict's ranks; it has just ended.
 void run_report_end(const struct run_options *options, const struct verdict *verdict,
                     uint32_t index);
-// Prints the last line on stderr, or nothing if all workers opened a session and succeeded.
-void run_report(const struct run_options *options, const struct run_result *result);
-// Prints one JSON object and a newline on stdout. docs/cli.md lists its members. Sets
-// *options->unwritten, and prints a sentence on stderr, if that fails.
-void run_report_json(const struct run_options *options, const struct run_result *result);
+// Prints the last line on stderr, or nothing if all workers opened a session and succeeded. With
+// --json it also prints one object and a newline on stdout, unless the job is started again;
+// docs/cli.md lists its members. Sets *options->unwritten, and prints a sentence on stderr, if that
+// fails. Sets *options->again if the job is started again. code: the exit status of this attempt. A
+// hosted run prints nothing, because the launcher's host reports.
+void run_report(const struct run_options *options, const struct verdict *verdict, int code);
+// The same for an attempt that ends before all workers have started.
+void run_report_early(const struct run_options *options, struct verdict *verdict, int code);
 
 #endif

@@ -130,9 +130,9 @@ static void forward(int control_fd, int signal_number)
     (void)ignored; // The pipe is full of signals already, or the supervisor has ended.
 }
 
-// Waits for the supervisor and forwards signals. Returns its wait status. Sets *signalled if a
-// signal came that ends the job.
-static int watch(pid_t supervisor, int control_fd, const sigset_t *watched, bool *signalled)
+// Waits for the supervisor and forwards signals. Returns its wait status. Sets *signalled to the
+// last signal that ends the job.
+static int watch(pid_t supervisor, int control_fd, const sigset_t *watched, int *signalled)
 {
     int status = 0;
     for (;;) {
@@ -141,8 +141,9 @@ static int watch(pid_t supervisor, int control_fd, const sigset_t *watched, bool
             if (waitpid(supervisor, &status, WNOHANG) == supervisor)
                 return status;
         } else if (signal_number > 0) {
-            *signalled |= signal_number == SIGINT || signal_number == SIGTERM ||
-                          signal_number == SIGHUP || signal_number == SIGQUIT;
+            if (signal_number == SIGINT || signal_number == SIGTERM || signal_number == SIGHUP ||
+                signal_number == SIGQUIT)
+                *signalled = signal_number;
             forward(control_fd, signal_number);
         }
     }
@@ -187,20 +188,24 @@ static int become_supervisor(const struct run_options *options, const int contro
                                    : supervisor_run(options, control[0]);
 }
 
-static int end_of_supervisor(const struct run_options *options, int status)
+static int end_of_supervisor(const struct run_options *options, int status, bool signalled)
 {
-    descendants_kill();
-    if (WIFSIGNALED(status))
+    struct descendants_left left; // The supervisor has named it.
+    descendants_kill(&left);
+    if (WIFSIGNALED(status)) {
         cli_say(options->command,
                 "the supervising process was killed by signal %d; so were all workers",
                 WTERMSIG(status));
+        *options->again = run_may_restart(options, run_exit_code(status), signalled);
+    }
     return run_exit_code(status);
 }
 
 // Forks the supervisor and waits for its end. Returns the exit status.
 static int launch(const struct run_options *options, const int control[2], const sigset_t *watched,
-                  bool *signalled)
+                  int *signalled)
 {
+    int status = 0;
     pid_t supervisor = fork();
     if (supervisor < 0) {
         cli_say(options->command, "cannot start a process: %s", strerror(errno));
@@ -210,11 +215,15 @@ static int launch(const struct run_options *options, const int control[2], const
     if (supervisor == 0)
         exit(become_supervisor(options, control));
     close(control[0]);
-    return end_of_supervisor(options, watch(supervisor, control[1], watched, signalled));
+    if (*signalled)
+        forward(control[1], *signalled);
+    status = watch(supervisor, control[1], watched, signalled);
+    return end_of_supervisor(options, status, *signalled != 0);
 }
 
-// Runs the job once, with a coordinator of its own.
-static int attempt(struct run_options *options, const sigset_t *watched, bool *signalled)
+// Runs the job once, with a coordinator of its own. *signalled: a signal that the supervisor before
+// has not taken, or 0.
+static int attempt(struct run_options *options, const sigset_t *watched, int *signalled)
 {
     int control[2];
     if (pipe2(control, O_CLOEXEC | O_NONBLOCK) < 0) {
@@ -235,8 +244,7 @@ static int attempt(struct run_options *options, const sigset_t *watched, bool *s
 
 bool run_may_restart(const struct run_options *options, int result, bool signalled)
 {
-    return result != 0 && !signalled && result != CLI_NOT_EXECUTABLE && result != CLI_NOT_FOUND &&
-           options->restarts < options->max_restarts;
+    return result != 0 && !signalled && options->restarts < options->max_restarts;
 }
 
 int run_check_trainer(const char *name)
@@ -261,21 +269,25 @@ int run_check_trainer(const char *name)
 int run_launch(struct run_options *options)
 {
     sigset_t watched;
-    bool signalled = false;
+    int signalled = 0;
     options->unwritten =
-        mmap(NULL, sizeof(bool), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        mmap(NULL, 2 * sizeof(bool), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (options->unwritten == MAP_FAILED) {
         cli_say(options->command, "cannot prepare: %s", strerror(errno));
         return CLI_FAILED;
     }
+    options->again = options->unwritten + 1;
     // If the parent process had SIGCHLD ignored, the kernel would reap the children itself.
     signal(SIGCHLD, SIG_DFL);
     block_signals(&watched, &options->signals);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     int result = attempt(options, &watched, &signalled);
-    while (run_may_restart(options, result, signalled)) {
-        options->restarts++;
-        cli_say(options->command, "restart %u of %u", options->restarts, options->max_restarts);
+    // After a signal that came too late for one attempt, the next one only reports it.
+    while (*options->again) {
+        *options->again = false;
+        options->restarts += signalled == 0;
+        if (!signalled)
+            cli_say(options->command, "restart %u of %u", options->restarts, options->max_restarts);
         result = attempt(options, &watched, &signalled);
     }
     return result == 0 && *options->unwritten ? CLI_FAILED : result;

@@ -57,6 +57,9 @@ struct run_options {
     bool needs_output; // True if a run fails when output of its workers is lost.
     bool *unwritten; // Set by run_launch; shared with the supervisor, which says that stdout lacks
                      // what makes the run succeed.
+    // Set by run_launch; shared with the supervisor, which says that the job is to be started
+    // again.
+    bool *again;
     char **trainer; // argv
 
     // --hosts: this launcher starts `lockstep run-host` on each host.
@@ -114,8 +117,8 @@ struct run_result {
 // exit status.
 int run_launch(struct run_options *options);
 
-// Returns true if the job is started again after this exit status. signalled: the user has ended it
-// by a signal. A trainer that could not be started is not tried again.
+// Returns true if the job may be started again after this exit status. signalled: the user has
+// ended it by a signal.
 bool run_may_restart(const struct run_options *options, int result, bool signalled);
 
 // Checks that the trainer is a program, so that a wrong name is reported before any process is

@@ -40,6 +40,7 @@
 #include <unistd.h>
 
 #define DAEMON_STOP_MS 300
+#define LEFT_OUTPUT_MS 500
 
 struct supervisor {
     // set at start, then constant
@@ -210,23 +211,12 @@ static void end_rank(struct supervisor *supervisor, uint32_t rank, int status, b
 
 static void end_daemon(struct supervisor *supervisor, int status)
 {
-    const bool trains = supervisor->verdict.running > 0;
-    const char *then = "";
     supervisor->daemon.pid = 0;
     if (!supervisor->daemon_wanted)
         return;
     supervisor->daemon_wanted = false;
     output_dump(&supervisor->output); // The output may say why.
-    if (trains)
-        then = "; workers that have formed their world train on, and stalls are not diagnosed";
-    else if (supervisor->options->serves)
-        then = "; host 0 starts it: is --node-rank 0 given on another host or in another terminal?";
-    if (WIFSIGNALED(status))
-        cli_say(supervisor->options->command, "the coordinator was killed by signal %d%s",
-                WTERMSIG(status), then);
-    else
-        cli_say(supervisor->options->command, "the coordinator ended with status %d%s",
-                WEXITSTATUS(status), then);
+    daemon_say_end(supervisor->options, status, supervisor->verdict.running > 0);
 }
 
 static uint32_t rank_of(const struct supervisor *supervisor, pid_t pid)
@@ -294,9 +284,9 @@ static int await_ports(struct supervisor *supervisor, int watch_fd)
         (void)ignored;
         read_control(supervisor);
         reap(supervisor);
-        if (supervisor->verdict.orphaned || supervisor->verdict.interrupts > 0)
-            return 128 +
-                   (supervisor->verdict.interrupts ? supervisor->verdict.interrupted_by : SIGKILL);
+        const int stopped = verdict_stopped_early(&supervisor->verdict);
+        if (stopped)
+            return stopped;
         if (supervisor->daemon.pid == 0)
             return CLI_FAILED;
     }
@@ -457,11 +447,20 @@ static void turn(struct supervisor *supervisor)
         stop_others(supervisor);
 }
 
-// Writes the output that is still in pipes and buffers, after all processes were killed.
-static void flush(struct supervisor *supervisor)
+// Writes the output that is still in pipes and buffers, after all processes were killed. A process
+// that could not be killed may hold a pipe open; then only what comes within LEFT_OUTPUT_MS counts.
+static void flush(struct supervisor *supervisor, bool all_killed)
 {
+    struct verdict *verdict = &supervisor->verdict;
+    const uint64_t give_up_at = verdict->give_up_at;
+    if (!all_killed && give_up_at == VERDICT_NEVER)
+        verdict->give_up_at = clock_now_ms() + LEFT_OUTPUT_MS;
     while (output_has_streams(&supervisor->output) && !given_up(supervisor))
         turn(supervisor);
+    if (!all_killed)
+        output_end_streams(&supervisor->output);
+    if (verdict->interrupts < 2)
+        verdict->give_up_at = give_up_at;
     output_finish(&supervisor->output);
     while (!output_done(&supervisor->output) && !given_up(supervisor))
         turn(supervisor);
@@ -512,6 +511,9 @@ static int start_all(struct supervisor *supervisor)
     int result = 0;
     if (!supervisor->options->coordinator || supervisor->options->serves)
         result = start_daemon(supervisor);
+    read_control(supervisor);
+    if (result == 0)
+        result = verdict_stopped_early(&supervisor->verdict);
     if (result == 0) {
         place_announce(supervisor->options, &supervisor->daemon);
         if (supervisor->options->hosted)
@@ -522,28 +524,19 @@ static int start_all(struct supervisor *supervisor)
     return result == 0 ? start_output(supervisor) : result;
 }
 
-static int finish(struct supervisor *supervisor)
+static int finish(struct supervisor *supervisor, bool all_killed)
 {
     struct run_result *result = &supervisor->verdict.result;
     result->total_ms = clock_now_ms() - supervisor->verdict.started_ms;
     const int status = verdict_status(&supervisor->verdict);
-    for (uint32_t i = result->count; i-- > 0;) {
-        const struct run_end *end = &result->ranks[i].end;
-        if (end->unjoined && end->status == 0 && supervisor->joins.count > 0)
-            result->absent = i;
-    }
-    flush(supervisor);
+    if (supervisor->joins.count > 0)
+        verdict_note_absent(&supervisor->verdict);
+    flush(supervisor, all_killed);
     // A write is stuck, and the supervisor no longer waits for it.
     if (!output_done(&supervisor->output))
         _exit(run_exit_code(status));
     output_close(&supervisor->output);
-    if (supervisor->options->hosted) // The launcher's host reports.
-        return run_exit_code(status);
-    run_report(supervisor->options, result);
-    // If a job is started again, only the last attempt is reported.
-    if (supervisor->options->json && !run_may_restart(supervisor->options, run_exit_code(status),
-                                                      verdict_signalled(&supervisor->verdict)))
-        run_report_json(supervisor->options, result);
+    run_report(supervisor->options, &supervisor->verdict, run_exit_code(status));
     return run_exit_code(status);
 }
 
@@ -572,14 +565,19 @@ int supervisor_run(const struct run_options *options, int control_fd)
         .control_fd = control_fd,
         .joins = {.fd = -1, .coordinator_fd = -1, .cause = JOINS_NO_RANK},
         .registered = -1};
+    struct descendants_left left;
     int result = prepare(&supervisor);
     if (result == 0)
         result = start_all(&supervisor);
     if (result != 0) {
-        descendants_kill();
+        close(supervisor.child_fd); // Descriptors may be what is lacking, and /proc needs two.
+        close(supervisor.null_fd);
+        descendants_kill(&left);
         output_dump(&supervisor.output);
         if (supervisor.verdict.orphaned)
             daemon_forget(options->directory);
+        else
+            run_report_early(options, &supervisor.verdict, result);
         _exit(result);
     }
     while (is_going_on(&supervisor) && !supervisor.verdict.orphaned)
@@ -587,13 +585,14 @@ int supervisor_run(const struct run_options *options, int control_fd)
     registry_remove(supervisor.registered);
     if (!supervisor.verdict.orphaned)
         stop_daemon(&supervisor);
-    if (!descendants_kill())
-        cli_say(options->command, "a process could not be killed; it is stuck in the kernel");
+    const bool all_killed = descendants_kill(&left);
+    if (!all_killed)
+        descendants_say(&left, options->command);
     if (supervisor.verdict.orphaned) {
         daemon_forget(options->directory); // Normally the launcher does this, but it is dead.
         _exit(128 + SIGKILL);
     }
-    result = finish(&supervisor);
+    result = finish(&supervisor, all_killed);
     release(&supervisor);
     return result;
 }

@@ -141,6 +141,15 @@ void verdict_accuse(struct verdict *verdict, uint32_t rank)
     result->status = verdict_status(verdict);
 }
 
+void verdict_note_absent(struct verdict *verdict)
+{
+    struct run_result *result = &verdict->result;
+    for (uint32_t i = result->count; i-- > 0;) {
+        if (result->ranks[i].end.unjoined && result->ranks[i].end.status == 0)
+            result->absent = i;
+    }
+}
+
 void verdict_stop(struct verdict *verdict)
 {
     for (uint32_t i = 0; i < verdict->result.count; i++) {
@@ -170,6 +179,15 @@ int verdict_time_left(const struct verdict *verdict, uint64_t now_ms)
 bool verdict_signalled(const struct verdict *verdict)
 {
     return verdict->interrupts > 0 || verdict->quit;
+}
+
+int verdict_stopped_early(const struct verdict *verdict)
+{
+    if (verdict->interrupts > 0)
+        return 128 + verdict->interrupted_by;
+    if (verdict->quit)
+        return 128 + SIGQUIT;
+    return verdict->orphaned ? 128 + SIGKILL : 0;
 }
 
 bool verdict_doomed(const struct verdict *verdict)

@@ -54,6 +54,10 @@ void verdict_end(struct verdict *verdict, uint32_t rank, int status, uint64_t at
 // because ranks may have other numbers from then on.
 void verdict_accuse(struct verdict *verdict, uint32_t rank);
 
+// Sets result.absent: a rank that ended with status 0 and had not opened a session, after another
+// one had.
+void verdict_note_absent(struct verdict *verdict);
+
 // Marks the ranks that still run as stopped by the supervisor, which kills them now.
 void verdict_stop(struct verdict *verdict);
 
@@ -66,6 +70,10 @@ int verdict_time_left(const struct verdict *verdict, uint64_t now_ms);
 
 // Returns true if the user has ended the job by a signal, so that it is not started again.
 bool verdict_signalled(const struct verdict *verdict);
+
+// Returns the exit status of a run that ends before all its workers run, because the launcher is
+// dead or the user has ended the job by a signal; 0: neither.
+int verdict_stopped_early(const struct verdict *verdict);
 
 // Returns true if so many ranks have failed that the run fails, whatever the others do.
 bool verdict_doomed(const struct verdict *verdict);

@@ -113,6 +113,35 @@ equal "zombies" "$zombies" 0
 kill -TERM "$launcher"
 ends 143 "forking workers"
 
+# A process of another user cannot be killed, and does not hold up the end. A copy of sleep that runs
+# as root stands for sudo.
+if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then
+    cat >"$work/raise.c" <<'END'
+#include <unistd.h>
+int main(void)
+{
+    return setuid(0) < 0 || (sleep(30), 0);
+}
+END
+    pub=$(mktemp -d /tmp/lockstep-XXXXXX) # $work may be closed to others.
+    trap 'rm -rf "$work" "$pub"' EXIT
+    mkdir -m 1777 "$pub/tmp"
+    "${CC:-cc}" -O1 "$work/raise.c" -o "$pub/raise" && chmod 4755 "$pub/raise"
+    cp -r "$(realpath "${lockstep%/*}")" "$pub/bin"
+    cp -r "$(realpath "${lockstep%/*}/../lib")" "$pub/lib"
+    chmod -R a+rX "$pub"
+    began=$(now_ms)
+    (cd / && TMPDIR=$pub/tmp exec setpriv --reuid=65534 --regid=65534 --clear-groups \
+        "$pub/bin/lockstep" run -n 2 --http off -- sh -c "$pub/raise & sleep 0.3; echo done" \
+        >"$work/out" 2>"$work/err") || fail "status $? of a run with a process of another user"
+    within 9000 "$began" "the end with a process of another user"
+    for rank in 0 1; do has "$work/out" "[$rank] done"; done
+    grep -qE "process [0-9]+, which a worker has left, could not be killed: Operation not permitted" "$work/err" ||
+        { fail "no reason:"; cat "$work/err"; }
+    for pid in $(marked | awk '{print $1}'); do kill -KILL "$pid" 2>/dev/null; done
+    nothing_left "a process of another user"
+fi
+
 # The coordinator does not outlive a launcher killed while it starts.
 for delay in 0.001 0.004 0.008 0.015 0.03; do
     "$lockstep" run -n 2 -- sleep 300 >/dev/null 2>&1 </dev/null &

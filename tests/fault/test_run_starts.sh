@@ -123,7 +123,10 @@ hasnt "$work/err" "session"
 
 printf '#!/no/such/interpreter\n' >"$work/bad"
 chmod +x "$work/bad"
+run 127 -n 2 --max-restarts 1 -- sh -c 'exit 127' # The trainer's own status.
+has "$work/err" "lockstep run: restart 1 of 1"
 run 127 -n 2 --json --max-restarts 3 -- "$work/bad"
+hasnt "$work/err" "lockstep run: restart"
 has "$work/err" " could not be started: No such file or directory: the interpreter that '$work/bad' names"
 has "$work/out" '"exit_code":127'
 
@@ -189,6 +192,35 @@ begin -n 2 --max-restarts 2 --json -- sh -c "ulimit -c 0; $train"
 kill -QUIT "$launcher"
 ends 131 "SIGQUIT"
 has "$work/out" '"exit_code":131'
+
+# Also a signal that comes before the workers run is reported, with an object: while ssh connects, and
+# between attempts.
+printf '#!/bin/sh\ntouch %s\nexec sleep 60\n' "$work/ready" >"$work/slowssh"
+chmod +x "$work/slowssh"
+begin --hosts a:1,b:1 --rsh "$work/slowssh" --json -- true
+kill -TERM "$launcher"
+ends 143 "SIGTERM while ssh connects"
+has "$work/err" "lockstep run: the job was stopped by SIGTERM after "
+has "$work/out" '"exit_code":143'
+for delay in 0.02 0.05 0.08 0.11 0.14 0.17 0.2 0.23; do
+    "${hearing[@]}" "$lockstep" run -n 2 --json --max-restarts 900 --http off -- \
+        sh -c "touch $work/ready; exit 3" >"$work/out" 2>"$work/err" </dev/null &
+    launcher=$!
+    wait_for "$work/ready"
+    sleep "$delay"
+    kill -TERM "$launcher"
+    wait "$launcher"
+    equal "objects of a job that is stopped between attempts" "$(grep -c '"exit_code"' "$work/out")" 1
+done
+# And so is a job whose coordinator does not start, or whose rank cannot be started.
+run 1 -n 2 --json --http 192.0.2.1:1 -x LOCKSTEP_INSECURE_PLAINTEXT=1 -- true
+has "$work/out" '"exit_code":1'
+start=$(now_ms)
+(ulimit -n 60 && exec "$lockstep" run -n 40 --json -- true) >"$work/out" 2>"$work/err"
+equal "status of a rank that cannot be started" $? 1
+within 3000 "$start" "the end without a descriptor"
+has "$work/err" "lockstep run: cannot start rank "
+has "$work/out" '"exit_code":1'
 
 # A stopped worker, and a stopped child of one, take the signal, too.
 for signal in INT:130 TERM:143; do
