@@ -73,6 +73,8 @@ static bool reserve(struct stream *stream, size_t size)
 static void append_locked(struct stream *stream, const char *bytes, size_t size)
 {
     while (size > 0) {
+        if (stream->size == STREAM_LINE_BYTES)
+            end_line_locked(stream);
         size_t part = STREAM_LINE_BYTES - stream->size;
         if (part > size)
             part = size;
@@ -82,8 +84,6 @@ static void append_locked(struct stream *stream, const char *bytes, size_t size)
         stream->size += part;
         bytes += part;
         size -= part;
-        if (stream->size == STREAM_LINE_BYTES)
-            end_line_locked(stream);
     }
 }
 

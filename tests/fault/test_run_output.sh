@@ -52,7 +52,15 @@ peak_kb=$(grep VmHWM "$work/err" | tr -dc '0-9 ' | awk '{print $2}')
 
 # Raw with one worker, and no prefix when asked for.
 equal "one worker" "$("$lockstep" run -n 1 -- printf 'a\rb' 2>/dev/null)" "$(printf 'a\rb')"
+equal "one worker and an object" \
+    "$("$lockstep" run -n 1 --json -- printf abc 2>/dev/null | cut -c1-6)" "$(printf 'abc\n{"job"')"
 equal "no prefix" "$("$lockstep" run -n 2 --no-prefix -- echo hi 2>/dev/null)" "$(printf 'hi\nhi')"
+
+# A line of the greatest length is followed by no empty one, and a longer one is cut.
+for bytes in 65535:1 65536:1 65537:2; do
+    equal "lines of ${bytes%:*} bytes" "$("$lockstep" run -n 2 -- sh -c \
+        "[ \$LOCKSTEP_RANK_HINT = 1 ] || { head -c ${bytes%:*} /dev/zero | tr '\\0' y; echo; }" 2>/dev/null | wc -l)" "${bytes#*:}"
+done
 
 # A carriage return starts the line again; before a newline it is part of the line's end.
 equal "progress" "$("$lockstep" run -n 2 --no-prefix -- sh -c \
