@@ -361,13 +361,28 @@ static bool is_not_startable(const struct run_result *result, int code)
     return code == CLI_NOT_EXECUTABLE || code == CLI_NOT_FOUND;
 }
 
+// A rank has failed before the user's signal, which kept the job from being started again.
+static void say_no_restart(const struct run_options *options, const struct verdict *verdict)
+{
+    char bytes[LOCKSTEP_TEXT_BYTES];
+    struct text text;
+    text_init(&text, bytes, sizeof(bytes));
+    run_append_signal_name(&text, verdict->interrupts > 0 ? verdict->interrupted_by : SIGQUIT);
+    cli_say(options->command, "the job was stopped by %s, and is not started again", bytes);
+}
+
 void run_report(const struct run_options *options, const struct verdict *verdict, int code)
 {
     if (options->hosted)
         return;
     say_end(options, &verdict->result);
-    *options->again = !is_not_startable(&verdict->result, code) &&
-                      run_may_restart(options, code, verdict_signalled(verdict));
+    *options->again =
+        !is_not_startable(&verdict->result, code) && run_may_restart(options, code, false);
+    if (*options->again && verdict_signalled(verdict)) {
+        *options->again = false;
+        if (verdict->result.stopped_by == 0)
+            say_no_restart(options, verdict);
+    }
     if (options->json && !*options->again)
         report_json(options, &verdict->result);
 }

@@ -211,6 +211,8 @@ for delay in 0.02 0.05 0.08 0.11 0.14 0.17 0.2 0.23; do
     kill -TERM "$launcher"
     wait "$launcher"
     equal "objects of a job that is stopped between attempts" "$(grep -c '"exit_code"' "$work/out")" 1
+    grep -q 'the job was stopped by SIGTERM' <(tail -n 1 "$work/err") ||
+        fail "the last line is: $(tail -n 1 "$work/err")"
 done
 # And so is a job whose coordinator does not start, or whose rank cannot be started.
 run 1 -n 2 --json --http 192.0.2.1:1 -x LOCKSTEP_INSECURE_PLAINTEXT=1 -- true
