@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A small HTTP client; http.h has the contract. It asks the server to close the connection, so the
-// answer ends where the connection ends, with or without a length, chunked or not.
+// A small HTTP client; http.h has the contract. It asks the server to close the connection, and
+// reads until then. An answer that is shorter than its own length or chunks say broke off.
 
 #include "cli/ask/http.h"
 
@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "cli/ask/http_tls.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <netdb.h>
 #include <poll.h>
@@ -66,6 +67,21 @@ static int connect_one(const struct addrinfo *candidate, uint64_t deadline)
     return -1;
 }
 
+// Tries the addresses of a name one after the other. Each has an equal share of the time that is
+// left, so that an address without an answer leaves time for those after it.
+static int connect_any(const struct addrinfo *found, uint64_t deadline)
+{
+    uint64_t left = 0;
+    int fd = -1;
+    for (const struct addrinfo *next = found; next; next = next->ai_next)
+        left++;
+    for (const struct addrinfo *next = found; next && fd < 0; next = next->ai_next) {
+        const uint64_t now = clock_now_ms();
+        fd = connect_one(next, now < deadline ? now + (deadline - now) / left-- : deadline);
+    }
+    return fd;
+}
+
 static int connect_to(const char *host, uint16_t port, uint64_t deadline, const char **reason)
 {
     char service[8];
@@ -77,9 +93,7 @@ static int connect_to(const char *host, uint16_t port, uint64_t deadline, const 
         *reason = gai_strerror(failure);
         return -1;
     }
-    int fd = -1;
-    for (const struct addrinfo *next = found; next && fd < 0; next = next->ai_next)
-        fd = connect_one(next, deadline);
+    const int fd = connect_any(found, deadline);
     if (fd < 0)
         *reason = strerror(errno);
     freeaddrinfo(found);
@@ -146,17 +160,20 @@ static int receive_all(struct connection *connection, struct answer *answer)
     }
 }
 
-static bool is_chunked(const char *head, const char *head_end)
+// Returns the value of a header field, or NULL. name: with its colon.
+static const char *field_of(const char *head, const char *head_end, const char *name)
 {
-    static const char name[] = "\r\nTransfer-Encoding: chunked";
-    for (const char *at = head; at + sizeof(name) - 1 <= head_end; at++) {
-        if (strncasecmp(at, name, sizeof(name) - 1) == 0)
-            return true;
+    const size_t size = strlen(name);
+    for (const char *line = strstr(head, "\r\n"); line < head_end; line = strstr(line, "\r\n")) {
+        line += 2;
+        if (strncasecmp(line, name, size) == 0)
+            return line + size + strspn(line + size, " \t");
     }
-    return false;
+    return NULL;
 }
 
-// Joins the chunks in place. Returns the size of the body, or -1 if a chunk is malformed.
+// Joins the chunks in place. Returns the size of the body, or -1 if a chunk is malformed or
+// missing.
 static ssize_t join_chunks(char *body, size_t size)
 {
     char *from = body;
@@ -165,7 +182,7 @@ static ssize_t join_chunks(char *body, size_t size)
     for (;;) {
         char *line_end = strstr(from, "\r\n");
         unsigned long chunk = strtoul(from, NULL, 16);
-        if (!line_end || chunk > (size_t)(end - line_end - 2))
+        if (!line_end || !isxdigit((unsigned char)from[0]) || chunk > (size_t)(end - line_end - 2))
             return -1;
         if (chunk == 0)
             return to - body;
@@ -178,18 +195,37 @@ static ssize_t join_chunks(char *body, size_t size)
     }
 }
 
-// Returns the HTTP status, and moves the body to the beginning of the buffer. Returns -1 if the
-// answer is not HTTP.
-static int take_apart(struct answer *answer)
+// Returns the size of the body, or -1 if bytes of it are missing. size: how many bytes came after
+// the head.
+static ssize_t size_of_body(const char *head, char *body, size_t size)
+{
+    const char *head_end = body - 4;
+    const char *encoding = field_of(head, head_end, "Transfer-Encoding:");
+    const char *length = field_of(head, head_end, "Content-Length:");
+    if (encoding && strncasecmp(encoding, "chunked", strlen("chunked")) == 0)
+        return join_chunks(body, size);
+    if (!length)
+        return (ssize_t)size;
+    const unsigned long whole = strtoul(length, NULL, 10);
+    return whole <= size ? (ssize_t)whole : -1;
+}
+
+// Returns the HTTP status, and moves the body to the beginning of the buffer. Returns -1 with a
+// reason if the answer is not a whole answer of HTTP.
+static int take_apart(struct answer *answer, bool tls, const char **reason)
 {
     int code = 0;
+    *reason = tls ? "it does not speak HTTP"
+                  : "it does not speak HTTP; where it speaks HTTPS, say https://";
+    if (sscanf(answer->bytes, "HTTP/1.%*d %d", &code) != 1)
+        return -1;
+    *reason = "the answer broke off";
     char *head_end = strstr(answer->bytes, "\r\n\r\n");
-    if (!head_end || sscanf(answer->bytes, "HTTP/1.%*d %d", &code) != 1)
+    if (!head_end)
         return -1;
     char *body = head_end + 4;
-    ssize_t size = (ssize_t)(answer->size - (size_t)(body - answer->bytes));
-    if (is_chunked(answer->bytes, head_end))
-        size = join_chunks(body, (size_t)size);
+    const ssize_t size =
+        size_of_body(answer->bytes, body, answer->size - (size_t)(body - answer->bytes));
     if (size < 0)
         return -1;
     memmove(answer->bytes, body, (size_t)size);
@@ -298,9 +334,8 @@ int http_get(const struct http_peer *peer, const char *path, uint64_t timeout_ms
     if (reach(&connection, peer, &reason)) {
         if (exchange(&connection, peer, path, &answer) < 0)
             reason = strerror(errno);
-        else if ((code = take_apart(&answer)) < 0)
-            reason = peer->tls ? "it does not speak HTTP"
-                               : "it does not speak HTTP; where it speaks HTTPS, say https://";
+        else
+            code = take_apart(&answer, peer->tls, &reason);
     }
     http_tls_close(connection.tls);
     if (connection.fd >= 0)

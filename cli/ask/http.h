@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One GET over HTTP/1.1, plain or with TLS, to a coordinator's page. It follows no redirects, and
-// an answer has at most HTTP_MAX_BYTES. Blocks until the deadline at the latest. Main thread.
+// an answer has at most HTTP_MAX_BYTES. An answer that breaks off is an error. All addresses of a
+// name are tried. Blocks until the deadline at the latest, except for asking for the addresses of a
+// name. Main thread.
 
 #ifndef LOCKSTEP_CLI_ASK_HTTP_H
 #define LOCKSTEP_CLI_ASK_HTTP_H
