@@ -85,6 +85,19 @@ static void print_json(bool ok, const char *text, size_t size)
     json_fini(&json);
 }
 
+// Like ask_get, for a page whose only good answer is "ok".
+static bool ask_health(struct ask *ask, const char *path, char **body)
+{
+    if (!ask_get(ask, path, body))
+        return false;
+    if (strcmp(*body, "ok\n") == 0)
+        return true;
+    snprintf(ask->error, sizeof(ask->error),
+             "%s does not answer 'ok' to %s; is that the page of a coordinator of Lockstep?",
+             ask->peer.address, path);
+    return false;
+}
+
 int health_main(int argc, char **argv)
 {
     struct health_options options = {.ask = {.command = syntax.name}};
@@ -98,7 +111,7 @@ int health_main(int argc, char **argv)
     if (status != 0)
         return status;
     char *body = NULL;
-    const bool ok = ask_get(&options.ask, options.live ? "/healthz" : "/readyz", &body);
+    const bool ok = ask_health(&options.ask, options.live ? "/healthz" : "/readyz", &body);
     const char *text = ok ? body : options.ask.error;
     if (options.json)
         print_json(ok, text, strcspn(text, "\n"));

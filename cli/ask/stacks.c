@@ -325,7 +325,13 @@ static bool get_stacks(struct stacks_options *options, char **body)
     snprintf(path, sizeof(path), "/api/v1%s%s/ranks/%" PRIu64 "/stack%s",
              ask->job[0] ? "/jobs/" : "", ask->job, options->rank,
              options->fresh ? "?fresh=1" : "");
-    return ask_get(ask, path, body);
+    if (!ask_get(ask, path, body) || json_read_member(*body, "threads"))
+        return *body != NULL;
+    snprintf(ask->error, sizeof(ask->error), "%s has no list of threads: is it a coordinator?",
+             ask->peer.address);
+    free(*body);
+    *body = NULL;
+    return false;
 }
 
 int stacks_main(int argc, char **argv)

@@ -294,17 +294,14 @@ static void print_workers(FILE *out, const char *workers)
 
 // ---- The command -------------------------------------------------------------------------------
 
-// Prints an answer. Returns false if it is not a coordinator's.
-static bool print_answer(FILE *out, const struct ask *ask, const char *body)
+static void print_answer(FILE *out, const struct ask *ask, const char *body)
 {
     if (ask->job[0]) {
-        print_jobs(out, json_read_member(body, "name") ? body : NULL);
+        print_jobs(out, body);
         print_workers(out, json_read_member(body, "workers"));
-        return json_read_member(body, "name") != NULL;
+    } else {
+        print_jobs(out, json_read_first(json_read_member(body, "jobs")));
     }
-    const char *jobs = json_read_member(body, "jobs");
-    print_jobs(out, json_read_first(jobs));
-    return jobs != NULL;
 }
 
 static int paint(struct watch *watch, FILE *out)
@@ -312,18 +309,18 @@ static int paint(struct watch *watch, FILE *out)
     struct ask *ask = &watch->ask;
     char path[ASK_PATH_BYTES];
     char *body;
-    bool known = true;
     snprintf(path, sizeof(path), "%s%s%s", JOBS_PATH, ask->job[0] ? "/" : "", ask->job);
     if (!ask_get(ask, path, &body))
         return CLI_FAILED;
-    if (watch->json)
-        fprintf(out, "%s\n", body);
-    else
-        known = print_answer(out, ask, body);
-    free(body);
+    const bool known = json_read_member(body, ask->job[0] ? "name" : "jobs") != NULL;
     if (!known)
         snprintf(ask->error, sizeof(ask->error), "%s has no list of jobs: is it a coordinator?",
                  ask->peer.address);
+    else if (watch->json)
+        fprintf(out, "%s\n", body);
+    else
+        print_answer(out, ask, body);
+    free(body);
     return known ? CLI_OK : CLI_FAILED;
 }
 

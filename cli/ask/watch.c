@@ -149,7 +149,7 @@ static int watch_paint(const struct watch_command *command, struct watch *watch,
     if (!out)
         return CLI_FAILED;
     const int code = command->paint(watch, out);
-    if (code == CLI_FAILED)
+    if (code == CLI_FAILED && !watch->json)
         fprintf(out, "%s\n", watch->ask.error);
     (void)fclose(out);
     return code;
@@ -174,6 +174,8 @@ static int watch_run(const struct watch_command *command, struct watch *watch)
             free(picture);
             return CLI_FAILED;
         }
+        if (code == CLI_FAILED && watch->json)
+            cli_say(command->name, "%s", watch->ask.error);
         const bool taken = watch_show(watch, picture);
         free(picture);
         if (!taken || !watch->every_ms)

@@ -31,7 +31,8 @@ struct watch_command {
 // Reads the options --http, --job, --watch, --json and those of ASK_OPTIONS. Without --watch it
 // prints one picture and returns its exit status. With --watch it prints pictures until SIGINT,
 // which ends the process with 0. If the first picture fails, the command ends with the error; the
-// error of a later picture is printed, and the coordinator is asked again.
+// error of a later picture is printed in its place, or with --json on stderr, and the coordinator
+// is asked again.
 int watch_main(const struct watch_command *command, int argc, char **argv);
 
 #endif

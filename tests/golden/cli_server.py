@@ -4,8 +4,8 @@
 
 cli_server.py DIRECTORY PORT_FILE
 
-The job `moving` is another one at each question: quiet, stalled, an error, and then stalled. The
-stacks of the job `secret` need a token. The answer about the job `large` is larger than a buffer.
+The jobs `moving` and `changing` are another one at each question: quiet, stalled, an error, and then
+stalled. Of the job `page`, and at /readyz, it answers like a server that is no coordinator. The stacks of the job `secret` need a token. The answer about the job `large` is larger than a buffer.
 """
 
 import http.server
@@ -27,12 +27,13 @@ TOKEN = "Bearer correct-horse"
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    questions = 0
+    questions = {}
 
     def do_GET(self):
-        if self.path == "/api/v1/jobs/moving/stalls":
-            name = MOVING[Handler.questions] if Handler.questions < len(MOVING) else "stalls"
-            Handler.questions += 1
+        if self.path in ("/api/v1/jobs/moving/stalls", "/api/v1/jobs/changing/stalls"):
+            asked = Handler.questions.get(self.path, 0)
+            name = MOVING[asked] if asked < len(MOVING) else "stalls"
+            Handler.questions[self.path] = asked + 1
             self.send_file(name) if name else self.send_error_of(503, "the coordinator is busy")
         elif self.path == "/api/v1/jobs/large/stalls":
             self.send_body(200, {"stalls": [], "more": "x" * 100000})
@@ -43,6 +44,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 self.send_error_of(401, "stacks need a token")
         elif self.path == "/api/v1/jobs/young/ranks/3/stack?fresh=1":
             self.send_file("stack")
+        elif self.path.startswith("/api/v1/jobs/page") or self.path == "/readyz":
+            self.send_bytes(200, b"<html>hi</html>\n")
+        elif self.path == "/healthz":
+            self.send_bytes(200, b"ok\n")
         elif self.path.endswith("?fresh=1"):
             self.send_error_of(503, "rank 3 has not answered")
         elif self.path in FILES:
@@ -58,7 +63,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_body(code, {"error": {"code": code, "message": message}})
 
     def send_body(self, code, value):
-        body = json.dumps(value, separators=(",", ":")).encode()
+        self.send_bytes(code, json.dumps(value, separators=(",", ":")).encode())
+
+    def send_bytes(self, code, body):
         self.send_response(code)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

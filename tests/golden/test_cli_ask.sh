@@ -52,6 +52,13 @@ check stacks_nobody 2 stacks
 check stacks_rank 2 stacks 3x
 check stalls_watch_never 2 stalls --watch=0
 
+check health_live 0 health --live
+check health_page 1 health
+check health_page_json 1 health --json
+check status_page 1 status --job page --json
+check stalls_page 1 stalls --job page --json
+check stacks_page 1 stacks 3 --job page --json
+
 # JSON is what the coordinator said, in one line.
 for question in stalls "status --job mnist" "stacks 3"; do
     # shellcheck disable=SC2086
@@ -82,6 +89,18 @@ done
 kill -INT "$watcher"
 wait "$watcher" || fail "SIGINT: status $?"
 [ "$(sort -u "$work/lines" | wc -l)" = 1 ] || fail "lines of --watch --json differ"
+
+# With --json a failed question is a sentence on stderr, and stdout has objects only.
+env --default-signal=INT "$lockstep" stalls --job changing --watch=0.1 --json >"$work/lines" 2>"$work/err" &
+watcher=$!
+until [ "$(wc -l <"$work/lines")" -ge 3 ]; do
+    kill -0 "$watcher" || exit 1
+    sleep 0.02
+done
+kill -INT "$watcher"
+wait "$watcher" || fail "SIGINT: status $?"
+grep -v '^{.*}$' "$work/lines" && fail "--watch --json writes lines that are no objects"
+grep -q "the coordinator is busy" "$work/err" || fail "a failed question, on stderr: $(cat "$work/err")"
 
 # Colours and a picture that stays in its place, on a terminal only; also after a failed question.
 python3 "$here/cli_terminal.py" "$lockstep" stalls --job moving --watch=0.1 || fail "a terminal"
