@@ -145,9 +145,10 @@ static void say_made(const struct certs_options *options, const struct certs_req
     char uri[CERTS_WORD_BYTES];
     certs_uri(request, uri, sizeof(uri));
     if (!options->json)
-        printf("%s: %s %s's certificate, %s, for %u days\n", out,
+        printf("%s: %s %s's certificate, %s, for %s%u day%s%s\n", out,
                request->role == CERTS_OBSERVER ? "an" : "a", certs_role_name(request->role), uri,
-               request->days);
+               request->days == 0 ? "less than " : "", request->days == 0 ? 1 : request->days,
+               request->days <= 1 ? "" : "s", request->cut ? ", when its authority ends" : "");
 }
 
 static void print_json(const struct certs_options *options, const struct certs_request *made,
@@ -197,16 +198,20 @@ static int init(struct certs_options *options)
         return cli_misuse(NAME, "--job is of the worker that init makes with --name");
     snprintf(paths[0], sizeof(paths[0]), "%s/coordinator", options->directory);
     snprintf(paths[1], sizeof(paths[1]), "%s/worker", options->directory);
+    made[0].role = CERTS_COORDINATOR;
+    made[0].job = NULL;
+    made[1].role = CERTS_WORKER;
+    made[1].name_count = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (certs_check(&made[i], out[i], error, sizeof(error)) < 0)
+            return failed(error); // Before the authority is made.
+    }
     if (certs_make_authority(options->directory, days > 0 ? days : CERTS_AUTHORITY_DAYS, error,
                              sizeof(error)) < 0)
         return failed(error);
     if (!options->json)
         printf("%s: an authority; whoever has its %s can join jobs\n", options->directory,
                CERTS_KEY_FILE);
-    made[0].role = CERTS_COORDINATOR;
-    made[0].job = NULL;
-    made[1].role = CERTS_WORKER;
-    made[1].name_count = 0;
     for (size_t i = 0; i < count; i++) {
         made[i].days = days > 0 ? days : CERTS_DAYS;
         if (certs_issue(options->directory, &made[i], out[i], error, sizeof(error)) < 0)

@@ -29,6 +29,7 @@
 #define EARLY_S 300
 #define DAY_S 86400L
 #define FILES 3
+#define NAMES_BYTES (CERTS_NAMES * 264)
 
 struct failure {
     char *text;
@@ -177,6 +178,14 @@ static bool set_subject(X509 *certificate, const char *name)
                                       -1, 0) == 1;
 }
 
+// A certificate is of no use after its issuer has ended.
+static bool end_with_issuer(X509 *made, const X509 *issuer)
+{
+    return !issuer ||
+           ASN1_TIME_compare(X509_get0_notAfter(made), X509_get0_notAfter(issuer)) <= 0 ||
+           X509_set1_notAfter(made, X509_get0_notAfter(issuer)) == 1;
+}
+
 // Returns a certificate that is not signed yet. issuer NULL: the certificate is its own issuer.
 static X509 *begin_certificate(EVP_PKEY *key, X509 *issuer, const char *name, unsigned days)
 {
@@ -186,7 +195,7 @@ static X509 *begin_certificate(EVP_PKEY *key, X509 *issuer, const char *name, un
         X509_set_issuer_name(made, X509_get_subject_name(issuer ? issuer : made)) == 1 &&
         X509_gmtime_adj(X509_getm_notBefore(made), -EARLY_S) &&
         X509_gmtime_adj(X509_getm_notAfter(made), (long)days * DAY_S) &&
-        X509_set_pubkey(made, key) == 1)
+        end_with_issuer(made, issuer) && X509_set_pubkey(made, key) == 1)
         return made;
     X509_free(made);
     return NULL;
@@ -337,13 +346,35 @@ static X509 *make_certificate(const struct authority *authority, EVP_PKEY *key,
     return NULL;
 }
 
-static int issue(const struct failure *failure, const struct authority *authority,
-                 const struct certs_request *request, struct file *files)
+// Checks that the authority holds now, and lowers the days if it ends earlier. The time of EARLY_S
+// is not missed: an authority that was made a moment ago has all its days.
+static int fit_days(const struct failure *failure, const X509 *authority,
+                    struct certs_request *request)
 {
-    char bytes[CERTS_NAMES * 264];
+    int days = 0;
+    int seconds = 0;
+    if (X509_cmp_current_time(X509_get0_notBefore(authority)) > 0)
+        return fail(failure, "the authority does not hold yet: is the clock right?");
+    if (ASN1_TIME_diff(&days, &seconds, NULL, X509_get0_notAfter(authority)) != 1)
+        return fail_openssl(failure, "the end of the authority cannot be read");
+    if (days < 0 || seconds < 0)
+        return fail(failure, "the authority has ended, so no host believes its certificates; make "
+                             "another with lockstep certs init, in another directory");
+    const long left = (days * DAY_S + seconds + EARLY_S) / DAY_S;
+    request->cut = left < (long)request->days;
+    if (request->cut)
+        request->days = (unsigned)left;
+    return 0;
+}
+
+static int issue(const struct failure *failure, const struct authority *authority,
+                 struct certs_request *request, struct file *files)
+{
+    char bytes[NAMES_BYTES];
     struct text names;
     text_init(&names, bytes, sizeof(bytes));
-    if (list_names(failure, request, &names) < 0)
+    if (list_names(failure, request, &names) < 0 ||
+        fit_days(failure, authority->certificate, request) < 0)
         return -1;
     EVP_PKEY *key = EVP_EC_gen("P-256");
     X509 *made = key ? make_certificate(authority, key, request, bytes) : NULL;
@@ -355,17 +386,40 @@ static int issue(const struct failure *failure, const struct authority *authorit
     return whole ? 0 : fail_openssl(failure, "cannot make a certificate");
 }
 
-int certs_issue(const char *directory, const struct certs_request *request, const char *out,
-                char *error, size_t error_bytes)
+static int place_files(const struct failure *failure, struct file files[FILES], const char *out)
 {
     static const char *const names[FILES] = {TLS_CERTIFICATE_FILE, TLS_KEY_FILE,
                                              TLS_AUTHORITY_FILE};
+    int status = 0;
+    for (size_t i = 0; status == 0 && i < FILES; i++)
+        status = place(failure, &files[i], out, names[i]);
+    return status;
+}
+
+int certs_check(const struct certs_request *request, const char *out, char *error,
+                size_t error_bytes)
+{
+    const struct failure failure = {error, error_bytes};
+    char bytes[NAMES_BYTES];
+    struct text names;
+    struct file files[FILES] = {0};
+    text_init(&names, bytes, sizeof(bytes));
+    int status = list_names(&failure, request, &names);
+    if (status == 0)
+        status = place_files(&failure, files, out);
+    drop_files(files, FILES);
+    return status;
+}
+
+int certs_issue(const char *directory, struct certs_request *request, const char *out, char *error,
+                size_t error_bytes)
+{
     const struct failure failure = {error, error_bytes};
     struct authority authority = {0};
     struct file files[FILES] = {0};
     int status = read_authority(&failure, directory, &authority);
-    for (size_t i = 0; status == 0 && i < FILES; i++)
-        status = place(&failure, &files[i], out, names[i]);
+    if (status == 0)
+        status = place_files(&failure, files, out);
     if (status == 0)
         status = issue(&failure, &authority, request, files);
     if (status == 0)

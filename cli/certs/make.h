@@ -29,7 +29,8 @@ struct certs_request {
     const char *job; // The job of a worker; NULL: any job.
     const char *names[CERTS_NAMES]; // DNS names and addresses.
     size_t name_count;
-    unsigned days;
+    unsigned days; // certs_issue lowers it if the authority ends earlier.
+    bool cut; // Set by certs_issue: true if days was lowered.
 };
 
 // The role named "coordinator", "worker" or "observer". Returns CERTS_NO_ROLE for another word.
@@ -43,8 +44,14 @@ void certs_uri(const struct certs_request *request, char *text, size_t text_byte
 // then no file was made.
 int certs_make_authority(const char *directory, unsigned days, char *error, size_t error_bytes);
 
-// Makes OUT/tls.crt, tls.key and ca.crt, signed by the authority in directory.
-int certs_issue(const char *directory, const struct certs_request *request, const char *out,
-                char *error, size_t error_bytes);
+// Checks what certs_issue would refuse whatever the authority is: the names, and files that exist
+// in OUT. Returns as certs_make_authority.
+int certs_check(const struct certs_request *request, const char *out, char *error,
+                size_t error_bytes);
+
+// Makes OUT/tls.crt, tls.key and ca.crt, signed by the authority in directory. The certificate ends
+// with its authority at the latest. An authority that does not hold now is an error.
+int certs_issue(const char *directory, struct certs_request *request, const char *out, char *error,
+                size_t error_bytes);
 
 #endif

@@ -25,6 +25,21 @@ code=0
 "$lockstep" certs init --dir ca >/dev/null 2>over || code=$?
 equal "init over an authority" "$code" 1
 has over "nothing is overwritten"
+code=0
+"$lockstep" certs init --dir young --name 'bad name' --days 10 2>said || code=$?
+equal "init with a bad name" "$code" 1
+has said "'bad name' is neither a DNS name nor an address"
+mkdir -p young/worker && : >young/worker/tls.key
+"$lockstep" certs init --dir young --name 127.0.0.1 --days 10 2>said && fail "init over a worker's key"
+rm young/worker/tls.key
+"$lockstep" certs init --dir young --name 127.0.0.1 --days 10 >said 2>&1 || fail "the corrected init: $(cat said)"
+[ "$(grep -c "for 10 days$" said)" = 2 ] || fail "certificates of 10 days: $(cat said)"
+"$lockstep" certs issue --dir young --role worker --out clipped >said || fail "issue by a young authority"
+has said "for 10 days, when its authority ends"
+equal "end of a certificate" "$(openssl x509 -in clipped/tls.crt -noout -enddate)" \
+    "$(openssl x509 -in young/ca.crt -noout -enddate)"
+"$lockstep" certs issue --dir young --role worker --out clipped2 --json >said || fail "issue, as JSON"
+has said '"days":10'
 equal "mode of a key" "$(stat -c %a ca/ca.key ca/worker/tls.key | tr '\n' ' ')" "600 600 "
 
 cat >ca.cnf <<END
@@ -76,6 +91,12 @@ old_authority() {
         { cat openssl.log; fail "openssl cannot make $1"; }
 }
 cp -r good aged && old_authority aged/ca.crt 20200101000000Z 20200201000000Z
+cp ca/ca.key aged/ && code=0
+"$lockstep" certs issue --dir aged --role worker --out late 2>said || code=$?
+equal "issue by an authority that has ended" "$code" 1
+has said "the authority has ended"
+[ ! -e late ] || fail "a certificate of an authority that has ended"
+rm aged/ca.key
 cp -r aged mixed && cat other/ca.crt >>mixed/ca.crt
 cp -r good crowded && for _ in $(seq 64); do cat ca/ca.crt; done >>crowded/ca.crt
 cp -r good absent && rm absent/ca.crt
