@@ -236,6 +236,7 @@ static int set_transport(struct bench_options *options, const char *value)
     for (size_t i = 0; i < sizeof(transports) / sizeof(transports[0]); i++) {
         if (strcmp(value, transports[i].name) == 0) {
             options->transport = transports[i].kind;
+            options->transport_given = true;
             return 0;
         }
     }
@@ -395,6 +396,17 @@ static void set_defaults(struct bench_options *options)
         options->warmup = DEFAULT_WARMUP;
 }
 
+// The session would let LOCKSTEP_TRANSPORT win over the option. A value that means nothing is left
+// to the session, which says so.
+static void settle_transport(struct bench_options *options)
+{
+    const char *value = getenv("LOCKSTEP_TRANSPORT");
+    if (options->transport_given)
+        unsetenv("LOCKSTEP_TRANSPORT");
+    else if (value && strcmp(value, "tcp") == 0)
+        options->transport = LOCKSTEP_TRANSPORT_TCP;
+}
+
 int bench_read_options(struct bench_options *options, int argc, char **argv)
 {
     *options = (struct bench_options){.mode = BENCH_BLOCKING};
@@ -404,6 +416,7 @@ int bench_read_options(struct bench_options *options, int argc, char **argv)
     if (optind < argc)
         return cli_misuse("bench", "unexpected argument '%s'", argv[optind]);
     set_defaults(options);
+    settle_transport(options);
     int result = check_options(options);
     if (options->in_flight == 0)
         options->in_flight = options->mode == BENCH_ASYNC ? DEFAULT_IN_FLIGHT : 1;

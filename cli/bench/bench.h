@@ -52,7 +52,8 @@ struct bench_options {
     const struct bench_dtype *dtypes[BENCH_DTYPES];
     uint32_t dtype_count;
     enum bench_mode mode;
-    lockstep_transport_kind transport;
+    lockstep_transport_kind transport; // --transport, else LOCKSTEP_TRANSPORT.
+    bool transport_given;
     bool registered; // True if the payloads are in memory of the library (lockstep_alloc).
     bool cold;
     bool json;

@@ -48,6 +48,12 @@ grep -Eq '"slots":\{"cached_runs":0,"past_runs":[1-9]' "$work/slots.json" || fai
 LOCKSTEP_SLOTS=cached bench slots --sizes 64K --iterations 20 --memory private
 grep -Eq '"slots":\{"cached_runs":[1-9][0-9]*,"past_runs":0' "$work/slots.json" ||
     fail "slots through the caches"
+# The option wins over the variable, and the report says which transport was used.
+LOCKSTEP_TRANSPORT=auto bench tcp --sizes 64K --iterations 20 --transport tcp
+grep -q '"transport":"tcp"' "$work/tcp.json" && grep -q '"slots":{"cached_runs":0,"past_runs":0}' "$work/tcp.json" ||
+    fail "--transport tcp with LOCKSTEP_TRANSPORT=auto: $(cat "$work/tcp.json")"
+LOCKSTEP_TRANSPORT=tcp bench variable --sizes 64K --iterations 20
+grep -q '"transport":"tcp"' "$work/variable.json" || fail "LOCKSTEP_TRANSPORT=tcp: $(cat "$work/variable.json")"
 table 1 --ranks 3 --sizes 1M --seconds 0.02
 table 1 --mode step --backward-ms 0.1 --sizes 64K --iterations 2
 
