@@ -9,27 +9,33 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define NAME_BYTES 32 // Name of a file: the process id.
+#define PLACES 2 // Directories, in the order in which they are tried.
 
-// Opens the directory. Returns -1 with errno if there is none, or another user could write into it.
-static int open_directory(bool make)
+static char own_path[PATH_MAX]; // The file of this process; "": none.
+
+// Opens a directory and writes its path. Returns -1 with errno if there is none, or another user
+// could write into it.
+static int open_directory(unsigned place, bool make, char path[PATH_MAX])
 {
-    char path[PATH_MAX];
     const char *runtime = getenv("XDG_RUNTIME_DIR");
     struct stat info;
-    if (runtime && runtime[0] == '/')
-        snprintf(path, sizeof(path), "%s/lockstep", runtime);
-    else
-        snprintf(path, sizeof(path), "/tmp/lockstep-%u", (unsigned)geteuid());
+    errno = ENOENT;
+    if (place > 0)
+        snprintf(path, PATH_MAX, "/tmp/lockstep-%u", (unsigned)geteuid());
+    else if (!runtime || runtime[0] != '/' ||
+             snprintf(path, PATH_MAX, "%s/lockstep", runtime) >= PATH_MAX)
+        return -1;
     if (make && mkdir(path, 0700) < 0 && errno != EEXIST)
         return -1;
     const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -42,22 +48,29 @@ static int open_directory(bool make)
     return -1;
 }
 
-static void own_name(char name[NAME_BYTES])
+// Makes this process's file in a directory. Its name is random, because launchers in several PID
+// namespaces can have the same process id and share the directory.
+static int make_file(unsigned place)
 {
-    snprintf(name, NAME_BYTES, "%ld", (long)getpid());
+    char directory[PATH_MAX];
+    uint64_t number = 0;
+    const int opened = open_directory(place, true, directory);
+    if (opened < 0)
+        return -1;
+    close(opened);
+    errno = ENAMETOOLONG;
+    if (getrandom(&number, sizeof(number), 0) != sizeof(number) ||
+        snprintf(own_path, sizeof(own_path), "%s/%016" PRIx64, directory, number) >=
+            (int)sizeof(own_path))
+        return -1;
+    return open(own_path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 }
 
 int registry_add(const char *name, const char *address)
 {
-    char file[NAME_BYTES];
-    own_name(file);
-    const int directory = open_directory(true);
-    if (directory < 0)
-        return -1;
-    unlinkat(directory, file, 0); // Removes a file of an earlier process with the same id.
-    const int fd =
-        openat(directory, file, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    close(directory);
+    int fd = -1;
+    for (unsigned place = 0; place < PLACES && fd < 0; place++)
+        fd = make_file(place);
     if (fd < 0)
         return -1;
     // The file is locked before it is written. A reader treats an empty file as one that is being
@@ -72,15 +85,9 @@ int registry_add(const char *name, const char *address)
 
 void registry_remove(int fd)
 {
-    char file[NAME_BYTES];
     if (fd < 0)
         return;
-    own_name(file);
-    const int directory = open_directory(false);
-    if (directory >= 0) {
-        unlinkat(directory, file, 0);
-        close(directory);
-    }
+    unlink(own_path);
     close(fd);
 }
 
@@ -115,15 +122,17 @@ static bool read_job(int directory, const char *file, struct registry_job *job)
            take_line(&at, job->address, sizeof(job->address));
 }
 
-unsigned registry_list(const char *name, struct registry_job jobs[REGISTRY_MAX])
+// Reads the files of a directory. Returns the new number of jobs.
+static unsigned list_place(unsigned place, const char *name, struct registry_job *jobs,
+                           unsigned count)
 {
-    unsigned count = 0;
-    const int fd = open_directory(false);
+    char path[PATH_MAX];
+    const int fd = open_directory(place, false, path);
     DIR *inside = fd < 0 ? NULL : fdopendir(fd);
     if (!inside) {
         if (fd >= 0)
             close(fd);
-        return 0;
+        return count;
     }
     for (struct dirent *entry = readdir(inside); entry && count < REGISTRY_MAX;
          entry = readdir(inside)) {
@@ -132,5 +141,13 @@ unsigned registry_list(const char *name, struct registry_job jobs[REGISTRY_MAX])
             count++;
     }
     closedir(inside);
+    return count;
+}
+
+unsigned registry_list(const char *name, struct registry_job jobs[REGISTRY_MAX])
+{
+    unsigned count = 0;
+    for (unsigned place = 0; place < PLACES; place++)
+        count = list_place(place, name, jobs, count);
     return count;
 }

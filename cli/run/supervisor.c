@@ -497,13 +497,14 @@ static int prepare(struct supervisor *supervisor)
     return CLI_FAILED;
 }
 
-// Registers the job, so that commands such as `lockstep status` find it. If this fails, they need
-// --http.
+// Registers the job, so that commands such as `lockstep status` find it.
 static void register_job(struct supervisor *supervisor)
 {
-    char dashboard[DAEMON_DASHBOARD_BYTES];
-    if (daemon_dashboard(&supervisor->daemon, supervisor->options, dashboard, sizeof(dashboard)))
-        supervisor->registered = registry_add(supervisor->options->job, dashboard);
+    char page[DAEMON_DASHBOARD_BYTES];
+    const struct run_options *options = supervisor->options;
+    if (daemon_dashboard(&supervisor->daemon, options, page, sizeof(page)) &&
+        (supervisor->registered = registry_add(options->job, page)) < 0)
+        cli_say(options->command, "only --http finds this job, not --job: %s", strerror(errno));
 }
 
 static int start_all(struct supervisor *supervisor)

@@ -4,6 +4,15 @@
 # none, and one whose launcher was killed. Other users cannot read where the jobs are.
 . "$(dirname "$0")/run_lib.sh"
 unset LOCKSTEP_DASHBOARD
+# Jobs of other tests are in /tmp/lockstep-UID: where that is allowed, this test has one of its own.
+shared=/tmp/lockstep-$(id -u)
+mkdir -p -m 700 "$shared"
+if [ -z "${LOCKSTEP_TEST_SHARED:-}" ] && unshare -m true 2>/dev/null; then
+    mkdir -m 700 "$work/shared"
+    export LOCKSTEP_TEST_SHARED=$work/shared
+    unshare -m sh -c 'mount --bind "$1" "$2" && exec bash "$3"' - "$work/shared" "$shared" "$0"
+    exit $?
+fi
 export XDG_RUNTIME_DIR=$work/runtime
 mkdir -m 700 "$XDG_RUNTIME_DIR"
 registry=$XDG_RUNTIME_DIR/lockstep
@@ -68,9 +77,30 @@ equal "files that are left" "$(ls -A "$registry")" ""
 
 # A directory into which others can write is not believed.
 chmod 777 "$registry"
-start third
-"$lockstep" status >"$work/answer" 2>&1
-has "$work/answer" "no job of lockstep run"
-stop "$launcher"
+run third
+third=$launcher
+ask 1 "there is no such job" status --job third
+equal "jobs in it" "$(ls -A "$registry")" ""
+# A shell without the variable, or with another one, finds that job, too.
+(unset XDG_RUNTIME_DIR && ask 1 "there is no such job" status --job third && [ "$failures" = 0 ]) || fail "no variable"
+# Two launchers with one process id each, as in containers that share /tmp.
+if [ -n "${LOCKSTEP_TEST_SHARED:-}" ]; then
+    for job in inner other; do
+        unshare -pf --kill-child --mount-proc "$lockstep" run -n 1 --job $job --grace 0 -- sleep 1000 >"$work/$job.log" 2>&1 &
+        pids+=($!)
+        comes "$work/$job.log" "job $job"
+    done
+    ask 0 ok health --job other
+    ask 0 ok health --job inner
+    kill -KILL "${pids[@]}"
+    wait "${pids[@]}" 2>/dev/null
+    chmod 777 "$shared"
+    start fourth
+    comes "$work/fourth.log" "only --http finds this job, not --job: Operation not permitted"
+    "$lockstep" status --job fourth >"$work/answer" 2>&1
+    has "$work/answer" "no job of lockstep run"
+    stop "$launcher"
+fi
+stop "$third"
 nothing_left "jobs that were found"
 finish
