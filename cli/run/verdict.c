@@ -55,7 +55,7 @@ int verdict_signal(struct verdict *verdict, int signal_number, uint64_t now_ms)
     }
     if (ends(signal_number)) {
         verdict->interrupted_by = signal_number;
-        if (!verdict_doomed(verdict))
+        if (verdict->running > 0 && !verdict_doomed(verdict)) // Else only output is left.
             verdict->result.stopped_by = signal_number;
         verdict->kill_at = VERDICT_NEVER;
     }

@@ -285,6 +285,22 @@ static void an_accused_rank_ends_survivors(void **state)
     verdict_fini(&verdict);
 }
 
+// Condition: all ranks have ended with 0, and a signal comes while output waits for its reader.
+// Decision: it did not stop the job.
+static void a_signal_after_all_ends_stops_nothing(void **state)
+{
+    const struct run_options options = {.workers = 1, .grace_ms = 1000};
+    struct verdict verdict;
+    (void)state;
+    assert_true(verdict_init(&verdict, &options));
+    verdict.running = 1;
+    verdict_end(&verdict, 0, 0, 100, true, 100);
+    verdict_signal(&verdict, SIGTERM, 200);
+    assert_int_equal(verdict.result.stopped_by, 0);
+    assert_int_equal(verdict_status(&verdict), 0);
+    verdict_fini(&verdict);
+}
+
 // Condition: a rank fails with --survive, and the user then stops the job by SIGINT. Decision: the
 // status is that of the ranks that are left, and none is killed. A hosted run kills none at all.
 static void a_stop_of_survivors_is_the_users(void **state)
@@ -342,6 +358,7 @@ int main(void)
         cmocka_unit_test(an_accused_rank_has_to_fail),
         cmocka_unit_test(enough_ranks_survive),
         cmocka_unit_test(an_accused_rank_ends_survivors),
+        cmocka_unit_test(a_signal_after_all_ends_stops_nothing),
         cmocka_unit_test(a_stop_of_survivors_is_the_users),
         cmocka_unit_test(the_second_interrupt_kills),
     };
