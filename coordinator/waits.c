@@ -70,14 +70,18 @@ void waits_halt(struct coordinator *core, struct job *job, const struct worker *
     char text[LOCKSTEP_REPORT_BYTES];
     struct sentence sentence;
     sentence_begin(&sentence, text, sizeof(text));
-    sentence_add(&sentence, "waits form a cycle: ");
+    if (count > 1)
+        sentence_add(&sentence, "waits form a cycle: ");
     for (uint32_t i = 0; i < count && i < WAITS_NAMED; i++)
         waits_party(&sentence, job, cycle[(i + count - 1) % count], cycle[i],
                     cycle[(i + 1) % count]);
     if (count > WAITS_NAMED)
         sentence_add(&sentence, "and so on over %" PRIu32 " ranks; ", count);
-    sentence_add(&sentence,
-                 "wait for calls in one order on every rank, or only in lockstep_step_end");
+    // A rank that waits for itself: all ranks may have the same order.
+    sentence_add(&sentence, "%s, or only in lockstep_step_end",
+                 count > 1 ? "wait for calls in one order on every rank"
+                           : "wait for calls in the order of the plan, which is that of the first "
+                             "step of the phase");
     const struct verdict verdict = {.kind = HALT_ORDER, .step = last->blocked.step, .text = text};
     verdict_halt(core, job, &verdict);
 }

@@ -710,7 +710,6 @@ static void crosswise_body(struct rank *rank)
         status = RANK_CALL(rank, lockstep_call_wait(call, FOREVER));
     }
     RANK_EQUAL(rank, status, LOCKSTEP_E_MISMATCH);
-    RANK_SAYS(rank, "waits form a cycle");
     RANK_SAYS(rank, "waits for 'expert' of group 'even' (call 1) and has not made 'gate' of group "
                     "'even' (call 1)");
     finish(rank, modules, 2);

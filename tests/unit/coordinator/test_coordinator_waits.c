@@ -124,8 +124,10 @@ static void test_a_strict_swap_is_found_at_once(void **state)
     run(2);
     blocked_strict(2, 7, "B", "A");
     story_expect_piece(&story,
-                       "2 < halt order step 7: waits form a cycle: rank 1 (host h2) waits for "
-                       "'critic' (call 1) and has not made 'actor' (call 1); " ADVICE);
+                       "2 < halt order step 7: rank 1 (host h2) waits for 'critic' (call 1) and "
+                       "has not made 'actor' (call 1); wait for calls in the order of the plan, "
+                       "which is that of the first step of the phase, or only in "
+                       "lockstep_step_end\n");
 }
 
 // r0: A B, then a wait for A; r1: B wait A.
