@@ -203,6 +203,7 @@ ends 143 "SIGTERM while ssh connects"
 has "$work/err" "lockstep run: the job was stopped by SIGTERM after "
 has "$work/out" '"exit_code":143'
 for delay in 0.02 0.05 0.08 0.11 0.14 0.17 0.2 0.23; do
+    rm -f "$work/ready"
     "${hearing[@]}" "$lockstep" run -n 2 --json --max-restarts 900 --http off -- \
         sh -c "touch $work/ready; exit 3" >"$work/out" 2>"$work/err" </dev/null &
     launcher=$!
