@@ -61,7 +61,7 @@ static void expect_names(struct story *story, uint32_t count)
     assert_int_equal(story_job(story, 0).state, JOB_RUNNING);
     assert_false(coordinator_module_view(story->core, 0, count, &view));
     for (uint32_t m = 0; m < count; m++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof(name), "m%" PRIu32 "?", m);
         assert_true(coordinator_module_view(story->core, 0, m, &view));
         assert_string_equal(view.name, name);
