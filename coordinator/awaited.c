@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which ranks a blocked rank waits for, from the heartbeats of both. A heartbeat says what its rank
+// Finds out from heartbeats which ranks a blocked rank waits for. A heartbeat says what its rank
 // waits for (struct await), and which collectives it has begun a while ago (struct overdue).
 // Changes no state. Runs inside coordinator_step, and in views.
 
@@ -8,16 +8,21 @@
 
 #include "coordinator/core.h"
 
-bool awaited_concerns(const struct await *await, uint32_t rank)
+bool awaited_member(const uint64_t members[LOCKSTEP_RANK_WORDS], uint32_t rank)
 {
     uint64_t any = 0;
+    for (uint32_t i = 0; i < LOCKSTEP_RANK_WORDS; i++)
+        any |= members[i];
+    return any == 0 || (members[rank / 64] >> rank % 64 & 1) != 0;
+}
+
+bool awaited_concerns(const struct await *await, uint32_t rank)
+{
     if (await->key.kind == AWAIT_NONE)
         return true;
     if (await->rooted)
         return await->root == rank;
-    for (uint32_t i = 0; i < LOCKSTEP_RANK_WORDS; i++)
-        any |= await->members[i];
-    return any == 0 || (await->members[rank / 64] >> rank % 64 & 1) != 0;
+    return awaited_member(await->members, rank);
 }
 
 bool awaited_begun(const struct await *await, const struct worker *worker)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which ranks a blocked rank waits for. Changes no state. Runs inside coordinator_step, and in
-// views.
+// Finds out which ranks a blocked rank waits for. Changes no state. Runs inside coordinator_step,
+// and in views.
 
 #ifndef COORDINATOR_AWAITED_H
 #define COORDINATOR_AWAITED_H
@@ -14,6 +14,8 @@
 struct await;
 struct worker;
 
+// True if the rank is one of the members. Zeros stand for all ranks.
+bool awaited_member(const uint64_t members[LOCKSTEP_RANK_WORDS], uint32_t rank);
 // True if the wait needs something of this rank, done or not. A wait that is not reported
 // (AWAIT_NONE) may need every rank.
 bool awaited_concerns(const struct await *await, uint32_t rank);

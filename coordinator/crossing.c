@@ -27,6 +27,7 @@
 
 #include "coordinator/crossing.h"
 
+#include "coordinator/awaited.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/core.h"
 #include "coordinator/job.h"
@@ -115,23 +116,13 @@ static bool crossing_take(struct coordinator *core, struct job *job, struct work
     return job->crossing.users[place]++ == 0;
 }
 
-// True if the rank must do what the key names.
-static bool crossing_concerns(const struct crossing *crossing, uint32_t place, uint32_t rank)
-{
-    const uint64_t *members = crossing->members[place];
-    uint64_t any = 0;
-    for (uint32_t i = 0; i < LOCKSTEP_RANK_WORDS; i++)
-        any |= members[i];
-    return any == 0 || (members[rank / 64] >> rank % 64 & 1) != 0;
-}
-
 static uint32_t crossing_lacks(const struct crossing *crossing, const struct worker *worker)
 {
     const struct await *await = &worker->heartbeat.await;
     uint32_t lacks = 0;
     for (uint32_t i = 0; i < await->lack_count; i++) {
         const uint32_t place = crossing_key(crossing, &await->lacks[i]);
-        if (place < LOCKSTEP_MAX_AWAITED && crossing_concerns(crossing, place, worker->rank))
+        if (place < LOCKSTEP_MAX_AWAITED && awaited_member(crossing->members[place], worker->rank))
             lacks |= UINT32_C(1) << place;
     }
     return lacks;

@@ -233,7 +233,7 @@ struct picture {
     uint32_t position;
     uint64_t moved; // Grows whenever a rank settles a step or completes a plain collective.
     uint64_t traffic; // Sum of the bytes that all members have sent and received.
-    // What the waiting members wait for: some different waits, and the ranks that all others need.
+    // The waits of waiting members, each once, and the ranks that further waits need.
     const struct await *awaits[LOCKSTEP_MAX_AWAITED];
     uint32_t await_count;
     uint64_t others[LOCKSTEP_RANK_WORDS];

@@ -197,7 +197,7 @@ static void train_step(struct job_rank *rank, uint64_t step, uint64_t *hash)
     job_step(rank, step, hash);
     if (step == SAVED && rank->rank == RANKS - 1 && !grouped)
         job_require(rank, lockstep_session_save(rank->session, path), "save");
-    // Of the ranks that are left, the first one comes back to the new coordinator as the last one.
+    // The lowest rank that lives is the last one to come back to the new coordinator.
     if (rank->job->ends && rank->rank == 1 && rank->told->changed > 0)
         atomic_store(&late_port, rank->job->port);
 }
