@@ -15,18 +15,7 @@
 // of a rank also names a unix socket, and the connecting side tries that socket first. A missing
 // socket, a socket of another user and missing memory are noticed at once; then the mates connect
 // by TCP, as all other ranks do.
-//
-// Rules for a connection that has come in (a guest):
-// - garbage, a frame that is no hello, bytes after a hello, or a hello that takes longer than
-//   LOCKSTEP_HELLO_MS: refused;
-// - a hello for another generation, rank or world size, or with a wrong proof: refused;
-// - a member that encrypts when this rank does not, or the other way round: refused, and forming
-//   has failed;
-// - no place is free: the oldest guest without a whole hello is refused, else the oldest guest
-//   whose hello waits for transport_form.
-// The connection of a refused guest is closed, and a member tries again until its deadline. So a
-// stranger that fills all places can delay a member, which needs one round trip for its hello, only
-// by opening more than LOCKSTEP_MAX_UNPROVEN connections in that time, again and again.
+// Connections that have come in and have proven nothing: guests.c.
 
 #include "worker/transport/form.h"
 
@@ -41,6 +30,7 @@
 #include "worker/transport/flow/waves.h"
 #include "worker/transport/frames.h"
 #include "worker/transport/further.h"
+#include "worker/transport/guests.h"
 #include "worker/transport/host/setup.h"
 #include "worker/transport/lifecycle.h"
 #include "worker/transport/measure.h"
@@ -57,6 +47,7 @@
 #define FORM_PAUSE_MS 2
 #define FORM_PAUSE_MOST_MS 200
 #define FORM_ATTEMPT_MS 3000 // The time limit of one attempt to connect.
+#define FORM_WAITER_MS 500 // How much longer than others a rank waits that connects to nobody.
 #define FORM_MATE_MS 2000 // How long a mate is tried through shared memory before TCP is tried.
 
 // ---- proofs -------------------------------------------------------------------------------------
@@ -203,20 +194,6 @@ const char *form_frame_ended(struct peer_link *peer)
 
 // ---- guests -------------------------------------------------------------------------------------
 
-static void guest_end(struct transport *transport, struct guest *guest)
-{
-    transport_unwatch(transport, guest->link->fd);
-    guest->link->ops->close(guest->link, false);
-    guest->link = NULL;
-    transport->forming.guest_count--;
-}
-
-static void guest_refuse(struct transport *transport, struct guest *guest)
-{
-    transport->flows.totals.strangers_refused++;
-    guest_end(transport, guest);
-}
-
 // Turns a guest that has proven membership into a peer. hello: the data of both proofs.
 static void guest_admit(struct transport *transport, struct guest *guest, struct peer_link *peer,
                         const struct hello *hello, const uint8_t proof[LOCKSTEP_PROOF_BYTES])
@@ -252,7 +229,7 @@ static bool guest_can_be(const struct transport *transport, const struct frame_h
 }
 
 // Admits or refuses a guest. Its whole hello has arrived and the generation is known.
-static void guest_decide(struct transport *transport, struct guest *guest)
+void form_decide_guest(struct transport *transport, struct guest *guest)
 {
     struct frame_header header;
     uint8_t proof[LOCKSTEP_PROOF_BYTES];
@@ -280,147 +257,6 @@ static void guest_decide(struct transport *transport, struct guest *guest)
         guest_admit(transport, guest, peer, &hello, proof);
     else
         guest_refuse(transport, guest);
-}
-
-// True if the header that the guest sent can belong to a hello.
-static bool guest_is_hello(const struct guest *guest)
-{
-    struct frame_header header;
-    return frame_decode(guest->bytes, &header, NULL) == FRAME_OK && header.kind == FRAME_HELLO &&
-           header.payload_bytes == LOCKSTEP_NONCE_BYTES + LOCKSTEP_PROOF_BYTES &&
-           header.used_bytes == 0;
-}
-
-// Receives the rest of the hello, as far as it has arrived. False: the guest was refused.
-static bool guest_receive(struct transport *transport, struct guest *guest)
-{
-    while (guest->received < LOCKSTEP_HELLO_BYTES) {
-        // The payload is read only after the header was checked.
-        const uint32_t end = guest->received < LOCKSTEP_FRAME_HEADER_BYTES
-                                 ? LOCKSTEP_FRAME_HEADER_BYTES
-                                 : LOCKSTEP_HELLO_BYTES;
-        struct iovec vector = {.iov_base = guest->bytes + guest->received,
-                               .iov_len = end - guest->received};
-        const ssize_t received = guest->link->ops->receive(guest->link, &vector, 1);
-        if (received < 0 && errno == EAGAIN)
-            return true;
-        if (received > 0)
-            guest->received += (uint32_t)received;
-        if (received <= 0 ||
-            (guest->received == LOCKSTEP_FRAME_HEADER_BYTES && !guest_is_hello(guest))) {
-            guest_refuse(transport, guest);
-            return false;
-        }
-    }
-    guest->heard = true;
-    return true;
-}
-
-void form_guest_ready(struct transport *transport, struct guest *guest)
-{
-    if (!guest->link)
-        return;
-    const bool heard_before = guest->heard;
-    if (!heard_before && (!guest_receive(transport, guest) || !guest->heard))
-        return;
-    if (!heard_before && transport->forming.has_world) {
-        guest_decide(transport, guest);
-        return;
-    }
-    // A guest that has sent its hello must wait for the welcome: more bytes, or the end of the
-    // connection, are refused. They may have come with the hello, and no event tells of them then.
-    uint8_t byte = 0;
-    const struct iovec vector = {.iov_base = &byte, .iov_len = 1};
-    if (guest->link->ops->receive(guest->link, &vector, 1) >= 0 || errno != EAGAIN)
-        guest_refuse(transport, guest);
-}
-
-// Returns the oldest guest that has sent a whole hello (heard), or that has not; NULL: none.
-static struct guest *guest_oldest(struct transport *transport, bool heard)
-{
-    struct guest *oldest = NULL;
-    for (uint32_t i = 0; i < LOCKSTEP_MAX_UNPROVEN; i++) {
-        struct guest *guest = &transport->forming.guests[i];
-        if (guest->link && guest->heard == heard && (!oldest || guest->number < oldest->number))
-            oldest = guest;
-    }
-    return oldest;
-}
-
-// Returns a free place. If all are taken, refuses the oldest guest first.
-static struct guest *guest_place(struct transport *transport)
-{
-    if (transport->forming.guest_count == LOCKSTEP_MAX_UNPROVEN) {
-        struct guest *oldest = guest_oldest(transport, false);
-        guest_refuse(transport, oldest ? oldest : guest_oldest(transport, true));
-    }
-    struct guest *guest = transport->forming.guests;
-    while (guest->link)
-        guest++;
-    return guest;
-}
-
-// Sends the challenge. These are the first bytes on the connection, so the socket buffer has room
-// for them, however slow the other side is.
-static bool guest_challenge(struct guest *guest)
-{
-    const struct frame_header header = {.kind = FRAME_CHALLENGE,
-                                        .payload_bytes = LOCKSTEP_NONCE_BYTES};
-    uint8_t bytes[LOCKSTEP_CHALLENGE_BYTES];
-    uint32_t done = 0;
-    if (!crypto_random(guest->challenge, sizeof(guest->challenge)))
-        return false;
-    frame_encode(&header, bytes);
-    memcpy(bytes + LOCKSTEP_FRAME_HEADER_BYTES, guest->challenge, sizeof(guest->challenge));
-    while (done < sizeof(bytes)) {
-        const struct iovec vector = {.iov_base = bytes + done, .iov_len = sizeof(bytes) - done};
-        const ssize_t sent = guest->link->ops->send(guest->link, &vector, 1);
-        if (sent <= 0)
-            return false;
-        done += (uint32_t)sent;
-    }
-    return true;
-}
-
-// Accepts the next connection, which is encrypted if the transport encrypts. NULL: no connection
-// waits, or this rank lacks descriptors or memory to accept it.
-static struct link *form_next(struct transport *transport, struct listener *listener)
-{
-    errno = 0;
-    struct link *link = listener->ops->accept(listener);
-    if (link && transport->encrypts && listener != transport->doors.mates)
-        link = link_encrypt(link, true);
-    if (link)
-        doors_have(transport);
-    else if (doors_lack(transport, errno))
-        doors_rest(transport);
-    return link;
-}
-
-void form_accept(struct transport *transport, struct listener *listener)
-{
-    struct link *link = NULL;
-    while ((link = form_next(transport, listener))) {
-        struct guest *guest = guest_place(transport);
-        *guest = (struct guest){.endpoint = {ENDPOINT_GUEST},
-                                .link = link,
-                                .since_ms = clock_now_ms(),
-                                .number = transport->forming.guest_number++};
-        transport->forming.guest_count++;
-        if (transport_watch(transport, link->fd, &guest->endpoint, true) && guest_challenge(guest))
-            form_guest_ready(transport, guest);
-        else
-            guest_refuse(transport, guest);
-    }
-    transport->flows.totals.strangers_refused += listener->refused;
-    listener->refused = 0;
-}
-
-void form_forget_guests(struct transport *transport)
-{
-    for (uint32_t i = 0; i < LOCKSTEP_MAX_UNPROVEN; i++)
-        if (transport->forming.guests[i].link)
-            guest_end(transport, &transport->forming.guests[i]);
 }
 
 // ---- connecting ---------------------------------------------------------------------------------
@@ -522,6 +358,19 @@ void form_peer_ready(struct peer_link *peer)
         form_connected(peer);
 }
 
+// The time in ms at which this rank gives up. Only the side that connects knows why it could not,
+// and every rank says what the first report says. So a rank that only waits for connections gives
+// up later than those that try to connect.
+static uint64_t form_fails_ms(const struct transport *transport)
+{
+    for (uint32_t i = 0; i < transport->flows.peer_count; i++) {
+        const struct peer_link *peer = &transport->flows.peers[i];
+        if (peer->connects && peer->state != PEER_PROVEN)
+            return transport->flows.form_deadline_ms;
+    }
+    return transport->flows.form_deadline_ms + FORM_WAITER_MS;
+}
+
 static void form_fail(struct transport *transport)
 {
     transport->forming.failed = true;
@@ -548,15 +397,7 @@ void form_tick(struct transport *transport, uint64_t now_ms)
     doors_tick(transport, now_ms);
     if (!transport->ports.met || now_ms >= transport->ports.due_ms)
         ports_tick(transport, now_ms);
-    for (uint32_t i = 0; transport->forming.guest_count > 0 && i < LOCKSTEP_MAX_UNPROVEN; i++) {
-        struct guest *guest = &transport->forming.guests[i];
-        if (!guest->link)
-            continue;
-        if (guest->heard && transport->forming.has_world)
-            guest_decide(transport, guest);
-        else if (!guest->heard && now_ms >= guest->since_ms + LOCKSTEP_HELLO_MS)
-            guest_refuse(transport, guest);
-    }
+    guests_tick(transport, now_ms);
     if (transport->forming.has_world)
         further_tick(transport, now_ms);
     if (!transport->forming.has_world || transport->flows.formed || transport->forming.failed)
@@ -565,7 +406,7 @@ void form_tick(struct transport *transport, uint64_t now_ms)
         form_tick_peer(&transport->flows.peers[i], now_ms);
     form_check_complete(transport);
     if (!transport->flows.formed &&
-        (now_ms >= transport->flows.form_deadline_ms || doors_despair(transport, now_ms)))
+        (now_ms >= form_fails_ms(transport) || doors_despair(transport, now_ms)))
         form_fail(transport);
 }
 
@@ -574,17 +415,14 @@ uint64_t form_deadline(const struct transport *transport)
     uint64_t deadline = doors_deadline(transport);
     if (ports_deadline(transport) < deadline)
         deadline = ports_deadline(transport);
-    for (uint32_t i = 0; transport->forming.guest_count > 0 && i < LOCKSTEP_MAX_UNPROVEN; i++) {
-        const struct guest *guest = &transport->forming.guests[i];
-        if (guest->link && !guest->heard && guest->since_ms + LOCKSTEP_HELLO_MS < deadline)
-            deadline = guest->since_ms + LOCKSTEP_HELLO_MS;
-    }
+    if (guests_deadline(transport) < deadline)
+        deadline = guests_deadline(transport);
     if (further_deadline(transport) < deadline)
         deadline = further_deadline(transport);
     if (!transport->forming.has_world || transport->flows.formed || transport->forming.failed)
         return deadline;
-    if (transport->flows.form_deadline_ms < deadline)
-        deadline = transport->flows.form_deadline_ms;
+    if (form_fails_ms(transport) < deadline)
+        deadline = form_fails_ms(transport);
     if (host_deadline(&transport->flows) < deadline)
         deadline = host_deadline(&transport->flows);
     if (measure_deadline(transport) < deadline)

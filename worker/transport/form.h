@@ -7,26 +7,13 @@
 
 #include "protos/frame.h"
 #include "protos/limits.h"
-#include "worker/transport/flow/peers.h"
+#include "worker/transport/guests.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-struct listener;
 struct peer_link;
 struct transport;
-
-// A guest: an accepted connection whose other side has not proven membership yet.
-struct guest {
-    struct endpoint endpoint; // Must be the first field: epoll events point at it.
-    struct link *link; // NULL: this place is free.
-    uint64_t since_ms;
-    uint64_t number; // Guests are numbered in the order of their arrival.
-    uint8_t challenge[LOCKSTEP_NONCE_BYTES]; // The challenge that this rank sent to the guest.
-    uint32_t received;
-    bool heard; // True if the whole hello has arrived. It is examined once the generation is known.
-    uint8_t bytes[LOCKSTEP_HELLO_BYTES];
-};
 
 // The progress of making the links of a generation.
 struct forming {
@@ -42,10 +29,9 @@ struct forming {
 
 // Connects to the peer, or ends an attempt that takes too long, if the time for that has come.
 void form_tick_peer(struct peer_link *peer, uint64_t now_ms);
-void form_accept(struct transport *transport, struct listener *listener);
-void form_guest_ready(struct transport *transport, struct guest *guest);
-// Connects to peers whose time has come, refuses guests that are too slow, and checks the deadlines
-// of forming.
+// Admits or refuses a guest. Its whole hello has arrived and the generation is known.
+void form_decide_guest(struct transport *transport, struct guest *guest);
+// Connects to peers whose time has come, and checks the deadlines of forming.
 void form_tick(struct transport *transport, uint64_t now_ms);
 // The time in ms at which form_tick has something to do; UINT64_MAX: never.
 uint64_t form_deadline(const struct transport *transport);
@@ -59,6 +45,5 @@ const char *form_frame_ended(struct peer_link *peer);
 // The link of a peer ended before the peer was proven: this rank tries again later. The text is
 // copied.
 void form_peer_ended(struct peer_link *peer, const char *text);
-void form_forget_guests(struct transport *transport);
 
 #endif

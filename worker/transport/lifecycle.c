@@ -20,7 +20,7 @@
 #include "worker/transport/flow/flow.h"
 #include "worker/transport/flow/flows.h"
 #include "worker/transport/flow/waves.h"
-#include "worker/transport/form.h"
+#include "worker/transport/guests.h"
 #include "worker/transport/headers.h"
 #include "worker/transport/host/setup.h"
 #include "worker/transport/measure.h"
@@ -173,7 +173,7 @@ void transport_close(struct transport *transport)
     thread_disown(&transport->flows.thread);
     for (uint32_t i = 0; i < transport->flows.links.count; i++)
         transport_close_stream(transport->flows.links.all[i], false);
-    form_forget_guests(transport);
+    guests_forget(transport);
     flow_forget(&transport->flows);
     redo_forget(&transport->redos);
     freeze_fini(&transport->freezer);

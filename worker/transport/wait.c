@@ -47,6 +47,7 @@
 #include "worker/transport/deaths.h"
 #include "worker/transport/flow/flows.h"
 #include "worker/transport/form.h"
+#include "worker/transport/guests.h"
 #include "worker/transport/host/host.h"
 #include "worker/transport/host/moment.h"
 #include "worker/transport/host/spread.h"
@@ -112,13 +113,13 @@ static void wait_event(struct transport *transport, const struct epoll_event *ev
             drained = 0; // `attention` says whether a thread asked, so a failed read does no harm.
         return;
     case ENDPOINT_LISTENER:
-        form_accept(transport, transport->doors.listener);
+        guests_accept(transport, transport->doors.listener);
         return;
     case ENDPOINT_MATES:
-        form_accept(transport, transport->doors.mates);
+        guests_accept(transport, transport->doors.mates);
         return;
     case ENDPOINT_GUEST:
-        form_guest_ready(transport, (struct guest *)(void *)endpoint);
+        guests_ready(transport, (struct guest *)(void *)endpoint);
         return;
     case ENDPOINT_PEER:
         wait_peer_event((struct peer_link *)(void *)endpoint, event->events);
