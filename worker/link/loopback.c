@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Links inside one process, for tests. A link has two bounded pipes of bytes, one for each
-// direction, and an eventfd at each end. The eventfd is written when that end should try again. A
-// registry of the process finds listeners by number. Not fast, and not for links between processes.
+// direction, and an eventfd at each end. The eventfd is written when that end should try again: a
+// pipe that was empty has bytes, or one that was full has room. A registry of the process finds
+// listeners by number. Not fast, and not for links between processes.
 //
 // Thread: each end has its own owner thread. All ends of the process share the registry's mutex;
 // each pair has its own mutex. Lock order: registry -> pair.
@@ -183,8 +184,10 @@ static ssize_t loopback_send(struct link *link, const struct iovec *iov, int cou
     } else if (pipe->count == LOOPBACK_PIPE_BYTES) {
         errno = EAGAIN;
     } else {
+        const bool was_empty = pipe->count == 0;
         result = (ssize_t)pipe_move(pipe, iov, count, loopback_bound(end, SIZE_MAX), true);
-        loopback_signal_other_locked(end);
+        if (was_empty)
+            loopback_signal_other_locked(end);
     }
     mutex_unlock(&end->pair->mutex);
     return result;
@@ -197,8 +200,10 @@ static ssize_t loopback_receive(struct link *link, const struct iovec *iov, int 
     ssize_t result = -1;
     mutex_lock(&end->pair->mutex);
     if (pipe->count > 0) {
+        const bool was_full = pipe->count == LOOPBACK_PIPE_BYTES;
         result = (ssize_t)pipe_move(pipe, iov, count, loopback_bound(end, SIZE_MAX), false);
-        loopback_signal_other_locked(end);
+        if (was_full)
+            loopback_signal_other_locked(end);
     } else if (pipe->broken) {
         errno = ECONNRESET;
     } else if (pipe->ended) {
