@@ -7,6 +7,7 @@
 #include "tests/fake_gpu/fake_gpu.h"
 #include "tests/support/device_trainer.h"
 
+#include <pthread.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -49,6 +50,58 @@ static void steps(struct rank *rank)
 static void case_45_results_follow_gradients(const struct setting *setting)
 {
     ranks_run(setting, steps, NULL);
+}
+
+// Two threads report gradients of one bucket, each with the stream that is its own by default. Both
+// streams have the same handle.
+struct half {
+    struct rank *rank;
+    struct device_trainer *trainer;
+    lockstep_call *call;
+    uint64_t step;
+    uint32_t first; // Every second parameter from here on.
+};
+
+static void *half_report(void *context)
+{
+    const struct half *half = context;
+    void *stream = half->trainer->cuda ? CUDA_STREAM_PER_THREAD : NULL;
+    if (stream)
+        DEVICE_CUDA(half->rank, half->trainer, ctx_set_current(half->trainer->context));
+    for (uint32_t p = half->first; p < DEVICE_PARAMETERS; p += 2) {
+        device_trainer_make(half->rank, half->trainer, p, half->step, half->trainer->gradients[p],
+                            stream);
+        RANK_OK(half->rank,
+                lockstep_grad_ready(half->trainer->module, half->call, p, NULL, stream));
+    }
+    return NULL;
+}
+
+static void steps_of_two_threads(struct rank *rank)
+{
+    struct device_trainer trainer;
+    lockstep_call *call;
+    device_trainer_open(rank, &trainer);
+    device_trainer_register(rank, &trainer, &(struct device_module){.calls_per_step = 1});
+    for (uint64_t step = 1; step <= STEPS; step++) {
+        pthread_t thread;
+        RANK_OK(rank, lockstep_step_begin(rank->session, NULL, NULL));
+        RANK_OK(rank, lockstep_call_begin(trainer.module, &call));
+        struct half halves[2] = {{rank, &trainer, call, step, 0}, {rank, &trainer, call, step, 1}};
+        RANK_TRUE(rank, pthread_create(&thread, NULL, half_report, &halves[1]) == 0);
+        RANK_TRUE(rank, pthread_join(thread, NULL) == 0);
+        half_report(&halves[0]);
+        RANK_OK(rank, lockstep_call_end(call));
+        RANK_OK(rank, lockstep_step_end(rank->session, trainer.reads));
+        for (uint32_t p = 0; p < DEVICE_PARAMETERS; p++)
+            device_trainer_expect(rank, &trainer, p, step, trainer.gradients[p]);
+    }
+    device_trainer_close(rank, &trainer);
+}
+
+static void case_45_streams_of_threads_are_waited_for(const struct setting *setting)
+{
+    ranks_run(setting, steps_of_two_threads, NULL);
 }
 
 // Without a stream, the results are in memory when step_end or lockstep_call_wait returns.
@@ -310,6 +363,7 @@ static void alone_a_sum_becomes_a_mean(void **state)
 
 static const struct device_story stories[] = {
     {"case_45_results_follow_gradients", case_45_results_follow_gradients},
+    {"case_45_streams_of_threads_are_waited_for", case_45_streams_of_threads_are_waited_for},
     {"case_45_results_are_there", case_45_results_are_there},
     {"case_45_early_calls_are_waited_for", case_45_early_calls_are_waited_for},
     {"case_45_windows_and_buffers", case_45_windows_and_buffers},

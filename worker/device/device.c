@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "worker/device/kernels.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -247,6 +248,17 @@ static bool device_has_context(const struct device *device, void *context)
 bool device_is_default_stream(const void *stream)
 {
     return stream == CUDA_STREAM_LEGACY || stream == CUDA_STREAM_PER_THREAD;
+}
+
+uint64_t device_stream_thread(const void *stream)
+{
+    static atomic_uint_fast64_t threads;
+    static _Thread_local uint64_t number; // Unlike the kernel's number, it is never given again.
+    if (stream != CUDA_STREAM_PER_THREAD)
+        return 0;
+    if (number == 0)
+        number = atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed) + 1;
+    return number;
 }
 
 bool device_has_stream(struct device *device, void *stream)

@@ -88,6 +88,9 @@ int device_event_query(struct device *device, void *event);
 // for a stream that the driver does not know; the driver refuses such a stream later.
 bool device_has_stream(struct device *device, void *stream);
 bool device_is_default_stream(const void *stream);
+// Tells the streams apart for which CU_STREAM_PER_THREAD stands: a number of the calling thread. 0:
+// another handle, which is the same stream on every thread.
+uint64_t device_stream_thread(const void *stream);
 // Makes work that the trainer enqueues on `stream` from now on wait for all results that were
 // enqueued before this call. The caller does not wait. Returns 0 or -1.
 int device_stream_follow(struct device *device, void *stream);

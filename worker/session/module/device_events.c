@@ -94,16 +94,17 @@ static struct ready_gate *device_events_gate_of(const struct contribution *contr
                               contribution->module->bucket_of[report->parameter]);
 }
 
-// The index of a stream's event in a gate. If the stream has none, a free one: preferably one that
-// was never used, else one of a stream that has not used it in this window.
-// LOCKSTEP_READY_STREAMS: there is none.
+// The index of the event in a gate for a stream of the calling thread. If the stream has none, a
+// free one: preferably one that was never used, else one of a stream that has not used it in this
+// window. LOCKSTEP_READY_STREAMS: there is none.
 static uint32_t device_events_place_locked(const struct ready_gate *gate, const void *stream)
 {
+    const uint64_t thread = device_stream_thread(stream);
     uint32_t place = LOCKSTEP_READY_STREAMS;
     mutex_assert_held(&gate->mutex);
     for (uint32_t i = 0; i < LOCKSTEP_READY_STREAMS; i++) {
         const struct device_ready *ready = &gate->ready[i];
-        if (ready->event && ready->stream == stream)
+        if (ready->event && ready->stream == stream && ready->thread == thread)
             return i;
         if (!gate->taken[i] &&
             (place == LOCKSTEP_READY_STREAMS || (!ready->event && gate->ready[place].event)))
@@ -136,6 +137,7 @@ int device_events_reserve(struct contribution *contribution, const struct ready_
             ready->event = device_event_make(module->devices[report->replica]);
         whole = ready->event != NULL;
         ready->stream = report->stream;
+        ready->thread = device_stream_thread(report->stream);
         gate->taken[place] = true;
     }
     mutex_unlock(&gate->mutex);

@@ -84,7 +84,8 @@ static inline struct tree_block collective_leaves(const struct collective_tree *
 // gradients are read.
 struct device_ready {
     void *event; // Recorded on the stream after the last gradient.
-    void *stream; // The stream itself, for diagnostics.
+    void *stream; // The stream itself.
+    uint64_t thread; // Whose stream it is (device_stream_thread).
     uint32_t parameter; // The parameter that was reported last, for diagnostics.
     bool pending; // True if the event was recorded for this collective.
 };
