@@ -242,12 +242,14 @@ static bool decision_lacks(const struct decision *decision, uint32_t member, uin
 }
 
 // Sets what is final of a slot on each member that has its module (rule M13). *whole is used for
-// members on which all of it is final. *elements: the slot's length; 0: the slot is final on every
-// such member. Returns false if the reports contradict each other.
+// members on which all of it is final. *sized: true if a member said the slot's length, which is
+// *elements and may be 0; false if the slot is final on every such member. Returns false if the
+// reports contradict each other.
 static bool decision_gather(struct decision *decision, uint32_t position, struct redo_run *whole,
-                            uint64_t *elements)
+                            bool *sized, uint64_t *elements)
 {
     uint32_t final = 0;
+    *sized = false;
     *elements = 0;
     decision->having = 0;
     for (uint32_t i = 0; i < decision->members; i++) {
@@ -263,16 +265,17 @@ static bool decision_gather(struct decision *decision, uint32_t position, struct
             final++;
         } else if (decision_present(decision, i) &&
                    decision_find(decision, i, RECORD_RUNS, position, &record) && record.total > 0) {
-            if (*elements != 0 && *elements != record.words[0])
+            if (*sized && *elements != record.words[0])
                 return false;
             // The words behind the first one are pairs, as struct redo_run is.
             report->run_count = (record.total - 1) / 2;
             report->runs = (const struct redo_run *)(record.words + 1);
             *elements = record.words[0];
+            *sized = true;
         }
     }
     *whole = (struct redo_run){.first = 0, .end = *elements};
-    return final == 0 || final == decision->having || *elements != 0;
+    return final == 0 || final == decision->having || *sized;
 }
 
 static void decision_send_rows(const struct decision *decision, uint32_t position,
@@ -310,10 +313,11 @@ static const char *decision_slot(struct decision *decision, uint32_t position)
     struct redo_run whole;
     struct redo_row *rows = decision->core->redo.rows;
     enum redo_status status = REDO_IMPOSSIBLE;
+    bool sized;
     uint64_t elements;
     uint32_t count = 0;
-    if (decision_gather(decision, position, &whole, &elements)) {
-        if (elements == 0)
+    if (decision_gather(decision, position, &whole, &sized, &elements)) {
+        if (!sized)
             return NULL;
         status = redo_decide(decision->reports, decision->having, elements, rows,
                              LOCKSTEP_REDO_ROWS, &count);

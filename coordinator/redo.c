@@ -38,6 +38,8 @@ struct redo_piece {
 static bool redo_well_formed(const struct redo_report *report, uint64_t elements)
 {
     uint64_t end = 0;
+    if (elements == 0 && report->run_count == 1)
+        return report->runs[0].first == 0 && report->runs[0].end == 0;
     for (uint32_t i = 0; i < report->run_count; i++) {
         const struct redo_run *run = &report->runs[i];
         if (run->end <= run->first || run->end > elements || (i > 0 && run->first <= end))

@@ -19,7 +19,9 @@ enum redo_status {
 
 // Makes the rows of a slot of `elements` elements from the reports of its `members` (1 to
 // LOCKSTEP_MAX_WORLD), in the order of their new ranks. A HAVE row's owner is a holder whose
-// successor in the new ring lacks the elements. *count: number of rows; 0 unless REDO_ROWS.
+// successor in the new ring lacks the elements. *count: number of rows; 0 unless REDO_ROWS. A slot
+// without elements that is final on some member has no rows and is repeated: used bits and the
+// weight travel without elements, too.
 enum redo_status redo_decide(const struct redo_report *reports, uint32_t members, uint64_t elements,
                              struct redo_row *rows, uint32_t room, uint32_t *count);
 

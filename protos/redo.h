@@ -19,6 +19,7 @@ struct redo_run {
 };
 
 // What one rank reports about one slot. Runs are ascending, not empty, and do not touch each other.
+// A slot without elements that is final has one run, from 0 to 0.
 struct redo_report {
     bool contributed; // True if the rank has given its gradients, or zeros, to the slot.
     uint32_t run_count;

@@ -2,8 +2,8 @@
 //
 // Survivors of a death go on (config.on_failure continue) in jobs that use more of the library than
 // plain steps: windows that accumulate, weights, saved layouts, certificates and encrypted data,
-// counters, metrics, parameters that are not used, ranks that run out of data. recovery_job.h says
-// what every job has to promise.
+// counters, metrics, parameters that are not used or have no elements, ranks that run out of data.
+// recovery_job.h says what every job has to promise.
 
 #include "tests/fault/recovery_job.h"
 
@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -321,6 +322,88 @@ static void parameters_are_not_used(void **state)
     }
 }
 
+// ---- Parameters without elements ----------------------------------------------------------------
+
+enum {
+    EMPTY = 24
+}; // Modules with one parameter, which has no elements: a bucket each.
+
+static lockstep_module *empty[EMPTY];
+
+static void register_empty(struct job_rank *rank)
+{
+    static const int64_t shape = 0;
+    static float none;
+    for (uint32_t i = 0; i < EMPTY; i++) {
+        struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
+        struct lockstep_parameter tensor = LOCKSTEP_PARAMETER_INIT;
+        char name[16];
+        snprintf(name, sizeof(name), "empty%u", i);
+        tensor.name = "t";
+        tensor.dims = 1;
+        tensor.shape = &shape;
+        tensor.data = tensor.gradient = &none;
+        config.name = name;
+        config.parameters = &tensor;
+        config.parameter_count = 1;
+        job_require(rank, lockstep_module_register(rank->session, &config, &empty[i]), "register");
+    }
+}
+
+static void *dies_soon(void *argument)
+{
+    (void)argument;
+    usleep((useconds_t)job_random(1500));
+    kill(getpid(), SIGKILL);
+    return NULL;
+}
+
+static void step_is_empty(struct job_rank *rank, uint64_t step, uint64_t *hash)
+{
+    lockstep_call *call;
+    int status = 0;
+    job_begin(rank, NULL, NULL);
+    job_backward(rank, step);
+    if (rank->told->dies_at == step)
+        job_thread(rank, dies_soon, NULL);
+    for (uint32_t i = 0; i < EMPTY && status == 0; i++) {
+        status = lockstep_call_begin(empty[i], &call);
+        if (status == 0)
+            status = lockstep_grad_ready(empty[i], call, 0, NULL, NULL);
+        if (status == 0)
+            status = lockstep_call_end(call);
+    }
+    job_require(rank, status, "call");
+    job_require(rank, job_end(rank), "step_end");
+    job_look(rank, step, NULL, hash);
+    for (uint32_t i = 0; i < EMPTY; i++) {
+        uint8_t used = 0;
+        job_require(rank, lockstep_module_used(empty[i], &used, 1), "module_used");
+        job_expect(rank, used == 1, "a parameter without elements is not used");
+    }
+}
+
+static void prepare_empty(const struct job *job, uint32_t round)
+{
+    for (uint32_t d = 0; d < job->deaths; d++)
+        job_dies_at((round + d) % (job->size - 1), 5 + 10 * d + job_random(4));
+}
+
+static void parameters_have_no_elements(void **state)
+{
+    (void)state;
+    for (uint32_t round = 0; round < job_rounds(8); round++) {
+        struct job job = {.name = "no elements",
+                          .size = 4,
+                          .deaths = 3,
+                          .tcp = round % 2 == 0,
+                          .prepares = prepare_empty,
+                          .loads = register_empty,
+                          .step = step_is_empty};
+        job_run(&job, round, NULL);
+    }
+}
+
 // ---- Ranks that run out of data -----------------------------------------------------------------
 
 static void step_runs_out(struct job_rank *rank, uint64_t step, uint64_t *hash)
@@ -408,6 +491,7 @@ int main(void)
         cmocka_unit_test_teardown(data_is_encrypted, job_teardown),
         cmocka_unit_test_teardown(counters_and_metrics_go_on, job_teardown),
         cmocka_unit_test_teardown(parameters_are_not_used, job_teardown),
+        cmocka_unit_test_teardown(parameters_have_no_elements, job_teardown),
         cmocka_unit_test_teardown(ranks_run_out_of_data, job_teardown),
     };
     job_memory(0);

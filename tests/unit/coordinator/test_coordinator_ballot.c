@@ -118,6 +118,44 @@ static void test_the_open_step_is_finished(void **state)
                         "3 < generation 2: rank 1 of 2, local 0 of 1, peers 0@w1\n");
 }
 
+// Slot 0 has no elements, is final on rank 0 and in flight on rank 2: both repeat it, with no rows.
+static void test_a_slot_without_elements(void **state)
+{
+    struct story *story = *state;
+    story_run_on(story, 3);
+    story_close(story, 2, NULL);
+    RECORD(story, 1, RECORD_FINAL, 0, 1);
+    RECORD(story, 1, RECORD_GIVEN, 0, 1);
+    RECORD(story, 1, RECORD_USED, 0, 1);
+    report(story, 1, 2, COMMITTED, COMMITTED + 1, REPORT_BEGUN);
+    RECORD(story, 3, RECORD_GIVEN, 0, 1);
+    RECORD(story, 3, RECORD_RUNS, 0, 0);
+    story_forget(story);
+    report(story, 3, 2, COMMITTED, COMMITTED + 1, REPORT_BEGUN);
+    story_expect_piece(story, "1 < rows of 0 []\n3 < rows of 0 []\n"
+                              "1 < used of 0 [1]\n3 < used of 0 [1]\n"
+                              "1 < decision ballot 2, settled 5, step 6, flags 2, removed 2\n");
+}
+
+// Slot 0 is final on rank 0; ranks 2 and 3 do not agree whether it has elements.
+static void test_two_lengths_of_a_slot(void **state)
+{
+    struct story *story = *state;
+    story_run_on(story, 4);
+    story_close(story, 2, NULL);
+    RECORD(story, 1, RECORD_FINAL, 0, 1);
+    RECORD(story, 1, RECORD_GIVEN, 0, 1);
+    report(story, 1, 2, COMMITTED, COMMITTED + 1, REPORT_BEGUN);
+    for (uint32_t peer = 3; peer <= 4; peer++) {
+        story_forget(story);
+        RECORD(story, peer, RECORD_GIVEN, 0, 1);
+        RECORD(story, peer, RECORD_RUNS, 0, peer == 3 ? 0 : 40);
+        report(story, peer, 2, COMMITTED, COMMITTED + 1, REPORT_BEGUN);
+    }
+    story_expect_piece(story, "4 < halt lost step 0: " DIED
+                              "; their reports contradict each other: a slot is final");
+}
+
 // Rank 0 has returned from step 6; rank 2 only waits for the last word of its commit wave.
 static void test_who_is_behind_gets_the_commit(void **state)
 {
@@ -772,6 +810,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_survivors_freeze_and_go_on),
         TEST(test_the_open_step_is_finished),
+        TEST(test_a_slot_without_elements),
+        TEST(test_two_lengths_of_a_slot),
         TEST(test_who_is_behind_gets_the_commit),
         TEST(test_who_is_behind_gets_the_skip),
         TEST(test_an_older_skip_does_not_count),

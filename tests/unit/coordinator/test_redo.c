@@ -163,6 +163,20 @@ static void test_example(void **state)
     }
 }
 
+// A slot without elements is final on one member and in flight on the other.
+static void test_no_elements(void **state)
+{
+    const struct redo_run whole[] = {{0, 0}};
+    const struct redo_report reports[2] = {{true, 1, whole}, {true, 0, NULL}};
+    const struct redo_report nowhere[2] = {{true, 0, NULL}, {true, 0, NULL}};
+    struct redo_row rows[8];
+    uint32_t count = 1;
+    (void)state;
+    assert_int_equal(redo_decide(reports, 2, 0, rows, 8, &count), REDO_ROWS);
+    assert_int_equal(count, 0);
+    assert_int_equal(redo_decide(nowhere, 2, 0, rows, 8, &count), REDO_AGAIN);
+}
+
 static void check_refused(struct redo_report first, struct redo_report second)
 {
     const struct redo_report reports[2] = {first, second};
@@ -192,9 +206,8 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_drawn),
-        cmocka_unit_test(test_shares_are_level),
-        cmocka_unit_test(test_example),
+        cmocka_unit_test(test_drawn),   cmocka_unit_test(test_shares_are_level),
+        cmocka_unit_test(test_example), cmocka_unit_test(test_no_elements),
         cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
