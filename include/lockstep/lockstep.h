@@ -947,7 +947,8 @@ LOCKSTEP_API int lockstep_bucket_parameters(lockstep_module *module, uint32_t bu
  * config.unplanned says so), E_UNUSED (which parameter on which rank, or which rank gave up a
  * call); E_INVALID with a call still open; E_INVALID on every rank when a module was called, but by
  * no rank with a weight above 0: then its gradients are as they were, or zero if an exhausted rank
- * keeps its weight. */
+ * keeps its weight. In a step in which a rank was lost (config.on_failure continue) that is no
+ * error, because the lost rank may have had a weight: lockstep_module_used says what has a mean. */
 LOCKSTEP_API int lockstep_step_end(lockstep_session *session, void *stream);
 /* Ends the step like lockstep_step_end, but waits at most timeout_ms (0 only asks). E_TIMEOUT: this
  * rank has ended the step and others have not; call it again (or lockstep_step_end) to wait on.

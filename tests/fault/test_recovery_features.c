@@ -74,6 +74,14 @@ static void windows_accumulate(void **state)
     }
 }
 
+static void *dies_soon(void *argument)
+{
+    (void)argument;
+    usleep((useconds_t)job_random(1500));
+    kill(getpid(), SIGKILL);
+    return NULL;
+}
+
 // ---- Weights ------------------------------------------------------------------------------------
 
 // Rank 0 has no samples in every fourth step.
@@ -104,6 +112,57 @@ static void steps_have_weights(void **state)
                           .deaths = 1 + round % 2,
                           .tcp = round % 2 == 0,
                           .step = step_weighs};
+        job_run(&job, round, NULL);
+    }
+}
+
+// One rank alone has a weight, and dies. Then all others have one, but for the last step, in which
+// no rank has: only there this is an error.
+static void step_weighs_nothing(struct job_rank *rank, uint64_t step, uint64_t *hash)
+{
+    struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
+    uint64_t death = 0;
+    uint64_t weights[JOB_RANKS];
+    uint8_t used[JOB_TENSORS];
+    for (uint32_t r = 0; r < JOB_RANKS; r++)
+        death += job_told(r)->dies_at; // Of one rank.
+    for (uint32_t r = 0; r < JOB_RANKS; r++)
+        weights[r] = step < JOB_STEPS && (step <= death) == (job_told(r)->dies_at != 0);
+    options.weight = weights[rank->rank];
+    job_begin(rank, &options, NULL);
+    if (rank->told->dies_at == step && step % 2 == 0)
+        job_thread(rank, dies_soon, NULL);
+    else if (rank->told->dies_at == step)
+        dies_soon(NULL); // Before it has contributed anything.
+    job_backward(rank, step);
+    const int status = job_end(rank);
+    if (status != (step == JOB_STEPS ? LOCKSTEP_E_INVALID : 0))
+        job_fails(rank, "step %llu: step_end is %d: %s", (unsigned long long)step, status,
+                  lockstep_error_text());
+    if (step == JOB_STEPS)
+        return;
+    job_look(rank, step, weights, hash);
+    job_require(rank, lockstep_module_used(rank->module, used, JOB_TENSORS), "module_used");
+    job_hash(hash, used, sizeof(used));
+    for (uint32_t t = 0; t < JOB_TENSORS; t++)
+        job_expect(rank, used[t] != 0 || step == death, "a tensor is not used");
+}
+
+static void prepare_weightless(const struct job *job, uint32_t round)
+{
+    job_dies_at(round % (job->size - 1), 4 + 2 * job_random(4) + round / 2 % 2);
+}
+
+static void the_lost_rank_alone_has_a_weight(void **state)
+{
+    (void)state;
+    for (uint32_t round = 0; round < job_rounds(4); round++) {
+        struct job job = {.name = "a weight of one",
+                          .size = 2 + round % 2,
+                          .deaths = 1,
+                          .tcp = round % 4 < 2,
+                          .prepares = prepare_weightless,
+                          .step = step_weighs_nothing};
         job_run(&job, round, NULL);
     }
 }
@@ -350,14 +409,6 @@ static void register_empty(struct job_rank *rank)
     }
 }
 
-static void *dies_soon(void *argument)
-{
-    (void)argument;
-    usleep((useconds_t)job_random(1500));
-    kill(getpid(), SIGKILL);
-    return NULL;
-}
-
 static void step_is_empty(struct job_rank *rank, uint64_t step, uint64_t *hash)
 {
     lockstep_call *call;
@@ -487,6 +538,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(windows_accumulate, job_teardown),
         cmocka_unit_test_teardown(steps_have_weights, job_teardown),
+        cmocka_unit_test_teardown(the_lost_rank_alone_has_a_weight, job_teardown),
         cmocka_unit_test_teardown(layouts_are_saved_and_loaded, job_teardown),
         cmocka_unit_test_teardown(data_is_encrypted, job_teardown),
         cmocka_unit_test_teardown(counters_and_metrics_go_on, job_teardown),

@@ -38,8 +38,11 @@ void carry_forget_losses(struct lockstep_session *session)
     session->end.goodbyes_told = 0;
 }
 
-void carry_ends_locked(struct lockstep_session *session, const uint64_t *removed)
+void carry_ends_locked(struct lockstep_session *session, const uint64_t *removed, uint64_t step)
 {
+    session->step.change.step = step;
+    if (change_left(session->world.size, removed) < session->world.size)
+        session->step.change.lost_step = step;
     carry_renumber_dead(session, removed);
     renumber_locked(session, removed);
     change_add(&session->step.change, session->world.rank, session->world.size, removed);
@@ -59,8 +62,11 @@ void carry_note(struct lockstep_session *session, const struct down_prepare *pre
     }
 }
 
-void carry_renumber(const struct lockstep_session *session, struct commit_wave *own)
+void carry_adapt_locked(const struct lockstep_session *session, uint64_t step,
+                        struct commit_wave *own)
 {
+    if (session->step.change.lost_step == step)
+        own->weighted = own->called;
     for (uint32_t i = 0; i < own->unused_named; i++)
         own->unused[i].rank = session->world.rank;
     for (uint32_t i = 0; i < own->aborted_named; i++)

@@ -201,9 +201,10 @@ void engine_join_commit(struct lockstep_session *session, uint64_t step)
     mutex_lock(&session->mutex);
     memcpy(session->engine.commit_wave.payload, &session->step.contribution,
            sizeof(struct commit_wave));
-    mutex_unlock(&session->mutex);
     if (recovery_is_on(session))
-        carry_renumber(session, (struct commit_wave *)session->engine.commit_wave.payload);
+        carry_adapt_locked(session, step,
+                           (struct commit_wave *)session->engine.commit_wave.payload);
+    mutex_unlock(&session->mutex);
     engine_join(session, &session->engine.commit_wave, WAVE_COMMIT, step);
 }
 

@@ -446,8 +446,7 @@ void recovery_changes_locked(struct lockstep_session *session)
     ancestry_removed(&session->engine.recovery->ancestry, decision, removed);
     if (session->config.virtual_ranks > 0)
         deal_lost(&session->world.deal, decision->settled, removed);
-    carry_ends_locked(session, removed);
-    change->step = decision->settled + 1;
+    carry_ends_locked(session, removed, decision->settled + 1);
     text_copy(change->text, sizeof(change->text), decision->text);
 }
 

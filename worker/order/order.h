@@ -199,7 +199,9 @@ struct commit_wave {
     uint32_t counter_overflow; // 1 if more than LOCKSTEP_MAX_COUNTERS names were used, else 0.
     uint32_t aborted_total; // (module, rank) pairs whose call was given up.
     uint64_t called; // Bit m is 1 if some rank called module m.
-    uint64_t weighted; // Bit m is 1 if some rank called module m with a weight above 0.
+    // Bit m is 1 if some rank called module m with a weight above 0, or called it at all in a step
+    // in which another rank was lost.
+    uint64_t weighted;
     uint32_t aborted_named; // Entries of aborted[].
     uint32_t aborted_errors; // Pairs in aborted_total that are not accepted.
     struct aborted_call aborted[ORDER_ABORTED_NAMED];
