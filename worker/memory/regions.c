@@ -479,6 +479,8 @@ const char *regions_map(struct regions *regions, uint32_t local, uint32_t number
         void *memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         if (memory != MAP_FAILED) {
             region_populate(memory, (size_t)bytes);
+            // A forked child must not keep the mate's memory, and does not use it.
+            (void)madvise(memory, (size_t)bytes, MADV_DONTFORK);
             mate->regions[mate->count++] = (struct mate_region){number, memory, bytes};
         } else if (errno != ENOMEM) {
             wrong = "sent a region that cannot be mapped";

@@ -20,6 +20,7 @@
 // Numbers ascend from 1, and a session uses no number twice.
 //
 // A region is mapped MAP_SHARED: a forked child does not get a copy of the region but shares it.
+// The regions of mates are not mapped in a forked child.
 //
 // Any thread, except functions marked "Engine thread" (the thread that drives the transport).
 

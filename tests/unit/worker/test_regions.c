@@ -23,6 +23,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define SOME (64 * 1024)
@@ -494,6 +495,29 @@ static void test_detached_while_written(void **state)
     pair_close(pair);
 }
 
+// A forked child shares the regions of this rank, and does not have those of mates: it would keep
+// their memory when both ranks have given it up.
+static void test_forked(void **state)
+{
+    struct pair pair = pair_open();
+    uint8_t *memory = make(pair.a, SOME);
+    int status = -1;
+    (void)state;
+    assert_int_equal(hand_over(pair.a, 0, pair.b, 1), 1);
+    assert_int_equal(count_mappings(), 2);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        memory[7] = 9;
+        _exit(count_mappings());
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 1);
+    assert_int_equal(memory[7], 9);
+    pair_close(pair);
+}
+
 // ---- trainer and engine at once -----------------------------------------------------------------
 
 struct trainer {
@@ -576,6 +600,7 @@ int main(void)
         cmocka_unit_test(test_another_generation),
         cmocka_unit_test(test_detached),
         cmocka_unit_test(test_detached_while_written),
+        cmocka_unit_test(test_forked),
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_nothing_left),
     };
