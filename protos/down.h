@@ -66,8 +66,8 @@ struct locality {
     uint32_t hosts;
     uint32_t mate_count; // Workers of this host, including this worker.
     uint32_t mates[LOCKSTEP_MAX_MATES]; // Ranks of the workers of this host, ascending.
-    // Pid and start time of each of these workers' processes, as in struct up_hello. A process with
-    // the same pid and another start time is a different process.
+    // pid and started of each of these workers' processes, as in struct up_hello. A process with
+    // the same pid and another `started` is a different process.
     uint32_t mate_pids[LOCKSTEP_MAX_MATES];
     uint64_t mate_started[LOCKSTEP_MAX_MATES];
     uint32_t local; // Index of this worker in mates.

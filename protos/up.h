@@ -108,8 +108,9 @@ struct up_hello {
     enum failure_policy on_failure;
     // Class of device that the worker computes on; empty: not known.
     char device[LOCKSTEP_DEVICE_BYTES];
-    // When the worker's process started, in clock ticks since its host booted. pid and started
-    // together identify a process even after the pid is reused. 0: not known.
+    // When the worker's process started, and in which namespace of pids (process_started in
+    // worker/support/process.h). pid and started together identify a process of a host, even after
+    // the pid is reused. 0: not known.
     uint64_t started;
     // Hash of the CPU cores that the worker may run on. Equal on workers that may run on the same
     // cores of one kernel, even if their host_id differs, as that of pods on one node. 0: not

@@ -7,11 +7,11 @@
 #include "base/clock.h"
 #include "tests/support/bounds.h"
 #include "worker/kernels/kernels.h"
+#include "worker/support/process.h"
 #include "worker/transport/deaths.h"
 #include "worker/transport/freeze.h"
 #include "worker/transport/lifecycle.h"
 #include "worker/transport/transport.h"
-#include "worker/watch/proc.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -102,13 +102,6 @@ static void rank_open(struct rank *rank)
         fail_msg("%s", error);
 }
 
-static uint64_t started(pid_t pid)
-{
-    char text[16];
-    snprintf(text, sizeof(text), "%d", (int)pid);
-    return watch_proc_started("/proc", text);
-}
-
 static void door_open(struct rank *rank, struct data_port *port)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -142,7 +135,8 @@ static void rank_form(struct rank *rank)
                      .mate_count = 2,
                      .mates = {0, 1},
                      .mate_pids = {(uint32_t)rank->pids[0], (uint32_t)rank->pids[1]},
-                     .mate_started = {started(rank->pids[0]), started(rank->pids[1])},
+                     .mate_started = {process_started((uint32_t)rank->pids[0]),
+                                      process_started((uint32_t)rank->pids[1])},
                      .local = rank->number,
                      .rings = 1},
         .peer_count = 1,

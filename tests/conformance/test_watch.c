@@ -15,7 +15,7 @@
 #include "server/service.h"
 #include "tests/support/bounds.h"
 #include "worker/session/session.h"
-#include "worker/watch/proc.h"
+#include "worker/support/process.h"
 #include "worker/watch/watch.h"
 
 #include <lockstep/lockstep.h>
@@ -301,7 +301,7 @@ static void test_after_open(void **state)
     assert_int_equal(beat.flags & ~(uint32_t)PLACE_THROTTLED, PLACE_FIRST);
     assert_int_equal(beat.place.module, LOCKSTEP_MAX_MODULES);
     assert_string_equal(there.hello.device, "cpu");
-    assert_int_equal(there.hello.started, watch_proc_started(WATCH_PROC_DIRECTORY, "self"));
+    assert_int_equal(there.hello.started, process_started((uint32_t)getpid()));
 }
 
 static bool is_in_gradients(const struct up_heartbeat *beat)
@@ -572,16 +572,14 @@ static void test_a_mate_that_is_stopped(void **state)
 {
     const struct trainer *trainer = *state;
     struct locality locality = {.hosts = 1, .mate_count = 2, .mates = {0, 5}};
-    char text[16];
     const pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
         execlp("sleep", "sleep", "60", (char *)NULL);
         _exit(127);
     }
-    snprintf(text, sizeof(text), "%ld", (long)pid);
     locality.mate_pids[1] = (uint32_t)pid;
-    locality.mate_started[1] = watch_proc_started(WATCH_PROC_DIRECTORY, text);
+    locality.mate_started[1] = process_started((uint32_t)pid);
     watch_formed(trainer->session->watch, &locality);
     (void)AWAIT_BEAT(names_no_mate);
     assert_int_equal(kill(pid, SIGSTOP), 0);
@@ -623,13 +621,11 @@ static void test_a_stopped_mate_comes_first(void **state)
     const struct trainer *trainer = *state;
     struct locality locality = {.hosts = 1, .mate_count = MATES + 1};
     pid_t pids[MATES];
-    char text[16];
     for (uint32_t i = 0; i < MATES; i++) {
         pids[i] = sleeper(i + 1 < MATES);
-        snprintf(text, sizeof(text), "%ld", (long)pids[i]);
         locality.mates[i + 1] = i + 1;
         locality.mate_pids[i + 1] = (uint32_t)pids[i];
-        locality.mate_started[i + 1] = watch_proc_started(WATCH_PROC_DIRECTORY, text);
+        locality.mate_started[i + 1] = process_started((uint32_t)pids[i]);
     }
     assert_int_equal(kill(pids[MATES - 1], SIGSTOP), 0);
     watch_formed(trainer->session->watch, &locality);

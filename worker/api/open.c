@@ -34,8 +34,8 @@
 #include "worker/session/plain.h"
 #include "worker/support/error.h"
 #include "worker/support/handle.h"
+#include "worker/support/process.h"
 #include "worker/support/spare.h"
-#include "worker/watch/proc.h"
 #include "worker/watch/watch.h"
 
 #include <errno.h>
@@ -278,7 +278,7 @@ static void open_hello(const struct lockstep_session *session, struct up_message
         config->on_failure == LOCKSTEP_ON_FAILURE_CONTINUE ? FAILURE_CONTINUE : FAILURE_ERROR;
     hello->elsewhere = parse_has_choice(config->coordinator);
     open_name_device(session, hello);
-    hello->started = watch_proc_started(WATCH_PROC_DIRECTORY, "self");
+    hello->started = process_started(hello->pid);
     hello->cores = config->cores;
 }
 

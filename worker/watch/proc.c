@@ -43,12 +43,6 @@ bool watch_proc_process(const char *proc, const char *pid, struct watch_process 
     return true;
 }
 
-uint64_t watch_proc_started(const char *proc, const char *pid)
-{
-    struct watch_process process;
-    return watch_proc_process(proc, pid, &process) ? process.started : 0;
-}
-
 // Returns the number after a word at the beginning of a line; 0 if there is none.
 static uint64_t watch_proc_number(const char *text, const char *word)
 {

@@ -24,8 +24,6 @@ struct watch_process {
 // Reads a process. pid: a number as text, or "self". Returns false if the process does not exist or
 // cannot be read.
 bool watch_proc_process(const char *proc, const char *pid, struct watch_process *process);
-// Returns the start time as in struct watch_process; 0: not known.
-uint64_t watch_proc_started(const char *proc, const char *pid);
 // Returns the process id of the debugger that is attached to a process; 0: none, or not known. pid:
 // a number as text, or "self".
 uint32_t watch_proc_tracer(const char *proc, const char *pid);

@@ -17,6 +17,7 @@
 #include "base/utf8.h"
 #include "worker/stacks/proc_task.h"
 #include "worker/stacks/stacks.h"
+#include "worker/support/process.h"
 #include "worker/watch/kernel_sleep.h"
 #include "worker/watch/proc.h"
 
@@ -144,7 +145,8 @@ static bool watch_mate(const struct locality *locality, uint32_t index, const ch
         return false;
     snprintf(pid, sizeof(pid), "%" PRIu32, locality->mate_pids[index]);
     if (!watch_proc_process(WATCH_PROC_DIRECTORY, pid, &process) ||
-        process.started != locality->mate_started[index] || !strchr(states, process.state))
+        process_started_at(process.started) != locality->mate_started[index] ||
+        !strchr(states, process.state))
         return false;
     *mate = (struct mate_state){.rank = locality->mates[index],
                                 .state = process.state,

@@ -5,7 +5,6 @@
 
 #include "worker/support/process.h"
 #include "worker/transport/flow/mates.h"
-#include "worker/watch/proc.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,6 +16,7 @@
 #include "protos/types.h"
 
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -37,13 +37,6 @@ static pid_t begin(void)
     return pid;
 }
 
-static uint64_t started(pid_t pid)
-{
-    char text[16];
-    snprintf(text, sizeof(text), "%d", (int)pid);
-    return watch_proc_started("/proc", text);
-}
-
 static void await_end(int process)
 {
     struct pollfd look = {.fd = process, .events = POLLIN};
@@ -61,7 +54,7 @@ static void test_only_a_process_that_ended_is_gone(void **state)
 {
     (void)state;
     const pid_t pid = begin();
-    const int process = process_open((uint32_t)pid, started(pid));
+    const int process = process_open((uint32_t)pid, process_started((uint32_t)pid));
     assert_true(process >= 0);
     assert_false(process_is_gone(process));
     assert_int_equal(kill(pid, SIGSTOP), 0);
@@ -78,13 +71,46 @@ static void test_another_process_is_not_taken(void **state)
 {
     (void)state;
     const pid_t pid = begin();
-    assert_int_equal(process_open((uint32_t)pid, started(pid) + 1), -1);
+    assert_int_equal(process_open((uint32_t)pid, process_started((uint32_t)pid) + 1), -1);
     assert_int_equal(process_open((uint32_t)pid, 0), -1);
     assert_int_equal(process_open(0, 1), -1);
     assert_int_equal(process_open(1u << 30, 1), -1);
     assert_false(process_is_gone(-1));
     assert_int_equal(kill(pid, SIGKILL), 0);
     reap(pid);
+}
+
+// Two containers of a host: the same pid and the same clock tick.
+static void test_a_process_of_another_namespace_is_not_taken(void **state)
+{
+    const uint64_t here = process_started_at(1000);
+    uint64_t there = 0;
+    int status;
+    int ends[2];
+    (void)state;
+    assert_int_equal(process_started_at(0), 0);
+    assert_int_equal(pipe(ends), 0);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        if (unshare(CLONE_NEWPID) != 0)
+            _exit(77);
+        const pid_t inside = fork();
+        if (inside == 0) {
+            there = process_started_at(1000);
+            _exit(write(ends[1], &there, sizeof(there)) == sizeof(there) ? 0 : 1);
+        }
+        _exit(inside > 0 && waitpid(inside, &status, 0) == inside && status == 0 ? 0 : 1);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 77) {
+        print_message("no namespace of pids may be made here\n");
+        skip();
+    }
+    assert_int_equal(status, 0);
+    assert_int_equal(read(ends[0], &there, sizeof(there)), sizeof(there));
+    assert_true(there != here);
+    (void)close(ends[0]);
+    (void)close(ends[1]);
 }
 
 static void test_a_generation_takes_over_what_the_last_one_knew(void **state)
@@ -98,7 +124,7 @@ static void test_a_generation_takes_over_what_the_last_one_knew(void **state)
     for (uint32_t i = 0; i < 4; i++) {
         pids[i] = i == 1 ? getpid() : begin();
         locality.mate_pids[i] = (uint32_t)pids[i];
-        locality.mate_started[i] = started(pids[i]);
+        locality.mate_started[i] = process_started((uint32_t)pids[i]);
     }
     locality.mate_started[2]++; // In another namespace its pid is that of another process.
     assert_int_equal(mates_form(&mates, &locality, dropped), 0);
@@ -140,6 +166,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_only_a_process_that_ended_is_gone),
         cmocka_unit_test(test_another_process_is_not_taken),
+        cmocka_unit_test(test_a_process_of_another_namespace_is_not_taken),
         cmocka_unit_test(test_a_generation_takes_over_what_the_last_one_knew),
     };
     return cmocka_run_group_tests_name("mates", tests, NULL, NULL);

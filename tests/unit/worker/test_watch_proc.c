@@ -3,6 +3,7 @@
 // What /proc tells about processes, read from made-up directories, with what a kernel or a
 // container can do to the texts, and once from the real one.
 
+#include "worker/support/process.h"
 #include "worker/watch/proc.h"
 
 #include <setjmp.h>
@@ -61,7 +62,6 @@ static void test_a_process(void **state)
     assert_true(watch_proc_process(root, "4711", &process));
     assert_int_equal(process.state, 'T');
     assert_int_equal(process.started, 987654);
-    assert_int_equal(watch_proc_started(root, "4711"), 987654);
 }
 
 static void test_a_name_with_brackets(void **state)
@@ -90,7 +90,6 @@ static void test_texts_that_are_none(void **state)
         assert_false(watch_proc_process(root, "4711", &process));
     }
     assert_false(watch_proc_process(root, "4712", &process));
-    assert_int_equal(watch_proc_started(root, "4712"), 0);
 }
 
 static void test_a_debugger(void **state)
@@ -134,13 +133,11 @@ static void test_a_control_group_seen_from_inside(void **state)
 static void test_this_process(void **state)
 {
     struct watch_process process;
-    char pid[16];
     (void)state;
-    snprintf(pid, sizeof(pid), "%ld", (long)getpid());
     assert_true(watch_proc_process(WATCH_PROC_DIRECTORY, "self", &process));
     assert_int_equal(process.state, 'R');
     assert_true(process.started > 0);
-    assert_int_equal(watch_proc_started(WATCH_PROC_DIRECTORY, pid), process.started);
+    assert_int_equal(process_started((uint32_t)getpid()), process_started_at(process.started));
 }
 
 int main(void)
