@@ -8,17 +8,20 @@
 #include "worker/device/cuda.h"
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <lockstep/lockstep.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -123,6 +126,41 @@ __attribute__((noinline)) static void hold_frozen(const struct trainer *trainer)
     hold_read(trainer);
 }
 
+struct load {
+    const struct trainer *trainer;
+    const char *pipe;
+};
+
+// Ends the hold of hold_load: with a writer that writes nothing, the pipe is an empty file.
+static void *load_ends(void *argument)
+{
+    const struct load *load = argument;
+    while (!trainer_released(load->trainer))
+        (void)usleep(20000);
+    close(open(load->pipe, O_WRONLY | O_CLOEXEC));
+    return NULL;
+}
+
+// The loader opens the file of a library with its lock held. A pipe is not open before it has a
+// writer.
+__attribute__((noinline)) static void hold_load(const struct trainer *trainer)
+{
+    char directory[] = "/tmp/lockstep-load-XXXXXX";
+    char pipe[sizeof(directory) + 8];
+    struct load load = {trainer, pipe};
+    pthread_t thread;
+    if (!mkdtemp(directory))
+        _exit(5);
+    snprintf(pipe, sizeof(pipe), "%s/pipe.so", directory);
+    if (mkfifo(pipe, 0600) != 0 || pthread_create(&thread, NULL, load_ends, &load) != 0 ||
+        dlopen(pipe, RTLD_NOW))
+        _exit(5);
+    pthread_join(thread, NULL);
+    unlink(pipe);
+    rmdir(directory);
+    hold_read(trainer);
+}
+
 static void hold_stream(void *argument)
 {
     hold_read(argument);
@@ -130,11 +168,9 @@ static void hold_stream(void *argument)
 
 static void trainer_hold(struct trainer *trainer)
 {
-    static void (*const holds[])(const struct trainer *) = {[HOLD_READ] = hold_read,
-                                                            [HOLD_SPIN] = hold_spin,
-                                                            [HOLD_SLEEP] = hold_sleep,
-                                                            [HOLD_KERNEL] = hold_kernel,
-                                                            [HOLD_FROZEN] = hold_frozen};
+    static void (*const holds[])(const struct trainer *) = {
+        [HOLD_READ] = hold_read,     [HOLD_SPIN] = hold_spin,     [HOLD_SLEEP] = hold_sleep,
+        [HOLD_KERNEL] = hold_kernel, [HOLD_FROZEN] = hold_frozen, [HOLD_LOAD] = hold_load};
     const struct script *script = trainer->script;
     if (script->hold == HOLD_NOT)
         return;

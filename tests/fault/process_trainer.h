@@ -41,6 +41,7 @@ enum hold {
     HOLD_KERNEL, // hold_kernel: asleep in the kernel, in state D.
     // hold_frozen: the trainer creates the file LOCKSTEP_TEST_FROZEN, on a frozen file system.
     HOLD_FROZEN,
+    HOLD_LOAD, // hold_load: the trainer loads a library, and holds the loader's lock.
     HOLD_STREAM, // The trainer goes on; the stream that makes its gradients stands still instead.
 };
 

@@ -97,6 +97,15 @@ static void outside_asleep(void **state)
     stands_still(3, "tcp", &script, "1:outside:hold_sleep");
 }
 
+// Condition: rank 1 hangs while it loads a library, and holds the loader's lock. Decision: its
+// heartbeats and its stacks come as ever.
+static void outside_loading(void **state)
+{
+    (void)state;
+    const struct script script = {.place = PLACE_OPTIMIZER, .place_step = STEP, .hold = HOLD_LOAD};
+    stands_still(3, "auto", &script, "1:outside:step_end:hold_load");
+}
+
 // Condition: rank 1 is between two gradients of a call. Decision: those that are missing are named.
 static void in_a_call(void **state)
 {
@@ -193,6 +202,7 @@ int main(void)
         cmocka_unit_test_teardown(outside_in_read, teardown),
         cmocka_unit_test_teardown(outside_spinning, teardown),
         cmocka_unit_test_teardown(outside_asleep, teardown),
+        cmocka_unit_test_teardown(outside_loading, teardown),
         cmocka_unit_test_teardown(in_a_call, teardown),
         cmocka_unit_test_teardown(two_culprits, teardown),
         cmocka_unit_test_teardown(stopped_and_continued, teardown),

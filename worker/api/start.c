@@ -35,6 +35,7 @@
 #include "worker/session/session.h"
 #include "worker/session/work.h"
 #include "worker/support/error.h"
+#include "worker/watch/watch.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -367,6 +368,7 @@ int lockstep_start(lockstep_session *session)
     if (overlap < 0)
         return overlap;
     const struct visit visit = progress_enter(&session->tracker, API_START, PROGRESS_NO_MODULE, 0);
+    watch_find_python(session->watch);
     await_enter(API_START, LOCKSTEP_MAX_MODULES);
     return progress_leave(&visit, state_start(session));
 }

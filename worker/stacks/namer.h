@@ -19,13 +19,14 @@
 
 struct namer;
 
-// Returns NULL if there is no memory. namer_close accepts NULL. It does not wait for a thread that
-// hangs: that thread then owns the memory, and frees it when its file system answers.
+// Starts the thread. Returns NULL if there is no memory or no thread. namer_close accepts NULL. It
+// does not wait for a thread that hangs: that thread then owns the memory, and frees it when its
+// file system answers. Trainer.
 struct namer *namer_open(void);
 void namer_close(struct namer *namer);
+uint32_t namer_tid(struct namer *namer); // Returns the kernel id of the thread.
 
-// As symbols_name, for at most NAMER_FRAMES frames. While a thread hangs, no other thread is
-// started, and no frame gets a symbol.
+// As symbols_name, for at most NAMER_FRAMES frames. While the thread hangs, no frame gets a symbol.
 void namer_name(struct namer *namer, struct stack_frame *frames, const uintptr_t *addresses,
                 size_t count);
 

@@ -27,7 +27,7 @@ struct python;
 typedef const char *python_writer(int fd, void *interpreter, void *current, size_t threads);
 
 // Returns NULL if no interpreter is loaded, or if there is no memory. Waits for the loader's lock,
-// and so for any thread that is loading a library; call it early.
+// and so for any thread that is loading a library. Trainer.
 struct python *python_open(void);
 // As python_open, with the caller's function instead of CPython's; for tests.
 struct python *python_open_with(python_writer *writer);

@@ -22,7 +22,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// Loads everything that the handler needs to walk a stack. Called once, before stack_signal_ask.
+// Loads everything that the handler needs to walk a stack. Called before stack_signal_ask. Waits
+// for the loader's lock, as python_open does.
 void stack_signal_prepare(void);
 
 // Asks a thread of this process for its addresses. signals comes from proc_task_read: a thread that

@@ -46,9 +46,15 @@ int stacks_open(struct stacks **stacks)
         return error_set(LOCKSTEP_E_SYSTEM, "no memory for the names of functions");
     }
     made->pid = getpid();
-    made->python = python_open();
+    stacks_find_python(made);
     stack_signal_prepare();
     return 0;
+}
+
+void stacks_find_python(struct stacks *stacks)
+{
+    if (!atomic_load(&stacks->python))
+        atomic_store(&stacks->python, python_open());
 }
 
 void stacks_close(struct stacks *stacks)
@@ -198,10 +204,11 @@ static void stacks_add_other(struct stacks *stacks, uint32_t tid, uint64_t deadl
 static void stacks_add_others(struct stacks *stacks, uint64_t deadline_ms)
 {
     const uint32_t own = (uint32_t)gettid();
+    const uint32_t names = namer_tid(stacks->namer);
     const uint32_t callers = stacks->thread_count;
     for (uint32_t i = 0; i < stacks->tid_count && stacks->thread_count < LOCKSTEP_STACK_THREADS;
          i++) {
-        bool known = stacks->tids[i] == own;
+        bool known = stacks->tids[i] == own || stacks->tids[i] == names;
         for (uint32_t t = 0; t < callers; t++)
             known |= stacks->threads[t].tid == stacks->tids[i];
         if (!known)

@@ -4,8 +4,13 @@
 // native frames, and its Python frames (python.h). Threads that have called a session come first. A
 // thread that sleeps, or that has not called the library, is normally not disturbed; a signal
 // interrupts the other threads. A capture takes up to STACKS_MS, PYTHON_MS and NAMER_MS (namer.h)
-// together, so it is made only when the coordinator asks for it. Watch thread; only stacks_open
-// allocates. In a forked child a capture finds no thread.
+// together, so it is made only when the coordinator asks for it. In a forked child a capture finds
+// no thread.
+//
+// A trainer may hang while it loads a library, and then it holds the loader's lock. So the
+// functions that take this lock run on the trainer's thread: stacks_open and stacks_find_python.
+// They also are the only ones that allocate. A capture runs on the watch thread, and does not wait
+// for the lock.
 
 #ifndef WORKER_STACKS_STACKS_H
 #define WORKER_STACKS_STACKS_H
@@ -13,6 +18,7 @@
 #include "protos/types.h"
 #include "worker/support/callers.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -37,7 +43,7 @@ struct stacks {
     struct stack_frame frames[STACKS_FRAMES];
 
     // stacks.c only
-    struct python *python; // NULL: no interpreter is loaded.
+    _Atomic(struct python *) python; // NULL: no interpreter was found. Set once.
     struct namer *namer;
     int pid; // Process id of the process that opened the struct.
     uintptr_t code[STACKS_FRAMES]; // Address of each native frame; 0 for a Python frame.
@@ -46,9 +52,12 @@ struct stacks {
     uint32_t tids[STACKS_TIDS]; // All threads of the process.
 };
 
-// Looks for a Python interpreter; an interpreter that is loaded later is not found. Returns 0, or
+// Loads what a capture needs, and looks for a Python interpreter. Trainer. Returns 0, or
 // LOCKSTEP_E_SYSTEM. stacks_close accepts NULL.
 int stacks_open(struct stacks **stacks);
+// Looks again if no interpreter was found: the program may have loaded one since. Trainer; may run
+// during a capture.
+void stacks_find_python(struct stacks *stacks);
 void stacks_close(struct stacks *stacks);
 
 // Fills in threads and frames. callers: the session whose callers come first; NULL: the callers of

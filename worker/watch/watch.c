@@ -34,6 +34,7 @@ struct watch {
     struct watch_events events;
     const struct tracker *tracker;
     const struct callers *callers;
+    struct stacks *stacks;
     struct thread thread;
     bool runs; // True while the thread runs. Trainer's thread only.
 
@@ -64,7 +65,6 @@ struct watch {
     uint64_t throttled;
     // The trainer's sleep in state D; empty: it does not sleep so.
     char sleeps[LOCKSTEP_KERNEL_BYTES];
-    struct stacks *stacks; // NULL until the coordinator asks for stacks.
     // True if `part` waits to be sent; it waits until the watch knows whether it is the last part.
     bool part_held;
     struct up_message part;
@@ -351,8 +351,6 @@ static void watch_answer_frames(struct watch *watch, const struct down_inspect *
 
 static void watch_answer_stacks(struct watch *watch, const struct down_inspect *inspect)
 {
-    if (!watch->stacks && stacks_open(&watch->stacks) < 0)
-        return;
     stacks_capture(watch->stacks, watch->callers);
     watch_answer_threads(watch, inspect);
     watch_answer_frames(watch, inspect);
@@ -432,7 +430,8 @@ int watch_start(const struct watch_events *events, const struct tracker *tracker
     watch->events = *events;
     watch->tracker = tracker;
     watch->callers = callers;
-    watch->runs = thread_start(&watch->thread, "lockstep-watch", watch_run, watch) == 0;
+    watch->runs = stacks_open(&watch->stacks) == 0 &&
+                  thread_start(&watch->thread, "lockstep-watch", watch_run, watch) == 0;
     return watch->runs ? 0 : -1;
 }
 
@@ -456,6 +455,12 @@ void watch_close(struct watch *watch)
     cond_fini(&watch->changed);
     mutex_fini(&watch->mutex);
     free(watch);
+}
+
+void watch_find_python(struct watch *watch)
+{
+    if (watch)
+        stacks_find_python(watch->stacks);
 }
 
 void watch_interval(struct watch *watch, uint32_t heartbeat_ms)

@@ -48,6 +48,9 @@ struct watch_driven {
 // or a watch that the caller must close. A session without a coordinator has no watch.
 int watch_start(const struct watch_events *events, const struct tracker *tracker,
                 const struct callers *callers, struct watch **started);
+// The program may have loaded a Python interpreter since watch_start; captures of stacks then have
+// its frames. watch may be NULL. Trainer.
+void watch_find_python(struct watch *watch);
 // Joins the thread. Later calls of the control thread and of the driver have no effect. watch may
 // be NULL in this function and in watch_close.
 void watch_stop(struct watch *watch);
