@@ -92,9 +92,9 @@ static void holder_name(uint64_t process, char *name, size_t name_bytes)
 void port_holder_append(struct text *text, uint16_t port)
 {
     char name[32];
-    uint64_t inode = holder_inode_in("/proc/self/net/tcp", port);
+    uint64_t inode = holder_inode_in("/proc/thread-self/net/tcp", port);
     if (inode == 0)
-        inode = holder_inode_in("/proc/self/net/tcp6", port);
+        inode = holder_inode_in("/proc/thread-self/net/tcp6", port);
     const uint64_t process = inode == 0 ? 0 : holder_process(inode);
     if (process == 0) {
         text_append(text, "%u by %s", (unsigned)port,

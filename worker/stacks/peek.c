@@ -8,11 +8,13 @@
 
 #define PEEK_PAGES 64 // Pages of one mincore call.
 
+// The kernel finds the memory through the calling thread's id. Through the process's id it would
+// not if the main thread has ended and another one goes on.
 bool peek(uintptr_t address, void *to, size_t bytes)
 {
     const struct iovec local = {.iov_base = to, .iov_len = bytes};
     const struct iovec remote = {.iov_base = (void *)address, .iov_len = bytes};
-    return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == (ssize_t)bytes;
+    return process_vm_readv(gettid(), &local, 1, &remote, 1, 0) == (ssize_t)bytes;
 }
 
 // Returns the number of pages of [from, to) in main memory; SIZE_MAX: not all pages are mapped.

@@ -53,14 +53,15 @@ static bool mapping_holds(const char *line, uintptr_t at, struct mapping *mappin
     return at >= mapping->low && at < mapping->high;
 }
 
-// Reads maps in pieces, because a process may have thousands of lines.
+// Reads maps in pieces, because a process may have thousands of lines. /proc/self/maps is empty if
+// the main thread has ended.
 static bool mapping_find(uintptr_t at, struct mapping *mapping)
 {
     char piece[4096], line[ROOM_LINE_BYTES];
     size_t size = 0;
     ssize_t got;
     bool found = false;
-    const int fd = spare_open(AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    const int fd = spare_open(AT_FDCWD, "/proc/thread-self/maps", O_RDONLY | O_CLOEXEC);
     *mapping = (struct mapping){.low = 0};
     if (fd < 0)
         return false;

@@ -17,7 +17,7 @@ size_t stack_room_bytes(void);
 // True if the stack has room for stack_room_bytes() bytes. If the thread sleeps, `at` is its stack
 // pointer. If the thread runs, its stack pointer is not known, and `at` is any address on its
 // stack; then the function returns true only if the end of the stack has never been used. Reads
-// /proc/self/maps.
+// /proc/thread-self/maps.
 bool stack_room(uintptr_t at, bool sleeps);
 
 // For the handler: true if it runs on the thread's own stack, or has room on the alternate one. The

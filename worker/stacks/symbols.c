@@ -20,7 +20,7 @@
 #define SYMBOLS_NOTE_BYTES 128 // The first bytes of a note; linkers put the build id there.
 // Addresses of one object in one pass over its file; more addresses take another pass.
 #define SYMBOLS_AT_ONCE 256
-#define SYMBOLS_PROGRAM "/proc/self/exe"
+#define SYMBOLS_PROGRAM "/proc/thread-self/exe" // Not self: the main thread may have ended.
 
 // An object that is loaded.
 struct object {

@@ -99,7 +99,7 @@ bool spare_is_room(uint32_t count)
     struct rlimit limit = {0};
     const struct dirent *entry;
     rlim_t used = 0;
-    DIR *directory = opendir("/proc/self/fd");
+    DIR *directory = opendir("/proc/thread-self/fd");
     if (!directory)
         return spare_room(count) == count;
     (void)getrlimit(RLIMIT_NOFILE, &limit);

@@ -4,14 +4,18 @@
 
 #include "worker/watch/proc.h"
 
+#include "worker/stacks/proc_task.h"
 #include "worker/support/proc_text.h"
 
 #include <ctype.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define WATCH_PROC_THREADS 64 // Most threads of a process that are looked at.
 
 // Returns field `number` of /proc/PID/stat, counted from 1; at least 3, the first field after the
 // process name. The name may contain anything, also brackets and blanks, so the function looks for
@@ -26,6 +30,25 @@ static const char *watch_proc_field(const char *stat, unsigned number)
     return at;
 }
 
+// Returns the state of a thread of a process whose main thread has ended; 'Z' if no thread goes on.
+static char watch_proc_thread_state(const char *proc, const char *pid)
+{
+    char directory[PATH_MAX];
+    char stat[2 * PATH_MAX];
+    char text[PROC_TEXT_BYTES];
+    uint32_t tids[WATCH_PROC_THREADS];
+    snprintf(directory, sizeof(directory), "%s/%s/task", proc, pid);
+    const uint32_t count = proc_task_list(directory, tids, WATCH_PROC_THREADS);
+    for (uint32_t i = 0; i < count; i++) {
+        snprintf(stat, sizeof(stat), "%s/%" PRIu32 "/stat", directory, tids[i]);
+        proc_text(AT_FDCWD, stat, text);
+        const char *state = watch_proc_field(text, 3);
+        if (state && isalpha((unsigned char)*state) && *state != 'Z' && *state != 'X')
+            return *state;
+    }
+    return 'Z';
+}
+
 bool watch_proc_process(const char *proc, const char *pid, struct watch_process *process)
 {
     char path[PATH_MAX];
@@ -38,7 +61,7 @@ bool watch_proc_process(const char *proc, const char *pid, struct watch_process 
     started = watch_proc_field(text, 22);
     if (!state || !isalpha((unsigned char)*state) || !started || !isdigit((unsigned char)*started))
         return false;
-    process->state = *state;
+    process->state = *state != 'Z' ? *state : watch_proc_thread_state(proc, pid);
     process->started = strtoull(started, NULL, 10);
     return true;
 }

@@ -15,7 +15,9 @@
 #define WATCH_CGROUP_DIRECTORY "/sys/fs/cgroup"
 
 struct watch_process {
-    char state; // The state letter of /proc/PID/stat.
+    // The state letter of /proc/PID/stat. If the main thread has ended and others go on: that of
+    // another thread.
+    char state;
     // Start time in clock ticks since the host's start. The pid and the start time identify a
     // process.
     uint64_t started;

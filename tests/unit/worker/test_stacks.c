@@ -562,6 +562,43 @@ static int child_of_fork(void)
     return stacks->thread_count == 0 && stacks->frame_count == 0 ? 0 : 1;
 }
 
+// Captures until the spinning thread has named frames; the status of the process says whether.
+static void *goes_on_alone(void *argument)
+{
+    static struct stuck stuck;
+    const uint64_t until_ms = clock_now_ms() + 5000;
+    bool spins = false, reads = false;
+    (void)argument;
+    stuck_start(&stuck, stuck_in_spin, &callers);
+    while (!spins && clock_now_ms() < until_ms) {
+        stacks_capture(stacks, &callers);
+        spins = has_symbol("stuck_in_spin") && has_symbol("stuck_run");
+    }
+    stuck_free(&stuck);
+    stuck_start(&stuck, stuck_in_read, &callers);
+    while (!reads && clock_now_ms() < until_ms) {
+        stacks_capture(stacks, &callers);
+        reads = stacks->threads[0].how == STACK_ASLEEP && has_symbol("stuck_in_read");
+    }
+    _exit(spins && reads ? 0 : 1);
+}
+
+static int child_without_main_thread(void)
+{
+    pthread_t id;
+    if (stacks_open(&stacks) != 0 || pthread_create(&id, NULL, goes_on_alone, NULL) != 0)
+        return 2;
+    pthread_exit(NULL);
+}
+
+// Condition: the main thread has ended, and training goes on in another one. Decision: stacks are
+// as ever.
+static void test_main_thread_has_ended(void **state)
+{
+    (void)state;
+    assert_int_equal(status_of_child(child_without_main_thread), 0);
+}
+
 static void test_several_threads(void **state)
 {
     static struct stuck stuck[3];
@@ -707,6 +744,7 @@ int main(void)
         WITH_STACKS(test_blocked_signal_of_one_that_runs),
         WITH_STACKS(test_state_d),
         WITH_STACKS(test_late_answer),
+        WITH_STACKS(test_main_thread_has_ended),
         WITH_STACKS(test_several_threads),
         WITH_STACKS(test_forked_child),
         WITH_STACKS(test_many_captures),

@@ -64,6 +64,22 @@ static void test_a_process(void **state)
     assert_int_equal(process.started, 987654);
 }
 
+// Condition: the main thread has ended and another one is stopped. Decision: the process is
+// stopped.
+static void test_a_process_without_main_thread(void **state)
+{
+    struct watch_process process;
+    (void)state;
+    write_text("4711/stat", "4711 (trainer) Z " BETWEEN "987654 1000 200\n");
+    write_text("4711/task/4711/stat", "4711 (trainer) Z " BETWEEN "987654 1000 200\n");
+    assert_true(watch_proc_process(root, "4711", &process));
+    assert_int_equal(process.state, 'Z');
+    write_text("4711/task/4712/stat", "4712 (loader) T " BETWEEN "987655 1000 200\n");
+    assert_true(watch_proc_process(root, "4711", &process));
+    assert_int_equal(process.state, 'T');
+    assert_int_equal(process.started, 987654);
+}
+
 static void test_a_name_with_brackets(void **state)
 {
     struct watch_process process;
@@ -145,6 +161,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(test_##name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         TEST(a_process),
+        TEST(a_process_without_main_thread),
         TEST(a_name_with_brackets),
         TEST(texts_that_are_none),
         TEST(a_debugger),
