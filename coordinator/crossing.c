@@ -18,6 +18,10 @@
 // wait, only one thread of the trainer does the things that keys name, and the worker does not
 // report a wait that may end by its timeout.
 //
+// Under LOCKSTEP_ORDER_ZERO_DEFER a rank that waits for a call gives up calls that it has not made,
+// so other ranks go on without them. So such a rank reports no call as lacking (await_call_lacks).
+// Its other lacks count as always. A rank that is blocked in any other function gives up nothing.
+//
 // A heartbeat changes only its own party. When a second key comes into use, the coordinator asks
 // all ranks which of the keys they lack. The ranks answer with their next heartbeat, which blocked
 // ranks send at once.

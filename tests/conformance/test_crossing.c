@@ -326,6 +326,69 @@ static void a_wait_with_a_timeout(const struct setting *setting)
     ranks_run(setting, timeout_body, NULL);
 }
 
+// ---- Waits that give up ------------------------------------------------------------------------
+
+static void call_and_wait(struct rank *rank, struct trained_module *module)
+{
+    lockstep_call *call;
+    RANK_OK(rank, lockstep_call_begin(module->module, &call));
+    for (uint32_t i = 0; i < 2; i++)
+        RANK_OK(rank, lockstep_grad_ready(module->module, call, i, NULL, NULL));
+    RANK_OK(rank, lockstep_call_end(call));
+    RANK_TRUE(rank, RANK_CALL(rank, lockstep_call_wait(call, LOCKSTEP_WAIT_FOREVER)) >= 0);
+}
+
+// Ranks 0 and 1 wait for two calls in opposite orders, while the last rank is late. Their waits
+// give up calls, so a learning step and a planned one complete.
+static void gives_up_body(struct rank *rank)
+{
+    const struct module_shape shapes[2] = {{.name = "net", .count = 2, .elements = sizes},
+                                           {.name = "old", .count = 2, .elements = sizes}};
+    struct trained_module modules[2];
+    for (uint32_t i = 0; i < 2; i++)
+        trainer_make(rank, &shapes[i], i, &modules[i]);
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (uint32_t step = 0; step < 2; step++) {
+        trainer_begin(rank, NULL);
+        if (is_last(rank))
+            usleep((LATE_MS + 500) * 1000);
+        call_and_wait(rank, &modules[rank->rank % 2]);
+        call_and_wait(rank, &modules[1 - rank->rank % 2]);
+        trainer_end(rank);
+    }
+    for (uint32_t i = 0; i < 2; i++)
+        trainer_free(&modules[i]);
+}
+
+static void gives_up_configure(struct rank *rank, struct lockstep_config *config)
+{
+    (void)rank;
+    config->order = LOCKSTEP_ORDER_ZERO_DEFER;
+}
+
+static void run_giving_up(void (*body)(struct rank *rank), void *context)
+{
+    struct setting setting = setting_named("loopback");
+    setting.world_size = 3;
+    const struct cluster_test test = {
+        .setting = &setting, .configure = gives_up_configure, .body = body, .context = context};
+    ranks_run_test(&test);
+}
+
+static void waits_that_give_up(void **state)
+{
+    (void)state;
+    run_giving_up(gives_up_body, NULL);
+}
+
+// The last rank waits in a barrier, and a barrier gives up no call. So no rank goes on.
+static void a_barrier_gives_up_nothing(void **state)
+{
+    struct pair pair = {.last = &functions[2], .others = &functions[1]};
+    (void)state;
+    run_giving_up(pair_body, &pair);
+}
+
 static void pairs_of_two(void **state)
 {
     (void)state;
@@ -346,8 +409,9 @@ int main(void)
         {"asynchronous_orders", asynchronous_orders, NULL},
         {"a_wait_with_a_timeout", a_wait_with_a_timeout, NULL},
     };
-    const struct CMUnitTest pairs[] = {cmocka_unit_test(pairs_of_two),
-                                       cmocka_unit_test(pairs_of_three)};
+    const struct CMUnitTest pairs[] = {
+        cmocka_unit_test(pairs_of_two), cmocka_unit_test(pairs_of_three),
+        cmocka_unit_test(waits_that_give_up), cmocka_unit_test(a_barrier_gives_up_nothing)};
     const int failed = cmocka_run_group_tests_name("crossing pairs", pairs, NULL, NULL);
     return failed + stamp_run_whole("crossing", stamps, sizeof(stamps) / sizeof(stamps[0]));
 }

@@ -90,14 +90,18 @@ static uint64_t await_uses(const struct lockstep_session *session, uint64_t spac
 
 // True if this rank has not made the call, and cannot make it while the trainer is blocked. Another
 // thread could make the call. So the result is false if config.trainer_threads is above 1, or if
-// several threads have called the library.
+// several threads have called the library. The result is also false if the rank waits for a call
+// under LOCKSTEP_ORDER_ZERO_DEFER: this wait gives up the calls that other ranks could wait for.
 static bool await_call_lacks(const struct lockstep_session *session, const struct await_key *key)
 {
     const uint32_t index = (uint32_t)key->space;
+    const bool gives_up = session->config.order == LOCKSTEP_ORDER_ZERO_DEFER &&
+                          session->awaiting.standing->key.kind == AWAIT_CALL;
     struct thread_note notes[2];
-    if (session->config.trainer_threads > 1 || callers_list(&session->gate.callers, notes, 2) > 1 ||
-        index >= session->module_count || session->modules[index]->grouped.absent ||
-        await_step_ended(session, key->number) || session->step.accumulating)
+    if (gives_up || session->config.trainer_threads > 1 ||
+        callers_list(&session->gate.callers, notes, 2) > 1 || index >= session->module_count ||
+        session->modules[index]->grouped.absent || await_step_ended(session, key->number) ||
+        session->step.accumulating)
         return false;
     if (session->step.number < key->number)
         return true;
