@@ -898,15 +898,16 @@ LOCKSTEP_API int lockstep_call_abort(lockstep_call *call);
  * other. config.order says what happens then. An error comes at once, on every rank, whatever the
  * timeout. A call that is not in the plan of the step runs only at the step's end, so a wait for it
  * is E_MISMATCH, on every rank. Give such steps another phase label, or do not wait.
- * Blocks: until all ranks have made the call, or ended the step; at most timeout_ms. With 0 the
- * function only asks, and never says that ranks wait for each other. Threads:
- * config.trainer_threads at a time, while others make calls, but none while another is in
- * lockstep_step_end. Returns: LOCKSTEP_DEFERRED (with LOCKSTEP_ORDER_ZERO_DEFER or
- * LOCKSTEP_UNPLANNED_DEFER: the call counts in a later step), E_TIMEOUT (nothing is lost: wait
- * again, or go on), E_MISMATCH (the text names ranks, modules and calls), E_INVALID (the call is
- * open, was given up, is not of this step, or does not travel; a gradient of it awaits another
- * module that shares it; too many threads wait), E_PEER_LOST, E_UNREACHABLE (the coordinator is
- * gone, and the phase is being learned, or config.halt_timeout_ms is over). */
+ * Blocks: until all ranks have made the call, or ended the step; at most timeout_ms, and a second
+ * more while the coordinator does not answer. With 0 the function only asks, and never says that
+ * ranks wait for each other. Threads: config.trainer_threads at a time, while others make calls,
+ * but none while another is in lockstep_step_end. Returns: LOCKSTEP_DEFERRED (with
+ * LOCKSTEP_ORDER_ZERO_DEFER or LOCKSTEP_UNPLANNED_DEFER: the call counts in a later step),
+ * E_TIMEOUT (nothing is lost: wait again, or go on), E_MISMATCH (the text names ranks, modules and
+ * calls), E_INVALID (the call is open, was given up, is not of this step, or does not travel; a
+ * gradient of it awaits another module that shares it; too many threads wait), E_PEER_LOST,
+ * E_UNREACHABLE (the coordinator is gone, and the phase is being learned, or config.halt_timeout_ms
+ * is over). */
 LOCKSTEP_API int lockstep_call_wait(lockstep_call *call, uint32_t timeout_ms);
 /* Hands out the finished buckets of a call one by one, each once, in the order in which they finish
  * on this rank. So an optimizer can work on one bucket while others travel. The gradients of the

@@ -11,6 +11,7 @@
 
 #include <inttypes.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -361,6 +362,51 @@ static void pieces_body(struct rank *rank)
 static void case_38_waiting_in_pieces(const struct setting *setting)
 {
     waits_run(setting, pieces_body);
+}
+
+// A rank waits for the critic with a timeout, and has not called the actor. So it has told the
+// coordinator that it is blocked. The coordinator is stopped, and says nothing to that. It is
+// needed at the end of a learning step, and comes back before.
+static void silent_step(struct rank *rank, struct trained_module *modules, const char *phase)
+{
+    struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
+    options.phase = phase;
+    trainer_begin(rank, &options);
+    if (is_late(rank)) {
+        lockstep_call *call = make_call(rank, &modules[1]);
+        cluster_signal_coordinator(SIGSTOP);
+        const uint64_t began_ms = clock_now_ms();
+        const int status = RANK_CALL(rank, lockstep_call_wait(call, 100));
+        const uint64_t took_ms = clock_now_ms() - began_ms;
+        cluster_signal_coordinator(SIGCONT);
+        RANK_EQUAL(rank, status, LOCKSTEP_E_TIMEOUT);
+        RANK_TRUE(rank, took_ms < test_bound_ms(5000));
+        make_call(rank, &modules[0]);
+        rank_meet(rank);
+    } else {
+        rank_meet(rank);
+        make_call(rank, &modules[0]);
+        make_call(rank, &modules[1]);
+    }
+    trainer_end(rank);
+    for (uint32_t m = 0; m < 2; m++)
+        trainer_expect_mean(rank, &modules[m], atomic_load(&rank->step), NULL);
+}
+
+static void silent_body(struct rank *rank)
+{
+    struct trained_module modules[2];
+    make_two(rank, modules);
+    trainer_step_known(rank, modules, 2);
+    silent_step(rank, modules, NULL);
+    silent_step(rank, modules, "new");
+    trainer_step_known(rank, modules, 2);
+    free_two(modules);
+}
+
+static void case_38_the_coordinator_is_silent(const struct setting *setting)
+{
+    waits_run(setting, silent_body);
 }
 
 // Polling alone completes a call.
@@ -759,6 +805,7 @@ static void case_38_waits_in_a_world_of_one(const struct setting *setting)
 }
 
 static const uint32_t one[] = {1, 0};
+static const uint32_t three[] = {3, 0};
 
 int main(void)
 {
@@ -775,6 +822,7 @@ int main(void)
         {"case_38_opposite_waits_with_a_bound", case_38_opposite_waits_with_a_bound, NULL},
         {"case_40_waited_for_and_not_planned", case_40_waited_for_and_not_planned, NULL},
         {"case_38_waiting_in_pieces", case_38_waiting_in_pieces, NULL},
+        {"case_38_the_coordinator_is_silent", case_38_the_coordinator_is_silent, three},
         {"case_38_asking_only", case_38_asking_only, NULL},
         {"case_38_a_wait_that_was_given_up", case_38_a_wait_that_was_given_up, NULL},
         {"case_38_two_threads_wait", case_38_two_threads_wait, NULL},

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "worker/api/call.h"
 #include "worker/api/step.h"
+#include "worker/control/grpc.h"
 #include "worker/session/module/calls.h"
 #include "worker/session/module/device_events.h"
 #include "worker/session/module/replicas.h"
@@ -19,6 +20,8 @@
 #include "worker/support/error.h"
 
 #include <inttypes.h>
+
+#define ANSWER_MS 1000 // How long a thread that leaves waits for the coordinator's answer.
 
 // ---- Checks ------------------------------------------------------------------------------------
 
@@ -156,28 +159,45 @@ static struct standing wait_standing(const struct wait *wait,
     return standing;
 }
 
+// Withdraws the wait, and waits for the answer: the coordinator may already have acted on the wait.
+// A coordinator that is stopped or cut off does not answer. Then the control stream is given up,
+// because everything that the coordinator has from it is void when another stream stands. The
+// engine answers when the stream has ended. Caller holds the mutex, which is released meanwhile.
+static void wait_withdraw_locked(const struct wait *wait, struct call_waiter *waiter)
+{
+    struct lockstep_session *session = wait->session;
+    const struct command command = wait_command(waiter->contribution, COMMAND_WAIT_END);
+    const struct command *first = &command;
+    waiter->leaves = true;
+    while (!waiter->answered && session->gate.failure == 0) {
+        const struct wish wish = {.flag = &waiter->answered,
+                                  .deadline_ms = clock_now_ms() + ANSWER_MS};
+        drive_until_locked(session, first, &wish);
+        first = NULL;
+        if (waiter->answered || session->gate.failure != 0)
+            break;
+        mutex_unlock(&session->mutex);
+        control_renew(session->control);
+        mutex_lock(&session->mutex);
+    }
+}
+
 // Waits for the engine's answer. When the deadline has passed, or a bucket is there that the thread
-// waits for, withdraws the wait, and then waits for the answer to that: the coordinator may already
-// have acted on the wait. Caller holds the mutex.
+// waits for, withdraws the wait. Caller holds the mutex.
 static int wait_answer_locked(const struct wait *wait, struct call_waiter *waiter)
 {
     struct lockstep_session *session = wait->session;
-    struct command command =
+    const struct command command =
         wait_command(waiter->contribution, wait->asks ? COMMAND_WAIT_ASK : COMMAND_WAIT_BEGIN);
     const struct standing standing = wait_standing(wait, waiter->contribution);
     const bool told = !wait->asks && wait->deadline_ms == COND_NO_DEADLINE &&
                       session->config.trainer_threads == 1;
-    struct wish wish = {.flag = wait->asks ? &waiter->answered : &waiter->stirred,
-                        .deadline_ms = wait->asks ? COND_NO_DEADLINE : wait->deadline_ms,
-                        .standing = told ? &standing : NULL};
+    const struct wish wish = {.flag = wait->asks ? &waiter->answered : &waiter->stirred,
+                              .deadline_ms = wait->asks ? COND_NO_DEADLINE : wait->deadline_ms,
+                              .standing = told ? &standing : NULL};
     drive_until_locked(session, &command, &wish);
-    if (!waiter->answered && session->gate.failure == 0) {
-        waiter->leaves = true;
-        command.kind = COMMAND_WAIT_END;
-        wish.flag = &waiter->answered;
-        wish.deadline_ms = COND_NO_DEADLINE;
-        drive_until_locked(session, &command, &wish);
-    }
+    if (!waiter->answered && session->gate.failure == 0)
+        wait_withdraw_locked(wait, waiter);
     if (!waiter->answered && session->gate.failure != 0)
         return session_failure_locked(session);
     if (!waiter->answered || waiter->answer == RELEASE_WITHDRAWN)

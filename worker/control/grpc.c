@@ -154,6 +154,14 @@ void control_need(struct control *control, bool needed)
     mutex_unlock(&control->mailbox.mutex);
 }
 
+void control_renew(struct control *control)
+{
+    mutex_lock(&control->mailbox.mutex);
+    control->mailbox.renews = true;
+    streams_wake_locked(control);
+    mutex_unlock(&control->mailbox.mutex);
+}
+
 bool control_is_idle(struct control *control)
 {
     return mailbox_is_idle(&control->mailbox);

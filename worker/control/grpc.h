@@ -34,6 +34,9 @@ bool control_hello(struct control *control, struct up_message *hello);
 // several addresses, a coordinator that does not answer within ASK_ANSWER_MS, twice, loses this
 // stream, and the next address is tried. Any thread.
 void control_need(struct control *control, bool needed);
+// Ends the kept stream that stands, because the coordinator owes an answer for too long. broke() is
+// reported, and another stream to the same address begins. Any thread.
+void control_renew(struct control *control);
 // True if no message waits to be sent: gRPC has taken all messages, or the stream has ended. Any
 // thread.
 bool control_is_idle(struct control *control);

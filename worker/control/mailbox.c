@@ -158,6 +158,15 @@ bool mailbox_is_needed(struct mailbox *mailbox)
     return needed;
 }
 
+bool mailbox_take_renewal(struct mailbox *mailbox)
+{
+    mutex_lock(&mailbox->mutex);
+    const bool renews = mailbox->renews;
+    mailbox->renews = false;
+    mutex_unlock(&mailbox->mutex);
+    return renews;
+}
+
 uint64_t mailbox_linger_until(struct mailbox *mailbox)
 {
     mutex_lock(&mailbox->mutex);

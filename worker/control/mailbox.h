@@ -40,6 +40,7 @@ struct mailbox {
     bool waking; // True while a wake-up of the control thread is outstanding.
     bool ended; // True if the mailbox accepts no message and no call wakes the thread.
     bool needed; // As control_need said last.
+    bool renews; // True from control_renew until the control thread has looked.
     bool closing; // True after control_close was called; then no event is reported.
     bool reporting; // True while an event function runs; control_close waits for its end.
     // End of the time that control_close gives the stream (clock_now_ms); valid while closing.
@@ -77,6 +78,8 @@ void mailbox_close(struct mailbox *mailbox);
 
 bool mailbox_is_closing(struct mailbox *mailbox);
 bool mailbox_is_needed(struct mailbox *mailbox);
+// Returns true once after each control_renew. Control thread.
+bool mailbox_take_renewal(struct mailbox *mailbox);
 // Returns the end of the time that control_close gives the stream; UINT64_MAX before control_close
 // is called.
 uint64_t mailbox_linger_until(struct mailbox *mailbox);

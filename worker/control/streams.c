@@ -299,10 +299,20 @@ static void check_answers(struct control *control, uint64_t now)
     ask_tick(&control->ask, &control->channel, now);
 }
 
+// If no stream stands, the answer that was awaited cannot come, and broke() was reported.
+static void check_renewal(struct control *control)
+{
+    if (!mailbox_take_renewal(&control->mailbox) || control->stage != STANDING || !control->kept)
+        return;
+    control->skips = true;
+    call_cancel(&control->call, "it does not answer");
+}
+
 static void check_time(struct control *control)
 {
     uint64_t now = clock_now_ms();
     check_answers(control, now);
+    check_renewal(control);
     if (control->stage == CONNECTING && addresses_tells(&control->addresses, now))
         tell_unreached(control);
     if (control->stage == STANDING)
