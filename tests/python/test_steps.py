@@ -296,6 +296,35 @@ for leaf in session.leaves:
 assert (g == np.float32(300 / 10)).all(), g
 session.close()
 """
+# A window whose last step does not report `a` again: the library adds up in the first step's memory.
+WINDOW = """
+import weakref
+class Gradient(np.ndarray):
+    pass
+count = 100000
+b = np.zeros(count, np.float32)
+net = session.register("net", [lockstep.Parameter("a", np.zeros(count, np.float32)),
+                               lockstep.Parameter("b", np.zeros(count, np.float32), b)],
+                       unused="accept")
+session.start()
+for _ in range(3):
+    with session.step(accumulate=1), net.call() as call:
+        a = np.full(count, 1.0 + rank, np.float32).view(Gradient)
+        gone = weakref.ref(a)
+        call.ready("a", a)
+        b[:] = 1
+        call.ready("b")
+    del call, a
+    gc.collect()
+    a = gone()
+    assert a is not None, "the window has borrowed it"
+    with session.step(), net.call() as call:
+        call.ready("b")
+    assert (b == 1).all() and (a == 1.5).all()
+    del call, a
+    gc.collect()
+    assert gone() is None, "it is kept for ever"
+"""
 
 
 class Steps(unittest.TestCase):
@@ -313,6 +342,9 @@ class Steps(unittest.TestCase):
 
     def test_leaves(self):
         self.works(job(2, LEAVES, opened=False))
+
+    def test_gradients_of_a_window_stay(self):
+        self.works(job(2, WINDOW))
 
     def test_memory_of_the_library(self):
         self.works(job(2, GRADIENTS))

@@ -54,6 +54,7 @@ class Session(Collectives):
         self._modules: List[Module] = []
         self._blocks: "weakref.WeakSet[Memory]" = weakref.WeakSet()
         self._step: Optional[Step] = None
+        self._window: List[Any] = []  # Gradients of steps that the window of accumulation uses.
         self._before_close: List[Callable[[], None]] = []
         self._before_state: List[Callable[[], None]] = []
         self._log: Optional[LogPipe] = None
@@ -244,6 +245,7 @@ class Session(Collectives):
         self._handle.value = None
         self._works.clear()
         self._modules.clear()
+        self._window.clear()
 
     def __enter__(self) -> "Session":
         return self

@@ -40,6 +40,7 @@ class Step:
         self._given_up = False
         self._left: Optional[BaseException] = None  # It has left the step, and nobody is told.
         self._calls: List[Call] = []
+        self._accumulates = bool(options.get("accumulate"))
         struct = _native.lockstep_step_options()
         fill(struct, options, _OPTIONS, "step()", [])
         view = _native.lockstep_step_view()
@@ -56,6 +57,8 @@ class Step:
             session.world_change()
         self._open = not self.finished
         session._step = self if self._open else None
+        if self.finished:
+            session._window.clear()
 
     @property
     def number(self) -> int:
@@ -84,8 +87,13 @@ class Step:
             raise
         self._ended()
 
-    def _ended(self) -> None:
+    def _ended(self, borrowed: bool = False) -> None:
+        """borrowed: the library may still use the gradients of the calls."""
         self._open = False
+        if borrowed or self._accumulates:
+            self.session._window += [call._keep for call in self._calls]
+        else:
+            self.session._window.clear()
         if self.session._step is self:
             self.session._step = None
 
@@ -128,7 +136,7 @@ class Step:
                 error.__context__ = second
             return
         session.abort(f"{type(error).__name__} in step {self.number}: {error}")
-        self._ended()
+        self._ended(borrowed=True)
 
 
 class Call:
@@ -156,7 +164,8 @@ class Call:
     def ready(self, parameter: Index, gradient: Any = None, stream: Stream = None,
               replica: int = 0) -> None:
         """Reports that a gradient is complete. gradient None: it is in the registered memory.
-        From now until the end of the step the memory is the library's. Any thread."""
+        From now until the end of the step (with accumulate: of the window) the memory is the
+        library's, and this package keeps the gradient alive. Any thread."""
         number = self.module.index(parameter)
         address = None
         if gradient is not None:
