@@ -82,6 +82,47 @@ else:
     session.barrier("late")
 session.barrier("end")
 """
+# Calls without a timeout are interrupted on rank 0, and made again. Rank 1 comes after that.
+AGAIN = """
+def interrupted(call):
+    call_in, said = os.environ["GO"] + place, []
+    if rank == 1:
+        while not os.path.exists(call_in):
+            time.sleep(0.01)
+        return call()
+    try:
+        interrupt(0.3)
+        call()
+    except KeyboardInterrupt:
+        for other in (session.state_sync, lambda: session.barrier("other"),
+                      lambda: session.step(weight=3)):
+            try:
+                other()
+                raise AssertionError("a second call beside the first one")
+            except lockstep.Invalid as error:
+                assert f"{place} was interrupted" in str(error), error
+        threading.Timer(0.3, lambda: open(call_in, "w").close()).start()
+        return call()
+    raise AssertionError("no interrupt")
+g = np.full(2, 1.0 + rank, np.float32)
+net = session.register("net", [("w", np.zeros(2, np.float32), g)])
+place = "start"
+interrupted(session.start)
+place = "group"
+group = interrupted(lambda: session.group([0, 1], "both"))
+assert (group.rank, group.size) == (rank, 2)
+place = "state_check"
+interrupted(session.state_check)
+session.set_uneven("all")
+place = "step"
+step = interrupted(lambda: session.step(weight=1))
+with step, step.call(net) as call:
+    call.ready("w")
+assert (g == 1.5).all() and step.view.world_size == 2
+place = "usage"
+assert interrupted(net.usage) == [2]
+group.barrier("end")
+"""
 # SIGINT comes when the session is open, and Session() has not returned.
 JUST_OPEN = """
 from lockstep import _exit
@@ -306,6 +347,10 @@ class Life(unittest.TestCase):
             with tempfile.TemporaryDirectory() as folder:
                 said = job(2, how + HANDLED, {"WAITS": "1", "GO": os.path.join(folder, "go")})
             self.assertEqual((said.code, said.lines), (0, ["again"]), said)
+
+    def test_interrupted_calls_are_made_again(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.works(job(2, AGAIN, {"GO": os.path.join(folder, "go")}))
 
     def test_interrupt_at_the_end_of_open(self):
         self.works(alone(JUST_OPEN))

@@ -180,12 +180,21 @@ class Pending:
         """True while a thread may be in the call."""
         return self._begun and not self.done
 
-    def result(self) -> int:
-        """Waits. The function's status; raises what it raised. An exception of a signal handler
-        leaves the call running: result() may be called again."""
+    @property
+    def succeeded(self) -> bool:
+        """True if the call has returned, and has not failed."""
+        return self._result is not None and self._result[0] >= 0
+
+    def finish(self) -> None:
+        """Waits until the call has returned. An exception of a signal handler leaves the call
+        running: finish() may be called again."""
         self.start()
         while not self._done.wait(SLICE_MS / 1000):
             pass
+
+    def result(self) -> int:
+        """Waits. The function's status; raises what it raised."""
+        self.finish()
         if self._error is not None:
             raise self._error
         assert self._result is not None

@@ -371,7 +371,7 @@ class Collectives:
     def _struct(self, what: Collective) -> Any:
         """The struct for the library. Sizes that do not fit raise Invalid. If a death is the
         reason, of which the program has not been told, they raise Changed, as the library does."""
-        self._session._settle()
+        self._session._enter()
         try:
             struct = what.struct(*self._ask_place())
         except Invalid as error:
@@ -489,8 +489,11 @@ class Group(Collectives):
         self.ranks = tuple(whole(rank, f"group '{name}': a rank") for rank in ranks)
         self.name = name
         array = (ctypes.c_uint32 * len(self.ranks))(*self.ranks)
-        session._block(lambda: int(lib.lockstep_group_create(
-            session.handle, array, len(array), text_of(name), ctypes.byref(self._handle))), self)
+        handle = self._handle
+        _, self._handle = session._block(
+            ("group", self.ranks, name),
+            lambda: int(lib.lockstep_group_create(
+                session.handle, array, len(array), text_of(name), ctypes.byref(handle))), handle)
         self._place = 0, len(self.ranks)
         self._ask_place()
 

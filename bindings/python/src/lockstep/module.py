@@ -267,9 +267,10 @@ class Module:
     def usage(self) -> List[int]:
         """The number of ranks that used each parameter in the last step. All ranks call it, or all
         members of the module's group."""
-        ranks = (ctypes.c_uint32 * max(1, self.count))()
-        self.session._block(
-            lambda: int(lib.lockstep_module_usage(self._handle, ranks, self.count)), self)
+        array = (ctypes.c_uint32 * max(1, self.count))()
+        _, ranks = self.session._block(
+            ("usage", self),
+            lambda: int(lib.lockstep_module_usage(self._handle, array, self.count)), array)
         return list(ranks)[:self.count]
 
     def used(self) -> List[bool]:

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 import weakref
-from typing import (TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Sequence, Set, Tuple,
+from typing import (TYPE_CHECKING, Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple,
                     Union)
 
 from . import _exit, _native
@@ -33,6 +33,19 @@ _CLOSE_S = 5.0  # How long close waits for a wait that abort has ended.
 _WAIT_FOREVER = _native.WAIT_FOREVER
 
 
+class _Blocked(NamedTuple):
+    """A call that blocks and has no timeout. An exception of a signal handler may leave it."""
+
+    what: Tuple[Any, ...]  # Its name and arguments.
+    pending: Pending
+    got: Any  # What it fills.
+
+    @property
+    def begun(self) -> bool:
+        """True if it is a step that is open in the library."""
+        return self.what[0] == "step" and self.pending.succeeded
+
+
 class Session(Collectives):
     """Membership of this process in one job. Opening waits until the world has formed.
 
@@ -48,7 +61,7 @@ class Session(Collectives):
                  **options: "Unpack[SessionOptions]") -> None:
         self._session = self
         self._handle = ctypes.c_void_p()
-        self._pending: Optional[Pending] = None
+        self._blocked: Optional[_Blocked] = None
         self._pendings: Set[Pending] = set()
         self._works: Set[Work] = set()
         self._modules: List[Module] = []
@@ -197,7 +210,7 @@ class Session(Collectives):
     def start(self) -> None:
         """Compares what all ranks have registered, then makes their state equal."""
         self._tell_places()
-        self._block(lambda: int(lib.lockstep_start(self.handle)), self)
+        self._block(("start",), lambda: int(lib.lockstep_start(self.handle)))
 
     def abort(self, reason: str = "aborted") -> None:
         """Gives up at once. The other ranks get PeerLost with this reason. Any thread. The session
@@ -216,7 +229,8 @@ class Session(Collectives):
         self._before_state.append(function)
 
     def _tell_places(self) -> None:
-        if self.handle and self.pid == os.getpid() and not self.in_step:
+        if (self.handle and self.pid == os.getpid() and not self.in_step
+                and (self._blocked is None or not self._blocked.pending.waits)):
             for function in self._before_state:
                 function()
 
@@ -297,28 +311,43 @@ class Session(Collectives):
             raise Timeout(f"not done within {timeout} s")
         return self._result(owner)
 
-    def _block(self, function: Callable[[], int], owner: Any) -> int:
-        """Calls a function that blocks and has no timeout."""
+    def _enter(self, what: Tuple[Any, ...] = ()) -> None:
+        """Before a call of the library. what: its name and arguments. While an interrupted call
+        waits, only the same call may be made."""
+        left = self._blocked
+        # A step that has begun is open, so the program has to get it.
+        if left is not None and left.what != what:
+            if left.pending.waits or left.begun:
+                raise Invalid(f"{left.what[0]} was interrupted, and its result was not fetched: "
+                              "make the same call again, or abort or close the session")
+            self._blocked = None
+        self._settle()
+
+    def _block(self, what: Tuple[Any, ...], function: Callable[[], int],
+               got: Any = None) -> Tuple[int, Any]:
+        """Calls a function that blocks and has no timeout, and gives its status and what it fills.
+        what: its name and arguments. An exception of a signal handler leaves the call running:
+        the next call with the same name and arguments gets the result."""
         if self.pid != os.getpid():
             raise Forked("the session belongs to the parent process")
-        self._settle()
-        if not on_main_thread():
-            return check(function())
-        pending = getattr(owner, "_pending", None)
-        if pending is not None and pending.waits:
-            raise Invalid("an interrupted call still waits: abort or close the session")
-        owner._pending = Pending(function)
-        self._pendings.add(owner._pending)
-        return self._result(owner)
+        self._enter(what)
+        left = self._blocked
+        if left is None or left.what != what:
+            if not on_main_thread():
+                return check(function()), got
+            self._blocked = left = _Blocked(what, Pending(function), got)
+            self._pendings.add(left.pending)
+        left.pending.finish()  # A signal handler may raise here.
+        self._blocked = None
+        self._pendings.discard(left.pending)
+        return left.pending.result(), left.got
 
     def _result(self, owner: Any) -> int:
         pending: Pending = owner._pending
-        try:
-            return pending.result()
-        finally:
-            if pending.done:
-                owner._pending = None
-                self._pendings.discard(pending)
+        pending.finish()  # A signal handler may raise here.
+        owner._pending = None
+        self._pendings.discard(pending)
+        return pending.result()
 
     # --- what belongs to a session --------------------------------------------------------------
 
@@ -337,7 +366,6 @@ class Session(Collectives):
 
     def step(self, **options: "Unpack[_native.StepOptions]") -> Step:
         """Begins a step: phase, weight, accumulate, exhausted."""
-        self._settle()
         return Step(self, **options)
 
     def set_uneven(self, uneven: Union[Uneven, str]) -> None:
@@ -431,7 +459,7 @@ class Session(Collectives):
         """Compares a hash of every parameter and buffer across ranks. All ranks call it. Raises
         Mismatch with the names of tensors that differ; the session goes on."""
         self._tell_places()
-        self._block(lambda: int(lib.lockstep_state_check(self.handle)), self)
+        self._block(("state_check",), lambda: int(lib.lockstep_state_check(self.handle)))
 
     def state_hash(self) -> int:
         """One hash over all parameters and buffers of this rank."""
@@ -442,7 +470,7 @@ class Session(Collectives):
 
     def state_sync(self) -> None:
         """Exchanges all buffers with a policy that repeats now. All ranks call it."""
-        self._block(lambda: int(lib.lockstep_state_sync(self.handle)), self)
+        self._block(("state_sync",), lambda: int(lib.lockstep_state_sync(self.handle)))
 
     def save_layout(self, path: Union[str, "os.PathLike[str]"]) -> None:
         """Writes the bucket layouts that were learned."""

@@ -44,11 +44,17 @@ class Step:
         struct = _native.lockstep_step_options()
         fill(struct, options, _OPTIONS, "step()", [])
         view = _native.lockstep_step_view()
-        uneven = session.uneven
-        begin = lib.lockstep_step_begin
-        status = session._block(
-            lambda: int(begin(session.handle, ctypes.byref(struct), ctypes.byref(view))), self
-        ) if uneven else check(begin(session.handle, ctypes.byref(struct), ctypes.byref(view)))
+        what = ("step", *(getattr(struct, name) for name in sorted(_OPTIONS)))
+
+        def begin() -> int:
+            return int(lib.lockstep_step_begin(
+                session.handle, ctypes.byref(struct), ctypes.byref(view)))
+
+        if session.uneven:
+            status, view = session._block(what, begin, view)
+        else:
+            session._enter(what)
+            status = check(begin())
         self.finished = status == Status.FINISHED
         """True if there is no step any more: every rank is exhausted, or the first one is."""
         self.view = StepView(*(getattr(view, name) for name in StepView._fields))
@@ -149,7 +155,7 @@ class Call:
         self._handle = ctypes.c_void_p()
         self._keep: List[Any] = []
         self._left = False  # An exception has left it, and nobody is told.
-        module.session._settle()
+        module.session._enter()
         check(lib.lockstep_call_begin(module._handle, ctypes.byref(self._handle)))
         self._open = True
         self._step = module.session._step
