@@ -223,6 +223,10 @@ with refused(lockstep.Invalid):
     session.step()
 with refused(lockstep.Invalid, "replicas", "1.5"):
     session.register("b", {"w": w}, replicas=1.5)
+group = session.group([0], "gone")
+group.close()
+with refused(lockstep.Invalid, "group is closed"):
+    session.register("b", {"w": w}, group=group)
 with refused(lockstep.Invalid, "'g'", "0.5"):
     session.group([0.5], "g")
 session.start()

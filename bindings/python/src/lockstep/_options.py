@@ -69,6 +69,8 @@ def fill(struct: _native.Struct, options: Mapping[str, Any], known: Set[str], wh
         elif isinstance(value, (str, bytes, os.PathLike)):
             setattr(struct, name, text_of(value))
         elif hasattr(value, "handle"):
+            if not value.handle:  # The library would take it for the default.
+                raise Invalid(f"{what}: {name} is closed")
             keep.append(value)
             setattr(struct, name, value.handle)
         elif fields[name].__name__ == "c_char_p":
