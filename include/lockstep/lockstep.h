@@ -1405,8 +1405,8 @@ LOCKSTEP_API int lockstep_session_load(lockstep_session *session, const char *pa
  * lockstep_free or with the session. bytes 0 gives memory that must not be touched.
  * If ranks share a host and config.transport is AUTO, they can reach each other's blocks: gradients
  * in shared blocks are reduced in place, without copies, in whatever order they lie. Three limits
- * hold. At most 256 blocks above 1 MiB of a session are shared, those of lockstep_module_gradients
- * included; smaller blocks lie together in some of the 256. A block is shared only if it is at most
+ * hold. At most 256 blocks of a session are shared: those above 1 MiB, and one for each module with
+ * lockstep_module_gradients; smaller blocks lie together in some of the 256. A block is shared only if it is at most
  * half of the memory that is left, and while the process can open 117 file descriptors: each of the
  * 256 blocks has one, and the links of a recovery need some (ulimit -n). Blocks beyond these limits
  * are like any other memory. A shared block is allocated at once, not when it is touched. A forked
