@@ -106,6 +106,25 @@ else:
         session.close()
 say(rank, session.world_size)
 """
+# Ranks 1 and 2 end badly. Rank 3 and rank 4 catch a bad exit before, and make all steps.
+EXITS = """
+session = lockstep.Session()
+w, g = np.zeros(4, np.float32), np.zeros(4, np.float32)
+net = session.register("net", [lockstep.Parameter("w", w, g)])
+session.start()
+for i in range(6):
+    if i == 2 and rank in (1, 2):
+        (exit if rank == 1 else quit)(1)
+    if i == 3 and rank >= 3:
+        try:
+            (sys.exit if rank == 3 else exit)(2)
+        except SystemExit:
+            pass
+    with session.step() as step, step.call(net) as call:
+        g[:] = 1
+        call.ready("w")
+say(rank, session.world_size)
+"""
 # The exception of rank 1 is handled, so the others are told that it has given up the call.
 HANDLED = """
 w, g = np.zeros(4, np.float32), np.zeros(4, np.float32)
@@ -151,6 +170,11 @@ class Recovery(unittest.TestCase):
         said = job(6, ENDS, opened=False, survive=True)
         self.survived(said, ["0 2", "5 2"])
         self.assertEqual(said.error.count("the session lets the others go on"), 4, said)
+
+    def test_exit_and_quit_and_exits_that_are_caught(self):
+        said = job(5, EXITS, opened=False, survive=True)
+        self.survived(said, ["0 3", "3 3", "4 3"])
+        self.assertEqual(said.error.count("the session lets the others go on"), 2, said)
 
     def test_an_exception_that_is_handled(self):
         self.survived(job(2, HANDLED, survive=True),

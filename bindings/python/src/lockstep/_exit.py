@@ -8,6 +8,7 @@ nor closes its sessions, because both would end the job, and the other ranks go 
 from __future__ import annotations
 
 import atexit
+import builtins
 import os
 import sys
 import threading
@@ -18,15 +19,42 @@ if TYPE_CHECKING:
 
 _open: "List[Session]" = []
 _exit: Any = None  # sys.exit of Python.
-_bad = False  # True if the last sys.exit had a bad status.
+_bad = False  # True if the last sys.exit or exit had a bad status, and the program has not gone on.
 
 
-def _noted_exit(status: Any = None) -> NoReturn:
+def _note(status: Any) -> None:
     global _bad
     if threading.current_thread() is threading.main_thread():  # Else a thread ends.
         _bad = not ends_well(SystemExit(status))
+
+
+def _noted_exit(status: Any = None) -> NoReturn:
+    _note(status)
     _exit(status)
     raise AssertionError("sys.exit has returned")
+
+
+def _watch_exits() -> None:
+    """Nothing else tells functions of atexit the status."""
+    global _exit
+    _exit, sys.exit = sys.exit, _noted_exit
+    quitter: Any = type(getattr(builtins, "exit", None))  # exit and quit are of one class.
+    if quitter.__name__ == "Quitter":
+        call = quitter.__call__
+
+        def noted_call(self: Any, code: Any = None) -> Any:
+            _note(code)
+            return call(self, code)
+
+        quitter.__call__ = noted_call
+
+
+def goes_on() -> None:
+    """The program calls a session: it has handled the last SystemExit, unless that one is on its way
+    through a handler."""
+    global _bad
+    if _bad and not isinstance(sys.exc_info()[1], SystemExit):
+        _bad = False
 
 
 def ends_well(error: BaseException) -> bool:
@@ -36,9 +64,8 @@ def ends_well(error: BaseException) -> bool:
 
 def watch(session: "Session") -> None:
     """The session is closed at exit unless unwatch is called before."""
-    global _exit
-    if _exit is None:  # Nothing else tells functions of atexit the status.
-        _exit, sys.exit = sys.exit, _noted_exit
+    if _exit is None:
+        _watch_exits()
     if not _open:
         atexit.unregister(_at_exit)  # The last one registered runs first.
         atexit.register(_at_exit)

@@ -276,6 +276,7 @@ class Session(Collectives):
     def _settle(self) -> None:
         """The program goes on after an exception that has left a step or a call: the other ranks
         are told only now (Step)."""
+        _exit.goes_on()
         if self._step is not None:
             self._step._settle()
 
