@@ -95,7 +95,7 @@ typedef enum lockstep_status {
     LOCKSTEP_E_PEER_LOST = -8, /* A worker is gone: restart from the last checkpoint. */
     LOCKSTEP_E_CLOSED = -9, /* The session was closed or aborted: stop using it. */
     LOCKSTEP_E_SYSTEM = -10, /* The operating system refused; the text says what. */
-    LOCKSTEP_E_FORKED = -11, /* The session belongs to the parent process. */
+    LOCKSTEP_E_FORKED = -11, /* The session belongs to the parent process, or it had one before. */
     LOCKSTEP_E_CHANGED = -12 /* The world changed, and the session goes on: call again. */
 } lockstep_status;
 
@@ -317,8 +317,9 @@ struct lockstep_config {
  * limit is reached; the text says which), E_TIMEOUT (how many of how many came, which hints are
  * missing), E_MISMATCH (another version than the coordinator's), E_PEER_LOST, E_SYSTEM (a limit of
  * the process has no room for a session; the text names it as the shell does: ulimit -n),
- * E_UNSUPPORTED (the device, or what it needs, cannot be used: the text says why). *session is
- * NULL on failure. */
+ * E_UNSUPPORTED (the device, or what it needs, cannot be used: the text says why), E_FORKED (also
+ * in a child that was forked after its parent had closed a session: fork before the first
+ * lockstep_open, or start a new program). *session is NULL on failure. */
 LOCKSTEP_API int lockstep_open(const struct lockstep_config *config, lockstep_session **session);
 
 /* This worker's rank and the world size, constant in a generation. Either pointer may be NULL.

@@ -1539,6 +1539,30 @@ static void a_forked_child_is_inert_over_loopback(void **state)
     a_forked_child_is_inert(LOCKSTEP_TRANSPORT_LOOPBACK);
 }
 
+// gRPC does not survive a fork, so only a world of one without a coordinator can be opened.
+static void a_child_of_an_earlier_session(void **state)
+{
+    lockstep_session *session;
+    char job[64];
+    struct lockstep_config config = world_of(1, job, sizeof(job));
+    int status = 0;
+    (void)state;
+    config.open_timeout_ms = (uint32_t)test_bound_ms(CLUSTER_PATIENCE_MS);
+    OK(lockstep_open(&config, &session));
+    OK(lockstep_close(session));
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        if (lockstep_open(&config, &session) != LOCKSTEP_E_FORKED || session ||
+            !strstr(lockstep_error_text(), "fork before the first lockstep_open"))
+            _exit(1);
+        _exit(lockstep_open(NULL, &session) == 0 && lockstep_close(session) == 0 ? 0 : 2);
+    }
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    assert_int_equal(status, 0);
+}
+
 // ---- Alone -------------------------------------------------------------------------------------
 
 static void solo_collectives(lockstep_session *session)
@@ -1703,6 +1727,7 @@ int main(void)
         cmocka_unit_test(a_close_beside_a_wait),
         cmocka_unit_test(a_forked_child_is_inert_over_tcp),
         cmocka_unit_test(a_forked_child_is_inert_over_loopback),
+        cmocka_unit_test(a_child_of_an_earlier_session),
         cmocka_unit_test(alone_everything_runs),
         cmocka_unit_test(alone_a_sum_becomes_a_mean),
         cmocka_unit_test(texts_belong_to_their_thread),

@@ -361,7 +361,7 @@ static void open_shut(struct lockstep_session *session, bool leave)
 
 static int open_join(struct lockstep_session *session)
 {
-    int status = open_address(&session->config);
+    int status = fork_is_late() ? fork_refuse() : open_address(&session->config);
     if (status == 0) {
         memory_share(session);
         status = engine_start(session);

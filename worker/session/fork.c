@@ -5,12 +5,17 @@
 // stayed open, peers would not see the death of the parent while the child lives. Descriptors of
 // gRPC stay open in the child; nothing depends on them.
 //
+// gRPC does not survive a fork, also if the parent has closed all its sessions before. gRPC 1.51
+// keeps an epoll instance and an eventfd then, which the child would share with its parent and with
+// other children. So a child can open a session with a coordinator only if its parents never did.
+//
 // The child's handler runs before fork returns, where only async-signal-safe calls are allowed. It
 // reads a list that the parent's prepare handler has locked, and closes sockets.
 
 #include "worker/session/fork.h"
 
 #include "worker/session/session.h"
+#include "worker/support/error.h"
 #include "worker/support/handle.h"
 #include "worker/transport/descriptors.h"
 
@@ -18,7 +23,9 @@
 
 static pthread_mutex_t fork_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct lockstep_session *fork_sessions; // guarded by fork_mutex
+static bool fork_used; // guarded by fork_mutex; true once a session used gRPC, in a parent, too
 static atomic_bool fork_child;
+static atomic_bool fork_late;
 
 static void fork_prepare(void)
 {
@@ -36,6 +43,8 @@ static void fork_in_new_child(void)
         transport_forked(s->transport);
     if (fork_sessions)
         atomic_store(&fork_child, true);
+    if (fork_used)
+        atomic_store(&fork_late, true);
     pthread_mutex_unlock(&fork_mutex);
 }
 
@@ -51,6 +60,7 @@ void fork_watch(struct lockstep_session *session)
     pthread_mutex_lock(&fork_mutex);
     session->next_open = fork_sessions;
     fork_sessions = session;
+    fork_used = true;
     pthread_mutex_unlock(&fork_mutex);
 }
 
@@ -69,4 +79,16 @@ void fork_unwatch(struct lockstep_session *session)
 bool fork_in_child(void)
 {
     return atomic_load_explicit(&fork_child, memory_order_relaxed);
+}
+
+bool fork_is_late(void)
+{
+    return atomic_load_explicit(&fork_late, memory_order_relaxed);
+}
+
+int fork_refuse(void)
+{
+    return error_set(LOCKSTEP_E_FORKED,
+                     "this process was forked from one that had opened a session before: fork "
+                     "before the first lockstep_open, or start the rank as a new program");
 }

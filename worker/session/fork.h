@@ -14,5 +14,9 @@ void fork_watch(struct lockstep_session *session);
 void fork_unwatch(struct lockstep_session *session);
 // True in a child that was forked while the process had an open session.
 bool fork_in_child(void);
+// True in a child that was forked after the process had opened a session with a coordinator. Such a
+// child cannot open one.
+bool fork_is_late(void);
+int fork_refuse(void); // LOCKSTEP_E_FORKED, with the text for such a child.
 
 #endif
