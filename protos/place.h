@@ -200,7 +200,7 @@ enum stack_how {
     STACK_DISK = 3, // No frames: the thread sleeps in state D (uninterruptible).
     STACK_TAKEN = 4, // No frames: the program itself uses every signal that could be used.
     STACK_ASLEEP = 5, // The thread sleeps; its frames were read without a signal.
-    STACK_CUT = 6, // As STACK_ASLEEP, but the outermost frames could not be read.
+    STACK_CUT = 6, // As STACK_SIGNAL or STACK_ASLEEP, but the outermost frames could not be read.
     STACK_NO_ROOM = 7, // No frames: the thread's stack may have no room for a signal handler.
     STACK_LEFT_ALONE = 8, // No frames: the thread sleeps where a signal would disturb it.
     STACK_NOT_ASKED = 9, // No frames: the thread runs and has never called the library.

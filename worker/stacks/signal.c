@@ -187,7 +187,7 @@ static void question_answer(struct stack_addresses *addresses)
     int first = 0;
     addresses->count = 0;
     addresses->sure = LOCKSTEP_STACK_FRAMES;
-    addresses->whole = true;
+    addresses->whole = false;
     while (question.interrupted != 0 && first < question.count &&
            (uintptr_t)question.frames[first] != question.interrupted)
         first++;

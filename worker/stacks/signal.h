@@ -28,8 +28,9 @@ void stack_signal_prepare(void);
 
 // Asks a thread of this process for its addresses. signals comes from proc_task_read: a thread that
 // blocks the signal is not asked. If the result is STACK_SIGNAL, the addresses are filled in;
-// otherwise they are unchanged. Blocks until the answer, at most until deadline_ms (of
-// clock_now_ms), and if the handler has begun, at most as long again. One question at a time.
+// otherwise they are unchanged. addresses->whole is false, because the handler does not know where
+// the thread begins. Blocks until the answer, at most until deadline_ms (of clock_now_ms), and if
+// the handler has begun, at most as long again. One question at a time.
 enum stack_how stack_signal_ask(uint32_t tid, const struct proc_signals *signals,
                                 uint64_t deadline_ms, struct stack_addresses *addresses);
 

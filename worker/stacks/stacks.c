@@ -100,27 +100,39 @@ static bool stacks_may_ask(const struct thread_note *note, const struct proc_sig
     return stack_room(sleeps ? (uintptr_t)signals->call.stack : note->stack, sleeps);
 }
 
+// Finds out whether the frames that a signal has fetched are all frames of the thread. A walk also
+// ends at a function without call frame information, such as generated code.
+static enum stack_how stacks_judge(struct stack_addresses *addresses, bool resident)
+{
+    addresses->whole =
+        addresses->count == LOCKSTEP_STACK_FRAMES ||
+        (addresses->count > 0 && unwind_begins(addresses->code[addresses->count - 1], resident));
+    return addresses->whole ? STACK_SIGNAL : STACK_CUT;
+}
+
 // Asks a thread that sleeps and whose frames are not all proven. The frames stay as they are unless
 // the thread answers.
 static void stacks_ask_sleeper(const struct thread_note *note, struct stack_thread *thread,
-                               const struct proc_signals *signals, uint64_t deadline_ms,
-                               struct stack_addresses *addresses)
+                               const struct proc_signals *signals, bool resident,
+                               uint64_t deadline_ms, struct stack_addresses *addresses)
 {
     if (thread->state == 'S' && sleep_again_unnoticed(&signals->call) &&
         stacks_may_ask(note, signals) &&
         stack_signal_ask(note->tid, signals, deadline_ms, addresses) == STACK_SIGNAL)
-        thread->how = STACK_SIGNAL;
+        thread->how = stacks_judge(addresses, resident);
 }
 
 // Asks a thread that runs. Returns false if the thread blocks the signal, which may change soon:
 // the thread may be leaving another handler, or be in pthread_create.
 static bool stacks_ask_runner(const struct thread_note *note, struct stack_thread *thread,
-                              const struct proc_signals *signals, uint64_t deadline_ms,
-                              struct stack_addresses *addresses)
+                              const struct proc_signals *signals, bool resident,
+                              uint64_t deadline_ms, struct stack_addresses *addresses)
 {
     thread->how = STACK_NO_ROOM;
     if (stacks_may_ask(note, signals))
         thread->how = stack_signal_ask(note->tid, signals, deadline_ms, addresses);
+    if (thread->how == STACK_SIGNAL)
+        thread->how = stacks_judge(addresses, resident);
     return thread->how != STACK_BLOCKED;
 }
 
@@ -139,7 +151,7 @@ static bool stacks_ask(const struct thread_note *note, struct stack_thread *thre
             return false;
         case LOOK_SLEEPS:
             if (!addresses->whole || addresses->sure < addresses->count)
-                stacks_ask_sleeper(note, thread, &signals, deadline_ms, addresses);
+                stacks_ask_sleeper(note, thread, &signals, resident, deadline_ms, addresses);
             return true;
         case LOOK_UNKNOWN:
             // On a busy machine a thread that polls may wake up during each walk.
@@ -148,7 +160,7 @@ static bool stacks_ask(const struct thread_note *note, struct stack_thread *thre
                 return true;
             break;
         case LOOK_RUNS:
-            if (stacks_ask_runner(note, thread, &signals, deadline_ms, addresses) ||
+            if (stacks_ask_runner(note, thread, &signals, resident, deadline_ms, addresses) ||
                 clock_now_ms() >= deadline_ms)
                 return true;
         }

@@ -295,3 +295,15 @@ void unwind(uintptr_t code, uintptr_t stack, bool resident, struct stack_address
         addresses->code[addresses->count++] = walk.registers.code;
     } while (walk_on(&walk, addresses));
 }
+
+bool unwind_begins(uintptr_t code, bool resident)
+{
+    const struct cfi_registers none = {.code = code};
+    struct cfi_registers caller;
+    struct cfi_function function;
+    uint32_t missing;
+    if (CFI_STACK == 0)
+        return true;
+    return cfi_find(code, false, resident, &function) &&
+           cfi_caller(&function, &none, &caller, &missing) == CFI_OUTERMOST;
+}

@@ -30,4 +30,8 @@ struct stack_addresses {
 // meanwhile; then the addresses mean nothing, and the caller has to find that out.
 void unwind(uintptr_t code, uintptr_t stack, bool resident, struct stack_addresses *addresses);
 
+// True if a thread or the program begins in the function of a return address, so it has no caller.
+// True on machines whose call frame information is not read. resident: as in unwind.
+bool unwind_begins(uintptr_t code, bool resident);
+
 #endif

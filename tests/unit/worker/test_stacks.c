@@ -137,6 +137,43 @@ static void test_spin(void **state)
     stuck_free(&stuck);
 }
 
+#if defined(__x86_64__)
+
+// A function without call frame information, as generated code is: it calls `how` with `stuck`.
+void without_information(struct stuck *stuck, void (*how)(struct stuck *stuck));
+__asm__(".text\n"
+        ".type without_information, @function\n"
+        "without_information:\n"
+        "    push %rbx\n"
+        "    call *%rsi\n"
+        "    pop %rbx\n"
+        "    ret\n"
+        ".size without_information, .-without_information\n");
+
+static void spins_below(struct stuck *stuck)
+{
+    without_information(stuck, stuck_in_spin);
+    __asm__ volatile("" ::: "memory");
+}
+
+// Condition: the walk of the handler ends at a function without information. Decision: the stack
+// counts as cut, and has the frames before.
+static void test_cut_of_one_that_runs(void **state)
+{
+    static struct stuck stuck;
+    const uint64_t until_ms = clock_now_ms() + 10000;
+    (void)state;
+    stuck_start(&stuck, spins_below, &callers);
+    do
+        stacks_capture(stacks, &callers);
+    while (!has_symbol("without_information") && clock_now_ms() < until_ms);
+    assert_false(has_symbol("stuck_run"));
+    expect_thread(&stuck, STACK_CUT);
+    stuck_free(&stuck);
+}
+
+#endif
+
 static void test_sleep(void **state)
 {
     static struct stuck stuck;
@@ -735,6 +772,7 @@ int main(void)
         WITH_STACKS(test_spin),
         WITH_STACKS(test_sleep),
 #if defined(__x86_64__)
+        WITH_STACKS(test_cut_of_one_that_runs),
         WITH_STACKS(test_sleeps_go_on),
 #endif
         WITH_STACKS(test_call_that_never_returns),
