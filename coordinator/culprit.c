@@ -202,7 +202,9 @@ static void culprit_does(const struct coordinator *core, const struct job *job,
         culprit_sleeps(sentence, worker);
     if (culprit->top[0] != '\0')
         sentence_add(sentence, "; it is in %s", culprit->top);
-    if (culprit->awaits == AWAITS_LOCK)
+    if (culprit->awaits == AWAITS_LOCK && culprit->owner == culprit->tid)
+        sentence_add(sentence, "; it waits for a lock that it holds itself");
+    else if (culprit->awaits == AWAITS_LOCK)
         sentence_add(sentence, "; it waits for a lock that thread %" PRIu32 " (%s) holds",
                      culprit->owner, culprit->owner_name);
     if (culprit->awaits == AWAITS_END)
@@ -335,6 +337,7 @@ static void culprit_threads(struct culprit *culprit, const struct answer_threads
         culprit->trainer = culprit->threads + i;
         culprit->silent =
             threads->threads[i].how == STACK_SILENT || threads->threads[i].how == STACK_LEFT_ALONE;
+        culprit->tid = threads->threads[i].tid;
         culprit->awaits = threads->threads[i].awaits;
         culprit->owner = threads->threads[i].owner;
         sentence_clean(culprit->owner_name, sizeof(culprit->owner_name),

@@ -91,6 +91,7 @@ struct culprit {
     uint32_t trainer; // Index of the trainer's thread among them; UINT32_MAX: not seen yet.
     // True if a busy machine may be the reason that the trainer's thread has no frames.
     bool silent;
+    uint32_t tid; // Id of the trainer's thread.
     enum stack_awaits awaits; // The kind of thing that the trainer's thread waits for.
     uint32_t owner; // Id of the thread that the trainer's thread waits for.
     char owner_name[LOCKSTEP_THREAD_BYTES];

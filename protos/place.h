@@ -209,7 +209,9 @@ enum stack_how {
 // What a thread waits for, if it waits for another thread.
 enum stack_awaits {
     AWAITS_NOTHING = 0, // The thread waits for no other thread, or this is not known.
-    AWAITS_LOCK = 1, // The thread waits for a mutex that the other thread holds.
+    // The thread waits for a mutex that the other thread holds. If that is the thread itself, it
+    // waits for ever.
+    AWAITS_LOCK = 1,
     AWAITS_END = 2, // The thread waits for the other thread to end.
 };
 

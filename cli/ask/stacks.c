@@ -161,11 +161,14 @@ static void print_awaits(const char *thread)
 {
     char awaits[WORD_BYTES] = "";
     char name[LOCKSTEP_THREAD_BYTES] = "";
-    uint64_t owner = 0;
+    uint64_t owner = 0, tid = 0;
+    json_read_u64(json_read_member(thread, "tid"), &tid);
     json_read_string(json_read_member(thread, "awaits"), awaits, sizeof(awaits));
     json_read_string(json_read_member(thread, "owner_name"), name, sizeof(name));
     json_read_u64(json_read_member(thread, "owner"), &owner);
-    if (strcmp(awaits, "lock") == 0)
+    if (strcmp(awaits, "lock") == 0 && owner == tid)
+        printf("; it waits for a lock that it holds itself");
+    else if (strcmp(awaits, "lock") == 0)
         printf("; it waits for a lock that thread %" PRIu64 " (%s) holds", owner, name);
     else if (strcmp(awaits, "end") == 0)
         printf("; it waits for the end of thread %" PRIu64 " (%s)", owner, name);

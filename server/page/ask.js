@@ -97,7 +97,8 @@ const AWAITS = {lock: 'waits for a lock of', end: 'waits for the end of'};
 const threadPart = thread => {
   const facts = [thread.trainer ? 'the trainer' : null, thread.state && `state ${thread.state}`,
     thread.syscall >= 0 ? `system call ${thread.syscall}` : null, thread.wchan,
-    AWAITS[thread.awaits] ? `${AWAITS[thread.awaits]} ${thread.owner_name} ${thread.owner}` : null].filter(Boolean).join(', ');
+    thread.awaits === 'lock' && thread.owner === thread.tid ? 'waits for a lock that it holds itself' :
+      AWAITS[thread.awaits] ? `${AWAITS[thread.awaits]} ${thread.owner_name} ${thread.owner}` : null].filter(Boolean).join(', ');
   const part = make('div', 'thread', make('h3', '', `${thread.name} ${thread.tid} `, make('small', '', facts)));
   if (HOW[thread.how]) part.append(make('p', 'empty', HOW[thread.how]));
   for (const frames of [thread.python, thread.native]) {

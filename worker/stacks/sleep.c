@@ -5,9 +5,10 @@
 // and after the walk, the thread has slept during the whole walk.
 //
 // The futex that a thread waits for shows which thread it waits for. A mutex of glibc with waiters
-// has the value 2, and next to the value is the id of the thread that holds the mutex. pthread_join
-// waits for a word that is the joined thread's id until that thread ends. An id counts only if a
-// thread of that id exists.
+// has the value 2, and next to the value is the id of the thread that holds the mutex. A robust
+// mutex with waiters has that id as its value, with a bit for the waiters. pthread_join waits for a
+// word that is the joined thread's id until that thread ends. An id counts only if a thread of that
+// id exists.
 
 #include "worker/stacks/sleep.h"
 
@@ -57,6 +58,8 @@ static uint32_t futex_owner(const struct proc_call *call, enum stack_awaits *awa
         return 0;
     if (expected == MUTEX_CONTENDED && words.users != 0)
         return words.owner;
+    if ((expected & FUTEX_WAITERS) != 0) // A robust mutex: its value holds the owner.
+        return expected & FUTEX_TID_MASK;
     *awaits = AWAITS_END;
     return expected;
 }
@@ -69,7 +72,7 @@ static void sleep_owner(const struct proc_call *call, struct stack_thread *threa
     if (!futex_waits(call))
         return;
     const uint32_t tid = futex_owner(call, &awaits);
-    if (tid == 0 || tid == thread->tid ||
+    if (tid == 0 || (tid == thread->tid && awaits != AWAITS_LOCK) ||
         !proc_task_read(PROC_TASK_DIRECTORY, tid, &owner, &signals))
         return;
     thread->awaits = awaits;

@@ -285,6 +285,23 @@ static void test_a_thread_that_is_waited_for_is_named(void **state)
                               "9041 (loa?der) holds; 1 rank waits for it.");
 }
 
+// Condition: a thread has locked a mutex twice. Decision: no other thread is named.
+static void test_a_thread_that_waits_for_itself(void **state)
+{
+    static const struct stack_frame frame = {.object = "train", .symbol = "next_batch"};
+    const struct stack_thread thread = {
+        .trainer = true, .tid = 9041, .awaits = AWAITS_LOCK, .owner = 9041, .owner_name = "train"};
+    (void)state;
+    fleet_begin_waiting(2, 1);
+    fleet_outside(&fleet, 1);
+    fleet.ranks[1].mute = true;
+    fleet_pass(&fleet, 13000);
+    answer_thread(1, &thread, &frame, 1);
+    fleet_expect_says(&fleet,
+                      "; it is in next_batch (train+0x0); it waits for a lock that it holds "
+                      "itself; 1 rank waits for it.");
+}
+
 // A program may contain the library: a thread that is in there for long was called from somewhere.
 static void test_the_caller_of_the_library_is_named(void **state)
 {
@@ -691,6 +708,7 @@ int main(void)
         TEST(test_frames_of_python_come_first),
         TEST(test_callers_of_the_library_of_python_are_shown),
         TEST(test_a_thread_that_is_waited_for_is_named),
+        TEST(test_a_thread_that_waits_for_itself),
         TEST(test_the_caller_of_the_library_is_named),
         TEST(test_frames_of_libraries_are_passed_by),
         TEST(test_a_rank_in_a_call_is_named_with_what_is_missing),

@@ -305,6 +305,59 @@ static void test_lock_has_an_owner(void **state)
     close(holder.pipe[1]);
 }
 
+static pthread_mutex_t special; // Initialized anew by each test.
+
+SEEN static void holds_the_special(struct stuck *stuck)
+{
+    must(pthread_mutex_lock(&special) == 0);
+    stuck_in_read(stuck);
+    must(pthread_mutex_unlock(&special) == 0);
+}
+
+SEEN static void waits_for_the_special(struct stuck *stuck)
+{
+    stuck->result = pthread_mutex_lock(&special);
+    STAY();
+    must(pthread_mutex_unlock(&special) == 0);
+}
+
+static void test_robust_lock_has_an_owner(void **state)
+{
+    static struct stuck owner, waiter;
+    pthread_mutexattr_t robust;
+    (void)state;
+    must(pthread_mutexattr_init(&robust) == 0);
+    must(pthread_mutexattr_setrobust(&robust, PTHREAD_MUTEX_ROBUST) == 0);
+    must(pthread_mutex_init(&special, &robust) == 0);
+    stuck_start(&owner, holds_the_special, &callers);
+    expect_awaits(&owner, AWAITS_NOTHING, 0);
+    stuck_start(&waiter, waits_for_the_special, &callers);
+    expect_awaits(&waiter, AWAITS_LOCK, owner.tid);
+    stuck_free(&owner);
+    stuck_free(&waiter);
+    assert_int_equal(waiter.result, 0);
+}
+
+SEEN static void waits_for_itself(struct stuck *stuck)
+{
+    must(pthread_mutex_lock(&special) == 0);
+    stuck->result = pthread_mutex_lock(&special);
+    STAY();
+}
+
+// Condition: a thread locks a mutex twice. Decision: the owner is the thread itself.
+static void test_lock_that_it_holds_itself(void **state)
+{
+    static struct stuck stuck;
+    (void)state;
+    must(pthread_mutex_init(&special, NULL) == 0);
+    stuck_start(&stuck, waits_for_itself, &callers);
+    expect_awaits(&stuck, AWAITS_LOCK, stuck.tid);
+    must(pthread_mutex_unlock(&special) == 0); // The second lock succeeds.
+    stuck_free(&stuck);
+    assert_int_equal(stuck.result, 0);
+}
+
 // ---- Other threads -----------------------------------------------------------------------------
 
 static atomic_bool other_goes_on;
@@ -465,6 +518,8 @@ int main(void)
         WITH_STACKS(test_starts_anywhere),
         WITH_STACKS(test_peek),
         WITH_STACKS(test_lock_has_an_owner),
+        WITH_STACKS(test_robust_lock_has_an_owner),
+        WITH_STACKS(test_lock_that_it_holds_itself),
         WITH_STACKS(test_other_threads),
         WITH_STACKS(test_room_for_a_signal),
         cmocka_unit_test(test_room),
