@@ -416,8 +416,10 @@ static void culprit_frame(struct culprit *culprit, const struct stack_frame *fra
         sentence_add(&top, "%s (%s:%" PRIu64 ")", symbol, object, frame->offset);
     else if (symbol[0] != '\0')
         sentence_add(&top, "%s (%s+0x%" PRIx64 ")", symbol, object, frame->offset);
-    else
+    else if (object[0] != '\0')
         sentence_add(&top, "%s+0x%" PRIx64, object, frame->offset);
+    else // The address is in no file: a compiler has made the code in memory.
+        sentence_add(&top, "generated code at 0x%" PRIx64, frame->offset);
 }
 
 void culprit_answer(struct culprit *culprit, const struct up_answer *answer)

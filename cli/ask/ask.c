@@ -88,12 +88,27 @@ static void append_names(struct text *names, const struct registry_job *jobs, un
         text_append(names, "%s%s", i == 0 ? "" : ", ", jobs[i].name);
 }
 
+// Writes the addresses of jobs: "http://127.0.0.1:40123/?token=..., http://...".
+static void append_addresses(struct text *addresses, const struct registry_job *jobs,
+                             unsigned count)
+{
+    for (unsigned i = 0; i < count; i++)
+        text_append(addresses, "%s'%s'", i == 0 ? "" : ", ", jobs[i].address);
+}
+
 // Prints an error that asks the user to name one of several jobs.
 static int refuse_several(const struct ask *ask, const struct registry_job *jobs, unsigned count)
 {
     char bytes[LOCKSTEP_TEXT_BYTES];
     struct text names;
     text_init(&names, bytes, sizeof(bytes));
+    if (ask->job[0]) { // All have this name.
+        append_addresses(&names, jobs, count);
+        return cli_misuse(ask->command,
+                          "%u jobs of the name '%s' run on this machine; give the address of one "
+                          "with --http: %s",
+                          count, ask->job, bytes);
+    }
     append_names(&names, jobs, count);
     return cli_misuse(ask->command, "%u jobs run on this machine: %s; name one with --job", count,
                       bytes);

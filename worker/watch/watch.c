@@ -12,7 +12,6 @@
 #include "base/clock.h"
 #include "base/cond.h"
 #include "base/mutex.h"
-#include "base/text.h"
 #include "base/thread.h"
 #include "base/utf8.h"
 #include "worker/stacks/proc_task.h"
@@ -97,11 +96,17 @@ static void watch_ask_driver(struct watch *watch)
 
 // ---- What /proc says ---------------------------------------------------------------------------
 
-// Replaces a text that is not UTF-8, because programs choose the names of threads and files.
+// Replaces bytes that are not UTF-8, because programs choose the names of threads and files, and
+// the kernel may cut a name within a character.
 static void watch_clean(char *text)
 {
-    if (!utf8_valid(text, strlen(text)))
-        text_copy(text, 2, "?");
+    for (size_t left = strlen(text); left > 0;) {
+        const size_t bytes = utf8_length(text, left);
+        if (bytes == 0)
+            *text = '?';
+        text += bytes + (bytes == 0);
+        left -= bytes + (bytes == 0);
+    }
 }
 
 // True if the thread that called the library last sleeps in state D. Then `sleeps` describes the

@@ -285,6 +285,19 @@ static void test_a_thread_that_is_waited_for_is_named(void **state)
                               "9041 (loa?der) holds; 1 rank waits for it.");
 }
 
+// Condition: the innermost frame is in no file. Decision: the sentence says what such code is.
+static void test_generated_code(void **state)
+{
+    static const struct stack_frame frame = {.offset = 0x7f22a15ff009};
+    (void)state;
+    fleet_begin_waiting(2, 1);
+    fleet_outside(&fleet, 1);
+    fleet.ranks[1].mute = true;
+    fleet_pass(&fleet, 13000);
+    answer_frames(1, STACK_SIGNAL, &frame, 1);
+    fleet_expect_says(&fleet, "; it is in generated code at 0x7f22a15ff009; 1 rank waits for it.");
+}
+
 // Condition: a thread has locked a mutex twice. Decision: no other thread is named.
 static void test_a_thread_that_waits_for_itself(void **state)
 {
@@ -709,6 +722,7 @@ int main(void)
         TEST(test_callers_of_the_library_of_python_are_shown),
         TEST(test_a_thread_that_is_waited_for_is_named),
         TEST(test_a_thread_that_waits_for_itself),
+        TEST(test_generated_code),
         TEST(test_the_caller_of_the_library_is_named),
         TEST(test_frames_of_libraries_are_passed_by),
         TEST(test_a_rank_in_a_call_is_named_with_what_is_missing),
