@@ -121,6 +121,10 @@ with step, step.call(net) as call:
 assert (g == 1.5).all() and step.view.world_size == 2
 place = "usage"
 assert interrupted(net.usage) == [2]
+place = "collective 'sum'"
+total = np.full(3, 1.0 + rank)
+assert interrupted(lambda: session.allreduce("sum", total, timeout=60)) is total
+assert (total == 3).all()
 group.barrier("end")
 """
 # SIGINT comes when the session is open, and Session() has not returned.
@@ -379,6 +383,17 @@ class Life(unittest.TestCase):
     def test_interrupted_calls_are_made_again(self):
         with tempfile.TemporaryDirectory() as folder:
             self.works(job(2, AGAIN, {"GO": os.path.join(folder, "go")}))
+
+    def test_a_collective_that_is_late(self):
+        said = job(2, """
+            if rank == 1:
+                session.receive("late", np.zeros(1), 0)
+            try:
+                session.barrier("alone", timeout=0.3)
+            except lockstep.Timeout as error:
+                say("'alone' did not complete within 300 ms" in str(error))
+            """)
+        self.assertEqual(said.lines, ["True"], said)
 
     def test_interrupt_at_the_end_of_open(self):
         self.works(alone(JUST_OPEN))

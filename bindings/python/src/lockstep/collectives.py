@@ -401,6 +401,8 @@ class Collectives:
         """Runs a collective and gives the array with the result. timeout: in seconds. A collective
         that is not done by then fails the session, because other members may have the result."""
         session = self._session
+        if timeout is not None and timeout * 1000 > SLICE_MS and on_main_thread():
+            return self._run_timed(what, timeout)
         struct = self._struct(what)
         if timeout is not None or not on_main_thread():
             check(lib.lockstep_collective_run(
@@ -414,6 +416,18 @@ class Collectives:
             return work.wait()
         work._finish(error_of(status, error_text()) if status < 0 else None)
         return work.wait()
+
+    def _run_timed(self, what: Collective, timeout: float) -> Any:
+        """The library has to see the whole wait, to say who is late. So it has a thread."""
+        session = self._session
+        key = (f"collective '{what.name}'", what.kind, id(what.source), id(what.target), timeout,
+               id(self))
+        session._enter(key)
+        struct = None if session._blocked is not None else self._struct(what)
+        limit = milliseconds(timeout)
+        _, done = session._block(key, lambda: int(lib.lockstep_collective_run(
+            session.handle, ctypes.byref(struct), limit)), what)
+        return done.result
 
     def allreduce(self, name: str, target: Any, op: Union[Op, str] = Op.SUM, *,
                   source: Any = None, weight: int = 1, timeout: Optional[float] = None) -> Any:
