@@ -230,6 +230,34 @@ with refused(lockstep.Invalid, "group is closed"):
 with refused(lockstep.Invalid, "'g'", "0.5"):
     session.group([0.5], "g")
 session.start()
+with refused(lockstep.Invalid, "4294967296"):
+    net.freeze([2**32])
+with refused(lockstep.Invalid, "-1"):
+    net.freeze([-1])
+with refused(lockstep.Invalid, "4294967296"):
+    session.group([2**32], "g")
+with refused(lockstep.Invalid, "no memory of shape"):
+    session.zeros(2**62)
+assert session.zeros(np.int64(3)).shape == (3,) and session.zeros(()).shape == ()
+with refused(lockstep.Invalid, "0.5"):
+    session.counter_add("x", 0.5)
+session.counter_add("x", 1.0)
+with refused(lockstep.Invalid, "NaN"):
+    session.barrier("b", timeout=float("nan"))
+session.barrier("b", timeout=float("inf"))
+session.barrier("b", timeout=1e300)
+session.begin(lockstep.barrier("b")).wait(float("inf"))
+assert session.reduce("r", w) is w
+with refused(lockstep.Invalid, "pass a target"):
+    session.reduce("scalar", np.float32(1))
+with refused(lockstep.Invalid, "no target"):
+    session.all_to_all("a", w, None)
+again = lockstep.allreduce("again", w)
+for _ in range(3):
+    session.run(again)
+assert len(again.keep) == 1
+with refused(lockstep.Invalid, "no step has ended"):
+    session.report()
 with refused(lockstep.Invalid):
     net.call()
 with refused(lockstep.Invalid, "weight"):
@@ -262,6 +290,7 @@ with session.step(weight=0) as step, step.call(net) as call:
         call.end()
         step.end()
     assert not session.in_step
+assert session.report().step == step.number > 0
 with refused(lockstep.Invalid):
     session.report(99)
 with refused(lockstep.Invalid):

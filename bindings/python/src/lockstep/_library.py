@@ -8,12 +8,13 @@ run. lockstep_error_text holds for one thread: `check` is called on the thread t
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import threading
 from typing import Any, Callable, List, Optional, Tuple
 
 from . import _native
-from .errors import LibraryMismatch, LockstepError, error_of
+from .errors import Invalid, LibraryMismatch, LockstepError, error_of
 
 SLICE_MS = 100
 """How long a wait keeps the main thread before the interpreter looks for signals."""
@@ -129,8 +130,18 @@ def check(status: int) -> int:
     return status
 
 
+def seconds_of(timeout: Optional[float]) -> Optional[float]:
+    """A timeout that Python can wait for. None and infinity are for ever."""
+    if timeout is None or timeout == math.inf:
+        return None
+    if math.isnan(timeout):
+        raise Invalid("the timeout is NaN, and not a number of seconds")
+    return min(timeout, threading.TIMEOUT_MAX)
+
+
 def milliseconds(seconds: Optional[float]) -> int:
     """A timeout as the library takes it; None is for ever."""
+    seconds = seconds_of(seconds)
     if seconds is None:
         return _native.WAIT_FOREVER
     return min(max(0, round(seconds * 1000)), _native.WAIT_FOREVER - 1)

@@ -41,6 +41,14 @@ def whole(value: Any, what: str) -> int:
     raise Invalid(f"{what} is {value!r}, and not a whole number")
 
 
+def whole32(value: Any, what: str) -> int:
+    """A whole number that the library takes in 32 bits: ctypes would cut off what is above."""
+    number = whole(value, what)
+    if not 0 <= number < 2**32:
+        raise Invalid(f"{what} is {number}, and not from 0 to 2^32 - 1")
+    return number
+
+
 def set_number(struct: _native.Struct, name: str, value: Any, what: str) -> None:
     """Sets a field, and raises if the field cannot hold the value."""
     try:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple, Union
 
 from . import _native
 from ._library import (SLICE_MS, TIMEOUT, Pending, check, error_text, lib, milliseconds,
-                       on_main_thread)
+                       on_main_thread, seconds_of)
 from ._native import CollectiveKind, Op
-from ._options import enum_of, set_number, text_of, whole
+from ._options import enum_of, set_number, text_of, whole, whole32
 from .arrays import Memory, memory_of
 from .errors import Changed, Invalid, LockstepError, Timeout, error_of
 
@@ -67,6 +67,7 @@ class Collective:
 
     def struct(self, rank: int, size: int) -> Any:
         """The struct for this place among the members. Raises Invalid if sizes do not fit."""
+        self.keep = []  # What an earlier use needs is kept by its Work.
         source = self._memory(self.source, False)
         target = self._memory(self.target, True)
         what = _native.lockstep_collective(kind=int(self.kind), name=text_of(self.name))
@@ -77,6 +78,9 @@ class Collective:
                               f"become {target.dtype.name.lower()}")
             what.dtype = int(like.dtype)
             what.count = self._count(source, target, rank, size)
+        if self.kind == CollectiveKind.REDUCE and rank == self.root and target is None:
+            raise Invalid(f"collective '{self.name}': the source cannot be written, and the result "
+                          "has to go somewhere: pass a target")
         what.input = source.address if source else None
         what.output = target.address if target else None
         if self.kind == CollectiveKind.RECEIVE:
@@ -149,7 +153,8 @@ class Collective:
         if one is not None:
             count = one.count
         else:
-            assert parts is not None
+            if parts is None:
+                raise Invalid(f"collective '{self.name}': there is no target")
             count = parts.count // size
             if count * size != parts.count:
                 raise Invalid(f"collective '{self.name}': {parts.count} elements are not {size} "
@@ -200,8 +205,7 @@ def reduce(name: str, source: Any, op: Union[Op, str] = Op.SUM, root: int = 0, *
     """target of the root becomes op over the sources. On the root, target None is the source."""
     if target is None:  # Another member's output is not written.
         memory = memory_of(source, writable=False)
-        target = Memory(memory.address, memory.dtype, memory.shape, memory.strides, source,
-                        False, memory.on_device) if not memory.readonly else None
+        target = source if not memory.readonly else None
     return Collective(CollectiveKind.REDUCE, name, source, target, op, root, weight=weight)
 
 
@@ -263,6 +267,7 @@ class Work:
     def __init__(self, session: "Session", what: Collective) -> None:
         self._session = session
         self._what = what
+        self._keep = what.keep
         self._handle = ctypes.c_void_p()
         self._pending: Optional[Pending] = None
         self._finished = False
@@ -400,7 +405,7 @@ class Collectives:
     def run(self, what: Collective, timeout: Optional[float] = None) -> Any:
         """Runs a collective and gives the array with the result. timeout: in seconds. A collective
         that is not done by then fails the session, because other members may have the result."""
-        session = self._session
+        session, timeout = self._session, seconds_of(timeout)
         if timeout is not None and timeout * 1000 > SLICE_MS and on_main_thread():
             return self._run_timed(what, timeout)
         struct = self._struct(what)
@@ -500,7 +505,7 @@ class Group(Collectives):
     def __init__(self, session: "Session", ranks: Sequence[int], name: str) -> None:
         self._session = session
         self._handle = ctypes.c_void_p()
-        self.ranks = tuple(whole(rank, f"group '{name}': a rank") for rank in ranks)
+        self.ranks = tuple(whole32(rank, f"group '{name}': a rank") for rank in ranks)
         self.name = name
         array = (ctypes.c_uint32 * len(self.ranks))(*self.ranks)
         handle = self._handle

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, 
 from . import _native
 from ._library import check, lib
 from ._native import BufferPolicy, Dtype, ModuleOptions
-from ._options import enum_of, fill, set_number, text_of, whole
+from ._options import enum_of, fill, set_number, text_of, whole, whole32
 from ._outlive import outlive
 from .arrays import Memory, dtype_of, memory_of
 from .errors import Invalid
@@ -185,7 +185,7 @@ class Module:
                 return self._index[parameter]
             except KeyError:
                 raise Invalid(f"module '{self.name}' has no parameter '{parameter}'") from None
-        return parameter if type(parameter) is int else whole(
+        return parameter if type(parameter) is int and 0 <= parameter < 2**32 else whole32(
             parameter, f"module '{self.name}': the number of a parameter")
 
     def _numbers(self, parameters: Sequence[Index]) -> Any:
@@ -260,6 +260,7 @@ class Module:
     def move_buffer(self, buffer: int, data: Any) -> None:
         """The memory of a buffer has moved."""
         memory = memory_of(data)
+        buffer = whole32(buffer, f"module '{self.name}': the number of a buffer")
         check(lib.lockstep_buffer_move(self._handle, buffer, memory.address))
         self._buffer_memories[buffer] = memory
         self.buffers[buffer] = replace(self.buffers[buffer], data=data)

@@ -14,10 +14,11 @@ from typing import (TYPE_CHECKING, Any, Callable, Iterator, List, NamedTuple, Op
                     Union)
 
 from . import _exit, _native
-from ._library import (SLICE_MS, TIMEOUT, Pending, check, error_text, lib, on_main_thread)
+from ._library import (SLICE_MS, TIMEOUT, Pending, check, error_text, lib, on_main_thread,
+                       seconds_of)
 from ._log import LogPipe, level_of
 from ._native import MetricKind, OnFailure, Report, SessionOptions, Uneven, WorldChange
-from ._options import enum_of, fill, text_of
+from ._options import enum_of, fill, text_of, whole
 from ._outlive import outlive
 from .arrays import Memory, dtype_of, item_bytes
 from .collectives import Collectives, Group, Work
@@ -67,6 +68,7 @@ class Session(Collectives):
         self._modules: List[Module] = []
         self._blocks: "weakref.WeakSet[Memory]" = weakref.WeakSet()
         self._step: Optional[Step] = None
+        self._last: Optional[int] = None  # The number of the last step that has ended.
         self._window: List[Any] = []  # Gradients of steps that the window of accumulation uses.
         self._before_close: List[Callable[[], None]] = []
         self._before_state: List[Callable[[], None]] = []
@@ -292,6 +294,7 @@ class Session(Collectives):
         the next call for the same thing finds it.
         """
         self._settle()
+        timeout = seconds_of(timeout)
         if owner._pending is None:
             if timeout is None and not on_main_thread():
                 return check(ask(_WAIT_FOREVER))
@@ -383,7 +386,9 @@ class Session(Collectives):
     def report(self, step: Optional[int] = None) -> Report:
         """The report of the last step. step: the number that it has to have."""
         if step is None:
-            raise Invalid("report needs the number of the last step")
+            step = self._last
+        if step is None:
+            raise Invalid("no step has ended, so there is no report")
         struct = _native.lockstep_report()
         check(lib.lockstep_step_report(self._handle, step, 0, ctypes.byref(struct)))
         return Report(*(getattr(struct, name) for name in Report._fields))
@@ -391,9 +396,12 @@ class Session(Collectives):
     def zeros(self, shape: Union[int, Tuple[int, ...]], dtype: Any = "float32") -> Memory:
         """Memory that ranks of one host share: gradients in it are reduced without copies.
         numpy.asarray(memory) is a view. It is freed by free, or with the session; see close."""
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        sizes = shape if isinstance(shape, (tuple, list)) else (shape,)
+        shape = tuple(whole(size, "zeros(): a size") for size in sizes)
         address = ctypes.c_void_p()
         memory = Memory(0, dtype_of(dtype), shape, owner=self)
+        if min(shape, default=0) < 0 or memory.nbytes >= 2**63:
+            raise Invalid(f"zeros(): there is no memory of shape {shape}")
         check(lib.lockstep_alloc(
             self._handle, memory.count * item_bytes(memory.dtype), ctypes.byref(address)))
         memory.address = address.value or 0
@@ -416,6 +424,7 @@ class Session(Collectives):
 
     def counter_add(self, name: str, delta: int = 1) -> None:
         """Adds to a total of the job. Any thread."""
+        delta = whole(delta, f"counter '{name}': what is added")
         if not -2**63 <= delta < 2**63:
             raise Invalid(f"counter '{name}': {delta} is not a number of 64 bits")
         check(lib.lockstep_counter_add(self._handle, text_of(name), delta))

@@ -100,6 +100,7 @@ class Step:
             self.session._window += [call._keep for call in self._calls]
         else:
             self.session._window.clear()
+            self.session._last = self.number
         if self.session._step is self:
             self.session._step = None
 
