@@ -1407,14 +1407,15 @@ LOCKSTEP_API int lockstep_session_load(lockstep_session *session, const char *pa
  * If ranks share a host and config.transport is AUTO, they can reach each other's blocks: gradients
  * in shared blocks are reduced in place, without copies, in whatever order they lie. Three limits
  * hold. At most 256 blocks of a session are shared: those above 1 MiB, and one for each module with
- * lockstep_module_gradients; smaller blocks lie together in some of the 256. A block is shared only if it is at most
- * half of the memory that is left, and while the process can open 117 file descriptors: each of the
- * 256 blocks has one, and the links of a recovery need some (ulimit -n). Blocks beyond these limits
- * are like any other memory. A shared block is allocated at once, not when it is touched. A forked
- * child does not get a copy: the parent sees what the child writes there.
- * Blocks: no. Threads: the trainer's. Returns: E_SYSTEM (no memory); E_INVALID for memory that is
- * not from lockstep_alloc, in which a tensor is registered, or that the library has borrowed: for a
- * collective that was not waited for, or for a gradient of the open step or window. */
+ * lockstep_module_gradients; smaller blocks lie together in some of the 256. A block is shared only
+ * if it is at most half of the memory that is left, and while the process can open 117 file
+ * descriptors: each of the 256 blocks has one, and the links of a recovery need some (ulimit -n).
+ * Blocks beyond these limits are like any other memory. A shared block is allocated at once, not
+ * when it is touched. A forked child does not get a copy: the parent sees what the child writes
+ * there. Blocks: no. Threads: the trainer's. Returns: E_SYSTEM (no memory); E_INVALID for memory
+ * that is not from lockstep_alloc, in which a tensor is registered, or that the library has
+ * borrowed: for a collective that was not waited for, or for a gradient of the open step or window.
+ */
 LOCKSTEP_API int lockstep_alloc(lockstep_session *session, size_t bytes, void **memory);
 LOCKSTEP_API int lockstep_free(lockstep_session *session, void *memory);
 

@@ -428,7 +428,7 @@ class Collectives:
         key = (f"collective '{what.name}'", what.kind, id(what.source), id(what.target), timeout,
                id(self))
         session._enter(key)
-        struct = None if session._blocked is not None else self._struct(what)
+        struct: Any = None if session._blocked is not None else self._struct(what)
         limit = milliseconds(timeout)
         _, done = session._block(key, lambda: int(lib.lockstep_collective_run(
             session.handle, ctypes.byref(struct), limit)), what)
