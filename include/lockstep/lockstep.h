@@ -95,7 +95,7 @@ typedef enum lockstep_status {
     LOCKSTEP_E_PEER_LOST = -8, /* A worker is gone: restart from the last checkpoint. */
     LOCKSTEP_E_CLOSED = -9, /* The session was closed or aborted: stop using it. */
     LOCKSTEP_E_SYSTEM = -10, /* The operating system refused; the text says what. */
-    LOCKSTEP_E_FORKED = -11, /* The session belongs to the parent process, or it had one before. */
+    LOCKSTEP_E_FORKED = -11, /* The session belongs to the parent process. */
     LOCKSTEP_E_CHANGED = -12 /* The world changed, and the session goes on: call again. */
 } lockstep_status;
 
@@ -317,9 +317,8 @@ struct lockstep_config {
  * limit is reached; the text says which), E_TIMEOUT (how many of how many came, which hints are
  * missing), E_MISMATCH (another version than the coordinator's), E_PEER_LOST, E_SYSTEM (a limit of
  * the process has no room for a session; the text names it as the shell does: ulimit -n),
- * E_UNSUPPORTED (the device, or what it needs, cannot be used: the text says why), E_FORKED (also
- * in a child that was forked after its parent had closed a session: fork before the first
- * lockstep_open, or start a new program). *session is NULL on failure. */
+ * E_UNSUPPORTED (the device, or what it needs, cannot be used: the text says why). *session is
+ * NULL on failure. */
 LOCKSTEP_API int lockstep_open(const struct lockstep_config *config, lockstep_session **session);
 
 /* This worker's rank and the world size, constant in a generation. Either pointer may be NULL.
@@ -1406,16 +1405,15 @@ LOCKSTEP_API int lockstep_session_load(lockstep_session *session, const char *pa
  * lockstep_free or with the session. bytes 0 gives memory that must not be touched.
  * If ranks share a host and config.transport is AUTO, they can reach each other's blocks: gradients
  * in shared blocks are reduced in place, without copies, in whatever order they lie. Three limits
- * hold. At most 256 blocks of a session are shared: those above 1 MiB, and one for each module with
- * lockstep_module_gradients; smaller blocks lie together in some of the 256. A block is shared only
- * if it is at most half of the memory that is left, and while the process can open 117 file
- * descriptors: each of the 256 blocks has one, and the links of a recovery need some (ulimit -n).
- * Blocks beyond these limits are like any other memory. A shared block is allocated at once, not
- * when it is touched. A forked child does not get a copy: the parent sees what the child writes
- * there. Blocks: no. Threads: the trainer's. Returns: E_SYSTEM (no memory); E_INVALID for memory
- * that is not from lockstep_alloc, in which a tensor is registered, or that the library has
- * borrowed: for a collective that was not waited for, or for a gradient of the open step or window.
- */
+ * hold. At most 256 blocks above 1 MiB of a session are shared, those of lockstep_module_gradients
+ * included; smaller blocks lie together in some of the 256. A block is shared only if it is at most
+ * half of the memory that is left, and while the process can open 117 file descriptors: each of the
+ * 256 blocks has one, and the links of a recovery need some (ulimit -n). Blocks beyond these limits
+ * are like any other memory. A shared block is allocated at once, not when it is touched. A forked
+ * child does not get a copy: the parent sees what the child writes there.
+ * Blocks: no. Threads: the trainer's. Returns: E_SYSTEM (no memory); E_INVALID for memory that is
+ * not from lockstep_alloc, in which a tensor is registered, or that the library has borrowed: for a
+ * collective that was not waited for, or for a gradient of the open step or window. */
 LOCKSTEP_API int lockstep_alloc(lockstep_session *session, size_t bytes, void **memory);
 LOCKSTEP_API int lockstep_free(lockstep_session *session, void *memory);
 

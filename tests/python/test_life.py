@@ -256,31 +256,6 @@ del memory, view, block
 gc.collect()
 assert not mapped()
 """
-# Gradients of two modules that are smaller than a page, and of one that is not.
-CLOSED = """
-def small(name, count=3):
-    return session.register(name, {"a": np.zeros(count, np.float32)})
-one, two = small("one"), small("two")
-big = small("big", 600000)
-views = [np.asarray(net.gradients()[0]) for net in (one, two, big)]
-for i, view in enumerate(views):
-    view[:] = i + 1
-one.close()
-views.append(np.asarray(two.gradients()[0]))  # Those of the earlier call are freed.
-big.close()
-views[0] += 10
-three = small("three")
-views.append(np.asarray(three.gradients()[0]))
-views[3][:], views[4][:] = 7, 8
-assert [view[0] for view in views] == [11, 2, 3, 7, 8], views
-assert len({view.ctypes.data for view in views}) == 5
-two.close()
-three.close()
-session.barrier("all have closed")
-session.close()
-gc.collect()
-assert [view[-1] for view in views] == [11, 2, 3, 7, 8], views
-"""
 
 
 class Life(unittest.TestCase):
@@ -317,9 +292,6 @@ class Life(unittest.TestCase):
     def test_arrays_outlive_the_session(self):
         self.works(alone(VIEWS))
         self.works(job(2, VIEWS.replace("session = lockstep.Session()\n", "")))
-
-    def test_arrays_outlive_their_module(self):
-        self.works(job(2, CLOSED))
 
     def test_an_exit_without_close(self):
         said = job(2, "session = lockstep.Session()\nsession.barrier('b')", opened=False)

@@ -83,24 +83,12 @@ static int memory_get(struct lockstep_session *session, size_t bytes, void **mem
     return 0;
 }
 
-// Takes memory for gradients. It never lies in an arena: it is unmapped when it is freed, so that a
-// binding can put other pages under arrays that still use it (bindings/python, _outlive.py).
-static int memory_get_gradients(struct lockstep_session *session, size_t bytes, void **memory)
-{
-    const size_t most = bytes < LOCKSTEP_REGION_BYTES ? LOCKSTEP_REGION_BYTES : bytes;
-    if (bytes == 0 || !session->memory.regions ||
-        regions_make(session->memory.regions, most, memory) < 0)
-        return memory_map(bytes, memory);
-    transport_wake(session->transport);
-    return 0;
-}
-
 static bool memory_put_shared(struct lockstep_session *session, void *memory, size_t bytes)
 {
     if (!session->memory.regions)
         return false;
-    return (memory_is_small(bytes) && arenas_put(&session->memory.arenas, memory, bytes)) ||
-           regions_free(session->memory.regions, memory) == 0;
+    return memory_is_small(bytes) ? arenas_put(&session->memory.arenas, memory, bytes)
+                                  : regions_free(session->memory.regions, memory) == 0;
 }
 
 static void memory_put(struct lockstep_session *session, void *memory, size_t bytes)
@@ -324,7 +312,7 @@ int lockstep_module_gradients(lockstep_module *module, void **gradients, uint32_
         return error_set(LOCKSTEP_E_INVALID, "module '%s': nowhere to put the addresses",
                          module->name);
     bytes = memory_place(module, NULL);
-    status = memory_get_gradients(module->session, bytes, &block);
+    status = memory_get(module->session, bytes, &block);
     if (status == 0)
         status = memory_check_place(module, block);
     if (status < 0) {

@@ -54,7 +54,7 @@ class Status(IntEnum):
     E_SYSTEM = -10
     """The operating system refused; the text says what."""
     E_FORKED = -11
-    """The session belongs to the parent process, or it had one before."""
+    """The session belongs to the parent process."""
     E_CHANGED = -12
     """The world changed, and the session goes on: call again."""
 
