@@ -406,6 +406,9 @@ static void silent_body(struct rank *rank)
 
 static void case_38_the_coordinator_is_silent(const struct setting *setting)
 {
+    // NCCL runs collectives in the order of the plan, so that this wait is an error there at once.
+    if (setting->devices > 1)
+        skip();
     waits_run(setting, silent_body);
 }
 
