@@ -16,6 +16,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,8 +24,6 @@
 #define SAVE_END_BYTES 21
 #define SAVE_PATH_BYTES 4096
 static_assert(SAVE_PATH_BYTES >= PATH_MAX, "realpath fills so many bytes");
-
-#define SAVE_NAMES 100 // How many names are tried for a temporary file.
 
 static int save_error(const char *what, const char *path)
 {
@@ -63,24 +62,18 @@ static void save_sync_directory(const char *path)
     (void)close(fd);
 }
 
-// Creates a temporary file in the directory of `path`, and writes its name to `beside`. A file that
-// already has this name was left by a process that died, and is deleted; if that fails, another
-// name is tried. A symbolic link that another user has put there is never followed.
+// Creates a temporary file in the directory of `path`, and writes its name to `beside`. The name is
+// random: ranks in several containers or on several hosts may save to one path, and have the same
+// pid. A file or a symbolic link that is already there is never used.
 static int save_create(const char *path, char beside[SAVE_PATH_BYTES])
 {
-    static atomic_uint number;
-    int fd = -1;
-    for (int i = 0; i < SAVE_NAMES && fd < 0; i++) {
-        const int length = snprintf(beside, SAVE_PATH_BYTES, "%s.%ld.%u.tmp", path, (long)getpid(),
-                                    atomic_fetch_add(&number, 1));
-        if (length < 0 || length >= SAVE_PATH_BYTES)
-            return error_set(LOCKSTEP_E_INVALID, "the path has more than %d bytes",
-                             SAVE_PATH_BYTES);
-        (void)unlink(beside);
-        fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-        if (fd < 0 && errno != EEXIST)
-            break;
-    }
+    uint64_t random;
+    if (getrandom(&random, sizeof(random), 0) != sizeof(random))
+        return save_error("find a name beside", path);
+    const int length = snprintf(beside, SAVE_PATH_BYTES, "%s.%016" PRIx64 ".tmp", path, random);
+    if (length < 0 || length >= SAVE_PATH_BYTES)
+        return error_set(LOCKSTEP_E_INVALID, "the path has more than %d bytes", SAVE_PATH_BYTES);
+    const int fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     return fd < 0 ? save_error("create", beside) : fd;
 }
 
