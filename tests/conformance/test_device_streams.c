@@ -27,9 +27,13 @@ static void report(struct rank *rank, struct device_trainer *trainer, lockstep_c
     }
 }
 
+// Reports all gradients of a call.
+typedef void reporter(struct rank *rank, struct device_trainer *trainer, lockstep_call *call,
+                      uint64_t step);
+
 // A stream passed to step_end, such as the optimizer's, finds the results without a wait of the
 // host.
-static void steps(struct rank *rank)
+static void train(struct rank *rank, reporter *reports)
 {
     struct device_trainer trainer;
     lockstep_call *call;
@@ -38,13 +42,18 @@ static void steps(struct rank *rank)
     for (uint64_t step = 1; step <= STEPS; step++) {
         RANK_OK(rank, lockstep_step_begin(rank->session, NULL, NULL));
         RANK_OK(rank, lockstep_call_begin(trainer.module, &call));
-        report(rank, &trainer, call, step);
+        reports(rank, &trainer, call, step);
         RANK_OK(rank, lockstep_call_end(call));
         RANK_OK(rank, lockstep_step_end(rank->session, trainer.reads));
         for (uint32_t p = 0; p < DEVICE_PARAMETERS; p++)
             device_trainer_expect(rank, &trainer, p, step, trainer.gradients[p]);
     }
     device_trainer_close(rank, &trainer);
+}
+
+static void steps(struct rank *rank)
+{
+    train(rank, report);
 }
 
 static void case_45_results_follow_gradients(const struct setting *setting)
@@ -77,26 +86,19 @@ static void *half_report(void *context)
     return NULL;
 }
 
+static void report_in_two_threads(struct rank *rank, struct device_trainer *trainer,
+                                  lockstep_call *call, uint64_t step)
+{
+    struct half halves[2] = {{rank, trainer, call, step, 0}, {rank, trainer, call, step, 1}};
+    pthread_t thread;
+    RANK_TRUE(rank, pthread_create(&thread, NULL, half_report, &halves[1]) == 0);
+    RANK_TRUE(rank, pthread_join(thread, NULL) == 0);
+    half_report(&halves[0]);
+}
+
 static void steps_of_two_threads(struct rank *rank)
 {
-    struct device_trainer trainer;
-    lockstep_call *call;
-    device_trainer_open(rank, &trainer);
-    device_trainer_register(rank, &trainer, &(struct device_module){.calls_per_step = 1});
-    for (uint64_t step = 1; step <= STEPS; step++) {
-        pthread_t thread;
-        RANK_OK(rank, lockstep_step_begin(rank->session, NULL, NULL));
-        RANK_OK(rank, lockstep_call_begin(trainer.module, &call));
-        struct half halves[2] = {{rank, &trainer, call, step, 0}, {rank, &trainer, call, step, 1}};
-        RANK_TRUE(rank, pthread_create(&thread, NULL, half_report, &halves[1]) == 0);
-        RANK_TRUE(rank, pthread_join(thread, NULL) == 0);
-        half_report(&halves[0]);
-        RANK_OK(rank, lockstep_call_end(call));
-        RANK_OK(rank, lockstep_step_end(rank->session, trainer.reads));
-        for (uint32_t p = 0; p < DEVICE_PARAMETERS; p++)
-            device_trainer_expect(rank, &trainer, p, step, trainer.gradients[p]);
-    }
-    device_trainer_close(rank, &trainer);
+    train(rank, report_in_two_threads);
 }
 
 static void case_45_streams_of_threads_are_waited_for(const struct setting *setting)

@@ -125,7 +125,7 @@ static void step_weighs_nothing(struct job_rank *rank, uint64_t step, uint64_t *
     uint64_t weights[JOB_RANKS];
     uint8_t used[JOB_TENSORS];
     for (uint32_t r = 0; r < JOB_RANKS; r++)
-        death += job_told(r)->dies_at; // Of one rank.
+        death += job_told(r)->dies_at; // It is 0 for all ranks but the one that dies.
     for (uint32_t r = 0; r < JOB_RANKS; r++)
         weights[r] = step < JOB_STEPS && (step <= death) == (job_told(r)->dies_at != 0);
     options.weight = weights[rank->rank];

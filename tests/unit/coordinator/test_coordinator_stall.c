@@ -129,13 +129,20 @@ static void test_a_culprit_that_does_not_answer_is_named_without(void **state)
     fleet_expect_says(&fleet, "in step 11; 1 rank waits for it.");
 }
 
-static void test_what_is_answered_late_is_added(void **state)
+// Rank 1 is outside of the library, rank 0 waits, and the coordinator has asked rank 1 for its
+// stacks. The test answers.
+static void begin_asked(void)
 {
-    (void)state;
     fleet_begin_waiting(2, 1);
     fleet_outside(&fleet, 1);
     fleet.ranks[1].mute = true;
     fleet_pass(&fleet, 13000);
+}
+
+static void test_what_is_answered_late_is_added(void **state)
+{
+    (void)state;
+    begin_asked();
     const struct down_inspect *asked = &story.last[2].u.inspect;
     assert_int_equal(story.last[2].kind, DOWN_INSPECT);
     assert_int_equal(asked->what, INSPECT_PLACE | INSPECT_STACKS);
@@ -198,10 +205,7 @@ static void answer_frames(uint32_t rank, enum stack_how how, const struct stack_
 
 static void is_asked_again_after(enum stack_how how)
 {
-    fleet_begin_waiting(2, 1);
-    fleet_outside(&fleet, 1);
-    fleet.ranks[1].mute = true;
-    fleet_pass(&fleet, 13000);
+    begin_asked();
     answer_frames(1, how, NULL, 0);
     fleet_expect_says(&fleet, "in step 11; 1 rank waits for it.");
     fleet.ranks[1].mute = false;
@@ -234,10 +238,7 @@ static void test_frames_of_python_come_first(void **state)
         {.object = "train.py", .python = true},
     };
     (void)state;
-    fleet_begin_waiting(2, 1);
-    fleet_outside(&fleet, 1);
-    fleet.ranks[1].mute = true;
-    fleet_pass(&fleet, 13000);
+    begin_asked();
     answer_frames(1, STACK_SIGNAL, frames, 3);
     fleet_expect_says(&fleet, "; it is in sample (replay_buffer.py:41); 1 rank waits for it.");
 }
@@ -257,10 +258,7 @@ static void test_callers_of_the_library_of_python_are_shown(void **state)
         {.object = "libc.so.6", .symbol = "read"},
     };
     (void)state;
-    fleet_begin_waiting(2, 1);
-    fleet_outside(&fleet, 1);
-    fleet.ranks[1].mute = true;
-    fleet_pass(&fleet, 13000);
+    begin_asked();
     answer_frames(1, STACK_ASLEEP, frames, 5);
     fleet_expect_says(&fleet, "; it is in wait (threading.py:320), called from load (train.py:41); "
                               "1 rank waits for it.");
@@ -276,10 +274,7 @@ static void test_a_thread_that_is_waited_for_is_named(void **state)
                                         .owner = 9041,
                                         .owner_name = "loa\nder"};
     (void)state;
-    fleet_begin_waiting(2, 1);
-    fleet_outside(&fleet, 1);
-    fleet.ranks[1].mute = true;
-    fleet_pass(&fleet, 13000);
+    begin_asked();
     answer_thread(1, &thread, &frame, 1);
     fleet_expect_says(&fleet, "; it is in next_batch (train+0x0); it waits for a lock that thread "
                               "9041 (loa?der) holds; 1 rank waits for it.");
@@ -290,10 +285,7 @@ static void test_generated_code(void **state)
 {
     static const struct stack_frame frame = {.offset = 0x7f22a15ff009};
     (void)state;
-    fleet_begin_waiting(2, 1);
-    fleet_outside(&fleet, 1);
-    fleet.ranks[1].mute = true;
-    fleet_pass(&fleet, 13000);
+    begin_asked();
     answer_frames(1, STACK_SIGNAL, &frame, 1);
     fleet_expect_says(&fleet, "; it is in generated code at 0x7f22a15ff009; 1 rank waits for it.");
 }
@@ -305,10 +297,7 @@ static void test_a_thread_that_waits_for_itself(void **state)
     const struct stack_thread thread = {
         .trainer = true, .tid = 9041, .awaits = AWAITS_LOCK, .owner = 9041, .owner_name = "train"};
     (void)state;
-    fleet_begin_waiting(2, 1);
-    fleet_outside(&fleet, 1);
-    fleet.ranks[1].mute = true;
-    fleet_pass(&fleet, 13000);
+    begin_asked();
     answer_thread(1, &thread, &frame, 1);
     fleet_expect_says(&fleet,
                       "; it is in next_batch (train+0x0); it waits for a lock that it holds "
@@ -352,10 +341,7 @@ static void test_frames_of_libraries_are_passed_by(void **state)
         {.object = "trainer", .symbol = "main", .offset = 10},
     };
     (void)state;
-    fleet_begin_waiting(2, 1);
-    fleet_outside(&fleet, 1);
-    fleet.ranks[1].mute = true;
-    fleet_pass(&fleet, 13000);
+    begin_asked();
     answer_frames(1, STACK_SIGNAL, frames, 10);
     fleet_expect_says(&fleet, "; it is in asan_is_a_name_of_mine (trainer+0x9); 1 rank waits");
 }
