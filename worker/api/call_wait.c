@@ -167,18 +167,15 @@ static void wait_withdraw_locked(const struct wait *wait, struct call_waiter *wa
 {
     struct lockstep_session *session = wait->session;
     const struct command command = wait_command(waiter->contribution, COMMAND_WAIT_END);
-    const struct command *first = &command;
+    struct wish wish = {.flag = &waiter->answered, .deadline_ms = clock_now_ms() + ANSWER_MS};
     waiter->leaves = true;
+    drive_until_locked(session, &command, &wish);
     while (!waiter->answered && session->gate.failure == 0) {
-        const struct wish wish = {.flag = &waiter->answered,
-                                  .deadline_ms = clock_now_ms() + ANSWER_MS};
-        drive_until_locked(session, first, &wish);
-        first = NULL;
-        if (waiter->answered || session->gate.failure != 0)
-            break;
         mutex_unlock(&session->mutex);
         control_renew(session->control);
         mutex_lock(&session->mutex);
+        wish.deadline_ms = clock_now_ms() + ANSWER_MS;
+        drive_until_locked(session, NULL, &wish);
     }
 }
 

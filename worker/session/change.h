@@ -15,7 +15,9 @@ struct world_change {
     uint64_t number; // Changes so far.
     uint64_t seen; // The number when the trainer last began a step.
     uint64_t step; // The step that the ranks finished, or were about to begin.
-    uint64_t lost_step; // That of the last change that removed ranks: not of new links alone.
+    // `step` of the last change that removed ranks. A change that only makes links anew removes
+    // none.
+    uint64_t lost_step;
     uint32_t rank_before; // This rank's number in the world before, and that world's size.
     uint32_t size_before;
     uint64_t removed[LOCKSTEP_RANK_WORDS]; // Set of ranks of the world before.

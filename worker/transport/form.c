@@ -15,7 +15,8 @@
 // of a rank also names a unix socket, and the connecting side tries that socket first. A missing
 // socket, a socket of another user and missing memory are noticed at once; then the mates connect
 // by TCP, as all other ranks do.
-// Connections that have come in and have proven nothing: guests.c.
+//
+// guests.c has the connections that have come in and have proven nothing yet.
 
 #include "worker/transport/form.h"
 

@@ -423,7 +423,8 @@ class Collectives:
         return work.wait()
 
     def _run_timed(self, what: Collective, timeout: float) -> Any:
-        """The library has to see the whole wait, to say who is late. So it has a thread."""
+        """One call of the library has to cover the whole wait, because it says which ranks are late.
+        So a thread makes the call, and the main thread sees signals."""
         session = self._session
         key = (f"collective '{what.name}'", what.kind, id(what.source), id(what.target), timeout,
                id(self))

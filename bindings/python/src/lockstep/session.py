@@ -10,8 +10,8 @@ import os
 import threading
 import time
 import weakref
-from typing import (TYPE_CHECKING, Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple,
-                    Union)
+from typing import (TYPE_CHECKING, Any, Callable, Iterator, List, NamedTuple, Optional, Sequence,
+                    Set, Tuple, Union)
 
 from . import _exit, _native
 from ._library import (SLICE_MS, TIMEOUT, Pending, check, error_text, lib, on_main_thread,
