@@ -353,7 +353,7 @@ void job_seed(void)
 
 uint32_t job_rounds(uint32_t otherwise)
 {
-    const uint32_t few = (otherwise + 1) / 2;
+    const uint32_t few = (otherwise + 2) / 3;
     return (uint32_t)choice_number("LOCKSTEP_TEST_FAULT_ROUNDS", test_slow() > 1 ? few : otherwise);
 }
 

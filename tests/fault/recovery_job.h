@@ -140,8 +140,8 @@ void *job_own(uint32_t rank);
 // In job.prepares: this rank, which may be a victim of the job, kills itself in this step.
 void job_dies_at(uint32_t rank, uint64_t step);
 void job_seed(void); // Reads LOCKSTEP_TEST_FAULT_SEED, and prints the seed.
-// LOCKSTEP_TEST_FAULT_ROUNDS, which counts the jobs of each kind; under a sanitizer half of
-// `otherwise`.
+// LOCKSTEP_TEST_FAULT_ROUNDS, which counts the jobs of each kind; under a sanitizer a third
+// of `otherwise`.
 uint32_t job_rounds(uint32_t otherwise);
 uint64_t job_random(uint64_t bound);
 // Runs the job on a coordinator of its own and checks it. `round` chooses who dies and when.
