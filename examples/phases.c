@@ -235,7 +235,7 @@ static void model_backward(struct model *model, struct batch *batch)
 static void model_optimize(struct model *model)
 {
     for (int i = 0; i < model->outputs * OBSERVATION; i++)
-        model->weights[i] -= 0.1f * model->gradient[i] / BATCH;
+        model->weights[i] -= 0.1f * model->gradient[i] / (float)BATCH;
 }
 
 // ---- training ----------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ static void update(struct trainer *trainer)
     take(trainer, PLACE_ERRORS, replay->errors, 1, batch->errors);
     trainer->loss = 0;
     for (int i = 0; i < BATCH; i++)
-        trainer->loss += (double)batch->errors[i] / BATCH;
+        trainer->loss += (double)batch->errors[i] / (double)BATCH;
 }
 
 static void train(struct trainer *trainer)

@@ -192,7 +192,7 @@ static lockstep_call *step_until_others_have(struct rank *rank, const struct wid
     lockstep_call *call = report(rank, wide, step);
     lockstep_call *head = report_head(rank, wide, step);
     if (rank->rank > 0)
-        RANK_OK(rank, lockstep_call_wait(head, WAIT_MS * (uint64_t)test_slow()));
+        RANK_OK(rank, lockstep_call_wait(head, WAIT_MS * test_slow()));
     rank_meet(rank);
     return call;
 }

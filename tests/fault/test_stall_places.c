@@ -81,7 +81,7 @@ static bool thread_is_watch(pid_t pid, const char *tid)
 
 // Makes the ptrace request for all threads of a process. With spare, threads that report to the
 // coordinator are left out. A request may fail, because a thread may end meanwhile.
-static void threads_each(pid_t pid, bool spare, int request)
+static void threads_each(pid_t pid, bool spare, enum __ptrace_request request)
 {
     char path[32];
     struct dirent *entry;

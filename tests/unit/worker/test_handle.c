@@ -168,7 +168,7 @@ static void test_cost_of_a_lookup(void **state)
         print_message(
             "%u live: %.1f ns a lookup\n", added,
             ((double)(end.tv_sec - begin.tv_sec) * 1e9 + (double)(end.tv_nsec - begin.tv_nsec)) /
-                LOOKUPS);
+                (double)LOOKUPS);
     }
     for (unsigned i = 0; i < LOCKSTEP_MAX_HANDLES; i++)
         handle_remove(&memory[i]);
