@@ -127,7 +127,9 @@ enum halt_kind {
     HALT_LEFT = 7, // A worker closed its session while another still needed it.
     HALT_PROTOCOL = 8, // A worker sent a message that is impossible: a bug. The text names it.
     HALT_LAYOUT = 9, // Bucket layouts or learned slots differ between ranks.
-    HALT_TUNING = 10, // Ranks request different algorithms, or one that the world cannot run.
+    // Settings that have to be equal on all ranks differ, or the world cannot run the algorithm
+    // that they request.
+    HALT_TUNING = 10,
     HALT_LIMIT = 11, // A step has more than LOCKSTEP_MAX_SLOTS slots.
 };
 

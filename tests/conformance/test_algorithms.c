@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Algorithms that the user selects by name. An available algorithm is used. An unavailable one
-// makes lockstep_open fail on every rank, with the reason.
+// makes lockstep_open fail on every rank, with the reason. So does a setting that differs between
+// ranks and has to be the same.
 
+#include "base/clock.h"
 #include "tests/support/cluster.h"
 
 #include <setjmp.h>
@@ -148,6 +150,71 @@ static void test_a_launcher_takes_sockets(void **state)
     unsetenv("LOCKSTEP_TRANSPORT");
 }
 
+// Settings that have to be equal on all ranks, and one rank that has another value.
+struct odd {
+    struct lockstep_config others;
+    struct lockstep_config odd;
+    uint32_t rank; // The rank that has `odd`.
+    const char *says[2]; // Both are in the error text of every rank.
+};
+
+static void differs_body(struct rank *rank)
+{
+    const struct odd *odd = rank->context;
+    const struct lockstep_config *own = rank->rank == odd->rank ? &odd->odd : &odd->others;
+    struct lockstep_config config = rank_config(rank);
+    const uint64_t began_ms = clock_now_ms();
+    config.on_failure = own->on_failure;
+    config.data_encryption = own->data_encryption;
+    config.open_timeout_ms = 60000; // Nobody waits for it.
+    RANK_FAILS(rank, LOCKSTEP_E_CONFIG, lockstep_open(&config, &rank->session));
+    RANK_TRUE(rank, clock_now_ms() - began_ms < (uint64_t)test_bound_ms(5000));
+    for (int i = 0; i < 2; i++)
+        RANK_SAYS(rank, odd->says[i]);
+    char name[32];
+    snprintf(name, sizeof(name), "rank %u (", (unsigned)odd->rank);
+    RANK_SAYS(rank, name);
+}
+
+static void run_differs(struct odd *odd)
+{
+    static const char *const ways[] = {"tcp", "shared"};
+    for (uint32_t world = 2; world <= 3; world++) {
+        for (size_t i = 0; i < 2 * 2; i++) {
+            struct setting setting = setting_named(ways[i / 2]);
+            setting.world_size = world;
+            odd->rank = i % 2 == 0 ? 0 : world - 1;
+            const struct cluster_test test = {
+                .setting = &setting, .body = differs_body, .context = odd, .without_session = true};
+            ranks_run_test(&test);
+        }
+    }
+}
+
+// One rank has the second value and the others the first, and then the reverse.
+static void run_differs_both(struct odd *odd)
+{
+    const struct lockstep_config others = odd->others;
+    run_differs(odd);
+    odd->others = odd->odd;
+    odd->odd = others;
+    run_differs(odd);
+}
+
+static void test_encryption_that_differs(void **state)
+{
+    struct odd odd = {
+        .others = LOCKSTEP_CONFIG_INIT,
+        .odd = LOCKSTEP_CONFIG_INIT,
+        .says = {"has LOCKSTEP_DATA_ENCRYPTION=off", "has LOCKSTEP_DATA_ENCRYPTION=tls"}};
+    (void)state;
+    odd.odd.data_encryption = "tls";
+    run_differs_both(&odd);
+    // It is no death, so nobody goes on without the odd rank.
+    odd.others.on_failure = odd.odd.on_failure = LOCKSTEP_ON_FAILURE_CONTINUE;
+    run_differs(&odd);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -158,6 +225,7 @@ int main(void)
         cmocka_unit_test(test_two_hosts_share_no_memory),
         cmocka_unit_test(test_unknown_names_are_refused),
         cmocka_unit_test(test_a_launcher_takes_sockets),
+        cmocka_unit_test(test_encryption_that_differs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

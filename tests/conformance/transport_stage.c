@@ -47,6 +47,13 @@ static void on_form_failed(void *context, uint32_t rank, const char *text)
     snprintf(stage->text, sizeof(stage->text), "%s", text);
 }
 
+static void on_encryption_differs(void *context, uint32_t rank)
+{
+    struct stage *stage = context;
+    assert_int_equal(rank, 1 - stage->world.rank);
+    stage->differs = true;
+}
+
 static void on_done(void *context, struct collective *collective)
 {
     (void)collective;
@@ -100,6 +107,7 @@ static void open_with(struct stage *stage, const struct stage_variant *variant, 
                                             .encrypts = variant->encrypts,
                                             .events = {.formed = on_formed,
                                                        .form_failed = on_form_failed,
+                                                       .encryption_differs = on_encryption_differs,
                                                        .done = on_done,
                                                        .wave_done = on_wave_done,
                                                        .header = on_header,

@@ -40,6 +40,7 @@ struct stage {
     struct peer peers[STAGE_PEERS];
     bool formed;
     bool form_failed;
+    bool differs; // True if forming failed because the puppet's encryption differs.
     uint32_t done;
     uint32_t waves;
     uint32_t headers;

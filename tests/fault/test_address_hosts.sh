@@ -120,7 +120,8 @@ for host in 0 1; do
     code=0
     wait "${ranks[host]}" || code=$?
     equal "encrypted by one: status of rank $host" "$code" 3
-    has "$work/err.$host" "its LOCKSTEP_DATA_ENCRYPTION is off, and tls on the rank that says so"
+    has "$work/err.$host" "has LOCKSTEP_DATA_ENCRYPTION=tls"
+    has "$work/err.$host" "has LOCKSTEP_DATA_ENCRYPTION=off: set it to the same on every rank"
 done
 within 5000 "$began" "finding out that one of two encrypts"
 # An address that both hosts have: each rank reaches only its own host there, and both are alive.

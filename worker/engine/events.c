@@ -75,6 +75,22 @@ static void engine_form_failed(void *context, uint32_t rank, const char *text)
     engine_report(session, &message, &seen);
 }
 
+// The coordinator writes this rank's name before the text.
+static void engine_encryption_differs(void *context, uint32_t rank)
+{
+    struct lockstep_session *session = context;
+    const bool encrypts = session->config.encrypts;
+    struct up_message message = {.kind = UP_FAIL, .u.fail.kind = HALT_TUNING};
+    struct down_halt seen = {.kind = HALT_TUNING};
+    snprintf(message.u.fail.text, sizeof(message.u.fail.text),
+             "this rank has LOCKSTEP_DATA_ENCRYPTION=%s, rank %" PRIu32
+             " (host %s) has LOCKSTEP_DATA_ENCRYPTION=%s: set it to the same on every rank",
+             encrypts ? "tls" : "off", rank, engine_peer_host(session, rank),
+             encrypts ? "off" : "tls");
+    text_copy(seen.text, sizeof(seen.text), message.u.fail.text);
+    engine_report(session, &message, &seen);
+}
+
 // The coordinator knows the addresses of all ranks. Without it the links that are wanted now cannot
 // be made.
 static void engine_reach(void *context, const uint32_t *ranks, uint32_t count)
@@ -281,6 +297,7 @@ struct transport_events engine_events(struct lockstep_session *session)
                                      .told = engine_told,
                                      .mismatch = engine_mismatch,
                                      .form_failed = engine_form_failed,
+                                     .encryption_differs = engine_encryption_differs,
                                      .reach = engine_reach,
                                      .arrived = engine_arrived,
                                      .enqueued = engine_enqueued,

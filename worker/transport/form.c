@@ -139,13 +139,6 @@ static void form_trust(struct peer_link *peer)
 // A member encrypts and this rank does not, or the other way round: more attempts would not help.
 static void form_differ(struct peer_link *peer)
 {
-    struct text text;
-    text_init(&text, peer->text, sizeof(peer->text));
-    text_append(&text,
-                "its LOCKSTEP_DATA_ENCRYPTION is %s, and %s on the rank that says so: it has to be "
-                "equal on all ranks",
-                transport_of(peer)->encrypts ? "off" : "tls",
-                transport_of(peer)->encrypts ? "tls" : "off");
     peer->differs = true;
     transport_of(peer)->forming.differs = true;
     transport_of(peer)->forming.failed = true;

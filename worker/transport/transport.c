@@ -182,7 +182,9 @@ static bool transport_report_formed(struct transport *transport)
         const struct peer_link *peer = transport->flows.links.all[i];
         if (differs ? !peer->differs : peer->state == PEER_PROVEN)
             continue;
-        if (events->form_failed)
+        if (differs && events->encryption_differs)
+            events->encryption_differs(events->context, peer->rank);
+        else if (!differs && events->form_failed)
             events->form_failed(events->context, peer->rank, peer->text);
         return true;
     }

@@ -67,6 +67,9 @@ struct transport_events {
     // Forming failed: `rank` could not be reached in time. If `rank` is this rank, its device or
     // NCCL failed.
     void (*form_failed)(void *context, uint32_t rank, const char *text);
+    // Forming failed: `rank` is a member, and its LOCKSTEP_DATA_ENCRYPTION is not this rank's.
+    // Reported instead of form_failed.
+    void (*encryption_differs)(void *context, uint32_t rank);
     // Further links to these ranks are wanted, and the transport does not know their addresses: the
     // owner passes each to transport_reach, now or later. At most LOCKSTEP_REACH_RANKS ranks, and
     // no rank twice in a generation. May be NULL.
