@@ -12,11 +12,13 @@
 #include "coordinator/gather.h"
 #include "coordinator/gpus.h"
 #include "coordinator/job.h"
+#include "coordinator/names.h"
 #include "coordinator/resume.h"
 #include "coordinator/roster.h"
 #include "coordinator/send.h"
 #include "coordinator/sentence.h"
 #include "coordinator/table.h"
+#include "coordinator/verdict.h"
 #include "protos/job_name.h"
 
 // Sends a refusal and ends the stream.
@@ -170,6 +172,38 @@ static void join_time_out(struct coordinator *core, struct job *job)
     }
 }
 
+static const char *join_policy(const struct worker *worker)
+{
+    return worker->hello.on_failure == FAILURE_CONTINUE ? "continue" : "error";
+}
+
+// If a rank of the world that has just formed has another policy for failures than rank 0: makes a
+// verdict that names both, and returns true. A refusal of the worker that came later would leave
+// the others waiting for it.
+static bool join_policies_differ(struct coordinator *core, struct job *job)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    struct sentence sentence;
+    const struct worker *first = job_worker(core, job, 0);
+    for (uint32_t i = 1; i < job->count; i++) {
+        const struct worker *other = job_worker(core, job, i);
+        if (other->hello.on_failure == first->hello.on_failure)
+            continue;
+        sentence_begin(&sentence, text, sizeof(text));
+        core_rank_name(&sentence, first);
+        sentence_add(&sentence, " has LOCKSTEP_ON_FAILURE=%s, ", join_policy(first));
+        core_rank_name(&sentence, other);
+        sentence_add(&sentence,
+                     " has LOCKSTEP_ON_FAILURE=%s: set it, or config.on_failure, to the same on "
+                     "every rank",
+                     join_policy(other));
+        const struct verdict verdict = {.kind = HALT_TUNING, .text = text};
+        verdict_halt(core, job, &verdict);
+        return true;
+    }
+    return false;
+}
+
 // Forms the world. If its GPUs cannot work together, refuses all its workers instead.
 static void join_form(struct coordinator *core, struct job *job)
 {
@@ -178,7 +212,8 @@ static void join_form(struct coordinator *core, struct job *job)
     sentence_begin(&sentence, text, sizeof(text));
     if (!gpus_conflict(core, job, &sentence)) {
         roster_form(core, job);
-        resume_probe_all(core, job);
+        if (!join_policies_differ(core, job))
+            resume_probe_all(core, job);
         return;
     }
     while (job->count > 0)
@@ -317,11 +352,6 @@ static bool join_world_fits(const struct job *job, const struct up_hello *hello)
            hello->window_ms == job->gathering.window_ms;
 }
 
-static const char *join_policy(const struct up_hello *hello)
-{
-    return hello->on_failure == FAILURE_CONTINUE ? "continue" : "error";
-}
-
 // Checks a hello against the workers that have already joined the job.
 static enum refusal join_check_job(struct coordinator *core, const struct job *job,
                                    const struct up_hello *hello, struct sentence *sentence)
@@ -339,13 +369,6 @@ static enum refusal join_check_job(struct coordinator *core, const struct job *j
     }
     for (uint32_t i = 0; i < job->count; i++) {
         const struct up_hello *other = &job_worker(core, job, i)->hello;
-        if (hello->on_failure != other->on_failure) {
-            sentence_add(sentence,
-                         "on_failure is %s on the worker on %s and %s on the worker on %s: give "
-                         "every worker the same",
-                         join_policy(other), other->host, join_policy(hello), hello->host);
-            return REFUSAL_INVALID;
-        }
         if (hello->has_rank_hint && other->has_rank_hint && hello->rank_hint == other->rank_hint) {
             sentence_add(sentence,
                          "rank hint %" PRIu32 " is taken: the worker on %s (pid %" PRIu32

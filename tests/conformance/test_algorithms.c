@@ -215,6 +215,17 @@ static void test_encryption_that_differs(void **state)
     run_differs(&odd);
 }
 
+static void test_a_policy_that_differs(void **state)
+{
+    struct odd odd = {
+        .others = LOCKSTEP_CONFIG_INIT,
+        .odd = LOCKSTEP_CONFIG_INIT,
+        .says = {"has LOCKSTEP_ON_FAILURE=error", "has LOCKSTEP_ON_FAILURE=continue"}};
+    (void)state;
+    odd.odd.on_failure = LOCKSTEP_ON_FAILURE_CONTINUE;
+    run_differs_both(&odd);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -226,6 +237,7 @@ int main(void)
         cmocka_unit_test(test_unknown_names_are_refused),
         cmocka_unit_test(test_a_launcher_takes_sockets),
         cmocka_unit_test(test_encryption_that_differs),
+        cmocka_unit_test(test_a_policy_that_differs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
