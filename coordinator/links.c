@@ -53,6 +53,21 @@ static void links_halt(struct coordinator *core, struct job *job, const char *te
     verdict_halt(core, job, &verdict);
 }
 
+// Adds "rank 1 (host b) has LOCKSTEP_SUM=ranks", with the setting that a wish comes from. other:
+// the links of the other rank of the sentence.
+static void links_name_wish(struct sentence *sentence, const struct worker *worker,
+                            const struct up_links *other)
+{
+    const struct up_links *links = &worker->links;
+    core_rank_name(sentence, worker);
+    if (links->sums_ranks)
+        sentence_add(sentence, " has LOCKSTEP_SUM=ranks (config.sum)");
+    else if (other->sums_ranks && links->wish == ALGORITHM_BY_SIZE)
+        sentence_add(sentence, " has LOCKSTEP_SUM=fast");
+    else
+        sentence_add(sentence, " has LOCKSTEP_ALGORITHM=%s", tuning_name(links->wish));
+}
+
 // If another member has a different wish: makes a verdict that names both, and returns true.
 static bool links_differs(struct coordinator *core, struct job *job, const struct worker *worker)
 {
@@ -63,11 +78,10 @@ static bool links_differs(struct coordinator *core, struct job *job, const struc
         if (!other->linked || other->links.wish == worker->links.wish)
             continue;
         sentence_begin(&sentence, text, sizeof(text));
-        core_rank_name(&sentence, other);
-        sentence_add(&sentence, " has LOCKSTEP_ALGORITHM=%s, ", tuning_name(other->links.wish));
-        core_rank_name(&sentence, worker);
-        sentence_add(&sentence, " has LOCKSTEP_ALGORITHM=%s: set it to the same on every rank",
-                     tuning_name(worker->links.wish));
+        links_name_wish(&sentence, other, &worker->links);
+        sentence_add(&sentence, ", ");
+        links_name_wish(&sentence, worker, &other->links);
+        sentence_add(&sentence, ": set it to the same on every rank");
         links_halt(core, job, text);
         return true;
     }

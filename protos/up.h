@@ -316,6 +316,9 @@ struct up_links {
     // Bandwidth of the worker's slowest link in one direction, while all its links are busy.
     uint64_t bytes_per_s;
     uint32_t wish; // enum plan_algorithm that LOCKSTEP_ALGORITHM names, or ALGORITHM_BY_SIZE.
+    // True if the wish is that of LOCKSTEP_SUM=ranks (config.sum). It changes the words of a
+    // verdict only.
+    bool sums_ranks;
 };
 
 struct up_leave {

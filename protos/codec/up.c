@@ -187,6 +187,7 @@ static void up_links_out(wire_UpLinks *wire, const struct up_links *links)
     wire->latency_ns = links->latency_ns;
     wire->bytes_per_s = links->bytes_per_s;
     wire->wish = (wire_PlanAlgorithm)links->wish;
+    wire->sums_ranks = links->sums_ranks;
 }
 
 static void up_out(wire_Up *wire, const struct up_message *message)
@@ -413,6 +414,7 @@ static void up_links_in(struct up_links *links, const wire_UpLinks *wire)
     links->latency_ns = wire->latency_ns;
     links->bytes_per_s = wire->bytes_per_s;
     links->wish = (uint32_t)wire->wish;
+    links->sums_ranks = wire->sums_ranks;
 }
 
 static void up_in(struct up_message *message, const wire_Up *wire, struct codec_fault *fault)

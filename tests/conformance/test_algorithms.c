@@ -166,6 +166,7 @@ static void differs_body(struct rank *rank)
     const uint64_t began_ms = clock_now_ms();
     config.on_failure = own->on_failure;
     config.data_encryption = own->data_encryption;
+    config.sum = own->sum;
     config.open_timeout_ms = 60000; // Nobody waits for it.
     RANK_FAILS(rank, LOCKSTEP_E_CONFIG, lockstep_open(&config, &rank->session));
     RANK_TRUE(rank, clock_now_ms() - began_ms < (uint64_t)test_bound_ms(5000));
@@ -226,6 +227,16 @@ static void test_a_policy_that_differs(void **state)
     run_differs_both(&odd);
 }
 
+static void test_a_sum_that_differs(void **state)
+{
+    struct odd odd = {.others = LOCKSTEP_CONFIG_INIT,
+                      .odd = LOCKSTEP_CONFIG_INIT,
+                      .says = {"has LOCKSTEP_SUM=fast", "has LOCKSTEP_SUM=ranks"}};
+    (void)state;
+    odd.odd.sum = LOCKSTEP_SUM_RANKS;
+    run_differs_both(&odd);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -238,6 +249,7 @@ int main(void)
         cmocka_unit_test(test_a_launcher_takes_sockets),
         cmocka_unit_test(test_encryption_that_differs),
         cmocka_unit_test(test_a_policy_that_differs),
+        cmocka_unit_test(test_a_sum_that_differs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

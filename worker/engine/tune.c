@@ -22,7 +22,8 @@ void tune_links(const struct lockstep_session *session, struct up_links *links)
     *links = (struct up_links){.shares = measured.shares,
                                .latency_ns = measured.latency_ns,
                                .bytes_per_s = measured.bytes_per_s,
-                               .wish = session->config.algorithm};
+                               .wish = session->config.algorithm,
+                               .sums_ranks = session->config.sums_ranks};
 }
 
 bool tune_possible(const struct lockstep_session *session, const struct tuning *tuning)

@@ -55,6 +55,7 @@ struct config {
     uint16_t port_last;
     lockstep_transport_kind transport;
     uint32_t algorithm; // enum plan_algorithm, or ALGORITHM_BY_SIZE.
+    bool sums_ranks; // True if LOCKSTEP_SUM=ranks (config.sum) has chosen the algorithm.
     uint32_t virtual_ranks; // Leaves of the job; 0: none.
     // Latency of a link in nanoseconds. 0 in both this field and bytes_per_s: both are measured.
     uint64_t latency_ns;

@@ -101,6 +101,7 @@ static int travel_sum(const struct lockstep_config *given, struct config *config
                          "LOCKSTEP_SUM=ranks (config.sum) asks for: leave one of them out",
                          tuning_name(config->algorithm));
     config->algorithm = ALGORITHM_DIRECT;
+    config->sums_ranks = true;
     return 0;
 }
 

@@ -285,6 +285,32 @@ static void test_different_wishes_name_both_ranks(void **state)
                  "(host h2) has LOCKSTEP_ALGORITHM=ring: set it to the same on every rank\n");
 }
 
+static const struct up_links in_rank_order = {.wish = ALGORITHM_DIRECT, .sums_ranks = true};
+
+static void test_a_sum_that_differs_is_named_and_not_its_algorithm(void **state)
+{
+    struct story *story = *state;
+    story_form(story, 2);
+    story_links(story, 1, &in_rank_order);
+    story_links(story, 2, &fast);
+    story_expect_piece(story, "2 < halt tuning step 0: rank 0 (host h1) has LOCKSTEP_SUM=ranks "
+                              "(config.sum), rank 1 (host h2) has LOCKSTEP_SUM=fast: set it to the "
+                              "same on every rank\n");
+}
+
+static void test_a_sum_and_an_algorithm_that_contradict_each_other(void **state)
+{
+    static const struct up_links ring = {.wish = ALGORITHM_RING};
+    struct story *story = *state;
+    story_form(story, 2);
+    story_links(story, 1, &ring);
+    story_forget(story);
+    story_links(story, 2, &in_rank_order);
+    story_expect_piece(story, "1 < halt tuning step 0: rank 0 (host h1) has "
+                              "LOCKSTEP_ALGORITHM=ring, rank 1 (host h2) has LOCKSTEP_SUM=ranks "
+                              "(config.sum): set it to the same on every rank\n");
+}
+
 static void test_a_wish_of_all_is_granted(void **state)
 {
     struct story *story = *state;
@@ -450,6 +476,8 @@ int main(void)
         TEST(test_memory_is_shared_when_all_ranks_share_it),
         TEST(test_links_that_nobody_measured_are_taken_for_common_ones),
         TEST(test_different_wishes_name_both_ranks),
+        TEST(test_a_sum_that_differs_is_named_and_not_its_algorithm),
+        TEST(test_a_sum_and_an_algorithm_that_contradict_each_other),
         TEST(test_a_wish_of_all_is_granted),
         TEST(test_memory_of_several_hosts_cannot_be_one),
         TEST(test_memory_that_is_not_shared_names_a_rank),

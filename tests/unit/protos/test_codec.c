@@ -357,7 +357,8 @@ static void example_up(int kind, union any_message *any)
         message->u.links = (struct up_links){.shares = true,
                                              .latency_ns = 5200,
                                              .bytes_per_s = 119500000,
-                                             .wish = ALGORITHM_HALVING};
+                                             .wish = ALGORITHM_HALVING,
+                                             .sums_ranks = true};
         break;
     case UP_BLOCKED:
         example_blocked(&message->u.blocked);
@@ -440,7 +441,7 @@ static const char *const golden_up[] = {
     [UP_LOST] = "0a0b08071108070605040302015a160803100118ac06220572657365742801b0"
                 "0401b80402",
     [UP_LEAVE] = "0a0b0807110807060504030201621508ac061204646f6e651a0377687920202a0307ac02",
-    [UP_LINKS] = "0a0b08071108070605040302016a0c080110d02818e0d9fd382002",
+    [UP_LINKS] = "0a0b08071108070605040302016a0e080110d02818e0d9fd3820022801",
     [UP_BLOCKED] = "0a0b0807110807060504030201724808ac0611fe000000000000001a100a0408"
                    "011002120805000000000000001a040a02080222100000000000000000030000"
                    "00000000002a060840120208032a080841120408031001",
@@ -1174,6 +1175,7 @@ static void random_up(int kind, uint64_t *state, union any_message *any)
         message->u.links.latency_ns = random_number(state);
         message->u.links.bytes_per_s = random_number(state);
         message->u.links.wish = random_below(state, ALGORITHM_BY_SIZE + 1);
+        message->u.links.sums_ranks = random_bool(state);
         break;
     case UP_BLOCKED:
         random_blocked(state, &message->u.blocked);
