@@ -380,6 +380,9 @@ struct gathering {
     // The text for workers whose open timeout has passed; empty if no worker was refused since the
     // last one joined.
     char timed_out[LOCKSTEP_TEXT_BYTES];
+    // Why the last worker was refused that does not agree with the workers that wait; empty: no
+    // worker was.
+    char refused[LOCKSTEP_TEXT_BYTES / 2];
     uint64_t last_join_ms;
     uint64_t deadline_ms; // When join_tick is due; UINT64_MAX: never.
     uint64_t early_until_ms; // Until then workers that come too early are refused without a log.

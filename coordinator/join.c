@@ -163,6 +163,8 @@ static void join_time_out(struct coordinator *core, struct job *job)
         if (job->gathering.timed_out[0] == '\0') {
             sentence_begin(&sentence, job->gathering.timed_out, sizeof(job->gathering.timed_out));
             join_time_out_text(job, worker, count, &sentence);
+            if (job->gathering.refused[0] != '\0')
+                sentence_add(&sentence, "; a worker was refused: %s", job->gathering.refused);
             sentence_add(&sentence,
                          "%s; start the missing workers in time, or raise the open timeout",
                          present);
@@ -364,7 +366,11 @@ static enum refusal join_check_job(struct coordinator *core, const struct job *j
         sentence_add(sentence, " (said %s), the worker on %s wants ", job->gathering.wanted_by,
                      hello->host);
         join_add_world(sentence, hello->world_min, hello->world_max, hello->window_ms);
-        sentence_add(sentence, ": give every worker the same world size");
+        sentence_add(sentence, ": give every worker the same %s",
+                     hello->world_min == job->gathering.world_min &&
+                             hello->world_max == job->gathering.world_max
+                         ? "LOCKSTEP_WORLD_WINDOW_MS"
+                         : "world size");
         return REFUSAL_INVALID;
     }
     for (uint32_t i = 0; i < job->count; i++) {
@@ -452,6 +458,7 @@ static enum refusal join_place(struct coordinator *core, const struct up_hello *
         gather_again(core, job);
     if (job->count > 0)
         return join_check_job(core, job, hello, sentence);
+    job->gathering.refused[0] = '\0';
     job->gathering.world_min = hello->world_min;
     job->gathering.world_max = hello->world_max;
     job->gathering.window_ms = hello->window_ms;
@@ -526,6 +533,10 @@ void join_hello(struct coordinator *core, coordinator_peer peer, const struct up
     }
     if (worker)
         core_worker_free(core, worker);
+    if (job && refusal == REFUSAL_INVALID) {
+        sentence_begin(&sentence, job->gathering.refused, sizeof(job->gathering.refused));
+        sentence_add(&sentence, "%s", text);
+    }
     const bool early = job && refusal == REFUSAL_DRAINING;
     if (early && core->now < job->gathering.early_until_ms) {
         join_send_refusal(core, peer, refusal, text);

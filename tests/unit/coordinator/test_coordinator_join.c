@@ -200,6 +200,46 @@ static void test_each_worker_waits_as_long_as_it_wants_to(void **state)
     assert_int_equal(coordinator_deadline(story->core), 1000 + LOCKSTEP_OPEN_TIMEOUT_MS);
 }
 
+// A worker that does not agree with those that wait may be a stranger, so these wait on. Then they
+// hear of it.
+static void test_who_waits_hears_of_a_worker_that_was_refused(void **state)
+{
+    struct story *story = *state;
+    struct up_hello hello = story_hello("j", 2, "a");
+    story_say_hello(story, 1, &hello);
+    hello = story_hello("j", 3, "b");
+    story_say_hello(story, 2, &hello);
+    story_expect_piece(story, "2 < refused (invalid): job 'j' waits for 2 workers (said a), the "
+                              "worker on b wants 3 workers: give every worker the same world "
+                              "size\n");
+    story_forget(story);
+    story_sleep(story, 10000);
+    story_expect_piece(story, "1 < refused (timeout): 1 of 2 workers joined job 'j' in 10.0 s; a "
+                              "worker was refused: job 'j' waits for 2 workers (said a), the "
+                              "worker on b wants 3 workers: give every worker the same world "
+                              "size; present: a; start the missing workers in time, or raise the "
+                              "open timeout\n");
+    // The next world knows nothing of it.
+    story_say_hello(story, 3, &hello);
+    story_forget(story);
+    story_sleep(story, 10000);
+    story_expect_piece(story, "3 < refused (timeout): 1 of 3 workers joined job 'j' in 10.0 s; "
+                              "present: b; start");
+}
+
+static void test_a_window_that_differs_is_named(void **state)
+{
+    struct story *story = *state;
+    struct up_hello hello = story_hello("j", 2, "a");
+    hello.world_max = 3;
+    hello.window_ms = 70;
+    story_say_hello(story, 1, &hello);
+    hello.window_ms = 80;
+    story_say_hello(story, 2, &hello);
+    story_expect_piece(story, "with a window of 80 ms: give every worker the same "
+                              "LOCKSTEP_WORLD_WINDOW_MS\n");
+}
+
 // All workers of a world that did not form get the same error, whenever their timeouts end. A
 // worker that joins later begins another world.
 static void test_all_of_a_world_hear_the_same(void **state)
@@ -525,6 +565,8 @@ int main(void)
         TEST(test_two_worlds_due_at_once_get_two_secrets),
         TEST(test_a_world_that_does_not_form_says_who_is_missing),
         TEST(test_each_worker_waits_as_long_as_it_wants_to),
+        TEST(test_who_waits_hears_of_a_worker_that_was_refused),
+        TEST(test_a_window_that_differs_is_named),
         TEST(test_all_of_a_world_hear_the_same),
         TEST(test_a_world_that_is_ending_is_waited_for),
         TEST(test_a_worker_that_goes_before_the_world_forms_is_forgotten),
