@@ -125,7 +125,7 @@ static void differ_body(struct rank *rank)
     RANK_OK(rank, lockstep_open(&config, &inner.session));
     trainer_make(&inner, &shape, 0, &module);
     RANK_FAILS(rank, LOCKSTEP_E_MISMATCH, lockstep_start(inner.session));
-    RANK_SAYS(rank, "virtual_ranks");
+    RANK_SAYS(rank, "LOCKSTEP_VIRTUAL_RANKS=");
     RANK_OK(rank, lockstep_close(inner.session));
     trainer_free(&module);
 }

@@ -404,9 +404,9 @@ static void differing_body(struct rank *rank)
     trainer_make(rank, &shape, 0, &module);
     rank_meet(rank); // Otherwise the session could fail before this rank calls lockstep_start.
     RANK_FAILS(rank, LOCKSTEP_E_MISMATCH, lockstep_start(rank->session));
-    RANK_SAYS(rank, "policies: unplanned=");
-    RANK_SAYS(rank, "unplanned=extend");
-    RANK_SAYS(rank, "unplanned=fail");
+    RANK_SAYS(rank, "policies: LOCKSTEP_UNPLANNED=");
+    RANK_SAYS(rank, "LOCKSTEP_UNPLANNED=extend");
+    RANK_SAYS(rank, "LOCKSTEP_UNPLANNED=fail");
     RANK_SAYS(rank, "rank 1");
     trainer_free(&module);
 }

@@ -88,17 +88,18 @@ static void manifest_session(const struct lockstep_session *session, struct mani
 }
 
 // The policies that must be equal on all ranks: otherwise one rank would defer a bucket that others
-// wait for, or run a call that others refuse.
+// wait for, or run a call that others refuse. The keys are what a user can set, because reports of
+// differences show them.
 static void manifest_policies(const struct lockstep_session *session, struct manifest_item *item)
 {
     item->kind = MANIFEST_SESSION;
     text_copy(item->name, sizeof(item->name), "policies");
-    manifest_say(item, "order=%s unplanned=%s", config_orders[session->config.order],
-                 config_unplanned[session->config.unplanned]);
+    manifest_say(item, "LOCKSTEP_ORDER=%s LOCKSTEP_UNPLANNED=%s",
+                 config_orders[session->config.order], config_unplanned[session->config.unplanned]);
     if (session->config.virtual_ranks > 0)
-        manifest_say(item, " virtual_ranks=%" PRIu32, session->config.virtual_ranks);
+        manifest_say(item, " LOCKSTEP_VIRTUAL_RANKS=%" PRIu32, session->config.virtual_ranks);
     if (session->config.gradient_norm)
-        manifest_say(item, " gradient_norm=1");
+        manifest_say(item, " config.gradient_norm=1");
 }
 
 // The loaded file. It affects bits, step numbers and counters, so it must be the same on all ranks.
