@@ -44,8 +44,9 @@
 // all members have reported, all get the tuning: the slowest latency, the lowest bandwidth, the
 // thresholds that follow from these, and whether all members share memory. Different wishes, or a
 // wish that the world cannot run, are HALT_TUNING; the text names two ranks or the reason. So are
-// different policies for failures, as soon as the world has formed. If a member leaves before all
-// have reported, HALT_LEFT ends the generation as soon as another member has reported.
+// different policies for failures or numbers of leaves, as soon as the world has formed. If a
+// member leaves before all have reported, HALT_LEFT ends the generation as soon as another member
+// has reported.
 //
 // Start. Manifest hashes, item counts and roots are compared as they arrive. At the first
 // difference the core requests the items of two ranks part by part: those of the lowest rank, and

@@ -174,31 +174,36 @@ static void join_time_out(struct coordinator *core, struct job *job)
     }
 }
 
-static const char *join_policy(const struct worker *worker)
+// Adds "rank 1 (host b) has LOCKSTEP_VIRTUAL_RANKS=4", or the same with LOCKSTEP_ON_FAILURE.
+static void join_add_setting(struct sentence *sentence, const struct worker *worker, bool leaves)
 {
-    return worker->hello.on_failure == FAILURE_CONTINUE ? "continue" : "error";
+    core_rank_name(sentence, worker);
+    if (leaves)
+        sentence_add(sentence, " has LOCKSTEP_VIRTUAL_RANKS=%" PRIu32, worker->hello.virtual_ranks);
+    else
+        sentence_add(sentence, " has LOCKSTEP_ON_FAILURE=%s",
+                     worker->hello.on_failure == FAILURE_CONTINUE ? "continue" : "error");
 }
 
-// If a rank of the world that has just formed has another policy for failures than rank 0: makes a
-// verdict that names both, and returns true. A refusal of the worker that came later would leave
-// the others waiting for it.
-static bool join_policies_differ(struct coordinator *core, struct job *job)
+// If a rank of the world that has just formed has other settings than rank 0: makes a verdict that
+// names both, and returns true. A refusal of the worker that came later would leave the others
+// waiting for it.
+static bool join_settings_differ(struct coordinator *core, struct job *job)
 {
     char text[LOCKSTEP_TEXT_BYTES];
     struct sentence sentence;
     const struct worker *first = job_worker(core, job, 0);
     for (uint32_t i = 1; i < job->count; i++) {
         const struct worker *other = job_worker(core, job, i);
-        if (other->hello.on_failure == first->hello.on_failure)
+        const bool leaves = other->hello.virtual_ranks != first->hello.virtual_ranks;
+        if (!leaves && other->hello.on_failure == first->hello.on_failure)
             continue;
         sentence_begin(&sentence, text, sizeof(text));
-        core_rank_name(&sentence, first);
-        sentence_add(&sentence, " has LOCKSTEP_ON_FAILURE=%s, ", join_policy(first));
-        core_rank_name(&sentence, other);
-        sentence_add(&sentence,
-                     " has LOCKSTEP_ON_FAILURE=%s: set it, or config.on_failure, to the same on "
-                     "every rank",
-                     join_policy(other));
+        join_add_setting(&sentence, first, leaves);
+        sentence_add(&sentence, ", ");
+        join_add_setting(&sentence, other, leaves);
+        sentence_add(&sentence, ": set it, or config.%s, to the same on every rank",
+                     leaves ? "virtual_ranks" : "on_failure");
         const struct verdict verdict = {.kind = HALT_TUNING, .text = text};
         verdict_halt(core, job, &verdict);
         return true;
@@ -214,7 +219,7 @@ static void join_form(struct coordinator *core, struct job *job)
     sentence_begin(&sentence, text, sizeof(text));
     if (!gpus_conflict(core, job, &sentence)) {
         roster_form(core, job);
-        if (!join_policies_differ(core, job))
+        if (!join_settings_differ(core, job))
             resume_probe_all(core, job);
         return;
     }

@@ -127,6 +127,7 @@ struct up_hello {
     // True if another coordinator may answer when this one sends the worker away: there are several
     // addresses, or a name.
     bool elsewhere;
+    uint32_t virtual_ranks; // config.virtual_ranks. Equal on all workers.
     bool resumes; // True if the worker is a member of a generation and comes back: `resume` is
                   // valid.
     struct up_resume resume;

@@ -86,6 +86,7 @@ static void up_hello_out(wire_UpHello *wire, const struct up_hello *hello)
     }
     codec_text_out(wire->gpu_problem, hello->gpu_problem, sizeof(wire->gpu_problem));
     wire->elsewhere = hello->elsewhere;
+    wire->virtual_ranks = hello->virtual_ranks;
     wire->has_resume = hello->resumes;
     if (hello->resumes)
         codec_resume_out(&wire->resume, &hello->resume);
@@ -312,6 +313,7 @@ static void up_hello_in(struct up_hello *hello, const wire_UpHello *wire, struct
                        wire->further_gpus[i].bytes, wire->further_gpus[i].size, fault);
     codec_text_in(hello->gpu_problem, wire->gpu_problem, sizeof(hello->gpu_problem), fault);
     hello->elsewhere = wire->elsewhere;
+    hello->virtual_ranks = wire->virtual_ranks;
     hello->resumes = wire->has_resume;
     if (wire->has_resume)
         codec_resume_in(&hello->resume, &wire->resume);

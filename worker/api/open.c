@@ -259,8 +259,7 @@ static void open_hello(const struct lockstep_session *session, struct up_message
 {
     const struct config *config = &session->config;
     struct up_hello *hello = &message->u.hello;
-    memset(message, 0, sizeof(*message));
-    message->kind = UP_HELLO;
+    *message = (struct up_message){.kind = UP_HELLO};
     hello->version = LOCKSTEP_PROTOCOL_VERSION;
     hello->uuid = session->uuid;
     hello->pid = (uint32_t)getpid();
@@ -277,6 +276,7 @@ static void open_hello(const struct lockstep_session *session, struct up_message
     hello->on_failure =
         config->on_failure == LOCKSTEP_ON_FAILURE_CONTINUE ? FAILURE_CONTINUE : FAILURE_ERROR;
     hello->elsewhere = parse_has_choice(config->coordinator);
+    hello->virtual_ranks = config->virtual_ranks;
     open_name_device(session, hello);
     hello->started = process_started(hello->pid);
     hello->cores = config->cores;

@@ -29,7 +29,7 @@
 // codec and into random_up or random_down below. Then this number changes.
 #if defined(__LP64__)
 static_assert(sizeof(struct gpu) == 284, "a new field?");
-static_assert(sizeof(struct up_hello) == 1376 + sizeof(struct up_resume), "a new field?");
+static_assert(sizeof(struct up_hello) == 1384 + sizeof(struct up_resume), "a new field?");
 static_assert(sizeof(struct up_start) == 32, "a new field?");
 static_assert(sizeof(struct manifest_item) == 664, "a new field?");
 static_assert(sizeof(struct lineage) == 144, "a new field?");
@@ -165,6 +165,7 @@ static void example_hello(struct up_hello *hello)
                                        .chain = {{{6, 9}, {7}}, {{7, 0x0102030405060708u}, {5}}},
                                        .dead = {2}};
     hello->elsewhere = true;
+    hello->virtual_ranks = 6;
 }
 
 static void example_layout(struct layout_part *part)
@@ -406,7 +407,7 @@ static void example_up(int kind, union any_message *any)
 }
 
 static const char *const golden_up[] = {
-    [UP_HELLO] = "12be02080e12036a6f621a10000102030405060708090a0b0c0d0e0f22026964"
+    [UP_HELLO] = "12c102080e12036a6f621a10000102030405060708090a0b0c0d0e0f22026964"
                  "2a0568c3b67374320b7463703a5b3a3a315d3a3738ac02400248045032580060"
                  "e0d4036801720363707578900382011c0a10f0f1000000000000000000000000"
                  "0000105a18c8652a037768798a01026e6f920110f20000000000000000000000"
@@ -416,7 +417,7 @@ static const char *const golden_up[] = {
                  "0138016801720b08031101000000000000007a0b080911020000000000000082"
                  "01170a0b0806110900000000000000120807000000000000008201170a0b0807"
                  "110807060504030201120805000000000000008a01080200000000000000a801"
-                 "01",
+                 "01b00106",
     [UP_START] = "0a0b08071108070605040302011a1509cdab000000000000100918012005280130013801",
     [UP_MANIFEST_PART] = "0a0b0807110807060504030201221d08031219080310021a0177200628053203"
                          "ac02003a02020142036b3d76",
@@ -754,6 +755,7 @@ static void random_hello(uint64_t *state, struct up_hello *hello)
     hello->cores = random_number(state);
     RANDOM_TEXT(state, hello->gpu_problem);
     hello->elsewhere = random_bool(state);
+    hello->virtual_ranks = (uint32_t)random_number(state);
     hello->resumes = random_bool(state);
     if (hello->resumes)
         random_resume(state, &hello->resume);
