@@ -107,20 +107,40 @@ static void render_awaited(struct json *json, const struct culprit_view *culprit
     json_string(json, "stream", culprit->stream != 0 ? stream : NULL);
 }
 
-static void render_culprit(struct json *json, const struct snapshot *snapshot,
-                           const struct snapshot_job *job, const struct culprit_view *culprit,
-                           bool active)
+static void render_culprit_name(struct json *json, const struct culprit_view *culprit)
 {
-    const uint64_t said_ms = active ? heartbeat_age_ms(snapshot, job, culprit->rank) : 0;
-    json_object_begin(json, NULL);
     json_u64(json, "rank", culprit->rank);
     json_string(json, "host", culprit->host);
     json_u64(json, "pid", culprit->pid);
     render_kind(json, "kind", culprit->kind);
+}
+
+// Writes the members that nobody keeps of a stall that is over.
+static void render_culprit_past(struct json *json)
+{
+    static const char *const before[] = {"age_ms",     "bound_ms", "why",  "api",   "inside",
+                                         "api_age_ms", "module",   "call", "ready", "gradients"};
+    static const char *const behind[] = {"missing_total", "awaited",  "stream",
+                                         "mark",          "answered", "top"};
+    for (size_t i = 0; i < sizeof(before) / sizeof(before[0]); i++)
+        json_null(json, before[i]);
+    json_array_begin(json, "missing");
+    json_array_end(json);
+    for (size_t i = 0; i < sizeof(behind) / sizeof(behind[0]); i++)
+        json_null(json, behind[i]);
+    render_flags(json, 0);
+    json_null(json, "sleeps");
+}
+
+static void render_culprit_active(struct json *json, const struct snapshot *snapshot,
+                                  const struct snapshot_job *job,
+                                  const struct culprit_view *culprit)
+{
     json_u64(json, "age_ms", culprit->age_ms);
     json_u64(json, "bound_ms", culprit->bound_ms);
     json_string(json, "why", culprit->why[0] ? culprit->why : NULL);
-    render_api(json, snapshot, job, &culprit->place, said_ms);
+    render_api(json, snapshot, job, &culprit->place,
+               heartbeat_age_ms(snapshot, job, culprit->rank));
     json_u64(json, "ready", culprit->place.ready);
     json_u64(json, "gradients", culprit->place.gradients);
     json_array_begin(json, "missing");
@@ -134,7 +154,6 @@ static void render_culprit(struct json *json, const struct snapshot *snapshot,
     json_string(json, "top", culprit->top[0] ? culprit->top : NULL);
     render_flags(json, culprit->flags);
     json_string(json, "sleeps", culprit->sleeps[0] ? culprit->sleeps : NULL);
-    json_object_end(json);
 }
 
 // ---- stalls -----------------------------------------------------------------------------------
@@ -168,8 +187,15 @@ void render_stall(struct json *json, const char *key, const struct snapshot *sna
     json_u64(json, "ranks_waiting", stall->waiting);
     json_u64(json, "culprits_total", stall->culprit_total);
     json_array_begin(json, "culprits");
-    for (uint32_t i = 0; i < stall->culprit_count; i++)
-        render_culprit(json, snapshot, job, &stall->culprits[i], stall->active);
+    for (uint32_t i = 0; i < stall->culprit_count; i++) {
+        json_object_begin(json, NULL);
+        render_culprit_name(json, &stall->culprits[i]);
+        if (stall->active)
+            render_culprit_active(json, snapshot, job, &stall->culprits[i]);
+        else
+            render_culprit_past(json);
+        json_object_end(json);
+    }
     json_array_end(json);
     json_array_begin(json, "edges");
     for (uint32_t i = 0; i < stall->edge_count; i++)

@@ -150,8 +150,11 @@ static void stall_is_told_in_full(void **state)
         "\"edges\":[{\"from\":0,\"members\":11,\"to\":3}]},{\"job\"");
     expect("\"number\":1,\"active\":false,\"kind\":\"frozen\"");
     expect("\"lasted_ms\":3000,");
-    expect("\"kind\":\"frozen\",\"age_ms\":0,\"bound_ms\":0,\"why\":null,\"api\":null,"
-           "\"inside\":false,\"api_age_ms\":0,\"module\":null,\"call\":null,"); // Not kept.
+    expect("\"kind\":\"frozen\",\"age_ms\":null,\"bound_ms\":null,\"why\":null,\"api\":null,"
+           "\"inside\":null,\"api_age_ms\":null,\"module\":null,\"call\":null,\"ready\":null,"
+           "\"gradients\":null,\"missing\":[],\"missing_total\":null,\"awaited\":null,"
+           "\"stream\":null,\"mark\":null,\"answered\":null,\"top\":null,\"flags\":[],"
+           "\"sleeps\":null}],\"edges\":[]}]}"); // Not kept.
     assert_false(render_stalls(&json, &snapshot, "run 2"));
 }
 
