@@ -239,6 +239,7 @@ struct difference {
     bool several_modules;
     uint64_t deadline_ms;
     uint32_t found;
+    uint32_t found_loaded; // Differences in `found` that are of the loaded file.
     uint32_t shown;
     struct sentence report;
     char text[LOCKSTEP_REPORT_BYTES];

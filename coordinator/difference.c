@@ -85,9 +85,10 @@ static void item_label(struct sentence *line, const struct difference *differenc
                      difference->several_modules ? "/" : "", item->name);
 }
 
-static void numbers_add(struct sentence *line, const int64_t *numbers, uint32_t count)
+static void numbers_add(struct sentence *line, const char *name, const int64_t *numbers,
+                        uint32_t count)
 {
-    sentence_add(line, "[");
+    sentence_add(line, "%s [", name);
     for (uint32_t i = 0; i < count; i++)
         sentence_add(line, "%s%" PRId64, i == 0 ? "" : ", ", numbers[i]);
     sentence_add(line, "]");
@@ -108,12 +109,10 @@ static void attribute_add(struct sentence *line, enum attribute attribute,
         sentence_add(line, "dtype %s", core_dtype_name(item->dtype));
         break;
     case ATTRIBUTE_SHAPE:
-        sentence_add(line, "shape ");
-        numbers_add(line, item->shape, item->dims);
+        numbers_add(line, "shape", item->shape, item->dims);
         break;
     case ATTRIBUTE_STRIDES:
-        sentence_add(line, "strides ");
-        numbers_add(line, item->strides, item->dims);
+        numbers_add(line, "strides", item->strides, item->dims);
         break;
     case ATTRIBUTE_FLAGS:
         sentence_add(line, "flags 0x%" PRIx32, item->flags);
@@ -180,6 +179,8 @@ static void report_option(struct difference *difference, const struct manifest_i
     option_add(&line, a, difference->sides[0].worker->rank);
     sentence_add(&line, ", ");
     option_add(&line, b, difference->sides[1].worker->rank);
+    difference->found_loaded +=
+        item->kind == MANIFEST_SESSION && strcmp(item->name, MANIFEST_LOADED) == 0;
     report_line(difference, text);
 }
 
@@ -301,8 +302,8 @@ static void report_missing(struct difference *difference, uint32_t which)
     sentence_add(&line, "only on rank %" PRIu32 ": ", side->worker->rank);
     item_label(&line, difference, side->module, item);
     if (item->kind == MANIFEST_PARAMETER || item->kind == MANIFEST_BUFFER) {
-        sentence_add(&line, " (%s ", core_dtype_name(item->dtype));
-        numbers_add(&line, item->shape, item->dims);
+        sentence_add(&line, " (");
+        numbers_add(&line, core_dtype_name(item->dtype), item->shape, item->dims);
         sentence_add(&line, ")");
     }
     report_line(difference, text);
@@ -441,6 +442,8 @@ static const char *difference_closing(struct difference *difference)
     const struct manifest_side *b = &difference->sides[1];
     if (difference->found == 0)
         return "the hashes differ, but no item does: this is a bug in the worker";
+    if (difference->found == difference->found_loaded)
+        return "load the same file on every rank, or on none";
     // A look-ahead that holds the whole manifest finds every match.
     const bool whole = a->item_count <= CORE_LOOKAHEAD && b->item_count <= CORE_LOOKAHEAD;
     if (whole || a->missing_sum == 0 || b->missing_sum == 0)
@@ -469,12 +472,10 @@ static void side_begin(struct manifest_side *side, struct worker *worker)
     side->item_count = worker->start.item_count;
     side->requested = 0;
     side->received = 0;
-    side->head = 0;
-    side->count = 0;
+    side->head = side->count = 0;
     side->modules = 0;
     side->scope = 0;
-    side->missing = 0;
-    side->missing_sum = 0;
+    side->missing = side->missing_sum = 0;
     side->module[0] = '\0';
 }
 
@@ -487,7 +488,7 @@ void difference_begin(struct coordinator *core, struct job *job, struct worker *
                        a->start.item_count != b->start.item_count;
     difference->active = true;
     difference->several_modules = false;
-    difference->found = 0;
+    difference->found = difference->found_loaded = 0;
     difference->shown = 0;
     difference->order[0] = '\0';
     difference->deadline_ms = core->now + CORE_ANSWER_MS;

@@ -133,9 +133,11 @@ struct up_hello {
     struct up_resume resume;
 };
 
+#define MANIFEST_LOADED "loaded file"
+
 enum manifest_kind {
     // Options of the session (name ""), its policies (name "policies"), and the checksum of the
-    // file that it loaded (name "loaded file"), as text.
+    // file that it loaded (name MANIFEST_LOADED), as text.
     MANIFEST_SESSION = 1,
     MANIFEST_MODULE = 2, // A module: value holds its options as text.
     MANIFEST_PARAMETER = 3,

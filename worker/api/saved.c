@@ -335,12 +335,17 @@ static int saved_read_set(struct saved_reader *reader, struct lockstep_module *m
     uint32_t filled = 0;
     int status;
     if (!parse_u64(reader->words[1], &buckets) || !parse_u64(reader->words[2], &parameters) ||
-        parameters > module->parameter_count || buckets > parameters ||
-        reader->set_count == LOCKSTEP_MAX_SETS)
+        buckets > parameters)
+        return saved_fault(reader, "a set with as many parameters as buckets, or more, is expected "
+                                   "here");
+    if (parameters > module->parameter_count)
         return saved_fault(reader,
-                           "module '%s' has %" PRIu32 " parameters, and at most %d sets of them "
-                           "are remembered",
-                           module->name, module->parameter_count, LOCKSTEP_MAX_SETS);
+                           "the set has %" PRIu64 " parameters, and module '%s' has %" PRIu32
+                           ": the file is of other modules",
+                           parameters, module->name, module->parameter_count);
+    if (reader->set_count == LOCKSTEP_MAX_SETS)
+        return saved_fault(reader, "module '%s' has more than %d sets of parameters", module->name,
+                           LOCKSTEP_MAX_SETS);
     for (uint32_t p = 0; p < module->parameter_count; p++) {
         reader->shapes[p] = module->shapes[p];
         reader->shapes[p].trainable = reader->shapes[p].device = false;
@@ -428,9 +433,8 @@ static int saved_read_head(struct saved_reader *reader)
                          reader->path, chunk_bytes, session->world.chunk_bytes, chunk_bytes);
     if (world_size != session->world.size && reader->takes)
         log_event(&reader->session->log, LOG_LEVEL_WARN, "saved_in_another_world",
-                  "file=%s saved=%" PRIu64 " world_size=%" PRIu32
-                  " hint=\"sums may differ in their last bits\"",
-                  reader->path, world_size, session->world.size);
+                  "file=%s saved=%" PRIu64 " world_size=%" PRIu32 " hint=%s", reader->path,
+                  world_size, session->world.size, "sums may differ in their last bits");
     if (version == 1)
         return 0;
     return saved_read_tuning(reader, world_size == session->world.size);

@@ -106,7 +106,7 @@ static void manifest_policies(const struct lockstep_session *session, struct man
 static void manifest_loaded(const struct lockstep_session *session, struct manifest_item *item)
 {
     item->kind = MANIFEST_SESSION;
-    text_copy(item->name, sizeof(item->name), "loaded file");
+    text_copy(item->name, sizeof(item->name), MANIFEST_LOADED);
     text_copy(item->value, sizeof(item->value),
               session->training.loaded[0] == '\0' ? "checksum=none" : session->training.loaded);
 }
