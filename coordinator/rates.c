@@ -24,6 +24,7 @@ struct rates_sums {
 void rates_reset(struct rates *rates)
 {
     rates->next_ms = 0;
+    rates->from_ms = 0;
     rates->count = 0;
     rates->median_step = 0;
     rates->until_look = 0;
@@ -127,30 +128,50 @@ static void rates_look_for_stragglers(struct coordinator *core, struct job *job,
 
 // ---- Samples -----------------------------------------------------------------------------------
 
-static void rates_sample(struct coordinator *core, struct job *job, const struct rates_sums *sums)
+// What the members have counted since the present sample began.
+static struct rates_sums rates_grown(const struct rates *rates, const struct rates_sums *sums)
+{
+    return (struct rates_sums){.steps = grown(sums->steps, rates->steps),
+                               .exposed_us = grown(sums->exposed_us, rates->exposed_us),
+                               .hidden_us = grown(sums->hidden_us, rates->hidden_us),
+                               .bytes = grown(sums->bytes, rates->bytes)};
+}
+
+static void rates_remember(struct coordinator *core, struct job *job, const struct rates_sums *more)
+{
+    const float members = (float)job->count;
+    struct history_slot slot = {.at_ms = core->now,
+                                .span_ms = (float)(core->now - job->rates.from_ms),
+                                .steps = (float)more->steps / members,
+                                .exposed_us = (float)more->exposed_us / members,
+                                .hidden_us = (float)more->hidden_us / members,
+                                .bytes = (float)more->bytes};
+    history_add(core, job, &slot);
+}
+
+static void rates_sample(struct coordinator *core, struct job *job, const struct rates_sums *more)
 {
     struct rates *rates = &job->rates;
-    const uint64_t steps = grown(sums->steps, rates->steps);
-    const uint64_t exposed_us = grown(sums->exposed_us, rates->exposed_us);
-    const uint64_t hidden_us = grown(sums->hidden_us, rates->hidden_us);
-    const uint64_t bytes = grown(sums->bytes, rates->bytes);
     const uint64_t elapsed_us = (core->now - rates->from_ms) * 1000;
-    struct history_slot slot = {.at_ms = core->now,
-                                .span_ms = (float)elapsed_us / 1000,
-                                .steps = (float)steps / (float)job->count,
-                                .exposed_us = (float)exposed_us / (float)job->count,
-                                .hidden_us = (float)hidden_us / (float)job->count,
-                                .bytes = (float)bytes};
-    history_add(core, job, &slot);
     struct rate_sample *sample = &rates->samples[rates->count++ % LOCKSTEP_RATE_SAMPLES];
     *sample = (struct rate_sample){.at_ms = core->now};
-    sample->bytes_per_s = bytes * 1000000 / elapsed_us;
-    if (steps == 0)
+    sample->bytes_per_s = more->bytes * 1000000 / elapsed_us;
+    if (more->steps == 0)
         return;
-    sample->steps = rates_cut((steps + job->count / 2) / job->count);
-    sample->step_us = rates_cut(elapsed_us * job->count / steps);
-    sample->exposed_us = rates_cut(exposed_us / steps);
-    sample->hidden_us = rates_cut(hidden_us / steps);
+    sample->steps = rates_cut((more->steps + job->count / 2) / job->count);
+    sample->step_us = rates_cut(elapsed_us * job->count / more->steps);
+    sample->exposed_us = rates_cut(more->exposed_us / more->steps);
+    sample->hidden_us = rates_cut(more->hidden_us / more->steps);
+}
+
+static void rates_take(struct coordinator *core, struct job *job, const struct rates_sums *sums)
+{
+    const struct rates_sums more = rates_grown(&job->rates, sums);
+    if (job->rates.from_ms == 0 || job->rates.from_ms == core->now)
+        return;
+    rates_remember(core, job, &more);
+    if (job->rates.next_ms != 0)
+        rates_sample(core, job, &more);
 }
 
 // True if every member that has not left has reported to this coordinator. Sums without one of them
@@ -165,14 +186,29 @@ static bool rates_all_known(struct coordinator *core, const struct job *job)
     return true;
 }
 
+static void rates_base(struct coordinator *core, struct job *job, const struct rates_sums *sums)
+{
+    struct rates *rates = &job->rates;
+    rates->from_ms = core->now;
+    rates->steps = sums->steps;
+    rates->exposed_us = sums->exposed_us;
+    rates->hidden_us = sums->hidden_us;
+    rates->bytes = sums->bytes;
+}
+
+void rates_begin(struct coordinator *core, struct job *job)
+{
+    const struct rates_sums sums = rates_sum(core, job);
+    rates_base(core, job, &sums);
+}
+
 void rates_tick(struct coordinator *core, struct job *job)
 {
     struct rates *rates = &job->rates;
     if (core->now < rates->next_ms || (rates->next_ms == 0 && !rates_all_known(core, job)))
         return;
     const struct rates_sums sums = rates_sum(core, job);
-    if (rates->next_ms != 0)
-        rates_sample(core, job, &sums);
+    rates_take(core, job, &sums);
     if (rates->until_look == 0) {
         rates_look_for_stragglers(core, job, &sums);
         rates->until_look = STALL_LOOK_SAMPLES;
@@ -182,11 +218,17 @@ void rates_tick(struct coordinator *core, struct job *job)
     // a tick comes a whole period late.
     const bool late = core->now >= rates->next_ms + STALL_RATE_MS;
     rates->next_ms = (late ? core->now : rates->next_ms) + STALL_RATE_MS;
-    rates->from_ms = core->now;
-    rates->steps = sums.steps;
-    rates->exposed_us = sums.exposed_us;
-    rates->hidden_us = sums.hidden_us;
-    rates->bytes = sums.bytes;
+    rates_base(core, job, &sums);
+}
+
+void rates_end(struct coordinator *core, struct job *job)
+{
+    if (job->rates.from_ms == 0)
+        return;
+    const struct rates_sums sums = rates_sum(core, job);
+    job->rates.next_ms = 0; // What is left of a second is no sample of the speed.
+    rates_take(core, job, &sums);
+    job->rates.from_ms = 0;
 }
 
 bool coordinator_rate_view(const struct coordinator *coordinator, uint32_t job, uint32_t index,

@@ -18,6 +18,7 @@
 #include "coordinator/journal.h"
 #include "coordinator/kin.h"
 #include "coordinator/lineage.h"
+#include "coordinator/rates.h"
 #include "coordinator/relearn.h"
 #include "coordinator/send.h"
 #include "coordinator/table.h"
@@ -333,6 +334,7 @@ void roster_form(struct coordinator *core, struct job *job)
     }
     lineage_found(job);
     stall_reset(job);
+    rates_begin(core, job);
     roster_announce(core, job, &roster);
 }
 
@@ -358,6 +360,7 @@ static void roster_remove(struct coordinator *core, struct job *job)
 void roster_reform(struct coordinator *core, struct job *job)
 {
     struct roster roster = {.size = 0};
+    rates_end(core, job);
     roster_remove(core, job);
     roster.size = job->count;
     relearn_generation(core, job, true);
@@ -381,6 +384,7 @@ void roster_reform(struct coordinator *core, struct job *job)
         worker->awaits = worker->lacks = 0;
     }
     stall_reset(job);
+    rates_begin(core, job);
     roster_group(core, job, &roster);
     roster_announce(core, job, &roster);
 }

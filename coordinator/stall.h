@@ -175,8 +175,10 @@ struct rate_sample {
 };
 
 struct rates {
-    uint64_t next_ms; // When the present sample ends; 0: no sample has begun.
-    uint64_t from_ms; // When the present sample began.
+    uint64_t next_ms; // When the present sample ends; 0: not set, or no sample has begun.
+    // When the present sample began; 0: none has. The first one of a generation begins when the
+    // world forms, and only the history has it.
+    uint64_t from_ms;
     // Sums over all members at that time.
     uint64_t steps;
     uint64_t exposed_us;

@@ -20,6 +20,7 @@
 #include "coordinator/journal.h"
 #include "coordinator/kin.h"
 #include "coordinator/names.h"
+#include "coordinator/rates.h"
 #include "coordinator/send.h"
 #include "coordinator/sentence.h"
 #include "coordinator/sides.h"
@@ -89,8 +90,10 @@ void verdict_repeat(struct coordinator *core, const struct job *job, const struc
 static void verdict_tell(struct coordinator *core, struct job *job, const struct verdict *verdict)
 {
     struct sentence sentence;
-    if (job->state != JOB_HALTED)
+    if (job->state != JOB_HALTED) {
+        rates_end(core, job);
         job->ended_ms = core->now;
+    }
     job->state = JOB_HALTED;
     job->halt.kind = verdict->kind;
     job->halt.step = verdict->step;
@@ -212,6 +215,7 @@ static void verdict_member_left(struct coordinator *core, struct job *job, struc
     if (verdict_is_over(core, job)) {
         ballot_reset(job);
         stall_end(core, job, "all ranks have left");
+        rates_end(core, job);
         job->state = JOB_FINISHED;
         job->ended_ms = core->now;
         core_log(core, "job_finished", "job=%s generation=%" PRIu64, job->name, job->number);

@@ -52,3 +52,14 @@ curl -sS -m 20 "http://$http/api/v1/jobs/default/history" >"$work/history.out" 2
 for name in loss loss_most samples; do
     grep -q "\"$name\"" "$work/history.out" || fail "the history has no $name"
 done
+# From the first step to the last one, which all ranks ended with lockstep_close.
+python3 - "$work/history.out" "$work/json.out" <<'END' || fail "the history lacks a part of the run"
+import json, sys
+history, status = (json.load(open(name)) for name in sys.argv[1:])
+rows = [dict(zip(history["columns"], row)) for row in history["rows"]]
+steps = sum(row["steps"] for row in rows)
+assert 199.9 < steps < 200.1, steps
+job = status["jobs"][0]
+totals = {number["name"]: number["total"] for number in job["counters"]}
+assert abs(rows[-1]["samples"] - totals["samples"]) < 1, (rows[-1], totals)
+END

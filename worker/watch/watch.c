@@ -411,6 +411,17 @@ static bool watch_rest(struct watch *watch, struct down_inspect *inspect, uint32
     return runs;
 }
 
+// Sends what has happened since the last heartbeat. The session closes, so nothing that only
+// explains a stall is looked for. A worker whose world has not formed has nothing to tell.
+static void watch_last(struct watch *watch, uint32_t interval_ms)
+{
+    progress_read(watch->tracker, &watch->beat);
+    if (interval_ms == 0 || watch->beat.generation.number == 0)
+        return;
+    watch_fill(watch, &watch->beat);
+    (void)watch->events.send(watch->events.context, &watch->beat);
+}
+
 static void watch_run(void *argument)
 {
     struct watch *watch = argument;
@@ -421,6 +432,7 @@ static void watch_run(void *argument)
         if (inspect.id != 0 && interval_ms != 0)
             watch_answer(watch, &inspect);
     }
+    watch_last(watch, interval_ms);
 }
 
 int watch_start(const struct watch_events *events, const struct tracker *tracker,

@@ -51,8 +51,8 @@ int watch_start(const struct watch_events *events, const struct tracker *tracker
 // The program may have loaded a Python interpreter since watch_start; captures of stacks then have
 // its frames. watch may be NULL. Trainer.
 void watch_find_python(struct watch *watch);
-// Joins the thread. Later calls of the control thread and of the driver have no effect. watch may
-// be NULL in this function and in watch_close.
+// Sends a last heartbeat, and joins the thread. Later calls of the control thread and of the driver
+// have no effect. watch may be NULL in this function and in watch_close.
 void watch_stop(struct watch *watch);
 void watch_close(struct watch *watch); // Frees the watch.
 
