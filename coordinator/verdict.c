@@ -90,10 +90,9 @@ void verdict_repeat(struct coordinator *core, const struct job *job, const struc
 static void verdict_tell(struct coordinator *core, struct job *job, const struct verdict *verdict)
 {
     struct sentence sentence;
-    if (job->state != JOB_HALTED) {
-        rates_end(core, job);
+    rates_end(core, job);
+    if (job->state != JOB_HALTED)
         job->ended_ms = core->now;
-    }
     job->state = JOB_HALTED;
     job->halt.kind = verdict->kind;
     job->halt.step = verdict->step;
@@ -263,22 +262,27 @@ void verdict_leave(struct coordinator *core, struct worker *worker, const struct
 
 // The advice at the end of the sentence about a lost rank: the words before and after the pid.
 struct verdict_advice {
+    bool ended; // True if the process has ended, for all that is known.
     const char *before;
     const char *behind;
 };
 
-static const struct verdict_advice advice_ended = {"see why pid", "there ended"};
+static const struct verdict_advice advice_seen = {true, "see why pid", "there ended"};
+// Its streams have ended. They also do when the process executes another program.
+static const struct verdict_advice advice_ended = {true, "see why pid",
+                                                   "there ended or called exec"};
 // Nobody has seen the end of the process: a network can end links, and refuse connections.
 static const struct verdict_advice advice_parted = {
-    "see whether pid", "there ended or the network to that host is cut"};
-static const struct verdict_advice advice_stopped = {"see what stopped pid", "there"};
-static const struct verdict_advice advice_silent = {"see whether pid",
+    true, "see whether pid", "there ended or the network to that host is cut"};
+static const struct verdict_advice advice_stopped = {false, "see what stopped pid", "there"};
+static const struct verdict_advice advice_silent = {false, "see whether pid",
                                                     "there runs, and whether that host answers"};
 
 // For a rank that broke the protocol: its process may be alive.
 static const struct verdict_advice advice_liar = {
-    "pid", "there broke the protocol: see that all ranks run the same Lockstep and that nothing "
-           "overwrites its memory"};
+    false, "pid",
+    "there broke the protocol: see that all ranks run the same Lockstep and that nothing "
+    "overwrites its memory"};
 
 // Where the other ranks go on, nobody has to start the job again.
 static const char *verdict_again_advice(const struct worker *worker)
@@ -290,7 +294,6 @@ static const char *verdict_again_advice(const struct worker *worker)
 static void verdict_lost_sentence(const struct worker *worker, const char *cause,
                                   const struct verdict_advice *advice, struct sentence *sentence)
 {
-    const bool ended = advice == &advice_ended || advice == &advice_parted;
     if (worker->back.unseen) {
         sentence_add(sentence, "rank %" PRIu32 " was lost while the coordinator was away: %s",
                      worker->rank, cause);
@@ -298,7 +301,7 @@ static void verdict_lost_sentence(const struct worker *worker, const char *cause
     }
     sentence_add(sentence, "rank %" PRIu32 " on host %s was lost: %s", worker->rank,
                  worker->hello.host, cause);
-    if (!ended || worker->heartbeat.failure[0] == '\0')
+    if (!advice->ended || worker->heartbeat.failure[0] == '\0')
         sentence_add(sentence, "; %s %" PRIu32 " %s%s", advice->before, worker->hello.pid,
                      advice->behind, verdict_again_advice(worker));
     else
@@ -335,7 +338,7 @@ static void verdict_lost_text(struct coordinator *core, struct job *job, struct 
     else
         verdict_lost_sentence(worker, cause, advice, &sentence);
     worker->lost = true;
-    worker->vanished = (advice == &advice_ended || advice == &advice_parted) && !stopped;
+    worker->vanished = advice->ended && !stopped;
     verdict_on(core, job, worker, text);
 }
 
@@ -558,10 +561,11 @@ void verdict_lost(struct coordinator *core, struct worker *worker, const struct 
     core_rank_name(&sentence, worker);
     sentence_add(&sentence, " saw \"%s\" in step %" PRIu64, clean, lost->step);
     verdict_lost_text(core, job, peer, cause,
-                      lost->impossible                        ? &advice_liar
-                      : lost->silent                          ? &advice_silent
-                      : lost->proof == PROOF_PROCESS || mates ? &advice_ended
-                                                              : &advice_parted);
+                      lost->impossible               ? &advice_liar
+                      : lost->silent                 ? &advice_silent
+                      : lost->proof == PROOF_PROCESS ? &advice_seen
+                      : mates                        ? &advice_ended
+                                                     : &advice_parted);
 }
 
 // ---- Disagreements ---------------------------------------------------------------------------

@@ -57,7 +57,7 @@ static void links(struct story *story, uint32_t peer)
 
 #define DIED \
     "rank 1 on host h2 was lost: its control stream ended without a goodbye; see why pid " \
-    "102 there ended"
+    "102 there ended or called exec"
 
 static void test_survivors_freeze_and_go_on(void **state)
 {
