@@ -8,6 +8,7 @@
 // LOCKSTEP_TEST_FAULT_ROUNDS jobs of each kind (12), chosen by LOCKSTEP_TEST_FAULT_SEED, which is
 // printed.
 
+#include "base/hash64.h"
 #include "tests/fault/recovery_job.h"
 #include "tests/support/sends.h"
 
@@ -16,6 +17,7 @@
 
 #include <cmocka.h>
 
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,6 +65,7 @@ static struct trainer trainer_of_rank; // Of this process.
 static char path[64]; // Of the file that the last rank of a job without a group saves.
 static bool grouped; // True if the job has a module of a group.
 static bool loaded; // True if the job begins where the file ends.
+static bool saves = true; // True if the job writes the file.
 
 static uint32_t elements_of(uint32_t tensor)
 {
@@ -184,6 +187,28 @@ static void load(struct job_rank *rank)
         await_death(rank);
 }
 
+// Rank 1 dies when all but the last rank have loaded the file. The last one loads it when the world
+// has the size that the file says.
+static void load_around_a_death(struct job_rank *rank)
+{
+    uint32_t world_size = RANKS;
+    trainer_of_rank.rank = rank->rank;
+    trainer_of_rank.own = job_own(rank->rank);
+    register_module(rank, 0, NULL);
+    if (rank->rank != RANKS - 1)
+        job_require(rank, lockstep_session_load(rank->session, path), "load");
+    job_require(rank, lockstep_barrier(rank->session, "made", LOCKSTEP_WAIT_FOREVER), "barrier");
+    if (rank->rank == 1)
+        kill(getpid(), SIGKILL);
+    if (rank->rank != RANKS - 1)
+        return;
+    while (world_size == RANKS) {
+        sleep_us(1000);
+        job_require(rank, lockstep_world(rank->session, NULL, &world_size), "world");
+    }
+    job_require(rank, lockstep_session_load(rank->session, path), "load");
+}
+
 static void train_step(struct job_rank *rank, uint64_t step, uint64_t *hash)
 {
     if (step == AGAIN && trainer_of_rank.own->again) {
@@ -195,7 +220,7 @@ static void train_step(struct job_rank *rank, uint64_t step, uint64_t *hash)
     if (step == 1)
         look_at_state(rank);
     job_step(rank, step, hash);
-    if (step == SAVED && rank->rank == RANKS - 1 && !grouped)
+    if (step == SAVED && rank->rank == RANKS - 1 && !grouped && saves)
         job_require(rank, lockstep_session_save(rank->session, path), "save");
     // The lowest rank that lives is the last one to come back to the new coordinator.
     if (rank->job->ends && rank->rank == 1 && rank->told->changed > 0)
@@ -308,6 +333,62 @@ static void the_coordinator_dies_too(void **state)
     survivors_start(false, 1, JOB_AWAY_AFTER);
 }
 
+// Makes the file one of a world of another size, in which no payload travels by doubling.
+static void change_file(void)
+{
+    static char bytes[1 << 20];
+    static char changed[1 << 20];
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    const size_t size = fread(bytes, 1, sizeof(bytes) - 1, file);
+    fclose(file);
+    bytes[size] = '\0';
+    const char *chunk = strstr(bytes, "chunk_bytes ");
+    const char *step = strstr(bytes, "step ");
+    const char *end = strstr(bytes, "\nend ") + 1;
+    assert_true(chunk && step && end);
+    const int length =
+        snprintf(changed, sizeof(changed),
+                 "lockstep-saved 3\nkind session\nworld_size %d\n%.*stuning 0 0\n%.*s", RANKS - 1,
+                 (int)(strstr(chunk, "tuning ") - chunk), chunk, (int)(end - step), step);
+    file = fopen(path, "w");
+    assert_non_null(file);
+    fprintf(file, "%send %016" PRIx64 "\n", changed, hash64(changed, (size_t)length));
+    assert_int_equal(fclose(file), 0);
+}
+
+static void prepare_death(const struct job *job, uint32_t round)
+{
+    (void)job;
+    (void)round;
+    for (uint32_t r = 0; r < RANKS; r++)
+        *(struct own *)job_own(r) = (struct own){.again = false};
+    job_dies_at(1, 1);
+}
+
+// Condition: a rank dies between the loads of a file, which is of a world of the size that is left.
+// Decision: the survivors use one tuning, that of the file, and train.
+static void one_dies_between_loads(void **state)
+{
+    struct job job = {.name = "between",
+                      .size = RANKS,
+                      .steps = STEPS,
+                      .tcp = true,
+                      .loads = load,
+                      .prepares = prepare,
+                      .step = train_step};
+    (void)state;
+    grouped = loaded = false;
+    job_run(&job, 0, NULL);
+    change_file();
+    job.deaths = 1;
+    job.loads = load_around_a_death;
+    job.prepares = prepare_death;
+    saves = false;
+    job_run(&job, 1, NULL); // Rank 1 dies.
+    saves = true;
+}
+
 // Condition: the rank that had named the modules dies, and so does the coordinator. To the new one
 // the rank comes last that would name them now. Decision: a verdict has the names.
 static void modules_have_names(void **state)
@@ -333,6 +414,7 @@ int main(void)
         cmocka_unit_test_teardown(one_dies, job_teardown),
         cmocka_unit_test_teardown(two_die, job_teardown),
         cmocka_unit_test_teardown(the_coordinator_dies_too, job_teardown),
+        cmocka_unit_test_teardown(one_dies_between_loads, job_teardown),
         cmocka_unit_test_teardown(modules_have_names, job_teardown),
     };
     job_memory(sizeof(struct own));

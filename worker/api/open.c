@@ -441,7 +441,7 @@ static int open_enter(struct lockstep_session *session)
     session->world.root = session->config.root;
     if (!session->config.solo)
         return progress_leave(&visit, open_join(session));
-    session->world.size = 1;
+    session->world.size = session->world.tuned_size = 1;
     if (session->config.virtual_ranks > 0)
         deal_begin(&session->world.deal, session->config.virtual_ranks, 1);
     return progress_leave(&visit, open_alone(&session->config));

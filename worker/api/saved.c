@@ -110,15 +110,19 @@ static void saved_write_counters(struct lockstep_session *session, FILE *file)
 
 void saved_write(struct lockstep_session *session, enum saved_kind kind, FILE *file)
 {
-    fprintf(file, "lockstep-saved %d\nkind %s\n", SAVED_VERSION, saved_kinds[kind]);
-    fprintf(file, "world_size %" PRIu32 "\nchunk_bytes %" PRIu32 "\n", session->world.size,
-            session->world.chunk_bytes);
+    const struct training *training = &session->training;
+    mutex_lock(&session->mutex); // A death may change the world meanwhile.
     struct tuning tuning = session->world.tuning;
+    const uint32_t world_size = session->world.tuned_size;
+    const uint32_t chunk_bytes = session->world.chunk_bytes;
     // Loaded tuning comes into force in lockstep_start only, and that may not have been called yet.
-    if (session->training.has_loaded_tuning) {
-        tuning.doubling_bytes = session->training.loaded_doubling_bytes;
-        tuning.halving_bytes = session->training.loaded_halving_bytes;
+    if (training->loaded_world == world_size) {
+        tuning.doubling_bytes = training->loaded_doubling_bytes;
+        tuning.halving_bytes = training->loaded_halving_bytes;
     }
+    mutex_unlock(&session->mutex);
+    fprintf(file, "lockstep-saved %d\nkind %s\n", SAVED_VERSION, saved_kinds[kind]);
+    fprintf(file, "world_size %" PRIu32 "\nchunk_bytes %" PRIu32 "\n", world_size, chunk_bytes);
     fprintf(file, "tuning %" PRIu64 " %" PRIu64 "\n", tuning.doubling_bytes, tuning.halving_bytes);
     if (kind == SAVED_SESSION) {
         // A step that was opened and not run has used up its number: see uneven_skip.
@@ -391,25 +395,28 @@ static int saved_read_module(struct saved_reader *reader, struct lockstep_module
 // ---- Head, step and counters -------------------------------------------------------------------
 
 // Reads the payload sizes up to which the algorithms doubling and halving are chosen. They affect
-// the bits of the results, so a world of the same size applies them together with the layouts.
-static int saved_read_tuning(struct saved_reader *reader, bool same_world)
+// the bits of the results, so a world of the same size applies them together with the layouts. That
+// is the size at lockstep_start: a death may change it before, and not every rank has loaded then.
+static int saved_read_tuning(struct saved_reader *reader, uint64_t world_size)
 {
     struct lockstep_session *session = reader->session;
     uint64_t doubling, halving;
     if (!saved_is(reader, "tuning", 3) || !parse_u64(reader->words[1], &doubling) ||
         !parse_u64(reader->words[2], &halving))
         return saved_fault(reader, "the tuning with two numbers is expected here");
-    if (reader->takes && same_world) {
-        session->training.has_loaded_tuning = true;
+    if (reader->takes) {
+        mutex_lock(&session->mutex);
+        session->training.loaded_world = (uint32_t)world_size;
         session->training.loaded_doubling_bytes = doubling;
         session->training.loaded_halving_bytes = halving;
+        mutex_unlock(&session->mutex);
     }
     return saved_advance(reader);
 }
 
 static int saved_read_head(struct saved_reader *reader)
 {
-    const struct lockstep_session *session = reader->session;
+    struct lockstep_session *session = reader->session;
     uint64_t version, world_size, chunk_bytes;
     int status = saved_number(reader, "lockstep-saved", SAVED_VERSION, &version);
     if (status == 0 && !saved_is(reader, "kind", 2))
@@ -425,19 +432,23 @@ static int saved_read_head(struct saved_reader *reader)
         status = saved_number(reader, "chunk_bytes", LOCKSTEP_FRAME_BYTES, &chunk_bytes);
     if (status < 0)
         return status;
-    if (world_size == session->world.size && chunk_bytes != session->world.chunk_bytes)
+    mutex_lock(&session->mutex); // A death may change the world meanwhile.
+    const uint32_t own_size = session->world.size;
+    const uint32_t own_bytes = session->world.chunk_bytes;
+    mutex_unlock(&session->mutex);
+    if (world_size == own_size && chunk_bytes != own_bytes)
         return error_set(LOCKSTEP_E_CONFIG,
                          "%s was saved with chunks of %" PRIu64 " bytes, and this job has %" PRIu32
                          ": the sums would differ in their last bits; start the coordinator with "
                          "--chunk-bytes %" PRIu64,
-                         reader->path, chunk_bytes, session->world.chunk_bytes, chunk_bytes);
-    if (world_size != session->world.size && reader->takes)
+                         reader->path, chunk_bytes, own_bytes, chunk_bytes);
+    if (world_size != own_size && reader->takes)
         log_event(&reader->session->log, LOG_LEVEL_WARN, "saved_in_another_world",
                   "file=%s saved=%" PRIu64 " world_size=%" PRIu32 " hint=%s", reader->path,
-                  world_size, session->world.size, "sums may differ in their last bits");
+                  world_size, own_size, "sums may differ in their last bits");
     if (version == 1)
         return 0;
-    return saved_read_tuning(reader, world_size == session->world.size);
+    return saved_read_tuning(reader, world_size);
 }
 
 static void saved_take_step(struct lockstep_session *session, uint64_t step)

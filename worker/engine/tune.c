@@ -44,10 +44,26 @@ bool tune_runs(const struct lockstep_session *session, uint32_t algorithm)
     return true;
 }
 
+// Adopts the tuning that was loaded from a file. All ranks do so in one generation, or none: the
+// coordinator has verified that they have loaded the same file, and they compare one size.
+static void tune_load_locked(struct lockstep_session *session)
+{
+    const struct training *training = &session->training;
+    mutex_assert_held(&session->mutex);
+    if (!session->engine.verified || training->loaded_world != session->world.size)
+        return;
+    session->world.tuning.doubling_bytes = training->loaded_doubling_bytes;
+    session->world.tuning.halving_bytes = training->loaded_halving_bytes;
+}
+
 void tune_agreed(struct lockstep_session *session, const struct tuning *tuning)
 {
     transport_tuned(session->transport, tuning->bytes_per_s);
+    mutex_lock(&session->mutex);
     session->world.tuning = *tuning;
+    session->world.tuned_size = session->world.size;
+    tune_load_locked(session);
+    mutex_unlock(&session->mutex);
     progress_formed(&session->tracker, &session->world.generation, session->world.rank,
                     session->world.size);
     mutex_lock(&session->mutex);
@@ -63,13 +79,13 @@ void tune_agreed(struct lockstep_session *session, const struct tuning *tuning)
               tuning->halving_bytes, tuning_name(tuning->wish), session->config.world.placed_by);
 }
 
-// Adopts the tuning that was loaded from a file. lockstep_start has verified that all ranks have
-// loaded the same file.
 void tune_started(struct lockstep_session *session)
 {
-    if (!session->training.has_loaded_tuning)
-        return;
-    session->world.tuning.doubling_bytes = session->training.loaded_doubling_bytes;
-    session->world.tuning.halving_bytes = session->training.loaded_halving_bytes;
-    work_forget_form(session);
+    session->engine.verified = true;
+    mutex_lock(&session->mutex);
+    tune_load_locked(session);
+    const bool loaded = session->training.loaded_world == session->world.size;
+    mutex_unlock(&session->mutex);
+    if (loaded)
+        work_forget_form(session);
 }

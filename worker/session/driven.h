@@ -36,6 +36,7 @@ struct engine_state {
     // True if, in the first world, ranks with a device launch in one order. Equal on all ranks.
     bool strict;
     bool starting; // True from UP_START until the coordinator has verified the manifests.
+    bool verified; // True if it has done so once: all ranks have loaded the same file, or none.
     uint32_t plain_in_flight; // Plain collectives in flight.
     uint32_t buffers_in_flight; // Plain collectives in flight for groups of buffers.
     bool commit_held; // True while the commit wave waits for groups of buffers.

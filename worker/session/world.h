@@ -28,6 +28,7 @@ struct session_world {
     uint32_t hosts; // As in struct locality.
     uint32_t devices; // Number of ranks with a device.
     struct tuning tuning; // The first lockstep_start replaces parts of it by loaded tuning, if any.
+    uint32_t tuned_size; // Size of the world that agreed on `tuning`; `size` may be ahead.
     uint32_t peer_count; // Peers to which this rank has links.
     struct peer peers[LOCKSTEP_MAX_NEIGHBOURS];
     uint16_t origins[LOCKSTEP_MAX_WORLD]; // [size]: the number of each rank in the first world.

@@ -31,7 +31,8 @@ struct training {
     uint8_t bits[LOCKSTEP_MAX_PARAMETERS / 8]; // That set: a bit for each parameter of all modules.
     uint32_t bytes; // Bytes of `bits` in use.
     char loaded[LOCKSTEP_MARK_BYTES]; // The loaded file's entry in the manifest; "": none.
-    bool has_loaded_tuning; // True if tuning was loaded from a world of the same size.
+    // The loaded file's tuning, for a world of this size; 0: none. Guarded by the session's mutex.
+    uint32_t loaded_world;
     uint64_t loaded_doubling_bytes;
     uint64_t loaded_halving_bytes;
 };
