@@ -8,8 +8,11 @@
 
 #include <inttypes.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define SHOWN 40 // Characters of a value that is too long to be shown.
 
 const char *setting_get(const char *name)
 {
@@ -42,15 +45,35 @@ int setting_number(const char *name, uint64_t maximum, uint32_t *to, char *error
     return 0;
 }
 
+// Writes a sentence about a value, of which it shows the first characters. A byte that is not UTF-8
+// becomes '?'.
+static int refuse_text(const char *what, const char *value, const char *why, char *error,
+                       size_t error_bytes)
+{
+    struct text text;
+    text_init(&text, error, error_bytes);
+    text_append(&text, "%s '", what);
+    for (int i = 0; i < SHOWN && *value; i++) {
+        const size_t length = utf8_length(value, strlen(value));
+        text_append_bytes(&text, length > 0 ? value : "?", length > 0 ? length : 1);
+        value += length > 0 ? length : 1;
+    }
+    text_append(&text, "%s' %s", *value ? "..." : "", why);
+    return -1;
+}
+
 int setting_copy(char *to, size_t bytes, const char *from, const char *what, char *error,
                  size_t error_bytes)
 {
     if (!from)
         return 0;
-    if (!text_copy(to, bytes, from))
-        return setting_error(error, error_bytes, "%s is too long: %zu characters, at most %zu",
-                             what, strlen(from), bytes - 1);
+    if (!text_copy(to, bytes, from)) {
+        char why[96];
+        snprintf(why, sizeof(why), "is too long: %zu characters, at most %zu", strlen(from),
+                 bytes - 1);
+        return refuse_text(what, from, why, error, error_bytes);
+    }
     if (!utf8_valid(from, strlen(from)))
-        return setting_error(error, error_bytes, "%s is not valid UTF-8", what);
+        return refuse_text(what, from, "is not valid UTF-8", error, error_bytes);
     return 0;
 }

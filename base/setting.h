@@ -20,7 +20,7 @@ int setting_number(const char *name, uint64_t maximum, uint32_t *to, char *error
                    size_t error_bytes);
 
 // Copies a text, which must fit and be UTF-8; NULL copies nothing. Returns 0, or -1 with a sentence
-// in error that begins with `what`.
+// in error that begins with `what` and the beginning of the text.
 int setting_copy(char *to, size_t bytes, const char *from, const char *what, char *error,
                  size_t error_bytes);
 

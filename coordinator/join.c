@@ -344,7 +344,7 @@ static enum refusal join_check(const struct up_hello *hello, struct sentence *se
 static void join_add_world(struct sentence *sentence, uint32_t min, uint32_t max, uint32_t window)
 {
     if (min == max)
-        sentence_add(sentence, "%" PRIu32 " workers", min);
+        sentence_add(sentence, "%" PRIu32 " worker%s", min, min == 1 ? "" : "s");
     else
         sentence_add(sentence, "%" PRIu32 " to %" PRIu32 " workers with a window of %" PRIu32 " ms",
                      min, max, window);
@@ -436,10 +436,9 @@ static enum refusal join_place(struct coordinator *core, const struct up_hello *
     }
     if (job_running(job) && job->connected == 0 && !resume_deserted(core, job)) {
         sentence_add(sentence,
-                     "job '%s' is running with %" PRIu32
-                     " workers, all of whose control connections have ended a moment ago; it can "
-                     "be joined if none of them comes back",
-                     job->name, job->count);
+                     "job '%s' is running, and the control connections of all its workers have "
+                     "ended a moment ago; it can be joined if none of them comes back",
+                     job->name);
         return REFUSAL_DRAINING;
     }
     // Some workers have closed their sessions, and the others will soon: this worker comes too
@@ -455,8 +454,8 @@ static enum refusal join_place(struct coordinator *core, const struct up_hello *
     if (job_running(job) && job->connected > 0) {
         sentence_add(sentence,
                      "job '%s' is running with %" PRIu32
-                     " workers: wait until it ends, or choose another job name",
-                     job->name, job->count);
+                     " worker%s: wait until it ends, or choose another job name",
+                     job->name, job->count, job->count == 1 ? "" : "s");
         return REFUSAL_FULL;
     }
     if (job->state != JOB_GATHERING)

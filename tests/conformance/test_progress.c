@@ -349,7 +349,7 @@ static void nowhere_body(struct rank *rank)
     struct lockstep_config config = rank_config(rank);
     config.engine_cpus = "1000-1023";
     RANK_FAILS(rank, LOCKSTEP_E_CONFIG, lockstep_open(&config, &rank->session));
-    RANK_SAYS(rank, "LOCKSTEP_ENGINE_CPUS");
+    RANK_SAYS(rank, "none of the processors in config.engine_cpus");
     config.engine_cpus = NULL;
     config.engine_nice = -21;
     RANK_FAILS(rank, LOCKSTEP_E_CONFIG, lockstep_open(&config, &rank->session));

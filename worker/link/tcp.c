@@ -377,6 +377,13 @@ static void tcp_fail_to_listen(char *error, size_t error_bytes, const char *host
         own_address_list(&text);
         return;
     }
+    if (number == EACCES && first != 0) {
+        text_append(&text,
+                    "listen on %s: no port from %u to %u (LOCKSTEP_DATA_PORTS) is both free and "
+                    "allowed: ports below 1024 need a privilege",
+                    host, (unsigned)first, (unsigned)last);
+        return;
+    }
     if (number != EADDRINUSE || first == 0) {
         tcp_fail(error, error_bytes, "listen on", host, number);
         return;

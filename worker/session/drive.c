@@ -430,8 +430,14 @@ static void drive_run(void *argument)
 
 static int drive_refuse_processors(void)
 {
-    return error_set(LOCKSTEP_E_CONFIG, "the engine's thread may run on none of the processors in "
-                                        "LOCKSTEP_ENGINE_CPUS (config.engine_cpus)");
+    const char *cpus = config_environment("LOCKSTEP_ENGINE_CPUS");
+    if (!cpus)
+        return error_set(LOCKSTEP_E_CONFIG, "the engine's thread may run on none of the processors "
+                                            "in config.engine_cpus");
+    return error_set(LOCKSTEP_E_CONFIG,
+                     "the engine's thread may run on none of the processors in "
+                     "LOCKSTEP_ENGINE_CPUS='%s'",
+                     cpus);
 }
 
 int drive_check_processors(const struct config *config)

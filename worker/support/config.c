@@ -36,6 +36,7 @@ _Atomic(uint32_t) config_torn_bytes;
 
 static const char *const config_encryptions[] = {"off", "tls"};
 static const char *const config_failures[] = {"error", "continue"};
+static const char *const config_levels[] = {"error", "warn", "info", "debug"};
 
 const char *config_environment(const char *name)
 {
@@ -115,7 +116,8 @@ static int config_names(const struct lockstep_config *given, struct config *conf
         return status;
     config_take_job(config, &job);
     return config_string(config->advertise, sizeof(config->advertise),
-                         advertise ? advertise : given->advertise, "the advertised address");
+                         advertise ? advertise : given->advertise,
+                         "the advertised address (LOCKSTEP_ADVERTISE, config.advertise)");
 }
 
 static int config_place(const struct lockstep_config *given, struct config *config)
@@ -148,31 +150,33 @@ static bool config_address_is_local(const char *address)
     return strcmp(host, "localhost") == 0;
 }
 
-static bool config_coordinator_is_local(const struct config *config)
+// Finds the first address of the coordinator that may lead to another host. False: there is none.
+static bool config_find_remote(const struct config *config, char address[LOCKSTEP_ADDRESS_BYTES])
 {
-    char address[LOCKSTEP_ADDRESS_BYTES];
     const char *rest = config->coordinator;
-    bool local = true;
-    while (local && rest && parse_next_address(&rest, address, sizeof(address)))
-        local = config_address_is_local(address);
-    return local;
+    while (rest && parse_next_address(&rest, address, LOCKSTEP_ADDRESS_BYTES)) {
+        if (!config_address_is_local(address))
+            return true;
+    }
+    return false;
 }
 
 static int config_plaintext(const struct config *config)
 {
     const char *insecure = config_environment("LOCKSTEP_INSECURE_PLAINTEXT");
+    char address[LOCKSTEP_ADDRESS_BYTES];
     if (insecure && strcmp(insecure, "0") != 0 && strcmp(insecure, "1") != 0)
         return error_set(LOCKSTEP_E_CONFIG, "LOCKSTEP_INSECURE_PLAINTEXT='%s' is not 0 or 1",
                          insecure);
-    if (config->solo || config->tls_dir[0] != '\0' || config_coordinator_is_local(config) ||
-        (insecure && insecure[0] == '1'))
+    if (config->solo || config->tls_dir[0] != '\0' || (insecure && insecure[0] == '1') ||
+        !config_find_remote(config, address))
         return 0;
     return error_set(LOCKSTEP_E_CONFIG,
-                     "the coordinator's address %s is not a loopback address, and without "
-                     "certificates this worker would believe any program that answers there: set "
-                     "LOCKSTEP_TLS_DIR; on a network where you trust everybody, "
-                     "LOCKSTEP_INSECURE_PLAINTEXT=1 allows it",
-                     config->coordinator);
+                     "the coordinator's address (LOCKSTEP_COORDINATOR, config.coordinator) '%s' is "
+                     "not a loopback address, and without certificates this worker would believe "
+                     "any program that answers there: set LOCKSTEP_TLS_DIR; on a network where you "
+                     "trust everybody, LOCKSTEP_INSECURE_PLAINTEXT=1 allows it",
+                     address);
 }
 
 static int config_tls(const struct lockstep_config *given, struct config *config)
@@ -248,8 +252,8 @@ static int config_ports(const struct lockstep_config *given, struct config *conf
     if (!parse_u64(first, &low) || !parse_u64(!dash ? first : dash + 1, &high) || low == 0 ||
         high < low || high > UINT16_MAX)
         return error_set(LOCKSTEP_E_CONFIG,
-                         "data ports '%s' are not of the form 20000-20099 with 1 <= first <= last "
-                         "<= 65535",
+                         "the data ports (LOCKSTEP_DATA_PORTS, config.data_ports) '%s' are not of "
+                         "the form 20000-20099 with 1 <= first <= last <= 65535",
                          ports);
     config->port_first = (uint16_t)low;
     config->port_last = (uint16_t)high;
@@ -258,7 +262,7 @@ static int config_ports(const struct lockstep_config *given, struct config *conf
 
 static int config_kinds(const struct lockstep_config *given, struct config *config)
 {
-    const char *level = config_environment("LOCKSTEP_LOG");
+    uint32_t level = (uint32_t)given->log_level;
     if ((unsigned)given->transport > LOCKSTEP_TRANSPORT_LOOPBACK)
         return error_set(LOCKSTEP_E_CONFIG, "config.transport %d is unknown", given->transport);
     if (given->reserved != 0)
@@ -277,18 +281,9 @@ static int config_kinds(const struct lockstep_config *given, struct config *conf
     config->root = given->root;
     config->uneven = given->uneven;
     config->gradient_norm = given->gradient_norm != 0;
-    config->log_level = given->log_level;
-    if (!level)
-        return 0;
-    for (int i = LOCKSTEP_LOG_ERROR; i <= LOCKSTEP_LOG_DEBUG; i++) {
-        static const char *const names[] = {"error", "warn", "info", "debug"};
-        if (strcmp(level, names[i]) == 0) {
-            config->log_level = (lockstep_log_level)i;
-            return 0;
-        }
-    }
-    return error_set(LOCKSTEP_E_CONFIG, "LOCKSTEP_LOG='%s' is not error, warn, info or debug",
-                     level);
+    const int status = config_word("LOCKSTEP_LOG", config_levels, 4, &level);
+    config->log_level = (lockstep_log_level)level;
+    return status;
 }
 
 // Parses one part of a list of processors: "3" or "2-3".
@@ -511,12 +506,13 @@ static int config_leaves(const struct config *config)
         return 0;
     if (config->uneven != LOCKSTEP_UNEVEN_NONE)
         return error_set(LOCKSTEP_E_CONFIG,
-                         "config.virtual_ranks does not go together with config.uneven: a leaf "
-                         "without data makes its step with weight 0");
+                         "config.virtual_ranks (LOCKSTEP_VIRTUAL_RANKS) does not go together with "
+                         "config.uneven: a leaf without data makes its step with weight 0");
     if (config->order == LOCKSTEP_ORDER_ZERO_DEFER || config->unplanned == LOCKSTEP_UNPLANNED_DEFER)
         return error_set(LOCKSTEP_E_CONFIG,
-                         "config.virtual_ranks does not go together with config.order zero_defer "
-                         "or config.unplanned defer, by which gradients count in a later step");
+                         "config.virtual_ranks (LOCKSTEP_VIRTUAL_RANKS) does not go together with "
+                         "config.order (LOCKSTEP_ORDER) zero_defer or config.unplanned "
+                         "(LOCKSTEP_UNPLANNED) defer, by which gradients count in a later step");
     return 0;
 }
 
@@ -533,10 +529,11 @@ static int config_recovery(const struct config *config)
     const char *what = config_unlasting(config);
     if (config->on_failure != LOCKSTEP_ON_FAILURE_CONTINUE || !what)
         return 0;
-    return error_set(LOCKSTEP_E_UNSUPPORTED,
-                     "config.on_failure continue does not go together with %s yet: leave it out, "
-                     "or use on_failure error",
-                     what);
+    return error_set(
+        LOCKSTEP_E_UNSUPPORTED,
+        "config.on_failure (LOCKSTEP_ON_FAILURE) continue does not go together with %s "
+        "yet: leave it out, or use on_failure error",
+        what);
 }
 
 int config_resolve(const struct lockstep_config *given, struct config *config)

@@ -33,9 +33,11 @@ static void *open_file(const struct foreign *library, enum foreign_search search
     const char *reason = dlerror();
     if (search == FOREIGN_PRESENT)
         snprintf(error, error_bytes, "this process has not loaded %s", file);
+    else if (file == library->file)
+        snprintf(error, error_bytes, "cannot load %s%s", reason ? reason : file, library->advice);
     else
-        snprintf(error, error_bytes, "cannot load %s%s", reason ? reason : file,
-                 file == library->file ? library->advice : "");
+        snprintf(error, error_bytes, "cannot load %s (%s names it)", reason ? reason : file,
+                 library->variable);
     return NULL;
 }
 

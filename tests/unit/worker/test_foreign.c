@@ -111,6 +111,7 @@ static void test_variable(void **state)
     setenv(VARIABLE, "/nowhere/libm.so.6", 1);
     assert_false(foreign_load(&library, FOREIGN_ANYWHERE, error, sizeof(error)));
     assert_non_null(strstr(error, "cannot load /nowhere/libm.so.6: "));
+    assert_non_null(strstr(error, " (" VARIABLE " names it)"));
     assert_null(strstr(error, "trees")); // A user who named the file needs no advice.
     setenv(VARIABLE, "", 1);
     assert_true(foreign_load(&library, FOREIGN_ANYWHERE, error, sizeof(error)));
