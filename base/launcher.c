@@ -27,12 +27,15 @@ static const struct launcher_row rows[] = {
      .rank = "RANK",
      .sizes = {"WORLD_SIZE"},
      .jobs = {"TORCHELASTIC_RUN_ID"}},
+    {.launcher = "horovodrun", .rank = "HOROVOD_RANK", .sizes = {"HOROVOD_SIZE"}},
     {.launcher = "OpenMPI",
      .rank = "OMPI_COMM_WORLD_RANK",
      .sizes = {"OMPI_COMM_WORLD_SIZE"},
      .jobs = {"OMPI_MCA_ess_base_jobid"}},
     {.launcher = "PMI", .rank = "PMI_RANK", .sizes = {"PMI_SIZE"}, .jobs = {"PMI_JOBID"}},
     {.launcher = "PMIx", .rank = "PMIX_RANK", .sizes = {"PMI_SIZE"}, .jobs = {"PMIX_NAMESPACE"}},
+    // FLUX_JOB_ID has a character that no job's name has.
+    {.launcher = "Flux", .rank = "FLUX_TASK_RANK", .sizes = {"FLUX_JOB_SIZE"}},
     {.launcher = "Slurm",
      .rank = "SLURM_PROCID",
      .sizes = {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"},
@@ -49,15 +52,18 @@ static const char *value_of(launcher_lookup *lookup, const char *name)
     return !value || value[0] == '\0' ? NULL : value;
 }
 
-// Returns false if the variable is not set, or is not a number (another program may use its name).
-static bool number_of(launcher_lookup *lookup, const char *name, uint32_t *number)
+// Returns 1 if the variable is set, 0 if it is not, and -1 if its value is no number from `least`
+// on.
+static int number_of(launcher_lookup *lookup, const char *name, uint32_t least, uint32_t *number)
 {
     const char *value = value_of(lookup, name);
     uint64_t parsed;
-    if (!value || !parse_u64(value, &parsed) || parsed > UINT32_MAX)
-        return false;
+    if (!value)
+        return 0;
+    if (!parse_u64(value, &parsed) || parsed < least || parsed > UINT32_MAX)
+        return -1;
     *number = (uint32_t)parsed;
-    return true;
+    return 1;
 }
 
 // torchrun gives a run without a name the name "none".
@@ -73,30 +79,49 @@ static void name_job(launcher_lookup *lookup, const struct launcher_row *row,
     }
 }
 
-// Returns true if the row is complete: it has a rank and a size. Kubernetes sets no size, so its
-// row needs none. Variables that were set by hand may omit the rank, which the coordinator then
-// gives out.
-static bool read_row(launcher_lookup *lookup, const struct launcher_row *row,
-                     struct launcher_place *place)
+enum row_state {
+    ROW_ABSENT, // This launcher did not start the process, or does not say a place.
+    ROW_COMPLETE, // There is a rank and a size.
+    ROW_LACKS_SIZE, // There is a rank above 0, so that there are several processes.
+    ROW_WRONG, // The rank or the size is not a number.
+};
+
+// Reads the rank and the size. Returns ROW_COMPLETE also for Kubernetes, which sets no size. *wrong
+// is the variable that makes the row wrong.
+static enum row_state read_place(launcher_lookup *lookup, const struct launcher_row *row,
+                                 struct launcher_place *place, const char **wrong)
+{
+    const int rank = number_of(lookup, row->rank, 0, &place->rank);
+    const char *name = row->sizes[0];
+    int size = number_of(lookup, name, 1, &place->size);
+    if (size == 0 && row->sizes[1])
+        size = number_of(lookup, name = row->sizes[1], 1, &place->size);
+    place->rank_variable = rank > 0 ? row->rank : NULL;
+    place->size_variable = size > 0 ? name : NULL;
+    *wrong = rank < 0 ? row->rank : name;
+    if (row->by_hand && (size == 0 || (rank == 0 && (size < 0 || place->size == 1))))
+        return ROW_ABSENT; // Other programs use these names, too. The coordinator can give a rank.
+    if (!row->by_hand && rank == 0)
+        return ROW_ABSENT;
+    if (rank < 0 || size < 0)
+        return ROW_WRONG;
+    if (row->sizes[0] && size == 0) // A batch script of Slurm has the rank 0 and no size.
+        return place->rank == 0 ? ROW_ABSENT : ROW_LACKS_SIZE;
+    return ROW_COMPLETE;
+}
+
+static enum row_state read_row(launcher_lookup *lookup, const struct launcher_row *row,
+                               struct launcher_place *place, const char **wrong)
 {
     memset(place, 0, sizeof(*place));
     if (row->proof && !value_of(lookup, row->proof))
-        return false;
-    if (number_of(lookup, row->rank, &place->rank))
-        place->rank_variable = row->rank;
-    else if (!row->by_hand)
-        return false;
+        return ROW_ABSENT;
+    const enum row_state state = read_place(lookup, row, place, wrong);
     place->launcher = row->launcher;
-    for (size_t i = 0; i < 2 && !place->size_variable; i++) {
-        if (number_of(lookup, row->sizes[i], &place->size) && place->size > 0)
-            place->size_variable = row->sizes[i];
-    }
-    if (row->sizes[0] && !place->size_variable)
-        return false;
-    if (row->by_hand && !place->rank_variable && place->size == 1)
-        return false;
-    name_job(lookup, row, place);
-    return true;
+    place->lacks_size = state == ROW_LACKS_SIZE;
+    if (state == ROW_COMPLETE)
+        name_job(lookup, row, place);
+    return state;
 }
 
 // Appends a text such as "SLURM_PROCID=1, SLURM_NTASKS=4".
@@ -163,14 +188,32 @@ static int check_rank(const struct launcher_place *place, char *error, size_t er
     return -1;
 }
 
+static int refuse_value(const char *name, const char *value, char *error, size_t error_bytes)
+{
+    struct text text;
+    text_init(&text, error, error_bytes);
+    text_append(&text,
+                "%s='%s' is not a number of processes or of one of them: correct it, or set both "
+                "LOCKSTEP_RANK_HINT and LOCKSTEP_WORLD_SIZE, which come first",
+                name, value);
+    return -1;
+}
+
 int launcher_find(launcher_lookup *lookup, struct launcher_place *place, char *error,
                   size_t error_bytes)
 {
     struct launcher_place found;
+    struct launcher_place lacking = {0};
+    const char *wrong;
     bool by_hand = false;
     memset(place, 0, sizeof(*place));
     for (size_t i = 0; i < ROWS; i++) {
-        if (!read_row(lookup, &rows[i], &found))
+        const enum row_state state = read_row(lookup, &rows[i], &found, &wrong);
+        if (state == ROW_WRONG && !place->launcher)
+            return refuse_value(wrong, value_of(lookup, wrong), error, error_bytes);
+        if (state == ROW_LACKS_SIZE && !lacking.launcher)
+            lacking = found;
+        if (state != ROW_COMPLETE)
             continue;
         if (!place->launcher) {
             *place = found;
@@ -181,5 +224,7 @@ int launcher_find(launcher_lookup *lookup, struct launcher_place *place, char *e
             return refuse_both(place, &found, error, error_bytes);
         }
     }
+    if (!place->launcher)
+        *place = lacking;
     return check_rank(place, error, error_bytes);
 }

@@ -7,7 +7,8 @@
 // outer launcher are still set, and they count the outer launcher's processes. So the table lists
 // the innermost launcher first and the outermost last, and the first complete row is used. RANK and
 // WORLD_SIZE without torchrun's run id were set by hand: then they must agree with every other
-// complete row.
+// complete row. Without a complete row, the first one that has a rank above 0 and lacks the size is
+// used, so that its process does not train alone.
 //
 // Pure except for the lookup. Any thread.
 
@@ -30,13 +31,14 @@ struct launcher_place {
     const char *rank_variable;
     // For instance "SLURM_NTASKS". NULL: the launcher does not say the size.
     const char *size_variable;
+    bool lacks_size; // True if this launcher sets a size, and its variable is missing.
     uint32_t rank;
     uint32_t size; // Processes that the launcher started for this job; 0: unknown.
     char job[LAUNCHER_JOB_BYTES]; // The launcher's name for the run; "": no name.
 };
 
-// Returns 0, or -1 with a sentence in error: two launchers disagree, or the rank and the size are
-// not possible.
+// Returns 0, or -1 with a sentence in error: two launchers disagree, a value is no number, or the
+// rank and the size are not possible.
 int launcher_find(launcher_lookup *lookup, struct launcher_place *place, char *error,
                   size_t error_bytes);
 

@@ -21,6 +21,10 @@ struct finder {
     size_t error_bytes;
 };
 
+#define COORDINATOR "the coordinator's address (LOCKSTEP_COORDINATOR, config.coordinator)"
+#define JOB "the job's name (LOCKSTEP_JOB, config.job)"
+#define LAUNCHERS_JOB \
+    "the launcher's name of the run, which is the job's (LOCKSTEP_JOB sets another),"
 #define SAY(finder, ...) setting_error((finder)->error, (finder)->error_bytes, __VA_ARGS__)
 
 static int take_number(const struct finder *finder, const char *name, uint32_t *to)
@@ -34,6 +38,34 @@ static int take_text(const struct finder *finder, char *to, size_t bytes, const 
     return setting_copy(to, bytes, from, what, finder->error, finder->error_bytes);
 }
 
+// ---- What has set the size
+// -------------------------------------------------------------------------
+
+// Returns the name of what gives the largest world: of a variable, or of a field of the trainer's
+// structure.
+static const char *setter_of_max(const struct finder *finder)
+{
+    const struct world_wish *wish = finder->wish;
+    if (setting_get("LOCKSTEP_WORLD_SIZE"))
+        return "LOCKSTEP_WORLD_SIZE";
+    if (setting_get("LOCKSTEP_WORLD_MAX"))
+        return "LOCKSTEP_WORLD_MAX";
+    if (wish->size != 0)
+        return "config.world_size";
+    if (wish->max != 0)
+        return "config.world_max";
+    if (setting_get("LOCKSTEP_WORLD_MIN"))
+        return "LOCKSTEP_WORLD_MIN";
+    return wish->min != 0 ? "config.world_min" : finder->launcher->size_variable;
+}
+
+static const char *setter_of_min(const struct finder *finder)
+{
+    if (setting_get("LOCKSTEP_WORLD_MIN"))
+        return "LOCKSTEP_WORLD_MIN";
+    return finder->wish->size != 0 ? "config.world_size" : "config.world_min";
+}
+
 // ---- The job -----------------------------------------------------------------------------------
 
 // A path with such a character is another path for gRPC, or several.
@@ -43,8 +75,8 @@ static int check_path(const struct finder *finder, const char *address)
     if (flaw == '\0')
         return 0;
     return SAY(finder,
-               "the coordinator's address '%s' has the character '%c', which gRPC does not take in "
-               "the path of a socket: choose a path without it",
+               COORDINATOR " '%s' has the character '%c', which gRPC does not take in "
+                           "the path of a socket: choose a path without it",
                address, flaw);
 }
 
@@ -61,15 +93,15 @@ static int check_coordinator(const struct finder *finder, const char *list)
             status = check_path(finder, address);
         else if (!taken || !parse_address(address, host, sizeof(host), &port) || port == 0)
             status = SAY(finder,
-                         "the coordinator's address '%s' is not of the form host:port or "
-                         "unix:/path, or a list of these that are separated by commas",
-                         taken ? address : list);
+                         COORDINATOR " '%s'%s is not of the form host:port or unix:/path, or a "
+                                     "list of these that are separated by commas",
+                         taken ? address : list, taken && strchr(list, ',') ? " of its list" : "");
     }
     if (status == 0 && count > LOCKSTEP_COORDINATORS)
         status = SAY(finder,
-                     "the coordinator has %u addresses in '%s', and at most %d can be named; a "
-                     "name that leads to several addresses counts as one",
-                     count, list, LOCKSTEP_COORDINATORS);
+                     COORDINATOR " '%s' is a list of %u, and at most %d can be named; a name that "
+                                 "leads to several addresses counts as one",
+                     list, count, LOCKSTEP_COORDINATORS);
     return status;
 }
 
@@ -84,8 +116,8 @@ int world_place_job(const struct world_wish *wish, struct world_job *job, char *
     if (!coordinator)
         coordinator = wish->coordinator;
     job->solo = !coordinator;
-    int status = take_text(&finder, job->coordinator, sizeof(job->coordinator), coordinator,
-                           "the coordinator's address");
+    int status =
+        take_text(&finder, job->coordinator, sizeof(job->coordinator), coordinator, COORDINATOR);
     if (status == 0)
         status = check_coordinator(&finder, coordinator);
     if (status < 0)
@@ -93,11 +125,21 @@ int world_place_job(const struct world_wish *wish, struct world_job *job, char *
     if (!name)
         name = !wish->job ? WORLD_DEFAULT_JOB : wish->job;
     if (name[0] == '\0')
-        return SAY(&finder, "the job's name is empty");
-    return take_text(&finder, job->name, sizeof(job->name), name, "the job's name");
+        return SAY(&finder, JOB " '' is empty");
+    return take_text(&finder, job->name, sizeof(job->name), name, JOB);
 }
 
 // ---- What the user says ------------------------------------------------------------------------
+
+// Without this error the first worker would train alone, and the others would be refused.
+static int without_min(const struct finder *finder)
+{
+    SAY(finder,
+        "%s=%u is set, and not how many workers have to be there at least: set LOCKSTEP_WORLD_MIN "
+        "(config.world_min), or LOCKSTEP_WORLD_SIZE alone",
+        setter_of_max(finder), finder->place->max);
+    return WORLD_LACKS;
+}
 
 static int take_own_size(const struct finder *finder)
 {
@@ -120,9 +162,9 @@ static int take_own_size(const struct finder *finder)
         status = take_number(finder, "LOCKSTEP_WORLD_WINDOW_MS", &place->window_ms);
     if (place->max == 0)
         place->max = place->min;
-    if (place->min == 0 && place->max != 0)
+    if (place->min == 0 && place->max == 1)
         place->min = 1;
-    return status;
+    return status == 0 && place->min == 0 && place->max != 0 ? without_min(finder) : status;
 }
 
 static int take_own_rank(const struct finder *finder)
@@ -144,11 +186,12 @@ static int take_rank(const struct finder *finder)
         finder->place->has_rank_hint = true;
         finder->place->rank_hint = launcher->rank;
     }
-    if (launcher->job[0] == '\0' || finder->wish->job || setting_get("LOCKSTEP_JOB"))
+    finder->job->by_launcher =
+        launcher->job[0] != '\0' && !finder->wish->job && !setting_get("LOCKSTEP_JOB");
+    if (!finder->job->by_launcher)
         return 0;
     return take_text(finder, finder->job->name, sizeof(finder->job->name), launcher->job,
-                     "the launcher's name of the run is the job's name (LOCKSTEP_JOB sets "
-                     "another), and");
+                     LAUNCHERS_JOB);
 }
 
 // Neither the user nor the launcher gives the size of the world.
@@ -186,9 +229,9 @@ static int without_coordinator(const struct finder *finder)
             said);
     else
         SAY(finder,
-            "a world of %u needs a coordinator: set LOCKSTEP_COORDINATOR=host:port, or start the "
-            "trainer with `lockstep run -n %u -- ...`",
-            finder->place->min, finder->place->min);
+            "a world of %u needs a coordinator (%s=%u): set LOCKSTEP_COORDINATOR=host:port, or "
+            "start the trainer with `lockstep run -n %u -- ...`",
+            finder->place->max, setter_of_max(finder), finder->place->max, finder->place->max);
     return WORLD_LACKS;
 }
 
@@ -198,6 +241,8 @@ static int complete(const struct finder *finder)
     const struct launcher_place *launcher = finder->launcher;
     struct world_place *place = finder->place;
     const uint32_t own = place->max;
+    if (launcher->lacks_size && own != 0)
+        return 0; // Its rank may be one of another part of the world.
     place->placed_by = launcher->launcher ? launcher->launcher : place->placed_by;
     if (launcher->size == 0) {
         const int status = take_rank(finder);
@@ -214,9 +259,9 @@ static int complete(const struct finder *finder)
         return 0;
     launcher_describe(launcher, said, sizeof(said));
     return SAY(finder,
-               "%s, but LOCKSTEP_WORLD_SIZE (config.world_size) says %u: make them equal, or set "
-               "LOCKSTEP_RANK_HINT too, and the launcher does not count",
-               said, own);
+               "%s, but %s=%u: make them equal, or set LOCKSTEP_RANK_HINT too, and the launcher "
+               "does not count",
+               said, setter_of_max(finder), own);
 }
 
 // ---- Checks ------------------------------------------------------------------------------------
@@ -225,10 +270,11 @@ static int check_world(const struct finder *finder)
 {
     const struct world_place *place = finder->place;
     if (place->min > place->max)
-        return SAY(finder, "world_min %u is above world_max %u", place->min, place->max);
+        return SAY(finder, "%s=%u is above %s=%u", setter_of_min(finder), place->min,
+                   setter_of_max(finder), place->max);
     if (place->max > LOCKSTEP_MAX_WORLD)
-        return SAY(finder, "a world of %u is above the limit of %d", place->max,
-                   LOCKSTEP_MAX_WORLD);
+        return SAY(finder, "%s=%u is above the limit of %d workers", setter_of_max(finder),
+                   place->max, LOCKSTEP_MAX_WORLD);
     return 0;
 }
 
@@ -237,7 +283,8 @@ static int check_name(const struct finder *finder)
 {
     if (job_name_valid(finder->job->name))
         return 0;
-    return SAY(finder, "'%s' is no job name: use 1 to %d " JOB_NAME_RULE, finder->job->name,
+    return SAY(finder, "%s '%s' is no job name: use 1 to %d " JOB_NAME_RULE,
+               finder->job->by_launcher ? LAUNCHERS_JOB : JOB, finder->job->name,
                LOCKSTEP_JOB_NAME_BYTES - 1);
 }
 
@@ -275,7 +322,7 @@ int world_place_find(const struct world_wish *wish, struct world_job *job,
                                                                          : complete(&finder);
     if (status == 0)
         status = check_world(&finder);
-    if (status == 0 && job->solo && place->min > 1)
+    if (status == 0 && job->solo && place->max > 1)
         status = without_coordinator(&finder);
     if (status == 0)
         status = check_name(&finder);

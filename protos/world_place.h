@@ -16,7 +16,8 @@
 //   exception: a size of 1 without a coordinator says that this process trains alone.
 //
 // A missing setting never makes a process train alone: a launcher that started several processes
-// needs a coordinator, and a coordinator needs a size.
+// needs a coordinator, a coordinator needs a size, a largest world above 1 needs both a smallest
+// one and a coordinator, and a launcher's rank above 0 needs the launcher's size.
 //
 // The functions read the environment, and have no other effect. Any thread.
 
@@ -49,6 +50,7 @@ struct world_wish {
 struct world_job {
     bool solo; // True if no coordinator is named.
     char coordinator[LOCKSTEP_COORDINATOR_BYTES]; // Addresses, separated by commas.
+    bool by_launcher; // True if the name is the launcher's name of the run.
     char name[LOCKSTEP_JOB_NAME_BYTES];
 };
 

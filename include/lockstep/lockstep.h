@@ -208,9 +208,12 @@ struct lockstep_config {
     const char *job; /* At most 63 letters, digits, '-', '_' and '.', but not "." or "..". NULL: the
                         launcher's name of the run, or "default" if it has none. */
     uint32_t world_size; /* The exact number of workers. 0: between world_min and world_max. */
-    uint32_t world_min; /* With world_size 0: the fewest workers to start with. */
-    /* With world_size 0: the most workers. If both bounds are 0: as many as the launcher started.
-     * Without a launcher that is a world of one, and E_CONFIG if a coordinator is named. */
+    /* With world_size 0: the fewest workers to start with. 0 with a world_max above 1 is E_CONFIG.
+     */
+    uint32_t world_min;
+    /* With world_size 0: the most workers; 0: world_min. If both bounds are 0: as many as the
+     * launcher started. Without a launcher that is a world of one, and E_CONFIG if a coordinator is
+     * named. */
     uint32_t world_max;
     uint32_t world_window_ms; /* How long to wait for one more worker once world_min are there. The
                                  world forms sooner if the open timeout of a worker passes. */

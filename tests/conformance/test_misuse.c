@@ -1156,11 +1156,20 @@ static const struct bad_variable bad_variables[] = {
     {"LOCKSTEP_WORLD_SIZE", "two", "LOCKSTEP_WORLD_SIZE='two'"},
     {"LOCKSTEP_WORLD_SIZE", "-1", "LOCKSTEP_WORLD_SIZE='-1'"},
     {"LOCKSTEP_WORLD_SIZE", "99999999999", "LOCKSTEP_WORLD_SIZE='99999999999'"},
+    {"LOCKSTEP_WORLD_SIZE", "2000", "LOCKSTEP_WORLD_SIZE=2000 is above the limit of 1024"},
     {"LOCKSTEP_WORLD_SIZE", "0", "LOCKSTEP_WORLD_SIZE is 0"},
+    {"LOCKSTEP_WORLD_SIZE", "2", "needs a coordinator (LOCKSTEP_WORLD_SIZE=2)"},
     {"LOCKSTEP_WORLD_MIN", "x", "LOCKSTEP_WORLD_MIN='x'"},
+    {"LOCKSTEP_WORLD_MIN", "2000", "LOCKSTEP_WORLD_MIN=2000 is above the limit of 1024"},
+    {"LOCKSTEP_WORLD_MIN", "2", "needs a coordinator (LOCKSTEP_WORLD_MIN=2)"},
+    {"LOCKSTEP_WORLD_MAX", "2", "LOCKSTEP_WORLD_MAX=2 is set, and not how many"},
     {"WORLD_SIZE", "4", "one of 4 processes (WORLD_SIZE=4), and no coordinator is named"},
     {"LOCKSTEP_RANK_HINT", "1", "LOCKSTEP_RANK_HINT=1"},
     {"LOCKSTEP_RANK_HINT", "x", "LOCKSTEP_RANK_HINT='x'"},
+    {"WORLD_SIZE", "5000", "WORLD_SIZE=5000 is above the limit of 1024"},
+    {"SLURM_PROCID", "3", "Slurm says that this is rank 3 (SLURM_PROCID=3), but not of how many"},
+    {"HOROVOD_RANK", "1", "horovodrun says that this is rank 1"},
+    {"FLUX_TASK_RANK", "2", "Flux says that this is rank 2"},
     {"JOB_COMPLETION_INDEX", "7", "rank 7 (JOB_COMPLETION_INDEX=7), but not of how many"},
     {"LOCKSTEP_OPEN_TIMEOUT_MS", "1s", "LOCKSTEP_OPEN_TIMEOUT_MS='1s'"},
     {"LOCKSTEP_DATA_PORTS", "5-1", "'5-1'"},
@@ -1173,11 +1182,20 @@ static const struct bad_variable bad_variables[] = {
     {"LOCKSTEP_ENGINE_NICE", "20", "LOCKSTEP_ENGINE_NICE='20'"},
     {"LOCKSTEP_ENGINE_NICE", "low", "LOCKSTEP_ENGINE_NICE='low'"},
     {"LOCKSTEP_LOG", "loud", "LOCKSTEP_LOG='loud'"},
+    {"LOCKSTEP_COORDINATOR", "nowhere", "host:port"},
+    {"LOCKSTEP_COORDINATOR", "host:0", "host:port"},
+    {"LOCKSTEP_COORDINATOR", "host:port", "host:port"},
+    {"LOCKSTEP_COORDINATOR", ":1", "host:port"},
     {"LOCKSTEP_COORDINATOR", "10.0.0.1:1", "'10.0.0.1:1' is not a loopback address"},
     {"LOCKSTEP_COORDINATOR", "127.0.0.1:1,10.0.0.1:1", "'10.0.0.1:1' is not a loopback address"},
+    {"LOCKSTEP_COORDINATOR", "127.0.0.1:1,nowhere", "'nowhere' of its list is not of the form"},
     {"LOCKSTEP_COORDINATOR", "[fe80::1]:1", "LOCKSTEP_INSECURE_PLAINTEXT=1 allows it"},
+    {"LOCKSTEP_COORDINATOR", "host:1", "set LOCKSTEP_TLS_DIR"},
     {"LOCKSTEP_INSECURE_PLAINTEXT", "yes", "LOCKSTEP_INSECURE_PLAINTEXT='yes' is not 0 or 1"},
     {"LOCKSTEP_TLS_DIR", "\xff", "directory of certificates"},
+    {"LOCKSTEP_JOB", long_name, "...' is too long: 299 characters, at most 63"},
+    {"LOCKSTEP_JOB", "j\xff", "(LOCKSTEP_JOB, config.job) 'j?' is not valid UTF-8"},
+    {"LOCKSTEP_JOB", "two words", "(LOCKSTEP_JOB, config.job) 'two words' is no job name"},
     {"LOCKSTEP_ADVERTISE", long_name, "...' is too long"},
     {"LOCKSTEP_TRACE_DIR", "\xff", "directory of traces"},
     {"LOCKSTEP_ORDER", "any", "LOCKSTEP_ORDER='any' is not error or zero_defer"},
@@ -1215,11 +1233,14 @@ static void variables_that_are_wrong(void **state)
 static const char *const bad_words[] = {"x y", "-1", "99999999999999999999999", "1 "};
 #define BAD_WORDS (sizeof(bad_words) / sizeof(bad_words[0]))
 
-// Every variable of docs/environment.md that a worker reads and that does not name a file.
+// Every variable of docs/environment.md that a worker reads and that does not name a file, and the
+// ranks of launchers.
 static const struct {
     const char *name;
     unsigned takes; // Bit n: bad_words[n] is a value.
 } strict_variables[] = {
+    {"LOCKSTEP_COORDINATOR", 0},
+    {"LOCKSTEP_JOB", 1u << 1 | 1u << 2},
     {"LOCKSTEP_WORLD_SIZE", 0},
     {"LOCKSTEP_WORLD_MIN", 0},
     {"LOCKSTEP_WORLD_MAX", 0},
@@ -1246,6 +1267,13 @@ static const struct {
     {"LOCKSTEP_TRANSPORT", 0},
     {"LOCKSTEP_LINK", 0},
     {"LOCKSTEP_SLOTS", 0},
+    {"HOROVOD_RANK", 0},
+    {"OMPI_COMM_WORLD_RANK", 0},
+    {"PMI_RANK", 0},
+    {"PMIX_RANK", 0},
+    {"FLUX_TASK_RANK", 0},
+    {"SLURM_PROCID", 0},
+    {"JOB_COMPLETION_INDEX", 0},
 };
 
 static void errors_name_the_variable_and_its_value(void **state)
@@ -1317,7 +1345,8 @@ static void fields_that_are_wrong(void **state)
     config.world_size = 0;
     config.world_min = 3;
     config.world_max = 2;
-    CHECK(LOCKSTEP_E_CONFIG, "world_min 3 is above world_max 2", lockstep_open(&config, &session));
+    CHECK(LOCKSTEP_E_CONFIG, "config.world_min=3 is above config.world_max=2",
+          lockstep_open(&config, &session));
     config = good;
     config.job = "two words";
     CHECK(LOCKSTEP_E_CONFIG, "'two words' is no job name", lockstep_open(&config, &session));

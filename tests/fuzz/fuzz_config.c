@@ -42,6 +42,10 @@ static const char *const variables[] = {
     "TORCHELASTIC_RUN_ID",
     "LOCKSTEP_WORLD_MAX",
     "LOCKSTEP_UNKNOWN",
+    "HOROVOD_RANK",
+    "HOROVOD_SIZE",
+    "FLUX_TASK_RANK",
+    "FLUX_JOB_SIZE",
 };
 #define VARIABLES (sizeof(variables) / sizeof(variables[0]))
 

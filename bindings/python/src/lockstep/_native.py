@@ -346,7 +346,7 @@ class SessionOptions(TypedDict, total=False):
     world_min: int
     """With world_size 0: the fewest workers to start with."""
     world_max: int
-    """With world_size 0: the most workers."""
+    """With world_size 0: the most workers; 0: world_min."""
     world_window_ms: int
     """How long to wait for one more worker once world_min are there."""
     rank_hint: int
