@@ -282,6 +282,11 @@ static void warn_secrets(struct daemon *daemon)
     warn_secret(daemon, daemon->options.token_file);
 }
 
+static const char *or_none(const char *value)
+{
+    return value ? value : "none";
+}
+
 static void announce(struct daemon *daemon, uint64_t descriptors)
 {
     const struct options *options = &daemon->options;
@@ -290,13 +295,17 @@ static void announce(struct daemon *daemon, uint64_t descriptors)
     endpoint_text(&options->listen, grpc, sizeof(grpc));
     endpoint_text(&options->http, http, sizeof(http));
     log_event(&daemon->log, LOG_LEVEL_INFO, "coordinator_ready",
-              "version=%s grpc=%s http=%s pid=%d drain_ms=%u chunk_bytes=%u log_level=%s "
-              "port_file=%s parent=%d descriptors=%llu memory_mib=%u tls_dir=%s grpc_core=%s",
+              "version=%s grpc=%s http=%s pid=%d drain_ms=%u outlive_ms=%u chunk_bytes=%u "
+              "stall_floor_ms=%u log_level=%s parent=%d launcher=%d descriptors=%llu memory_mib=%u "
+              "plaintext_allowed=%d http_tls=%d port_file=%s tls_dir=%s http_token_file=%s "
+              "http_host=%s grpc_core=%s",
               SERVER_VERSION, grpc, options->http_off ? "off" : http, (int)getpid(),
-              options->drain_ms, options->chunk_bytes, log_level_name(options->log_level),
-              options->port_file ? options->port_file : "none", (int)daemon->signals.parent,
-              (unsigned long long)descriptors, options->memory_mib,
-              options->tls_dir ? options->tls_dir : "none", rpc_server_version());
+              options->drain_ms, options->outlive_ms, options->chunk_bytes,
+              options->stall_floor_ms > 0 ? options->stall_floor_ms : LOCKSTEP_STALL_FLOOR_MS,
+              log_level_name(options->log_level), (int)daemon->signals.parent, options->launcher,
+              (unsigned long long)descriptors, options->memory_mib, options->insecure_plaintext,
+              options->http_tls, or_none(options->port_file), or_none(options->tls_dir),
+              or_none(options->token_file), or_none(options->http_hosts), rpc_server_version());
     warn_exposed(daemon, grpc, http);
     warn_secrets(daemon);
     if (options->json)

@@ -123,6 +123,14 @@ static bool consistent(struct parse *parse)
                  "--http-tls needs --tls-dir, whose certificate it shows");
         return false;
     }
+    if (options->outlive_ms > 0 && !options->parent_death) {
+        snprintf(
+            parse->error, parse->error_bytes,
+            "--outlive-ms %u (LOCKSTEP_COORDINATOR_OUTLIVE_MS) needs --parent-death: it counts "
+            "from the end of the parent process",
+            options->outlive_ms);
+        return false;
+    }
     return allowed(parse, &options->listen, parse->listen_given, options->tls_dir != NULL,
                    "give certificates with --tls-dir (lockstep certs makes them), so that only "
                    "workers that have one can join") &&

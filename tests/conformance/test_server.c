@@ -91,6 +91,39 @@ static void listens_on_ipv6(void **state)
     daemon_stop(&server);
 }
 
+// Condition: a coordinator starts. Decision: its first line has every flag that holds.
+static void says_its_configuration(void **state)
+{
+    (void)state;
+    const char *arguments[] = {"--listen=127.0.0.1:0",  "--http=off",
+                               "--drain-ms=7",          "--parent-death",
+                               "--outlive-ms=9",        "--chunk-bytes=65536",
+                               "--http-host=a.example", "--http-token-file=/tmp/token",
+                               "--insecure-plaintext",  NULL};
+    static const char *const parts[] = {"drain_ms=7",
+                                        "outlive_ms=9",
+                                        "chunk_bytes=65536",
+                                        "stall_floor_ms=10000",
+                                        "log_level=info",
+                                        "launcher=0",
+                                        "memory_mib=544",
+                                        "plaintext_allowed=1",
+                                        "http_tls=0",
+                                        "port_file=",
+                                        "tls_dir=none",
+                                        "http_host=a.example",
+                                        "http_token_file=/tmp/token",
+                                        "parent=",
+                                        "grpc_core="};
+    daemon_spawn(&server, arguments, 0);
+    daemon_expect(&server, "event=coordinator_ready");
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+        if (!daemon_said(&server, parts[i]))
+            fail_msg("no %s", parts[i]);
+    }
+    daemon_stop(&server);
+}
+
 // Condition: an option lets other hosts reach the coordinator without protection. Decision: it
 // prints a warning for people at any log level, and also logs one.
 static void warns_when_it_is_exposed(void **state)
@@ -441,6 +474,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(refuses_in_one_sentence),
         cmocka_unit_test(names_a_port_in_use),
+        cmocka_unit_test(says_its_configuration),
         cmocka_unit_test(listens_on_ipv6),
         cmocka_unit_test(warns_when_it_is_exposed),
         cmocka_unit_test(writes_the_port_file),

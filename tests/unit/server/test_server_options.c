@@ -115,6 +115,7 @@ static void misuse_gets_a_sentence(void **state)
         {"--drain-ms 1s", "milliseconds"},
         {"--drain-ms 600001", "600000"},
         {"--outlive-ms 600001", "600000"},
+        {"--outlive-ms 9", "--outlive-ms 9 (LOCKSTEP_COORDINATOR_OUTLIVE_MS) needs --parent-death"},
         {"--chunk-bytes 1000", "multiple of 64"},
         {"--chunk-bytes 2097152", "1048576"},
         {"--stall-floor-ms 99", "100 to 3600000"},
