@@ -18,18 +18,19 @@
 
 #define TIMEOUT_MS 5000
 
-static int take_address(struct ask *ask, const char *value)
+// given: "LOCKSTEP_DASHBOARD=" for the error, or "".
+static int take_address(struct ask *ask, const char *given, const char *value)
 {
     if (http_read_address(value, &ask->peer)) {
         ask->peer.tls |= ask->peer.cacert[0] != '\0';
         return 0;
     }
-    return cli_misuse(ask->command, "%s: not HOST:PORT or [IPV6]:PORT", value);
+    return cli_misuse(ask->command, "%s%s: not HOST:PORT or [IPV6]:PORT", given, value);
 }
 
 int ask_set_address(struct ask *ask, char *value)
 {
-    const int result = take_address(ask, value);
+    const int result = take_address(ask, "", value);
     http_hide_token(value);
     return result;
 }
@@ -121,12 +122,12 @@ int ask_find(struct ask *ask)
     if (ask->peer.address[0])
         return 0;
     if (dashboard && dashboard[0])
-        return take_address(ask, dashboard);
+        return take_address(ask, "LOCKSTEP_DASHBOARD=", dashboard);
     const unsigned count = registry_list(ask->job, jobs);
     if (count > 1)
         return refuse_several(ask, jobs, count);
     ask->guessed = count == 0;
-    return take_address(ask, count == 1 ? jobs[0].address : ASK_DEFAULT);
+    return take_address(ask, "", count == 1 ? jobs[0].address : ASK_DEFAULT);
 }
 
 // Copies the body and returns true if it is one line of printable ASCII, such as "draining" from

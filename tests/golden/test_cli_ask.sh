@@ -108,6 +108,9 @@ python3 "$here/cli_terminal.py" "$lockstep" stalls --job moving --watch=0.1 || f
 # Nobody there: a watcher that has never seen anything does not wait for it.
 check status_refused 1 status --watch --http 127.0.0.1:1
 # Nobody named an address, and none answers at the usual one.
+LOCKSTEP_DASHBOARD=nowhere "$lockstep" status 2>"$work/err" && fail "LOCKSTEP_DASHBOARD=nowhere"
+grep -q "LOCKSTEP_DASHBOARD=nowhere: not HOST:PORT" "$work/err" ||
+    fail "a wrong LOCKSTEP_DASHBOARD"
 unset LOCKSTEP_DASHBOARD
 export XDG_RUNTIME_DIR=$work # No job of another test is here.
 [ -n "$(ls -A "/tmp/lockstep-$(id -u)" 2>/dev/null)" ] || (exec 3<>/dev/tcp/127.0.0.1/8080) 2>/dev/null || check status_nowhere 1 status
