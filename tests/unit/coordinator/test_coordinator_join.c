@@ -268,6 +268,15 @@ static void test_all_of_a_world_hear_the_same(void **state)
                               "10.0 s, and 2 waited to the end;");
 }
 
+static void test_a_running_job_of_one_is_full(void **state)
+{
+    struct story *story = *state;
+    struct up_hello hello = story_hello("j", 1, "a");
+    story_say_hello(story, 1, &hello);
+    story_say_hello(story, 2, &hello);
+    story_expect_piece(story, "2 < refused (full): job 'j' is running with 1 worker: wait");
+}
+
 // A worker that opens again while some have not closed is admitted later. A worker that comes to a
 // job that goes on does not belong to it.
 static void test_a_world_that_is_ending_is_waited_for(void **state)
@@ -277,7 +286,7 @@ static void test_a_world_that_is_ending_is_waited_for(void **state)
     story_say_hello(story, 1, &hello);
     story_say_hello(story, 2, &hello);
     story_say_hello(story, 3, &hello);
-    story_expect_piece(story, "3 < refused (full): job 'j' is running with 2 workers");
+    story_expect_piece(story, "3 < refused (full): job 'j' is running with 2 workers: wait");
     story_leave(story, 1, 0);
     story_say_hello(story, 4, &hello);
     story_expect_piece(story, "4 < refused (draining): job 'j' has not ended: 1 of its 2 workers "
@@ -568,6 +577,7 @@ int main(void)
         TEST(test_who_waits_hears_of_a_worker_that_was_refused),
         TEST(test_a_window_that_differs_is_named),
         TEST(test_all_of_a_world_hear_the_same),
+        TEST(test_a_running_job_of_one_is_full),
         TEST(test_a_world_that_is_ending_is_waited_for),
         TEST(test_a_worker_that_goes_before_the_world_forms_is_forgotten),
         TEST(test_workers_of_a_host_are_neighbours),
