@@ -95,13 +95,21 @@ static bool anysource_take_locked(void *context, uint32_t rank, const struct col
     return false;
 }
 
+// True if the member has closed its session. A member that freezes after a death comes back.
+static bool anysource_has_left(const struct lockstep_work *work, uint32_t place)
+{
+    const struct farewell *said =
+        transport_farewell(work->session->transport, group_rank(work->group, place));
+    return said && said->kind != FAREWELL_FROZEN;
+}
+
 // If all other members have left, nobody can send: the first of them is lost.
 static void anysource_check_left_locked(const struct lockstep_work *work)
 {
     struct transport *transport = work->session->transport;
     const uint32_t own = anysource_own(work);
     for (uint32_t i = 0; i < anysource_size(work); i++)
-        if (i != own && !transport_farewell(transport, group_rank(work->group, i)))
+        if (i != own && !anysource_has_left(work, i))
             return;
     transport_miss(transport, group_rank(work->group, own == 0));
 }
