@@ -98,7 +98,7 @@ ONE_THREAD := $(if $(THREADED),tests/fault/test_shared_death.c $(shell grep -lE 
 # fault/test_recovery, _plain and _state for survivors of a death.
 NO_RACES := $(patsubst %,tests/%,conformance/test_transport_fill.c conformance/test_reducer_wire.c conformance/test_reducer_numbers.c \
     conformance/test_reducer_unused.c conformance/test_reducer_leaves.c conformance/test_alone.c conformance/test_many.c conformance/test_collective_kinds.c \
-    conformance/test_transport_fence.c conformance/test_transport_recovery.c fault/test_coordinator_away.c fault/test_recovery_features.c fault/test_recovery_policies.c fault/test_recovery_devices.c fault/test_recovery_kinds.c fault/test_recovery_groups.c fault/test_recovery_overtaken.c \
+    conformance/test_transport_fence.c conformance/test_transport_recovery.c fault/test_coordinator_away.c fault/test_recovery_features.c fault/test_recovery_policies.c fault/test_recovery_devices.c fault/test_recovery_kinds.c fault/test_recovery_anysource.c fault/test_recovery_groups.c fault/test_recovery_overtaken.c \
     fault/test_limits.c fault/test_cut_host.sh fault/test_run_hosts.sh fault/test_run_starts.sh fault/test_run_rsh.sh \
     fault/test_run_exit.sh fault/test_run_orphans.sh fault/test_run_private.sh fault/test_run_devices.sh golden/test_doctor.sh \
     golden/test_cpp.sh golden/test_first_trainer.sh golden/test_collectives.sh)

@@ -21,7 +21,9 @@
 // Until the accord is complete no plain collective is launched: it may be one that has failed on
 // other ranks. A rank that begins such a collective later gets the error then. Collectives that
 // were made and not launched before the accord began count as in flight: their trainer did not know
-// the new world. Driver only.
+// the new world. A work whose command has not come yet is launched or ended by that command: its
+// trainer may still be copying its input, and receives from any source are in the order of their
+// commands. Driver only.
 
 #include "worker/engine/accord.h"
 
@@ -92,17 +94,42 @@ bool accord_is_open(const struct lockstep_session *session)
     return session->engine.accord && session->engine.accord->active;
 }
 
+// True if a death has ended the send or receive.
+static bool accord_parts_locked(struct lockstep_work *work)
+{
+    mutex_assert_held(&work->session->mutex);
+    if (work->lost && anysource_is(work)) {
+        anysource_forget_locked(work);
+        work->member = 0; // From now on it is no receive without a message.
+    }
+    return work->lost;
+}
+
+// The command of the work comes when the outcomes are known. True if the work fails. It cannot be
+// done: no rank has the result before this rank has launched it.
+static bool accord_fails_locked(const struct lockstep_session *session, struct lockstep_work *work)
+{
+    const struct collective_tag *tag = &work->collective.tag;
+    return accord_parts_locked(work) ||
+           agreement_outcome(&session->works.outcomes, tag->space, tag->slot) == OUTCOME_CHANGED;
+}
+
 bool accord_holds(struct lockstep_session *session, struct lockstep_work *work)
 {
-    bool holds;
-    if (!accord_is_on(session))
+    const bool waits = session->engine.order->recovery.frozen || accord_is_open(session);
+    bool fails = false;
+    if (!accord_is_on(session) || !work->agreement.wanted)
         return false;
     mutex_lock(&session->mutex);
-    // An accord may have launched or ended it before its command came.
-    holds = work->agreement.wanted && (!accord_open_locked(work) || work->missing > 0);
+    work->handed = true;
+    if (!waits)
+        fails = accord_fails_locked(session, work);
+    else if (anysource_is(work))
+        anysource_queue_locked(work);
     mutex_unlock(&session->mutex);
-    return holds || (work->agreement.wanted &&
-                     (session->engine.order->recovery.frozen || accord_is_open(session)));
+    if (fails)
+        work_end(work, true);
+    return waits || fails;
 }
 
 void accord_free(struct lockstep_session *session)
@@ -267,11 +294,7 @@ static enum outcome_kind accord_pair_locked(struct lockstep_session *session,
 {
     const struct collective_tag *tag = &work->collective.tag;
     bool found[STATUS_LAST + 1] = {false};
-    if (work->lost && anysource_is(work)) {
-        anysource_forget_locked(work);
-        work->member = 0; // From now on it is no receive without a message.
-    }
-    if (work->lost)
+    if (accord_parts_locked(work))
         return OUTCOME_CHANGED;
     if (anysource_is(work))
         return OUTCOME_NONE;
@@ -292,12 +315,14 @@ static enum outcome_kind accord_look_locked(struct lockstep_session *session,
                               : agreement_outcome(&session->works.outcomes, tag->space, tag->slot);
 }
 
-// Ends the work as the accord says, or launches it if no rank has named it.
+// Ends the work as the accord says, or launches it if no rank has named it. Works are launched in
+// the order of their entries, which matters to receives from any source only: they get no message
+// before all of them are launched.
 static void accord_apply(struct lockstep_session *session, struct lockstep_work *work)
 {
     enum outcome_kind outcome = OUTCOME_NONE;
     mutex_lock(&session->mutex);
-    const bool held = accord_open_locked(work) && work->missing == 0;
+    const bool held = accord_open_locked(work) && work->missing == 0 && work->handed;
     if (held)
         outcome = accord_look_locked(session, work);
     mutex_unlock(&session->mutex);
@@ -315,7 +340,6 @@ bool accord_done(struct lockstep_session *session, const struct collective *coll
     accord->active = false;
     mutex_lock(&session->mutex);
     const bool fits = accord_conclude_locked(session);
-    session->works.unmatched_held = false;
     mutex_unlock(&session->mutex);
     if (!fits) {
         engine_fail(session, LOCKSTEP_E_PEER_LOST,
@@ -324,5 +348,6 @@ bool accord_done(struct lockstep_session *session, const struct collective *coll
     }
     for (uint32_t i = 0; i < LOCKSTEP_MAX_PLAIN; i++)
         accord_apply(session, &session->works.all[i]);
+    anysource_release(session);
     return true;
 }

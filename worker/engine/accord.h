@@ -15,7 +15,8 @@ struct lockstep_work;
 const char *accord_freeze(struct lockstep_session *session);
 // The rank goes on in a new generation.
 void accord_begin(struct lockstep_session *session);
-// True if the work is not to be launched now.
+// The command of the work has come. True if the work is not to be launched now: the accord launches
+// it, or a death has ended it.
 bool accord_holds(struct lockstep_session *session, struct lockstep_work *work);
 // True while this rank does not know the outcomes. It joins no commit wave before: a rank that has
 // settled its last step may close, and the others may still need it.

@@ -137,14 +137,28 @@ void anysource_match(struct lockstep_session *session)
         work_travel(work);
 }
 
+void anysource_release(struct lockstep_session *session)
+{
+    mutex_lock(&session->mutex);
+    session->works.unmatched_held = false;
+    mutex_unlock(&session->mutex);
+    anysource_match(session);
+}
+
+void anysource_queue_locked(struct lockstep_work *work)
+{
+    mutex_assert_held(&work->session->mutex);
+    if (list_empty(&work->unmatched)) // Otherwise it began in a generation before.
+        list_push_back(&work->session->works.unmatched, &work->unmatched);
+}
+
 void anysource_begin(struct lockstep_work *work)
 {
     struct lockstep_session *session = work->session;
     for (uint32_t i = 0; i < anysource_size(work); i++)
         transport_want(session->transport, group_rank(work->group, i));
     mutex_lock(&session->mutex);
-    if (list_empty(&work->unmatched)) // Otherwise it began in the generation before.
-        list_push_back(&session->works.unmatched, &work->unmatched);
+    anysource_queue_locked(work);
     mutex_unlock(&session->mutex);
     anysource_match(session);
 }

@@ -18,6 +18,11 @@ static inline bool anysource_is(const struct lockstep_work *work)
 
 // The receive waits for a message from now on. It is launched here if one is there. Driver.
 void anysource_begin(struct lockstep_work *work);
+// The receive takes its place behind those that have no message yet. It gets one only once
+// anysource_begin was called. Caller holds the session's mutex. Driver.
+void anysource_queue_locked(struct lockstep_work *work);
+// After a death all receives are launched again: messages are given to them from now on. Driver.
+void anysource_release(struct lockstep_session *session);
 // A message may have arrived, or a member may have left: launches the receives that have their
 // message now. Driver.
 void anysource_match(struct lockstep_session *session);

@@ -395,7 +395,7 @@ static void plain_fill(struct plain *plain, struct lockstep_work *work,
     work->sender = what->kind == LOCKSTEP_RECEIVE ? what->sender : NULL;
     if (work->sender)
         *work->sender = what->peer;
-    work->confirmed = work->changed = work->lost = false;
+    work->confirmed = work->changed = work->lost = work->handed = false;
     text_copy(work->name, sizeof(work->name), what->name);
     work->collective = plain->collective;
     work->collective.tag = *tag;

@@ -313,7 +313,7 @@ static int work_make_locked(struct lockstep_session *session, const struct plain
     if (collective->kind == COLLECTIVE_BROADCAST &&
         (attempt || strncmp(work->name, WORK_LIBRARY_PREFIX, strlen(WORK_LIBRARY_PREFIX)) != 0))
         work_confirm(work);
-    work->changed = work->lost = false;
+    work->changed = work->lost = work->handed = false;
     work->agreement.attempt = attempt;
     work->agreement.wanted = (caller == CALLER_TRAINER || attempt) && !session->config.solo &&
                              session->config.on_failure == LOCKSTEP_ON_FAILURE_CONTINUE;

@@ -36,6 +36,7 @@ struct lockstep_work {
     struct collective confirmation; // Confirms that all ranks began the same broadcast.
     bool confirmed; // True if the work has a confirmation.
     uint32_t missing; // Collectives of this work that are not done yet: 0 to 2.
+    bool handed; // In a session that goes on after a death: true once the work's command has come.
     uint64_t step; // Of a group of buffers: the step that was open at the launch; 0: none was.
     struct agreement agreement;
     struct extent extent;
@@ -116,7 +117,8 @@ struct works {
     // name.
     struct list unmatched;
     uint32_t unmatched_count; // Also those that are not in the list yet.
-    bool unmatched_held; // True from the end of a generation until the next accord (accord.h).
+    // True from the end of a generation until all of them are launched in the next one (accord.h).
+    bool unmatched_held;
     struct notify notify;
     struct lockstep_group *groups; // Open groups, the newest first.
     uint32_t group_count;
