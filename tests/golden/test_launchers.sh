@@ -44,7 +44,9 @@ world() {
     done
 }
 
-# refused NAME TEXT VARIABLE...: the trainer ends with a sentence that has the text.
+# refused NAME TEXT VARIABLE...: the trainer ends with a sentence that has the text. Every third time, because
+# it measures for half a second, lockstep doctor has to say the same.
+asked=0
 refused() {
     local name=$1 text=$2
     shift 2
@@ -52,6 +54,7 @@ refused() {
         fail "$name: it trained: $(cat "$work/out")"
     fi
     grep -qF -- "$text" "$work/out" || fail "$name: no '$text' in: $(cat "$work/out")"
+    ((asked++ % 3 == 0)) || return
     "${own[@]}" "$@" "$bin/lockstep" doctor --json --python false >"$work/json"
     python3 - "$work/json" "$text" <<'END' || fail "$name: doctor says: $(head -c 400 "$work/json")"
 import json, sys
