@@ -79,8 +79,9 @@
 //
 // Addresses. A member learns the addresses of its neighbours when the world forms, and asks for
 // others when a collective wants links to them (UP_REACH). The answer has the addresses of all
-// ranks asked for. A question about the member itself, or about a rank that is not in the job, is
-// an impossible message.
+// ranks asked for. A coordinator that has restarted sends those of members that have not come back
+// to it as soon as they come. A question about the member itself, or about a rank that is not in
+// the job, is an impossible message.
 //
 // Waits of planned steps. A rank whose wait may be part of a deadlock reports what it needs and
 // what it lacks. At the first report of a step the core asks all other ranks to report their waits

@@ -108,6 +108,7 @@ struct comeback {
     bool starts; // True if an UP_START follows that this coordinator may have already.
     uint32_t rounds; // Rounds of lockstep_start that the member knew to be complete.
     uint64_t step; // The learning step that it says again; 0: none, or it has said all of it.
+    uint64_t seeks[LOCKSTEP_MAX_WORLD / 64]; // Unseen ranks whose addresses the member awaits.
 };
 
 // A member that another one has lost without a proof of death: see suspicion.c.

@@ -259,6 +259,7 @@ static void resume_announce(struct coordinator *core, struct job *job, const str
                  job->number, worker->rank);
         return;
     }
+    roster_seen(core, job, worker->rank);
     if (--job->resuming.unseen > 0)
         return;
     roster_restored(core, job);

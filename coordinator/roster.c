@@ -424,8 +424,27 @@ void roster_reach(struct coordinator *core, struct worker *worker, const struct 
         return;
     }
     struct down_addresses *answer = &core_message(core, job, DOWN_ADDRESSES)->u.addresses;
-    answer->count = reach->count;
-    for (uint32_t i = 0; i < reach->count; i++)
-        roster_fill_peer(core, job, reach->ranks[i], &answer->peers[i]);
-    core_send(core, worker);
+    for (uint32_t i = 0; i < reach->count; i++) {
+        const uint32_t rank = reach->ranks[i];
+        if (job_worker(core, job, rank)->back.unseen)
+            worker->back.seeks[rank / 64] |= UINT64_C(1) << rank % 64;
+        else
+            roster_fill_peer(core, job, rank, &answer->peers[answer->count++]);
+    }
+    if (answer->count > 0)
+        core_send(core, worker);
+}
+
+void roster_seen(struct coordinator *core, struct job *job, uint32_t rank)
+{
+    const uint64_t bit = UINT64_C(1) << rank % 64;
+    for (uint32_t i = 0; i < job->count; i++) {
+        struct worker *worker = job_worker(core, job, i);
+        if ((worker->back.seeks[rank / 64] & bit) == 0)
+            continue;
+        worker->back.seeks[rank / 64] &= ~bit;
+        struct down_addresses *answer = &core_message(core, job, DOWN_ADDRESSES)->u.addresses;
+        roster_fill_peer(core, job, rank, &answer->peers[answer->count++]);
+        core_send(core, worker);
+    }
 }

@@ -5,6 +5,8 @@
 #ifndef COORDINATOR_ROSTER_H
 #define COORDINATOR_ROSTER_H
 
+#include <stdint.h>
+
 struct coordinator;
 struct job;
 struct up_reach;
@@ -19,5 +21,7 @@ void roster_form(struct coordinator *core, struct job *job);
 void roster_restored(struct coordinator *core, struct job *job);
 // Answers a member that asks for the addresses of other members.
 void roster_reach(struct coordinator *core, struct worker *worker, const struct up_reach *reach);
+// A member that was unseen has come: members that asked for its address get it.
+void roster_seen(struct coordinator *core, struct job *job, uint32_t rank);
 
 #endif

@@ -9,6 +9,7 @@
 #include "worker/session/session.h"
 
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -75,7 +76,16 @@ static void links_are_made_on_demand(void **state)
     ranks_run(&loopback, linked_body, NULL);
 }
 
-// ---- the coordinator is gone --------------------------------------------------------------------
+// ---- the coordinator is gone for too long ------------------------------------------------------
+
+// The ranks wait for it 0.2 s.
+static void run_alone(void (*body)(struct rank *rank))
+{
+    const struct setting tcp = setting_of("tcp", WORLD);
+    setenv("LOCKSTEP_AWAY_TIMEOUT_MS", "200", 1);
+    ranks_run(&tcp, body, NULL);
+    unsetenv("LOCKSTEP_AWAY_TIMEOUT_MS");
+}
 
 // The session handles the end of its control stream, as if the coordinator had ended.
 static void lose_coordinator(struct rank *rank)
@@ -89,8 +99,9 @@ static void expect_unreached(struct rank *rank, int status)
 {
     if (rank->rank == HIGH) {
         RANK_EQUAL(rank, status, LOCKSTEP_E_UNREACHABLE);
-        RANK_SAYS(rank, "a link to rank 0 is needed, and the coordinator, which knows its address, "
-                        "is gone: the stream ended");
+        RANK_SAYS(rank, "a link to rank 0 is needed, whose address the coordinator knows; the "
+                        "coordinator is needed to go on, and has not come back within 0.2 s "
+                        "(LOCKSTEP_AWAY_TIMEOUT_MS): the stream ended");
     } else {
         RANK_TRUE(rank, status < 0);
         RANK_SAYS(rank, "rank 5");
@@ -135,15 +146,13 @@ static void unanswered_body(struct rank *rank)
 static void without_a_coordinator_the_session_says_so(void **state)
 {
     (void)state;
-    const struct setting tcp = setting_of("tcp", WORLD);
-    ranks_run(&tcp, alone_body, NULL);
+    run_alone(alone_body);
 }
 
 static void without_an_answer_the_session_says_so(void **state)
 {
     (void)state;
-    const struct setting tcp = setting_of("tcp", WORLD);
-    ranks_run(&tcp, unanswered_body, NULL);
+    run_alone(unanswered_body);
 }
 
 int main(void)

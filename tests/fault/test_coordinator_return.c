@@ -19,12 +19,17 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define SIZE 3
+#define STRANGERS 8 // Ranks of a world in which some ranks are no neighbours of some others.
 #define MOST 5 // Ranks of a world in which some ranks have no link to some others.
 #define ROUNDS 3
 #define MORE_STEPS (test_slow() > 1 ? 20u : 50u)
@@ -336,6 +341,78 @@ static void a_rank_without_a_link_to_it_dies_with_it(void **state)
     die_with_it(MOST, 2, 3);
 }
 
+// ---- Links that are made without a coordinator -------------------------------------------------
+
+// What the processes of the test share. Each rank says that it is on a host of its own.
+struct meeting {
+    _Atomic(uint32_t) opened; // Ranks that have opened their sessions.
+    _Atomic(bool) alone; // The coordinator is gone.
+};
+
+static void add_up(struct meeting *meeting, uint32_t rank)
+{
+    struct lockstep_config config = LOCKSTEP_CONFIG_INIT;
+    lockstep_session *session;
+    char host[16];
+    char address[64];
+    float sum = (float)rank;
+    snprintf(address, sizeof(address), "127.0.0.1:%u", coordinator.port);
+    snprintf(host, sizeof(host), "host-%u", rank);
+    config.coordinator = address;
+    config.job = "strangers";
+    config.world_size = STRANGERS;
+    config.rank_hint = (int32_t)rank;
+    config.host_id = host;
+    config.transport = LOCKSTEP_TRANSPORT_TCP;
+    setenv("LOCKSTEP_ALGORITHM", "direct", 1); // It wants links between all ranks.
+    if (lockstep_open(&config, &session) < 0)
+        _exit(1);
+    atomic_fetch_add(&meeting->opened, 1);
+    while (!atomic_load(&meeting->alone))
+        pause_us(1000);
+    if (lockstep_allreduce(session, "sum", &sum, 1, LOCKSTEP_FLOAT32, LOCKSTEP_SUM,
+                           LOCKSTEP_WAIT_FOREVER) < 0) {
+        fprintf(stderr, "rank %u: %s\n", rank, lockstep_error_text());
+        _exit(2);
+    }
+    if (sum != (float)(STRANGERS * (STRANGERS - 1) / 2))
+        _exit(3);
+    _exit(lockstep_close(session) < 0 ? 4 : 0);
+}
+
+// Condition: ranks need links to ranks that are no neighbours when the coordinator, which knows
+// their addresses, is gone. Another one takes its place, which does not know them before these
+// ranks have come. Decision: the ranks wait for it, and the links are made.
+static void links_wait_for_it(void **state)
+{
+    struct meeting *meeting =
+        mmap(NULL, sizeof(*meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t pids[STRANGERS];
+    int status = 0;
+    (void)state;
+    assert_true(meeting != MAP_FAILED);
+    start();
+    for (uint32_t rank = 0; rank < STRANGERS; rank++) {
+        pids[rank] = process_fork();
+        assert_true(pids[rank] >= 0);
+        if (pids[rank] == 0)
+            add_up(meeting, rank);
+    }
+    const uint64_t until_ms = clock_now_ms() + slow_ms(5000);
+    while (atomic_load(&meeting->opened) < STRANGERS && clock_now_ms() < until_ms)
+        pause_us(1000);
+    coordinator_kill();
+    atomic_store(&meeting->alone, true);
+    pause_us(300000);
+    assert_int_equal(waitpid(-1, &status, WNOHANG), 0);
+    start();
+    for (uint32_t rank = 0; rank < STRANGERS; rank++) {
+        assert_true(process_reap(pids[rank], slow_ms(10000), &status));
+        assert_int_equal(status, 0);
+    }
+    munmap(meeting, sizeof(*meeting));
+}
+
 // ---- Two coordinators --------------------------------------------------------------------------
 
 // Both are alive, and the workers, which go on after a death, are with the first one.
@@ -424,6 +501,7 @@ int main(void)
         TEST(a_rank_alone_on_its_host_dies_with_it),
         TEST(all_others_die_with_it),
         TEST(a_rank_without_a_link_to_it_dies_with_it),
+        TEST(links_wait_for_it),
         TEST(a_rolling_update),
         TEST(the_old_one_is_stopped),
     };

@@ -14,16 +14,25 @@
 #include "worker/engine/tell.h"
 #include "worker/order/recover.h"
 #include "worker/transport/farewell.h"
+#include "worker/transport/further.h"
 
 #include <inttypes.h>
 #include <stdio.h>
+
+// True after a death that the ranks survive together.
+static bool absence_follows_death(const struct lockstep_session *session)
+{
+    return recovery_is_on(session) &&
+           (session->end.losses.count > 0 || session->engine.order->recovery.frozen);
+}
 
 // True as soon as this rank needs the coordinator, whether that is away or not.
 static bool absence_needs(const struct lockstep_session *session)
 {
     const struct order *order = session->engine.order;
+    uint32_t rank;
     return session->engine.starting || (order_learns(order) && !order->recovery.frozen) ||
-           (recovery_is_on(session) && (session->end.losses.count > 0 || order->recovery.frozen));
+           absence_follows_death(session) || transport_awaits_address(session->transport, &rank);
 }
 
 // Returns what the coordinator is needed for, or NULL. text: room for it.
@@ -31,6 +40,7 @@ static const char *absence_need(const struct lockstep_session *session,
                                 char text[LOCKSTEP_TEXT_BYTES])
 {
     const struct order *order = session->engine.order;
+    uint32_t rank;
     if (session->engine.starting)
         return "lockstep_start needs the coordinator, which compares what the ranks declare";
     if (order_learns(order) && !order->recovery.frozen) {
@@ -40,9 +50,14 @@ static const char *absence_need(const struct lockstep_session *session,
                  order->step, session->engine.phase);
         return text;
     }
-    if (!absence_needs(session))
+    if (absence_follows_death(session))
+        return session->end.lost_here.text[0] != '\0' ? session->end.lost_here.text
+                                                      : "a rank was lost";
+    if (!transport_awaits_address(session->transport, &rank))
         return NULL;
-    return session->end.lost_here.text[0] != '\0' ? session->end.lost_here.text : "a rank was lost";
+    snprintf(text, LOCKSTEP_TEXT_BYTES,
+             "a link to rank %" PRIu32 " is needed, whose address the coordinator knows", rank);
+    return text;
 }
 
 void absence_tell_need(struct lockstep_session *session)
@@ -95,10 +110,16 @@ void absence_end(struct lockstep_session *session)
     session->end.away_deadline_ms = 0;
 }
 
+int absence_status(const struct lockstep_session *session)
+{
+    const bool lost = !session->engine.starting && !order_learns(session->engine.order) &&
+                      absence_follows_death(session);
+    return lost ? LOCKSTEP_E_PEER_LOST : LOCKSTEP_E_UNREACHABLE;
+}
+
 void absence_check(struct lockstep_session *session)
 {
     char text[LOCKSTEP_REPORT_BYTES];
-    const bool lost = !session->engine.starting && !order_learns(session->engine.order);
     if (session->end.away_deadline_ms == 0 || clock_now_ms() < session->end.away_deadline_ms)
         return;
     snprintf(text, sizeof(text),
@@ -110,7 +131,7 @@ void absence_check(struct lockstep_session *session)
     // The others go on without this rank.
     if (recovery_is_on(session))
         engine_resign(session, order_present_step(session->engine.order), text);
-    engine_fail(session, lost ? LOCKSTEP_E_PEER_LOST : LOCKSTEP_E_UNREACHABLE, text);
+    engine_fail(session, absence_status(session), text);
 }
 
 uint64_t absence_deadline(const struct lockstep_session *session)

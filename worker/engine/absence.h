@@ -23,6 +23,8 @@ void absence_tell_goodbyes(struct lockstep_session *session);
 void absence_end(struct lockstep_session *session);
 // Fails the session if it has waited for too long.
 void absence_check(struct lockstep_session *session);
+// The status of a session that fails because the coordinator is away.
+int absence_status(const struct lockstep_session *session);
 // When absence_check is due (clock_now_ms); 0: never.
 uint64_t absence_deadline(const struct lockstep_session *session);
 

@@ -91,17 +91,12 @@ static void engine_encryption_differs(void *context, uint32_t rank)
     engine_report(session, &message, &seen);
 }
 
-// The coordinator knows the addresses of all ranks. Without it the links that are wanted now cannot
-// be made.
+// The coordinator knows the addresses of all ranks. If it is away, this rank waits for it.
 static void engine_reach(void *context, const uint32_t *ranks, uint32_t count)
 {
     struct lockstep_session *session = context;
     struct up_message message = {.kind = UP_REACH, .u.reach.count = count};
     char text[LOCKSTEP_TEXT_BYTES];
-    if (session->end.control_gone) {
-        engine_unreached(session, ranks[0]);
-        return;
-    }
     if (!headroom_descriptors(count, "links to further ranks need", text, sizeof(text))) {
         engine_fail(session, LOCKSTEP_E_SYSTEM, text);
         return;

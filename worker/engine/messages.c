@@ -39,7 +39,7 @@ void engine_send(struct lockstep_session *session, struct up_message *message)
     char text[LOCKSTEP_TEXT_BYTES + 128];
     message->generation = session->world.generation;
     engine_remember(session, message);
-    if (session->end.control_gone && engine_can_wait(session, message)) {
+    if (session->end.control_gone && engine_can_wait(session)) {
         absence_begin(session);
         return; // Said again when the coordinator is back, if it still matters then.
     }
@@ -49,7 +49,7 @@ void engine_send(struct lockstep_session *session, struct up_message *message)
         return;
     // -1: the stream has ended, and engine_control_ended is about to learn it. What matters is said
     // again on the next stream.
-    if (result == -1 && engine_can_wait(session, message))
+    if (result == -1 && engine_can_wait(session))
         return;
     if (result == -1) {
         snprintf(text, sizeof(text), "the coordinator is gone and is needed here: %s",
@@ -73,17 +73,6 @@ const char *engine_peer_host(const struct lockstep_session *session, uint32_t ra
     const char *further =
         session->transport ? transport_further_host(session->transport, rank) : NULL;
     return further ? further : "unknown";
-}
-
-void engine_unreached(struct lockstep_session *session, uint32_t rank)
-{
-    char text[LOCKSTEP_TEXT_BYTES + 128];
-    snprintf(text, sizeof(text),
-             "a link to rank %" PRIu32
-             " is needed, and the coordinator, which knows its address, is "
-             "gone: %s",
-             rank, session->end.control_text);
-    engine_fail(session, LOCKSTEP_E_UNREACHABLE, text);
 }
 
 // ---- Forming a world ---------------------------------------------------------------------------

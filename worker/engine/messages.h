@@ -13,8 +13,6 @@ struct up_message;
 
 void engine_send(struct lockstep_session *session, struct up_message *message);
 const char *engine_peer_host(const struct lockstep_session *session, uint32_t rank);
-// Fails the session: a link to this rank is wanted, and the coordinator is gone.
-void engine_unreached(struct lockstep_session *session, uint32_t rank);
 void engine_message(struct lockstep_session *session, const struct down_message *message);
 
 #endif

@@ -44,17 +44,15 @@ void engine_remember(struct lockstep_session *session, const struct up_message *
 
 // ---- Without a coordinator ----------------------------------------------------------------------
 
-bool engine_can_wait(const struct lockstep_session *session, const struct up_message *message)
+bool engine_can_wait(const struct lockstep_session *session)
 {
-    const bool needed = message->kind == UP_REACH;
-    return (session->world.formed && !needed) || session->engine.order->recovery.frozen ||
+    return session->world.formed || session->engine.order->recovery.frozen ||
            session->end.verdict_deadline_ms != 0;
 }
 
 void engine_control_ended(struct lockstep_session *session, const char *why)
 {
     const bool again = session->end.control_gone;
-    uint32_t awaited = 0;
     session->end.control_gone = true;
     text_copy(session->end.control_text, sizeof(session->end.control_text), why);
     if (session->end.over || atomic_load_explicit(&session->gate.failed, memory_order_acquire))
@@ -66,10 +64,6 @@ void engine_control_ended(struct lockstep_session *session, const char *why)
         return;
     }
     absence_begin(session);
-    if (transport_awaits_address(session->transport, &awaited)) {
-        engine_unreached(session, awaited);
-        return;
-    }
     if (again || atomic_load_explicit(&session->gate.alone, memory_order_relaxed)) {
         log_event(&session->log, LOG_LEVEL_WARN, "coordinator_not_reached", "text=%s", why);
         return;
@@ -96,11 +90,7 @@ void engine_control_refused(struct lockstep_session *session, const struct down_
         refused->refusal != REFUSAL_FULL) {
         snprintf(text, sizeof(text), "%s; the coordinator does not take this rank back: %s",
                  session->end.away_need, refused->text);
-        engine_fail(session,
-                    session->engine.starting || order_learns(session->engine.order)
-                        ? LOCKSTEP_E_UNREACHABLE
-                        : LOCKSTEP_E_PEER_LOST,
-                    text);
+        engine_fail(session, absence_status(session), text);
     }
     log_event(&session->log, LOG_LEVEL_WARN, "coordinator_refused", "text=%s", refused->text);
 }
@@ -226,6 +216,7 @@ void engine_control_stands(struct lockstep_session *session)
 void engine_control_back(struct lockstep_session *session)
 {
     absence_end(session);
+    transport_seek(session->transport);
     if (!atomic_load_explicit(&session->gate.alone, memory_order_relaxed))
         return;
     session->end.control_text[0] = '\0';

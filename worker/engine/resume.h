@@ -13,9 +13,9 @@ struct up_message;
 
 // Keeps what a coordinator must be told again on another stream. Called for every message.
 void engine_remember(struct lockstep_session *session, const struct up_message *message);
-// True if the coordinator need not get the message now: the session goes on without an answer, or
+// True if the coordinator need not get a message now: the session goes on without an answer, or
 // waits for it.
-bool engine_can_wait(const struct lockstep_session *session, const struct up_message *message);
+bool engine_can_wait(const struct lockstep_session *session);
 // The control stream has ended. why: a sentence.
 void engine_control_ended(struct lockstep_session *session, const char *why);
 // Says which modules have a group, and which of them this rank does not have, once more. names: and

@@ -99,11 +99,21 @@ bool transport_reach(struct transport *transport, const struct peer *answer)
     return true;
 }
 
+void transport_seek(struct transport *transport)
+{
+    const struct peer_links *links = &transport->flows.links;
+    for (uint32_t i = transport->flows.peer_count; links->unmade > 0 && i < links->count; i++) {
+        struct peer_link *peer = links->all[i];
+        if (peer->connects && further_is_due(peer) && peer->address[0] == '\0')
+            peer->sought = false;
+    }
+}
+
 bool transport_awaits_address(const struct transport *transport, uint32_t *rank)
 {
     const struct peer_links *links = &transport->flows.links;
     bool any = false;
-    for (uint32_t i = transport->flows.peer_count; i < links->count; i++) {
+    for (uint32_t i = transport->flows.peer_count; links->unmade > 0 && i < links->count; i++) {
         const struct peer_link *peer = links->all[i];
         if (!peer->connects || !further_is_due(peer) || peer->address[0] != '\0' ||
             (any && peer->rank > *rank))

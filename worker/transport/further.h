@@ -29,6 +29,8 @@ void transport_want(struct transport *transport, uint32_t rank);
 // nothing, if the address of this rank is not awaited. After the end of the generation an answer is
 // dropped, and the function returns true.
 bool transport_reach(struct transport *transport, const struct peer *peer);
+// The owner can ask again: the event reach comes once more for every address that is awaited.
+void transport_seek(struct transport *transport);
 // Returns true if the address of a rank is still awaited after the event reach; *rank is the lowest
 // such rank.
 bool transport_awaits_address(const struct transport *transport, uint32_t *rank);

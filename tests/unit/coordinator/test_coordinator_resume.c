@@ -219,6 +219,41 @@ static void a_job_is_rebuilt(void **state)
     assert_int_equal(story->last[2].u.halt.rank, 0);
 }
 
+static void expect_addresses(const struct story *story, uint32_t peer, uint32_t rank)
+{
+    assert_int_equal(story->last[peer].kind, DOWN_ADDRESSES);
+    assert_int_equal(story->last[peer].u.addresses.count, 1);
+    assert_int_equal(story->last[peer].u.addresses.peers[0].rank, rank);
+    assert_true(story->last[peer].u.addresses.peers[0].address[0] != '\0');
+}
+
+// Condition: a member asks for addresses before all members have come to the coordinator. Decision:
+// it gets those that are known, and each other one when its member comes; none if it has come back
+// on another stream meanwhile, since it then asks again.
+static void addresses_come_with_their_members(void **state)
+{
+    struct story *story = *state;
+    struct up_message reach = {.kind = UP_REACH, .u.reach = {.count = 3, .ranks = {0, 1, 2}}};
+    struct up_hello hello = foreign_hello(story, 0, 5);
+    come_back(story, 1, &hello);
+    for (uint32_t rank = 3; rank < 5; rank++) {
+        hello = foreign_hello(story, rank, 5);
+        come_back(story, rank + 1, &hello);
+        story_say(story, rank + 1, &reach);
+        expect_addresses(story, rank + 1, 0);
+    }
+    come_back(story, 15, &hello); // Rank 4 once more.
+    hello = foreign_hello(story, 2, 5);
+    come_back(story, 3, &hello);
+    expect_addresses(story, 4, 2);
+    assert_int_equal(story->last[15].kind, DOWN_WELCOME);
+    hello = foreign_hello(story, 1, 5);
+    come_back(story, 2, &hello);
+    expect_addresses(story, 4, 1);
+    assert_int_equal(story->last[15].kind, DOWN_WELCOME);
+    assert_int_equal(story->last[1].kind, DOWN_WELCOME);
+}
+
 // Sends a heartbeat of a rank that has been in step 11 for a minute.
 static void stand_still(struct story *story, uint32_t peer, bool waits)
 {
@@ -945,6 +980,7 @@ int main(void)
         TEST(a_removed_rank_comes_back),
         TEST(a_removed_rank_comes_first),
         TEST(a_job_is_rebuilt),
+        TEST(addresses_come_with_their_members),
         TEST(what_was_before_is_in_no_rate),
         TEST(who_stands_still_is_named_soon),
         TEST(who_does_not_come_back_has_no_name),
