@@ -105,7 +105,8 @@ void run_append_rank_end(struct text *text, const struct run_options *options,
 }
 
 // Returns true if the job ended because of a rank that has not failed: it ended with status 0, or
-// still ran when the supervisor stopped it. The first failure is then one of a rank that needed it.
+// still ran when the supervisor stopped it. The first failure is then one of a rank that needed it,
+// and neither killed nor lost with its host.
 static bool is_left_by(const struct run_result *result, uint32_t rank)
 {
     if (rank == result->count || rank != result->accused || result->first_failed == result->count)
@@ -113,7 +114,8 @@ static bool is_left_by(const struct run_result *result, uint32_t rank)
     const struct run_end *end = &result->ranks[rank].end;
     const struct run_end *failed = &result->ranks[result->first_failed].end;
     const bool killed = WIFSIGNALED(failed->status) && WTERMSIG(failed->status) == SIGKILL;
-    return end->ended && (end->status == 0 || end->stopped) && !killed && !failed->exec_error;
+    return end->ended && (end->status == 0 || end->stopped) && !killed && !failed->lost &&
+           !failed->exec_error;
 }
 
 // Returns the rank that is the cause. A rank that has never opened a session, and ended with status

@@ -5,6 +5,7 @@
 
 #include "cli/run/host_list.h"
 #include "cli/run/relay.h"
+#include "cli/run/report.h"
 #include "cli/run/request.h"
 #include "cli/run/verdict.h"
 
@@ -240,6 +241,57 @@ static void an_accused_rank_has_to_fail(void **state)
     verdict_fini(&verdict);
 }
 
+// For report.c; the one of run.c needs all of `lockstep run`.
+bool run_may_restart(const struct run_options *options, int result, bool signalled)
+{
+    (void)options;
+    (void)result;
+    (void)signalled;
+    return false;
+}
+
+// Condition: a host is lost, and the coordinator accuses a rank that then waits until the
+// supervisor stops it. Decision: the report names a rank of the lost host.
+static void a_lost_host_is_the_cause(void **state)
+{
+    const struct run_host two[] = {{"a", 2, 0}, {"b", 1, 2}};
+    bool flags[2] = {false, false};
+    const struct run_options options = {.command = "run",
+                                        .job = "x",
+                                        .workers = 3,
+                                        .world_size = 3,
+                                        .hosts = two,
+                                        .host_count = 2,
+                                        .json = true,
+                                        .unwritten = &flags[0],
+                                        .again = &flags[1]};
+    struct verdict verdict;
+    char said[2048] = "";
+    (void)state;
+    assert_true(verdict_init(&verdict, &options));
+    verdict.running = 3;
+    verdict.result.ranks[2].end.lost = true;
+    verdict_end(&verdict, 2, 255 << 8, 500, true, 500);
+    verdict_accuse(&verdict, 1);
+    verdict_stop(&verdict);
+    verdict_end(&verdict, 0, SIGKILL, 1500, false, 1500);
+    verdict_end(&verdict, 1, SIGKILL, 1500, false, 1500);
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    fflush(stdout);
+    const int before = dup(STDOUT_FILENO);
+    dup2(fileno(file), STDOUT_FILENO);
+    run_report(&options, &verdict, 255);
+    fflush(stdout);
+    dup2(before, STDOUT_FILENO);
+    close(before);
+    rewind(file);
+    assert_true(fread(said, 1, sizeof(said) - 1, file) > 0);
+    fclose(file);
+    assert_non_null(strstr(said, "\"cause_rank\":2,"));
+    verdict_fini(&verdict);
+}
+
 // Condition: two of four ranks fail with --survive=2, and then a third one. Decision: the others
 // are killed after the grace that begins with the third one, whose status is not that of the run.
 static void enough_ranks_survive(void **state)
@@ -364,3 +416,4 @@ int main(void)
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
+        cmocka_unit_test(a_lost_host_is_the_cause),
