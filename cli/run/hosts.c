@@ -339,8 +339,9 @@ static void read_control(struct hosts *hosts)
     if (size == 0)
         hosts->verdict.orphaned = true;
     for (ssize_t i = 0; i < size; i++) {
-        verdict_signal(&hosts->verdict, bytes[i], clock_now_ms());
-        send_all(hosts, bytes[i]); // A host counts the signals, too, and kills at the second.
+        const int given = verdict_signal(&hosts->verdict, bytes[i], clock_now_ms());
+        if (given)
+            send_all(hosts, (unsigned char)given);
     }
 }
 

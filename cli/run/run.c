@@ -27,7 +27,10 @@
 //
 // Signals. SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 go to all workers' groups, not to
 // the coordinator, which is only told that the user stops the job (joins.h). The second SIGINT,
-// SIGTERM or SIGHUP kills. A signal that was ignored when the launcher was started is not taken.
+// SIGTERM or SIGHUP kills, unless it comes within a second (verdict.h). Slurm may signal all
+// processes of a step: the supervisor blocks these signals, and the coordinator takes none that is
+// not from the supervisor (server/process.h). A signal that was ignored when the launcher was
+// started is not taken.
 //
 // The end. The first worker that fails is the cause, and its status is the exit status. The other
 // workers have --grace to fail by themselves, and are then killed. With --survive that begins only

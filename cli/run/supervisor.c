@@ -92,7 +92,7 @@ static void take_signal(struct supervisor *supervisor, int signal_number)
         joins_say_stopping(&supervisor->joins, signal_number);
     }
     signal_groups(supervisor, given);
-    if (verdict_signalled(verdict))
+    if (given != 0 && verdict_signalled(verdict))
         signal_groups(supervisor, SIGCONT); // A stopped process takes only SIGKILL.
 }
 

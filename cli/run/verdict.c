@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 
 #define GIVE_UP_MS 500
+#define APART_MS 1000 // From the first signal that ends the job to the second one at least.
 
 // Returns how many ranks have to end with status 0. A hosted run leaves it to the launcher's host.
 static uint32_t needed(const struct run_options *options)
@@ -49,11 +50,17 @@ static bool ends(int signal_number)
 
 int verdict_signal(struct verdict *verdict, int signal_number, uint64_t now_ms)
 {
-    if (ends(signal_number) && ++verdict->interrupts > 1) {
+    const bool again = ends(signal_number) && verdict->interrupts > 0;
+    if (again && now_ms - verdict->interrupted_at < APART_MS)
+        return 0;
+    if (again || signal_number == SIGKILL) {
+        verdict->interrupts = 2;
         verdict->give_up_at = now_ms + GIVE_UP_MS;
         return SIGKILL;
     }
     if (ends(signal_number)) {
+        verdict->interrupts = 1;
+        verdict->interrupted_at = now_ms;
         verdict->interrupted_by = signal_number;
         if (verdict->running > 0 && !verdict_doomed(verdict)) // Else only output is left.
             verdict->result.stopped_by = signal_number;

@@ -25,8 +25,9 @@ struct verdict {
     uint64_t started_ms; // When the workers were started.
     uint32_t running; // Workers that have started and not ended.
     bool halted; // True once the coordinator has ended the job because of a rank of this launcher.
-    unsigned interrupts; // How many SIGINT, SIGTERM and SIGHUP were received.
+    unsigned interrupts; // How many SIGINT, SIGTERM and SIGHUP counted: 0, 1 or 2.
     int interrupted_by; // The first of these signals.
+    uint64_t interrupted_at; // When it came.
     bool quit; // True once SIGQUIT was received.
     bool orphaned; // True once the launcher is dead.
     // When the other workers are killed; VERDICT_NEVER until a failure ends the job.
@@ -39,8 +40,10 @@ struct verdict {
 bool verdict_init(struct verdict *verdict, const struct run_options *options);
 void verdict_fini(struct verdict *verdict);
 
-// Records a signal of the user. Returns the signal that the workers get: the same one, or SIGKILL
-// for the second that ends the job.
+// Records a signal of the user, or SIGKILL from the launcher's host. Returns the signal that the
+// workers get: the same one; SIGKILL for the second that ends the job; or 0, none, for a further
+// one that comes less than a second after the first. Such a one is another copy of the first: Slurm
+// and timeout(1) send several.
 int verdict_signal(struct verdict *verdict, int signal_number, uint64_t now_ms);
 
 // Records that a rank has ended, at at_ms. same_time: no failure was known when this end was

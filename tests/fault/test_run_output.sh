@@ -174,6 +174,7 @@ for rank in 0 1; do wait_for "$work/talks.$rank"; done
 sleep 0.5
 kill -INT "$launcher"
 for rank in 0 1; do wait_for "$work/heard.$rank"; done
+sleep 1
 kill -INT "$launcher"
 began=$(now_ms)
 wait "$launcher" 2>/dev/null

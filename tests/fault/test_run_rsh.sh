@@ -74,7 +74,7 @@ for signal in KILL INT; do
     sleep 0.3
     kill -$signal $launcher
     if [ $signal = INT ]; then
-        sleep 0.1
+        sleep 1.1
         kill -INT $launcher
     fi
     began=$(now_ms)

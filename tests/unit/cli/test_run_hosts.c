@@ -381,6 +381,9 @@ static void a_stop_of_survivors_is_the_users(void **state)
     verdict_fini(&verdict);
 }
 
+// Condition: signals that end the job come. Decision: those that come within a second of the first
+// are copies of it, as Slurm sends them. A later one kills, and so does SIGKILL, which is the
+// launcher's word for it to a hosted run.
 static void the_second_interrupt_kills(void **state)
 {
     const struct run_options options = {.workers = 1, .grace_ms = 1000};
@@ -390,9 +393,18 @@ static void the_second_interrupt_kills(void **state)
     assert_int_equal(verdict_signal(&verdict, SIGUSR1, 1), SIGUSR1);
     assert_int_equal(verdict_signal(&verdict, SIGINT, 2), SIGINT);
     assert_int_equal(verdict_time_left(&verdict, 3), -1);
-    assert_int_equal(verdict_signal(&verdict, SIGTERM, 4), SIGKILL);
+    assert_int_equal(verdict_signal(&verdict, SIGINT, 2), 0);
+    assert_int_equal(verdict_signal(&verdict, SIGTERM, 1001), 0);
+    assert_int_equal(verdict_signal(&verdict, SIGUSR1, 1001), SIGUSR1);
+    assert_false(verdict_given_up(&verdict, 60000));
+    assert_int_equal(verdict_signal(&verdict, SIGTERM, 1002), SIGKILL);
     assert_int_equal(verdict.interrupted_by, SIGINT);
-    assert_false(verdict_given_up(&verdict, 5));
+    assert_false(verdict_given_up(&verdict, 1003));
+    assert_true(verdict_given_up(&verdict, 2000));
+    verdict_fini(&verdict);
+    assert_true(verdict_init(&verdict, &options));
+    assert_int_equal(verdict_signal(&verdict, SIGTERM, 2), SIGTERM);
+    assert_int_equal(verdict_signal(&verdict, SIGKILL, 4), SIGKILL);
     assert_true(verdict_given_up(&verdict, 1000));
     verdict_fini(&verdict);
 }
@@ -408,6 +420,7 @@ int main(void)
         cmocka_unit_test(the_cause_does_not_depend_on_the_order),
         cmocka_unit_test(the_rank_that_ended_the_job_is_the_cause),
         cmocka_unit_test(an_accused_rank_has_to_fail),
+        cmocka_unit_test(a_lost_host_is_the_cause),
         cmocka_unit_test(enough_ranks_survive),
         cmocka_unit_test(an_accused_rank_ends_survivors),
         cmocka_unit_test(a_signal_after_all_ends_stops_nothing),
@@ -416,4 +429,3 @@ int main(void)
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-        cmocka_unit_test(a_lost_host_is_the_cause),
