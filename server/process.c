@@ -65,15 +65,25 @@ static void check_parent(struct process_signals *signals)
     signals->draining = true;
 }
 
+// Returns true for SIGTERM and SIGINT, but while a parent is watched only if they come from it or,
+// as Ctrl-C does, from the kernel.
+static bool is_end(const struct process_signals *signals, const siginfo_t *info)
+{
+    if (info->si_signo != SIGTERM && info->si_signo != SIGINT)
+        return false;
+    return signals->parent == 0 || info->si_code == SI_KERNEL || info->si_pid == signals->parent;
+}
+
 static void wait_for_signals(void *context)
 {
     static const struct timespec second = {.tv_sec = PARENT_CHECK_S};
     struct process_signals *signals = context;
+    siginfo_t info;
     sigset_t set;
     signal_set(&set);
     while (!atomic_load(&signals->stopping)) {
-        int number = sigtimedwait(&set, NULL, signals->parent ? &second : NULL);
-        if (number == SIGTERM || number == SIGINT)
+        int number = sigtimedwait(&set, &info, signals->parent ? &second : NULL);
+        if (number > 0 && is_end(signals, &info))
             received(signals, number);
         check_parent(signals);
     }
@@ -97,6 +107,9 @@ pid_t process_watch_parent(pid_t parent)
     if (parent == 0)
         parent = now;
     prctl(PR_SET_PDEATHSIG, SIGNAL_LOOK);
+    signal(SIGHUP, SIG_IGN);
+    signal(SIGQUIT, SIG_IGN);
+    signal(SIGUSR2, SIG_IGN);
     return getppid() == parent ? parent : -1; // The parent may have ended before prctl took effect.
 }
 

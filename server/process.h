@@ -23,6 +23,10 @@ void process_block_signals(void);
 // Waits for SIGTERM and SIGINT on a thread of its own. The first one calls drain; a second one ends
 // the process at once with 128 + its number. If a parent is watched, its end also calls drain,
 // unless drain was called already. With orphaned its end calls orphaned instead.
+//
+// While a parent is watched, only the parent's signals and Ctrl-C count: Slurm and other
+// supervisors send SIGTERM to all processes of a job, whose workers may need the coordinator to
+// save.
 struct process_signals {
     // set at start, then constant
     void (*drain)(void *context, const char *why);
@@ -42,8 +46,9 @@ struct process_signals {
 int process_signals_start(struct process_signals *signals);
 void process_signals_stop(struct process_signals *signals); // Main thread; blocks shortly.
 
-// Asks the kernel for a signal when the parent ends. parent 0: the current parent. Returns the
-// parent's process id, or -1 if the parent has ended already.
+// Asks the kernel for a signal when the parent ends, and ignores SIGHUP, SIGQUIT and SIGUSR2, which
+// would end this process. parent 0: the current parent. Returns the parent's process id, or -1 if
+// the parent has ended already.
 pid_t process_watch_parent(pid_t parent);
 
 // Writes "grpc=PORT http=PORT\n" to a temporary file and renames it, so that a reader sees either

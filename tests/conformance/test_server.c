@@ -469,6 +469,31 @@ static void ends_with_its_parent(void **state)
     close(server.errors);
 }
 
+// Condition: all processes of a job get signals, the private coordinator among them. Decision: it
+// takes only those of its launcher.
+static void obeys_only_its_parent(void **state)
+{
+    static const int numbers[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR2};
+    const char *more[] = {"--parent-death", NULL};
+    (void)state;
+    daemon_start(&server, more, 0);
+    const pid_t other = fork();
+    if (other == 0) {
+        for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+            kill(server.pid, numbers[i]);
+        _exit(0);
+    }
+    waitpid(other, NULL, 0);
+    worker_open(&first, server.grpc);
+    worker_hello(&first, "job", 1, 1);
+    worker_expect(&first, DOWN_GENERATION);
+    assert_false(daemon_said(&server, "event=drain_started"));
+    kill(server.pid, SIGTERM);
+    daemon_expect(&server, "event=drain_started");
+    worker_close(&first);
+    daemon_expect_exit(&server, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -488,6 +513,7 @@ int main(void)
         cmocka_unit_test(drain_is_bounded),
         cmocka_unit_test(second_signal_ends_at_once),
         cmocka_unit_test(ends_with_its_parent),
+        cmocka_unit_test(obeys_only_its_parent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
