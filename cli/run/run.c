@@ -75,6 +75,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -122,6 +123,20 @@ static void check_traces(void)
     if (directory && directory[0] && access(directory, W_OK | X_OK) < 0)
         cli_say("run", "LOCKSTEP_TRACE_DIR=%s: %s; workers of this host keep no traces there",
                 directory, strerror(errno));
+}
+
+// Slurm binds a task to one CPU unless it is asked for more.
+static void check_cpus(const struct run_options *options)
+{
+    cpu_set_t allowed;
+    if (!getenv("SLURM_JOB_ID") || sched_getaffinity(0, sizeof(allowed), &allowed) < 0)
+        return;
+    const uint32_t count = (uint32_t)CPU_COUNT(&allowed);
+    if (count < options->workers)
+        cli_say("run",
+                "Slurm lets the %u workers of this host use only %u CPU%s: give sbatch and srun "
+                "--cpus-per-task=%u, or sbatch --exclusive",
+                options->workers, count, count == 1 ? "" : "s", options->workers);
 }
 
 // ---- The launcher ------------------------------------------------------------------------------
@@ -308,6 +323,8 @@ int run_main(int argc, char **argv)
         result = check_coordinator(&options);
     if (result == 0)
         check_traces();
+    if (result == 0 && options.host_count == 0)
+        check_cpus(&options);
     if (result == 0)
         result = log_file_make_directory(&options);
     return result != 0 ? result : run_launch(&options);

@@ -153,12 +153,14 @@ run 0 -n 2 --nnodes 1 --timeout 5 -- "$work/trainer" 1
 # The recipe for Slurm, with a scontrol and an srun of one node.
 mkdir "$work/slurm"
 printf '#!/bin/sh\necho localhost\n' >"$work/slurm/scontrol"
-printf '#!/bin/sh\nshift\nexec env SLURM_NODEID=0 "$@"\n' >"$work/slurm/srun"
+printf '#!/bin/sh\n[ "$2" = --cpus-per-task=2 ] || exit 9\nshift 2\nexec env SLURM_NODEID=0 "$@"\n' >"$work/slurm/srun"
 chmod +x "$work"/slurm/*
 PATH=$work/slurm:$(realpath "${lockstep%/*}"):$PATH WORKERS=2 LOCKSTEP_OPEN_TIMEOUT_MS=5000 \
-    SLURM_JOB_NODELIST=localhost SLURM_JOB_ID=$(($(free_port) % 10000)) SLURM_NNODES=1 \
+    SLURM_JOB_NODELIST=localhost SLURM_JOB_ID=$(($(free_port) % 10000)) SLURM_NNODES=1 SLURM_CPUS_PER_TASK=2 \
     bash "$root/deploy/slurm/lockstep.sbatch" "$work/trainer" 1 >"$work/out" 2>"$work/err"
 equal "status of the recipe for Slurm with one node" $? 0
+SLURM_JOB_ID=1 taskset -c "$(taskset -cp $$ | sed 's/.*: \([0-9]*\).*/\1/')" "$lockstep" run -n 2 -- true 2>"$work/err"
+has "$work/err" "lockstep run: Slurm lets the 2 workers of this host use only 1 CPU: give sbatch and srun --cpus-per-task=2"
 
 # ---- Signals of the user -------------------------------------------------------------------------
 
@@ -244,7 +246,9 @@ ends 130 "SIGINT that one rank ignores"
 has "$work/out" "[1] rank 0 on host $(hostname) has ended: the job was stopped by SIGINT"
 
 # Workers that ignore SIGINT get SIGTERM, and those that ignore that, too, SIGKILL.
-begin -n 2 -- sh -c "trap '' INT; [ \$LOCKSTEP_RANK_HINT = 0 ] || trap '' TERM; exec sh -c 'touch $work/ready; sleep 300; :'"
+begin -n 2 -- sh -c "trap '' INT; [ \$LOCKSTEP_RANK_HINT = 0 ] || trap '' TERM
+    touch $work/deaf.\$LOCKSTEP_RANK_HINT; until [ -e $work/deaf.0 ] && [ -e $work/deaf.1 ]; do sleep 0.05; done
+    exec sh -c 'touch $work/ready; sleep 300; :'"
 start=$(now_ms)
 kill -INT "$launcher"
 ends 143 "signals that are ignored"

@@ -65,7 +65,7 @@ unset LOCKSTEP_COORDINATOR
 export COORDINATOR_HOST=127.0.0.1 WORKERS=2 PATH=$(realpath "$bin"):$PATH
 batch() {
     local code=0
-    sbatch --wait --nodes=3 --output "$work/job.out" "$root/deploy/slurm/lockstep.sbatch" "$hello" || code=$?
+    sbatch --wait --nodes=3 --cpus-per-task=2 --output "$work/job.out" "$root/deploy/slurm/lockstep.sbatch" "$hello" || code=$?
     cat "$work/job.out"
     return $code
 }
