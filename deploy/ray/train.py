@@ -27,6 +27,7 @@ from ray.util.placement_group import placement_group, remove_placement_group  # 
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy  # noqa: E402
 
 UNSTARTED = 127  # The status of a trainer that cannot be started, as in a shell.
+INTERRUPTED = 130  # The status after Ctrl-C, as in a shell.
 LOST = 255  # The status of a worker whose actor is gone, or that had to be killed.
 
 
@@ -124,4 +125,7 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)

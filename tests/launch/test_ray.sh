@@ -76,7 +76,7 @@ done_with missing
 
 # Trainers end with their actor and with the script, however these end.
 sleepers() {
-    on 0 timeout 120 "$python" "$root/deploy/ray/train.py" -n 4 --grace 1 -- sleep 98765 >"$work/$1" 2>&1 &
+    on 0 timeout 120 env --default-signal=INT "$python" "$root/deploy/ray/train.py" -n 4 --grace 1 -- sleep 98765 >"$work/$1" 2>&1 &
     script=$!
     comes 4
 }
@@ -103,6 +103,10 @@ ended lost 255
 sleepers killed
 kill -KILL "$(pgrep -f "^$python .*train.py .* sleep 98765")"
 ended killed 137
+sleepers interrupted
+kill -INT "$(pgrep -f "^$python .*train.py .* sleep 98765")"
+ended interrupted 130
+! grep -q Traceback "$work/interrupted" || fail "Ctrl-C: $(cat "$work/interrupted")"
 
 unset LOCKSTEP_COORDINATOR
 train alone -n 2 -- "$work/trainer" well -
