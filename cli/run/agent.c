@@ -10,6 +10,7 @@
 #include "cli/common/cli.h"
 #include "cli/run/options.h"
 #include "cli/run/relay.h"
+#include "cli/run/remote.h"
 #include "cli/run/request.h"
 #include "cli/run/run.h"
 
@@ -79,10 +80,14 @@ static char *read_request(int fd, size_t *size)
 int agent_main(int argc, char **argv)
 {
     static struct run_options options = {.command = "run", .quiet = true, .hosted = true};
+    sigset_t blocked;
     size_t size = 0;
     (void)argv;
     if (argc > 1 || isatty(STDIN_FILENO))
         return cli_misuse("run-host", "only lockstep run --hosts starts this");
+    sigemptyset(&blocked);
+    remote_signals(&blocked);
+    sigprocmask(SIG_UNBLOCK, &blocked, NULL);
     if (!take_descriptors(&options) || !greet(&options)) {
         cli_say("run", "cannot answer the launcher: %s", strerror(errno));
         return CLI_FAILED;

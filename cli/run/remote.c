@@ -65,6 +65,14 @@ static bool fill_arguments(const struct run_host *host, char *words, const char 
     return true;
 }
 
+void remote_signals(sigset_t *set)
+{
+    // Not SIGHUP: ssh ends its proxy command by it.
+    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+        sigaddset(set, numbers[i]);
+}
+
 static void close_pair(const int fds[2])
 {
     for (int i = 0; i < 2; i++) {
@@ -73,13 +81,16 @@ static void close_pair(const int fds[2])
     }
 }
 
-// Starts the program with three pipes. Returns 0 or -1 with errno.
+// Starts the program with three pipes. Returns 0 or -1 with errno. The program does not end by
+// signals that the launcher passes on to the workers: Slurm sends them to all processes of a step.
 static int start(struct remote *remote, const struct run_options *options, const char *path,
                  const char *const *arguments)
 {
     int control[2] = {-1, -1};
     int frames[2] = {-1, -1};
     int error[2] = {-1, -1};
+    sigset_t signals = options->signals;
+    remote_signals(&signals);
     if (pipe2(control, O_CLOEXEC) == 0 && pipe2(frames, O_CLOEXEC) == 0 &&
         pipe2(error, O_CLOEXEC) == 0) {
         const struct spawn request = {.program = path,
@@ -88,7 +99,7 @@ static int start(struct remote *remote, const struct run_options *options, const
                                       .output = frames[1],
                                       .error = error[1],
                                       .failure_fd = -1,
-                                      .signals = &options->signals};
+                                      .signals = &signals};
         remote->pid = spawn(&request);
     }
     if (remote->pid <= 0) {

@@ -10,6 +10,7 @@
 #include "cli/run/run.h"
 #include "protos/limits.h"
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -60,6 +61,10 @@ struct remote {
     size_t size; // Number of bytes.
     unsigned char bytes[REMOTE_BYTES];
 };
+
+// Adds the signals that the launcher passes on to the workers, and that ssh does not take.
+// `lockstep run-host` unblocks them: a remote shell that runs on this machine may hand on its mask.
+void remote_signals(sigset_t *set);
 
 // Starts ssh. Returns 0, or an exit status after a sentence on stderr. remote_close must be called
 // in any case.

@@ -61,6 +61,18 @@ kill -TERM $launcher
 ended 9 "SIGTERM"
 equal "workers that got SIGTERM" "$(grep -c '\] saved' "$work/out")" 3
 
+# Slurm signals all processes of a step, ssh among them: the launcher alone decides.
+printf '#!/usr/bin/env bash\nshift\n"$@"\nexit $?\n' >"$work/waits"
+chmod +x "$work/waits"
+"$lockstep" run --rsh "$work/waits" --hosts localhost:1,localhost:1 -- \
+    sh -c ": >$work/alive.\$LOCKSTEP_RANK_HINT; sleep 1" >"$work/out" 2>"$work/err" &
+launcher=$!
+for rank in 0 1; do
+    wait_for "$work/alive.$rank"
+done
+pkill -TERM -P "$(ps -o pid= --ppid $launcher | tr -d ' ')"
+ended 0 "SIGTERM to the remote shells"
+
 # The launcher is killed while its output is full, and the second SIGINT ends such a run, too.
 for signal in KILL INT; do
     mkfifo "$work/full.$signal"
