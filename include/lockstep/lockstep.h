@@ -1189,7 +1189,8 @@ typedef enum lockstep_collective_kind {
      * place of part r in output. */
     LOCKSTEP_ALL_GATHER = 8,
     /* Part r of member i's input[n parts] becomes part i of member r's output[n parts]. In place:
-     * input NULL; the counts of output say what is sent, too, and the library copies output first.
+     * input and input_counts NULL; the counts of output say what is sent, too, and the library
+     * copies output first. A member that sends nothing may have input NULL with input_counts of 0.
      */
     LOCKSTEP_ALL_TO_ALL = 9,
     /* input[count] goes to member `peer`, whose output[count] it becomes by LOCKSTEP_RECEIVE with
@@ -1235,7 +1236,7 @@ struct lockstep_collective {
     lockstep_collective_kind kind;
     lockstep_group *group; /* NULL: all ranks. */
     const char *name; /* 1 to 255 bytes of UTF-8, unique in its group; matched as said above. */
-    const void *input; /* Aligned for the dtype, as output. NULL if there are no elements. */
+    const void *input; /* Aligned for the dtype, as output. NULL: no elements, or as kinds say. */
     void *output;
     uint64_t count; /* Elements of the whole, or of each part. */
     const uint64_t *input_counts; /* [n], copied. NULL: every part of input has `count`. */

@@ -780,6 +780,78 @@ static void gaps_without_memory(void **state)
     world("loopback", 1, 0, gaps_body);
 }
 
+// ---- A member that sends nothing ---------------------------------------------------------------
+
+// The last member sends nothing, and has no input. Member i sends i + 1 elements to each of the
+// others and to itself.
+static void nothing_sent_body(struct rank *rank)
+{
+    const uint32_t n = rank->world_size;
+    const bool silent = rank->rank == n - 1;
+    uint64_t sent[CLUSTER_MAX_WORLD] = {0};
+    uint64_t received[CLUSTER_MAX_WORLD] = {0};
+    int32_t input[CLUSTER_MAX_WORLD * CLUSTER_MAX_WORLD];
+    int32_t output[CLUSTER_MAX_WORLD * CLUSTER_MAX_WORLD];
+    struct lockstep_collective what = LOCKSTEP_COLLECTIVE_INIT;
+    for (uint32_t p = 0; p < n; p++) {
+        sent[p] = silent ? 0 : rank->rank + 1;
+        received[p] = p == n - 1 ? 0 : p + 1;
+    }
+    for (uint32_t i = 0; i < n * n; i++)
+        input[i] = (int32_t)rank->rank;
+    memset(output, -1, sizeof(output));
+    what.kind = LOCKSTEP_ALL_TO_ALL;
+    what.name = "silent";
+    what.dtype = LOCKSTEP_INT32;
+    what.input = silent ? NULL : input;
+    what.input_counts = sent;
+    what.output = output;
+    what.output_counts = received;
+    RANK_OK(rank, lockstep_collective_run(rank->session, &what, FOREVER));
+    uint32_t at = 0;
+    for (uint32_t p = 0; p < n; p++)
+        for (uint64_t i = 0; i < received[p]; i++)
+            RANK_EQUAL(rank, output[at++], p);
+    RANK_EQUAL(rank, output[at], -1);
+}
+
+static void all_to_all_without_input(void **state)
+{
+    (void)state;
+    world("shared", 3, 0, nothing_sent_body);
+    world("tcp", 3, 0, nothing_sent_body);
+    world("loopback", 1, 0, nothing_sent_body);
+}
+
+// Every kind without elements: rank 0 has memory for them, and the other ranks have none.
+static void no_elements_body(struct rank *rank)
+{
+    const uint64_t zeros[CLUSTER_MAX_WORLD] = {0};
+    int32_t memory[2] = {0};
+    char name[24];
+    for (int kind = LOCKSTEP_ALLREDUCE; kind <= LOCKSTEP_ALL_TO_ALL; kind++) {
+        for (uint32_t counted = 0; counted < 2; counted++) {
+            struct lockstep_collective what = LOCKSTEP_COLLECTIVE_INIT;
+            snprintf(name, sizeof(name), "none %d %" PRIu32, kind, counted);
+            what.kind = (lockstep_collective_kind)kind;
+            what.name = name;
+            what.dtype = LOCKSTEP_INT32;
+            what.input = rank->rank == 0 ? &memory[0] : NULL;
+            what.output = rank->rank == 0 ? &memory[1] : NULL;
+            what.input_counts = what.output_counts = counted ? zeros : NULL;
+            RANK_OK(rank, lockstep_collective_run(rank->session, &what, FOREVER));
+        }
+    }
+}
+
+static void every_kind_without_elements(void **state)
+{
+    (void)state;
+    world("shared", 3, 0, no_elements_body);
+    world("tcp", 2, 0, no_elements_body);
+    world("loopback", 1, 0, no_elements_body);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -792,6 +864,8 @@ int main(void)
         cmocka_unit_test(groups_over_tcp),
         cmocka_unit_test(a_hundred_mebibytes),
         cmocka_unit_test(gaps_without_memory),
+        cmocka_unit_test(all_to_all_without_input),
+        cmocka_unit_test(every_kind_without_elements),
         {"kinds_on_devices/staged/world_3", on_one_device, NULL, NULL, NULL},
         {"kinds_on_devices/mixed/world_3", on_two_devices, NULL, NULL, NULL},
         {"kinds_on_devices/nccl/world_3", on_all_devices, NULL, NULL, NULL},

@@ -266,6 +266,7 @@ static void refuse_calls(struct rank *rank)
     float memory[64] = {0};
     const uint64_t counts[CLUSTER_MAX_WORLD] = {1, 1, 1};
     const uint64_t offsets[CLUSTER_MAX_WORLD] = {0};
+    const uint64_t nothing[CLUSTER_MAX_WORLD] = {0};
     struct lockstep_collective what = describe(LOCKSTEP_SEND, "s", 1, memory, NULL);
     what.peer = rank->rank;
     refused(rank, &what, "the peer is this rank itself");
@@ -289,6 +290,13 @@ static void refuse_calls(struct rank *rank)
     what = describe(LOCKSTEP_ALL_TO_ALL, "s", 1, memory, memory + 8);
     what.output_counts = counts;
     refused(rank, &what, "go together");
+    what = describe(LOCKSTEP_ALL_TO_ALL, "s", 1, NULL, memory + 8);
+    what.input_counts = counts;
+    refused(rank, &what, "go together");
+    what.output_counts = counts;
+    refused(rank, &what, "input is NULL");
+    what.input_counts = nothing;
+    refused(rank, &what, "differ in this rank's own part");
     what = describe(LOCKSTEP_ALL_GATHER, "s", UINT64_MAX / 8, memory, memory);
     refused(rank, &what, "do not fit");
     what = describe(LOCKSTEP_REDUCE, "s", 1, memory, memory + 8);

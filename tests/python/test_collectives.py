@@ -96,6 +96,15 @@ out = np.zeros(sum(receive))
 session.all_to_all("all_to_all", np.full(sum(send), float(rank)), out,
                    source_counts=send, target_counts=receive)
 assert np.array_equal(out, np.repeat(np.arange(size), receive)), out
+# The last member sends nothing: without a source, and with an empty one.
+for number, nothing in enumerate((None, np.zeros(0))):
+    last = rank == size - 1
+    receive = [i + 1 for i in range(size - 1)] + [0]
+    out = np.zeros(sum(receive))
+    source = nothing if last else np.full(size * (rank + 1), float(rank))
+    session.all_to_all(f"silent {number}", source, out, target_counts=receive,
+                       source_counts=[0 if last else rank + 1] * size)
+    assert np.array_equal(out, np.repeat(np.arange(size), receive)), out
 """
 
 GROUPS = """

@@ -148,6 +148,12 @@ static uint8_t *side_place(const struct shape *shape, const struct shape_side *s
     return !side->memory ? NULL : side->memory + side->own * shape->element;
 }
 
+// An all_to_all without input that has counts of it sends nothing.
+static bool shape_exchanges_in_place(const struct lockstep_collective *what)
+{
+    return what->kind == LOCKSTEP_ALL_TO_ALL && !what->input && !what->input_counts;
+}
+
 // Puts in the memory that the caller left out, because one side is a part of the other.
 static void shape_complete(struct shape *shape)
 {
@@ -159,9 +165,9 @@ static void shape_complete(struct shape *shape)
         output->memory = input->memory;
     if (input->memory || input->form == SHAPE_NONE || !shape->what->output)
         return;
-    shape->copies = shape_is(shape, LOCKSTEP_ALL_TO_ALL);
-    if (shape->copies) {
-        input->memory = NULL; // The caller copies the output.
+    shape->copies = shape_exchanges_in_place(shape->what);
+    if (shape_is(shape, LOCKSTEP_ALL_TO_ALL)) {
+        input->memory = NULL; // In place, the caller copies the output.
     } else if (shape_is(shape, LOCKSTEP_REDUCE_SCATTER)) {
         input->memory = output->memory;
         output->memory = side_place(shape, input);
@@ -211,6 +217,8 @@ static int shape_check(struct shape *shape)
         return shape_fails(shape, "output is NULL, and elements go there");
     if (shape_lacks(&shape->input) && !shape->copies)
         return shape_fails(shape, "input is NULL, and elements come from there");
+    if (shape_is(shape, LOCKSTEP_ALL_TO_ALL) && shape->input.own_count != shape->output.own_count)
+        return shape_fails(shape, "input_counts and output_counts differ in this rank's own part");
     if (shape->output.form == SHAPE_PARTS && shape->output.offsets &&
         side_overlaps(&shape->output, shape->size))
         return shape_fails(shape, "parts of output overlap");
@@ -257,11 +265,12 @@ int shape_read(const struct lockstep_collective *what, uint32_t rank, uint32_t s
                             .element = element,
                             .is_root = shape_is_rooted(what->kind) && what->root == rank};
     shape_sides(shape);
-    if (shape_is(shape, LOCKSTEP_ALL_TO_ALL) && what->input &&
+    const bool in_place = shape_exchanges_in_place(what);
+    if (shape_is(shape, LOCKSTEP_ALL_TO_ALL) && !in_place &&
         !what->input_counts != !what->output_counts)
         return shape_fails(shape, "input_counts and output_counts go together");
     bool fits = side_read(&shape->output, shape, most);
-    if (shape_is(shape, LOCKSTEP_ALL_TO_ALL) && !what->input) {
+    if (in_place) {
         shape->input.counts = what->output_counts;
         shape->input.offsets = what->output_offsets;
     }

@@ -241,7 +241,9 @@ def all_gather(name: str, source: Any, target: Any, *, counts: Counts = None,
 def all_to_all(name: str, source: Any, target: Any, *, source_counts: Counts = None,
                source_offsets: Counts = None, target_counts: Counts = None,
                target_offsets: Counts = None) -> Collective:
-    """Part r of member i's source becomes part i of member r's target."""
+    """Part r of member i's source becomes part i of member r's target. source None and no
+    source_counts: the target has the parts to send. source None with source_counts of 0: nothing is
+    sent."""
     return Collective(CollectiveKind.ALL_TO_ALL, name, source, target,
                       source_counts=source_counts, source_offsets=source_offsets,
                       target_counts=target_counts, target_offsets=target_offsets)
