@@ -146,6 +146,15 @@ def moves(rank):
                            group=group)
     expect(mine[:, 1].tolist() == [float(r) for r in range(n) for _ in range(rank + 1)],
            "all_to_all_single with sizes")
+    mine, sizes = torch.empty(n, 2), [1] * n if rank == 0 else None
+    dist.all_to_all_single(mine, torch.full((n, 2), float(rank)), sizes, sizes, group=group)
+    expect(mine[:, 0].tolist() == list(range(n)), "all_to_all_single with sizes on one rank")
+    sizes = [0 if r == n - 1 else r + 1 for r in range(n)]  # The last rank sends nothing.
+    mine = torch.empty(sum(sizes))
+    dist.all_to_all_single(mine, torch.full((n * sizes[rank],), float(rank)), sizes,
+                           [sizes[rank]] * n, group=group)
+    expect(mine.tolist() == [float(r) for r in range(n) for _ in range(sizes[r])],
+           "all_to_all_single of a rank that sends nothing")
     outputs = [torch.empty(r + 1) for r in range(n)]
     dist.all_to_all(outputs, [torch.full((rank + 1,), float(r)) for r in range(n)], group=group)
     expect(all(t.tolist() == [float(rank)] * (r + 1) for r, t in enumerate(outputs)), "all_to_all")

@@ -560,11 +560,11 @@ struct collectives : public c10d::Backend {
                           "all_to_all_single: ", source.numel(), " and ", target.numel(),
                           " elements cannot be split among ", size_, " ranks");
         const Tensor from = input(*one, source), to = output(*one, target);
-        call &added = add(*one, LOCKSTEP_ALL_TO_ALL, from, to, size_);
-        if (split) {
-            added.input_counts = split_sizes(from, input_sizes);
-            added.output_counts = split_sizes(to, output_sizes);
-        }
+        call &added = add(*one, LOCKSTEP_ALL_TO_ALL, from, to);
+        // Another rank may name the sizes of equal parts, so counts travel in any case.
+        const std::vector<int64_t> equal(size_t(size_), source.numel() / size_);
+        added.input_counts = split ? split_sizes(from, input_sizes) : counts_of(equal, from);
+        added.output_counts = split ? split_sizes(to, output_sizes) : counts_of(equal, from);
         return begin(one, {target}, opts.asyncOp, opts.timeout);
     }
 

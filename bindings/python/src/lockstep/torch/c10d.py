@@ -411,15 +411,16 @@ class LockstepGroup(dist.ProcessGroup):
         plan = Plan()
         check_like("all_to_all_single", [output], input, False)
         source, target = plan.input(input), plan.output(output)
-        fields = {}
-        if output_split_sizes or input_split_sizes:
-            fields = {"input_counts": self._split(plan, source, input_split_sizes),
-                      "output_counts": self._split(plan, target, output_split_sizes)}
-        elif input.numel() % self._members or input.numel() != output.numel():
+        split = bool(output_split_sizes or input_split_sizes)
+        if not split and (input.numel() % self._members or input.numel() != output.numel()):
             raise ValueError(f"all_to_all_single: {input.numel()} and {output.numel()} elements "
                              f"cannot be split among {self._members} ranks")
-        plan.structs.append(
-            self._move(Kind.ALL_TO_ALL, source, target, self._members, **fields))
+        # Another rank may name the sizes of equal parts, so counts travel in any case.
+        equal = self._counts(plan, [input.numel() // self._members] * self._members, source)
+        plan.structs.append(self._move(
+            Kind.ALL_TO_ALL, source, target, 1,
+            input_counts=self._split(plan, source, input_split_sizes) if split else equal,
+            output_counts=self._split(plan, target, output_split_sizes) if split else equal))
         return self._begin("all_to_all_single", plan, [output], opts)
 
     alltoall_base = all_to_all_single
