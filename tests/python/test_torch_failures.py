@@ -223,6 +223,18 @@ class Failures(unittest.TestCase):
             self.assertRegex(text, "Unused: .*not produced[^$]*'2.bias'")
             self.assertIn("Pass find_unused_parameters=True to DistributedDataParallel", text)
 
+    def test_gradient_that_a_hook_takes(self):
+        """The error does not advise what would let ranks train apart."""
+        def run(rank):
+            model = net()
+            model[0].weight.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", None))
+            model = DDP(model)
+            return said(lambda: step(model))[0]
+        for text in ranks(2, run):
+            self.assertRegex(text, "Unused: .*not produced[^$]*'0.weight'")
+            self.assertRegex(text, "register_post_accumulate_grad_hook.*step after backward")
+            self.assertNotIn("Pass find_unused", text)
+
     def test_rank_that_does_not_go_on(self):
         """A rank that neither ends nor trains after its exception does not hold up the others."""
         def run(rank):

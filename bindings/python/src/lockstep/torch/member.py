@@ -127,6 +127,12 @@ class Member:
                     f"be synchronized now: {problem}. Change it back (p.data = "
                     "p.data.contiguous() makes memory dense), or wrap the module again")
 
+    def hooked_names(self) -> List[str]:
+        """Parameters with a hook of the program that runs when .grad is complete."""
+        own = 1 if self.hooks is not None and self.hooks.kind == "python" else 0
+        return [name for name, p in zip(self.names, self.parameters)
+                if len(p._post_accumulate_grad_hooks or ()) > own]
+
     def stop(self) -> None:
         """No hook reports from now on."""
         self.dead, self.expect = True, False

@@ -36,6 +36,11 @@ _PATIENCE_S = 1.0
 _PHASE_BYTES = 60
 _WEIGHT_MAX = 1 << 48
 _MISSING = "not produced by the backward pass"  # What the library says of a gradient.
+_ADVICE = ("Pass find_unused_parameters=True to DistributedDataParallel if parameters may have no "
+           "gradient. Otherwise make every output of forward part of the loss.")
+_HOOKED = ("The program has a hook there (register_post_accumulate_grad_hook). A hook that steps the "
+           "optimizer and sets .grad to None takes the gradient before it is averaged, and with "
+           "find_unused_parameters=True ranks would train apart silently: step after backward().")
 
 
 class World:
@@ -291,7 +296,7 @@ class World:
             self._ended(step)
             if failure is not None:
                 raise failure from error
-            raise explain(error) from None
+            raise explain(error, self.opened) from None
         except BaseException:
             self._leave()
             raise
@@ -418,13 +423,13 @@ class _End:
             world.dropped()
 
 
-def explain(error: LockstepError) -> LockstepError:
-    """The same error, with what to do about a gradient that is missing. Other errors say it."""
+def explain(error: LockstepError, opened: Sequence[Member]) -> LockstepError:
+    """The same error, with what to do about a gradient that is missing. Other errors say it.
+    opened: the members with a call in the step."""
     if isinstance(error, Unused) and _MISSING in error.text:
-        text = (f"{error.text}\nPass find_unused_parameters=True to DistributedDataParallel if "
-                "parameters may have no gradient. Otherwise make every output of forward part of "
-                "the loss.")
-        return type(error)(text)
+        hooked = any(f"'{name}'" in error.text for member in opened
+                     for name in member.hooked_names())
+        return type(error)(f"{error.text}\n{_HOOKED if hooked else _ADVICE}")
     return error
 
 
