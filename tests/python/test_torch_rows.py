@@ -83,6 +83,42 @@ class Rows(unittest.TestCase):
                     [one == after[0] for one in after])
         self.assertEqual(self.both(run), ("module.0.weight", True, [True] * 3, [True] * 4))
 
+    def test_copies_of_one_rank(self):
+        """A rank copies, loads and uses wrappers alone. Then all train a copy."""
+        def run(rank):
+            model = Ours(net(), broadcast_buffers=False)
+            train(model, rank, 2)
+            copies = []
+            for _ in range(70 if rank == 0 else 0):  # A session has 64 modules.
+                copies += copy.deepcopy(model), pickle.loads(pickle.dumps(model))
+                with torch.no_grad():
+                    copies[-1].eval()(batch(0))
+            train(model, rank, 2)
+            second = copy.deepcopy(model)
+            with second.no_sync():
+                second.eval()(batch(rank, 7)).sum().backward()
+            second.train()
+            members = len(model.lockstep_member.world.members)
+            return (states(train(second, rank)) == states(train(model, rank)), members,
+                    second.lockstep_member.name, len(model.lockstep_member.world.members))
+        self.assertEqual(self.both(run), (True, 1, "Sequential.2", 2))
+
+    def test_copies_and_options(self):
+        """What changes a copy before it trains."""
+        def run(rank):
+            names, logged = [], []
+            for change in (lambda one: one.register_comm_hook(None, default_hooks.bf16_compress_hook),
+                           lambda one: one._set_static_graph(), lambda one: one.step(weight=2)):
+                one = copy.deepcopy(copy.deepcopy(Ours(net())))
+                logged.append(one._get_ddp_logging_data()["reducer"])
+                change(one)
+                train(one, rank)
+                names.append((ours(one), one.lockstep_member.options.get("wire"),
+                              one.lockstep_member.static))
+            return names, logged
+        self.assertEqual(self.both(run), (
+            [(True, "bfloat16", False), (True, None, True), (True, None, False)], ["lockstep"] * 3))
+
     def test_init_sync(self):
         def run(rank):
             torch.manual_seed(rank)

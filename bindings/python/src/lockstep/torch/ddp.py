@@ -24,7 +24,7 @@ from . import world as worlds
 from .logger import Logger
 from .member import Member
 from .memory import problem_of
-from .reducer import Reducer
+from .reducer import Later, Reducer
 
 log = logging.getLogger("lockstep.torch")
 Stock = home.DistributedDataParallel
@@ -46,11 +46,21 @@ class DistributedDataParallel(Stock):
         _check_parameters(module)
         super().__init__(module, *arguments, init_sync=False, **options)
 
+    def __setstate__(self, state: Dict[str, Any]) -> None:
+        """One rank may copy or load a wrapper alone, so this needs no other rank."""
+        self.__dict__["_lockstep_later"] = True
+        super().__setstate__(state)
+
     # --- which reducer --------------------------------------------------------------------------
 
     def _ddp_init_helper(self, parameters: Any, expect_sparse_gradient: Any,
                          param_to_name_mapping: Any, static_graph: Any) -> None:
+        later = self.__dict__.pop("_lockstep_later", False)
         reason = self._why_stock(parameters)
+        if reason is None and later:
+            self.reducer: Any = Later(self, parameters)
+            self._use_logger(static_graph)
+            return
         if reason is None:
             try:
                 self._use_lockstep(parameters, expect_sparse_gradient, param_to_name_mapping,
@@ -108,10 +118,12 @@ class DistributedDataParallel(Stock):
         member.wrapped = weakref.ref(self.module)
         world.add(member)
         self._sync_states(set(member.parameters))
-        reducer = Reducer(world, member, parameters, self.module)
-        self.reducer: Any = reducer
-        self.logger: Any = Logger(self, reducer)
-        reducer.set_logger(self.logger)
+        self.reducer = Reducer(world, member, parameters, self.module)
+        self._use_logger(static_graph)
+
+    def _use_logger(self, static_graph: bool) -> None:
+        self.logger: Any = Logger(self, self.reducer)
+        self.reducer.set_logger(self.logger)
         has_sync_bn = any(isinstance(m, torch.nn.SyncBatchNorm) for m in self.module.modules())
         self.logger.set_construction_data_and_log(
             type(self.module).__name__, self.device_ids or [],
@@ -155,6 +167,18 @@ class DistributedDataParallel(Stock):
         reducer = self.__dict__.get("reducer")
         return reducer.member if isinstance(reducer, Reducer) else None
 
+    def _train_now(self) -> None:
+        """A wrapper that was copied or loaded gets its reducer. All ranks call it."""
+        if not isinstance(self.__dict__.get("reducer"), Later):
+            return
+        parameters, sparse = self._build_params_for_reducer()
+        self._ddp_init_helper(parameters, sparse,
+                              self._build_debug_param_to_name_mapping(parameters),
+                              self.static_graph)
+        if self.static_graph:
+            self.reducer._set_static_graph()
+            self.logger._set_static_graph()
+
     def _to_stock(self, reason: str) -> None:
         """The reducer of PyTorch takes over, also after construction."""
         member = self.lockstep_member
@@ -185,6 +209,7 @@ class DistributedDataParallel(Stock):
             reducer.watch(output)
 
     def join_hook(self, **options: Any) -> Any:
+        self._train_now()
         if isinstance(self.__dict__.get("reducer"), Reducer):
             self.reducer.joins(options.get("divide_by_initial_world_size", True))
         return super().join_hook(**options)
@@ -195,6 +220,7 @@ class DistributedDataParallel(Stock):
             super()._match_unused_params_allreduce()
 
     def _update_process_group(self, new_process_group: Any) -> None:
+        self._train_now()
         if self.lockstep_member is not None and not home._rank_not_in_group(new_process_group):
             ranks = dist.get_process_group_ranks
             if ranks(new_process_group) != ranks(self.process_group):
@@ -204,6 +230,7 @@ class DistributedDataParallel(Stock):
     # --- communication hooks --------------------------------------------------------------------
 
     def register_comm_hook(self, state: object, hook: Callable) -> None:
+        self._train_now()
         name = getattr(hook, "__name__", type(hook).__name__)
         wire = _WIRES.get((getattr(hook, "__module__", ""), name))
         if self.lockstep_member is None or wire is None or not self._of_own_group(state):
@@ -215,6 +242,7 @@ class DistributedDataParallel(Stock):
         self._set_wire(wire)
 
     def _register_builtin_comm_hook(self, comm_hook_type: Any) -> None:
+        self._train_now()
         if (self.lockstep_member is not None
                 and comm_hook_type == dist.BuiltinCommHookType.ALLREDUCE):
             self.logger._set_comm_hook_name(str(comm_hook_type))
@@ -241,6 +269,7 @@ class DistributedDataParallel(Stock):
         """Options of the steps whose backward passes begin inside the context. weight: number of
         samples behind this rank's gradients; the result is the mean over all samples. phase: a
         label of steps that use the same parameters."""
+        self._train_now()
         member = self.lockstep_member
         if member is None:
             if weight is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+import types
 import weakref
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -200,6 +201,44 @@ class Reducer:
 
 def _stop(member: Member) -> None:
     member.stop()
+
+
+class Later:
+    """The reducer of a wrapper that was copied or loaded, until the wrapper trains. A rank may copy
+    one alone, for example to keep the best values. All ranks train it, so they declare its module
+    then. Until then it has no module in the session, and no memory for gradients."""
+
+    def __init__(self, ddp: Any, parameters: Sequence[torch.Tensor]) -> None:
+        self._ddp = weakref.ref(ddp)
+        self.parameters = list(parameters)
+        self.member = types.SimpleNamespace(options={}, steps=0, order=[])  # What Logger asks for.
+        self._removed = False
+
+    @torch._disable_dynamo
+    def prepare_for_forward(self) -> None:
+        ddp = self._ddp()
+        if ddp is not None and not self._removed:
+            ddp._train_now()
+            ddp.reducer.prepare_for_forward()
+
+    def _remove_autograd_hooks(self) -> None:
+        self._removed = True
+
+    def times(self) -> Dict[str, int]:
+        return {}
+
+    def _rebuild_buckets(self) -> bool:
+        return False
+
+    def _ddp_graph_static(self) -> bool:
+        return True
+
+    def _nothing(self, *_: Any) -> None:
+        """There is no step yet."""
+
+    prepare_for_backward = set_logger = _set_static_graph = _set_optimizer_in_backward = _nothing
+    _set_ddp_runtime_logging_sample_rate = _reset_state = _check_reducer_finalized = _nothing
+    _set_sparse_metadata = _delay_all_reduce = _nothing
 
 
 def watch(world: World, member: Member, output: Any, phase: str = "",
