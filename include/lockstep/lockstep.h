@@ -641,7 +641,8 @@ LOCKSTEP_API int lockstep_buffer_move(lockstep_module *module, uint32_t buffer, 
  * parameter has no gradient and is in no plan, and reporting it is an error. All ranks do the same
  * before the same step. If one rank does not, all ranks get E_MISMATCH naming the parameter. The
  * order of buckets is learned for each set of trainable parameters that is new, and is known for a
- * set that was trained before.
+ * set that was trained before. 8 sets are remembered, and 32 pairs of a phase and a set: a job that
+ * goes round more of them learns in every step, which is slow and needs the coordinator.
  * parameters: [count] numbers. Blocks: no. Threads: the trainer's, outside a step or window. Owns:
  * read now. Returns: E_INVALID (not floating point; shared: freeze it in the module that owns it).
  */
@@ -1196,7 +1197,8 @@ typedef enum lockstep_collective_kind {
     /* input[count] goes to member `peer`, whose output[count] it becomes by LOCKSTEP_RECEIVE with
      * the same name and tag. The k-th send of a name and tag to a member meets that member's k-th
      * receive of them from this one. A send may complete before its receive is called, or wait for
-     * it: programs must not depend on either. */
+     * it: programs must not depend on either. A sender that is more than 600 messages ahead of a
+     * receiver ends the job (docs/collectives.md). */
     LOCKSTEP_SEND = 10,
     LOCKSTEP_RECEIVE = 11
 } lockstep_collective_kind;

@@ -465,6 +465,9 @@ static void names_body(struct rank *rank)
         RANK_OK(rank, lockstep_work_wait(work, FOREVER));
         RANK_EQUAL(rank, value, 6);
     }
+    // The library has room for its own names.
+    RANK_OK(rank, lockstep_start(rank->session));
+    RANK_OK(rank, lockstep_state_check(rank->session));
 }
 
 static void case_61_room_for_names(const struct setting *setting)

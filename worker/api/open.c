@@ -185,7 +185,7 @@ static int open_allocate(const struct config *config, struct lockstep_session **
     session->step.uneven = config->uneven;
     session->engine.order = calloc(1, sizeof(*session->engine.order));
     session->works.all = calloc(SESSION_MAX_WORK, sizeof(*session->works.all));
-    session->works.names = calloc(SESSION_MAX_NAMES, sizeof(*session->works.names));
+    session->works.names = calloc(SESSION_NAME_PLACES, sizeof(*session->works.names));
     whole = whole &&
             ring_buffer_init(&session->drive.inbox, SESSION_INBOX, sizeof(struct command)) &&
             session->engine.order && session->works.all && session->works.names;

@@ -64,7 +64,7 @@ static void anysource_name_locked(struct lockstep_work *work, uint32_t rank,
                                   const struct collective_tag *tag)
 {
     anysource_forget_locked(work);
-    struct name_use *use = work_use_locked(work->session, tag->space);
+    struct name_use *use = work_use_locked(work->session, work->name, tag->space);
     assert(use); // Room for the name was kept.
     use->uses++;
     work->collective.tag = *tag;

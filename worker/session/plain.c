@@ -421,7 +421,7 @@ static int plain_take_locked(struct lockstep_session *session, struct plain *pla
     int status = plain_same_locked(session, plain);
     if (status < 0)
         return status;
-    struct name_use *use = work_use_locked(session, plain->space);
+    struct name_use *use = work_use_locked(session, plain->what->name, plain->space);
     if (!use || (plain->any && !work_may_name_locked(session)))
         return LOCKSTEP_E_INVALID;
     tag = (struct collective_tag){.space = use->hash, .slot = use->uses};

@@ -45,8 +45,8 @@ uint64_t work_signature(const struct collective *collective)
 static struct name_use *work_name_locked(const struct lockstep_session *session, uint64_t hash)
 {
     mutex_assert_held(&session->mutex);
-    for (uint32_t i = 0; i < SESSION_MAX_NAMES; i++) {
-        struct name_use *use = &session->works.names[(hash + i) % SESSION_MAX_NAMES];
+    for (uint32_t i = 0; i < SESSION_NAME_PLACES; i++) {
+        struct name_use *use = &session->works.names[(hash + i) % SESSION_NAME_PLACES];
         if (use->hash == hash || use->hash == 0)
             return use;
     }
@@ -70,12 +70,20 @@ bool work_may_name_locked(const struct lockstep_session *session)
     return false;
 }
 
-struct name_use *work_use_locked(struct lockstep_session *session, uint64_t hash)
+static bool work_is_of_library(const char *name)
+{
+    return strncmp(name, WORK_LIBRARY_PREFIX, strlen(WORK_LIBRARY_PREFIX)) == 0;
+}
+
+struct name_use *work_use_locked(struct lockstep_session *session, const char *name, uint64_t hash)
 {
     struct name_use *use = work_name_locked(session, hash);
     if (use && use->hash == hash)
         return use;
-    if (!work_may_name_locked(session))
+    const bool reserved =
+        work_is_of_library(name) &&
+        session->works.names_used + session->works.unmatched_count < SESSION_NAME_PLACES;
+    if (!reserved && !work_may_name_locked(session))
         return NULL;
     use->hash = hash;
     session->works.names_used++;
@@ -233,7 +241,7 @@ static bool form_fill_locked(struct lockstep_session *session, const char *name,
     const size_t length = strlen(name);
     const uint64_t hash = hash64(name, length);
     form->name_bytes = 0;
-    form->use = work_use_locked(session, hash == 0 ? 1 : hash);
+    form->use = work_use_locked(session, name, hash == 0 ? 1 : hash);
     if (!form->use)
         return false;
     collective.elements = count;
@@ -310,8 +318,7 @@ static int work_make_locked(struct lockstep_session *session, const struct plain
     // Broadcasts of the library follow a verified manifest, and need no confirmation, but for the
     // accord after a death.
     work->confirmed = false;
-    if (collective->kind == COLLECTIVE_BROADCAST &&
-        (attempt || strncmp(work->name, WORK_LIBRARY_PREFIX, strlen(WORK_LIBRARY_PREFIX)) != 0))
+    if (collective->kind == COLLECTIVE_BROADCAST && (attempt || !work_is_of_library(work->name)))
         work_confirm(work);
     work->changed = work->lost = work->handed = false;
     work->agreement.attempt = attempt;

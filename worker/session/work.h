@@ -86,6 +86,9 @@ struct name_use {
     uint32_t uses;
 };
 #define SESSION_MAX_NAMES 4096
+// The rest is for the library's own names: lockstep_start has to work when a trainer has used up
+// its names.
+#define SESSION_NAME_PLACES (SESSION_MAX_NAMES + 256)
 
 // The arguments of a plain collective, and the choices that follow from them. works.form keeps the
 // trainer's last collective: a call with the same arguments needs no check and no new choice.
@@ -111,7 +114,7 @@ struct works {
     struct lockstep_work *first_free; // Free work for the trainer, most recently freed first.
     uint32_t taken; // Work for the trainer that is not free.
     const struct lockstep_work *awaited; // The work for which a call waits now, or NULL.
-    struct name_use *names; // [SESSION_MAX_NAMES]
+    struct name_use *names; // [SESSION_NAME_PLACES]
     uint32_t names_used;
     // Receives from any source that have no message yet, the oldest first. Each will need one more
     // name.
@@ -149,9 +152,9 @@ bool work_exchange(struct lockstep_work *work);
 void work_exchanged_locked(struct lockstep_work *work);
 // ---- For plain.c -------------------------------------------------------------------------------
 
-// Returns how often the name with this hash was used, or NULL with the error text set. Caller holds
-// the session's mutex, as for the next five.
-struct name_use *work_use_locked(struct lockstep_session *session, uint64_t hash);
+// Returns how often the name with this hash was used, or NULL with the error text set. name: tells
+// the library's names from a trainer's. Caller holds the session's mutex, as for the next five.
+struct name_use *work_use_locked(struct lockstep_session *session, const char *name, uint64_t hash);
 // True if the session may have one more name; else the error text is set.
 bool work_may_name_locked(const struct lockstep_session *session);
 // Returns how many collectives with this hash of a name this rank has begun.

@@ -93,8 +93,8 @@ static void transport_impossible(struct peer_link *peer)
 {
     struct text text;
     char buffer[TRANSPORT_TEXT_BYTES];
-    if (peer->stream.text == peer_no_memory) {
-        peer_lose(peer, peer_no_memory);
+    if (peer->stream.text == peer_no_memory || peer->stream.text == peer_no_parking) {
+        peer_lose(peer, peer->stream.text);
         return;
     }
     text_init(&text, buffer, sizeof(buffer));

@@ -121,12 +121,15 @@ struct ring_group {
 extern const char peer_no_memory[];
 // The same, if this rank has LOCKSTEP_MAX_FURTHER_LINKS.
 extern const char peer_no_room[];
+// The same, if LOCKSTEP_PARKINGS_OF_PEER messages wait for this rank. Where ranks go on after a
+// death, every send is confirmed, and only a peer that is at fault can send so many.
+extern const char peer_no_parking[];
 
 // Marks the peer as lost. The transport reports the loss once, after the events of all frames that
 // had arrived. The text is copied.
 void peer_lose(struct peer_link *peer, const char *text);
 // As peer_lose, for a peer that sent impossible data (LOSS_IMPOSSIBLE). Its link stays open until
-// the job has ended. With peer_no_memory as text the loss is LOSS_HERE.
+// the job has ended. With one of the texts above the loss is LOSS_HERE.
 void peer_lose_impossible(struct peer_link *peer, const char *text);
 // As peer_lose, for a peer whose host no longer acknowledges data (LOSS_SILENT).
 void peer_lose_silent(struct peer_link *peer);
