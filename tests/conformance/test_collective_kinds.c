@@ -9,6 +9,7 @@
 #include "protos/limits.h"
 #include "tests/support/device_trainer.h"
 #include "tests/support/trainer.h"
+#include "worker/session/session.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -865,10 +866,12 @@ static void ahead_body(struct rank *rank)
     what.count = 1;
     what.input = rank->rank == 0 ? &value : NULL;
     what.output = rank->rank == 0 ? NULL : &value;
+    rank_meet(rank);
     for (uint32_t i = 0; rank->rank == 0 && status == 0 && i < 1000; i++)
         status = lockstep_collective_run(rank->session, &what, FOREVER);
-    rank_meet(rank);
-    for (uint32_t i = 0; rank->rank == 1 && status == 0 && i < 1000; i++)
+    while (rank->rank == 1 && !atomic_load(&rank->session->gate.failed))
+        usleep(1000);
+    if (rank->rank == 1)
         status = lockstep_collective_run(rank->session, &what, FOREVER);
     if (rank->rank == 1) {
         RANK_EQUAL(rank, status, LOCKSTEP_E_SYSTEM);

@@ -107,7 +107,8 @@ static void describe_record(char *text, size_t bytes, const struct record_part *
         snprintf(text, bytes, "%s of %" PRIu32 " [",
                  (size_t)part->kind < sizeof(names) / sizeof(names[0]) ? names[part->kind] : "?",
                  part->position);
-    for (uint32_t i = 0; i < part->count && (size_t)used < bytes; i++)
+    const uint32_t most = sizeof(part->words) / sizeof(part->words[0]);
+    for (uint32_t i = 0; i < part->count && i < most && (size_t)used < bytes; i++)
         used += snprintf(text + used, bytes - (size_t)used, "%s%" PRIu64, i == 0 ? "" : " ",
                          part->words[i]);
     if ((size_t)used < bytes)
