@@ -128,7 +128,7 @@ static void rates_look_for_stragglers(struct coordinator *core, struct job *job,
 
 // ---- Samples -----------------------------------------------------------------------------------
 
-// What the members have counted since the present sample began.
+// Returns how much the members have counted since the present sample began.
 static struct rates_sums rates_grown(const struct rates *rates, const struct rates_sums *sums)
 {
     return (struct rates_sums){.steps = grown(sums->steps, rates->steps),
@@ -226,7 +226,7 @@ void rates_end(struct coordinator *core, struct job *job)
     if (job->rates.from_ms == 0)
         return;
     const struct rates_sums sums = rates_sum(core, job);
-    job->rates.next_ms = 0; // What is left of a second is no sample of the speed.
+    job->rates.next_ms = 0; // A part of a second says too little about the speed.
     rates_take(core, job, &sums);
     job->rates.from_ms = 0;
 }

@@ -93,7 +93,7 @@ static void transport_impossible(struct peer_link *peer)
 {
     struct text text;
     char buffer[TRANSPORT_TEXT_BYTES];
-    if (peer->stream.text == peer_no_memory || peer->stream.text == peer_no_parking) {
+    if (peer_is_own_lack(peer->stream.text)) {
         peer_lose(peer, peer->stream.text);
         return;
     }

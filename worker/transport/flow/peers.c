@@ -27,8 +27,7 @@ static_assert(LOCKSTEP_PARKINGS_OF_PEER > 600, "the text says so");
 
 // ---- losses -------------------------------------------------------------------------------------
 
-// True if this rank lacks something, and the peer is not at fault.
-static bool peer_is_own_lack(const char *text)
+bool peer_is_own_lack(const char *text)
 {
     return text == peer_no_memory || text == peer_no_room || text == peer_no_parking;
 }

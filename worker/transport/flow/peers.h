@@ -124,6 +124,8 @@ extern const char peer_no_room[];
 // The same, if LOCKSTEP_PARKINGS_OF_PEER messages wait for this rank. Where ranks go on after a
 // death, every send is confirmed, and only a peer that is at fault can send so many.
 extern const char peer_no_parking[];
+// True for these texts.
+bool peer_is_own_lack(const char *text);
 
 // Marks the peer as lost. The transport reports the loss once, after the events of all frames that
 // had arrived. The text is copied.
