@@ -222,7 +222,19 @@ static void wrong_modules(struct rank *rank)
 {
     struct place place;
     lockstep_module *module;
+    lockstep_group *group;
+    const uint32_t first_two[] = {0, 1};
     place_open(rank, &place);
+    if (rank->rank < 2)
+        RANK_OK(rank, lockstep_group_create(rank->session, first_two, 2, "g", &group));
+    if (place.cuda && rank->rank < 2) {
+        const struct lockstep_parameter here = parameter("here", place.device[0], NULL);
+        struct lockstep_module_config config = describe(&here, 1);
+        config.group = group;
+        RANK_FAILS(rank, LOCKSTEP_E_UNSUPPORTED,
+                   lockstep_module_register(rank->session, &config, &module));
+        RANK_SAYS(rank, "of group 'g': it has tensors in the memory of a device");
+    }
     if (place.cuda) {
         const struct lockstep_parameter abroad = parameter("far", place.other, NULL);
         const struct lockstep_parameter half = parameter("half", place.device[0], place.other);

@@ -372,6 +372,28 @@ static bool is_resumed(const struct up_heartbeat *beat)
     return (beat->flags & PLACE_PAUSED) == 0;
 }
 
+static bool is_marked(const struct up_heartbeat *beat)
+{
+    return strncmp(beat->mark, "epoch", 5) == 0;
+}
+
+// A mark keeps 127 bytes. The cut lies between two characters.
+static void test_a_long_mark_is_copied_and_cut(void **state)
+{
+    struct trainer *trainer = *state;
+    char given[256];
+    char mark[256] = "epoch \xc3\xa9";
+    for (size_t i = 8; i < 200; i += 2)
+        memcpy(mark + i, "\xc3\xa9", 3);
+    trainer_start(trainer);
+    memcpy(given, mark, sizeof(given));
+    assert_int_equal(lockstep_mark(trainer->session, given), 0);
+    memset(given, 'x', sizeof(given));
+    const struct up_heartbeat beat = AWAIT_BEAT(is_marked);
+    assert_int_equal(strlen(beat.mark), 126);
+    assert_memory_equal(beat.mark, mark, 126);
+}
+
 static void test_a_pause_lasts_until_resume(void **state)
 {
     struct trainer *trainer = *state;
@@ -702,6 +724,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(after_open),
         TEST(a_step),
+        TEST(a_long_mark_is_copied_and_cut),
         TEST(a_pause_lasts_until_resume),
         TEST(other_functions_do_not_close_a_call),
         TEST(heartbeats_while_the_trainer_spins),

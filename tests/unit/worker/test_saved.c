@@ -6,12 +6,15 @@
 #include "base/hash64.h"
 #include "worker/session/session.h" // Looks at the layout in force.
 
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -171,6 +174,37 @@ static void test_written_and_read_again(void **state)
     fixture_again(fixture);
     assert_int_equal(lockstep_session_load(fixture->session, saved), 0);
     assert_int_equal(unlink(saved), 0);
+}
+
+// The bound on the size of a file stands for a disk that is full: a write fails in the middle. The
+// file that was there stays as it was, and nothing is left beside it.
+static void test_a_disk_that_is_full(void **state)
+{
+    struct fixture *fixture = *state;
+    struct rlimit before;
+    struct stat old;
+    struct stat now;
+    char directory[] = "/tmp/lockstep-saved-XXXXXX";
+    char saved[64];
+    assert_non_null(mkdtemp(directory));
+    snprintf(saved, sizeof(saved), "%s/file", directory);
+    assert_int_equal(lockstep_session_save(fixture->session, saved), 0);
+    assert_int_equal(stat(saved, &old), 0);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    struct rlimit small = before;
+    small.rlim_cur = (rlim_t)old.st_size / 2;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    const int status = lockstep_session_save(fixture->session, saved);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(status, LOCKSTEP_E_SYSTEM);
+    assert_non_null(strstr(lockstep_error_text(), saved));
+    assert_non_null(strstr(lockstep_error_text(), strerror(EFBIG)));
+    assert_int_equal(stat(saved, &now), 0);
+    assert_int_equal(now.st_ino, old.st_ino);
+    assert_int_equal(now.st_size, old.st_size);
+    assert_int_equal(lockstep_session_load(fixture->session, saved), 0);
+    assert_int_equal(unlink(saved), 0);
+    assert_int_equal(rmdir(directory), 0); // Fails if there is another file.
 }
 
 static void test_every_truncation(void **state)
@@ -335,6 +369,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_a_good_file),
         TEST(test_written_and_read_again),
+        TEST(test_a_disk_that_is_full),
         TEST(test_every_truncation),
         TEST(test_every_flip_is_noticed),
         TEST(test_every_sealed_flip_is_read_or_refused),
