@@ -369,16 +369,17 @@ class Failures(unittest.TestCase):
                 dist.init_process_group("gloo", init_method=f"file://{path}", rank=place,
                                         world_size=size)
                 texts += [said(lambda: DDP(net()), lockstep.Invalid)[0],
-                          said(sync(net())(lambda: None), lockstep.Invalid)[0]]
+                          said(sync(net())(lambda: None), lockstep.Invalid)[0],
+                          said(lambda: dist.new_group(backend="lockstep"), lockstep.Invalid)[0]]
                 lockstep.torch.close()
                 step(DDP(net()))
                 texts.append((lockstep.torch.session().rank, lockstep.torch.session().size))
             return texts
         with tempfile.TemporaryDirectory() as folder:
             for rank, texts in enumerate(ranks(2, lambda rank: run(rank, folder))):
-                for i in (0, 1, 3, 4):
+                for i in (0, 1, 2, 4, 5, 6):
                     self.assertIn("lockstep.torch.close()", texts[i])
-                self.assertEqual((texts[2], texts[5]), ((1 - rank, 2), (0, 1)))
+                self.assertEqual((texts[3], texts[7]), ((1 - rank, 2), (0, 1)))
 
     def test_state_of_moved_parameters(self):
         """p.data = ... gives a parameter other memory: that memory is compared."""

@@ -54,8 +54,8 @@ _SECURITY = ("LOCKSTEP_COORDINATOR_TLS_DIR", "LOCKSTEP_INSECURE_PLAINTEXT")
 """One of these is needed if ranks are on several hosts."""
 _FAILED = "!"  # What the address begins with if the coordinator could not be started.
 
-__all__ = ["before_close", "close", "hold", "is_open", "of_group", "of_world", "release", "session",
-           "why_no_group"]
+__all__ = ["before_close", "check_place", "close", "hold", "is_open", "of_group", "of_world",
+           "release", "session", "why_no_group"]
 
 
 class Place(NamedTuple):
@@ -321,6 +321,16 @@ def of_world() -> Session:
     """The session, for an owner that does not keep it open. All ranks make the first call."""
     with _lock:
         return _get_session(None, {})
+
+
+def check_place(session: Session, rank: int, size: int) -> None:
+    """Raises if the program has made another default group since the session was opened. With
+    on_failure continue the two may differ after a death."""
+    if not session.outlived and (rank, size) != (session.rank, session.size):
+        raise Invalid(
+            f"PyTorch has rank {rank} of {size} now, and the session of this process has rank "
+            f"{session.rank} of {session.size}: call lockstep.torch.close() on all ranks before "
+            "they make another default process group, and then make groups and wrap modules again")
 
 
 # --- sessions of some ranks ----------------------------------------------------------------------

@@ -587,6 +587,7 @@ def _session_of(opts: Any) -> Session:
     session = bootstrap.of_world()
     if session.world_change().changes:  # The default group may be from before.
         _groups.check(session, dist.get_world_size(), "new_group")
+    bootstrap.check_place(session, dist.get_rank(), dist.get_world_size())
     return session
 
 

@@ -447,21 +447,11 @@ def world(device: Any = None) -> World:
     options: Dict[str, Any] = {"device": f"cuda:{device.index}"} if on_device else {}
     session = bootstrap.session(**options)
     if dist.is_initialized():
-        _check_place(session, dist.get_rank(), dist.get_world_size())
+        bootstrap.check_place(session, dist.get_rank(), dist.get_world_size())
     if _world is None or _world.session is not session:
         _world = World(session)
         _watch_exceptions()
     return _world
-
-
-def _check_place(session: Session, rank: int, size: int) -> None:
-    """Raises if the program has made another default group since the session was opened. With
-    on_failure continue the two may differ after a death."""
-    if not session.outlived and (rank, size) != (session.rank, session.size):
-        raise Invalid(
-            f"PyTorch has rank {rank} of {size} now, and the session of this process has rank "
-            f"{session.rank} of {session.size}: call lockstep.torch.close() on all ranks before "
-            "they make another process group, and wrap modules again")
 
 
 def of_group(group: Any) -> World:
@@ -470,7 +460,7 @@ def of_group(group: Any) -> World:
     ranks = tuple(dist.get_process_group_ranks(group))
     store = dist.distributed_c10d._get_process_group_store(group)
     session = bootstrap.of_group(ranks, store)
-    _check_place(session, ranks.index(dist.get_rank()), len(ranks))
+    bootstrap.check_place(session, ranks.index(dist.get_rank()), len(ranks))
     there = _worlds.get(ranks)
     if there is None or there.session is not session:
         there = _worlds[ranks] = World(session)
