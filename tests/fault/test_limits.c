@@ -14,7 +14,11 @@
 
 #include <cmocka.h>
 
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -186,6 +190,41 @@ static void threads_run_out(void **state)
     sweep_limit("ulimit -u", few_threads, 1, 80, 7);
 }
 
+// ---- Threads that others take meanwhile ---------------------------------------------------------
+
+// How many threads may still be started. The other ranks of the user or of the container take
+// threads, too, between the proof and the starts that follow it.
+static _Atomic int64_t threads_left = INT64_MAX;
+
+// The library and gRPC call this one, so it is visible.
+__attribute__((visibility("default"))) int pthread_create(pthread_t *thread,
+                                                          const pthread_attr_t *attributes,
+                                                          void *(*body)(void *), void *argument)
+{
+    int (*create)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+    *(void **)&create = dlsym(RTLD_NEXT, "pthread_create");
+    if (atomic_fetch_sub(&threads_left, 1) <= 0)
+        return EAGAIN;
+    return create(thread, attributes, body, argument);
+}
+
+static void take_threads(uint64_t value, uint32_t world)
+{
+    (void)world;
+    atomic_store(&threads_left, (int64_t)value);
+}
+
+// gRPC starts its threads with the session's. One that it cannot start has no error: gRPC works on
+// without it, or does not, and waits for it as it shuts down.
+static void threads_run_out_after_the_proof(void **state)
+{
+    const struct squeeze squeeze = {.name = "threads", .apply = take_threads};
+    (void)state;
+    const struct swept swept = life_sweep(&squeeze, 12, 40, 1);
+    assert_int_equal(swept.faults, 0);
+    assert_true(swept.well > 0 && swept.refused > 0);
+}
+
 static void address_space_runs_out(void **state)
 {
     (void)state;
@@ -229,6 +268,7 @@ int main(void)
         cmocka_unit_test(descriptors_run_out),
         cmocka_unit_test(blocks_leave_descriptors),
         cmocka_unit_test(threads_run_out),
+        cmocka_unit_test(threads_run_out_after_the_proof),
         cmocka_unit_test(address_space_runs_out),
         cmocka_unit_test(data_runs_out),
         cmocka_unit_test(files_are_too_small),

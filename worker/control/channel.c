@@ -21,8 +21,10 @@
 #include <grpc/support/log.h>
 #include <grpc/support/time.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #define KEEPALIVE_MS 20000 // The server accepts pings that are at least 10 s apart.
 #define KEEPALIVE_TIMEOUT_MS 10000
@@ -33,12 +35,16 @@
 // grpc.c).
 #define FIRST_SILENT_MS 20000
 #define SILENT_MS 3000
+#define END_MS 2000 // gRPC ends in far less, unless it waits for a thread that it could not start.
 #define UNIX_PREFIX "unix:"
 #define DNS_PREFIX "dns:///"
 // The host name for the certificate check if the coordinator's address is a path.
 #define UNIX_HOST "localhost"
 
 // ---- gRPC --------------------------------------------------------------------------------------
+
+// How many threads are in grpc_shutdown.
+static _Atomic uint32_t ending;
 
 static void channel_swallow_log(gpr_log_func_args *args)
 {
@@ -69,8 +75,19 @@ void channel_end(void)
 {
     sigset_t before;
     channel_block_signals(&before);
+    atomic_fetch_add(&ending, 1);
     grpc_shutdown();
+    atomic_fetch_sub(&ending, 1);
     channel_restore_signals(&before);
+}
+
+bool channel_may_open(void)
+{
+    const uint64_t until = clock_now_ms() + END_MS;
+    const struct timespec moment = {.tv_nsec = 1000000};
+    while (atomic_load(&ending) != 0 && clock_now_ms() < until)
+        (void)nanosleep(&moment, NULL);
+    return atomic_load(&ending) == 0;
 }
 
 // ---- The channel -------------------------------------------------------------------------------

@@ -68,7 +68,11 @@ struct grpc_event channel_next(struct channel *channel, uint64_t deadline_ms);
 // them.
 void channel_block_signals(sigset_t *before);
 void channel_restore_signals(const sigset_t *before);
-// Shuts gRPC down, once for each channel_open, with signals blocked.
+// Shuts gRPC down, once for each channel_open, with signals blocked. gRPC waits for its threads,
+// and for ever if it could not start one of them.
 void channel_end(void);
+// Returns false if an earlier channel_end does not return: then channel_open would not return
+// either.
+bool channel_may_open(void);
 
 #endif

@@ -84,18 +84,26 @@ static bool locate(struct control *control, const char *list, char *error, size_
     return true;
 }
 
-// Called with signals blocked. Returns 0; -2 after undoing everything.
+// Called with signals blocked. Returns 0; -2 after undoing everything, but for gRPC when there are
+// no threads: gRPC could not start all of its own then, and would wait for them for ever.
 static int start_thread(struct control *control, char *error, size_t error_bytes)
 {
-    int failure = 0;
-    if (channel_open(&control->channel) < 0)
+    if (!channel_may_open()) {
+        snprintf(error, error_bytes,
+                 "gRPC of an earlier session has not ended, because it could not start its threads "
+                 "(ulimit -u, pids.max): end this process");
+        return -2;
+    }
+    if (channel_open(&control->channel) < 0) {
         snprintf(error, error_bytes, "gRPC cannot make a channel to %s", control->channel.target);
-    else if ((failure = thread_start(&control->thread, "lockstep-ctl", streams_run, control)) != 0)
-        snprintf(error, error_bytes, "cannot start the control thread: %s", strerror(failure));
-    else
+        channel_close(&control->channel);
+        channel_end();
+        return -2;
+    }
+    const int failure = thread_start(&control->thread, "lockstep-ctl", streams_run, control);
+    if (failure == 0)
         return 0;
-    channel_close(&control->channel);
-    channel_end();
+    snprintf(error, error_bytes, "cannot start the control thread: %s", strerror(failure));
     return -2;
 }
 
@@ -181,6 +189,5 @@ void control_close(struct control *control, uint64_t linger_ms)
     if (abandoned)
         return;
     thread_join(&control->thread);
-    channel_end();
     streams_release(control);
 }

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SHUTDOWN_MS 2000
 #define CANCEL_MS 200 // A cancelled call completes much sooner, unless its socket is full.
 
 void mailbox_init(struct mailbox *mailbox)
@@ -201,14 +202,22 @@ void mailbox_woken(struct mailbox *mailbox)
 
 bool mailbox_await_end_locked(struct mailbox *mailbox)
 {
-    const uint64_t patience = mailbox->linger_until + CANCEL_MS;
     mutex_assert_held(&mailbox->mutex);
-    while (!mailbox->finished && cond_wait_until(&mailbox->changed, &mailbox->mutex, patience))
+    while (!mailbox->finished &&
+           cond_wait_until(&mailbox->changed, &mailbox->mutex, mailbox->linger_until + CANCEL_MS))
         ;
     while (mailbox->reporting)
         cond_wait(&mailbox->changed, &mailbox->mutex);
     mailbox->abandoned = !mailbox->finished;
     return mailbox->finished;
+}
+
+void mailbox_ends(struct mailbox *mailbox)
+{
+    mutex_lock(&mailbox->mutex);
+    mailbox->linger_until = clock_now_ms() + SHUTDOWN_MS;
+    cond_signal(&mailbox->changed);
+    mutex_unlock(&mailbox->mutex);
 }
 
 bool mailbox_finish(struct mailbox *mailbox)

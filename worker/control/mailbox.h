@@ -96,6 +96,10 @@ void mailbox_woken(struct mailbox *mailbox);
 // until TCP gives up (KEEPALIVE_TIMEOUT_MS in channel.c). control_close does not wait so long,
 // because the thread reports no event any more.
 bool mailbox_await_end_locked(struct mailbox *mailbox);
+// All that is left to the control thread is to shut gRPC down, which takes milliseconds, or for
+// ever if gRPC could not start all of its threads. mailbox_await_end_locked waits for two seconds
+// more. Control thread.
+void mailbox_ends(struct mailbox *mailbox);
 // The control thread has ended. Returns true if control_close has already returned; then the thread
 // frees the control. Control thread.
 bool mailbox_finish(struct mailbox *mailbox);

@@ -420,10 +420,10 @@ void streams_release(struct control *control)
 // The last use of the control by its thread.
 static void finish(struct control *control)
 {
-    if (!mailbox_finish(&control->mailbox))
-        return;
-    grpc_shutdown();
-    streams_release(control);
+    mailbox_ends(&control->mailbox);
+    channel_end();
+    if (mailbox_finish(&control->mailbox))
+        streams_release(control);
 }
 
 void streams_run(void *argument)
