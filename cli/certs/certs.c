@@ -99,6 +99,8 @@ static int set_name(struct certs_request *request, const char *value)
 {
     if (request->name_count == CERTS_NAMES)
         return cli_misuse(NAME, "--name can be given %d times", CERTS_NAMES);
+    if (!certs_is_name(value))
+        return cli_misuse(NAME, "--name '%s' is neither a DNS name nor an address", value);
     request->names[request->name_count++] = value;
     return 0;
 }

@@ -311,6 +311,11 @@ static bool is_dns_name(const char *name)
     return name[0] && strlen(name) < 254 && name[strspn(name, allowed)] == '\0';
 }
 
+bool certs_is_name(const char *name)
+{
+    return is_address(name) || is_dns_name(name);
+}
+
 static int list_names(const struct failure *failure, const struct certs_request *request,
                       struct text *list)
 {
@@ -319,8 +324,6 @@ static int list_names(const struct failure *failure, const struct certs_request 
     text_append(list, "URI:%s", uri);
     for (size_t i = 0; i < request->name_count; i++) {
         const char *name = request->names[i];
-        if (!is_address(name) && !is_dns_name(name))
-            return fail(failure, "'%s' is neither a DNS name nor an address", name);
         text_append(list, ",%s:%s", is_address(name) ? "IP" : "DNS", name);
     }
     return list->truncated ? fail(failure, "too many names") : 0;

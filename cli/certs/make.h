@@ -27,7 +27,7 @@ enum certs_role {
 struct certs_request {
     enum certs_role role;
     const char *job; // The job of a worker; NULL: any job.
-    const char *names[CERTS_NAMES]; // DNS names and addresses.
+    const char *names[CERTS_NAMES]; // DNS names and addresses: see certs_is_name.
     size_t name_count;
     unsigned days; // certs_issue lowers it if the authority ends earlier.
     bool cut; // Set by certs_issue: true if days was lowered.
@@ -36,6 +36,9 @@ struct certs_request {
 // The role named "coordinator", "worker" or "observer". Returns CERTS_NO_ROLE for another word.
 enum certs_role certs_role_of(const char *word);
 const char *certs_role_name(enum certs_role role);
+
+// Returns true for a DNS name or an address.
+bool certs_is_name(const char *name);
 
 // Writes the URI that says what the certificate is for.
 void certs_uri(const struct certs_request *request, char *text, size_t text_bytes);

@@ -27,7 +27,7 @@ equal "init over an authority" "$code" 1
 has over "nothing is overwritten"
 code=0
 "$lockstep" certs init --dir young --name 'bad name' --days 10 2>said || code=$?
-equal "init with a bad name" "$code" 1
+equal "init with a bad name" "$code" 2
 has said "'bad name' is neither a DNS name nor an address"
 mkdir -p young/worker && : >young/worker/tls.key
 "$lockstep" certs init --dir young --name 127.0.0.1 --days 10 2>said && fail "init over a worker's key"
