@@ -642,7 +642,8 @@ LOCKSTEP_API int lockstep_buffer_move(lockstep_module *module, uint32_t buffer, 
  * before the same step. If one rank does not, all ranks get E_MISMATCH naming the parameter. The
  * order of buckets is learned for each set of trainable parameters that is new, and is known for a
  * set that was trained before. 8 sets are remembered, and 32 pairs of a phase and a set: a job that
- * goes round more of them learns in every step, which is slow and needs the coordinator.
+ * goes round more of them learns in every step, which is slow and needs the coordinator. The log
+ * warns once then (too_many_phases).
  * parameters: [count] numbers. Blocks: no. Threads: the trainer's, outside a step or window. Owns:
  * read now. Returns: E_INVALID (not floating point; shared: freeze it in the module that owns it).
  */

@@ -264,6 +264,102 @@ static void case_07_more_phases_than_plans(const struct setting *setting)
     run(setting, phases_body);
 }
 
+// ---- A warning about phases and sets that do not fit -------------------------------------------
+
+static atomic_uint warnings[CLUSTER_MAX_WORLD];
+
+static void warned(void *context, lockstep_log_level level, const char *line)
+{
+    atomic_uint *count = context;
+    if (level == LOCKSTEP_LOG_WARN && strstr(line, "event=too_many_phases"))
+        atomic_fetch_add(count, 1);
+}
+
+static void listen_to_warnings(struct rank *rank, struct lockstep_config *config)
+{
+    small_caps(rank, config);
+    config->log = warned;
+    config->log_context = &warnings[rank->rank];
+    atomic_store(&warnings[rank->rank], 0);
+}
+
+static void run_warned(const struct setting *setting, void (*body)(struct rank *rank))
+{
+    const struct cluster_test test = {
+        .setting = setting, .configure = listen_to_warnings, .body = body};
+    ranks_run_test(&test);
+}
+
+// Trains `count` sets in turn; the parameter that is frozen moves on by one in each step.
+static void train_sets(struct rank *rank, struct frozen_module *net, uint32_t count, uint32_t steps)
+{
+    for (uint32_t i = 0; i < steps; i++) {
+        freeze(rank, net, i % count, true);
+        trainer_begin(rank, NULL);
+        call(rank, net);
+        trainer_end(rank);
+        freeze(rank, net, i % count, false);
+    }
+}
+
+static void crowd_of_sets_body(struct rank *rank)
+{
+    struct frozen_module net;
+    make(rank, "net", 0, &net);
+    RANK_OK(rank, lockstep_start(rank->session));
+    train_sets(rank, &net, LOCKSTEP_MAX_SETS, 4 * LOCKSTEP_MAX_SETS);
+    RANK_EQUAL(rank, atomic_load(&warnings[rank->rank]), 0);
+    train_sets(rank, &net, LOCKSTEP_MAX_SETS + 1, 6 * LOCKSTEP_MAX_SETS);
+    RANK_EQUAL(rank, atomic_load(&warnings[rank->rank]), 1);
+    trainer_free(&net.trained);
+}
+
+static void more_sets_in_turn_than_are_remembered_warn(const struct setting *setting)
+{
+    run_warned(setting, crowd_of_sets_body);
+}
+
+static void train_phases(struct rank *rank, struct frozen_module *net, uint32_t count,
+                         uint32_t steps)
+{
+    char phase[24];
+    for (uint32_t i = 0; i < steps; i++) {
+        snprintf(phase, sizeof(phase), "phase %u", (unsigned)(i % count));
+        step(rank, net, 1, phase, i < count || count > LOCKSTEP_MAX_PLANS);
+    }
+}
+
+static void crowd_of_phases_body(struct rank *rank)
+{
+    struct frozen_module net;
+    make(rank, "net", 0, &net);
+    RANK_OK(rank, lockstep_start(rank->session));
+    train_phases(rank, &net, LOCKSTEP_MAX_PLANS, 2 * LOCKSTEP_MAX_PLANS);
+    RANK_EQUAL(rank, atomic_load(&warnings[rank->rank]), 0);
+    trainer_free(&net.trained);
+}
+
+// A counter in the label, as in "epoch 7".
+static void counted_phases_body(struct rank *rank)
+{
+    struct frozen_module net;
+    make(rank, "net", 0, &net);
+    RANK_OK(rank, lockstep_start(rank->session));
+    train_phases(rank, &net, UINT32_MAX, 2 * LOCKSTEP_MAX_PLANS);
+    RANK_EQUAL(rank, atomic_load(&warnings[rank->rank]), 1);
+    trainer_free(&net.trained);
+}
+
+static void as_many_phases_as_plans_do_not_warn(const struct setting *setting)
+{
+    run_warned(setting, crowd_of_phases_body);
+}
+
+static void phases_with_a_counter_warn(const struct setting *setting)
+{
+    run_warned(setting, counted_phases_body);
+}
+
 // ---- Case 34 -----------------------------------------------------------------------------------
 
 struct head {
@@ -670,6 +766,10 @@ int main(void)
         {"case_07_changed_and_changed_back", case_07_changed_and_changed_back, NULL},
         {"case_07_more_sets_than_are_remembered", case_07_more_sets_than_are_remembered, NULL},
         {"case_07_more_phases_than_plans", case_07_more_phases_than_plans, two},
+        {"more_sets_in_turn_than_are_remembered_warn", more_sets_in_turn_than_are_remembered_warn,
+         two},
+        {"as_many_phases_as_plans_do_not_warn", as_many_phases_as_plans_do_not_warn, two},
+        {"phases_with_a_counter_warn", phases_with_a_counter_warn, two},
         {"case_34_frozen_at_start_and_unfrozen_later", case_34_frozen_at_start_and_unfrozen_later,
          NULL},
         {"case_34_one_rank_freezes", case_34_one_rank_freezes, NULL},

@@ -28,6 +28,7 @@
 #include "worker/engine/tell.h"
 #include "worker/engine/waits.h"
 #include "worker/order/header.h"
+#include "worker/order/plan.h"
 #include "worker/order/recover.h"
 #include "worker/order/waits.h"
 #include "worker/session/group.h"
@@ -65,6 +66,24 @@ static void engine_step_open(struct lockstep_session *session, uint64_t step)
     order_step_opening(session->engine.order, step, &opening);
 }
 
+// Warns once in a session.
+static void engine_warn_of_crowd(struct lockstep_session *session)
+{
+    char text[LOCKSTEP_TEXT_BYTES];
+    if (session->engine.crowd_said || !order_is_crowded(session->engine.order))
+        return;
+    session->engine.crowd_said = true;
+    snprintf(text, sizeof(text),
+             "steps go round more than %d pairs of a phase and a set of trainable parameters, or "
+             "more than %d sets of one module: their order is learned again and again, which is "
+             "slow and needs the coordinator",
+             LOCKSTEP_MAX_PLANS, LOCKSTEP_MAX_SETS);
+    log_event(&session->log, LOG_LEVEL_WARN, "too_many_phases",
+              "step=%" PRIu64 " phase=%s text=%s hint=%s", session->step.number,
+              session->engine.phase, text,
+              "use fewer phases, without a counter in their names, and fewer sets");
+}
+
 static void engine_step_begin(struct lockstep_session *session, uint64_t phase)
 {
     uint32_t buckets[LOCKSTEP_MAX_MODULES] = {0};
@@ -88,6 +107,7 @@ static void engine_step_begin(struct lockstep_session *session, uint64_t phase)
     order_uneven(session->engine.order, session->step.uneven);
     order_set_absent(session->engine.order, absent);
     order_step_begun(session->engine.order, session->step.number, phase, buckets);
+    engine_warn_of_crowd(session);
     progress_order(session);
 }
 

@@ -154,6 +154,7 @@ void order_step_skipped(struct order *order, uint64_t step)
 static void order_adopt_plan(struct order *order, struct order_plan *plan)
 {
     plan->used = order->step;
+    order_plan_used(order);
     order->space = plan->hash;
     order->strict = order->strict || plan->strict;
     order->planned = order->slot_count = plan->count;

@@ -356,6 +356,9 @@ struct order_plans {
     uint32_t count; // Plans in force.
     uint64_t number; // Highest plan number that this rank holds.
     uint64_t in_force; // No plan with a higher number is in force.
+    // Rises by ORDER_DISPLACED_STEPS when a plan or a layout makes room for a new one, and falls by
+    // 1 in each step that has a plan. At ORDER_CROWDED there are more phases than plans.
+    uint64_t crowd;
     struct order_plan held[LOCKSTEP_MAX_PLANS]; // The plans in force, one for each phase.
     struct order_plan newer; // A plan that is held but not yet in force; number 0: none.
     struct order_plan incoming; // A plan whose parts are arriving.

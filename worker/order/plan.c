@@ -11,6 +11,18 @@
 void order_forget_plans(struct order *order)
 {
     order->plans.count = 0;
+    order->plans.crowd += ORDER_DISPLACED_STEPS;
+}
+
+bool order_is_crowded(const struct order *order)
+{
+    return order->plans.crowd >= ORDER_CROWDED;
+}
+
+void order_plan_used(struct order *order)
+{
+    if (order->plans.crowd > 0)
+        order->plans.crowd--;
 }
 
 // Returns the index of the plan of a phase; plans.count if there is none.
@@ -70,8 +82,10 @@ static void order_install_learned(struct order *order)
     struct order_plan *plan = order_find_plan(order, order->plans.incoming.phase);
     if (!plan && order->plans.count < order->plans.room)
         plan = &order->plans.held[order->plans.count++];
-    if (!plan)
+    if (!plan) {
         plan = order_oldest_plan(order);
+        order->plans.crowd += ORDER_DISPLACED_STEPS;
+    }
     *plan = order->plans.incoming;
     plan->used = order->step;
 }

@@ -5,15 +5,29 @@
 #ifndef WORKER_ORDER_PLAN_H
 #define WORKER_ORDER_PLAN_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct down_plan_part;
 struct order;
 struct order_plan;
 
-// Forgets all plans, so all phases are learned again. Called while no step is open. Every rank
-// calls this before the same step.
+// A step that learns costs as much as some 50 steps with a plan. A job that displaces what it has
+// learned more often than once in so many steps goes round more phases or sets than there is room
+// for. It counts as such a job after the 16th time, as phases may also come and go once.
+enum {
+    ORDER_DISPLACED_STEPS = 64,
+    ORDER_CROWDED = 16 * ORDER_DISPLACED_STEPS
+};
+
+// A learned layout makes room for another one. Forgets all plans, so all phases are learned again.
+// Called while no step is open. Every rank calls this before the same step.
 void order_forget_plans(struct order *order);
+// True if steps learn again and again, because there are more phases and sets than there is room
+// for.
+bool order_is_crowded(const struct order *order);
+// A step with a plan begins.
+void order_plan_used(struct order *order);
 // Returns the plan of a phase; NULL if the next step of the phase is a learning step.
 const struct order_plan *order_plan_of(const struct order *order, uint64_t phase);
 // Forgets the plan that has closed the open learning step: the coordinator sends it again.

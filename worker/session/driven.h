@@ -41,6 +41,7 @@ struct engine_state {
     uint32_t buffers_in_flight; // Plain collectives in flight for groups of buffers.
     bool commit_held; // True while the commit wave waits for groups of buffers.
     uint32_t waits; // Waits of lockstep_call_wait that the order core has not answered.
+    bool crowd_said; // True if the log says that the session has too many phases or sets.
     struct engine_said said;
     struct wave_bounds wave_bounds; // The bounds of the open step.
     struct wave open_wave;
