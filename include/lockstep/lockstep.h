@@ -1150,7 +1150,8 @@ LOCKSTEP_API int lockstep_session_fd(lockstep_session *session, int *fd);
  * the trainer's. Returns: E_CHANGED if a rank has died; E_INVALID at once for a rank that is not in
  * `ranks`, and for the 65th open group; E_MISMATCH on every rank if members wait with other names
  * or other ranks, after about a second; the text has both calls. Each name with
- * other ranks counts as one of the 4,096 names of collectives, also after the group's close. */
+ * other ranks counts as one of the 4,096 names of collectives. Names of closed groups, and those
+ * of their collectives, make room for new names, the one that was used longest ago first. */
 LOCKSTEP_API int lockstep_group_create(lockstep_session *session, const uint32_t *ranks,
                                        uint32_t count, const char *name, lockstep_group **group);
 
@@ -1277,8 +1278,9 @@ struct lockstep_collective {
  * from its next call. Blocking collectives that members call in different orders, also in different
  * groups, fail on every rank within about a second.
  *
- * At most 4,096 different names are in use in a session, over all groups; each pair of a tag and a
- * peer counts as a name for SEND and for RECEIVE, and LOCKSTEP_ANY_SOURCE as a peer of its own.
+ * At most 4,096 different names are in use in a session, over all open groups; each pair of a tag
+ * and a peer counts as a name for SEND and for RECEIVE, and LOCKSTEP_ANY_SOURCE as a peer of its
+ * own.
  * Blocks: run waits for the members; begin does not. Threads: the trainer's. Owns: what is copied
  * (name, counts, offsets); input and output are borrowed until the wait, input is only read. Memory
  * that another collective has borrowed is E_INVALID, unless both only read it. Gaps that offsets

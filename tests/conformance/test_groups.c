@@ -625,6 +625,55 @@ static void a_descriptor_is_polled(const struct setting *setting)
     ranks_run(setting, poll_body, NULL);
 }
 
+// ---- Names of closed groups --------------------------------------------------------------------
+
+#define MANY_GROUPS 4300 // Each has two names, and rank 0 is in all of them.
+
+static void use_both(struct rank *rank, lockstep_group *kept, int32_t expected)
+{
+    int32_t one = 1;
+    int32_t sum = 0;
+    struct lockstep_collective what = describe(LOCKSTEP_ALLREDUCE, "kept", 1, &one, &sum);
+    what.dtype = LOCKSTEP_INT32;
+    what.op = LOCKSTEP_SUM;
+    what.group = kept;
+    RANK_OK(rank, lockstep_collective_run(rank->session, &what, FOREVER));
+    RANK_EQUAL(rank, sum, expected);
+    RANK_OK(rank, lockstep_allreduce(rank->session, "all", &one, 1, LOCKSTEP_INT32, LOCKSTEP_SUM,
+                                     FOREVER));
+    RANK_EQUAL(rank, one, expected);
+}
+
+// Rank 0 is in twice as many groups as the others, so it forgets other names than they do. The
+// names of all ranks and of the group that stays open have to keep their numbers on every rank.
+static void many_groups_body(struct rank *rank)
+{
+    lockstep_group *const kept = make_whole(rank, "kept");
+    const int32_t size = (int32_t)rank->world_size;
+    use_both(rank, kept, size);
+    use_both(rank, kept, size);
+    for (uint32_t i = 0; i < MANY_GROUPS; i++) {
+        const uint32_t ranks[2] = {0, 1 + i % (rank->world_size - 1)};
+        char name[32];
+        snprintf(name, sizeof(name), "group %" PRIu32, i % (MANY_GROUPS - 2));
+        if (rank->rank != ranks[0] && rank->rank != ranks[1])
+            continue;
+        lockstep_group *const group = make_group(rank, name, ranks, 2);
+        struct lockstep_collective what = describe(LOCKSTEP_BARRIER, "b", 0, NULL, NULL);
+        what.group = group;
+        RANK_OK(rank, lockstep_collective_run(rank->session, &what, FOREVER));
+        RANK_OK(rank, lockstep_group_close(group));
+    }
+    use_both(rank, kept, size);
+    RANK_OK(rank, lockstep_group_close(kept));
+}
+
+static void names_of_closed_groups_make_room(const struct setting *setting)
+{
+    if (strcmp(setting->name, "loopback") == 0)
+        ranks_run(setting, many_groups_body, NULL);
+}
+
 int main(void)
 {
     static const uint32_t several[] = {2, 3, 0};
@@ -637,6 +686,7 @@ int main(void)
         {"case_41_members_that_disagree", members_that_disagree, several},
         {"case_41_a_pair_that_disagrees", a_pair_that_disagrees, several},
         {"calls_that_are_refused", calls_that_are_refused, several},
+        {"names_of_closed_groups_make_room", names_of_closed_groups_make_room, three},
         {"a_group_with_work", a_group_with_work, several},
         {"a_function_is_called", a_function_is_called, several},
         {"a_failure_is_told", a_failure_is_told, several},

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 import lockstep
 import lockstep.torch  # The backend is known from here on.
-from lockstep.torch import backend, build
+from lockstep.torch import _groups, backend, build
 from lockstep.torch._plan import Plan
 from torch_ranks import ranks
 
@@ -480,6 +480,17 @@ class Backend(unittest.TestCase):
                 self.assertEqual(len(texts[rank]), 2)
                 for text in texts[rank]:
                     self.assertIn("rank 1", text)
+
+
+class Names(unittest.TestCase):
+    """A session has room for some thousands of names, and PyTorch never uses one again."""
+
+    def test_groups_of_all_ranks_share_names(self):
+        session = mock.Mock()
+        session.world_change.return_value.changes = 0
+        names = {_groups.name_of(session, str(number)) for number in range(5000)}
+        self.assertEqual(len(names), 512)
+        self.assertEqual(_groups.name_of(session, ""), _groups.NAME)
 
 
 class Choice(unittest.TestCase):

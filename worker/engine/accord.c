@@ -157,7 +157,7 @@ static bool accord_awaits_locked(const struct lockstep_session *session,
     while (outcome->group != 0 && group && group->space != outcome->group)
         group = group->next;
     return (outcome->group == 0 || group) &&
-           work_uses_locked(session, outcome->space) <= outcome->slot;
+           names_uses_locked(session, outcome->space) <= outcome->slot;
 }
 
 // Makes room when half of it is used: forgets outcomes that were decided before the last accord

@@ -56,7 +56,7 @@ static bool anysource_fits_locked(const struct lockstep_work *work, uint32_t ran
     return place < anysource_size(work) &&
            tag->space == plain_pair_space(work->session, work->name, work->group, work->tag, place,
                                           anysource_own(work)) &&
-           tag->slot == work_uses_locked(work->session, tag->space);
+           tag->slot == names_uses_locked(work->session, tag->space);
 }
 
 // The work has its message: it becomes a receive from that rank.
@@ -64,7 +64,7 @@ static void anysource_name_locked(struct lockstep_work *work, uint32_t rank,
                                   const struct collective_tag *tag)
 {
     anysource_forget_locked(work);
-    struct name_use *use = work_use_locked(work->session, work->name, tag->space);
+    struct name_use *use = names_use_locked(work->session, work->name, work->group, tag->space);
     assert(use); // Room for the name was kept.
     use->uses++;
     work->collective.tag = *tag;

@@ -85,7 +85,7 @@ static uint64_t await_uses(const struct lockstep_session *session, uint64_t spac
         if (hash64(work->name, strlen(work->name)) == space)
             return work->uses;
     }
-    return work_uses_locked(session, space);
+    return names_uses_locked(session, space);
 }
 
 // True if this rank has not made the call, and cannot make it while the trainer is blocked. Another

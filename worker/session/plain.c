@@ -11,7 +11,8 @@
 //
 // Names. The tag's space is the hash of the name, and of the group if there is one; so each group
 // has names of its own. SEND and RECEIVE also have the tag, the source and the destination in it. A
-// RECEIVE from any source gets the source later (anysource.c).
+// RECEIVE from any source gets the source later (anysource.c). Names of closed groups make room for
+// new names.
 
 #include "worker/session/plain.h"
 
@@ -421,8 +422,10 @@ static int plain_take_locked(struct lockstep_session *session, struct plain *pla
     int status = plain_same_locked(session, plain);
     if (status < 0)
         return status;
-    struct name_use *use = work_use_locked(session, plain->what->name, plain->space);
-    if (!use || (plain->any && !work_may_name_locked(session)))
+    if (plain->any)
+        names_make_room_locked(session);
+    struct name_use *use = names_use_locked(session, plain->what->name, plain->group, plain->space);
+    if (!use || (plain->any && !names_have_room_locked(session)))
         return LOCKSTEP_E_INVALID;
     tag = (struct collective_tag){.space = use->hash, .slot = use->uses};
     if (plain->attempt)

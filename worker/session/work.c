@@ -13,6 +13,7 @@
 #include "worker/kernels/kernels.h"
 #include "worker/session/anysource.h"
 #include "worker/session/group.h"
+#include "worker/session/names.h"
 #include "worker/session/plain.h"
 #include "worker/session/session.h"
 #include "worker/session/shape.h"
@@ -39,55 +40,6 @@ uint64_t work_signature(const struct collective *collective)
                                  (uint64_t)collective->algorithm,
                                  collective->on_devices};
     return hash64(identity, sizeof(identity));
-}
-
-// Returns the entry of a name, or the free entry where it belongs. NULL: neither is there.
-static struct name_use *work_name_locked(const struct lockstep_session *session, uint64_t hash)
-{
-    mutex_assert_held(&session->mutex);
-    for (uint32_t i = 0; i < SESSION_NAME_PLACES; i++) {
-        struct name_use *use = &session->works.names[(hash + i) % SESSION_NAME_PLACES];
-        if (use->hash == hash || use->hash == 0)
-            return use;
-    }
-    return NULL;
-}
-
-uint32_t work_uses_locked(const struct lockstep_session *session, uint64_t hash)
-{
-    const struct name_use *use = work_name_locked(session, hash);
-    return use ? use->uses : 0;
-}
-
-bool work_may_name_locked(const struct lockstep_session *session)
-{
-    if (session->works.names_used + session->works.unmatched_count < SESSION_MAX_NAMES)
-        return true;
-    (void)error_set(LOCKSTEP_E_INVALID,
-                    "collectives have at most %d different names; use a name again instead of "
-                    "numbering it",
-                    SESSION_MAX_NAMES);
-    return false;
-}
-
-static bool work_is_of_library(const char *name)
-{
-    return strncmp(name, WORK_LIBRARY_PREFIX, strlen(WORK_LIBRARY_PREFIX)) == 0;
-}
-
-struct name_use *work_use_locked(struct lockstep_session *session, const char *name, uint64_t hash)
-{
-    struct name_use *use = work_name_locked(session, hash);
-    if (use && use->hash == hash)
-        return use;
-    const bool reserved =
-        work_is_of_library(name) &&
-        session->works.names_used + session->works.unmatched_count < SESSION_NAME_PLACES;
-    if (!reserved && !work_may_name_locked(session))
-        return NULL;
-    use->hash = hash;
-    session->works.names_used++;
-    return use;
 }
 
 struct lockstep_work *work_take_locked(struct lockstep_session *session)
@@ -241,7 +193,7 @@ static bool form_fill_locked(struct lockstep_session *session, const char *name,
     const size_t length = strlen(name);
     const uint64_t hash = hash64(name, length);
     form->name_bytes = 0;
-    form->use = work_use_locked(session, name, hash == 0 ? 1 : hash);
+    form->use = names_use_locked(session, name, NULL, hash == 0 ? 1 : hash);
     if (!form->use)
         return false;
     collective.elements = count;
@@ -318,7 +270,7 @@ static int work_make_locked(struct lockstep_session *session, const struct plain
     // Broadcasts of the library follow a verified manifest, and need no confirmation, but for the
     // accord after a death.
     work->confirmed = false;
-    if (collective->kind == COLLECTIVE_BROADCAST && (attempt || !work_is_of_library(work->name)))
+    if (collective->kind == COLLECTIVE_BROADCAST && (attempt || !names_is_of_library(work->name)))
         work_confirm(work);
     work->changed = work->lost = work->handed = false;
     work->agreement.attempt = attempt;

@@ -10,6 +10,7 @@
 #include "worker/session/agreement.h"
 #include "worker/session/attempt.h"
 #include "worker/session/lent.h"
+#include "worker/session/names.h"
 #include "worker/session/notify.h"
 #include "worker/transport/flow/collective.h"
 
@@ -80,16 +81,6 @@ struct lockstep_work {
     struct stage *stage; // Owned. NULL: all memory is the host's.
 };
 
-// How often this rank has used a name. Its k-th use meets the k-th use on the other ranks.
-struct name_use {
-    uint64_t hash; // Hash of the name; 0: this entry is free.
-    uint32_t uses;
-};
-#define SESSION_MAX_NAMES 4096
-// The rest is for the library's own names: lockstep_start has to work when a trainer has used up
-// its names.
-#define SESSION_NAME_PLACES (SESSION_MAX_NAMES + 256)
-
 // The arguments of a plain collective, and the choices that follow from them. works.form keeps the
 // trainer's last collective: a call with the same arguments needs no check and no new choice.
 struct plain_form {
@@ -114,8 +105,9 @@ struct works {
     struct lockstep_work *first_free; // Free work for the trainer, most recently freed first.
     uint32_t taken; // Work for the trainer that is not free.
     const struct lockstep_work *awaited; // The work for which a call waits now, or NULL.
-    struct name_use *names; // [SESSION_NAME_PLACES]
+    struct name_use *names; // [SESSION_NAME_PLACES]: names.h
     uint32_t names_used;
+    uint64_t name_number; // Counts the uses of names of groups.
     // Receives from any source that have no message yet, the oldest first. Each will need one more
     // name.
     struct list unmatched;
@@ -152,14 +144,7 @@ bool work_exchange(struct lockstep_work *work);
 void work_exchanged_locked(struct lockstep_work *work);
 // ---- For plain.c -------------------------------------------------------------------------------
 
-// Returns how often the name with this hash was used, or NULL with the error text set. name: tells
-// the library's names from a trainer's. Caller holds the session's mutex, as for the next five.
-struct name_use *work_use_locked(struct lockstep_session *session, const char *name, uint64_t hash);
-// True if the session may have one more name; else the error text is set.
-bool work_may_name_locked(const struct lockstep_session *session);
-// Returns how many collectives with this hash of a name this rank has begun.
-uint32_t work_uses_locked(const struct lockstep_session *session, uint64_t hash);
-// Returns work for the trainer, or NULL with the error text set.
+// Returns work for the trainer, or NULL with the error text set. Caller holds the mutex.
 struct lockstep_work *work_take_locked(struct lockstep_session *session);
 // The work is done, or a death has changed it. Its results are copied to the device first, if that
 // is where they belong.

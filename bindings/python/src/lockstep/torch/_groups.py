@@ -8,6 +8,7 @@ a member that the session survives every call of the group fails, and a new grou
 from __future__ import annotations
 
 import contextlib
+import weakref
 from typing import Sequence
 
 from .. import _native
@@ -17,6 +18,9 @@ from ..session import Session
 
 NAME = b"c10d"
 _NAME_BYTES = 200
+_OWN_NAMES = 256
+# How many groups of all ranks were made in a session.
+_made: "weakref.WeakKeyDictionary[Session, int]" = weakref.WeakKeyDictionary()
 
 
 def error_of_change(session: Session, what: str) -> PeerLost:
@@ -40,10 +44,21 @@ def check(members: Collectives, size: int, what: str) -> None:
 
 def name_of(session: Session, group: str) -> bytes:
     """The name of the collectives of a group of all ranks; "": of the default group. A group that
-    is made after a change of the world is another one, with another count of its collectives."""
+    is made after a change of the world is another one, with another count of its collectives.
+
+    PyTorch has a new name for each group, and a session has room for some thousands, which it keeps
+    for good. So groups after the first _OWN_NAMES share that many other names in turn. All ranks
+    make all of these groups, in one order. Groups that are open at the same time share a name only
+    if that many were made between them."""
     change = session.world_change()
     world = f"@{change.generation}".encode() if change.changes else b""
-    return NAME + world + (b"/" + group.encode()[-_NAME_BYTES:] if group else b"")
+    if not group:
+        return NAME + world
+    number = _made.get(session, 0)
+    _made[session] = number + 1
+    if number >= _OWN_NAMES:
+        group = f"again/{number % _OWN_NAMES}"
+    return NAME + world + b"/" + group.encode()[-_NAME_BYTES:]
 
 
 def make(session: Session, ranks: Sequence[int], name: str) -> Group:

@@ -59,10 +59,11 @@ class LockstepGroup(dist.ProcessGroup):
         self._holds = False  # True if the session ends with this group.
         if timeout is not None:
             self.set_timeout(timeout)
-        self._collective_name = _groups.name_of(session, name if ranks else "")
+        self._collective_name = _NAME
         if ranks and self._ranks != list(range(session.size)):
             self._group = _groups.make(session, ranks, name)
-            self._collective_name = _NAME
+        else:
+            self._collective_name = _groups.name_of(session, name if ranks else "")
 
     # --- facts -----------------------------------------------------------------------------------
 
