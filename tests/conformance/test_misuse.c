@@ -645,6 +645,10 @@ static void devices_that_cannot_be_used(void **state)
     CHECK(LOCKSTEP_E_UNSUPPORTED,
           "the device cannot be used, cuda:9999: ", lockstep_open(&config, &session));
     assert_null(session);
+    setenv("LOCKSTEP_DEVICE", "auto", 1); // Nobody has loaded CUDA, and there is nothing to adopt.
+    setenv("LOCKSTEP_CUDA_LIBRARY", "/nowhere/libcuda.so", 1);
+    CHECK(LOCKSTEP_E_UNSUPPORTED, "LOCKSTEP_CUDA_LIBRARY", lockstep_open(&config, &session));
+    unsetenv("LOCKSTEP_CUDA_LIBRARY");
     unsetenv("LOCKSTEP_DEVICE");
 }
 

@@ -97,6 +97,11 @@ const struct cuda *cuda_present(char *error, size_t error_bytes)
     return foreign_load(&library, FOREIGN_PRESENT, error, error_bytes) ? &table : NULL;
 }
 
+bool cuda_is_misnamed(char *error, size_t error_bytes)
+{
+    return foreign_is_misnamed(&library, error, error_bytes);
+}
+
 const char *cuda_path(void)
 {
     return foreign_path(&library);

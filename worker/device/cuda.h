@@ -11,6 +11,7 @@
 #ifndef WORKER_DEVICE_CUDA_H
 #define WORKER_DEVICE_CUDA_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -169,6 +170,10 @@ const struct cuda *cuda_load(char *error, size_t error_bytes);
 
 // As cuda_load, but loads no library: returns NULL if the library is not in this process yet.
 const struct cuda *cuda_present(char *error, size_t error_bytes);
+
+// Returns true if LOCKSTEP_CUDA_LIBRARY names a file that is not a CUDA driver; then the reason is
+// in error. Loads nothing for good.
+bool cuda_is_misnamed(char *error, size_t error_bytes);
 
 // Writes the failure of a call into out: "cuLaunchKernel: the launch timed out (702)".
 void cuda_describe(const struct cuda *cuda, int result, const char *call, char *out, size_t bytes);

@@ -244,7 +244,7 @@ static int device_choose(const struct opening *opening, const char *choice)
     device->cuda = automatic ? cuda_present(opening->error, opening->error_bytes)
                              : cuda_load(opening->error, opening->error_bytes);
     if (!device->cuda)
-        return automatic ? 1 : -1;
+        return automatic && !cuda_is_misnamed(opening->error, opening->error_bytes) ? 1 : -1;
     const int ready = device->cuda->init(0);
     if (automatic && ready != CUDA_OK)
         // No context can be current then: a thread with a current context has called cuInit with

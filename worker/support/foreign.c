@@ -41,19 +41,27 @@ static void *open_file(const struct foreign *library, enum foreign_search search
     return NULL;
 }
 
-static bool fill_table(const struct foreign *library, void *handle, char *error, size_t error_bytes)
+// Returns true if the library has all symbols that are not optional.
+static bool find_all(const struct foreign *library, void *handle, char *error, size_t error_bytes)
 {
     for (size_t i = 0; i < library->symbol_count; i++) {
         const struct foreign_symbol *symbol = &library->symbols[i];
-        void *function = dlsym(handle, symbol->name);
-        if (!function && !symbol->optional) {
+        if (!symbol->optional && !dlsym(handle, symbol->name)) {
             snprintf(error, error_bytes, "%s has no %s: %s", file_of(library), symbol->name,
                      library->age);
             return false;
         }
-        memcpy((char *)library->table + symbol->offset, &function, sizeof(function));
     }
     return true;
+}
+
+static void fill_table(const struct foreign *library, void *handle)
+{
+    for (size_t i = 0; i < library->symbol_count; i++) {
+        const struct foreign_symbol *symbol = &library->symbols[i];
+        void *function = dlsym(handle, symbol->name);
+        memcpy((char *)library->table + symbol->offset, &function, sizeof(function));
+    }
 }
 
 static void remember_path(struct foreign *library, void *handle)
@@ -73,13 +81,26 @@ static bool load_locked(struct foreign *library, enum foreign_search search, cha
     void *handle = open_file(library, search, error, error_bytes);
     if (!handle)
         return false;
-    if (!fill_table(library, handle, error, error_bytes)) {
+    if (!find_all(library, handle, error, error_bytes)) {
         dlclose(handle);
         return false;
     }
+    fill_table(library, handle);
     remember_path(library, handle);
     library->loaded = true;
     return true;
+}
+
+bool foreign_is_misnamed(const struct foreign *library, char *error, size_t error_bytes)
+{
+    const char *file = file_of(library);
+    if (file == library->file)
+        return false;
+    void *handle = open_file(library, FOREIGN_ANYWHERE, error, error_bytes);
+    const bool whole = handle && find_all(library, handle, error, error_bytes);
+    if (handle)
+        dlclose(handle);
+    return !whole;
 }
 
 bool foreign_load(struct foreign *library, enum foreign_search search, char *error,

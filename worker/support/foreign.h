@@ -50,6 +50,10 @@ enum foreign_search {
 bool foreign_load(struct foreign *library, enum foreign_search search, char *error,
                   size_t error_bytes);
 
+// Returns true if the variable names a file that cannot be loaded, or that is another library; then
+// the reason is in `error`. Nothing stays loaded. Blocks on the loader's lock.
+bool foreign_is_misnamed(const struct foreign *library, char *error, size_t error_bytes);
+
 // Returns the file that the table came from; "" before the table is filled, or if the loader does
 // not report the file.
 const char *foreign_path(struct foreign *library);

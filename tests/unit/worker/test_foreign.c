@@ -184,12 +184,18 @@ static void test_fences(void **state)
     setenv("LOCKSTEP_CUDA_LIBRARY", "libm.so.6", 1);
     assert_null(cuda_load(error, sizeof(error)));
     assert_string_equal(error, "libm.so.6 has no cuInit: its driver is older than 11.4");
+    assert_true(cuda_is_misnamed(error, sizeof(error)));
+    assert_string_equal(error, "libm.so.6 has no cuInit: its driver is older than 11.4");
     setenv("LOCKSTEP_CUDA_LIBRARY", "/nowhere/libcuda.so", 1);
     assert_null(cuda_load(error, sizeof(error)));
     assert_null(cuda_present(error, sizeof(error)));
     assert_string_equal(error, "this process has not loaded /nowhere/libcuda.so");
     assert_string_equal(cuda_path(), "");
+    assert_true(cuda_is_misnamed(error, sizeof(error)));
+    assert_non_null(strstr(error, "cannot load /nowhere/libcuda.so: "));
+    assert_non_null(strstr(error, "(LOCKSTEP_CUDA_LIBRARY names it)"));
     unsetenv("LOCKSTEP_CUDA_LIBRARY");
+    assert_false(cuda_is_misnamed(error, sizeof(error)));
 
     setenv("LOCKSTEP_NCCL_LIBRARY", "libm.so.6", 1);
     assert_null(nccl_load(error, sizeof(error)));
