@@ -27,10 +27,11 @@ train() {
     local name=$1
     shift
     status=0
-    on 0 timeout 240 "$python" "$root/deploy/ray/train.py" --job digits "$@" >"$work/$name" 2>&1 || status=$?
+    on 0 timeout -k 10 240 "$python" "$root/deploy/ray/train.py" --job digits "$@" >"$work/$name" 2>&1 || status=$?
 }
 
-on 0 timeout 100 "$python" - >"$work/cluster" 2>&1 <<'END' || { cat "$work"/{cluster,node?}; fail "no cluster of Ray"; finish; }
+# The driver does not see SIGTERM while it waits inside of Ray, hence -k.
+on 0 timeout -k 10 100 "$python" - >"$work/cluster" 2>&1 <<'END' || { cat "$work"/{cluster,node?}; fail "no cluster of Ray"; finish; }
 import time
 import ray
 while True:
@@ -76,7 +77,7 @@ done_with missing
 
 # Trainers end with their actor and with the script, however these end.
 sleepers() {
-    on 0 timeout 120 env --default-signal=INT "$python" "$root/deploy/ray/train.py" -n 4 --grace 1 -- sleep 98765 >"$work/$1" 2>&1 &
+    on 0 timeout -k 10 120 env --default-signal=INT "$python" "$root/deploy/ray/train.py" -n 4 --grace 1 -- sleep 98765 >"$work/$1" 2>&1 &
     script=$!
     comes 4
 }
