@@ -44,6 +44,7 @@ enum trace_offset {
     TRACE_THREADS = 20480,
     TRACE_EVENTS = 24576,
 };
+#define TRACE_THREAD_PLACES 204 // As many as lie before the events.
 
 struct trace_header {
     char magic[8];
@@ -172,7 +173,7 @@ static_assert(TRACE_MARK + sizeof(struct trace_cell) <= TRACE_PAUSE_REASON &&
               "both cells fit");
 static_assert(TRACE_NAMES + LOCKSTEP_MAX_MODULES * LOCKSTEP_NAME_BYTES <= TRACE_THREADS,
               "the names fit");
-static_assert(TRACE_THREADS + LOCKSTEP_STACK_THREADS * sizeof(struct trace_thread) <= TRACE_EVENTS,
+static_assert(TRACE_THREADS + TRACE_THREAD_PLACES * sizeof(struct trace_thread) <= TRACE_EVENTS,
               "the threads fit");
 
 #endif

@@ -220,7 +220,7 @@ static void print_event(struct trace_file *file, const struct trace_event *event
 {
     const char *module = module_name(file, event->module);
     const char *thread = "";
-    if (event->thread < LOCKSTEP_STACK_THREADS)
+    if (event->thread < TRACE_THREAD_PLACES)
         thread = plain(file->threads[event->thread].name);
     printf("%14.6f s  %-15s  %8" PRIu64 "  %-12s",
            (double)since_open_us(file, event->time_ns) / 1e6, thread, event->step,
@@ -434,7 +434,7 @@ static int print_perfetto(struct trace_file *file, const struct trace_options *o
     json_array_begin(&json, "traceEvents");
     snprintf(name, sizeof(name), "rank %" PRIu64, pid);
     perfetto_name(&json, "process_name", pid, 0, name);
-    for (uint64_t i = 0; i < LOCKSTEP_STACK_THREADS && file->threads[i].tid != 0; i++)
+    for (uint64_t i = 0; i < TRACE_THREAD_PLACES && file->threads[i].tid != 0; i++)
         perfetto_name(&json, "thread_name", pid, i, file->threads[i].name);
     for (uint32_t i = first_event(file, options); i < file->event_count; i++)
         perfetto_event(&json, file, &file->events[i]);

@@ -108,7 +108,7 @@ static const char *trace_take(struct trace_file *file, const uint8_t *first, con
         trace_take_text(file->modules[i], LOCKSTEP_NAME_BYTES,
                         first + TRACE_NAMES + i * LOCKSTEP_NAME_BYTES);
     memcpy(file->threads, first + TRACE_THREADS, sizeof(file->threads));
-    for (size_t i = 0; i < LOCKSTEP_STACK_THREADS; i++)
+    for (size_t i = 0; i < TRACE_THREAD_PLACES; i++)
         file->threads[i].name[LOCKSTEP_THREAD_BYTES - 1] = '\0';
     trace_take_events(file, first, second);
     return NULL;

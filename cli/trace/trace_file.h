@@ -19,7 +19,7 @@ struct trace_file {
     char mark[LOCKSTEP_MARK_BYTES];
     char pause_reason[LOCKSTEP_MARK_BYTES];
     char modules[LOCKSTEP_MAX_MODULES][LOCKSTEP_NAME_BYTES];
-    struct trace_thread threads[LOCKSTEP_STACK_THREADS];
+    struct trace_thread threads[TRACE_THREAD_PLACES];
     uint32_t event_count;
     // How many of the last LOCKSTEP_TRACE_EVENTS events were left out because they were incomplete.
     uint32_t torn;

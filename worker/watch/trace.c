@@ -21,6 +21,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -217,23 +218,44 @@ static _Thread_local struct {
     uint16_t index;
 } trace_known;
 
-// Returns the thread's index. A thread that is not in the table yet takes the first free place. If
-// no place is free, the index is LOCKSTEP_STACK_THREADS.
+// Gives the calling thread the place of a thread that has ended. The search begins behind the place
+// that was given last, so events of the thread that had it are old, and most are gone. Returns
+// TRACE_THREAD_PLACES if no thread has ended.
+static uint16_t trace_inherit_place(struct trace_thread *threads, uint32_t tid)
+{
+    static atomic_uint hand;
+    const int error = errno;
+    uint16_t found = TRACE_THREAD_PLACES;
+    for (uint32_t n = 0; n < TRACE_THREAD_PLACES && found == TRACE_THREAD_PLACES; n++) {
+        const uint16_t i = (uint16_t)(atomic_fetch_add(&hand, 1) % TRACE_THREAD_PLACES);
+        _Atomic(uint32_t) *place = (_Atomic(uint32_t) *)&threads[i].tid;
+        uint32_t seen = atomic_load(place);
+        if (tgkill(getpid(), (pid_t)seen, 0) < 0 && errno == ESRCH &&
+            atomic_compare_exchange_strong(place, &seen, tid))
+            found = i;
+    }
+    errno = error;
+    return found;
+}
+
+// Returns the thread's index. A thread that is not in the table yet takes the first free place, or
+// that of a thread that has ended. If there is none, the index is TRACE_THREAD_PLACES.
 static uint16_t trace_find_thread(const struct trace *trace)
 {
     struct trace_thread *threads = (struct trace_thread *)(void *)(trace->base + TRACE_THREADS);
     const uint32_t tid = (uint32_t)gettid();
     uint16_t i = 0;
-    for (; i < LOCKSTEP_STACK_THREADS; i++) {
+    for (; i < TRACE_THREAD_PLACES; i++) {
         _Atomic(uint32_t) *place = (_Atomic(uint32_t) *)&threads[i].tid;
         uint32_t seen = 0;
-        if (atomic_compare_exchange_strong(place, &seen, tid)) {
-            (void)pthread_getname_np(pthread_self(), threads[i].name, sizeof(threads[i].name));
-            break;
-        }
-        if (seen == tid)
+        if (atomic_compare_exchange_strong(place, &seen, tid) || seen == tid)
             break;
     }
+    if (i == TRACE_THREAD_PLACES)
+        i = trace_inherit_place(threads, tid);
+    // Also where the number was there already: it may be that of a thread that has ended.
+    if (i < TRACE_THREAD_PLACES)
+        (void)pthread_getname_np(pthread_self(), threads[i].name, sizeof(threads[i].name));
     trace_known.serial = trace->serial;
     trace_known.index = i;
     return i;

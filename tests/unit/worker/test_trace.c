@@ -133,6 +133,33 @@ static void test_a_slot_has_one_writer(void **state)
     trace_close(&trace, false);
 }
 
+static void write_one(void *context)
+{
+    trace_event(context, TRACE_SETTLED, 0, TRACE_NO_MODULE, 0, 0, 0);
+}
+
+// More threads than there are places write one after the other. Each event has its thread's name.
+static void test_threads_that_end_give_their_places_back(void **state)
+{
+    struct trace trace;
+    struct trace_event event;
+    (void)state;
+    open_trace(&trace);
+    const struct trace_thread *threads = (const void *)(trace.base + TRACE_THREADS);
+    write_one(&trace); // This thread stays.
+    for (uint32_t i = 1; i < 2 * TRACE_THREAD_PLACES; i++) {
+        struct thread thread;
+        char name[LOCKSTEP_THREAD_BYTES];
+        snprintf(name, sizeof(name), "number %u", (unsigned)i);
+        assert_int_equal(thread_start(&thread, name, write_one, &trace), 0);
+        thread_join(&thread);
+        assert_true(trace_read(&trace, i, &event));
+        assert_in_range(event.thread, 1, TRACE_THREAD_PLACES - 1);
+        assert_string_equal(threads[event.thread].name, name);
+    }
+    trace_close(&trace, false);
+}
+
 struct writer {
     struct thread thread;
     const struct trace *trace;
@@ -343,10 +370,15 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(test_##name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(events_come_back),         TEST(new_events_take_the_place_of_old_ones),
-        TEST(a_slot_has_one_writer),    TEST(a_reader_gets_whole_events),
-        TEST(an_event_is_cheap),        TEST(a_reader_gets_whole_texts),
-        TEST(a_directory_gets_a_file),  TEST(a_file_that_is_kept),
+        TEST(threads_that_end_give_their_places_back),
+        TEST(events_come_back),
+        TEST(new_events_take_the_place_of_old_ones),
+        TEST(a_slot_has_one_writer),
+        TEST(a_reader_gets_whole_events),
+        TEST(an_event_is_cheap),
+        TEST(a_reader_gets_whole_texts),
+        TEST(a_directory_gets_a_file),
+        TEST(a_file_that_is_kept),
         TEST(a_directory_that_is_none),
     };
     return cmocka_run_group_tests_name("trace", tests, NULL, NULL);
