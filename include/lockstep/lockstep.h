@@ -1311,12 +1311,12 @@ LOCKSTEP_API int lockstep_collective_wait(lockstep_session *session,
  * every rank at the end of the step. The sum of a rank's additions to a counter in one step is
  * between -2^52 and 2^52. A total stays between INT64_MIN and INT64_MAX: a sum beyond one of these
  * bounds is that bound, on every rank. A job has at most 16 counters: those that ranks have added
- * to in the earliest steps. If the ranks together add to more, the end of the step returns
- * E_INVALID on every rank, and the same additions are lost on all of them. The rest of the step is
- * valid, and the session goes on. Blocks: no. Threads: any. Returns: OK; E_INVALID for a delta that
- * brings the sum of the step beyond 2^52 (the sum stays as it was), and for one name too many.
- * Owns: name is copied: 1 to 255 bytes. The page and `lockstep status` show names in UTF-8 only,
- * and of a name above 23 bytes the first 18 and a mark. */
+ * to in the earliest steps. Adding 0 makes no counter. If the ranks together add to more, the end
+ * of the step returns E_INVALID on every rank, and the same additions are lost on all of them. The
+ * rest of the step is valid, and the session goes on. Blocks: no. Threads: any. Returns: OK;
+ * E_INVALID for a delta that brings the sum of the step beyond 2^52 (the sum stays as it was), and
+ * for one name too many. Owns: name is copied: 1 to 255 bytes. The page and `lockstep status` show
+ * names in UTF-8 only, and of a name above 23 bytes the first 18 and a mark. */
 LOCKSTEP_API int lockstep_counter_add(lockstep_session *session, const char *name, int64_t delta);
 /* The total as of the last finished step: the same value on every rank. 0 for an unknown name.
  * Blocks: no. Threads: any. */

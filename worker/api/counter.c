@@ -35,7 +35,8 @@ static int counter_check_sum(int64_t pending, const char *name, int64_t delta)
     return 0;
 }
 
-// Adds delta to the counter, and creates the counter if needed. A refused delta creates none.
+// Adds delta to the counter, and creates the counter if needed. A refused delta creates none,
+// and neither does 0.
 static int counter_add_locked(struct lockstep_session *session, const char *name, int64_t delta)
 {
     const uint64_t hash = hash64(name, strlen(name));
@@ -43,6 +44,8 @@ static int counter_add_locked(struct lockstep_session *session, const char *name
     const int status = counter_check_sum(!counter ? 0 : counter->pending, name, delta);
     if (status < 0)
         return status;
+    if (!counter && delta == 0) // Nothing travels, so no other rank would know the counter.
+        return 0;
     if (!counter)
         counter = counter_create_locked(session, hash);
     if (!counter)
