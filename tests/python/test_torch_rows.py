@@ -103,6 +103,18 @@ class Rows(unittest.TestCase):
                     second.lockstep_member.name, len(model.lockstep_member.world.members))
         self.assertEqual(self.both(run), (True, 1, "Sequential.2", 2))
 
+    def test_a_copy_that_one_rank_trains(self):
+        """The error names what that rank waits for."""
+        def run(rank):
+            model = Ours(net(), broadcast_buffers=False)  # They go over Gloo.
+            train(model, rank, 2)
+            try:
+                train(copy.deepcopy(model) if rank == 0 else model, rank, 2)
+            except lockstep.Mismatch as error:
+                return str(error)
+            return "no error"
+        self.assertIn("a copy trains for the first time", self.both(run))
+
     def test_copies_and_options(self):
         """What changes a copy before it trains."""
         def run(rank):

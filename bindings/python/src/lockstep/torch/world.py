@@ -35,6 +35,8 @@ _PATIENCE_S = 1.0
 """How long the other ranks wait for a step that this rank has left with an exception."""
 _PHASE_BYTES = 60
 _WEIGHT_MAX = 1 << 48
+# The name of a collective. Errors show it when one rank is in it alone.
+_ADDS = "lockstep.torch: a module is wrapped, or a copy trains for the first time"
 _MISSING = "not produced by the backward pass"  # What the library says of a gradient.
 _ADVICE = ("Pass find_unused_parameters=True to DistributedDataParallel if parameters may have no "
            "gradient. Otherwise make every output of forward part of the loss.")
@@ -110,7 +112,7 @@ class World:
             dead = bytearray(member.dead for member in self.members)
             while self.session.world_size > 1:
                 try:
-                    self.session.allreduce("lockstep.torch/dead", dead, "min")
+                    self.session.allreduce(_ADDS, dead, "min")
                     break
                 except Changed:  # A rank has died, and dead is undefined.
                     dead[:] = bytes(member.dead for member in self.members)
