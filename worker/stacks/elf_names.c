@@ -5,11 +5,14 @@
 
 #include "worker/stacks/elf_names.h"
 
+#include "worker/stacks/mangled.h"
+
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
 #define ELF_MAX_SYMBOLS (1u << 22) // libtorch, not stripped, has half a million symbols.
+#define ELF_NAME_BYTES 1024 // Names of C++ with many template arguments are long.
 #define ELF_SYMBOLS_READ 256 // Symbols of one read.
 // Most times that a function is found to contain a wanted address. In real files each address has a
 // few such functions. A file made so that every function contains every address would take minutes.
@@ -96,23 +99,26 @@ static bool elf_find_table(int fd, struct elf_table *table)
     return true;
 }
 
-// Reads a name. Unprintable bytes become '?', and a long name is cut.
+// Reads a name, and makes one of C++ readable. Unprintable bytes become '?', and a long name is
+// cut.
 static bool elf_name(int fd, const struct elf_table *table, uint32_t at,
                      char name[LOCKSTEP_SYMBOL_BYTES])
 {
-    size_t bytes = LOCKSTEP_SYMBOL_BYTES - 1;
+    char whole[ELF_NAME_BYTES];
+    size_t bytes = sizeof(whole) - 1;
     uint64_t offset;
     if (at >= table->strings_bytes || __builtin_add_overflow(table->strings, (uint64_t)at, &offset))
         return false;
     if (bytes > table->strings_bytes - at)
         bytes = (size_t)(table->strings_bytes - at);
-    if (!elf_read(fd, offset, name, bytes))
+    if (!elf_read(fd, offset, whole, bytes))
         return false;
-    name[bytes] = '\0';
-    for (char *c = name; *c != '\0'; c++) {
+    whole[bytes] = '\0';
+    for (char *c = whole; *c != '\0'; c++) {
         if (*c <= ' ' || *c > '~')
             *c = '?';
     }
+    mangled_read(whole, name, LOCKSTEP_SYMBOL_BYTES);
     return name[0] != '\0';
 }
 

@@ -7,8 +7,9 @@
 // The futex that a thread waits for shows which thread it waits for. A mutex of glibc with waiters
 // has the value 2, and next to the value is the id of the thread that holds the mutex. A robust
 // mutex with waiters has that id as its value, with a bit for the waiters. pthread_join waits for a
-// word that is the joined thread's id until that thread ends. An id counts only if a thread of that
-// id exists.
+// word that is the joined thread's id until that thread ends. A read-write lock that a thread holds
+// for writing has the value 3 where others wait, and the id of that thread further on. Who holds it
+// for reading is not written anywhere. An id counts only if a thread of that id exists.
 
 #include "worker/stacks/sleep.h"
 
@@ -34,6 +35,8 @@ struct mutex_words {
     uint32_t users;
 };
 
+#define RWLOCK_CONTENDED 3 // The value of a word of a read-write lock that has waiters.
+
 // ---- The thread that it waits for
 // ----------------------------------------------------------------
 
@@ -42,6 +45,17 @@ static bool futex_waits(const struct proc_call *call)
     const uint64_t command = call->arguments[1] & (uint64_t)FUTEX_CMD_MASK;
     return call->number == SYS_futex &&
            (command == FUTEX_WAIT || command == FUTEX_WAIT_BITSET || command == FUTEX_LOCK_PI);
+}
+
+// Returns the id of the thread that holds the read-write lock for writing; 0: not known. glibc's
+// pthread_rwlock_t has the word for which readers wait, that for which other writers wait, two
+// words that are 0, and the id, on all 64-bit machines. at: one of the first two.
+static uint32_t rwlock_writer(uintptr_t at)
+{
+    uint32_t words[5];
+    if (!peek(at, words, sizeof(words)) || words[2] != 0)
+        return 0;
+    return words[1] == 0 && words[3] != 0 ? words[3] : words[3] == 0 ? words[4] : 0;
 }
 
 // Returns the id of the thread that a futex belongs to; 0: not known.
@@ -58,6 +72,8 @@ static uint32_t futex_owner(const struct proc_call *call, enum stack_awaits *awa
         return 0;
     if (expected == MUTEX_CONTENDED && words.users != 0)
         return words.owner;
+    if (expected == RWLOCK_CONTENDED)
+        return rwlock_writer((uintptr_t)call->arguments[0]);
     if ((expected & FUTEX_WAITERS) != 0) // A robust mutex: its value holds the owner.
         return expected & FUTEX_TID_MASK;
     *awaits = AWAITS_END;

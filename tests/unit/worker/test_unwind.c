@@ -305,6 +305,47 @@ static void test_lock_has_an_owner(void **state)
     close(holder.pipe[1]);
 }
 
+static pthread_rwlock_t table = PTHREAD_RWLOCK_INITIALIZER;
+
+SEEN static void reads_the_table(struct stuck *stuck)
+{
+    stuck->result = pthread_rwlock_rdlock(&table);
+    pthread_rwlock_unlock(&table);
+    STAY();
+}
+
+SEEN static void writes_the_table(struct stuck *stuck)
+{
+    stuck->result = pthread_rwlock_wrlock(&table);
+    pthread_rwlock_unlock(&table);
+    STAY();
+}
+
+SEEN static void holds_the_table(struct stuck *stuck)
+{
+    pthread_rwlock_wrlock(&table);
+    stuck_in_futex(stuck);
+    pthread_rwlock_unlock(&table);
+    STAY();
+}
+
+// Readers and writers wait at different words.
+static void test_table_has_a_writer(void **state)
+{
+    static struct stuck writer, reader, other;
+    (void)state;
+    stuck_start(&writer, holds_the_table, &callers);
+    expect_awaits(&writer, AWAITS_NOTHING, 0);
+    stuck_start(&other, writes_the_table, &callers);
+    expect_awaits(&other, AWAITS_LOCK, writer.tid);
+    stuck_start(&reader, reads_the_table, &callers);
+    expect_awaits(&reader, AWAITS_LOCK, writer.tid);
+    expect_awaits(&other, AWAITS_LOCK, writer.tid);
+    stuck_free(&writer);
+    stuck_free(&reader);
+    stuck_free(&other);
+}
+
 static pthread_mutex_t special; // Initialized anew by each test.
 
 SEEN static void holds_the_special(struct stuck *stuck)
@@ -518,6 +559,7 @@ int main(void)
         WITH_STACKS(test_starts_anywhere),
         WITH_STACKS(test_peek),
         WITH_STACKS(test_lock_has_an_owner),
+        WITH_STACKS(test_table_has_a_writer),
         WITH_STACKS(test_robust_lock_has_an_owner),
         WITH_STACKS(test_lock_that_it_holds_itself),
         WITH_STACKS(test_other_threads),
