@@ -136,7 +136,9 @@ void life_live(const struct life *life, struct outcome *outcome)
     for (int i = 0; i < LIFE_STEPS; i++)
         life_step(outcome, session, module);
     life_collect(outcome, session);
-    if (session)
+    if (session && outcome->status < 0 && life->abrupt)
+        outcome->failed = lockstep_barrier(session, "failed", 0) == outcome->status;
+    else if (session)
         life_has(outcome, lockstep_close(session));
     if (outcome->status == 0)
         (void)life_is(outcome, "nothing");

@@ -72,7 +72,8 @@ static void world_fork(const struct sweep *sweep, struct life_world *world, int 
     const struct life life = {.port = sweep->coordinator.port,
                               .job = job,
                               .rank = (uint32_t)rank,
-                              .open_ms = (uint32_t)OPEN_MS};
+                              .open_ms = (uint32_t)OPEN_MS,
+                              .abrupt = rank == POOR && sweep->squeeze->abrupt};
     snprintf(job, sizeof(job), "life-%u", world->number);
     world->started[rank] = true;
     world->pids[rank] = process_fork();
@@ -119,6 +120,8 @@ static void world_check(struct sweep *sweep, const struct life_world *world)
     else if (world->started[RICH] && rich->status < 0 && !strstr(rich->text, "rank 0") &&
              !strstr(rich->text, "1 of 2 workers joined"))
         fault(sweep, world, "the rich one does not hear of the poor one");
+    else if (poor->failed && strstr(rich->text, "onnection"))
+        fault(sweep, world, "the rich one hears of a connection, and not of what was scarce");
     else if (strstr(rich->text, "rank 1 on host") || strstr(poor->text, "rank 1 on host"))
         fault(sweep, world, "the rich one is blamed");
     else if (poor->status < 0)

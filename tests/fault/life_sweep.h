@@ -20,6 +20,9 @@ struct squeeze {
     // Limits the calling process to the amount `value`. The poor process calls it before its
     // session. world: a number that is unique among the worlds of a program.
     void (*apply)(uint64_t value, uint32_t world);
+    // True if the poor process ends without lockstep_close after an error. If the error has ended
+    // its session, the rich process must hear of the error, and not of a connection that has ended.
+    bool abrupt;
     // Returns how much the poor process used. Called in that process after its session. May be
     // NULL.
     uint64_t (*used)(void);

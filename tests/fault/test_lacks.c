@@ -185,6 +185,16 @@ static void an_allocation_fails(void **state)
     sweep_lacks(&squeeze, 40);
 }
 
+static void an_allocation_fails_and_the_process_ends(void **state)
+{
+    const struct squeeze squeeze = {.name = "one allocation, and then the process",
+                                    .apply = one_allocation,
+                                    .abrupt = true,
+                                    .used = memory_used};
+    (void)state;
+    sweep_lacks(&squeeze, 40);
+}
+
 static void memory_runs_out(void **state)
 {
     const struct squeeze squeeze = {
@@ -213,6 +223,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_allocation_fails),
+        cmocka_unit_test(an_allocation_fails_and_the_process_ends),
         cmocka_unit_test(memory_runs_out),
         cmocka_unit_test(a_descriptor_fails),
         cmocka_unit_test(descriptors_run_out),

@@ -69,7 +69,7 @@ static void open_received(void *context, const struct down_message *message)
     }
     copy = malloc(sizeof(*copy));
     if (!copy) {
-        session_fail(session, LOCKSTEP_E_SYSTEM, "no memory for a message of the coordinator");
+        session_post(session, (struct command){.kind = COMMAND_LACK});
         return;
     }
     *copy = *message;

@@ -313,6 +313,8 @@ static void engine_command(struct lockstep_session *session, const struct comman
     // handled, because its answer to the abort is one of them.
     if (session->end.abort_text[0] != '\0' && command->kind < COMMAND_MESSAGE)
         return;
+    if (failed && command->kind == COMMAND_MESSAGE)
+        engine_hear_of_lack(session, command->pointer);
     if (!failed) {
         switch (command->kind) {
         case COMMAND_STEP_OPEN:
@@ -362,6 +364,9 @@ static void engine_command(struct lockstep_session *session, const struct comman
             break;
         case COMMAND_ABORT:
             engine_abort(session, -(int)command->value, command->pointer);
+            break;
+        case COMMAND_LACK:
+            engine_fail(session, LOCKSTEP_E_SYSTEM, "no memory for a message of the coordinator");
             break;
         case COMMAND_CONTROL_ENDED:
         case COMMAND_CONTROL_STANDS:
@@ -416,6 +421,9 @@ static int engine_patience(const struct lockstep_session *session)
     if (engine_keeps_word(session) &&
         (deadline_ms == 0 || session->end.word_deadline_ms < deadline_ms))
         deadline_ms = session->end.word_deadline_ms;
+    if (session->end.lack_deadline_ms != 0 && !session->end.let_go &&
+        (deadline_ms == 0 || session->end.lack_deadline_ms < deadline_ms))
+        deadline_ms = session->end.lack_deadline_ms;
     if (deadline_ms == 0)
         return -1;
     now = clock_now_ms();
@@ -451,7 +459,7 @@ static bool engine_attend(struct lockstep_session *session)
     engine_check_waits(session);
     absence_tell_need(session);
     absence_tell_goodbyes(session);
-    if (!session->end.over || session->end.let_go)
+    if (!engine_must_let_go(session))
         return any;
     engine_let_go(session);
     return true;

@@ -31,7 +31,8 @@
 
 // A failure of this system (memory, descriptors) on this rank ends the job on all ranks. The
 // coordinator is told the reason; otherwise the other ranks would report a dead rank or a broken
-// link. The session is over already, so a failure to send changes nothing.
+// link. The trainer may end the process as soon as it knows, so it is told when the coordinator's
+// verdict is there. The session is over already, so a failure to send changes nothing.
 static void engine_tell_lack(struct lockstep_session *session)
 {
     struct up_message message = {.kind = UP_FAIL};
@@ -40,7 +41,20 @@ static void engine_tell_lack(struct lockstep_session *session)
         return;
     message.u.fail.kind = HALT_LOST;
     text_copy(message.u.fail.text, sizeof(message.u.fail.text), session->end.over_text);
+    session->end.lack_deadline_ms = clock_now_ms() + ENGINE_HALT_LINGER_MS;
     engine_send(session, &message);
+}
+
+void engine_hear_of_lack(struct lockstep_session *session, const struct down_message *message)
+{
+    if (message->kind == DOWN_HALT)
+        session->end.lack_deadline_ms = 0;
+}
+
+bool engine_must_let_go(const struct lockstep_session *session)
+{
+    return session->end.over && !session->end.let_go &&
+           (session->end.control_gone || clock_now_ms() >= session->end.lack_deadline_ms);
 }
 
 void engine_fail(struct lockstep_session *session, int status, const char *text)

@@ -5,12 +5,19 @@
 #ifndef WORKER_ENGINE_TELL_H
 #define WORKER_ENGINE_TELL_H
 
+#include <stdbool.h>
+
 struct down_halt;
+struct down_message;
 struct lockstep_session;
 struct up_message;
 
 // Marks the session as failed. The driver calls engine_let_go later, outside the present event.
 void engine_fail(struct lockstep_session *session, int status, const char *text);
+// A message of the coordinator after the failure. It may be the verdict on a lack of this rank.
+void engine_hear_of_lack(struct lockstep_session *session, const struct down_message *message);
+// True if it is time for engine_let_go.
+bool engine_must_let_go(const struct lockstep_session *session);
 // Ends the links, so that nothing touches user memory any more, and then fails the session.
 void engine_let_go(struct lockstep_session *session);
 // This rank saw a failure that ends the job. Sends `message` to the coordinator, unless it is NULL.

@@ -25,6 +25,7 @@ enum command_kind {
     // The commands from here on are not part of the trainer's steps and collectives. After an abort
     // the driver still carries them out.
     COMMAND_MESSAGE, // pointer: struct down_message, given
+    COMMAND_LACK, // There was no memory for a message of the coordinator.
     COMMAND_CONTROL_ENDED, // pointer: text, given
     COMMAND_CONTROL_STANDS, // Another control stream stands.
     COMMAND_ABORT, // pointer: text, given; value: the status without its sign

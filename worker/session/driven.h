@@ -62,6 +62,9 @@ struct engine_end {
     bool over; // True if the session has failed: no collective is launched any more.
     bool over_abruptly; // True if a rank is lost or gave up: no device waits for another rank.
     bool let_go; // True if all collectives have ended, and all threads know the failure.
+    // Until when, by clock_now_ms, the trainer is not told of a lack of this system: the
+    // coordinator is to know it first. 0: it knows, or there is no lack.
+    uint64_t lack_deadline_ms;
     int over_status; // The status and the text with which the session has failed.
     char over_text[LOCKSTEP_REPORT_BYTES];
     // When a lockstep_call_wait without a coordinator fails the session, by clock_now_ms; 0: never.
