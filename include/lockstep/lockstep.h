@@ -341,9 +341,10 @@ LOCKSTEP_API int lockstep_leaves(lockstep_session *session, uint32_t *first, uin
  * finished step that other ranks still need is sent first, in at most two seconds. The function is
  * not collective: a rank that still needs this one for a later step gets E_PEER_LOST, whose text
  * says that this rank left. The text also has the last failure of any function here, unless a
- * lockstep_start, step or collective has ended well after that failure. The function waits for a
- * coordinator that is silent, and with config.on_failure continue for one that is away, for five
- * seconds at most. Blocks: at most seven seconds. Threads: the trainer's, while no other call runs.
+ * lockstep_start, step or collective has ended well after that failure. The function waits one
+ * second at most for a coordinator that is silent, which takes the goodbye when it goes on. With
+ * config.on_failure continue it waits for a coordinator that is away, for five seconds at most.
+ * Blocks: at most three seconds, or seven. Threads: the trainer's, while no other call runs.
  * Returns: OK, also for a failed session, and the handle is foreign from then on; E_INVALID while
  * another thread waits inside a function of the session, and the session stays as it was. */
 LOCKSTEP_API int lockstep_close(lockstep_session *session);

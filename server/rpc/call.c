@@ -146,12 +146,27 @@ static bool call_listens(const struct call *call)
     return call->method == METHOD_STREAM || (call->method != METHOD_UNKNOWN && !call->asked);
 }
 
-// Starts to read the next message, unless the peer does not read its own messages.
+static void call_await_end(struct call *call)
+{
+    if (call->awaits_end)
+        return;
+    grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER};
+    op.data.recv_close_on_server.cancelled = &call->cancelled;
+    call_start(call, &op, &call->ended_op);
+    call->awaits_end = true;
+}
+
+// Starts to read the next message, unless the peer does not read its own messages. A call that does
+// not read awaits its end: see the head of parts.h.
 static void call_read(struct call *call)
 {
-    if (!call_listens(call) || call->reading || call->read_over || call->dead || call->finishing ||
-        call->queue_count >= RPC_QUEUE_PAUSE)
+    if (call->reading)
         return;
+    if (!call_listens(call) || call->read_over || call->dead || call->finishing ||
+        call->queue_count >= RPC_QUEUE_PAUSE) {
+        call_await_end(call);
+        return;
+    }
     grpc_op op = {.op = GRPC_OP_RECV_MESSAGE};
     op.data.recv_message.recv_message = &call->incoming;
     call_start(call, &op, &call->received);
@@ -385,8 +400,8 @@ static void call_on_received(struct op *op, bool ok)
             call_take_message(call, buffer);
         else
             rpc_health_answer(call, buffer);
-        call_read(call);
     }
+    call_read(call);
     call_release(call);
 }
 
@@ -419,20 +434,6 @@ static void call_open_stream(struct call *call)
     server->events.opened(server->events.context, call_peer(call), address);
     gpr_free(address);
     rpc_call_pump(call);
-    call_read(call);
-}
-
-static void call_await_end(struct call *call)
-{
-    grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER};
-    op.data.recv_close_on_server.cancelled = &call->cancelled;
-    call_start(call, &op, &call->ended_op);
-}
-
-static void call_open_health(struct call *call)
-{
-    call_timer(call, &call->server->silent, RPC_SILENCE_MS);
-    call_read(call);
 }
 
 // Returns false if the connection has more calls than it was allowed. Connections over a Unix
@@ -461,7 +462,7 @@ static void call_serve(struct call *call)
     else if (call->method == METHOD_STREAM)
         call_open_stream(call);
     else if (call->method != METHOD_UNKNOWN)
-        call_open_health(call);
+        call_timer(call, &server->silent, RPC_SILENCE_MS);
     else {
         server->counts.unknown_methods++;
         rpc_call_finish(call, RPC_UNIMPLEMENTED, "the coordinator has no such method");
@@ -492,6 +493,6 @@ void rpc_call_open(struct listener *listener, enum method method, grpc_call *grp
     listener->server->call_count++;
     listener->server->watch_count += method == METHOD_WATCH ? 1 : 0;
     listener->pending++;
-    call_await_end(call);
     call_serve(call);
+    call_read(call);
 }

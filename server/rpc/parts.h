@@ -10,10 +10,13 @@
 // grpc_server object. Usually there is one. A deaf listener (server.h) also stays until its streams
 // have ended.
 //
-// Lifetimes. call->pending counts the started batches; at 0 the call is freed. The batch
-// RECV_CLOSE_ON_SERVER is started first. Only its completion proves that a call has ended, and no
-// batch is started after it. A listener outlives its calls and its accepts, and the server outlives
-// its listeners.
+// Lifetimes. call->pending counts the started batches; at 0 the call is freed. At any time a call
+// reads a message or awaits its end (RECV_CLOSE_ON_SERVER). Only the completion of the latter batch
+// proves that a call has ended, and no batch is started after it. A call that reads does not await
+// its end, because gRPC then drops messages that have come, as soon as the peer breaks the call or
+// its process ends. The last of them may be a worker's goodbye, which many heartbeats precede if
+// the coordinator was stopped. A listener outlives its calls and its accepts, and the server
+// outlives its listeners.
 //
 // Stream thread only, except for gRPC's log and rpc_server_wake.
 
@@ -106,8 +109,10 @@ struct call {
     bool status_sent;
     bool reading; // True while RECV_MESSAGE is in flight.
     bool read_over; // True once the peer sends nothing more.
+    bool awaits_end; // True once RECV_CLOSE_ON_SERVER was started.
     bool finishing; // True once the call ends: the status is sent when the queue is empty.
-    // True once the call was cancelled here or has ended. Then no batch is started any more.
+    // True once the call was cancelled here or has ended. Then at most RECV_CLOSE_ON_SERVER is
+    // started.
     bool dead;
     bool silent_end; // True once closed() was called, or must not be called any more.
     enum rpc_status status;

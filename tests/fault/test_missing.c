@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Workers that never come, leave early, give up, or end without a word; and the common end, where
-// all leave at once and nobody may take that for a failure. Real processes.
+// Workers that never come, leave early, give up, or end without a word; and good ends that nobody
+// may take for a failure: all leave at once, or one leaves while the coordinator is stopped. Real
+// processes.
 
 #include "tests/fault/process_world.h"
 
@@ -13,9 +14,12 @@
 #include <cmocka.h>
 
 #include <lockstep/lockstep.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #define LEAVER 1
@@ -215,6 +219,99 @@ static void all_close_at_once(void **state)
     coordinator_stop(&coordinator);
 }
 
+// ---- A goodbye to a coordinator that is stopped
+// --------------------------------------------------
+
+#define PARTY 3
+
+// What the processes of the test share.
+struct farewell_party {
+    _Atomic(uint32_t) met; // Ranks that have met in lockstep_start.
+    _Atomic(bool) leave; // The last rank closes its session.
+    _Atomic(bool) over; // The others do so.
+};
+
+static int work_on(struct farewell_party *party, lockstep_session *session, uint32_t rank)
+{
+    static const uint32_t ranks[] = {0, 1};
+    struct lockstep_collective sum = LOCKSTEP_COLLECTIVE_INIT;
+    float values[2]; // The number of ranks, and of those that have seen the end.
+    sum.name = "sum";
+    sum.output = values;
+    sum.count = 2;
+    if (lockstep_group_create(session, ranks, 2, "two", &sum.group) < 0)
+        return -1;
+    do {
+        pause_us(1000);
+        values[0] = 1;
+        values[1] = rank == 0 && atomic_load(&party->over);
+        if (lockstep_collective_run(session, &sum, LOCKSTEP_WAIT_FOREVER) < 0 || values[0] != 2)
+            return -1;
+    } while (values[1] == 0);
+    return 0;
+}
+
+static void meet_and_part(struct farewell_party *party, uint32_t rank)
+{
+    struct lockstep_config config = LOCKSTEP_CONFIG_INIT;
+    struct lockstep_change change = LOCKSTEP_CHANGE_INIT;
+    lockstep_session *session;
+    char address[64];
+    snprintf(address, sizeof(address), "127.0.0.1:%u", coordinator.port);
+    config.coordinator = address;
+    config.job = "party";
+    config.world_size = PARTY;
+    config.rank_hint = (int32_t)rank;
+    if (lockstep_open(&config, &session) < 0 || lockstep_start(session) < 0)
+        _exit(1);
+    atomic_fetch_add(&party->met, 1);
+    while (rank == PARTY - 1 && !atomic_load(&party->leave))
+        pause_us(1000);
+    if (rank < PARTY - 1 && work_on(party, session, rank) < 0) {
+        fprintf(stderr, "rank %u: %s\n", rank, lockstep_error_text());
+        _exit(2);
+    }
+    if (lockstep_world_change(session, &change) < 0 || change.changes > 0)
+        _exit(3);
+    _exit(lockstep_close(session) < 0 ? 4 : 0);
+}
+
+// Condition: a rank closes its session and ends, while the coordinator is stopped for longer than
+// the close waits. The others work on. Decision: the coordinator takes the goodbye when it goes on,
+// and no rank is lost.
+static void a_goodbye_waits_for_it(void **state)
+{
+    struct farewell_party *party =
+        mmap(NULL, sizeof(*party), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t pids[PARTY];
+    int status = 0;
+    assert_true(party != MAP_FAILED);
+    setenv("LOCKSTEP_ON_FAILURE", *state, 1);
+    for (uint32_t rank = 0; rank < PARTY; rank++) {
+        pids[rank] = process_fork();
+        assert_true(pids[rank] >= 0);
+        if (pids[rank] == 0)
+            meet_and_part(party, rank);
+    }
+    unsetenv("LOCKSTEP_ON_FAILURE");
+    const uint64_t until_ms = clock_now_ms() + slow_ms(5000);
+    while (atomic_load(&party->met) < PARTY && clock_now_ms() < until_ms)
+        pause_us(1000);
+    coordinator_signal(&coordinator, SIGSTOP);
+    atomic_store(&party->leave, true);
+    assert_true(process_reap(pids[PARTY - 1], slow_ms(10000), &status));
+    assert_int_equal(status, 0);
+    pause_us(1500000); // Heartbeats of the others wait for it, too.
+    coordinator_signal(&coordinator, SIGCONT);
+    pause_us(500000);
+    atomic_store(&party->over, true);
+    for (uint32_t rank = 0; rank < PARTY - 1; rank++) {
+        assert_true(process_reap(pids[rank], slow_ms(10000), &status));
+        assert_int_equal(status, 0);
+    }
+    munmap(party, sizeof(*party));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -224,6 +321,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_worker_aborts, setup, teardown),
         cmocka_unit_test_setup_teardown(a_worker_ends_without_a_word, setup, teardown),
         cmocka_unit_test_setup_teardown(all_close_at_once, setup, teardown),
+        {"a_goodbye_waits_for_it_error", a_goodbye_waits_for_it, setup, teardown, "error"},
+        {"a_goodbye_waits_for_it_continue", a_goodbye_waits_for_it, setup, teardown, "continue"},
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,7 +49,7 @@
 // If the world does not form in time, the coordinator refuses and says why. This is how long after
 // the open timeout a rank still waits for that answer.
 #define OPEN_ANSWER_SLACK_MS 2000
-#define OPEN_LINGER_MS 5000 // Until the goodbye is taken: without it, a rank that ends is lost.
+#define OPEN_LINGER_MS 1000 // How long a close waits until its last control message is sent.
 #define OPEN_HANDLES (1 + LOCKSTEP_MAX_PLAIN) // Handles of a session and of its work.
 #define OPEN_LAND_MS 2000 // How long a close waits for work that is enqueued on the device.
 
