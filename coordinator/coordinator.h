@@ -134,11 +134,12 @@
 // ends nothing, and it is over when the job makes progress. A job has at most one stall at a time.
 // A job in which no worker has reported its place has no stalls.
 //
-// The launcher. EVENT_STOPPING says that the user has stopped all jobs by a signal. Ranks that end
-// afterwards are lost as usual, but the texts name the signal and do not ask to start the job
-// again, and the log line is job_stopped. EVENT_ABSENT says that one worker of a job has ended
-// before all had said hello. If the job's world must be complete, its gathering workers and all
-// later ones are refused with the text of the event.
+// The launcher. EVENT_STOPPING says that the user has stopped all jobs by a signal, or that the
+// launcher stops them, because a worker or a host has failed. Ranks that end afterwards are lost as
+// usual, but the texts name the signal, or the launcher, and do not ask to start the job again, and
+// the log line is job_stopped. EVENT_ABSENT says that one worker of a job has ended before all had
+// said hello. If the job's world must be complete, its gathering workers and all later ones are
+// refused with the text of the event.
 //
 // Draining. After EVENT_DRAIN every new hello is refused, and workers that wait for a world are
 // refused, too. Members get no message: training goes on without a coordinator until the streams
@@ -180,7 +181,7 @@ enum coordinator_event_kind {
     EVENT_PROBED, // Answers ACTION_PROBE of `peer`: `reached` or `refused`, or neither.
     EVENT_TICK, // The time of coordinator_deadline has come.
     EVENT_DRAIN, // The coordinator shuts down: the core accepts no new workers.
-    EVENT_STOPPING, // The user has stopped all jobs; `text` has the signal's name.
+    EVENT_STOPPING, // All jobs are stopped; `text` has the signal's name, or the launcher's.
     EVENT_ABSENT, // A worker of job `job` ended before all had said hello; `text` says how.
     EVENT_ASK, // A user inspects rank `rank` of job `job`; `what` says which facts.
 };

@@ -497,7 +497,7 @@ struct redo_room {
 struct coordinator {
     struct coordinator_config config;
     bool draining;
-    char stopped_by[16]; // Name of the signal by which the user stopped all jobs; empty: none.
+    char stopped_by[16]; // The signal, or the launcher, that stopped all jobs; empty: none has.
     struct absence absence;
     uint64_t number_floor; // Highest generation number of any job that was recycled.
     uint64_t asked; // Number of inspections so far.

@@ -3,7 +3,8 @@
 // The coordinator's end of a socket to `lockstep run`, which started it. The socket is the standard
 // input, of the type SOCK_SEQPACKET; each packet is one line of text without a newline.
 //
-//     from the launcher   stopping SIGNAL        the user stops the job by this signal
+//     from the launcher   stopping SIGNAL        the user stops the job by this signal, or the
+//                                                launcher of several hosts does ("lockstep run")
 //                         absent JOB TEXT        a worker has ended before all had joined the job
 //     to the launcher     ok                     the core knows what the launcher said last
 //                         cause RANK             a job has ended with an error because of this rank

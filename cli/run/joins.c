@@ -106,7 +106,10 @@ void joins_say_stopping(struct joins *joins, int signal_number)
     struct pollfd ready = {.fd = joins->fd, .events = POLLIN};
     text_init(&text, line, sizeof(line));
     text_append(&text, "stopping ");
-    run_append_signal_name(&text, signal_number);
+    if (signal_number == 0)
+        text_append(&text, "lockstep run");
+    else
+        run_append_signal_name(&text, signal_number);
     joins_read(joins);
     if (say(joins, line))
         (void)poll(&ready, 1, ANSWER_MS); // The answer, or a hello: both were written in time.

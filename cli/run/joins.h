@@ -42,7 +42,9 @@ bool joins_lacks(const struct joins *joins, uint32_t rank);
 // True if it is certain that one of the ranks from 0 to count - 1 has not joined the job so far.
 bool joins_lacks_any(const struct joins *joins, uint32_t count);
 
-// Tells the coordinator that the user stops the job, and waits until it knows, a moment at most.
+// Tells the coordinator that the user stops the job by this signal, or that the launcher does (0),
+// which may know of a failure that the coordinator does not, such as that a host is lost. Waits
+// until the coordinator knows, a moment at most.
 void joins_say_stopping(struct joins *joins, int signal_number);
 
 // Tells the coordinator how a worker ended before all had joined. index: in result->ranks.

@@ -115,6 +115,7 @@ static void take_relay_byte(struct supervisor *supervisor, unsigned char byte)
         supervisor->dismissed = true;
         break;
     case RELAY_STOP:
+        joins_say_stopping(&supervisor->joins, supervisor->verdict.interrupted_by);
         stop_others(supervisor);
         break;
     default:

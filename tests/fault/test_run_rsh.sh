@@ -53,6 +53,36 @@ has "$work/err" "lockstep run: rank 2 on localhost ended with status 7 after "
 has "$work/err" "2 other ranks were stopped"
 equal "lines of a rank that fails" "$(grep -c '^x2$' "$work/out")" 1
 
+# A rank fails while its session lives on in a process that it has started. So the coordinator sees no
+# failure before the workers are killed, and does not take one of those for the cause.
+cat >"$work/trainer.c" <<'END'
+#include <lockstep/lockstep.h>
+#include <stdio.h>
+#include <unistd.h>
+
+int main(void)
+{
+    lockstep_session *session;
+    if (lockstep_open(NULL, &session) < 0)
+        return 3;
+    puts("member");
+    fflush(stdout);
+    for (;;)
+        pause();
+}
+END
+root=$(cd "$(dirname "$0")/../.." && pwd)
+build_trainer gnu11
+start --grace 0 -- sh -c "'$work/trainer' & [ \$LOCKSTEP_RANK_HINT = 2 ] || wait; until [ -e '$work/go' ]; do sleep 0.05; done; exit 7"
+for ((i = 0; i < 500 * slow; i++)); do
+    [ "$(grep -c '\] member' "$work/out")" = 3 ] && break
+    sleep 0.02
+done
+: >"$work/go"
+ended 7 "a rank whose session lives on"
+has "$work/err" "lockstep run: rank 2 on localhost ended with status 7 after "
+equal "ranks that are lost" "$(grep 'was lost' "$work/err")" ""
+
 start -- bash -c "trap 'echo saved; exit 9' TERM; : >$work/ready.\$LOCKSTEP_RANK_HINT; while :; do sleep 0.05; done"
 for rank in 0 1 2; do
     wait_for "$work/ready.$rank"
