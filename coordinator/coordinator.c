@@ -18,6 +18,7 @@
 #include "coordinator/links.h"
 #include "coordinator/names.h"
 #include "coordinator/publish.h"
+#include "coordinator/rates.h"
 #include "coordinator/resume.h"
 #include "coordinator/roster.h"
 #include "coordinator/sentence.h"
@@ -208,9 +209,11 @@ static void core_from_ended(struct coordinator *core, struct worker *worker,
 {
     struct job *job = core_job_of(core, worker);
     const bool present = worker->stage == STAGE_MEMBER;
-    if (message->kind == UP_HEARTBEAT)
+    if (message->kind == UP_HEARTBEAT) {
         core_heartbeat(core, worker, &message->u.heartbeat);
-    else if (message->kind == UP_LEAVE)
+        if (present)
+            rates_late(core, job);
+    } else if (message->kind == UP_LEAVE)
         verdict_leave(core, worker, &message->u.leave);
     else if (present && message->kind == UP_FAIL && message->u.fail.step < job->halt.step)
         verdict_fail(core, worker, &message->u.fail);

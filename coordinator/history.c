@@ -176,6 +176,17 @@ void history_add(struct coordinator *core, struct job *job, struct history_slot 
     history->samples_last = 1;
 }
 
+void history_amend(struct coordinator *core, struct job *job, struct history_slot *more)
+{
+    struct history *history = &job->history;
+    if (history->count == 0)
+        return;
+    struct history_slot *last = &history->slots[history->count - 1];
+    more->at_ms = last->at_ms;
+    history_metrics(core, job, more);
+    history_merge(last, more, 1, history->samples_last);
+}
+
 bool coordinator_history_view(const struct coordinator *coordinator, uint32_t job, uint32_t index,
                               uint64_t now_ms, struct history_view *view)
 {

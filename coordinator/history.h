@@ -41,6 +41,9 @@ void history_init(struct history *history);
 // Adds one sample. Fills the sample's `metrics` and `known` from the last heartbeats of the job's
 // ranks; the caller fills the other fields.
 void history_add(struct coordinator *core, struct job *job, struct history_slot *sample);
+// Adds what ranks reported after the end of the last sample to the slot that has this sample; the
+// slot covers no more time. The metrics are those of the last heartbeats, as in history_add.
+void history_amend(struct coordinator *core, struct job *job, struct history_slot *more);
 // Fills *view. Index 0 is the oldest slot. Returns false if there is no such slot.
 bool coordinator_history_view(const struct coordinator *coordinator, uint32_t job, uint32_t index,
                               uint64_t now_ms, struct history_view *view);

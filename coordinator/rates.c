@@ -25,6 +25,7 @@ void rates_reset(struct rates *rates)
 {
     rates->next_ms = 0;
     rates->from_ms = 0;
+    rates->ended = false;
     rates->count = 0;
     rates->median_step = 0;
     rates->until_look = 0;
@@ -137,15 +138,20 @@ static struct rates_sums rates_grown(const struct rates *rates, const struct rat
                                .bytes = grown(sums->bytes, rates->bytes)};
 }
 
-static void rates_remember(struct coordinator *core, struct job *job, const struct rates_sums *more)
+static struct history_slot rates_slot(const struct job *job, const struct rates_sums *more)
 {
     const float members = (float)job->count;
-    struct history_slot slot = {.at_ms = core->now,
-                                .span_ms = (float)(core->now - job->rates.from_ms),
-                                .steps = (float)more->steps / members,
-                                .exposed_us = (float)more->exposed_us / members,
-                                .hidden_us = (float)more->hidden_us / members,
-                                .bytes = (float)more->bytes};
+    return (struct history_slot){.steps = (float)more->steps / members,
+                                 .exposed_us = (float)more->exposed_us / members,
+                                 .hidden_us = (float)more->hidden_us / members,
+                                 .bytes = (float)more->bytes};
+}
+
+static void rates_remember(struct coordinator *core, struct job *job, const struct rates_sums *more)
+{
+    struct history_slot slot = rates_slot(job, more);
+    slot.at_ms = core->now;
+    slot.span_ms = (float)(core->now - job->rates.from_ms);
     history_add(core, job, &slot);
 }
 
@@ -228,6 +234,20 @@ void rates_end(struct coordinator *core, struct job *job)
     const struct rates_sums sums = rates_sum(core, job);
     job->rates.next_ms = 0; // A part of a second says too little about the speed.
     rates_take(core, job, &sums);
+    rates_base(core, job, &sums);
+    job->rates.from_ms = 0;
+    job->rates.ended = true;
+}
+
+void rates_late(struct coordinator *core, struct job *job)
+{
+    if (!job->rates.ended)
+        return;
+    const struct rates_sums sums = rates_sum(core, job);
+    const struct rates_sums more = rates_grown(&job->rates, &sums);
+    struct history_slot slot = rates_slot(job, &more);
+    history_amend(core, job, &slot);
+    rates_base(core, job, &sums);
     job->rates.from_ms = 0;
 }
 

@@ -22,5 +22,7 @@ void rates_begin(struct coordinator *core, struct job *job);
 void rates_tick(struct coordinator *core, struct job *job);
 // The generation ends. The history gets what its members have counted since the last sample.
 void rates_end(struct coordinator *core, struct job *job);
+// A member has sent a heartbeat after a verdict: the history gets what it had counted before.
+void rates_late(struct coordinator *core, struct job *job);
 
 #endif

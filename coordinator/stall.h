@@ -179,7 +179,8 @@ struct rates {
     // When the present sample began; 0: none has. The first one of a generation begins when the
     // world forms, and only the history has it.
     uint64_t from_ms;
-    // Sums over all members at that time.
+    bool ended; // True if the last sample has ended, with the generation.
+    // Sums over all members at that time, or at the last heartbeat after the end.
     uint64_t steps;
     uint64_t exposed_us;
     uint64_t hidden_us;

@@ -194,6 +194,34 @@ static void test_a_history_covers_the_whole_run(void **state)
     assert_false(coordinator_history_view(story.core, 1, 0, story.now_ms, &slot));
 }
 
+// Condition: a rank dies, and the others, which have made more steps since their last heartbeats,
+// say so when they close their sessions. Decision: the history has these steps, each once.
+static void test_a_history_has_the_last_words_after_a_verdict(void **state)
+{
+    (void)state;
+    struct history_view slot;
+    double steps = 0;
+    uint64_t span_ms = 0;
+    fleet_begin(&fleet, &story, 3, 1);
+    for (uint32_t rank = 0; rank < 3; rank++)
+        fleet.ranks[rank].beat.totals.steps = 0;
+    run(10, 10, 0, 0);
+    story_lost(&story, 1, 2, 101, false);
+    for (uint32_t times = 0; times < 2; times++) {
+        for (uint32_t rank = 0; rank < 2; rank++) {
+            fleet.ranks[rank].beat.totals.steps = 115;
+            fleet_say(&fleet, rank);
+        }
+        story_sleep(&story, 5000);
+    }
+    for (uint32_t i = 0; coordinator_history_view(story.core, 0, i, story.now_ms, &slot); i++) {
+        steps += slot.steps;
+        span_ms += slot.span_ms;
+    }
+    assert_in_range((uint64_t)(3 * steps + 0.5), 2 * 115 + 90, 2 * 115 + 100);
+    assert_in_range(span_ms, 9000, 11000);
+}
+
 static void test_numbers_in_marks_are_metrics(void **state)
 {
     (void)state;
@@ -310,6 +338,7 @@ int main(void)
         TEST(test_a_worker_that_counts_backwards_is_not_believed),
         TEST(test_who_is_behind_the_median_lags),
         TEST(test_a_history_covers_the_whole_run),
+        TEST(test_a_history_has_the_last_words_after_a_verdict),
         TEST(test_numbers_in_marks_are_metrics),
         TEST(test_metrics_and_counters_of_a_job),
         TEST(test_a_job_keeps_its_last_lines),
