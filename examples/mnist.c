@@ -6,13 +6,12 @@
 // 4` it is four workers, each with a quarter of every batch, that do what one would have done:
 //
 //   - The samples of a step depend on the seed only. Rank r takes the r-th part of them, and says
-//   by
-//     the step's weight how many these are, so the mean over all ranks is the mean over the batch.
+//     by the step's weight how many these are, so the mean over all ranks is the mean over the
+//     batch.
 //   - Gradients are reported layer by layer, last layer first, while backward computes the next.
 //   - All ranks get the same bits, apply the same update, and so keep the same parameters.
 //   - With --virtual-ranks V the samples are dealt to V leaves, and a rank makes one step for each
-//   of
-//     its leaves: then the parameters have the same bits on any number of workers.
+//     of its leaves: then the parameters have the same bits on any number of workers.
 //
 // Nothing else is exchanged in a step: losses are summed once an epoch.
 //

@@ -65,9 +65,8 @@ enum frame_kind {
 // PAIR         dtype, space, slot, weight and signature as above; part: round; chunk: the sender's
 //              rank; credit: stripe
 // DIRECT       dtype, space, slot and signature as above; part: enum direct_part; chunk: the
-// sender's
-//              rank; credit: index of the piece, or the number of pieces granted; weight: the
-//              sender's weight, or the elements of the whole part (worker/transport/direct/)
+//              sender's rank; credit: index of the piece, or the number of pieces granted; weight:
+//              the sender's weight, or the elements of the whole part (worker/transport/direct/)
 // RUN          space and slot: which collective; signature; weight: hash of its shape; part: 1 if
 //              all hosts from this one on have joined the collective, 2 if it runs; chunk: the
 //              sender's rank

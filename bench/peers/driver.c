@@ -14,8 +14,7 @@
 // each other: reading the clock costs a tenth of the fastest ones.
 //
 // The file that --out names gets one JSON object on a line: first about the peer, then for each
-// cell, and
-// {"done":true} in the end.
+// cell, and {"done":true} in the end.
 
 #include "bench/peers/driver.h"
 

@@ -34,11 +34,10 @@
 //
 // The end. The first worker that fails is the cause, and its status is the exit status. The other
 // workers have --grace to fail by themselves, and are then killed. With --survive that begins only
-// when too few workers are left. After a forwarded SIGINT,
-// SIGTERM or SIGHUP they have unlimited time, because they may be writing a checkpoint. Only
-// workers that ignore the signal are killed after a while (stop.c). With
-// --max-restarts, a job that failed without such a signal is started again, with a new supervisor
-// and a new coordinator.
+// when too few workers are left. After a forwarded SIGINT, SIGTERM or SIGHUP they have unlimited
+// time, because they may be writing a checkpoint. Only workers that ignore the signal are killed
+// after a while (stop.c). With --max-restarts, a job that failed without such a signal is started
+// again, with a new supervisor and a new coordinator.
 //
 // Hosts by ssh (--hosts). The supervisor (hosts.c) has ssh as children instead of workers:
 //
