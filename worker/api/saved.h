@@ -10,6 +10,11 @@
 #include <stddef.h>
 #include <stdio.h>
 
+enum saved_kind {
+    SAVED_LAYOUT = 0,
+    SAVED_SESSION = 1,
+};
+
 // Writes the content of a saved file, without the last line. Trainer, outside a step.
 void saved_write(struct lockstep_session *session, enum saved_kind kind, FILE *file);
 // Checks the text of a file, and applies it to the session if it is valid. path is for error texts.

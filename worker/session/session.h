@@ -108,11 +108,4 @@ struct lockstep_session {
     struct tallies tallies;
 };
 
-// ---- worker/api/saved.c ------------------------------------------------------------------------
-
-enum saved_kind {
-    SAVED_LAYOUT = 0,
-    SAVED_SESSION = 1,
-};
-
 #endif
