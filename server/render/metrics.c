@@ -17,21 +17,49 @@
 #define PREFIX "lockstep_coordinator_"
 
 static const char *const up_names[SERVICE_UP_KINDS] = {
-    NULL,      "hello",     "start",  "manifest_part", "ready",       "wait",   "layout_part",
-    "end",     "heartbeat", "fail",   "lost",          "leave",       "links",  "blocked",
-    "modules", "answer",    "replan", "reach",         "record_part", "report", "refuse",
+    [UP_HELLO] = "hello",     [UP_START] = "start",         [UP_MANIFEST_PART] = "manifest_part",
+    [UP_READY] = "ready",     [UP_WAIT] = "wait",           [UP_LAYOUT_PART] = "layout_part",
+    [UP_END] = "end",         [UP_HEARTBEAT] = "heartbeat", [UP_FAIL] = "fail",
+    [UP_LOST] = "lost",       [UP_LEAVE] = "leave",         [UP_LINKS] = "links",
+    [UP_BLOCKED] = "blocked", [UP_MODULES] = "modules",     [UP_ANSWER] = "answer",
+    [UP_REPLAN] = "replan",   [UP_REACH] = "reach",         [UP_RECORD_PART] = "record_part",
+    [UP_REPORT] = "report",   [UP_REFUSE] = "refuse",
 };
 static const char *const down_names[SERVICE_DOWN_KINDS] = {
-    NULL,      "welcome",     "refused",   "generation",  "verified", "manifest_request",
-    "grant",   "layout_part", "plan_part", "halt",        "tuning",   "query",
-    "inspect", "addresses",   "prepare",   "record_part", "decision", "excluded",
+    [DOWN_WELCOME] = "welcome",
+    [DOWN_REFUSED] = "refused",
+    [DOWN_GENERATION] = "generation",
+    [DOWN_VERIFIED] = "verified",
+    [DOWN_MANIFEST_REQUEST] = "manifest_request",
+    [DOWN_GRANT] = "grant",
+    [DOWN_LAYOUT_PART] = "layout_part",
+    [DOWN_PLAN_PART] = "plan_part",
+    [DOWN_HALT] = "halt",
+    [DOWN_TUNING] = "tuning",
+    [DOWN_QUERY] = "query",
+    [DOWN_INSPECT] = "inspect",
+    [DOWN_ADDRESSES] = "addresses",
+    [DOWN_PREPARE] = "prepare",
+    [DOWN_RECORD_PART] = "record_part",
+    [DOWN_DECISION] = "decision",
+    [DOWN_EXCLUDED] = "excluded",
 };
 static const char *const refusal_names[SERVICE_REFUSALS] = {
-    NULL, "version", "invalid", "timeout", "full", "draining",
+    [REFUSAL_VERSION] = "version", [REFUSAL_INVALID] = "invalid",   [REFUSAL_TIMEOUT] = "timeout",
+    [REFUSAL_FULL] = "full",       [REFUSAL_DRAINING] = "draining",
 };
 static const char *const halt_names[SERVICE_HALTS] = {
-    NULL,   "manifest", "phase",    "order",  "wait_unplanned", "collective",
-    "lost", "left",     "protocol", "layout", "tuning",         "limit",
+    [HALT_MANIFEST] = "manifest",
+    [HALT_PHASE] = "phase",
+    [HALT_ORDER] = "order",
+    [HALT_UNPLANNED] = "wait_unplanned",
+    [HALT_COLLECTIVE] = "collective",
+    [HALT_LOST] = "lost",
+    [HALT_LEFT] = "left",
+    [HALT_PROTOCOL] = "protocol",
+    [HALT_LAYOUT] = "layout",
+    [HALT_TUNING] = "tuning",
+    [HALT_LIMIT] = "limit",
 };
 
 static void family(struct text *text, const char *name, const char *type, const char *help)
@@ -96,41 +124,65 @@ static void escape_label(const char *value, char *escaped, size_t capacity)
     escaped[size] = '\0';
 }
 
-static uint64_t job_value(const struct job_view *job, size_t which)
+enum job_metric {
+    JOB_WORLD_SIZE,
+    JOB_WORKERS,
+    JOB_STEP_MIN,
+    JOB_STEP_MAX,
+    JOB_IS_GATHERING,
+    JOB_GENERATION,
+    JOB_RECOVERIES,
+    JOB_RECOVERING,
+};
+
+static uint64_t job_value(const struct job_view *job, enum job_metric metric)
 {
-    switch (which) {
-    case 0:
+    switch (metric) {
+    case JOB_WORLD_SIZE:
         return job->world_size;
-    case 1:
+    case JOB_WORKERS:
         return job->joined;
-    case 2:
+    case JOB_STEP_MIN:
         return job->step_min;
-    case 3:
+    case JOB_STEP_MAX:
         return job->step_max;
-    case 4:
+    case JOB_IS_GATHERING:
         return job->state == JOB_GATHERING;
-    default:
+    case JOB_GENERATION:
         return job->generation.number;
+    case JOB_RECOVERIES:
+        return job->recoveries;
+    case JOB_RECOVERING:
+        return job->recovering;
     }
+    return 0;
 }
 
 static void metric_each_job(struct text *text, const struct snapshot *snapshot)
 {
-    static const char *const names[] = {"job_world_size", "job_workers",   "job_step_min",
-                                        "job_step_max",   "job_gathering", "job_generation"};
-    static const char *const helps[] = {
-        "World size of the job, or the one it wants while gathering.",
-        "Workers of the job that are present.",
-        "Lowest step that a member reported.",
-        "Highest step that a member reported.",
-        "1 while the job waits for workers to form its world.",
-        "Number of the present generation."};
-    for (size_t n = 0; n < sizeof(names) / sizeof(names[0]); n++) {
-        family(text, names[n], "gauge", helps[n]);
+    static const struct {
+        const char *name, *type, *help;
+    } metrics[] = {
+        [JOB_WORLD_SIZE] = {"job_world_size", "gauge",
+                            "World size of the job, or the one it wants while gathering."},
+        [JOB_WORKERS] = {"job_workers", "gauge", "Workers of the job that are present."},
+        [JOB_STEP_MIN] = {"job_step_min", "gauge", "Lowest step that a member reported."},
+        [JOB_STEP_MAX] = {"job_step_max", "gauge", "Highest step that a member reported."},
+        [JOB_IS_GATHERING] = {"job_gathering", "gauge",
+                              "1 while the job waits for workers to form its world."},
+        [JOB_GENERATION] = {"job_generation", "gauge", "Number of the present generation."},
+        [JOB_RECOVERIES] = {"job_recoveries_total", "counter",
+                            "Losses after which the other ranks went on."},
+        [JOB_RECOVERING] = {"job_recovering", "gauge",
+                            "1 while ranks freeze, or form the next world, after a loss."},
+    };
+    for (size_t m = 0; m < sizeof(metrics) / sizeof(metrics[0]); m++) {
+        family(text, metrics[m].name, metrics[m].type, metrics[m].help);
         for (uint32_t i = 0; i < snapshot->job_count; i++) {
+            const struct job_view *job = &snapshot->jobs[i].view;
             char name[2 * LOCKSTEP_JOB_NAME_BYTES];
-            escape_label(snapshot->jobs[i].view.name, name, sizeof(name));
-            sample(text, names[n], "job", name, job_value(&snapshot->jobs[i].view, n));
+            escape_label(job->name, name, sizeof(name));
+            sample(text, metrics[m].name, "job", name, job_value(job, (enum job_metric)m));
         }
     }
 }
@@ -174,7 +226,7 @@ static bool step_us(const struct snapshot *snapshot, const struct snapshot_job *
 {
     const struct rate_view *rate = last_rate(snapshot, job);
     *us = rate ? rate->step_us : 0;
-    return rate;
+    return rate != NULL;
 }
 
 static bool exposed_us(const struct snapshot *snapshot, const struct snapshot_job *job,
@@ -182,12 +234,7 @@ static bool exposed_us(const struct snapshot *snapshot, const struct snapshot_jo
 {
     const struct rate_view *rate = last_rate(snapshot, job);
     *us = rate ? rate->exposed_us : 0;
-    return rate;
-}
-
-static uint64_t recovery_value(const struct job_view *job, size_t which)
-{
-    return which == 0 ? job->recoveries : job->recovering;
+    return rate != NULL;
 }
 
 static bool recovery_ms(const struct snapshot *snapshot, const struct snapshot_job *job,
@@ -196,24 +243,6 @@ static bool recovery_ms(const struct snapshot *snapshot, const struct snapshot_j
     (void)snapshot;
     *ms = job->view.recovery_spent_ms;
     return true;
-}
-
-static void metric_recoveries(struct text *text, const struct snapshot *snapshot)
-{
-    static const char *const names[][3] = {
-        {"job_recoveries_total", "counter", "Losses after which the other ranks went on."},
-        {"job_recovering", "gauge", "1 while ranks freeze, or form the next world, after a loss."},
-    };
-    for (size_t n = 0; n < sizeof(names) / sizeof(names[0]); n++) {
-        family(text, names[n][0], names[n][1], names[n][2]);
-        for (uint32_t i = 0; i < snapshot->job_count; i++) {
-            char name[2 * LOCKSTEP_JOB_NAME_BYTES];
-            escape_label(snapshot->jobs[i].view.name, name, sizeof(name));
-            sample(text, names[n][0], "job", name, recovery_value(&snapshot->jobs[i].view, n));
-        }
-    }
-    each_job_seconds(text, snapshot, "job_recovery_seconds_total", "counter",
-                     "Time from losses until the other ranks went on.", 1e3, recovery_ms);
 }
 
 static void metric_stragglers(struct text *text, const struct snapshot *snapshot)
@@ -318,7 +347,8 @@ void render_metrics(struct text *text, const struct snapshot *snapshot,
     metric_workers(text, snapshot);
     if (!http->without_jobs) {
         metric_each_job(text, snapshot);
-        metric_recoveries(text, snapshot);
+        each_job_seconds(text, snapshot, "job_recovery_seconds_total", "counter",
+                         "Time from losses until the other ranks went on.", 1e3, recovery_ms);
     }
     metric_stalls(text, snapshot, !http->without_jobs);
     by_kind(text, "messages_received_total", "Messages from workers.", up_names, counts->received,
