@@ -102,7 +102,8 @@ void relearn_granted(struct coordinator *core, struct worker *worker, const stru
     struct learning *learning = &job->learning;
     struct learned_slot *slot = NULL;
     if (relearn_is_published(job, worker, ready->step)) {
-        worker->recalled += ready->granted == worker->recalled + 1;
+        if (ready->granted == worker->recalled + 1)
+            worker->recalled++;
         return;
     }
     if (!learning_admits(core, worker, ready->step, ready->phase))

@@ -432,9 +432,9 @@ static int plain_take_locked(struct lockstep_session *session, struct plain *pla
         attempt_tag_locked(session, &tag);
     if (session->works.outcomes.count > 0 &&
         agreement_outcome(&session->works.outcomes, tag.space, tag.slot) == OUTCOME_CHANGED) {
-        use->uses += !plain->attempt;
         if (plain->attempt)
             return attempt_failed();
+        use->uses++;
         return agreement_error_locked(session, shape_name(plain->what->kind), plain->what->name);
     }
     for (uint32_t i = 0; i < count && status == 0; i++)
@@ -447,7 +447,8 @@ static int plain_take_locked(struct lockstep_session *session, struct plain *pla
     for (uint32_t i = 0; i < count; i++)
         lent_add_locked(work, &ranges[i]);
     await_begun_locked(session);
-    use->uses += !plain->attempt;
+    if (!plain->attempt)
+        use->uses++;
     plain_fill(plain, work, &tag);
     session->works.unmatched_count += plain->any;
     if (plain->confirmed)

@@ -229,7 +229,8 @@ static int work_make_locked(struct lockstep_session *session, const struct plain
         attempt_tag_locked(session, &tag);
     if (session->works.outcomes.count > 0 &&
         agreement_outcome(&session->works.outcomes, tag.space, tag.slot) == OUTCOME_CHANGED) {
-        form->use->uses += !attempt;
+        if (!attempt)
+            form->use->uses++;
         return attempt ? attempt_failed()
                        : agreement_error_locked(session, "collective", form->name);
     }
@@ -259,7 +260,8 @@ static int work_make_locked(struct lockstep_session *session, const struct plain
     memcpy(work->name, form->name, form->name_bytes);
     *collective = *like;
     collective->tag = tag;
-    form->use->uses += !attempt;
+    if (!attempt)
+        form->use->uses++;
     collective->elements = form->elements;
     collective->weight = 1;
     collective->context = work;

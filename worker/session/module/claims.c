@@ -89,9 +89,11 @@ static bool call_claim(struct report *report, uint64_t serial, uint32_t limit, u
     uint64_t seen = atomic_load_explicit(&report->claim, memory_order_relaxed);
     uint32_t next;
     do {
-        *before = seen >> CLAIM_BITS == serial  ? (uint32_t)(seen & CLAIM_DECLARED)
-                  : seen >> CLAIM_BITS > serial ? CLAIM_ENDED
-                                                : 0;
+        *before = 0;
+        if (seen >> CLAIM_BITS == serial)
+            *before = (uint32_t)(seen & CLAIM_DECLARED);
+        else if (seen >> CLAIM_BITS > serial)
+            *before = CLAIM_ENDED;
         if (*before >= limit)
             return false;
         next = becomes == 0 ? *before + 1 : becomes;
